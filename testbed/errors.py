@@ -1,0 +1,52 @@
+"""Every error the testbed raises on purpose, each with the exit code that the command line returns for it."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command (DESIGN.md, section 6)."""
+
+    OK = 0
+    REGRESSION = 1
+    BAD_INPUT = 2
+    MACHINE_LACKS = 3
+    RUN_FAILED = 4
+    UNTRUSTED = 5
+
+
+class TestbedError(Exception):
+    """Base of all our errors; `exit_code` is what the command line returns."""
+
+    __test__ = False  # the name begins with "Test", but pytest must not collect it
+    exit_code: ExitCode = ExitCode.RUN_FAILED
+
+
+class BadInput(TestbedError):
+    """A file, option or value that cannot be used. Nothing was started."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+    @classmethod
+    def of(cls, source: str, field: str, value: object, expected: str) -> BadInput:
+        """The one form every input error has: where, which field, what was found, what was expected."""
+        return cls(f"{source}: {field}: got {value!r}, expected {expected}")
+
+
+class MachineLacks(TestbedError):
+    """The machine cannot do what was asked; the message names the command that adds it."""
+
+    exit_code = ExitCode.MACHINE_LACKS
+
+
+class RunFailed(TestbedError):
+    """Something that was started did not finish: a worker died, a deadline passed, a link stayed down."""
+
+    exit_code = ExitCode.RUN_FAILED
+
+
+class Untrusted(TestbedError):
+    """The run finished, but was not what it says it was."""
+
+    exit_code = ExitCode.UNTRUSTED

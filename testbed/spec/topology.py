@@ -1,0 +1,159 @@
+"""A DC-OTN network as a file: datacenters, and the optical links that join them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import networkx
+from pydantic import Field, model_validator
+
+from testbed.errors import BadInput
+from testbed.spec.document import FieldError, Strict, override, read_yaml, validate
+from testbed.units import FIBRE_SECONDS_PER_METRE, BitsPerSecond, Bytes, Metres, Seconds
+
+MAX_DATACENTERS = 100
+MAX_NODES_PER_DATACENTER = 100
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
+"""Lower case, digits and hyphens: safe as a host name; never part of a shell command all the same."""
+
+
+class DatacenterSpec(Strict):
+    """One site."""
+
+    nodes: int = Field(ge=1, le=MAX_NODES_PER_DATACENTER, description="containers that can hold a stage")
+
+
+class _Direction(Strict):
+    """What may be said of one direction of a link; None leaves it as the link says."""
+
+    fibre: Metres | None = Field(default=None, ge=0, le=40_000e3)
+    delay: Seconds | None = Field(default=None, ge=0, le=10)
+    equipment_delay: Seconds | None = Field(default=None, ge=0, le=1)
+    rate: BitsPerSecond | None = Field(default=None, ge=1e3, le=100e9)
+    queue: Bytes | None = Field(default=None, ge=9_000, le=4e9)
+    jitter: Seconds | None = Field(default=None, ge=0, le=1)
+    loss: float | None = Field(default=None, ge=0, lt=1, description="share of packets lost")
+
+
+class LinkSpec(_Direction):
+    """One undirected OTN connection; `forward` is the direction in which `between` names its ends."""
+
+    between: tuple[Name, Name]
+    name: Name | None = None
+    forward: _Direction = _Direction()
+    reverse: _Direction = _Direction()
+
+    @model_validator(mode="after")
+    def _complete(self) -> LinkSpec:
+        if self.between[0] == self.between[1]:
+            raise FieldError("links.between", list(self.between), "two different datacenters")
+        for side in ("forward", "reverse"):
+            if self._value(side, "rate") is None:
+                raise FieldError("links.rate", None, "a rate for both directions")
+            if self._value(side, "fibre") is None and self._value(side, "delay") is None:
+                raise FieldError("links.fibre", None, "fibre, delay or both")
+        return self
+
+    def _value(self, side: str, field: str) -> float | None:
+        own = getattr(getattr(self, side), field)
+        return own if own is not None else getattr(self, field)
+
+    def resolved_name(self) -> str:
+        """The given name, or the two ends joined."""
+        return self.name or "--".join(self.between)
+
+    def direction(self, side: str) -> Direction:
+        """The direction `side` ("forward" or "reverse") with every value in SI units."""
+        source, target = self.between if side == "forward" else self.between[::-1]
+        value = {field: self._value(side, field) or 0.0 for field in _Direction.model_fields}
+        return Direction(
+            link=self.resolved_name(),
+            source=source,
+            target=target,
+            delay_s=value["fibre"] * FIBRE_SECONDS_PER_METRE + value["delay"] + value["equipment_delay"],
+            rate_bps=value["rate"],
+            queue_bytes=value["queue"],
+            jitter_s=value["jitter"],
+            loss=value["loss"],
+        )
+
+
+class Direction(NamedTuple):
+    """One direction of a link, as the model and the lab see it."""
+
+    link: str
+    source: str
+    target: str
+    delay_s: float
+    """One-way: fibre at 5 us/km, plus `delay`, plus `equipment_delay`."""
+    rate_bps: float
+    """Bits per second on the wire, headers included."""
+    queue_bytes: float
+    """Room for bytes that wait for the wire, beyond those in flight; 0 = derive it from the traffic."""
+    jitter_s: float
+    loss: float
+
+    @property
+    def label(self) -> str:
+        """How people see it, e.g. "berlin->madrid"; the link's own name is added where it has one."""
+        ends = f"{self.source}->{self.target}"
+        plain = {f"{self.source}--{self.target}", f"{self.target}--{self.source}"}
+        return ends if self.link in plain else f"{ends} ({self.link})"
+
+
+class Topology(Strict):
+    """Datacenters and links. Order matters: contiguous placement fills datacenters as they are listed."""
+
+    name: Name
+    description: str = ""
+    datacenters: dict[Name, DatacenterSpec] = Field(min_length=1, max_length=MAX_DATACENTERS)
+    links: list[LinkSpec] = []
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Topology:
+        names: set[str] = set()
+        for index, link in enumerate(self.links):
+            for end in link.between:
+                if end not in self.datacenters:
+                    known = ", ".join(self.datacenters)
+                    raise FieldError(f"links.{index}.between", end, f"one of the datacenters ({known})")
+            if link.resolved_name() in names:
+                expected = "a name no other link has (parallel links each need one)"
+                raise FieldError(f"links.{index}.name", link.resolved_name(), expected)
+            names.add(link.resolved_name())
+        return self
+
+    def nodes(self) -> list[str]:
+        """Every node as "datacenter/number", in the order of the file."""
+        return [f"{dc}/{n}" for dc, spec in self.datacenters.items() for n in range(spec.nodes)]
+
+    def directions(self) -> list[Direction]:
+        """Both directions of every link: forward of the first, reverse of the first, and so on."""
+        return [link.direction(side) for link in self.links for side in ("forward", "reverse")]
+
+    def route(self, source: str, target: str) -> list[int]:
+        """Indexes into `directions()` along the path of least one-way delay between two datacenters.
+
+        [] inside one datacenter. Raises BadInput when no path exists.
+        """
+        if source == target:
+            return []
+        graph = networkx.DiGraph()
+        for index, hop in enumerate(self.directions()):
+            known = graph.get_edge_data(hop.source, hop.target)
+            if known is None or hop.delay_s < known["delay"]:
+                graph.add_edge(hop.source, hop.target, delay=hop.delay_s, index=index)
+        try:
+            stops = networkx.shortest_path(graph, source, target, weight="delay")
+        except (networkx.NetworkXNoPath, networkx.NodeNotFound) as error:
+            raise BadInput.of(self.name, "links", f"no path {source} -> {target}", "connected datacenters") from error
+        return [graph.edges[hop]["index"] for hop in pairwise(stops)]
+
+
+def load_topology(path: Path, settings: dict[str, str] | None = None) -> Topology:
+    """The topology in a file, with `settings` (dotted key -> YAML text) laid over it. Raises BadInput."""
+    document = override(read_yaml(path), settings or {}, str(path))
+    return validate(Topology, document, str(path))

@@ -1,0 +1,177 @@
+"""A training job as a file: model shape, parallelism, microbatches, pacing, schedules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from testbed.spec.document import FieldError, Strict, override, read_yaml, validate
+from testbed.spec.topology import Name
+from testbed.units import Bytes, Seconds
+
+MAX_STAGES = 256
+MAX_MICROBATCHES = 4096
+
+
+class ModelSpec(Strict):
+    """Shape of the byte-level GPT that is trained (vocabulary: the 256 byte values)."""
+
+    layers: int = Field(ge=1, le=1024, description="transformer blocks, spread evenly over the stages")
+    d_model: int = Field(ge=8, le=8192)
+    heads: int = Field(ge=1, le=128)
+    d_ff: int | None = Field(default=None, ge=8, le=65536, description="default 4 x d_model")
+    sequence: int = Field(ge=2, le=8192, description="tokens per sample")
+    dtype: Literal["float32", "float64"] = "float32"
+
+    @model_validator(mode="after")
+    def _divisible(self) -> ModelSpec:
+        if self.d_model % self.heads:
+            raise FieldError("model.heads", self.heads, f"a divisor of d_model ({self.d_model})")
+        return self
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one number on the wire."""
+        return 4 if self.dtype == "float32" else 8
+
+
+class Parallelism(Strict):
+    """Degrees of parallelism. Only the pipeline crosses datacenters for now."""
+
+    pipeline: int = Field(ge=1, le=MAX_STAGES)
+    data: Literal[1] = 1
+    tensor: Literal[1] = 1
+
+
+PerStage = Seconds | list[Seconds]
+"""One time for every stage, or a list with one per pipeline rank."""
+
+
+class Pacing(Strict):
+    """How long each action of a whole stage takes; real work is done first, then the slot is waited out."""
+
+    F: PerStage = Field(description="forward")
+    I: PerStage = Field(description="input gradient")  # noqa: E741 - torch's and the literature's letter
+    W: PerStage = Field(description="weight gradient")
+
+    def of(self, kind: Literal["F", "I", "W"], rank: int) -> float:
+        """Seconds that action `kind` of rank's whole stage takes."""
+        value = getattr(self, kind)
+        return float(value[rank]) if isinstance(value, list) else float(value)
+
+
+class ScheduleChoice(Strict):
+    """One schedule to run, with its options."""
+
+    schedule: Name | Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,29}$")]
+    n_sub: int | None = Field(default=None, ge=1, le=64, description="crosspipe-greedy: sub-blocks per block")
+    memory: float | None = Field(default=None, gt=0, description="microbatches in flight, for this schedule only")
+
+    def options(self) -> dict[str, Any]:
+        """The options a generator takes, without those left out."""
+        return self.model_dump(exclude={"schedule", "memory"}, exclude_none=True)
+
+
+class OptimizerSpec(Strict):
+    """The optimizer; its step is outside the measured time."""
+
+    kind: Literal["sgd", "adamw"] = "adamw"
+    learning_rate: float = Field(default=3e-3, gt=0, le=10)
+
+
+def _none_word(value: object) -> object:
+    return None if value == "none" else value
+
+
+class Workload(Strict):
+    """A training job."""
+
+    name: Name
+    description: str = ""
+    model: ModelSpec
+    parallelism: Parallelism
+    microbatches: int = Field(ge=1, le=MAX_MICROBATCHES, description="per iteration")
+    microbatch_size: int = Field(ge=1, le=4096, description="samples in a microbatch")
+    placement: Literal["contiguous"] | list[str] = Field(
+        default="contiguous",
+        description="contiguous: an equal share of the ranks in each datacenter; or a node for every rank",
+    )
+    pacing: Annotated[Pacing | None, BeforeValidator(_none_word)] = Field(description="seconds per action, or none")
+    message: Bytes | None = Field(
+        default=None, gt=0, le=1e9, description="bytes of a boundary message, padded up to this; default: the tensor"
+    )
+    memory: float | list[float] | None = Field(
+        default=None, description="limit in microbatches in flight per rank; default: the pipeline degree"
+    )
+    transport: Literal["otn-lossless", "tcp-default"] = "otn-lossless"
+    receives: Literal["early", "late"] = Field(
+        default="early", description="post receives a step ahead, or only when they are reached"
+    )
+    schedules: list[ScheduleChoice] = Field(min_length=1)
+    iterations: int = Field(default=10, ge=1, le=100_000, description="measured iterations")
+    warmup: int = Field(default=2, ge=1, le=1000, description="iterations before the measured ones")
+    seed: int = Field(default=1, ge=0, lt=2**31)
+    optimizer: OptimizerSpec = OptimizerSpec()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_schedule_names(cls, data: Any) -> Any:
+        """Accept `- 1f1b` for `- {schedule: 1f1b}`."""
+        if isinstance(data, dict) and isinstance(data.get("schedules"), list):
+            choices = [{"schedule": c} if isinstance(c, str) else c for c in data["schedules"]]
+            return {**data, "schedules": choices}
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Workload:
+        ranks = self.parallelism.pipeline
+        if self.model.layers < ranks:
+            raise FieldError("model.layers", self.model.layers, f"at least one layer per stage ({ranks})")
+        if isinstance(self.placement, list):
+            if len(self.placement) != ranks:
+                raise FieldError("placement", self.placement, f"one node for each of {ranks} ranks")
+            if len(set(self.placement)) != ranks:
+                raise FieldError("placement", self.placement, "every node at most once")
+        if isinstance(self.memory, list) and len(self.memory) != ranks:
+            raise FieldError("memory", self.memory, f"one limit for each of {ranks} ranks")
+        if any(limit < 1 for limit in self.memory_limits()):
+            raise FieldError("memory", self.memory, "room for at least 1 microbatch in flight")
+        if self.pacing:
+            for kind in ("F", "I", "W"):
+                given = getattr(self.pacing, kind)
+                if isinstance(given, list) and len(given) != ranks:
+                    raise FieldError(f"pacing.{kind}", given, f"one time for each of {ranks} ranks")
+                if any(t < 0 for t in (given if isinstance(given, list) else [given])):
+                    raise FieldError(f"pacing.{kind}", given, "a time of 0 or more")
+            if not any(self.pacing.of("F", rank) for rank in range(ranks)):
+                raise FieldError("pacing.F", self.pacing.F, "a time above 0")
+        if self.message is not None and self.message < self.tensor_bytes():
+            raise FieldError("message", self.message, f"at least the boundary tensor ({self.tensor_bytes()} bytes)")
+        return self
+
+    def tensor_bytes(self) -> int:
+        """Bytes of the tensor that crosses a stage boundary: microbatch x sequence x d_model x element."""
+        model = self.model
+        return self.microbatch_size * model.sequence * model.d_model * model.element_bytes
+
+    def message_bytes(self) -> int:
+        """Bytes sent per boundary message: the tensor, padded to `message` where given."""
+        return max(self.tensor_bytes(), int(self.message or 0))
+
+    def memory_limits(self) -> list[float]:
+        """Microbatches in flight allowed on each rank; by default the pipeline degree on every rank.
+
+        The default mirrors 1F1B's peak, as CrossPipe does for its dynamic schedules (reading/crosspipe.md).
+        """
+        ranks = self.parallelism.pipeline
+        if isinstance(self.memory, list):
+            return list(self.memory)
+        return [self.memory if self.memory is not None else float(ranks)] * ranks
+
+
+def load_workload(path: Path, settings: dict[str, str] | None = None) -> Workload:
+    """The workload in a file, with `settings` (dotted key -> YAML text) laid over it. Raises BadInput."""
+    document = override(read_yaml(path), settings or {}, str(path))
+    return validate(Workload, document, str(path))
