@@ -1,0 +1,158 @@
+"""The event model: executes a schedule on the costs of a problem and returns the timeline it predicts.
+
+Ranks run their rows in order. A message leaves when its producer ends, waits its turn on every directed link of its
+route (first come, first served), occupies the link for its time on the wire, and arrives one delay later
+(CrossPipe, section 3.5). Several hops are cut through: a message may leave a router while its tail still comes in.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Literal
+
+import numpy as np
+
+from testbed.schedule.depend import Message, consumed, produced
+from testbed.schedule.ir import Action, Schedule
+from testbed.schedule.problem import Problem
+from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, Timeline
+
+Receives = Literal["early", "late"]
+
+
+class Deadlock(RuntimeError):
+    """The schedule waits for itself; `validate` says where."""
+
+
+def simulate(problem: Problem, schedule: Schedule, *, receives: Receives = "early") -> Timeline:
+    """The predicted timeline of one iteration.
+
+    `receives="late"` adds gloo's rendezvous (reading/pipelining.md, section 2): a receive is posted when its rank
+    reaches the action, and the message does not leave before the notice of that has crossed the link.
+    Raises Deadlock when the schedule cannot finish.
+    """
+    return _Simulation(problem, schedule, late=receives == "late").run()
+
+
+class _Simulation:
+    def __init__(self, problem: Problem, schedule: Schedule, *, late: bool) -> None:
+        self.problem, self.schedule, self.late = problem, schedule, late
+        self.events: list[tuple[float, int, int, object]] = []
+        self.sequence = 0  # equal times: first scheduled, first served
+        self.position = [0] * schedule.n_ranks
+        self.rank_free = [0.0] * schedule.n_ranks
+        self.link_free = [0.0] * len(problem.links)
+        self.arrived: dict[Message, float] = {}
+        self.sent: dict[Message, float] = {}
+        self.posted: dict[Message, float] = {}
+        self.waiting: dict[Message, int] = {}  # message -> rank that has reached its consumer
+        self.actions: list[tuple[object, ...]] = []
+        self.messages: list[tuple[object, ...]] = []
+
+    _END, _LEAVE, _HOP = range(3)
+
+    def run(self) -> Timeline:
+        for rank in range(self.schedule.n_ranks):
+            self._reach(rank)
+        while self.events:
+            now, _, what, data = heapq.heappop(self.events)
+            if what == self._END:
+                self._end(now, data)  # type: ignore[arg-type]
+            elif what == self._LEAVE:
+                self._hop(now, data, 0, now)  # type: ignore[arg-type]
+            else:
+                self._hop(now, *data)  # type: ignore[misc]
+        for rank, row in enumerate(self.schedule.rows):
+            if self.position[rank] < len(row):
+                raise Deadlock(f"schedule {self.schedule.name}: rank {rank} never gets past {row[self.position[rank]]}")
+        actions = np.array(self.actions, dtype=ACTION)
+        order = np.lexsort((actions["start_s"], actions["rank"]))
+        return Timeline(actions[order], np.array(self.messages, dtype=MESSAGE), self.schedule.n_ranks)
+
+    def _at(self, when: float, what: int, data: object) -> None:
+        self.sequence += 1
+        heapq.heappush(self.events, (when, self.sequence, what, data))
+
+    def _reach(self, rank: int) -> None:
+        """The rank has come to its next action: start it, or wait for its input."""
+        row = self.schedule.rows[rank]
+        if self.position[rank] == len(row):
+            return
+        action = row[self.position[rank]]
+        message = consumed(action, self.schedule.n_stages)
+        if message is None or message in self.arrived:
+            ready = 0.0 if message is None else self.arrived[message]
+            self._start(rank, action, ready)
+            return
+        self.waiting[message] = rank
+        if self.late:
+            self.posted[message] = self.rank_free[rank]
+            if message in self.sent:
+                self._at(self.rank_free[rank] + self._notice_delay(message), self._LEAVE, message)
+
+    def _start(self, rank: int, action: Action, ready: float) -> None:
+        enter = self.rank_free[rank]
+        start = max(enter, ready)
+        end = start + self.problem.duration(action)
+        self.position[rank] += 1
+        kind = KINDS.index(action.kind)
+        self.actions.append(
+            (0, rank, action.stage, kind, action.microbatch, *action.part, enter, ready, start, end, end)
+        )
+        self._at(end, self._END, (rank, action))
+
+    def _end(self, now: float, data: tuple[int, Action]) -> None:
+        rank, action = data
+        self.rank_free[rank] = now
+        message = produced(action, self.schedule.n_stages)
+        if message is not None:
+            target = self.schedule.stage_to_rank[message.consumer]
+            if target == rank:
+                self.arrived[message] = now
+            else:
+                self.sent[message] = now
+                if not self.late:
+                    self._hop(now, message, 0, now)
+                elif message in self.posted:
+                    leave = max(now, self.posted[message] + self._notice_delay(message))
+                    self._at(leave, self._LEAVE, message)
+        self._reach(rank)
+
+    def _ends(self, message: Message) -> tuple[int, int]:
+        ranks = self.schedule.stage_to_rank
+        return ranks[message.stage], ranks[message.consumer]
+
+    def _notice_delay(self, message: Message) -> float:
+        source, target = self._ends(message)
+        return self.problem.route_delay(target, source)
+
+    def _hop(self, now: float, message: Message, hop: int, last_bit: float) -> None:
+        """The first bit is at the head of link `hop` of the message's route; its last bit comes at `last_bit`."""
+        source, target = self._ends(message)
+        route = self.problem.route(source, target)
+        if hop == len(route):
+            self._arrive(message, last_bit)
+            return
+        link = self.problem.links[route[hop]]
+        size = self.problem.message_bytes[min(message.stage, message.consumer)]
+        start = max(now, self.link_free[route[hop]])
+        end = max(start + size * link.seconds_per_byte, last_bit)
+        self.link_free[route[hop]] = end
+        if hop + 1 == len(route):
+            self._arrive(message, end + link.delay_s)
+        else:
+            self._at(start + link.delay_s, self._HOP, (message, hop + 1, end + link.delay_s))
+
+    def _arrive(self, message: Message, when: float) -> None:
+        source, target = self._ends(message)
+        self.arrived[message] = when
+        rank = self.waiting.pop(message, None)
+        size = self.problem.message_bytes[min(message.stage, message.consumer)]
+        kind = MESSAGE_KINDS.index(message.kind)
+        posted = self.posted.get(message, float("nan"))
+        awaited = rank is not None
+        self.messages.append(
+            (0, kind, message.stage, message.microbatch, source, target, size, posted, self.sent[message], when, awaited)
+        )
+        if rank is not None:
+            self._start(rank, self.schedule.rows[rank][self.position[rank]], when)

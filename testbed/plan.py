@@ -1,0 +1,138 @@
+"""Topology + workload resolved: who is where, what each action costs, what each message costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from testbed.errors import BadInput
+from testbed.model.simulate import simulate
+from testbed.schedule.ir import Schedule
+from testbed.schedule.problem import LinkCost, Problem
+from testbed.schedule.registry import family, generate
+from testbed.spec.topology import Topology
+from testbed.spec.workload import Pacing, ScheduleChoice, Workload
+from testbed.timeline import Timeline
+
+MTU = 9000
+"""Bytes of the largest IP packet on every link of the lab."""
+
+HEADERS = 14 + 20 + 32
+"""Ethernet, IPv4 and TCP with timestamps: bytes on the wire per segment beside its payload."""
+
+SEGMENT_PAYLOAD = MTU - 52
+"""TCP payload of a full segment (MTU - IPv4 - TCP with timestamps)."""
+
+
+def wire_bytes(payload_bytes: float) -> float:
+    """Bytes on the wire of a message: its payload and the headers of the segments that carry it."""
+    return payload_bytes + math.ceil(payload_bytes / SEGMENT_PAYLOAD) * HEADERS
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One topology and one workload that fit together. Build it with `make_plan`."""
+
+    topology: Topology
+    workload: Workload
+    nodes: tuple[str, ...]
+    """The node of every rank, "datacenter/number"."""
+
+    @property
+    def n_ranks(self) -> int:
+        """Pipeline degree P."""
+        return len(self.nodes)
+
+    def datacenter(self, rank: int) -> str:
+        """The datacenter of a rank."""
+        return self.nodes[rank].split("/")[0]
+
+    @cached_property
+    def cuts(self) -> tuple[int, ...]:
+        """Ranks r whose successor r + 1 is in another datacenter."""
+        return tuple(r for r in range(self.n_ranks - 1) if self.datacenter(r) != self.datacenter(r + 1))
+
+    def problem(self, choice: ScheduleChoice, pacing: Pacing | None = None) -> Problem:
+        """The scheduling problem that `choice` has to solve on this plan.
+
+        `pacing` stands in for the workload's where that is `none` (durations measured on the machine).
+        Raises BadInput when there is neither.
+        """
+        workload = self.workload
+        times = workload.pacing or pacing
+        if times is None:
+            raise BadInput.of(
+                workload.name, "pacing", "none", "seconds for F, I and W: without them only a run can tell the time"
+            )
+        ranks = range(self.n_ranks)
+        routes = {
+            (source, target): tuple(path)
+            for source in ranks
+            for target in ranks
+            if (path := self.topology.route(self.datacenter(source), self.datacenter(target)))
+        }
+        limits = [choice.memory] * self.n_ranks if choice.memory is not None else workload.memory_limits()
+        return Problem(
+            n_microbatches=workload.microbatches,
+            stage_to_rank=tuple(ranks),
+            forward_s=tuple(times.of("F", r) for r in ranks),
+            input_s=tuple(times.of("I", r) for r in ranks),
+            weight_s=tuple(times.of("W", r) for r in ranks),
+            memory_limit=tuple(limits),
+            activation=(1.0,) * self.n_ranks,
+            message_bytes=(wire_bytes(workload.message_bytes()),) * (self.n_ranks - 1),
+            links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in self.topology.directions()),
+            routes=routes,
+        )
+
+    def schedule(self, choice: ScheduleChoice, pacing: Pacing | None = None) -> Schedule:
+        """The schedule that `choice` names, generated for this plan and validated. Raises BadInput."""
+        return generate(choice.schedule, self.problem(choice, pacing), **choice.options())
+
+    def predict(self, choice: ScheduleChoice, schedule: Schedule, pacing: Pacing | None = None) -> Timeline:
+        """The timeline the event model predicts for one iteration."""
+        return simulate(self.problem(choice, pacing), schedule, receives=self.workload.receives)
+
+    def choose(self, names: list[str]) -> list[ScheduleChoice]:
+        """The workload's choices for these names, with their options there; [] means all. Raises BadInput."""
+        by_name = {choice.schedule: choice for choice in self.workload.schedules}
+        for name in names:
+            family(name)
+        return [by_name.get(name, ScheduleChoice(schedule=name)) for name in dict.fromkeys(names or by_name)]
+
+
+def make_plan(topology: Topology, workload: Workload) -> Plan:
+    """The plan of a workload on a topology. Raises BadInput when they do not fit together."""
+    nodes = _place(topology, workload)
+    plan = Plan(topology, workload, tuple(nodes))
+    for rank in range(plan.n_ranks - 1):
+        topology.route(plan.datacenter(rank), plan.datacenter(rank + 1))
+    for index, choice in enumerate(workload.schedules):
+        try:
+            family(choice.schedule)
+        except BadInput as error:
+            raise BadInput(f"{workload.name}: schedules.{index}: {error}") from error
+    return plan
+
+
+def _place(topology: Topology, workload: Workload) -> list[str]:
+    ranks = workload.parallelism.pipeline
+    if isinstance(workload.placement, list):
+        known = topology.nodes()
+        for node in workload.placement:
+            if node not in known:
+                raise BadInput.of(workload.name, "placement", node, f"a node of {topology.name} ({', '.join(known)})")
+        return list(workload.placement)
+    nodes: list[str] = []
+    left = ranks
+    for index, (name, datacenter) in enumerate(topology.datacenters.items()):
+        share = math.ceil(left / (len(topology.datacenters) - index))
+        taken = min(share, datacenter.nodes)
+        nodes += [f"{name}/{n}" for n in range(taken)]
+        left -= taken
+    if left:
+        room = sum(dc.nodes for dc in topology.datacenters.values())
+        expected = f"no more stages than {topology.name} can place contiguously ({room} nodes in all)"
+        raise BadInput.of(workload.name, "parallelism.pipeline", ranks, expected)
+    return nodes

@@ -1,0 +1,16 @@
+"""GPipe: all forwards, then all backwards (Huang et al., 2019)."""
+
+from __future__ import annotations
+
+from testbed.schedule.ir import Action, Kind, Schedule
+from testbed.schedule.problem import Problem
+
+
+def gpipe(problem: Problem) -> Schedule:
+    """Every rank runs M forwards, then M full backwards in the same order; peak M microbatches in flight."""
+    microbatches = range(problem.n_microbatches)
+    rows = tuple(
+        tuple(Action(rank, kind, m) for kind in (Kind.F, Kind.B) for m in microbatches)
+        for rank in range(problem.n_ranks)
+    )
+    return Schedule("gpipe", rows, problem.stage_to_rank, problem.n_microbatches)

@@ -1,0 +1,217 @@
+"""CrossPipe's greedy schedule, CrossUDSub (section 4.2, Algorithm 1): list scheduling of sub-blocks over delayed links.
+
+Source: reading/crosspipe.md, "Greedy CrossUDSub", with the details the paper omits as read in its code.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from testbed.errors import BadInput
+from testbed.schedule.depend import consumed, produced
+from testbed.schedule.ir import WHOLE, Action, Kind, Part, Row, Schedule
+from testbed.schedule.memory import TOLERANCE
+from testbed.schedule.problem import Problem
+
+DEFAULT_SUB_BLOCKS = 4
+"""CrossPipe's experiments use n_sub = 4."""
+
+
+def crosspipe_greedy(problem: Problem, n_sub: int = DEFAULT_SUB_BLOCKS) -> Schedule:
+    """CrossUDSub for one stage per rank, every block cut into `n_sub` sub-blocks.
+
+    Raises BadInput when a rank cannot hold a single microbatch, or holds several stages.
+    """
+    if problem.n_stages != problem.n_ranks:
+        raise BadInput.of("crosspipe-greedy", "stages per rank", problem.n_stages // problem.n_ranks, "1")
+    ranks = [_Rank(rank, problem, n_sub) for rank in range(problem.n_ranks)]
+    wires = [_Wire() for _ in problem.links]
+    ranks[0].available[Kind.F].extend((0.0, m) for m in range(problem.n_microbatches))
+
+    queue = [(0.0, 0)]  # (earliest start, rank); stale entries are skipped when they come up
+    while queue:
+        when, rank = heapq.heappop(queue)
+        current = ranks[rank]
+        if current.next_start() != when:
+            continue
+        finished = current.run_sub_block(when)
+        if finished is not None:
+            if finished.kind is Kind.I:
+                current.available[Kind.W].append((current.end_s, _microbatch(finished)))
+            _pass_on(problem, finished, ranks, wires, queue)
+        _requeue(current, queue)
+
+    rows = tuple(_merge(_pull_weights_earlier(current.sequence)) for current in ranks)
+    return Schedule("crosspipe-greedy", rows, problem.stage_to_rank, problem.n_microbatches)
+
+
+def _microbatch(action: Action) -> int:
+    assert action.microbatch is not None
+    return action.microbatch
+
+
+def _requeue(rank: _Rank, queue: list[tuple[float, int]]) -> None:
+    when = rank.next_start()
+    if when is not None:
+        heapq.heappush(queue, (when, rank.rank))
+
+
+def _pass_on(
+    problem: Problem, finished: Action, ranks: list[_Rank], wires: list[_Wire], queue: list[tuple[float, int]]
+) -> None:
+    """Make what depends on a finished block available, after the time its message spends on the links."""
+    end = ranks[finished.stage].end_s
+    microbatch = _microbatch(finished)
+    message = produced(finished, problem.n_stages)
+    if message is not None:
+        arrival = end
+        size = problem.message_bytes[min(message.stage, message.consumer)]
+        for link in problem.route(message.stage, message.consumer):
+            cost = problem.links[link]
+            arrival = wires[link].reserve(arrival, cost.seconds_per_byte * size) + cost.delay_s
+        target, kind = ranks[message.consumer], Kind.F if message.kind == "F" else Kind.I
+    elif finished.kind is Kind.F:  # the last stage turns round without a message
+        arrival, target, kind = end, ranks[finished.stage], Kind.I
+    else:
+        return
+    assert message is None or consumed(Action(target.rank, kind, microbatch), problem.n_stages) == message
+    target.available[kind].append((arrival, microbatch))
+    _requeue(target, queue)
+
+
+@dataclass
+class _Wire:
+    """Reservations of one directed link: bw_model of Algorithm 1."""
+
+    busy: list[tuple[float, float]] = field(default_factory=list)
+
+    def reserve(self, ready_s: float, length_s: float) -> float:
+        """Take the earliest free window of `length_s` at or after `ready_s`; returns its end."""
+        start = ready_s
+        position = bisect_right(self.busy, (ready_s, float("inf")))
+        if position and self.busy[position - 1][1] > start:
+            start = self.busy[position - 1][1]
+        while position < len(self.busy) and self.busy[position][0] < start + length_s:
+            start = max(start, self.busy[position][1])
+            position += 1
+        insort(self.busy, (start, start + length_s))
+        return start + length_s
+
+
+@dataclass
+class _Rank:
+    """One stage's state while Algorithm 1 runs."""
+
+    rank: int
+    problem: Problem
+    n_sub: int
+
+    def __post_init__(self) -> None:
+        self.available: dict[Kind, deque[tuple[float, int]]] = {k: deque() for k in (Kind.F, Kind.I, Kind.W)}
+        """Per kind, (available from, microbatch) in microbatch order; the head is the one in progress."""
+        self.progress = {Kind.F: 0, Kind.I: 0, Kind.W: 0}
+        self.end_s = 0.0
+        self.held = 0.0
+        self.last_full = Kind.F
+        self.forwards_left = self.problem.n_microbatches
+        self.sequence: list[Action] = []
+        part = Part(0, 1, self.n_sub)
+        actions = {kind: Action(self.rank, kind, 0, part) for kind in self.available}
+        self.length_s = {kind: self.problem.duration(action) for kind, action in actions.items()}
+        self.delta = {kind: self.problem.memory_delta(action) for kind, action in actions.items()}
+
+    def _fits(self, kind: Kind) -> bool:
+        limit = self.problem.memory_limit[self.rank]
+        return self.delta[kind] <= 0 or self.held + self.delta[kind] <= limit + TOLERANCE
+
+    def _priority(self) -> tuple[Kind, Kind, Kind]:
+        if self.forwards_left == 0:  # tear-down
+            return (Kind.I, Kind.W, Kind.F)
+        if not self._fits(Kind.I):
+            return (Kind.W, Kind.F, Kind.I)
+        if self.last_full is Kind.F:
+            return (Kind.I, Kind.F, Kind.W)
+        if not self._fits(Kind.F) and self._frees_per_second(Kind.W) > self._frees_per_second(Kind.I):
+            return (Kind.W, Kind.I, Kind.F)
+        if not self._fits(Kind.F):
+            return (Kind.I, Kind.W, Kind.F)
+        return (Kind.F, Kind.I, Kind.W)
+
+    def _frees_per_second(self, kind: Kind) -> float:
+        length = self.length_s[kind]
+        return -self.delta[kind] / length if length else (float("inf") if self.delta[kind] < 0 else 0.0)
+
+    def _candidates(self) -> Iterable[tuple[float, int, Kind]]:
+        """(earliest start, place in the priority order, kind) of every operation that fits in memory now."""
+        for place, kind in enumerate(self._priority()):
+            if self.available[kind] and self._fits(kind):
+                yield max(self.end_s, self.available[kind][0][0]), place, kind
+
+    def next_start(self) -> float | None:
+        """When the next sub-block can start; None while there is nothing that could."""
+        first = min(self._candidates(), default=None)
+        return None if first is None else first[0]
+
+    def run_sub_block(self, when: float) -> Action | None:
+        """Schedule the next sub-block at `when`; returns the block if that was its last one."""
+        _, _, kind = min(self._candidates())
+        microbatch = self.available[kind][0][1]
+        begin = self.progress[kind]
+        self.sequence.append(Action(self.rank, kind, microbatch, Part(begin, begin + 1, self.n_sub)))
+        self.end_s = when + self.length_s[kind]
+        self.held += self.delta[kind]
+        self.progress[kind] = (begin + 1) % self.n_sub
+        if self.progress[kind]:
+            return None
+        self.available[kind].popleft()
+        if kind is not Kind.W:
+            self.last_full = kind
+        if kind is Kind.F:
+            self.forwards_left -= 1
+        return Action(self.rank, kind, microbatch)
+
+
+def _pull_weights_earlier(sequence: list[Action]) -> list[Action]:
+    """Move W sub-blocks out of the middle of F and I blocks, back to where no such block is open.
+
+    At the memory limit the greedy alternates one W and one F sub-block; pulled together they run as whole blocks.
+    A W never moves before its own I has ended.
+    """
+    result: list[Action] = []
+    boundary = 0  # behind this place no F or I block is open
+    open_blocks: set[tuple[Kind, int | None]] = set()
+    input_done: dict[int | None, int] = {}  # microbatch -> place behind its I
+    for action in sequence:
+        block = (action.kind, action.microbatch)
+        if action.kind is Kind.W and open_blocks:
+            place = max(boundary, input_done[action.microbatch])
+            result.insert(place, action)
+            input_done = {m: p + (p > place) for m, p in input_done.items()}
+            boundary = max(boundary, place + 1) if place == boundary else boundary
+            continue
+        result.append(action)
+        if action.kind is not Kind.W:
+            open_blocks.add(block)
+            if action.part.is_last:
+                open_blocks.discard(block)
+                if action.kind is Kind.I:
+                    input_done[action.microbatch] = len(result)
+        if not open_blocks:
+            boundary = len(result)
+    return result
+
+
+def _merge(sequence: list[Action]) -> Row:
+    """Join neighbouring sub-blocks of one block; a block that is whole again loses its part."""
+    merged: list[Action] = []
+    for action in sequence:
+        last = merged[-1] if merged else None
+        if last is not None and last[:3] == action[:3] and last.part.end == action.part.begin:
+            merged[-1] = last._replace(part=last.part._replace(end=action.part.end))
+        else:
+            merged.append(action)
+    return tuple(a._replace(part=WHOLE) if a.part.is_first and a.part.is_last else a for a in merged)

@@ -1,0 +1,22 @@
+"""1F1B: after a short warm-up every rank alternates one forward and one backward (PipeDream-Flush)."""
+
+from __future__ import annotations
+
+from testbed.schedule.ir import Action, Kind, Row, Schedule
+from testbed.schedule.problem import Problem
+
+
+def one_f_one_b(problem: Problem) -> Schedule:
+    """Rank r runs P - 1 - r forwards, then F and B in turn, then the remaining B; peak P - r in flight."""
+    rows = tuple(row(rank, problem.n_ranks - 1 - rank, problem.n_microbatches) for rank in range(problem.n_ranks))
+    return Schedule("1f1b", rows, problem.stage_to_rank, problem.n_microbatches)
+
+
+def row(stage: int, warmup: int, n_microbatches: int) -> Row:
+    """One stage's row: `warmup` forwards (at most M), then one forward and one backward in turn, then the rest."""
+    warmup = min(warmup, n_microbatches)
+    actions = [Action(stage, Kind.F, m) for m in range(warmup)]
+    for m in range(warmup, n_microbatches):
+        actions += [Action(stage, Kind.F, m), Action(stage, Kind.B, m - warmup)]
+    actions += [Action(stage, Kind.B, m) for m in range(n_microbatches - warmup, n_microbatches)]
+    return tuple(actions)

@@ -1,0 +1,153 @@
+"""The pipeline scheduling problem: what actions and messages cost, and how much fits in memory.
+
+It is all that a schedule generator and the event model see of a topology and a workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from testbed.schedule.ir import Action, Kind
+
+
+class LinkCost(NamedTuple):
+    """One direction of a link."""
+
+    delay_s: float
+    """One-way; it does not occupy the link."""
+    seconds_per_byte: float
+    """Time on the wire per wire byte, which occupies the link; 0 for an infinite rate."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """P ranks, S stages, M microbatches, durations, memory and links.
+
+    Per-stage tuples have length S, per-rank tuples length P. Memory is counted in microbatches of a *whole rank*
+    in flight: with v chunks per rank, each stage's microbatch weighs 1/v.
+    """
+
+    n_microbatches: int
+    stage_to_rank: tuple[int, ...]
+    forward_s: tuple[float, ...]
+    input_s: tuple[float, ...]
+    weight_s: tuple[float, ...]
+    memory_limit: tuple[float, ...]
+    """Per rank, microbatches in flight."""
+    activation: tuple[float, ...]
+    """Per stage, memory a forward adds (CrossPipe's M_F); the end of B or W frees what is held."""
+    input_memory: tuple[float, ...] = ()
+    """Per stage, memory an input gradient adds (CrossPipe's M_D), 0 unless given."""
+    message_bytes: tuple[float, ...] = ()
+    """Per boundary s -> s + 1 (length S - 1), wire bytes of one message in either direction."""
+    links: tuple[LinkCost, ...] = ()
+    routes: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    """(source rank, target rank) -> indexes into `links`; a pair left out is joined without delay."""
+
+    @property
+    def n_ranks(self) -> int:
+        """Pipeline degree P."""
+        return len(self.memory_limit)
+
+    @property
+    def n_stages(self) -> int:
+        """Number of stages S."""
+        return len(self.stage_to_rank)
+
+    def duration(self, action: Action) -> float:
+        """Seconds an action takes on its rank; B takes I and W together."""
+        stage = action.stage
+        match action.kind:
+            case Kind.F:
+                whole = self.forward_s[stage]
+            case Kind.I:
+                whole = self.input_s[stage]
+            case Kind.W:
+                whole = self.weight_s[stage]
+            case Kind.B:
+                whole = self.input_s[stage] + self.weight_s[stage]
+            case _:
+                raise ValueError(f"{action} has no compute time")
+        return whole * action.part.fraction
+
+    def memory_delta(self, action: Action) -> float:
+        """Net change of a rank's memory by an action: positive from its start, negative from its end."""
+        stage = action.stage
+        extra = self.input_memory[stage] if self.input_memory else 0.0
+        match action.kind:
+            case Kind.F:
+                whole = self.activation[stage]
+            case Kind.I:
+                whole = extra
+            case Kind.W:
+                whole = -self.activation[stage] - extra
+            case Kind.B:
+                whole = -self.activation[stage]
+            case _:
+                whole = 0.0
+        return whole * action.part.fraction
+
+    def route(self, source_rank: int, target_rank: int) -> tuple[int, ...]:
+        """Links a message takes between two ranks, in order; () when it costs nothing."""
+        return self.routes.get((source_rank, target_rank), ())
+
+    def route_delay(self, source_rank: int, target_rank: int) -> float:
+        """One-way delay between two ranks, without time on the wire."""
+        return sum(self.links[index].delay_s for index in self.route(source_rank, target_rank))
+
+    def with_memory(self, limit: float | tuple[float, ...]) -> Problem:
+        """The same problem under another memory limit (one for all ranks, or one each)."""
+        limits = limit if isinstance(limit, tuple) else (limit,) * self.n_ranks
+        return replace(self, memory_limit=limits)
+
+
+def uniform(
+    n_ranks: int,
+    n_microbatches: int,
+    *,
+    forward_s: float = 1.0,
+    input_s: float = 1.0,
+    weight_s: float = 1.0,
+    memory: float | None = None,
+    delay_s: float = 0.0,
+    wire_s: float = 0.0,
+    cuts: tuple[int, ...] | None = None,
+    stage_to_rank: tuple[int, ...] | None = None,
+) -> Problem:
+    """A problem with equal ranks, and equal links across `cuts` (after rank c, for c in cuts; default: every pair).
+
+    Times are for a whole rank's share of the model; with v stages per rank each stage takes 1/v of them.
+    `wire_s` is the time one message occupies a link. `memory` defaults to P microbatches in flight.
+    """
+    placement = stage_to_rank or tuple(range(n_ranks))
+    chunks = len(placement) // n_ranks
+    cut_set = set(range(n_ranks - 1)) if cuts is None else set(cuts)
+    links: list[LinkCost] = []
+    index: dict[tuple[int, int], int] = {}
+    if delay_s or wire_s:
+        for cut in sorted(cut_set):
+            for pair in ((cut, cut + 1), (cut + 1, cut)):
+                index[pair] = len(links)
+                links.append(LinkCost(delay_s, wire_s))
+    routes: dict[tuple[int, int], tuple[int, ...]] = {}
+    for source in range(n_ranks):
+        for target in range(n_ranks):
+            step = 1 if target > source else -1
+            hops = ((r, r + step) for r in range(source, target, step))
+            if path := tuple(index[hop] for hop in hops if hop in index):
+                routes[source, target] = path
+    n_stages = len(placement)
+    return Problem(
+        n_microbatches=n_microbatches,
+        stage_to_rank=placement,
+        forward_s=(forward_s / chunks,) * n_stages,
+        input_s=(input_s / chunks,) * n_stages,
+        weight_s=(weight_s / chunks,) * n_stages,
+        memory_limit=(float(n_ranks) if memory is None else memory,) * n_ranks,
+        activation=(1.0 / chunks,) * n_stages,
+        message_bytes=(1.0,) * (n_stages - 1),
+        links=tuple(links),
+        routes=routes,
+    )

@@ -1,0 +1,58 @@
+"""Every schedule by name: how it places stages on ranks, and the function that generates it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from testbed.errors import BadInput
+from testbed.schedule.gpipe import gpipe
+from testbed.schedule.greedy import crosspipe_greedy
+from testbed.schedule.ir import Schedule
+from testbed.schedule.one_f_one_b import one_f_one_b
+from testbed.schedule.problem import Problem
+from testbed.schedule.validate import validate
+from testbed.schedule.zb_h1 import zb_h1
+
+
+class Family(NamedTuple):
+    """A way to schedule."""
+
+    generate: Callable[..., Schedule]
+    """(problem, **options) -> Schedule"""
+    summary: str
+
+    def option_names(self) -> list[str]:
+        """Options the generator takes beside the problem."""
+        return list(inspect.signature(self.generate).parameters)[1:]
+
+
+FAMILIES: dict[str, Family] = {
+    "gpipe": Family(gpipe, "all forwards, then all backwards"),
+    "1f1b": Family(one_f_one_b, "one forward, one backward"),
+    "zb-h1": Family(zb_h1, "1F1B with split backward, weight gradients fill the drain"),
+    "crosspipe-greedy": Family(crosspipe_greedy, "CrossPipe's greedy CrossUDSub, made for the links at hand"),
+}
+
+
+def family(name: str) -> Family:
+    """The family of that name. Raises BadInput naming the known ones."""
+    if name not in FAMILIES:
+        raise BadInput.of("schedule", "name", name, f"one of {', '.join(FAMILIES)}")
+    return FAMILIES[name]
+
+
+def generate(name: str, problem: Problem, **options: Any) -> Schedule:
+    """The schedule `name` for a problem, validated.
+
+    Raises BadInput for an unknown name or option, or InvalidSchedule when the schedule does not fit in memory.
+    """
+    chosen = family(name)
+    for option in options:
+        if option not in chosen.option_names():
+            known = ", ".join(chosen.option_names()) or "no options"
+            raise BadInput.of(f"schedule {name}", "option", option, known)
+    schedule = chosen.generate(problem, **options)
+    validate(schedule, problem)
+    return schedule

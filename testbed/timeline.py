@@ -1,0 +1,104 @@
+"""When every action and message happened. Predicted and measured timelines are this one type, with the same columns.
+
+All times are seconds since the start of their iteration (the instant at which every rank may begin).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.schedule.ir import Kind
+
+KINDS = (Kind.F, Kind.B, Kind.I, Kind.W)
+"""Kinds of action by the code in the `kind` column."""
+
+ACTION = np.dtype(
+    [
+        ("iteration", "i4"),
+        ("rank", "i4"),
+        ("stage", "i4"),
+        ("kind", "i1"),  # index into KINDS
+        ("microbatch", "i4"),
+        ("part_begin", "i2"),  # sub-blocks [part_begin, part_end) of part_of
+        ("part_end", "i2"),
+        ("part_of", "i2"),
+        ("enter_s", "f8"),  # the rank reached the action
+        ("ready_s", "f8"),  # its input was there
+        ("start_s", "f8"),  # its slot began
+        ("done_s", "f8"),  # the real computation was over (predicted: the slot's end)
+        ("end_s", "f8"),  # its slot was over and its output was handed to the network
+    ]
+)
+"""One row per action."""
+
+MESSAGE_KINDS = ("F", "G")
+
+MESSAGE = np.dtype(
+    [
+        ("iteration", "i4"),
+        ("kind", "i1"),  # index into MESSAGE_KINDS: activation, gradient
+        ("stage", "i4"),  # the producer's
+        ("microbatch", "i4"),
+        ("source_rank", "i4"),
+        ("target_rank", "i4"),
+        ("bytes", "f8"),  # predicted: on the wire; measured: handed to the network
+        ("posted_s", "f8"),  # the receive was posted (negative: during an earlier iteration; predicted early: nan)
+        ("sent_s", "f8"),  # handed to the network
+        ("arrived_s", "f8"),  # predicted: last byte in; measured: the receiver had it in hand
+        ("awaited", "?"),  # the receiver was waiting for it: only then does a measured arrived_s tell the arrival
+    ]
+)
+"""One row per message between ranks."""
+
+Table = NDArray[np.void]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """`actions` has dtype ACTION, `messages` dtype MESSAGE; several iterations may follow each other."""
+
+    actions: Table
+    messages: Table
+    n_ranks: int
+
+    def iterations(self) -> NDArray[np.int32]:
+        """The iteration numbers, ascending."""
+        return np.unique(self.actions["iteration"])
+
+    def of_iteration(self, iteration: int) -> Timeline:
+        """The timeline of one iteration."""
+        return Timeline(
+            self.actions[self.actions["iteration"] == iteration],
+            self.messages[self.messages["iteration"] == iteration],
+            self.n_ranks,
+        )
+
+    def makespans(self) -> NDArray[np.float64]:
+        """Per iteration, seconds from the common start to the end of the last action on any rank."""
+        return np.array([self.actions["end_s"][self.actions["iteration"] == i].max() for i in self.iterations()])
+
+    def bubble_ratios(self) -> NDArray[np.float64]:
+        """Per iteration, the idle share of all ranks' time: 1 - sum of action times / (P x makespan).
+
+        CrossPipe's "idle/total" (reading/crosspipe.md), averaged over the ranks.
+        """
+        ratios = []
+        for iteration in self.iterations():
+            rows = self.actions[self.actions["iteration"] == iteration]
+            busy = float((rows["end_s"] - rows["start_s"]).sum())
+            ratios.append(1.0 - busy / (self.n_ranks * float(rows["end_s"].max())))
+        return np.array(ratios)
+
+
+def concatenate(timelines: list[Timeline]) -> Timeline:
+    """One timeline of several, in the order given. Raises ValueError for an empty list."""
+    if not timelines:
+        raise ValueError("no timelines to join")
+    return Timeline(
+        np.concatenate([t.actions for t in timelines]),
+        np.concatenate([t.messages for t in timelines]),
+        timelines[0].n_ranks,
+    )
