@@ -1,0 +1,297 @@
+"""The engine: runs one rank's row for real over torch.distributed, and writes down when everything happened.
+
+Receives are posted a step ahead, sends are never waited for inside a step, every message has its own tag
+(reading/pipelining.md, sections 2, 5 and 9 say why).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from testbed.schedule.depend import Message, consumed, produced
+from testbed.schedule.ir import Action, Kind, Schedule
+from testbed.spec.workload import Workload
+from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, Table
+from testbed.train.data import Corpus
+from testbed.train.pacing import LogicalClock, now_s, sleep_until
+from testbed.train.reference import make_optimizer, named_gradients
+from testbed.train.stage import Stage
+
+NEVER = float("nan")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One schedule to train with."""
+
+    schedule: Schedule
+    workload: Workload
+    durations_s: tuple[tuple[float, ...], ...] | None
+    """Per rank, the slot of every action in its row; None: no pacing."""
+    iterations: int
+    """Warm-up included."""
+    keep_gradients: bool = False
+    """Hand over the last iteration's gradients, for parity tests."""
+
+
+@dataclass(frozen=True)
+class IterationRecord:
+    """What one rank did in one iteration. Times are seconds since the iteration's common start."""
+
+    iteration: int
+    rank: int
+    actions: Table
+    """dtype ACTION"""
+    received: Table
+    """dtype MESSAGE; sent_s is unknown here (nan)."""
+    sent: dict[Message, float]
+    loss: float | None
+    peak_in_flight: float
+    """Microbatches of the whole rank that were really held at once."""
+    overruns_s: tuple[float, ...]
+    """By how much each action's real computation overran its slot."""
+    late_start_s: float
+    """How late this rank was at the common start."""
+    gradients: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+
+class Engine:
+    """One rank of one job. Call `prepare`, then `iterate` for every iteration in turn."""
+
+    def __init__(self, job: Job, rank: int, corpus: Corpus) -> None:
+        self.job, self.rank, self.corpus = job, rank, corpus
+        self.workload = job.workload
+        self.row = job.schedule.rows[rank]
+        self.n_stages = job.schedule.n_stages
+        spec = self.workload.model
+        self.stages = {
+            stage: Stage(spec, stage, self.n_stages, self.workload.microbatches, self.workload.seed)
+            for stage, holder in enumerate(job.schedule.stage_to_rank)
+            if holder == rank
+        }
+        parameters = [p for stage in self.stages.values() for p in stage.layers.parameters()]
+        self.optimizer = make_optimizer(self.workload.optimizer, parameters)
+        self.dtype = torch.float32 if spec.dtype == "float32" else torch.float64
+        self.shape = (self.workload.microbatch_size, spec.sequence, spec.d_model)
+        self.elements = -(-self.workload.message_bytes() // spec.element_bytes)
+        self.incoming = [m for a in self.row if (m := self._remote_input(a)) is not None]
+        outgoing = [m for a in self.row if (m := produced(a, self.n_stages)) and self._holder(m.consumer) != rank]
+        self.receive_buffers = [{m: self._buffer() for m in self.incoming} for _ in range(2)]
+        self.send_buffers = [{m: self._buffer() for m in outgoing} for _ in range(2)]
+        self.pending: dict[tuple[int, Message], tuple[dist.Work, float]] = {}
+        self.early = self.workload.receives == "early"
+
+    def _buffer(self) -> torch.Tensor:
+        return torch.zeros(self.elements, dtype=self.dtype)
+
+    def _holder(self, stage: int) -> int:
+        return self.job.schedule.stage_to_rank[stage]
+
+    def _remote_input(self, action: Action) -> Message | None:
+        message = consumed(action, self.n_stages)
+        return message if message is not None and self._holder(message.stage) != self.rank else None
+
+    def _tag(self, message: Message, iteration: int) -> int:
+        """Unique among the messages of an iteration and its neighbours."""
+        number = message.stage * self.workload.microbatches + message.microbatch
+        return (number * 2 + (message.kind == "G")) * 2 + iteration % 2
+
+    def _post(self, message: Message, iteration: int) -> None:
+        buffer = self.receive_buffers[iteration % 2][message]
+        work = dist.irecv(buffer, src=self._holder(message.stage), tag=self._tag(message, iteration))
+        assert work is not None
+        self.pending[iteration, message] = (work, now_s())
+
+    def _post_iteration(self, iteration: int) -> None:
+        if self.early and iteration < self.job.iterations:
+            for message in self.incoming:
+                self._post(message, iteration)
+
+    def prepare(self) -> None:
+        """Post the receives of the first two iterations."""
+        self._post_iteration(0)
+        self._post_iteration(1)
+
+    def iterate(self, iteration: int, start_s: float) -> IterationRecord:
+        """Run the row once, beginning at `start_s` on the monotonic clock, then step the optimizer.
+
+        Raises RuntimeError when a peer is gone or a message does not come within the process group's timeout.
+        """
+        self.optimizer.zero_grad()
+        late_start_s = max(0.0, now_s() - start_s)
+        sleep_until(start_s)
+        log = _Log(iteration, self.rank, start_s, len(self.row), len(self.incoming))
+        clock = LogicalClock(start_s)
+        local: dict[Message, torch.Tensor] = {}
+        sends: list[dist.Work] = []
+        for index, action in enumerate(self.row):
+            enter = now_s()
+            value = self._take(action, iteration, local, log)
+            ready = now_s()
+            start = clock.begin(enter, ready)
+            result = self._compute(action, iteration, value)
+            log.in_flight(sum(len(stage.in_flight) for stage in self.stages.values()))
+            done = now_s()
+            if self.job.durations_s is None:
+                clock.follow(done)
+            else:
+                log.overruns.append(clock.finish(self.job.durations_s[self.rank][index], done))
+            message = produced(action, self.n_stages)
+            if message is not None:
+                assert result is not None
+                if self._holder(message.consumer) == self.rank:
+                    local[message] = result
+                else:
+                    sends.append(self._send(message, iteration, result, log))
+            log.action(index, action, enter, ready, start, done, now_s())
+        for send in sends:
+            send.wait()
+        if local:
+            raise RuntimeError(f"never consumed: {list(local)}")
+        losses = [loss for stage in self.stages.values() if (loss := stage.end_iteration()) is not None]
+        gradients = self._gradients() if self.job.keep_gradients and iteration == self.job.iterations - 1 else {}
+        self.optimizer.step()
+        self._post_iteration(iteration + 2)
+        chunks = len(self.stages)
+        return log.record(losses[0] if losses else None, late_start_s, chunks, gradients)
+
+    def _take(
+        self, action: Action, iteration: int, local: dict[Message, torch.Tensor], log: _Log
+    ) -> torch.Tensor | None:
+        """The tensor an action needs: handed over on this rank, or received."""
+        message = consumed(action, self.n_stages)
+        if message is None:
+            return None
+        if message in local:
+            return local.pop(message)
+        if not self.early:
+            self._post(message, iteration)
+        work, posted = self.pending.pop((iteration, message))
+        began = now_s()
+        work.wait()
+        buffer = self.receive_buffers[iteration % 2][message]
+        log.received(message, self._holder(message.stage), self.rank, buffer, posted, began, now_s())
+        size = self.shape[0] * self.shape[1] * self.shape[2]
+        return buffer[:size].view(self.shape)
+
+    def _send(self, message: Message, iteration: int, value: torch.Tensor, log: _Log) -> dist.Work:
+        buffer = self.send_buffers[iteration % 2][message]
+        buffer[: value.numel()].copy_(value.reshape(-1))
+        log.sent[message] = now_s() - log.start_s
+        work = dist.isend(buffer, dst=self._holder(message.consumer), tag=self._tag(message, iteration))
+        assert work is not None
+        return work
+
+    def _compute(self, action: Action, iteration: int, value: torch.Tensor | None) -> torch.Tensor | None:
+        stage, microbatch, part = self.stages[action.stage], action.microbatch, action.part
+        assert microbatch is not None
+        match action.kind:
+            case Kind.F:
+                targets = None
+                if action.stage in (0, self.n_stages - 1):
+                    inputs, targets = self.corpus.batch(
+                        self.workload.seed, iteration, microbatch, self.shape[0], self.shape[1]
+                    )
+                    value = inputs if action.stage == 0 else value
+                return stage.forward(microbatch, part, value, targets)
+            case Kind.B:
+                return stage.backward(microbatch, part, value)
+            case Kind.I:
+                return stage.input_gradient(microbatch, part, value)
+            case Kind.W:
+                stage.weight_gradient(microbatch, part)
+                return None
+            case _:
+                raise ValueError(f"the engine does not run {action}")
+
+    def _gradients(self) -> dict[str, np.ndarray[Any, Any]]:
+        from testbed.train.model import layer_range
+
+        result = {}
+        for index, stage in self.stages.items():
+            blocks_before = layer_range(self.workload.model.layers, index, self.n_stages).start
+            first = 0 if index == 0 else 1 + blocks_before
+            result |= {name: gradient.numpy() for name, gradient in named_gradients(stage, first).items()}
+        return result
+
+
+class _Log:
+    """Collects one rank's rows of one iteration."""
+
+    def __init__(self, iteration: int, rank: int, start_s: float, n_actions: int, n_received: int) -> None:
+        self.iteration, self.rank, self.start_s = iteration, rank, start_s
+        self.actions = np.zeros(n_actions, dtype=ACTION)
+        self.messages = np.zeros(n_received, dtype=MESSAGE)
+        self.n_messages = 0
+        self.sent: dict[Message, float] = {}
+        self.overruns: list[float] = []
+        self.most_in_flight = 0
+
+    def in_flight(self, count: int) -> None:
+        self.most_in_flight = max(self.most_in_flight, count)
+
+    def action(
+        self, index: int, action: Action, enter: float, ready: float, start: float, done: float, end: float
+    ) -> None:
+        times = (t - self.start_s for t in (enter, ready, start, done, end))
+        kind = KINDS.index(action.kind)
+        self.actions[index] = (
+            self.iteration,
+            self.rank,
+            action.stage,
+            kind,
+            action.microbatch,
+            *action.part,
+            *times,
+        )
+
+    def received(
+        self,
+        message: Message,
+        source: int,
+        target: int,
+        buffer: torch.Tensor,
+        posted: float,
+        began: float,
+        arrived: float,
+    ) -> None:
+        from testbed.train.pacing import INPUT_WAS_THERE_S
+
+        size = buffer.numel() * buffer.element_size()
+        kind = MESSAGE_KINDS.index(message.kind)
+        awaited = arrived - began > INPUT_WAS_THERE_S
+        self.messages[self.n_messages] = (
+            self.iteration,
+            kind,
+            message.stage,
+            message.microbatch,
+            source,
+            target,
+            size,
+            posted - self.start_s,
+            NEVER,
+            arrived - self.start_s,
+            awaited,
+        )
+        self.n_messages += 1
+
+    def record(
+        self, loss: float | None, late_start_s: float, chunks: int, gradients: dict[str, np.ndarray[Any, Any]]
+    ) -> IterationRecord:
+        return IterationRecord(
+            self.iteration,
+            self.rank,
+            self.actions,
+            self.messages[: self.n_messages],
+            self.sent,
+            loss,
+            self.most_in_flight / chunks,
+            tuple(self.overruns),
+            late_start_s,
+            gradients,
+        )

@@ -1,0 +1,129 @@
+"""One pipeline stage's real computation: forwards, input gradients and weight gradients, whole or in parts.
+
+Layers are cut apart at their inputs, so any run of layers can be executed on its own: that is what makes CrossPipe's
+sub-blocks (subsets of a stage's layers) real computation rather than a fraction of a timer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from testbed.schedule.ir import Part
+from testbed.spec.workload import ModelSpec
+from testbed.train.model import VOCABULARY, build_stage
+from testbed.train.split import GradientStore, WeightProduct
+
+
+@dataclass
+class _InFlight:
+    """What a stage keeps of a microbatch between its forward and its last gradient."""
+
+    value: torch.Tensor
+    """Output of the layers run so far."""
+    inputs: list[torch.Tensor] = field(default_factory=list)
+    """Per layer run, its detached input."""
+    outputs: list[torch.Tensor] = field(default_factory=list)
+    """Per layer run, its output, the root of that layer's graph."""
+    gradient: torch.Tensor | None = None
+    """Gradient of the next layer (from the top) to run backward through."""
+    products: list[list[WeightProduct]] = field(default_factory=list)
+    """Per layer from the top, the weight products that its input gradient left."""
+
+
+class Stage:
+    """The layers of one stage and the microbatches it has in flight."""
+
+    def __init__(self, spec: ModelSpec, stage: int, n_stages: int, n_microbatches: int, seed: int) -> None:
+        self.store = GradientStore()
+        self.layers: nn.ModuleList = build_stage(spec, stage, n_stages, seed, self.store)
+        self.is_last = stage == n_stages - 1
+        self.n_microbatches = n_microbatches
+        self.in_flight: dict[int, _InFlight] = {}
+        self.losses: dict[int, float] = {}
+        """Per microbatch of this iteration, its loss already divided by M (last stage only)."""
+
+    def _layer_indexes(self, part: Part) -> range:
+        count = len(self.layers)
+        return range(part.begin * count // part.of, part.end * count // part.of)
+
+    def forward(
+        self, microbatch: int, part: Part, value: torch.Tensor | None, targets: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Run the layers of `part`; `value` enters with the first part, `targets` with the last stage's last.
+
+        Returns the output so far; after the last stage's last part that is the loss divided by M.
+        """
+        if part.is_first:
+            assert value is not None
+            self.in_flight[microbatch] = _InFlight(value)
+        state = self.in_flight[microbatch]
+        for index in self._layer_indexes(part):
+            leaf = state.value.detach()
+            if leaf.is_floating_point():
+                leaf.requires_grad_()
+            output = self.layers[index](leaf)
+            if self.is_last and index == len(self.layers) - 1:
+                assert targets is not None
+                logits = output.reshape(-1, VOCABULARY)
+                output = functional.cross_entropy(logits, targets.reshape(-1)) / self.n_microbatches
+                self.losses[microbatch] = float(output.detach())
+            state.inputs.append(leaf)
+            state.outputs.append(output)
+            state.value = output
+        return state.value.detach()
+
+    def backward(self, microbatch: int, part: Part, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """Full backward through the layers of `part`, counted from the top; frees the microbatch with the last part.
+
+        `gradient` of the stage's output enters with the first part (None on the last stage).
+        Returns the gradient of the stage's input after the last part (None on the first stage).
+        """
+        result = self._through(microbatch, part, gradient, collect=False)
+        if part.is_last:
+            del self.in_flight[microbatch]
+        return result
+
+    def input_gradient(self, microbatch: int, part: Part, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """Like `backward`, but weight products are kept for `weight_gradient`."""
+        return self._through(microbatch, part, gradient, collect=True)
+
+    def _through(
+        self, microbatch: int, part: Part, gradient: torch.Tensor | None, *, collect: bool
+    ) -> torch.Tensor | None:
+        state = self.in_flight[microbatch]
+        if part.is_first:
+            state.gradient = gradient
+        for _ in self._layer_indexes(part):
+            output, leaf = state.outputs.pop(), state.inputs.pop()
+            if collect:
+                self.store.collecting = []
+            torch.autograd.backward(output, state.gradient)
+            if collect:
+                assert self.store.collecting is not None
+                state.products.append(self.store.collecting)
+                self.store.collecting = None
+            state.gradient = leaf.grad
+        return state.gradient if part.is_last else None
+
+    def weight_gradient(self, microbatch: int, part: Part) -> None:
+        """Compute the weight gradients kept by the layers of `part`; frees the microbatch with the last part."""
+        state = self.in_flight[microbatch]
+        for index in self._layer_indexes(part):
+            for product in state.products[index]:
+                product.accumulate()
+            state.products[index] = []
+        if part.is_last:
+            del self.in_flight[microbatch]
+
+    def end_iteration(self) -> float | None:
+        """The iteration's loss (last stage), and room for the next one. Raises RuntimeError if anything is left."""
+        if self.in_flight:
+            raise RuntimeError(f"microbatches still in flight at the end of the iteration: {sorted(self.in_flight)}")
+        # added in microbatch order, so that the sum does not depend on the schedule
+        loss = sum(self.losses[m] for m in sorted(self.losses)) if self.losses else None
+        self.losses.clear()
+        return loss
