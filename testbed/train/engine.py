@@ -18,7 +18,8 @@ from testbed.schedule.ir import Action, Kind, Schedule
 from testbed.spec.workload import Workload
 from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, Table
 from testbed.train.data import Corpus
-from testbed.train.pacing import LogicalClock, now_s, sleep_until
+from testbed.train.model import layer_range
+from testbed.train.pacing import INPUT_WAS_THERE_S, LogicalClock, now_s, sleep_until
 from testbed.train.reference import make_optimizer, named_gradients
 from testbed.train.stage import Stage
 
@@ -210,8 +211,6 @@ class Engine:
                 raise ValueError(f"the engine does not run {action}")
 
     def _gradients(self) -> dict[str, np.ndarray[Any, Any]]:
-        from testbed.train.model import layer_range
-
         result = {}
         for index, stage in self.stages.items():
             blocks_before = layer_range(self.workload.model.layers, index, self.n_stages).start
@@ -260,8 +259,6 @@ class _Log:
         began: float,
         arrived: float,
     ) -> None:
-        from testbed.train.pacing import INPUT_WAS_THERE_S
-
         size = buffer.numel() * buffer.element_size()
         kind = MESSAGE_KINDS.index(message.kind)
         awaited = arrived - began > INPUT_WAS_THERE_S

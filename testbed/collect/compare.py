@@ -1,0 +1,94 @@
+"""Measured against predicted, per schedule: the content of comparison.json and of the table on screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from testbed.collect.record import IterationRow, median_and_iqr
+from testbed.timeline import Timeline
+
+BASELINE = "1f1b"
+"""The schedule that speed-ups are over."""
+
+
+@dataclass(frozen=True)
+class ScheduleComparison:
+    """One schedule, measured and predicted. Speed-ups are over 1F1B in the same run, None where it did not run."""
+
+    schedule: str
+    measured_s: float
+    """Median iteration time."""
+    measured_iqr_s: float
+    predicted_s: float
+    error: float
+    """(measured - predicted) / predicted"""
+    bubble_measured: float
+    """Idle share of all ranks' time (median over iterations)."""
+    bubble_predicted: float
+    peak_in_flight_measured: float
+    """Most microbatches held at once on any rank."""
+    peak_in_flight_predicted: float
+    speedup_measured: float | None
+    speedup_predicted: float | None
+    trusted: bool
+    reasons: list[str]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of one schedule, and what had been predicted."""
+
+    schedule: str
+    rows: Sequence[IterationRow]
+    """Measured iterations only."""
+    predicted: Timeline
+    predicted_peak: float
+    reasons: Sequence[str]
+
+    @property
+    def median_s(self) -> float:
+        """Median iteration time."""
+        return median_and_iqr(np.array([row.makespan_s for row in self.rows]))[0]
+
+
+def compare(runs: Sequence[Measured]) -> list[ScheduleComparison]:
+    """One comparison per run, in the same order."""
+    baseline = next((run for run in runs if run.schedule == BASELINE), None)
+    result = []
+    for run in runs:
+        measured_s, iqr_s = median_and_iqr(np.array([row.makespan_s for row in run.rows]))
+        predicted_s = float(run.predicted.makespans()[0])
+        result.append(
+            ScheduleComparison(
+                schedule=run.schedule,
+                measured_s=measured_s,
+                measured_iqr_s=iqr_s,
+                predicted_s=predicted_s,
+                error=(measured_s - predicted_s) / predicted_s,
+                bubble_measured=float(np.median([row.bubble_ratio for row in run.rows])),
+                bubble_predicted=float(run.predicted.bubble_ratios()[0]),
+                peak_in_flight_measured=max(max(row.peak_in_flight) for row in run.rows),
+                peak_in_flight_predicted=run.predicted_peak,
+                speedup_measured=baseline.median_s / measured_s if baseline else None,
+                speedup_predicted=float(baseline.predicted.makespans()[0]) / predicted_s if baseline else None,
+                trusted=not run.reasons,
+                reasons=list(run.reasons),
+            )
+        )
+    return result
+
+
+def same_ranking(schedules: Sequence[ScheduleComparison]) -> bool:
+    """Whether measuring and predicting put the schedules in the same order."""
+    by_measured = sorted(schedules, key=lambda s: s.measured_s)
+    by_predicted = sorted(schedules, key=lambda s: s.predicted_s)
+    return [s.schedule for s in by_measured] == [s.schedule for s in by_predicted]
+
+
+def as_document(identity: dict[str, Any], schedules: Sequence[ScheduleComparison]) -> dict[str, Any]:
+    """comparison.json: the run's identity, and the list `schedules`."""
+    return {**identity, "schedules": [asdict(schedule) for schedule in schedules]}

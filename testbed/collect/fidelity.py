@@ -1,0 +1,69 @@
+"""Was a run what it says it was? Every threshold stands here; a run that fails one is untrusted and says why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from testbed.collect.record import IterationRow
+
+MAX_OVERRUN_SHARE = 0.01
+"""Share of measured actions whose real computation may not fit into the slot it stands for."""
+
+MAX_LATE_START_S = 2e-3
+MAX_LATE_START_SHARE = 0.25
+"""At most this share of iterations may have a rank that was later than MAX_LATE_START_S at the common start."""
+
+MAX_SPREAD = 0.10
+"""Interquartile range of the iteration time over its median."""
+
+MAX_LOSS_DIFFERENCE = 1e-5
+"""Relative difference between the losses of two schedules: they compute the same thing."""
+
+
+class NetworkEvidence(NamedTuple):
+    """What the lab counted while a schedule was trained."""
+
+    drops: int
+    retransmits: int
+    lossless: bool
+    """Whether the experiment asked for a network without loss."""
+
+
+def run_reasons(rows: Sequence[IterationRow], network: NetworkEvidence, paced: bool) -> list[str]:
+    """Why the run of one schedule cannot be trusted; [] when it can. `rows` are the measured iterations."""
+    reasons: list[str] = []
+    share = sum(row.overruns for row in rows) / sum(row.actions for row in rows)
+    if paced and share > MAX_OVERRUN_SHARE:
+        worst = max(row.worst_overrun_s for row in rows)
+        reasons.append(
+            f"{share:.1%} of the actions did not fit into their slots (worst by {worst * 1e3:.1f} ms, "
+            f"limit {MAX_OVERRUN_SHARE:.0%}): longer pacing or a smaller model is needed"
+        )
+    late = np.mean([row.late_start_s > MAX_LATE_START_S for row in rows])
+    if late > MAX_LATE_START_SHARE:
+        worst = max(row.late_start_s for row in rows)
+        reasons.append(f"a rank started late in {late:.0%} of the iterations (worst by {worst * 1e3:.1f} ms)")
+    times = np.array([row.makespan_s for row in rows])
+    low, median, high = np.percentile(times, (25, 50, 75))
+    if (high - low) / median > MAX_SPREAD:
+        reasons.append(f"iteration times spread by {(high - low) / median:.1%} (limit {MAX_SPREAD:.0%})")
+    if network.lossless and network.drops:
+        reasons.append(f"{network.drops} packets were dropped on a network that should lose none")
+    if network.lossless and network.retransmits:
+        reasons.append(f"TCP retransmitted {network.retransmits} segments on a network that should lose none")
+    return reasons
+
+
+def loss_reasons(losses: dict[str, list[float]]) -> dict[str, list[str]]:
+    """Per schedule, whether its losses differ from those of the first schedule."""
+    names = list(losses)
+    reference = np.array(losses[names[0]])
+    reasons: dict[str, list[str]] = {name: [] for name in names}
+    for name in names[1:]:
+        difference = float(np.max(np.abs(np.array(losses[name]) - reference) / np.abs(reference)))
+        if difference > MAX_LOSS_DIFFERENCE:
+            reasons[name].append(f"its losses differ from {names[0]}'s by up to {difference:.1e}")
+    return reasons

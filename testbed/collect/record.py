@@ -1,0 +1,88 @@
+"""From what every rank wrote down to one measured timeline and one row per iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.schedule.depend import Message
+from testbed.timeline import MESSAGE_KINDS, Table, Timeline
+
+
+class RankRecord(Protocol):
+    """What a worker hands over for one iteration (testbed.train.engine.IterationRecord)."""
+
+    @property
+    def iteration(self) -> int: ...
+    @property
+    def actions(self) -> Table: ...
+    @property
+    def received(self) -> Table: ...
+    @property
+    def sent(self) -> dict[Message, float]: ...
+    @property
+    def loss(self) -> float | None: ...
+    @property
+    def peak_in_flight(self) -> float: ...
+    @property
+    def overruns_s(self) -> tuple[float, ...]: ...
+    @property
+    def late_start_s(self) -> float: ...
+
+
+class IterationRow(NamedTuple):
+    """One iteration as a whole; a row of iterations.parquet."""
+
+    iteration: int
+    warmup: bool
+    makespan_s: float
+    bubble_ratio: float
+    loss: float
+    peak_in_flight: tuple[float, ...]
+    """Per rank."""
+    overruns: int
+    """Actions whose real computation did not fit into their slot."""
+    worst_overrun_s: float
+    actions: int
+    late_start_s: float
+    """Of the rank that was latest at the common start."""
+
+
+def timeline(records: Sequence[RankRecord]) -> Timeline:
+    """The measured timeline of one iteration, from the records of all its ranks."""
+    actions = np.concatenate([record.actions for record in records])
+    messages = np.concatenate([record.received for record in records])
+    sent = {message: when for record in records for message, when in record.sent.items()}
+    for row in messages:
+        message = Message(MESSAGE_KINDS[row["kind"]], int(row["stage"]), int(row["microbatch"]))  # type: ignore[arg-type]
+        row["sent_s"] = sent[message]
+    return Timeline(actions, messages, len(records))
+
+
+def iteration_row(records: Sequence[RankRecord], warmup: int) -> IterationRow:
+    """The summary of one iteration; the first `warmup` iterations are marked as such."""
+    measured = timeline(records)
+    overruns = np.concatenate([np.array(record.overruns_s) for record in records])
+    late = overruns[overruns > 0]
+    losses = [record.loss for record in records if record.loss is not None]
+    return IterationRow(
+        iteration=records[0].iteration,
+        warmup=records[0].iteration < warmup,
+        makespan_s=float(measured.makespans()[0]),
+        bubble_ratio=float(measured.bubble_ratios()[0]),
+        loss=losses[0],
+        peak_in_flight=tuple(record.peak_in_flight for record in records),
+        overruns=len(late),
+        worst_overrun_s=float(late.max()) if len(late) else 0.0,
+        actions=len(measured.actions),
+        late_start_s=max(record.late_start_s for record in records),
+    )
+
+
+def median_and_iqr(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Median, and distance between the quartiles."""
+    low, middle, high = np.percentile(values, (25, 50, 75))
+    return float(middle), float(high - low)

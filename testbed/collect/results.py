@@ -1,0 +1,138 @@
+"""The results directory of a run: data files, written as soon as they are known, from which everything else is drawn."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from testbed.collect.record import IterationRow
+from testbed.errors import BadInput, RunFailed
+from testbed.timeline import KINDS, MESSAGE_KINDS, Timeline
+
+FILES = (
+    "manifest.json",
+    "schedules.json",
+    "links.json",
+    "events.parquet",
+    "messages.parquet",
+    "iterations.parquet",
+    "links.parquet",
+    "comparison.json",
+    "timeline.svg",
+)
+"""Everything a run writes beside its logs."""
+
+
+def prepare_directory(path: Path, *, overwrite: bool) -> Path:
+    """A directory with nothing of an earlier run in it.
+
+    Raises BadInput when there is one and it may not be overwritten; with `overwrite` only our own files are removed.
+    """
+    if path.exists() and not path.is_dir():
+        raise BadInput.of("--out", "directory", str(path), "a directory, not a file")
+    if path.exists() and any(path.iterdir()):
+        if not overwrite:
+            raise BadInput.of("--out", "directory", str(path), "a new or empty directory (or --overwrite)")
+        for stale in (*(path / name for name in FILES), *path.glob("logs/rank*.log")):
+            stale.unlink(missing_ok=True)
+    try:
+        (path / "logs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput.of("--out", "directory", str(path), f"a place to write ({error.strerror})") from error
+    return path
+
+
+@dataclass
+class Results:
+    """Collects the tables of a run and writes them; every `save` leaves complete, readable files."""
+
+    directory: Path
+    events: list[pd.DataFrame] = field(default_factory=list)
+    messages: list[pd.DataFrame] = field(default_factory=list)
+    iterations: list[pd.DataFrame] = field(default_factory=list)
+    links: list[pd.DataFrame] = field(default_factory=list)
+
+    def add_timeline(self, schedule: str, source: str, timeline: Timeline) -> None:
+        """`source` is "predicted" or "measured"."""
+        self.events.append(_frame(timeline.actions, [str(k) for k in KINDS], schedule, source))
+        self.messages.append(_frame(timeline.messages, list(MESSAGE_KINDS), schedule, source))
+
+    def add_iterations(self, schedule: str, rows: Iterable[IterationRow]) -> None:
+        """One row per iteration, warm-up included."""
+        frame = pd.DataFrame([row._asdict() for row in rows])
+        frame.insert(0, "schedule", schedule)
+        self.iterations.append(frame)
+
+    def add_links(self, schedule: str, rows: Iterable[Mapping[str, object]]) -> None:
+        """Counters of every link direction over the training with one schedule."""
+        frame = pd.DataFrame(list(rows))
+        frame.insert(0, "schedule", schedule)
+        self.links.append(frame)
+
+    def save_tables(self) -> None:
+        """Write the parquet files with what is known so far."""
+        for name, frames in (
+            ("events", self.events),
+            ("messages", self.messages),
+            ("iterations", self.iterations),
+            ("links", self.links),
+        ):
+            if frames:
+                target = self.directory / f"{name}.parquet"
+                partial = target.with_suffix(".partial")
+                pd.concat(frames, ignore_index=True).to_parquet(partial)
+                partial.replace(target)
+
+    def save_json(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write one JSON document, complete or not at all."""
+        partial = self.directory / f"{name}.partial"
+        partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
+        partial.replace(self.directory / name)
+
+
+def _frame(table: Any, kinds: list[str], schedule: str, source: str) -> pd.DataFrame:
+    frame = pd.DataFrame({name: table[name] for name in table.dtype.names})
+    frame["kind"] = pd.Categorical.from_codes(frame["kind"], kinds)
+    frame.insert(0, "schedule", schedule)
+    frame.insert(1, "source", source)
+    return frame
+
+
+def environment() -> dict[str, Any]:
+    """What the run ran on, for the manifest: nothing in it names a directory of this machine."""
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": ["testbed", *sys.argv[1:]],
+        "git": _git(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "packages": dict(sorted((d.name, d.version) for d in distributions())),
+    }
+
+
+def _git() -> dict[str, object]:
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False
+        )
+        if done.returncode:
+            raise RunFailed(done.stderr.strip())
+        return done.stdout.strip()
+
+    try:
+        return {"commit": run("rev-parse", "HEAD"), "modified": bool(run("status", "--porcelain"))}
+    except (OSError, RunFailed) as error:  # an installed package without a checkout: say so in the manifest
+        return {"commit": None, "reason": str(error)}

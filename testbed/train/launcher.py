@@ -1,0 +1,171 @@
+"""Starts the workers, runs jobs on them iteration by iteration, and notices when one is gone. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from testbed.errors import RunFailed
+from testbed.train.protocol import Done, Exited, Failed, Go, Imported, Prepare, Ready, StartWorkers, Stop, WorldSpec
+
+if TYPE_CHECKING:
+    from testbed.train.engine import IterationRecord, Job
+
+IMPORT_DEADLINE_S = 300.0
+START_MARGIN_S = 5e-3
+"""The common start of an iteration lies this far ahead, so that every worker has heard of it."""
+
+_LOG_LINES = 20
+_CULPRIT_GRACE_S = 1.0
+
+Reply = TypeVar("Reply")
+
+
+class Launcher:
+    """A zygote and its workers, one per rank. A context manager: leaving it ends every process.
+
+    Every wait has a deadline. Raises RunFailed when one passes or a worker ends; the message holds the tail of the
+    log of the rank that failed first.
+    """
+
+    def __init__(self, n_ranks: int) -> None:
+        self.n_ranks = n_ranks
+        self.world: WorldSpec | None = None
+        self._ended: dict[int, int] = {}
+        pairs = [socket.socketpair() for _ in range(n_ranks + 1)]
+        ours = [Connection(pair[0].detach()) for pair in pairs]
+        theirs = [pair[1].detach() for pair in pairs]
+        self.zygote, self.workers = ours[0], ours[1:]
+        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        # page faults are dear in User-Mode Linux: keep freed memory (reading/emulation.md, section 1)
+        malloc = {name: str(2**30) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")}
+        malloc["MALLOC_TOP_PAD_"] = str(2**26)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "testbed.train.zygote", *map(str, theirs)],
+            pass_fds=theirs,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **threads, **malloc, "PYTHONHASHSEED": "0"},
+        )
+        for fd in theirs:
+            os.close(fd)
+
+    def __enter__(self) -> Launcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            for worker in self.workers:
+                worker.send(Stop())
+        for connection in (self.zygote, *self.workers):
+            connection.close()
+        try:
+            self.process.wait(timeout=5 if kind is None else 0.2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def start(self, world: WorldSpec, deadline_s: float) -> float:
+        """Fork the workers and wait until their connections are up and warm; returns torch's import time in s."""
+        imported = self._receive(self.zygote, IMPORT_DEADLINE_S, "import torch")
+        if not isinstance(imported, Imported):
+            raise RunFailed(f"the zygote said {imported!r} instead of Imported")
+        self.world = world
+        self.zygote.send(StartWorkers(world))
+        self._gather(Ready, deadline_s, "connect")
+        return imported.seconds
+
+    def run(self, job: Job, deadline_s: float, margin_s: float = START_MARGIN_S) -> Iterator[list[IterationRecord]]:
+        """Train a job; yields the records of all ranks, in rank order, after every iteration.
+
+        `deadline_s` is for one iteration.
+        """
+        for worker in self.workers:
+            worker.send(Prepare(job))
+        self._gather(Ready, deadline_s, "prepare")
+        for iteration in range(job.iterations):
+            start_s = time.monotonic_ns() * 1e-9 + margin_s
+            for worker in self.workers:
+                worker.send(Go(iteration, start_s))
+            done = self._gather(Done, deadline_s, f"finish iteration {iteration} of {job.schedule.name}")
+            yield [reply.record for reply in done]
+
+    def _gather(self, expected: type[Reply], deadline_s: float, what: str) -> list[Reply]:
+        """One `expected` reply from every worker, in rank order."""
+        replies: dict[int, Reply] = {}
+        until = time.monotonic() + deadline_s
+        while len(replies) < self.n_ranks:
+            left = {self.workers[rank]: rank for rank in range(self.n_ranks) if rank not in replies}
+            ready = wait([*left, self.zygote], timeout=max(0.0, until - time.monotonic()))
+            if not ready:
+                missing = ", ".join(str(rank) for rank in left.values())
+                raise RunFailed(f"rank {missing} did not {what} within {deadline_s:.0f} s{self._log(min(left.values()))}")
+            for connection in ready:
+                if connection is self.zygote:
+                    self._note_exit()
+                    continue
+                rank = left[connection]  # type: ignore[index]
+                reply = self._reply(rank)
+                if not isinstance(reply, expected):
+                    self._fail(rank, reply, what)
+                replies[rank] = reply
+        return [replies[rank] for rank in range(self.n_ranks)]
+
+    def _reply(self, rank: int) -> Any:
+        try:
+            return self.workers[rank].recv()
+        except (EOFError, ConnectionResetError):
+            return None
+
+    def _note_exit(self) -> None:
+        try:
+            message = self.zygote.recv()
+        except (EOFError, ConnectionResetError):
+            raise RunFailed("the process that holds the workers died") from None
+        if isinstance(message, Exited):
+            self._ended[message.rank] = message.status
+            if message.status < 0:
+                self._fail(message.rank, None, "stay alive")
+
+    def _fail(self, rank: int, reply: object, what: str) -> None:
+        """A worker said Failed, or nothing more. Blame the one that died: its peers only complain of it."""
+        until = time.monotonic() + _CULPRIT_GRACE_S
+        while not any(status < 0 for status in self._ended.values()) and (left := until - time.monotonic()) > 0:
+            if self.zygote.poll(left):
+                try:
+                    message = self.zygote.recv()
+                except (EOFError, ConnectionResetError):
+                    break
+                if isinstance(message, Exited):
+                    self._ended[message.rank] = message.status
+        for culprit, status in self._ended.items():
+            if status < 0:
+                raise RunFailed(f"rank {culprit} was killed by signal {-status}; it did not {what}{self._log(culprit)}")
+        reason = reply.reason if isinstance(reply, Failed) else "the worker ended without a word"
+        raise RunFailed(f"rank {rank} did not {what}: {reason}{self._log(rank)}")
+
+    def _log(self, rank: int) -> str:
+        if self.world is None:
+            return ""
+        path = Path(self.world.logs) / f"rank{rank}.log"
+        lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:] if path.exists() else []
+        return "".join(f"\n  rank {rank} | {line}" for line in lines)
+
+    def _receive(self, connection: Connection, deadline_s: float, what: str) -> object:
+        try:
+            if not connection.poll(deadline_s):
+                raise RunFailed(f"the zygote did not {what} within {deadline_s:.0f} s")
+            return connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise RunFailed(f"the zygote ended before it could {what}") from None
+
+

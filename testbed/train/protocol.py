@@ -1,0 +1,114 @@
+"""What the launcher, the zygote and the workers say to each other over their pipes. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from testbed.train.engine import IterationRecord, Job
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank's worker lives."""
+
+    container_pid: int | None
+    """A process whose namespaces the worker joins; None stays where it is (loopback, for tests)."""
+    interface: str
+    """The network interface gloo listens on."""
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """The process group that all workers join."""
+
+    places: tuple[Place, ...]
+    """One per rank."""
+    store: str
+    """A file that does not exist yet, on a file system all containers share."""
+    timeout_s: float
+    """Deadline of any wait for a peer."""
+    warmup_bytes: int
+    """Sent both ways over every connection before anything is timed."""
+    neighbours: tuple[tuple[int, int], ...]
+    """Pairs of ranks that exchange messages."""
+    logs: str
+    """Directory for rank<r>.log."""
+
+
+# launcher -> zygote
+
+
+@dataclass(frozen=True)
+class StartWorkers:
+    """Fork one worker per place."""
+
+    world: WorldSpec
+
+
+# zygote -> launcher
+
+
+@dataclass(frozen=True)
+class Imported:
+    """torch is imported; workers can be forked."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Exited:
+    """A worker process ended."""
+
+    rank: int
+    status: int
+    """Exit status; negative: the signal that killed it."""
+
+
+# launcher -> worker
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Build the stages of a job and post its first receives."""
+
+    job: Job
+
+
+@dataclass(frozen=True)
+class Go:
+    """Run an iteration, beginning at an instant of the monotonic clock."""
+
+    iteration: int
+    start_s: float
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Leave."""
+
+
+# worker -> launcher
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The process group is up and its connections are warm (or: a job is prepared)."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """An iteration is over."""
+
+    record: IterationRecord
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The worker cannot go on."""
+
+    rank: int
+    reason: str
