@@ -1,0 +1,147 @@
+"""Shaping of OTN links behind one small interface: `netem` where the kernel has it, `relay` where it has not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from testbed.errors import BadInput
+from testbed.lab.shaping.relay_process import lateness_quantile
+from testbed.spec.topology import Direction
+
+SHAPERS = ("auto", "relay", "netem")
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of a link: an interface to be made in the network namespace of a border router."""
+
+    border: str
+    pid: int
+    interface: str
+    hardware_address: str
+
+
+@dataclass(frozen=True)
+class ShapedDirection:
+    """One direction as asked for: `index` into `topology.directions()`, room in bytes, seed for loss and jitter."""
+
+    index: int
+    asked: Direction
+    source: End
+    target: End
+    queue_bytes: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class ShapedLink:
+    """A link to be made: its two directions (forward, reverse) and its MTU in bytes."""
+
+    forward: ShapedDirection
+    reverse: ShapedDirection
+    mtu: int
+
+
+@dataclass(frozen=True)
+class LinkCounters:
+    """What went through one direction since the lab was built, or between two readings (`since`)."""
+
+    direction: int
+    label: str
+    packets: int
+    """Frames, each segment of a GSO super-packet counted."""
+    wire_bytes: int
+    """Bytes charged to the rate, Ethernet headers included."""
+    payload_bytes: int | None
+    """TCP payload; None where the shaper cannot tell."""
+    dropped: int
+    """Frames lost that nobody asked to lose: queue overflow, full interfaces."""
+    lost: int | None
+    """Frames lost because `loss` was asked for; None where the shaper counts them as dropped."""
+    queue_high_water_bytes: float | None
+    """Most bytes that ever waited for the wire."""
+    lateness: tuple[int, ...] | None
+    """Histogram of (release - due) of every frame, buckets as in relay_process.lateness_bucket."""
+
+    def lateness_s(self, share: float) -> float | None:
+        """Seconds that `share` (0..1] of the frames were late at most; None without frames or histogram."""
+        value = math.nan if self.lateness is None else lateness_quantile(list(self.lateness), share)
+        return None if math.isnan(value) else value
+
+    def since(self, earlier: LinkCounters) -> LinkCounters:
+        """What was added after `earlier`; the high water stays that of the later reading."""
+
+        def minus(a: int | None, b: int | None) -> int | None:
+            return None if a is None or b is None else a - b
+
+        histogram = None
+        if self.lateness is not None and earlier.lateness is not None:
+            histogram = tuple(a - b for a, b in zip(self.lateness, earlier.lateness, strict=True))
+        return replace(
+            self,
+            packets=self.packets - earlier.packets,
+            wire_bytes=self.wire_bytes - earlier.wire_bytes,
+            payload_bytes=minus(self.payload_bytes, earlier.payload_bytes),
+            dropped=self.dropped - earlier.dropped,
+            lost=minus(self.lost, earlier.lost),
+            lateness=histogram,
+        )
+
+    def as_row(self) -> dict[str, object]:
+        """A flat row for tables and files; times in seconds."""
+        return {
+            "direction": self.direction,
+            "label": self.label,
+            "packets": self.packets,
+            "wire_bytes": self.wire_bytes,
+            "payload_bytes": self.payload_bytes,
+            "dropped": self.dropped,
+            "lost": self.lost,
+            "queue_high_water_bytes": self.queue_high_water_bytes,
+            "lateness_p50_s": self.lateness_s(0.5),
+            "lateness_p99_s": self.lateness_s(0.99),
+            "lateness_max_s": self.lateness_s(1.0),
+        }
+
+
+class Shaper(Protocol):
+    """Makes the interfaces of links and shapes them. All methods raise RunFailed naming the refused request."""
+
+    name: str
+
+    def build(self, links: Sequence[ShapedLink]) -> None:
+        """Make both interfaces of every link (down, without addresses) and have both directions shaped, read back."""
+
+    def counters(self, *, reset_peaks: bool = False) -> list[LinkCounters]:
+        """One reading per direction, in the order of their indexes."""
+
+    def change(self, direction: int, **values: float) -> None:
+        """Change delay_s, rate_bps, jitter_s, loss or queue_bytes of a live direction; the rest stays."""
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Per direction, what is in force, as read back."""
+
+    def close(self) -> None:
+        """Stop shaping; the links are dead afterwards."""
+
+
+CHANGEABLE = frozenset({"delay_s", "rate_bps", "jitter_s", "loss", "queue_bytes"})
+
+
+def choose(name: str) -> Shaper:
+    """The shaper called `name`; `auto` is netem where adding such a qdisc to a scratch interface works, else relay.
+
+    Raises BadInput for an unknown name, MachineLacks when netem is asked for and the kernel has none.
+    """
+    from testbed.lab.shaping import netem, relay
+
+    if name not in SHAPERS:
+        raise BadInput.of("--shaper", "shaper", name, f"one of {', '.join(SHAPERS)}")
+    if name == "netem":
+        netem.require()
+    if name == "netem" or (name == "auto" and netem.available() is None):
+        return netem.NetemShaper()
+    return relay.RelayShaper()

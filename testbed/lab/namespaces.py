@@ -1,0 +1,107 @@
+"""Namespaces, mounts and process-death signals straight from libc: what Python 3.11 does not offer."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+MNT_DETACH = 2
+
+_PR_SET_PDEATHSIG = 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+_libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces in `flags` (CLONE_NEW*) for new ones. Raises OSError."""
+    _check(_libc.unshare(flags), f"unshare({flags:#x})")
+
+
+def setns(fd: int, kind: int) -> None:
+    """Move the calling thread into the namespace behind `fd`, which must be of `kind`. Raises OSError."""
+    _check(_libc.setns(fd, kind), f"setns({kind:#x})")
+
+
+def mount(source: str, target: str, kind: str, flags: int = 0) -> None:
+    """mount(2) without options. Raises OSError."""
+    result = _libc.mount(source.encode(), target.encode(), kind.encode(), flags, None)
+    _check(result, f"mount {kind} on {target}")
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Have the kernel send `signal_number` to this process when its parent thread ends. Raises OSError."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+
+
+@contextlib.contextmanager
+def inside(target: int | str) -> Iterator[None]:
+    """Run the body in the network namespace of process `target` (a pid) or of a path such as /proc/5/ns/net.
+
+    Only the calling thread moves, and it comes back. Sockets and TAPs opened in the body stay in that namespace.
+    """
+    path = f"/proc/{target}/ns/net" if isinstance(target, int) else target
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            setns(there, CLONE_NEWNET)
+        finally:
+            os.close(there)
+        try:
+            yield
+        finally:
+            setns(home, CLONE_NEWNET)
+    finally:
+        os.close(home)
+
+
+@contextlib.contextmanager
+def scratch_network() -> Iterator[None]:
+    """Run the body in a new, empty network namespace that ends with it (calling thread only). Raises OSError."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        unshare(CLONE_NEWNET)
+        try:
+            yield
+        finally:
+            setns(home, CLONE_NEWNET)
+    finally:
+        os.close(home)
+
+
+def attach(pid: int) -> None:
+    """Move a just-forked, single-threaded process into the container whose first process is `pid`.
+
+    Network and mounts change at once. The PID namespace is joined only by children forked afterwards: fork once more.
+    Raises OSError when the container is gone.
+    """
+    kinds = (("net", CLONE_NEWNET), ("pid_for_children", CLONE_NEWPID), ("mnt", CLONE_NEWNS))
+    # Opened first: /proc is another one after the mount namespace changed.
+    fds = [(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind) for name, kind in kinds]
+    here = Path.cwd()
+    try:
+        for fd, kind in fds:
+            setns(fd, kind)
+    finally:
+        for fd, _ in fds:
+            os.close(fd)
+    os.chdir(here)  # setns(mnt) moves to the root directory

@@ -1,0 +1,60 @@
+"""Netlink requests into one container, each fatal when the kernel refuses it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from testbed.errors import RunFailed
+from testbed.lab.namespaces import inside
+
+
+class Netlink:
+    """An open netlink socket in the network namespace of process `pid`; `where` names it in errors."""
+
+    def __init__(self, pid: int | None, where: str) -> None:
+        self._where = where
+        self._sent = 0
+        if pid is None:
+            self._ipr = IPRoute()
+        else:
+            with inside(pid):
+                self._ipr = IPRoute()
+
+    def __enter__(self) -> Netlink:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self._ipr.close()
+
+    def ask(self, method: str, *args: object, **settings: object) -> list[Any]:
+        """One pyroute2 request, e.g. ask("link", "set", index=3, state="up"). Raises RunFailed showing it whole."""
+        try:
+            return list(getattr(self._ipr, method)(*args, **settings) or ())
+        except (NetlinkError, OSError) as error:
+            shown = ", ".join([*map(repr, args), *(f"{k}={v!r}" for k, v in settings.items())])
+            raise RunFailed(f"{self._where}: netlink {method}({shown}) was refused: {error}") from error
+
+    def send(self, message: Any, kind: int, flags: int, *, shown: str) -> None:
+        """One ready-made request that is answered by an acknowledgement. Raises RunFailed with `shown`."""
+        sequence = 1 + self._sent % 0xFFFF
+        self._sent += 1
+        try:
+            self._ipr.put(message, msg_type=kind, msg_flags=flags, msg_seq=sequence)
+            self._ipr.get(msg_seq=sequence)
+        except (NetlinkError, OSError) as error:
+            raise RunFailed(f"{self._where}: netlink {shown} was refused: {error}") from error
+
+    def index(self, interface: str) -> int:
+        """The index of an interface. Raises RunFailed when there is none of that name."""
+        found = list(self._ipr.link_lookup(ifname=interface))
+        if not found:
+            raise RunFailed(f"{self._where}: no interface {interface}")
+        return int(found[0])
+
+    def interface(self, name: str) -> Any:
+        """The decoded link message of an interface, with its statistics."""
+        return self.ask("link", "get", index=self.index(name))[0]

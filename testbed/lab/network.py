@@ -1,0 +1,390 @@
+"""The lab: one container per node, one border router per datacenter, shaped OTN links between the borders.
+
+    node "paris/0" --veth-- border "paris" ==OTN link, shaped at each border's egress== border "warsaw" --veth-- ...
+
+Everything is routed (no switch, no bridge, no controller), along exactly the paths of `topology.route()`; addresses are
+explained in addresses.py. A Lab is built inside a sandbox (sandbox.py), which is also what removes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from mininet.net import Mininet
+
+from testbed.errors import RunFailed
+from testbed.lab import addresses, sizing, transport
+from testbed.lab.container import Container, Port, Wire
+from testbed.lab.counters import tcp_counters
+from testbed.lab.namespaces import attach, inside
+from testbed.lab.netlink import Netlink
+from testbed.lab.routes import Hop, border_routes, connected
+from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
+from testbed.lab.shaping import End, LinkCounters, ShapedDirection, ShapedLink, choose
+from testbed.spec.topology import Direction, Topology
+
+_SOURCE_TABLES = 1000
+"""Routing tables for traffic by source datacenter start here."""
+
+_NEIGHBOUR_PERMANENT = 0x80  # NUD_PERMANENT
+
+SYSCTLS = {
+    "net.ipv4.conf.all.rp_filter": "0",
+    "net.ipv4.conf.default.rp_filter": "0",
+    "net.ipv4.conf.all.send_redirects": "0",
+    "net.ipv4.conf.default.send_redirects": "0",
+}
+"""Every container's namespace has these; borders forward as well."""
+
+
+class Lab:
+    """A live lab, as a context manager. Build it in the main thread of a sandbox.
+
+    `largest_burst_bytes` is the largest message any node sends at once: queues and initial windows are sized for it.
+    Raises MachineLacks when something is missing on the machine, RunFailed when the kernel refuses a setting.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        shaper: str = "auto",
+        transport: str = "otn-lossless",
+        largest_burst_bytes: int = 16_000_000,
+        progress: Callable[[str], None] | None = None,
+        seed: int = 1,
+    ) -> None:
+        self.topology = topology
+        self.directions: tuple[Direction, ...] = tuple(topology.directions())
+        self.containers: dict[str, Container] = {}
+        """Every node ("paris/0")."""
+        self.borders: dict[str, Container] = {}
+        """Every datacenter's border router, by the datacenter's name."""
+        self.warnings: list[str] = []
+        self._burst = largest_burst_bytes
+        self._seed = seed
+        self._say = progress or (lambda _text: None)
+        self._datacenters = {name: i for i, name in enumerate(topology.datacenters)}
+        self._shaper = choose(shaper)
+        self._profile = self._make_profile(transport)
+        self._sysctls: dict[str, dict[str, str]] = {}
+        self._routes: list[Hop] = []
+        self._net: Any = None
+
+    # --- what is where -------------------------------------------------------------------------
+
+    @property
+    def net(self) -> Any:
+        """The Mininet object, e.g. for mininet.cli.CLI(lab.net)."""
+        return self._net
+
+    @property
+    def shaper_name(self) -> str:
+        """The shaper in use: "netem" or "relay"."""
+        return self._shaper.name
+
+    @property
+    def transport_name(self) -> str:
+        """The TCP profile in use."""
+        return self._profile.name
+
+    def address(self, node: str) -> str:
+        """The IPv4 address of a node ("paris/0") or a border ("paris"). Raises KeyError for another name."""
+        if node in self._datacenters:
+            return addresses.border_address(self._datacenters[node])
+        datacenter, _, number = node.partition("/")
+        if node not in self.topology.nodes():
+            raise KeyError(node)
+        return addresses.node_subnet(self._datacenters[datacenter], int(number)).second
+
+    def interface(self, node: str) -> str:
+        """The interface by which a node reaches the others (for GLOO_SOCKET_IFNAME). Raises KeyError."""
+        if node not in self.topology.nodes():
+            raise KeyError(node)
+        return addresses.NODE_INTERFACE
+
+    def attach(self, node: str) -> None:
+        """Move a just-forked, single-threaded process into a node; its next fork is in the PID namespace too."""
+        attach(self.containers[node].pid)
+
+    def link_ends(self, direction: int) -> tuple[Container, str, Container, str]:
+        """(source border, its address on the link, target border, its address) of a direction."""
+        asked = self.directions[direction]
+        pair = addresses.link_subnet(direction // 2)
+        here, there = pair if direction % 2 == 0 else pair[::-1]
+        return self.borders[asked.source], here, self.borders[asked.target], there
+
+    # --- life ----------------------------------------------------------------------------------
+
+    def __enter__(self) -> Lab:
+        require_sandbox()
+        try:
+            self._build()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self._shaper.close()
+        if self._net is not None:
+            for host in self._net.hosts:
+                host.shell.kill()  # the holder of the namespaces; its container's processes die with it
+            for host in self._net.hosts:
+                host.cleanup()
+            self._net = None
+
+    def _build(self) -> None:
+        # Mininet's own set-up would rewrite the machine's TCP sysctls and limits: mark it as done.
+        Mininet.inited = True
+        self._net = Mininet(topo=None, build=False, controller=None)
+        self._net.built = True
+        self._make_containers()
+        self._say("access links")
+        for datacenter, spec in self.topology.datacenters.items():
+            with self._netlink(self.borders[datacenter]) as border:
+                for number in range(spec.nodes):
+                    self._connect_node(datacenter, number, border)
+        self._say(f"{len(self.topology.links)} OTN links ({self.shaper_name})")
+        self._connect_borders()
+        self._say("routes")
+        self._route_borders()
+        for node in self.topology.nodes():
+            self._route_node(node)
+        self._say(f"TCP profile {self._profile.name}")
+        for container in (*self.containers.values(), *self.borders.values()):
+            self._sysctls[container.name] |= transport.apply(self._profile, container.pid, container.name)
+        self._check_memory()
+
+    def _make_containers(self) -> None:
+        nodes = self.topology.nodes()
+        total = len(nodes) + len(self._datacenters)
+        for done, name in enumerate([*nodes, *self._datacenters]):
+            self._say(f"container {done + 1} of {total}: {name}")
+            container = self._net.addHost(name, cls=Container, ip=None)
+            (self.borders if name in self._datacenters else self.containers)[name] = container
+            with inside(container.pid):
+                self._sysctls[name] = _prepare_namespace(name, forward=name in self._datacenters)
+            with self._netlink(container) as netlink:
+                netlink.ask("link", "set", index=netlink.index("lo"), state="up")
+
+    def _netlink(self, container: Container) -> Netlink:
+        return Netlink(container.pid, container.name)
+
+    # --- wires ---------------------------------------------------------------------------------
+
+    def _connect_node(self, datacenter: str, number: int, border: Netlink) -> None:
+        name = f"{datacenter}/{number}"
+        pair = addresses.node_subnet(self._datacenters[datacenter], number)
+        outer, inner = addresses.access_interface(number), addresses.NODE_INTERFACE
+        gso = self._gso_bytes(datacenter)
+        border.ask(
+            "link",
+            "add",
+            kind="veth",
+            ifname=outer,
+            address=addresses.hardware_address(pair.first),
+            mtu=addresses.MTU,
+            peer={
+                "ifname": inner,
+                "address": addresses.hardware_address(pair.second),
+                "mtu": addresses.MTU,
+                "net_ns_pid": self.containers[name].pid,
+            },
+        )
+        _bring_up(border, outer, pair.first, pair.second, gso)
+        with self._netlink(self.containers[name]) as netlink:
+            _bring_up(netlink, inner, pair.second, pair.first, gso)
+        self._tell_mininet(self.containers[name], inner, pair.second, self.borders[datacenter], outer, pair.first)
+
+    def _connect_borders(self) -> None:
+        links = []
+        for number, (forward, reverse) in enumerate(zip(self.directions[::2], self.directions[1::2], strict=True)):
+            subnet = addresses.link_subnet(number)
+            interface = addresses.link_interface(number)
+            here, there = (
+                End(dc, self.borders[dc].pid, interface, addresses.hardware_address(address))
+                for dc, address in zip((forward.source, forward.target), subnet, strict=True)
+            )
+            shaped = [
+                ShapedDirection(2 * number + i, asked, *ends, self._queue_room(asked), self._seed * 1_000_003 + 2 * number + i)
+                for i, (asked, ends) in enumerate([(forward, (here, there)), (reverse, (there, here))])
+            ]
+            links.append(ShapedLink(shaped[0], shaped[1], addresses.MTU))
+        if links:
+            self._shaper.build(links)
+        for number, link in enumerate(links):
+            subnet = addresses.link_subnet(number)
+            for direction, own, other in ((link.forward, *subnet), (link.reverse, *subnet[::-1])):
+                asked = direction.asked
+                with self._netlink(self.borders[asked.source]) as netlink:
+                    gso = sizing.gso_bytes(asked.rate_bps, direction.queue_bytes)
+                    _bring_up(netlink, direction.source.interface, own, other, gso)
+            ends = self.borders[link.forward.asked.source], self.borders[link.forward.asked.target]
+            name = link.forward.source.interface
+            self._tell_mininet(ends[0], name, subnet.first, ends[1], name, subnet.second)
+
+    def _tell_mininet(self, a: Container, a_port: str, a_ip: str, b: Container, b_port: str, b_ip: str) -> None:
+        wire = self._net.addLink(a, b, cls=Wire, intf=Port, intfName1=a_port, intfName2=b_port)
+        for port, ip in ((wire.intf1, a_ip), (wire.intf2, b_ip)):
+            port.ip, port.prefixLen, port.mac = ip, addresses.PREFIX_LENGTH, addresses.hardware_address(ip)
+
+    # --- routes --------------------------------------------------------------------------------
+
+    def _route_borders(self) -> None:
+        self._routes = border_routes(self.topology)
+        for name, border in self.borders.items():
+            with self._netlink(border) as netlink:
+                for hop in (h for h in self._routes if h.at == name):
+                    pair = addresses.link_subnet(hop.out // 2)
+                    entry: dict[str, Any] = {
+                        "dst": addresses.datacenter_network(self._datacenters[hop.target]),
+                        "gateway": pair.second if hop.out % 2 == 0 else pair.first,
+                        "oif": netlink.index(addresses.link_interface(hop.out // 2)),
+                        "prefsrc": self.address(name),
+                    }
+                    if hop.source is not None:
+                        number = self._datacenters[hop.source]
+                        entry["table"] = _SOURCE_TABLES + number
+                        self._rule(netlink, addresses.datacenter_network(number), entry["table"])
+                    netlink.ask("route", "add", **entry)
+
+    @staticmethod
+    def _rule(netlink: Netlink, source: str, table: int) -> None:
+        known = {rule.get_attr("FRA_TABLE") for rule in netlink.ask("get_rules")}
+        if table not in known:
+            netlink.ask("rule", "add", src=source, table=table, priority=table)
+
+    def _route_node(self, node: str) -> None:
+        datacenter, _, number = node.partition("/")
+        gateway = addresses.node_subnet(self._datacenters[datacenter], int(number)).first
+        with self._netlink(self.containers[node]) as netlink:
+            oif = netlink.index(addresses.NODE_INTERFACE)
+            netlink.ask("route", "add", dst="default", gateway=gateway, oif=oif)
+            for target, index in self._datacenters.items():
+                if not connected(self.topology, datacenter, target):
+                    continue
+                entry: dict[str, Any] = {"dst": addresses.datacenter_network(index), "gateway": gateway, "oif": oif}
+                if self._profile.initial_windows:
+                    window = sizing.initial_window(sizing.path_facts(self.topology, datacenter, target), self._burst)
+                    entry["metrics"] = {"initcwnd": window, "initrwnd": window}
+                netlink.ask("route", "add", **entry)
+
+    # --- sizes ---------------------------------------------------------------------------------
+
+    def _queue_room(self, direction: Direction) -> float:
+        return sizing.queue_room(direction, len(self.topology.nodes()), self._burst)
+
+    def _gso_bytes(self, datacenter: str) -> int:
+        """For a node of `datacenter`: what the most demanding direction on any of its ways allows."""
+        on_the_way = {
+            index
+            for target in self._datacenters
+            if connected(self.topology, datacenter, target)
+            for index in self.topology.route(datacenter, target)
+        }
+        sizes = [sizing.gso_bytes(self.directions[i].rate_bps, self._queue_room(self.directions[i])) for i in on_the_way]
+        return min(sizes, default=sizing.gso_bytes(float("inf"), float("inf")))
+
+    def _make_profile(self, name: str) -> transport.Profile:
+        largest = 0.0
+        for direction in self.directions:
+            largest = max(largest, sizing.path_facts(self.topology, direction.source, direction.target).bdp_bytes)
+        return transport.profile(name, 2 * largest + self._burst)
+
+    def _check_memory(self) -> None:
+        # Every node may hold its largest burst twice: not yet acknowledged, and received but not yet read.
+        needed = 2.0 * len(self.containers) * self._burst
+        if (warning := transport.tcp_memory_warning(os.environ[TCP_MEM_VARIABLE], needed)) is not None:
+            self.warnings.append(warning)
+            self._say(f"warning: {warning}")
+
+    # --- measuring and changing ----------------------------------------------------------------
+
+    def counters(self, *, reset_peaks: bool = False) -> list[LinkCounters]:
+        """One reading per direction, in the order of `directions`; see LinkCounters.since for windows."""
+        return self._shaper.counters(reset_peaks=reset_peaks) if self.directions else []
+
+    def tcp_counters(self) -> dict[str, dict[str, int]]:
+        """Per node: TCP's counters (testbed.lab.counters) since the lab was built."""
+        return {node: tcp_counters(container.pid) for node, container in self.containers.items()}
+
+    def change_link(self, direction: int, **values: float) -> None:
+        """Change delay_s, rate_bps, jitter_s, loss or queue_bytes of a live direction. Raises RunFailed."""
+        self._shaper.change(direction, **values)
+
+    def describe(self) -> dict[str, Any]:
+        """Everything in force, read back from the kernel, as JSON-able data for the manifest."""
+        containers = {}
+        for container in (*self.containers.values(), *self.borders.values()):
+            with self._netlink(container) as netlink:
+                containers[container.name] = {
+                    "interfaces": [_shown_interface(m) for m in netlink.ask("get_links")],
+                    "routes": [_shown_route(m) for m in netlink.ask("get_routes", family=2)],
+                    "sysctls": self._sysctls[container.name],
+                }
+        return {
+            "shaper": self.shaper_name,
+            "transport": self._profile.name,
+            "largest_burst_bytes": self._burst,
+            "links": self._shaper.describe() if self.directions else [],
+            "containers": containers,
+            "warnings": self.warnings,
+        }
+
+    def shell(self) -> None:
+        """Mininet's command line on this lab, until the user leaves it. Node names work as commands: paris/0 ping ..."""
+        from mininet.cli import CLI
+        from mininet.log import setLogLevel
+
+        class Shell(CLI):  # type: ignore[misc]
+            identchars = CLI.identchars + "-/"  # or "paris/0 ip addr" would be the command "paris"
+
+        setLogLevel("info")
+        Shell(self._net)
+
+
+def _prepare_namespace(name: str, *, forward: bool) -> dict[str, str]:
+    """Sysctls of the current network namespace: no surprises from filters, redirects or IPv6."""
+    wanted = SYSCTLS | ({"net.ipv4.ip_forward": "1"} if forward else {})
+    for family in ("all", "default"):
+        if Path(f"/proc/sys/net/ipv6/conf/{family}").is_dir():
+            wanted[f"net.ipv6.conf.{family}.disable_ipv6"] = "1"
+    for key, value in wanted.items():
+        transport.set_sysctl(key, value, name)
+    return {key: transport.get_sysctl(key) for key in wanted}
+
+
+def _bring_up(netlink: Netlink, interface: str, own: str, other: str, gso: int) -> None:
+    """Address, state, segmentation and the permanent neighbour of one end of a point-to-point subnet."""
+    index = netlink.index(interface)
+    segments = max(1, gso // addresses.MTU)
+    netlink.ask("link", "set", index=index, gso_max_size=gso, gso_max_segs=segments)
+    netlink.ask("addr", "add", index=index, address=own, prefixlen=addresses.PREFIX_LENGTH)
+    netlink.ask("link", "set", index=index, state="up")
+    hardware = addresses.hardware_address(other)
+    netlink.ask("neigh", "replace", ifindex=index, dst=other, lladdr=hardware, state=_NEIGHBOUR_PERMANENT)
+
+
+def _shown_interface(message: Any) -> dict[str, Any]:
+    names = ("IFLA_IFNAME", "IFLA_MTU", "IFLA_ADDRESS", "IFLA_TXQLEN", "IFLA_QDISC", "IFLA_OPERSTATE")
+    sizes = ("IFLA_GSO_MAX_SIZE", "IFLA_GSO_MAX_SEGS")
+    return {name.removeprefix("IFLA_").lower(): message.get_attr(name) for name in (*names, *sizes)}
+
+
+def _shown_route(message: Any) -> dict[str, Any]:
+    metrics = message.get_attr("RTA_METRICS")
+    return {
+        "dst": f"{message.get_attr('RTA_DST') or 'default'}/{message['dst_len']}",
+        "gateway": message.get_attr("RTA_GATEWAY"),
+        "table": message.get_attr("RTA_TABLE"),
+        "initcwnd": None if metrics is None else metrics.get_attr("RTAX_INITCWND"),
+        "initrwnd": None if metrics is None else metrics.get_attr("RTAX_INITRWND"),
+    }

@@ -1,0 +1,234 @@
+"""The sandbox: every lab lives in its own namespaces and dies with the process that started it.
+
+    outer (the command)  --fork-->  init (PID 1 of the namespaces)  --fork-->  main (Mininet, torch, ...)
+
+The kernel kills init when the outer process ends in any way, and everything in the namespaces when init ends; network
+namespaces, interfaces and mounts go with their last process. So there is nothing to clean up, ever.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from testbed.errors import ExitCode, MachineLacks, RunFailed, TestbedError
+from testbed.lab import namespaces as ns
+
+INTERRUPT_GRACE_S = 1.8
+"""How long an interrupted lab may tidy up before it is killed; below the two seconds that we promise."""
+
+_SAME_INTERRUPT_S = 0.3
+"""Ctrl-C and `kill -INT -group` reach outer and main: a second interrupt within this time is the same one."""
+
+_MARK = "testbed-lab"
+"""Source name of the sandbox's /proc mount: how a process can tell that it is inside."""
+
+TCP_MEM_VARIABLE = "TESTBED_MACHINE_TCP_MEM"
+"""Environment of everything in a sandbox: the machine's net.ipv4.tcp_mem, which no other namespace shows."""
+
+_INTERRUPT_MAIN = signal.SIGUSR1
+"""Outer to init: interrupt main. Not SIGINT, which a terminal may send to init as well."""
+
+_SIOCSIFFLAGS, _SIOCGIFFLAGS, _IFF_UP = 0x8914, 0x8913, 0x1
+
+
+def run_in_sandbox(main: Callable[[], int], *, interactive: bool = False) -> int:
+    """Run `main` in its own network, mount, PID, IPC and UTS namespaces; return its exit code.
+
+    Call it while single-threaded, before Mininet or torch are imported. SIGINT and SIGTERM reach `main` as one
+    KeyboardInterrupt; if it has not ended INTERRUPT_GRACE_S later, it is killed. With `interactive`, Ctrl-C on the
+    terminal is left to `main` alone (Mininet's command line survives it). A killed or crashed main counts as
+    ExitCode.RUN_FAILED. Raises MachineLacks when the namespaces cannot be made.
+    """
+    watched = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
+    blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, watched | {_INTERRUPT_MAIN})
+    alive_read, alive_write = os.pipe()  # reads as ended when the outer process is gone
+    report_read, report_write = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        init_pid = _fork_into_new_pid_namespace()
+        if init_pid == 0:
+            os.close(alive_write)
+            os.close(report_read)
+            _init(main, alive_read, report_write, blocked_before)  # never returns
+        os.close(report_write)
+        trouble = _read_all(report_read)
+        code = _watch(init_pid, watched, interactive)
+    finally:
+        for fd in (alive_read, alive_write, report_read):
+            os.close(fd)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
+    if trouble:
+        raise MachineLacks(f"cannot make the lab's namespaces ({trouble}); run as root: sudo testbed ...")
+    return code
+
+
+def in_sandbox() -> bool:
+    """Whether this process runs inside a sandbox."""
+    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8")
+    return any(line.startswith(f"{_MARK} /proc ") for line in mounts.splitlines())
+
+
+def require_sandbox() -> None:
+    """Raise RunFailed outside a sandbox: a lab there would touch the machine's own network."""
+    if not in_sandbox():
+        raise RunFailed("a lab can only be built inside testbed.lab.sandbox.run_in_sandbox()")
+
+
+# --- outer ---------------------------------------------------------------------------------------
+
+
+def _fork_into_new_pid_namespace() -> int:
+    home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        ns.unshare(ns.CLONE_NEWPID)
+        pid = os.fork()
+        if pid != 0:
+            ns.setns(home, ns.CLONE_NEWPID)  # or this process could never fork again
+    except PermissionError as error:
+        raise MachineLacks(f"cannot make the lab's namespaces ({error}); run as root: sudo testbed ...") from error
+    finally:
+        os.close(home)
+    return pid
+
+
+def _watch(init_pid: int, watched: set[signal.Signals], interactive: bool) -> int:
+    """Wait for init, passing interrupts on. Returns the exit code."""
+    deadline: float | None = None
+    while True:
+        pid, status = os.waitpid(init_pid, os.WNOHANG)
+        if pid == init_pid:
+            break
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            os.kill(init_pid, signal.SIGKILL)
+            _, status = os.waitpid(init_pid, 0)
+            break
+        info = signal.sigwaitinfo(watched) if left is None else signal.sigtimedwait(watched, left)
+        if info is None or info.si_signo == signal.SIGCHLD:
+            continue
+        from_terminal = info.si_code > 0  # SI_KERNEL: the whole foreground group, main included, has it already
+        if from_terminal and interactive:
+            continue
+        if not from_terminal:
+            os.kill(init_pid, _INTERRUPT_MAIN)
+        deadline = deadline or time.monotonic() + INTERRUPT_GRACE_S
+    return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else int(ExitCode.RUN_FAILED)
+
+
+def _read_all(fd: int) -> str:
+    parts = []
+    while part := os.read(fd, 65536):
+        parts.append(part)
+    return b"".join(parts).decode()
+
+
+# --- init ----------------------------------------------------------------------------------------
+
+
+def _init(main: Callable[[], int], alive: int, report: int, mask: set[signal.Signals]) -> None:
+    """PID 1 of the sandbox: set up, start main, reap orphans, end with main's exit code."""
+    try:
+        ns.die_with_parent(signal.SIGKILL)
+        if select.select([alive], [], [], 0)[0]:
+            os._exit(int(ExitCode.RUN_FAILED))  # the parent ended before the line above took effect
+        _enter_namespaces()
+        main_pid = os.fork()
+    except BaseException as error:  # noqa: BLE001 - reported by the outer process; nothing may escape a fork
+        os.write(report, str(error).encode())
+        os._exit(int(ExitCode.MACHINE_LACKS))
+    os.close(report)
+    if main_pid == 0:
+        os.close(alive)
+        os._exit(_main(main, mask))
+    while True:
+        # SIGINT and SIGTERM are blocked here: init has its orders from the outer process only.
+        if signal.sigwaitinfo({signal.SIGCHLD, _INTERRUPT_MAIN}).si_signo == _INTERRUPT_MAIN:
+            os.kill(main_pid, signal.SIGINT)
+            continue
+        while True:
+            pid, status = _reap()
+            if pid == 0:
+                break
+            if pid == main_pid:
+                if os.WIFEXITED(status):
+                    os._exit(os.WEXITSTATUS(status))
+                name = signal.Signals(os.WTERMSIG(status)).name
+                os.write(2, f"the lab's main process was killed by {name}\n".encode())
+                os._exit(int(ExitCode.RUN_FAILED))
+
+
+def _reap() -> tuple[int, int]:
+    try:
+        return os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return 0, 0
+
+
+def _enter_namespaces() -> None:
+    tcp_mem = Path("/proc/sys/net/ipv4/tcp_mem")
+    if tcp_mem.exists():  # it does not in a sandbox within a sandbox
+        os.environ[TCP_MEM_VARIABLE] = tcp_mem.read_text(encoding="ascii").strip()
+    ns.unshare(ns.CLONE_NEWNET | ns.CLONE_NEWNS | ns.CLONE_NEWIPC | ns.CLONE_NEWUTS)
+    ns.mount("none", "/", "none", ns.MS_REC | ns.MS_PRIVATE)
+    ns.mount(_MARK, "/proc", "proc")
+    if Path("/run/netns").is_dir():
+        ns.mount(_MARK, "/run/netns", "tmpfs")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        name = struct.pack("16sH14x", b"lo", 0)
+        flags = struct.unpack("16sH14x", fcntl.ioctl(control, _SIOCGIFFLAGS, name))[1]
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
+
+
+# --- main ----------------------------------------------------------------------------------------
+
+
+def _main(main: Callable[[], int], mask: set[signal.Signals]) -> int:
+    last = -_SAME_INTERRUPT_S
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _SAME_INTERRUPT_S:
+            last = now
+            raise KeyboardInterrupt
+
+    code: object
+    try:
+        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGTERM, interrupt)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        code = main()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = ExitCode.RUN_FAILED
+    except SystemExit as leaving:
+        code = leaving.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+            code = 1
+    except TestbedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = error.exit_code
+    except BaseException:  # noqa: BLE001 - this is the top of a process
+        traceback.print_exc()
+        code = ExitCode.RUN_FAILED
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # the reader of our output went away; the exit code still counts
+            code = code or ExitCode.RUN_FAILED
+    return int(code) if isinstance(code, int) else int(ExitCode.OK)

@@ -1,0 +1,267 @@
+"""The netem shaper: one kernel qdisc per direction, `delay D rate R limit L`, on the sending border's egress.
+
+netem serialises (`rate`) and delays in one queue: send time = max(last, now + delay) + 8 x bytes / rate. Everything
+asked for is read back and compared; a difference is fatal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST
+from pyroute2.netlink.rtnl import RTM_NEWQDISC
+from pyroute2.netlink.rtnl.tcmsg import sched_netem, tcmsg
+
+from testbed.errors import BadInput, MachineLacks, RunFailed
+from testbed.lab.namespaces import scratch_network
+from testbed.lab.netlink import Netlink
+from testbed.lab.shaping import CHANGEABLE, LinkCounters, ShapedDirection, ShapedLink
+from testbed.lab.sizing import netem_limit
+
+REMEDY = "apt-get install linux-modules-extra-$(uname -r) && modprobe sch_netem, or use --shaper relay"
+
+_LARGEST_RATE_BPS = (2**32 - 1) * 8.0
+"""netem's plain rate field: 32 bits of bytes per second. What is beyond cannot be read back through pyroute2."""
+
+_UINT32 = 2**32 - 1
+_TC_H_ROOT = _UINT32
+_HANDLE = 0x10000
+_CHANGE = NLM_F_REQUEST | NLM_F_ACK
+_ADD = _CHANGE | NLM_F_CREATE | NLM_F_EXCL
+_TX_QUEUE_PACKETS = 20_000
+
+
+class NetemParameters(NamedTuple):
+    """A netem qdisc in the kernel's own units: nanoseconds, bytes per second, packets, 32-bit fractions."""
+
+    delay_ns: int
+    jitter_ns: int
+    rate_bytes_per_s: int
+    limit_packets: int
+    loss_u32: int
+
+
+class _Options(sched_netem.options):  # type: ignore[misc]
+    """pyroute2's netem attributes, and the later ones that it does not know: exact times, and the random seed."""
+
+    nla_map = (
+        *sched_netem.options.nla_map,
+        ("TCA_NETEM_ECN", "none"),
+        ("TCA_NETEM_RATE64", "uint64"),
+        ("TCA_NETEM_PAD", "none"),
+        ("TCA_NETEM_LATENCY64", "int64"),
+        ("TCA_NETEM_JITTER64", "int64"),
+        ("TCA_NETEM_SLOT", "none"),
+        ("TCA_NETEM_SLOT_DIST", "none"),
+        ("TCA_NETEM_PRNG_SEED", "uint64"),
+    )
+
+
+class QdiscMessage(tcmsg):  # type: ignore[misc]
+    """A qdisc request whose netem options are complete.
+
+    Not IPRoute.tc(): in pyroute2 0.9.7 that sends `rate` a second time, as a rate estimator.
+    """
+
+    @staticmethod
+    def get_options(_message: object, *_: object, **__: object) -> type[_Options]:
+        """The class that encodes TCA_OPTIONS."""
+        return _Options
+
+
+def parameters(direction: ShapedDirection) -> NetemParameters:
+    """What to ask the kernel for. Raises BadInput above 34 Gbit/s, which netem's rate field cannot hold."""
+    asked = direction.asked
+    if asked.rate_bps > _LARGEST_RATE_BPS:
+        raise BadInput.of(asked.label, "rate", asked.rate_bps, "at most 34 Gbit/s with the netem shaper")
+    return NetemParameters(
+        delay_ns=round(asked.delay_s * 1e9),
+        jitter_ns=round(asked.jitter_s * 1e9),
+        rate_bytes_per_s=round(asked.rate_bps / 8),
+        limit_packets=min(netem_limit(asked, direction.queue_bytes), _UINT32),
+        loss_u32=round(_UINT32 * asked.loss),
+    )
+
+
+def request(interface_index: int, want: NetemParameters, seed: int, tick_ns: float) -> QdiscMessage:
+    """The netlink message that puts `want` at the root of an interface."""
+    message = QdiscMessage()
+    message["index"], message["handle"], message["parent"] = interface_index, _HANDLE, _TC_H_ROOT
+    rate = {"rate": want.rate_bytes_per_s, "packet_overhead": 0, "cell_size": 0, "cell_overhead": 0}
+    options = {
+        # Times twice: in ticks as every kernel reads them, in nanoseconds as kernels since 4.15 prefer them.
+        "delay": round(want.delay_ns / tick_ns),
+        "jitter": round(want.jitter_ns / tick_ns),
+        "limit": want.limit_packets,
+        "loss": want.loss_u32,
+        "gap": 0,
+        "duplicate": 0,
+        "attrs": [
+            ["TCA_NETEM_RATE", rate],
+            ["TCA_NETEM_LATENCY64", want.delay_ns],
+            ["TCA_NETEM_JITTER64", want.jitter_ns],
+            ["TCA_NETEM_PRNG_SEED", seed],
+        ],
+    }
+    message["attrs"] = [["TCA_KIND", "netem"], ["TCA_OPTIONS", options]]
+    return message
+
+
+def read_back(message: Any, tick_ns: float) -> NetemParameters:
+    """The parameters in a decoded qdisc message. `tick_ns` is one tick of the packet-scheduler clock."""
+    options = message.get_attr("TCA_OPTIONS")
+    rate = options.get_attr("TCA_NETEM_RATE")
+    return NetemParameters(
+        delay_ns=round(options["delay"] * tick_ns),
+        jitter_ns=round(options["jitter"] * tick_ns),
+        rate_bytes_per_s=0 if rate is None else rate["rate"],
+        limit_packets=options["limit"],
+        loss_u32=options["loss"],
+    )
+
+
+def differences(asked: NetemParameters, found: NetemParameters, tick_ns: float) -> list[str]:
+    """Every parameter that did not come back as asked, as text. Times come back in whole ticks."""
+    wrong = []
+    for name, want, got in zip(NetemParameters._fields, asked, found, strict=True):
+        if abs(want - got) > (tick_ns if name.endswith("_ns") else 0):
+            wrong.append(f"{name}: asked {want}, the kernel has {got}")
+    return wrong
+
+
+def tick_nanoseconds(psched: str) -> float:
+    """One tick of the packet-scheduler clock, from the text of /proc/net/psched: four hexadecimal numbers."""
+    ns_per_us_times, ticks, resolution, _ = (int(word, 16) for word in psched.split())
+    ticks_per_us = ns_per_us_times / ticks * resolution / 1e6
+    return 1e3 / ticks_per_us
+
+
+def available() -> str | None:
+    """None when this kernel has netem (tried on a scratch interface), else why not."""
+    want = NetemParameters(1_000_000, 0, 125_000, 10, 0)
+    try:
+        with scratch_network(), Netlink(None, "scratch namespace") as netlink:
+            _send(netlink, netlink.index("lo"), want, 1, _ADD)
+    except RunFailed as refused:
+        return str(refused)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def require() -> None:
+    """Raise MachineLacks, naming the command that adds it, when this kernel has no netem."""
+    if (reason := available()) is not None:
+        raise MachineLacks(f"this kernel has no netem qdisc ({reason}); add it with: {REMEDY}")
+
+
+class NetemShaper:
+    """veth pairs between borders, each end with one netem qdisc."""
+
+    name = "netem"
+
+    def __init__(self) -> None:
+        self._directions: list[ShapedDirection] = []
+
+    def build(self, links: Sequence[ShapedLink]) -> None:
+        """See Shaper."""
+        for link in links:
+            self._make_wire(link)
+            for direction in (link.forward, link.reverse):
+                self._shape(direction, _ADD)
+                self._directions.append(direction)
+
+    def _make_wire(self, link: ShapedLink) -> None:
+        here, there = link.forward.source, link.forward.target
+        with Netlink(here.pid, here.border) as netlink:
+            netlink.ask(
+                "link",
+                "add",
+                kind="veth",
+                ifname=here.interface,
+                address=here.hardware_address,
+                mtu=link.mtu,
+                txqlen=_TX_QUEUE_PACKETS,
+                peer={
+                    "ifname": there.interface,
+                    "address": there.hardware_address,
+                    "mtu": link.mtu,
+                    "txqlen": _TX_QUEUE_PACKETS,
+                    "net_ns_pid": there.pid,
+                },
+            )
+
+    def _shape(self, direction: ShapedDirection, flags: int) -> None:
+        want = parameters(direction)
+        end = direction.source
+        with Netlink(end.pid, f"{end.border} ({direction.asked.label})") as netlink:
+            _send(netlink, netlink.index(end.interface), want, direction.seed, flags)
+            found = read_back(_qdisc(netlink, end.interface), _tick())
+        if wrong := differences(want, found, _tick()):
+            raise RunFailed(f"{direction.asked.label}: netem is not as asked: {'; '.join(wrong)}")
+
+    def counters(self, *, reset_peaks: bool = False) -> list[LinkCounters]:
+        """See Shaper. netem keeps no peaks, no payload bytes and no lateness; asked-for loss is among its drops."""
+        rows = []
+        for direction in self._directions:
+            end = direction.source
+            with Netlink(end.pid, end.border) as netlink:
+                statistics = _qdisc(netlink, end.interface).get_attr("TCA_STATS2")
+                device = netlink.interface(end.interface).get_attr("IFLA_STATS64")
+            sent = statistics.get_attr("TCA_STATS_BASIC")
+            queue = statistics.get_attr("TCA_STATS_QUEUE")
+            rows.append(
+                LinkCounters(
+                    direction=direction.index,
+                    label=direction.asked.label,
+                    packets=sent["packets"],
+                    wire_bytes=sent["bytes"],
+                    payload_bytes=None,
+                    dropped=queue["drops"] + int(device["tx_dropped"]),
+                    lost=None,
+                    queue_high_water_bytes=None,
+                    lateness=None,
+                )
+            )
+        return rows
+
+    def change(self, direction: int, **values: float) -> None:
+        """See Shaper. `change` keeps what is in flight, where deleting the qdisc would drop it."""
+        if unknown := set(values) - CHANGEABLE:
+            raise ValueError(f"cannot change {sorted(unknown)}")
+        place = next(i for i, d in enumerate(self._directions) if d.index == direction)
+        old = self._directions[place]
+        queue = values.pop("queue_bytes", old.queue_bytes)
+        new = ShapedDirection(old.index, old.asked._replace(**values), old.source, old.target, queue, old.seed)
+        self._shape(new, _CHANGE)
+        self._directions[place] = new
+
+    def describe(self) -> list[dict[str, Any]]:
+        """See Shaper."""
+        rows = []
+        for direction in self._directions:
+            end = direction.source
+            with Netlink(end.pid, end.border) as netlink:
+                found = read_back(_qdisc(netlink, end.interface), _tick())
+            rows.append({"direction": direction.asked.label, "shaper": self.name, **found._asdict()})
+        return rows
+
+    def close(self) -> None:
+        """See Shaper. The interfaces go with their namespaces."""
+
+
+def _qdisc(netlink: Netlink, interface: str) -> Any:
+    found = [m for m in netlink.ask("get_qdiscs", index=netlink.index(interface)) if m["parent"] == _UINT32]
+    if len(found) != 1 or found[0].get_attr("TCA_KIND") != "netem":
+        raise RunFailed(f"{interface}: no netem at its root, but {[m.get_attr('TCA_KIND') for m in found]}")
+    return found[0]
+
+
+def _send(netlink: Netlink, index: int, want: NetemParameters, seed: int, flags: int) -> None:
+    netlink.send(request(index, want, seed, _tick()), RTM_NEWQDISC, flags, shown=f"qdisc netem {want._asdict()}")
+
+
+def _tick() -> float:
+    return tick_nanoseconds(Path("/proc/net/psched").read_text(encoding="ascii"))

@@ -1,0 +1,180 @@
+"""The relay shaper: TAPs in the border routers, and the process between them (relay_process.py)."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import RunFailed
+from testbed.lab.namespaces import inside
+from testbed.lab.netlink import Netlink
+from testbed.lab.shaping import CHANGEABLE, End, LinkCounters, ShapedDirection, ShapedLink
+
+_TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
+_IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x2, 0x1000, 0x4000
+_OFFLOAD_CSUM, _OFFLOAD_TSO4, _OFFLOAD_TSO6 = 0x1, 0x2, 0x4
+
+_TAP_QUEUE_PACKETS = 20_000
+"""Room between the kernel and the relay: a burst must not be lost before the relay has seen it."""
+
+_ANSWER_S = 10.0
+
+
+def open_tap(name: str) -> int:
+    """A new TAP in the current network namespace, with vnet headers and TCP offload. It lives as long as its fd."""
+    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR))
+        fcntl.ioctl(fd, _TUNSETOFFLOAD, _OFFLOAD_CSUM | _OFFLOAD_TSO4 | _OFFLOAD_TSO6)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+class RelayShaper:
+    """Starts one relay process for all links and steers it."""
+
+    name = "relay"
+
+    def __init__(self) -> None:
+        self._directions: list[ShapedDirection] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._in_force: list[dict[str, Any]] = []
+        self._started: dict[str, Any] = {}
+
+    def build(self, links: Sequence[ShapedLink]) -> None:
+        """See Shaper."""
+        self._directions = [d for link in links for d in (link.forward, link.reverse)]
+        taps: list[int] = []
+        try:
+            for link in links:
+                taps += [_make_tap(end, link.mtu) for end in (link.forward.source, link.forward.target)]
+            self._start(taps)
+        finally:
+            for fd in taps:  # the relay has its own copies: its death is the link's
+                os.close(fd)
+
+    def _start(self, taps: list[int]) -> None:
+        ours, theirs = socket.socketpair()
+        program = Path(__file__).with_name("relay_process.py")
+        command = [sys.executable, "-I", "-S", str(program), str(theirs.fileno())]
+        with theirs:
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno(), *taps], stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        ours.settimeout(_ANSWER_S)
+        self._control = ours
+        self._in_force = [
+            {
+                "delay_s": d.asked.delay_s,
+                "rate_bps": d.asked.rate_bps,
+                "jitter_s": d.asked.jitter_s,
+                "loss": d.asked.loss,
+                "queue_bytes": d.queue_bytes,
+            }
+            for d in self._directions
+        ]
+        entries = []
+        for i, (direction, values) in enumerate(zip(self._directions, self._in_force, strict=True)):
+            # Link k has TAPs 2k (forward source) and 2k+1; its directions read one and write the other.
+            entries.append({"source": taps[i], "sink": taps[i ^ 1], "seed": direction.seed, **values})
+        self._started = self._ask({"parent": os.getpid(), "directions": entries})
+
+    def counters(self, *, reset_peaks: bool = False) -> list[LinkCounters]:
+        """See Shaper. Frames that the kernel dropped at a TAP count as dropped."""
+        counted = self._ask({"op": "counters", "reset_peaks": reset_peaks})["directions"]
+        return [
+            LinkCounters(
+                direction=direction.index,
+                label=direction.asked.label,
+                packets=row["packets"],
+                wire_bytes=row["wire_bytes"],
+                payload_bytes=row["payload_bytes"],
+                dropped=row["dropped"] + row["refused"] + _kernel_drops(direction),
+                lost=row["lost"],
+                queue_high_water_bytes=row["queue_high_water_bytes"],
+                lateness=tuple(row["lateness"]),
+            )
+            for direction, row in zip(self._directions, counted, strict=True)
+        ]
+
+    def change(self, direction: int, **values: float) -> None:
+        """See Shaper."""
+        if unknown := set(values) - CHANGEABLE:
+            raise ValueError(f"cannot change {sorted(unknown)}")
+        place = next(i for i, d in enumerate(self._directions) if d.index == direction)
+        self._ask({"op": "set", "direction": place, **values})
+        self._in_force[place] |= values
+
+    def describe(self) -> list[dict[str, Any]]:
+        """See Shaper."""
+        return [
+            {"direction": d.asked.label, "shaper": self.name, "process": self._started, **values}
+            for d, values in zip(self._directions, self._in_force, strict=True)
+        ]
+
+    def close(self) -> None:
+        """See Shaper."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            try:
+                self._process.wait(timeout=2)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._control is None:
+            raise RunFailed("the relay is not running")
+        answer = b""
+        try:
+            self._control.sendall(json.dumps(request).encode() + b"\n")
+            while not answer.endswith(b"\n"):
+                part = self._control.recv(1 << 20)
+                if not part:
+                    raise RunFailed("the relay process ended; the links are dead")
+                answer += part
+        except OSError as error:
+            raise RunFailed(f"the relay process does not answer: {error}") from error
+        decoded: dict[str, Any] = json.loads(answer)
+        if "error" in decoded:
+            raise RunFailed(f"relay: {decoded['error']}")
+        return decoded
+
+
+def _make_tap(end: End, mtu: int) -> int:
+    with inside(end.pid):
+        fd = open_tap(end.interface)
+    with Netlink(end.pid, end.border) as netlink:
+        netlink.ask(
+            "link",
+            "set",
+            index=netlink.index(end.interface),
+            address=end.hardware_address,
+            mtu=mtu,
+            txqlen=_TAP_QUEUE_PACKETS,
+        )
+    return fd
+
+
+def _kernel_drops(direction: ShapedDirection) -> int:
+    """Frames lost on the way into the relay, and on the way out of it."""
+    drops = 0
+    for end, counter in ((direction.source, "tx_dropped"), (direction.target, "rx_dropped")):
+        with Netlink(end.pid, end.border) as netlink:
+            statistics = netlink.interface(end.interface).get_attr("IFLA_STATS64")
+        drops += int(statistics[counter])
+    return drops

@@ -1,0 +1,310 @@
+"""The relay: a userspace delay line between TAPs, one process for all links; started by relay.py, stdlib only.
+
+Every direction is a serialising link followed by a pure delay, as netem's `delay D rate R` is:
+
+    departure = max(previous departure, arrival) + 8 * wire_bytes / rate        release = departure + delay
+
+A frame is stamped when it is read, released in order, and dropped (and counted) when more than `queue_bytes` wait for
+the wire. Bytes are charged as on a real wire: a GSO super-packet pays for the headers of each of its segments.
+It talks JSON, one object per line, over the socket whose number is its only argument: first the configuration, then
+requests (`counters`, `set`), each answered by one line. It ends when that socket closes or its parent dies.
+"""
+
+import ctypes
+import errno
+import gc
+import heapq
+import json
+import math
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections import deque
+
+VNET_HEADER = struct.Struct("=BBHHHH")
+"""struct virtio_net_hdr: flags, GSO type, header length, segment size, checksum start, checksum offset."""
+
+_NEEDS_CHECKSUM = 1
+_LARGEST_READ = 70_000  # 64 KiB and headers
+_READS_PER_WAKE_UP = 64
+_PROTOCOL_OFFSET, _TCP = 23, 6  # in an Ethernet frame that carries IPv4
+
+LATENESS_BUCKETS = 160
+"""Log-spaced, four per octave of nanoseconds; relay.py turns a bucket back into seconds."""
+
+
+def lateness_bucket(nanoseconds: int) -> int:
+    """The bucket of a lateness; four buckets per octave, so a bound is at most 25 % above its values."""
+    if nanoseconds < 4:
+        return max(nanoseconds, 0)
+    octave = nanoseconds.bit_length()
+    return min(octave * 4 + ((nanoseconds >> (octave - 3)) & 3) - 8, LATENESS_BUCKETS - 1)
+
+
+def lateness_bound(bucket: int) -> int:
+    """The first number of nanoseconds beyond `bucket`."""
+    if bucket < 4:
+        return bucket + 1
+    octave, quarter = divmod(bucket + 8, 4)
+    return (4 + quarter + 1) << (octave - 3)
+
+
+def wire_size(packet: bytes) -> tuple[int, int, int]:
+    """(bytes on the wire, TCP payload bytes, frames) of a packet as read from a TAP, vnet header in front.
+
+    As the kernel's qdisc_pkt_len_init charges it: Ethernet header included, headers once per GSO segment.
+    """
+    flags, gso_type, _, segment, checksum_start, _ = VNET_HEADER.unpack_from(packet)
+    frame = len(packet) - VNET_HEADER.size
+    if not flags & _NEEDS_CHECKSUM or packet[VNET_HEADER.size + _PROTOCOL_OFFSET] != _TCP:
+        return frame, 0, 1
+    # The vnet header's own header length is the length of the linear part and may hold payload: read TCP's.
+    headers = checksum_start + 4 * (packet[VNET_HEADER.size + checksum_start + 12] >> 4)
+    payload = frame - headers
+    if gso_type == 0 or segment == 0 or payload <= segment:
+        return frame, payload, 1
+    segments = -(-payload // segment)
+    return frame + (segments - 1) * headers, payload, segments
+
+
+class Direction:
+    """One direction of one link: its parameters, its frames on the way, its counters. Times in nanoseconds."""
+
+    __slots__ = (
+        "busy_until",
+        "delay",
+        "dropped",
+        "in_flight",
+        "jitter",
+        "lateness",
+        "loss",
+        "lost",
+        "ns_per_byte",
+        "packets",
+        "payload_bytes",
+        "queue_bytes",
+        "queue_high_water",
+        "random",
+        "refused",
+        "sink",
+        "wire_bytes",
+    )
+
+    def __init__(self, config: dict) -> None:  # type: ignore[type-arg]
+        self.sink: int = config["sink"]
+        self.random = random.Random(config["seed"])
+        self.busy_until = 0.0
+        self.in_flight: deque[tuple[int, bytes]] = deque()
+        self.packets = self.wire_bytes = self.payload_bytes = 0
+        self.dropped = self.lost = self.refused = 0
+        self.queue_high_water = 0.0
+        self.lateness = [0] * LATENESS_BUCKETS
+        self.delay = self.jitter = 0
+        self.ns_per_byte = self.queue_bytes = self.loss = 0.0
+        self.set(config)
+
+    def set(self, values: dict) -> None:  # type: ignore[type-arg]
+        """Change parameters; frames already accepted keep their times."""
+        self.delay = round(values.get("delay_s", self.delay / 1e9) * 1e9)
+        self.jitter = round(values.get("jitter_s", self.jitter / 1e9) * 1e9)
+        self.loss = values.get("loss", self.loss)
+        self.queue_bytes = values.get("queue_bytes", self.queue_bytes)
+        if "rate_bps" in values:
+            self.ns_per_byte = 8e9 / values["rate_bps"]
+
+    def accept(self, packet: bytes, now: int) -> bool:
+        """Queue a packet, or drop it and count. True when it is now the only one on its way."""
+        wire, payload, frames = wire_size(packet)
+        if self.loss and self.random.random() < self.loss:
+            self.lost += frames
+            return False
+        start = self.busy_until
+        if start <= now:
+            start = now
+        else:
+            waiting = (start - now) / self.ns_per_byte + wire
+            if waiting > self.queue_bytes:
+                self.dropped += frames
+                return False
+            if waiting > self.queue_high_water:
+                self.queue_high_water = waiting
+        self.busy_until = departure = start + wire * self.ns_per_byte
+        self.packets += frames
+        self.wire_bytes += wire
+        self.payload_bytes += payload
+        release = int(departure) + self.delay
+        queue = self.in_flight
+        if self.jitter:
+            release += round(self.random.uniform(-self.jitter, self.jitter))
+        if queue and release < queue[-1][0]:
+            release = queue[-1][0]  # neither jitter nor a shortened delay may reorder
+        queue.append((release, packet))
+        return len(queue) == 1
+
+    def counters(self) -> dict:  # type: ignore[type-arg]
+        """Everything counted since the start, as the control socket answers it."""
+        return {
+            "packets": self.packets,
+            "wire_bytes": self.wire_bytes,
+            "payload_bytes": self.payload_bytes,
+            "dropped": self.dropped,
+            "lost": self.lost,
+            "refused": self.refused,
+            "queue_high_water_bytes": self.queue_high_water,
+            "lateness": self.lateness,
+        }
+
+
+class Timer:
+    """A timerfd on CLOCK_MONOTONIC with absolute times (Python 3.11 has none, and epoll's timeouts are whole ms)."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        nonblocking_cloexec = os.O_NONBLOCK | os.O_CLOEXEC
+        self.fd: int = self._libc.timerfd_create(time.CLOCK_MONOTONIC, nonblocking_cloexec)
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._spec = (ctypes.c_int64 * 4)()  # struct itimerspec: interval s, ns; value s, ns
+        self._armed_for = 0
+
+    def arm(self, at: int) -> None:
+        """Wake at `at`, nanoseconds of the monotonic clock; 0 disarms."""
+        if at == self._armed_for:
+            return
+        self._spec[2], self._spec[3] = divmod(at, 1_000_000_000)
+        absolute = 1
+        if self._libc.timerfd_settime(self.fd, absolute, self._spec, None) != 0:
+            raise OSError(ctypes.get_errno(), "timerfd_settime")
+        self._armed_for = at
+
+    def fired(self) -> None:
+        """Take note that the timer went off."""
+        try:
+            os.read(self.fd, 8)
+        except BlockingIOError:
+            return  # re-armed meanwhile
+        self._armed_for = 0
+
+
+class Relay:
+    """The event loop over TAPs, timer and control socket."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._requests = control.makefile("r", encoding="utf-8")
+        config = json.loads(self._requests.readline())
+        self._directions = [Direction(entry) for entry in config["directions"]]
+        self._sources = {entry["source"]: d for entry, d in zip(config["directions"], self._directions, strict=True)}
+        self._timer = Timer()
+        self._due: list[tuple[int, int]] = []  # (release of the first frame on its way, direction)
+        self._index = {id(d): i for i, d in enumerate(self._directions)}
+        self._answer({"ready": True, **_become_urgent(config["parent"])})
+
+    def run(self) -> None:
+        """Serve until the control socket closes."""
+        poller = select.epoll()
+        for fd in (*self._sources, self._timer.fd, self._control.fileno()):
+            poller.register(fd, select.EPOLLIN)
+        while True:
+            self._release_due()
+            self._timer.arm(self._due[0][0] if self._due else 0)
+            for fd, _ in poller.poll():
+                if fd in self._sources:
+                    self._read(fd, self._sources[fd])
+                elif fd == self._timer.fd:
+                    self._timer.fired()
+                elif not self._serve():
+                    return
+
+    def _read(self, fd: int, direction: Direction) -> None:
+        read, clock, accept = os.read, time.monotonic_ns, direction.accept
+        try:
+            for _ in range(_READS_PER_WAKE_UP):
+                packet = read(fd, _LARGEST_READ)
+                if accept(packet, clock()):
+                    heapq.heappush(self._due, (direction.in_flight[0][0], self._index[id(direction)]))
+        except BlockingIOError:
+            pass
+
+    def _release_due(self) -> None:
+        due, clock = self._due, time.monotonic_ns
+        while due and due[0][0] <= (now := clock()):
+            release, index = due[0]
+            direction = self._directions[index]
+            packet = direction.in_flight.popleft()[1]
+            try:
+                os.write(direction.sink, packet)
+            except OSError as error:
+                # EAGAIN: the TAP is full. EIO, EINVAL: it is down. The frame is gone either way: count it.
+                if error.errno not in (errno.EAGAIN, errno.EIO, errno.EINVAL, errno.ENOBUFS):
+                    raise
+                direction.refused += 1
+            direction.lateness[lateness_bucket(now - release)] += 1
+            if direction.in_flight:
+                heapq.heapreplace(due, (direction.in_flight[0][0], index))
+            else:
+                heapq.heappop(due)
+
+    def _serve(self) -> bool:
+        line = self._requests.readline()
+        if not line:
+            return False
+        request = json.loads(line)
+        if request["op"] == "counters":
+            self._answer({"directions": [d.counters() for d in self._directions]})
+            if request.get("reset_peaks"):
+                for direction in self._directions:
+                    direction.queue_high_water = 0.0
+        elif request["op"] == "set":
+            self._directions[request["direction"]].set(request)
+            self._answer({"ok": True})
+        else:
+            self._answer({"error": f"unknown request {request['op']!r}"})
+        return True
+
+    def _answer(self, answer: dict) -> None:  # type: ignore[type-arg]
+        self._control.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _become_urgent(parent: int) -> dict[str, object]:
+    """Die with the parent, and run before everything else where that is allowed. Returns what was achieved."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    set_parent_death_signal, set_timer_slack = 1, 29
+    libc.prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("the lab ended before its relay began")
+    libc.prctl(set_timer_slack, 1, 0, 0, 0)
+    lock_current_and_future = 3
+    locked = libc.mlockall(lock_current_and_future) == 0
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(20))
+        scheduler = "SCHED_FIFO 20"
+    except OSError as error:
+        scheduler = f"normal ({error.strerror})"  # works, only later: the lateness histogram shows it
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # nothing here makes cycles
+    return {"scheduler": scheduler, "memory_locked": locked}
+
+
+def lateness_quantile(histogram: list[int], share: float) -> float:
+    """The lateness in seconds that `share` of all released frames stayed below; nan when there were none."""
+    total = sum(histogram)
+    if total == 0:
+        return math.nan
+    seen = 0
+    for bucket, count in enumerate(histogram):
+        seen += count
+        if seen >= share * total:
+            return lateness_bound(bucket) * 1e-9
+    return lateness_bound(len(histogram) - 1) * 1e-9
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the lab, which closes the control socket
+    Relay(socket.socket(fileno=int(sys.argv[1]))).run()

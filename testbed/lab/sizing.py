@@ -1,0 +1,66 @@
+"""What follows from delay and rate: bandwidth-delay products, queue room, initial windows, super-packet sizes."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from testbed.lab.addresses import MSS, MTU
+from testbed.spec.topology import Direction, Topology
+
+_SMALLEST_QUEUE = 64 * 2**20
+_LARGEST_GSO = 65536
+_GSO_SECONDS = 1e-3
+"""How much of a link's time one super-packet may take: it is delivered as one block."""
+
+
+class PathFacts(NamedTuple):
+    """A route between two datacenters: its slowest rate (bit/s), its round-trip time (s), the BDP of both (bytes)."""
+
+    rate_bps: float
+    rtt_s: float
+
+    @property
+    def bdp_bytes(self) -> float:
+        """Bytes that fill the path for one round trip."""
+        return self.rate_bps * self.rtt_s / 8
+
+
+def path_facts(topology: Topology, source: str, target: str) -> PathFacts:
+    """Facts of the route there and back. Raises BadInput when there is none; infinite rate inside a datacenter."""
+    directions = topology.directions()
+    there = [directions[i] for i in topology.route(source, target)]
+    back = [directions[i] for i in topology.route(target, source)]
+    rate = min((hop.rate_bps for hop in there), default=math.inf)
+    return PathFacts(rate, sum(hop.delay_s for hop in (*there, *back)))
+
+
+def initial_window(path: PathFacts, largest_burst_bytes: float) -> int:
+    """initcwnd and initrwnd in segments: twice the BDP, and the largest burst (emulation.md, section 2)."""
+    bdp = path.bdp_bytes if math.isfinite(path.rate_bps) else 0.0
+    return max(10, math.ceil((2 * bdp + largest_burst_bytes) / MSS))
+
+
+def queue_room(direction: Direction, nodes: int, largest_burst_bytes: float) -> float:
+    """Bytes that may wait for the wire: as the file says, else what a lossless network would never overflow.
+
+    TCP's initial window lets every node hand over two BDP and its largest burst at host speed.
+    """
+    if direction.queue_bytes > 0:
+        return direction.queue_bytes
+    bdp = direction.rate_bps * 2 * direction.delay_s / 8
+    return max(_SMALLEST_QUEUE, nodes * (2 * bdp + 2 * largest_burst_bytes))
+
+
+def gso_bytes(rate_bps: float, queue_bytes: float) -> int:
+    """The longest super-packet allowed towards a link: 1 ms of it, a quarter of its queue, 64 KiB; at least the MTU."""
+    return int(min(max(min(rate_bps * _GSO_SECONDS / 8, queue_bytes / 4), MTU), _LARGEST_GSO))
+
+
+def netem_limit(direction: Direction, queue_bytes: float) -> int:
+    """netem's `limit`: packets in flight and waiting together, twice over (emulation.md, 3.5).
+
+    R x D / 8 bytes are in flight. GSO packets count as one, so this bounds packets, not bytes.
+    """
+    in_flight = direction.rate_bps * (direction.delay_s + direction.jitter_s) / 8
+    return 2 * math.ceil((in_flight + queue_bytes) / MTU)

@@ -1,0 +1,130 @@
+"""TCP profiles as data, applied to one container's namespace after Mininet made it, and read back.
+
+`otn-lossless` imitates RDMA over a lossless OTN; `tcp-default` changes nothing and shows what ordinary TCP would do.
+Why each setting is there: reading/emulation.md, section 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.errors import BadInput, RunFailed
+from testbed.lab.namespaces import inside
+
+_MIDDLE_BYTES, _LARGEST_BYTES = 32 * 2**20, 128 * 2**20
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A TCP profile. `sysctls` must stick; of `congestion_control` the first that the kernel allows is used."""
+
+    name: str
+    sysctls: dict[str, str]
+    congestion_control: tuple[str, ...]
+    initial_windows: bool
+    """Whether routes carry initcwnd and initrwnd, so that a first message needs no slow start."""
+
+
+RECORDED = (
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_ecn",
+    "net.ipv4.tcp_moderate_rcvbuf",
+    "net.ipv4.tcp_no_metrics_save",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_sack",
+    "net.ipv4.tcp_slow_start_after_idle",
+    "net.ipv4.tcp_timestamps",
+    "net.ipv4.tcp_window_scaling",
+    "net.ipv4.tcp_wmem",
+)
+"""What the manifest says about every namespace, whatever the profile."""
+
+
+def profile(name: str, largest_window_bytes: float) -> Profile:
+    """The profile called `name`, with buffers for `largest_window_bytes` in flight. Raises BadInput for another name.
+
+    Half of the middle value of tcp_rmem becomes the initial window, so it is at least twice what is in flight.
+    """
+    if name == "tcp-default":
+        return Profile(name, {}, (), initial_windows=False)
+    if name != "otn-lossless":
+        raise BadInput.of("--transport", "transport", name, "otn-lossless or tcp-default")
+    middle = max(_MIDDLE_BYTES, _power_of_two(2 * largest_window_bytes))
+    buffers = f"4096 {middle} {max(_LARGEST_BYTES, 4 * middle)}"
+    return Profile(
+        name,
+        {
+            "net.ipv4.tcp_slow_start_after_idle": "0",
+            "net.ipv4.tcp_rmem": buffers,
+            "net.ipv4.tcp_wmem": buffers,
+            "net.ipv4.tcp_no_metrics_save": "1",
+            "net.ipv4.tcp_timestamps": "1",
+            "net.ipv4.tcp_window_scaling": "1",
+            "net.ipv4.tcp_sack": "1",
+            "net.ipv4.tcp_ecn": "0",
+        },
+        ("cubic", "reno"),
+        initial_windows=True,
+    )
+
+
+def apply(chosen: Profile, pid: int, where: str) -> dict[str, str]:
+    """Apply a profile in the network namespace of process `pid`. Returns all RECORDED settings as read back.
+
+    Raises RunFailed when a setting did not stick.
+    """
+    with inside(pid):
+        for key, value in chosen.sysctls.items():
+            set_sysctl(key, value, where)
+        refused = []
+        for name in chosen.congestion_control:
+            try:
+                _path("net.ipv4.tcp_congestion_control").write_text(name, encoding="ascii")
+                break
+            except OSError as error:  # the machine's own namespace decides which ones its children may use
+                refused.append(f"{name}: {error.strerror}")
+        else:
+            if refused:
+                raise RunFailed(f"{where}: no loss-based congestion control can be set ({'; '.join(refused)})")
+        return {key: get_sysctl(key) for key in RECORDED}
+
+
+def set_sysctl(key: str, value: str, where: str) -> None:
+    """Write a sysctl of the calling thread's network namespace and read it back. Raises RunFailed."""
+    try:
+        _path(key).write_text(value, encoding="ascii")
+        found = get_sysctl(key)
+    except OSError as error:
+        raise RunFailed(f"{where}: sysctl {key} = {value}: {error}") from error
+    if found.split() != value.split():
+        raise RunFailed(f"{where}: sysctl {key}: asked {value!r}, the kernel has {found!r}")
+
+
+def get_sysctl(key: str) -> str:
+    """A sysctl of the calling thread's network namespace, blanks normalised. Raises OSError."""
+    return " ".join(_path(key).read_text(encoding="ascii").split())
+
+
+def tcp_memory_warning(tcp_mem: str, needed_bytes: float) -> str | None:
+    """Why the machine's global `tcp_mem` (three numbers of pages) is too small for `needed_bytes` of buffers, or None.
+
+    It belongs to the whole machine, so it is not changed here. Beyond it TCP throttles without any drop.
+    """
+    pressure = int(tcp_mem.split()[1]) * _PAGE_BYTES
+    if pressure >= needed_bytes:
+        return None
+    pages = int(needed_bytes // _PAGE_BYTES) + 1
+    return (
+        f"net.ipv4.tcp_mem allows {pressure / 2**20:.0f} MiB before TCP throttles, this lab may need "
+        f"{needed_bytes / 2**20:.0f} MiB; raise it with: sysctl -w net.ipv4.tcp_mem='{pages} {pages} {2 * pages}'"
+    )
+
+
+def _path(key: str) -> Path:
+    return Path("/proc/sys") / key.replace(".", "/")
+
+
+def _power_of_two(size: float) -> int:
+    return 1 << max(0, int(size) - 1).bit_length()
