@@ -14,21 +14,7 @@ from testbed.schedule.registry import family, generate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload
 from testbed.timeline import Timeline
-
-MTU = 9000
-"""Bytes of the largest IP packet on every link of the lab."""
-
-HEADERS = 14 + 20 + 32
-"""Ethernet, IPv4 and TCP with timestamps: bytes on the wire per segment beside its payload."""
-
-SEGMENT_PAYLOAD = MTU - 52
-"""TCP payload of a full segment (MTU - IPv4 - TCP with timestamps)."""
-
-
-def wire_bytes(payload_bytes: float) -> float:
-    """Bytes on the wire of a message: its payload and the headers of the segments that carry it."""
-    return payload_bytes + math.ceil(payload_bytes / SEGMENT_PAYLOAD) * HEADERS
-
+from testbed.wire import wire_bytes
 
 @dataclass(frozen=True)
 class Plan:

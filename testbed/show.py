@@ -79,9 +79,9 @@ def grid(timeline: Timeline, lanes: Sequence[str], width: int) -> Text:
         for row in timeline.actions[timeline.actions["rank"] == rank]:
             kind = str(KINDS[row["kind"]])
             begin, end = round(float(row["start_s"]) * scale), round(float(row["end_s"]) * scale)
-            label = f"{row['microbatch']}".ljust(end - begin)
+            label = f"{kind}{row['microbatch']}".ljust(end - begin)
             for offset in range(min(end, columns) - begin):
-                cells[begin + offset] = (label[offset] if len(label) <= end - begin else " ", STYLES[kind])
+                cells[begin + offset] = ((label if len(label) <= end - begin else kind.ljust(end - begin))[offset], STYLES[kind])
         text.append(lane.ljust(margin))
         for character, style in cells:
             text.append(character, style=style)

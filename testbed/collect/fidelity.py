@@ -28,6 +28,8 @@ class NetworkEvidence(NamedTuple):
 
     drops: int
     retransmits: int
+    other: dict[str, int]
+    """TCP's other signs of loss or squeeze, by counter name, those above 0."""
     lossless: bool
     """Whether the experiment asked for a network without loss."""
 
@@ -54,6 +56,9 @@ def run_reasons(rows: Sequence[IterationRow], network: NetworkEvidence, paced: b
         reasons.append(f"{network.drops} packets were dropped on a network that should lose none")
     if network.lossless and network.retransmits:
         reasons.append(f"TCP retransmitted {network.retransmits} segments on a network that should lose none")
+    if network.lossless and network.other:
+        counts = ", ".join(f"{name} {count}" for name, count in network.other.items())
+        reasons.append(f"TCP had to squeeze or drop: {counts}")
     return reasons
 
 

@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.schedule.depend import Message
-from testbed.timeline import MESSAGE_KINDS, Table, Timeline
-
-
-class RankRecord(Protocol):
-    """What a worker hands over for one iteration (testbed.train.engine.IterationRecord)."""
-
-    @property
-    def iteration(self) -> int: ...
-    @property
-    def actions(self) -> Table: ...
-    @property
-    def received(self) -> Table: ...
-    @property
-    def sent(self) -> dict[Message, float]: ...
-    @property
-    def loss(self) -> float | None: ...
-    @property
-    def peak_in_flight(self) -> float: ...
-    @property
-    def overruns_s(self) -> tuple[float, ...]: ...
-    @property
-    def late_start_s(self) -> float: ...
+from testbed.timeline import MESSAGE_KINDS, Timeline
+from testbed.train.job import IterationRecord
 
 
 class IterationRow(NamedTuple):
@@ -51,7 +31,7 @@ class IterationRow(NamedTuple):
     """Of the rank that was latest at the common start."""
 
 
-def timeline(records: Sequence[RankRecord]) -> Timeline:
+def timeline(records: Sequence[IterationRecord]) -> Timeline:
     """The measured timeline of one iteration, from the records of all its ranks."""
     actions = np.concatenate([record.actions for record in records])
     messages = np.concatenate([record.received for record in records])
@@ -62,7 +42,7 @@ def timeline(records: Sequence[RankRecord]) -> Timeline:
     return Timeline(actions, messages, len(records))
 
 
-def iteration_row(records: Sequence[RankRecord], warmup: int) -> IterationRow:
+def iteration_row(records: Sequence[IterationRecord], warmup: int) -> IterationRow:
     """The summary of one iteration; the first `warmup` iterations are marked as such."""
     measured = timeline(records)
     overruns = np.concatenate([np.array(record.overruns_s) for record in records])

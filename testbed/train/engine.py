@@ -6,7 +6,6 @@ Receives are posted a step ahead, sends are never waited for inside a step, ever
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,51 +13,16 @@ import torch
 import torch.distributed as dist
 
 from testbed.schedule.depend import Message, consumed, produced
-from testbed.schedule.ir import Action, Kind, Schedule
-from testbed.spec.workload import Workload
-from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, Table
+from testbed.schedule.ir import Action, Kind
+from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS
 from testbed.train.data import Corpus
+from testbed.train.job import IterationRecord, Job
 from testbed.train.model import layer_range
 from testbed.train.pacing import INPUT_WAS_THERE_S, LogicalClock, now_s, sleep_until
 from testbed.train.reference import make_optimizer, named_gradients
 from testbed.train.stage import Stage
 
 NEVER = float("nan")
-
-
-@dataclass(frozen=True)
-class Job:
-    """One schedule to train with."""
-
-    schedule: Schedule
-    workload: Workload
-    durations_s: tuple[tuple[float, ...], ...] | None
-    """Per rank, the slot of every action in its row; None: no pacing."""
-    iterations: int
-    """Warm-up included."""
-    keep_gradients: bool = False
-    """Hand over the last iteration's gradients, for parity tests."""
-
-
-@dataclass(frozen=True)
-class IterationRecord:
-    """What one rank did in one iteration. Times are seconds since the iteration's common start."""
-
-    iteration: int
-    rank: int
-    actions: Table
-    """dtype ACTION"""
-    received: Table
-    """dtype MESSAGE; sent_s is unknown here (nan)."""
-    sent: dict[Message, float]
-    loss: float | None
-    peak_in_flight: float
-    """Microbatches of the whole rank that were really held at once."""
-    overruns_s: tuple[float, ...]
-    """By how much each action's real computation overran its slot."""
-    late_start_s: float
-    """How late this rank was at the common start."""
-    gradients: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
 
 
 class Engine:

@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from testbed.errors import RunFailed
+from testbed.train.job import IterationRecord, Job
 from testbed.train.protocol import Done, Exited, Failed, Go, Imported, Prepare, Ready, StartWorkers, Stop, WorldSpec
-
-if TYPE_CHECKING:
-    from testbed.train.engine import IterationRecord, Job
 
 IMPORT_DEADLINE_S = 300.0
 START_MARGIN_S = 5e-3

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from testbed.train.engine import IterationRecord, Job
+from testbed.train.job import IterationRecord, Job
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,300 @@
+"""The command line: parse, call, print. Whatever is slow to import is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from testbed import __version__
+from testbed.errors import BadInput, ExitCode, TestbedError
+from testbed.plan import Plan, make_plan
+from testbed.spec import load_topology, load_workload
+
+if TYPE_CHECKING:
+    from testbed.collect.compare import ScheduleComparison
+
+app = typer.Typer(
+    name="testbed",
+    help="Train real pipelines across emulated datacenters, and compare what is measured with what the model says.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+schedule_app = typer.Typer(help="Look at schedules.", no_args_is_help=True)
+app.add_typer(schedule_app, name="schedule")
+
+
+class Shaper(StrEnum):
+    """How links are shaped."""
+
+    auto = "auto"
+    netem = "netem"
+    relay = "relay"
+
+
+TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="A file such as topologies/two-dc-metro.yaml.")]
+WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")]
+Schedules = Annotated[
+    list[str] | None, typer.Option("--schedule", help="Only this schedule (repeatable); default: the workload's.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a field of the workload, e.g. microbatches=16 or topology.links=... "),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+ShaperOption = Annotated[Shaper, typer.Option("--shaper", help="auto: netem where the kernel has it, else relay.")]
+
+
+def main() -> None:
+    """Entry point: runs a command and turns our errors into one line and an exit code."""
+    try:
+        app(standalone_mode=True)
+    except TestbedError as error:
+        _print_error(error)
+        sys.exit(error.exit_code)
+
+
+def _print_error(error: TestbedError) -> None:
+    print(f"error: {error}", file=sys.stderr)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+def _plan(topology: Path, workload: Path, settings: list[str] | None, **direct: object) -> Plan:
+    """Load both files with `--set` laid over them; `topology.` in front of a key means the topology."""
+    overrides: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for setting in settings or []:
+        key, separator, value = setting.partition("=")
+        if not separator or not key:
+            raise BadInput.of("--set", "setting", setting, "KEY=VALUE")
+        in_topology = key.startswith("topology.")
+        overrides[in_topology][key.removeprefix("topology.")] = value
+    overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
+    return make_plan(load_topology(topology, overrides[1]), load_workload(workload, overrides[0]))
+
+
+def _in_sandbox(body: Callable[[], int], *, interactive: bool = False) -> None:
+    from testbed.lab.sandbox import run_in_sandbox
+
+    raise typer.Exit(run_in_sandbox(body, interactive=interactive))
+
+
+def _emit(document: dict[str, Any]) -> None:
+    json.dump(document, sys.stdout, indent=2, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+@app.command()
+def predict(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    schedule: Schedules = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict the iteration time of every schedule. Needs no root, starts no containers."""
+    from testbed import show
+    from testbed.schedule.memory import peak_in_flight
+
+    plan = _plan(topology, workload, settings)
+    rows = []
+    for choice in plan.choose(schedule or []):
+        generated = plan.schedule(choice)
+        timeline = plan.predict(choice, generated)
+        makespan = float(timeline.makespans()[0])
+        rows.append((choice.schedule, makespan, float(timeline.bubble_ratios()[0]), max(peak_in_flight(generated))))
+    baseline = next((row[1] for row in rows if row[0] == "1f1b"), None)
+    full = [(*row, baseline / row[1] if baseline else None) for row in rows]
+    if as_json:
+        keys = ("schedule", "predicted_s", "bubble_predicted", "peak_in_flight_predicted", "speedup_predicted")
+        names = {"topology": plan.topology.name, "workload": plan.workload.name}
+        _emit({**names, "schedules": [dict(zip(keys, row, strict=True)) for row in full]})
+        return
+    console = Console()
+    console.print(show.plan_table(plan))
+    console.print(show.prediction_table(plan, full))
+
+
+@app.command()
+def run(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    schedule: Schedules = None,
+    iterations: Annotated[int | None, typer.Option(help="Measured iterations; default: the workload's.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Results directory; default: results/<names>-<time>.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
+    shaper: ShaperOption = Shaper.auto,
+    settings: Settings = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train across emulated datacenters under each schedule and compare with the model. Needs root."""
+    plan = _plan(topology, workload, settings, iterations=iterations)
+    choices = plan.choose(schedule or [])
+    if plan.workload.pacing:
+        for choice in choices:
+            plan.schedule(choice)  # whatever cannot be scheduled is refused before anything is started
+    from testbed.collect.results import prepare_directory
+
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    directory = out or Path("results") / f"{plan.topology.name}-{plan.workload.name}-{stamp}"
+
+    def body() -> int:
+        from testbed.progress import Reporter
+        from testbed.run import RunOptions
+        from testbed.run import run as run_plan
+
+        prepare_directory(directory, overwrite=overwrite)
+        document = run_plan(plan, RunOptions(choices, shaper.value, directory), Reporter(quiet=quiet))
+        if as_json:
+            _emit(document)
+        else:
+            _print_comparison(document, directory)
+        return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
+
+    _in_sandbox(body)
+
+
+def _print_comparison(document: dict[str, Any], directory: Path) -> None:
+    from testbed import show
+    from testbed.collect.compare import ScheduleComparison
+
+    rows: list[ScheduleComparison] = [ScheduleComparison(**row) for row in document["schedules"]]
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    title = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
+    console.print(show.comparison_table(title, rows))
+    for row in rows:
+        for reason in row.reasons:
+            console.print(f"{row.schedule} is untrusted: {reason}", style="red", highlight=False)
+    verdict = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
+    console.print(f"measured ranking: {verdict}", highlight=False)
+    console.print(f"results in {directory}/ (look at timeline.svg)", highlight=False)
+
+
+@app.command()
+def calibrate(
+    topology: TopologyFile,
+    shaper: ShaperOption = Shaper.auto,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Build the network and measure every link: asked against measured. Needs root."""
+    network = load_topology(topology)
+
+    def body() -> int:
+        from testbed import show
+        from testbed.lab.calibrate import gate
+        from testbed.lab.network import Lab
+        from testbed.progress import Reporter
+
+        reporter = Reporter(quiet=quiet)
+        with reporter.step(f"building {network.name}") as step:
+            lab = Lab(network, shaper=shaper.value, progress=step.detail)
+            lab.__enter__()
+        try:
+            with reporter.step("measuring links", total=len(lab.directions)) as step:
+                checks = gate(lab, progress=step.advance)
+        finally:
+            lab.__exit__(None, None, None)
+        if as_json:
+            _emit({"topology": network.name, "shaper": lab.shaper_name, "links": [c.as_dict() for c in checks]})
+        else:
+            Console(width=None if sys.stdout.isatty() else 140).print(show.link_table(network.name, checks))
+        return ExitCode.OK if all(check.ok for check in checks) else ExitCode.UNTRUSTED
+
+    _in_sandbox(body)
+
+
+@app.command()
+def shell(topology: TopologyFile, shaper: ShaperOption = Shaper.auto) -> None:
+    """Open Mininet's command line in the lab. Needs root."""
+    network = load_topology(topology)
+
+    def body() -> int:
+        from testbed.lab.network import Lab
+        from testbed.progress import Reporter
+
+        with Lab(network, shaper=shaper.value, progress=Reporter(quiet=False).say) as lab:
+            lab.shell()
+        return ExitCode.OK
+
+    _in_sandbox(body, interactive=True)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Try every feature the testbed needs, and name the command that adds what is missing."""
+    from testbed import show
+    from testbed.lab.doctor import examine
+
+    findings = examine()
+    if as_json:
+        _emit({"findings": [finding.as_dict() for finding in findings]})
+    else:
+        Console().print(show.doctor_table(findings))
+    if any(finding.needed and not finding.ok for finding in findings):
+        raise typer.Exit(ExitCode.MACHINE_LACKS)
+
+
+@schedule_app.command("show")
+def schedule_show(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    schedule: Schedules = None,
+    settings: Settings = None,
+    svg: Annotated[Path | None, typer.Option(help="Also draw the predicted timelines into this file.")] = None,
+    order: Annotated[bool, typer.Option("--order", help="Print every rank's actions instead of a timeline.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the predicted timeline of schedules, in the terminal or as a picture."""
+    from testbed import show
+
+    plan = _plan(topology, workload, settings)
+    lanes = [f"{rank} {node}" for rank, node in enumerate(plan.nodes)]
+    shown = [(choice, plan.schedule(choice)) for choice in plan.choose(schedule or [])]
+    if as_json:
+        rows = {c.schedule: [[str(action) for action in row] for row in s.rows] for c, s in shown}
+        _emit({"schedules": rows})
+    console = Console()
+    panels = []
+    for choice, generated in shown:
+        timeline = plan.predict(choice, generated)
+        panels.append((choice.schedule, timeline))
+        if as_json:
+            continue
+        console.print(f"\n[bold]{choice.schedule}[/bold]")
+        if order:
+            for lane, row in zip(lanes, generated.rows, strict=True):
+                console.print(f"{lane}: {' '.join(map(str, row))}", highlight=False, soft_wrap=True)
+        else:
+            console.print(show.grid(timeline, lanes, console.width), soft_wrap=True)
+    if svg is not None:
+        from testbed.collect.picture import Panel, draw
+
+        heading = f"{plan.workload.name} on {plan.topology.name}"
+        drawn = [Panel(name, [("predicted", timeline)]) for name, timeline in panels]
+        draw(drawn, svg, cuts=plan.cuts, lanes=lanes, heading=heading)
+
+
+if __name__ == "__main__":
+    main()

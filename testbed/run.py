@@ -1,0 +1,274 @@
+"""One run: a plan measured once. Lab, link gate, training under each schedule, collection, comparison, results."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed import __version__
+from testbed.collect import compare, fidelity, record
+from testbed.collect.picture import Panel, draw
+from testbed.collect.results import Results, environment
+from testbed.errors import RunFailed
+from testbed.lab.calibrate import LinkCheck, gate
+from testbed.lab.counters import LOSS_SIGNS
+from testbed.lab.network import Lab
+from testbed.plan import Plan
+from testbed.progress import Reporter
+from testbed.schedule.ir import Schedule
+from testbed.schedule.memory import peak_in_flight
+from testbed.spec.workload import Pacing, ScheduleChoice
+from testbed.timeline import KINDS, Timeline, concatenate
+from testbed.train.job import IterationRecord, Job
+from testbed.train.launcher import Launcher
+from testbed.train.protocol import Place, WorldSpec
+
+CONNECT_DEADLINE_S = 120.0
+SLOWEST_FACTOR = 20.0
+"""An iteration may take this many times its predicted time before the run is given up ..."""
+DEADLINE_FLOOR_S = 60.0
+"""... and at least this long."""
+
+PROFILE_SCHEDULE = "zb-h1"
+"""Splits the backward, so an unpaced run of it tells F, I and W apart."""
+
+RETRANSMITS = "TcpRetransSegs"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line decides beside the plan."""
+
+    choices: Sequence[ScheduleChoice]
+    shaper: str
+    directory: Path
+
+
+@dataclass
+class _Trained:
+    """What one schedule's training left behind."""
+
+    choice: ScheduleChoice
+    schedule: Schedule
+    predicted: Timeline
+    measured: list[Timeline]
+    rows: list[record.IterationRow]
+    reasons: list[str]
+
+    @property
+    def losses(self) -> list[float]:
+        return [row.loss for row in self.rows]
+
+
+def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
+    """Measure a plan; returns the comparison document. Call inside a sandbox.
+
+    Raises MachineLacks or RunFailed; what was measured until then is in the results directory.
+    """
+    results = Results(options.directory)
+    identity = {
+        "name": f"{plan.workload.name} on {plan.topology.name}",
+        "topology": plan.topology.name,
+        "workload": plan.workload.name,
+        "clock": "real",
+        "iterations": plan.workload.iterations,
+        "seed": plan.workload.seed,
+        "version": __version__,
+    }
+    trained: list[_Trained] = []
+    # the slow import of torch runs while the lab is built
+    with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, Launcher(plan.n_ranks) as launcher:
+        with reporter.step(f"building {plan.topology.name}") as step:
+            lab = Lab(
+                plan.topology,
+                shaper=options.shaper,
+                transport=plan.workload.transport,
+                largest_burst_bytes=plan.workload.message_bytes(),
+                progress=step.detail,
+                seed=plan.workload.seed,
+            )
+            lab.__enter__()
+        try:
+            identity |= {"shaper": lab.shaper_name, "transport": lab.transport_name}
+            checks = _check_links(lab, reporter)
+            results.save_json("links.json", {"links": [check.as_dict() for check in checks]})
+            with reporter.step("starting workers"):
+                imported_s = launcher.start(_world(plan, lab, scratch, options.directory), CONNECT_DEADLINE_S)
+            _save_manifest(results, plan, options, lab, identity, imported_s)
+            pacing = None if plan.workload.pacing else _profile(plan, launcher, reporter)
+            for choice in options.choices:
+                trained.append(_train(plan, choice, pacing, launcher, lab, results, reporter))
+            document = _conclude(plan, trained, checks, identity, options.directory, results)
+        finally:
+            results.save_tables()
+            lab.__exit__(None, None, None)
+    return document
+
+
+def _check_links(lab: Lab, reporter: Reporter) -> list[LinkCheck]:
+    with reporter.step("measuring links", total=len(lab.directions)) as step:
+        checks = gate(lab, progress=step.advance)
+    for check in checks:
+        reporter.say(f"  {check.summary()}")
+    return checks
+
+
+def _world(plan: Plan, lab: Lab, scratch: str, directory: Path) -> WorldSpec:
+    return WorldSpec(
+        places=tuple(Place(lab.containers[node].pid, lab.interface(node)) for node in plan.nodes),
+        store=f"{scratch}/store",
+        timeout_s=_deadline(plan, DEADLINE_FLOOR_S),
+        warmup_bytes=plan.workload.message_bytes(),
+        neighbours=tuple((rank, rank + 1) for rank in range(plan.n_ranks - 1)),
+        logs=str((directory / "logs").absolute()),
+    )
+
+
+def _deadline(plan: Plan, floor_s: float) -> float:
+    """A wait within an iteration that lasts longer than this will not end: derived from the work and the links."""
+    pacing = plan.workload.pacing
+    work_s = sum(pacing.of(kind, rank) for kind in ("F", "I", "W") for rank in range(plan.n_ranks)) if pacing else 1.0
+    wire_s = sum(2 * d.delay_s + 8 * plan.workload.message_bytes() / d.rate_bps for d in plan.topology.directions())
+    return max(floor_s, SLOWEST_FACTOR * plan.workload.microbatches * (work_s + wire_s))
+
+
+def _save_manifest(
+    results: Results, plan: Plan, options: RunOptions, lab: Lab, identity: dict[str, Any], imported_s: float
+) -> None:
+    document = {
+        **identity,
+        **environment(),
+        "topology_spec": plan.topology.model_dump(mode="json"),
+        "workload_spec": plan.workload.model_dump(mode="json"),
+        "nodes": list(plan.nodes),
+        "schedules": [choice.model_dump(exclude_none=True) for choice in options.choices],
+        "torch_import_s": round(imported_s, 3),
+        "lab": lab.describe(),
+    }
+    results.save_json("manifest.json", document)
+
+
+def _profile(plan: Plan, launcher: Launcher, reporter: Reporter) -> Pacing:
+    """Without pacing, what F, I and W take on this machine: medians per rank of an unpaced run."""
+    choice = ScheduleChoice(schedule=PROFILE_SCHEDULE)
+    guess = Pacing(F="1 ms", I="1 ms", W="1 ms")  # type: ignore[arg-type]  # only the order of actions matters here
+    job = Job(plan.schedule(choice, guess), plan.workload, None, plan.workload.warmup + 3)
+    with reporter.step("profiling the unpaced computation", total=job.iterations) as step:
+        timelines = []
+        for records in launcher.run(job, _deadline(plan, DEADLINE_FLOOR_S)):
+            timelines.append(record.timeline(records))
+            step.advance()
+    actions = concatenate(timelines[plan.workload.warmup :]).actions
+
+    def median(kind: str, rank: int) -> str:
+        code = [str(k) for k in KINDS].index(kind)
+        rows = actions[(actions["rank"] == rank) & (actions["kind"] == code)]
+        return f"{statistics.median(rows['end_s'] - rows['start_s']):.9f} s"
+
+    return Pacing(**{kind: [median(kind, rank) for rank in range(plan.n_ranks)] for kind in ("F", "I", "W")})  # type: ignore[arg-type]
+
+
+def _train(
+    plan: Plan,
+    choice: ScheduleChoice,
+    pacing: Pacing | None,
+    launcher: Launcher,
+    lab: Lab,
+    results: Results,
+    reporter: Reporter,
+) -> _Trained:
+    """Train with one schedule and collect what happened."""
+    workload = plan.workload
+    schedule = plan.schedule(choice, pacing)
+    predicted = plan.predict(choice, schedule, pacing)
+    results.add_timeline(choice.schedule, "predicted", predicted)
+    problem = plan.problem(choice, pacing)
+    durations = None
+    if workload.pacing:
+        durations = tuple(tuple(problem.duration(action) for action in row) for row in schedule.rows)
+    job = Job(schedule, workload, durations, workload.warmup + workload.iterations)
+    links_before, tcp_before = lab.counters(reset_peaks=True), _loss_signs(lab)
+    trained = _Trained(choice, schedule, predicted, [], [], [])
+    with reporter.step(f"training {choice.schedule}", total=job.iterations) as step:
+        try:
+            for records in launcher.run(job, _deadline(plan, DEADLINE_FLOOR_S)):
+                _note_iteration(trained, records, workload.warmup)
+                step.advance(f"training {choice.schedule}: {trained.rows[-1].makespan_s * 1e3:.1f} ms")
+        finally:
+            if trained.measured:
+                results.add_timeline(choice.schedule, "measured", concatenate(trained.measured))
+                results.add_iterations(choice.schedule, trained.rows)
+    links = [after.since(before) for after, before in zip(lab.counters(), links_before, strict=True)]
+    results.add_links(choice.schedule, [row.as_row() for row in links])
+    tcp = {name: count - tcp_before.get(name, 0) for name, count in _loss_signs(lab).items()}
+    lossless = workload.transport == "otn-lossless" and not any(d.loss for d in lab.directions)
+    evidence = fidelity.NetworkEvidence(
+        drops=sum(row.dropped for row in links),
+        retransmits=tcp.get(RETRANSMITS, 0),
+        other={name: count for name, count in tcp.items() if count and name != RETRANSMITS},
+        lossless=lossless,
+    )
+    measured = [row for row in trained.rows if not row.warmup]
+    trained.reasons += fidelity.run_reasons(measured, evidence, paced=workload.pacing is not None)
+    return trained
+
+
+def _note_iteration(trained: _Trained, records: Sequence[IterationRecord], warmup: int) -> None:
+    trained.rows.append(record.iteration_row(records, warmup))
+    trained.measured.append(record.timeline(records))
+
+
+def _loss_signs(lab: Lab) -> dict[str, int]:
+    """TCP's signs of loss, over all nodes."""
+    total = dict.fromkeys(LOSS_SIGNS, 0)
+    for counters in lab.tcp_counters().values():
+        for name in LOSS_SIGNS:
+            total[name] += counters.get(name, 0)
+    return total
+
+
+def _conclude(
+    plan: Plan,
+    trained: list[_Trained],
+    checks: Sequence[LinkCheck],
+    identity: dict[str, Any],
+    directory: Path,
+    results: Results,
+) -> dict[str, Any]:
+    """Judge, compare, write comparison.json and the picture."""
+    if not trained:
+        raise RunFailed("no schedule was trained")
+    link_reasons = [f"link {check.label}: {reason}" for check in checks for reason in check.reasons]
+    by_loss = fidelity.loss_reasons({one.choice.schedule: one.losses for one in trained})
+    runs = [
+        compare.Measured(
+            schedule=one.choice.schedule,
+            rows=[row for row in one.rows if not row.warmup],
+            predicted=one.predicted,
+            predicted_peak=max(peak_in_flight(one.schedule)),
+            reasons=[*link_reasons, *one.reasons, *by_loss[one.choice.schedule]],
+        )
+        for one in trained
+    ]
+    schedules = compare.compare(runs)
+    document = compare.as_document({**identity, "ranking_as_predicted": compare.same_ranking(schedules)}, schedules)
+    results.save_json("comparison.json", document)
+    rows = {one.choice.schedule: [[str(action) for action in row] for row in one.schedule.rows] for one in trained}
+    results.save_json("schedules.json", rows)
+    panels = [
+        Panel(run.schedule, [("predicted", run.predicted), ("measured", _typical(one, run.median_s))])
+        for one, run in zip(trained, runs, strict=True)
+    ]
+    lanes = [f"{rank} {node}" for rank, node in enumerate(plan.nodes)]
+    draw(panels, directory / "timeline.svg", cuts=plan.cuts, lanes=lanes, heading=str(identity["name"]))
+    return document
+
+
+def _typical(trained: _Trained, median_s: float) -> Timeline:
+    """The measured iteration whose time is nearest to the median."""
+    candidates = [t for t, row in zip(trained.measured, trained.rows, strict=True) if not row.warmup]
+    return min(candidates, key=lambda t: abs(float(t.makespans()[0]) - median_s))
