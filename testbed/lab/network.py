@@ -30,6 +30,7 @@ from testbed.spec.topology import Direction, Topology
 _SOURCE_TABLES = 1000
 """Routing tables for traffic by source datacenter start here."""
 
+_SCOPE_LINK = 253  # RT_SCOPE_LINK
 _NEIGHBOUR_PERMANENT = 0x80  # NUD_PERMANENT
 
 SYSCTLS = {
@@ -65,7 +66,7 @@ class Lab:
         self.borders: dict[str, Container] = {}
         """Every datacenter's border router, by the datacenter's name."""
         self.warnings: list[str] = []
-        self._burst = largest_burst_bytes
+        self.largest_burst_bytes = largest_burst_bytes
         self._seed = seed
         self._say = progress or (lambda _text: None)
         self._datacenters = {name: i for i, name in enumerate(topology.datacenters)}
@@ -227,6 +228,12 @@ class Lab:
                 with self._netlink(self.borders[asked.source]) as netlink:
                     gso = sizing.gso_bytes(asked.rate_bps, direction.queue_bytes)
                     _bring_up(netlink, direction.source.interface, own, other, gso)
+                    # The link gate's own connections use this route; without it they would measure slow start.
+                    facts = sizing.path_facts(self.topology, asked.source, asked.target)
+                    window = sizing.initial_window(facts._replace(rate_bps=asked.rate_bps), self.largest_burst_bytes)
+                    oif = netlink.index(direction.source.interface)
+                    metrics = {"initcwnd": window, "initrwnd": window}
+                    netlink.ask("route", "add", dst=f"{other}/32", oif=oif, scope=_SCOPE_LINK, metrics=metrics)
             ends = self.borders[link.forward.asked.source], self.borders[link.forward.asked.target]
             name = link.forward.source.interface
             self._tell_mininet(ends[0], name, subnet.first, ends[1], name, subnet.second)
@@ -273,14 +280,14 @@ class Lab:
                     continue
                 entry: dict[str, Any] = {"dst": addresses.datacenter_network(index), "gateway": gateway, "oif": oif}
                 if self._profile.initial_windows:
-                    window = sizing.initial_window(sizing.path_facts(self.topology, datacenter, target), self._burst)
+                    window = sizing.initial_window(sizing.path_facts(self.topology, datacenter, target), self.largest_burst_bytes)
                     entry["metrics"] = {"initcwnd": window, "initrwnd": window}
                 netlink.ask("route", "add", **entry)
 
     # --- sizes ---------------------------------------------------------------------------------
 
     def _queue_room(self, direction: Direction) -> float:
-        return sizing.queue_room(direction, len(self.topology.nodes()), self._burst)
+        return sizing.queue_room(direction, len(self.topology.nodes()), self.largest_burst_bytes)
 
     def _gso_bytes(self, datacenter: str) -> int:
         """For a node of `datacenter`: what the most demanding direction on any of its ways allows."""
@@ -297,11 +304,11 @@ class Lab:
         largest = 0.0
         for direction in self.directions:
             largest = max(largest, sizing.path_facts(self.topology, direction.source, direction.target).bdp_bytes)
-        return transport.profile(name, 2 * largest + self._burst)
+        return transport.profile(name, 2 * largest + self.largest_burst_bytes)
 
     def _check_memory(self) -> None:
         # Every node may hold its largest burst twice: not yet acknowledged, and received but not yet read.
-        needed = 2.0 * len(self.containers) * self._burst
+        needed = 2.0 * len(self.containers) * self.largest_burst_bytes
         if (warning := transport.tcp_memory_warning(os.environ[TCP_MEM_VARIABLE], needed)) is not None:
             self.warnings.append(warning)
             self._say(f"warning: {warning}")
@@ -333,7 +340,7 @@ class Lab:
         return {
             "shaper": self.shaper_name,
             "transport": self._profile.name,
-            "largest_burst_bytes": self._burst,
+            "largest_burst_bytes": self.largest_burst_bytes,
             "links": self._shaper.describe() if self.directions else [],
             "containers": containers,
             "warnings": self.warnings,

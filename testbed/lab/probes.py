@@ -1,0 +1,228 @@
+"""Probes of one link: round trips by ping, one-way delays by UDP, rates by TCP. No helper processes but ping.
+
+Both clocks ends are in this process: sockets are opened in the borders' namespaces, and CLOCK_MONOTONIC is one clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import select
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from testbed.errors import RunFailed
+from testbed.lab.addresses import ETHERNET_HEADER, MSS, MTU
+from testbed.lab.container import Container
+from testbed.lab.namespaces import inside
+
+_PING_BYTES = 98  # ping's frame: Ethernet, IP, ICMP, 56 bytes
+_PROBE_BYTES = 14 + 20 + 8 + 12
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_MAX_PACING_RATE = 32, 33, 47  # asm-generic; the socket module lacks them
+_UNSENT_BYTES = 1 << 17
+_WINDOW_S = 0.4
+_FEWEST_PACKETS = 40
+_PACING = 1.1
+"""The sender's pace over the asked rate: enough to keep the link busy, too little to burst into its queue."""
+
+
+class Ends(NamedTuple):
+    """Where a direction starts and ends: containers, and their addresses on the link."""
+
+    source: Container
+    source_address: str
+    target: Container
+    target_address: str
+
+
+class Spread(NamedTuple):
+    """Minimum, median and 99th percentile of times in seconds, and how many there were."""
+
+    minimum: float
+    median: float
+    p99: float
+    count: int
+
+
+def spread(values: list[float]) -> Spread:
+    """The Spread of at least one value."""
+    ordered = sorted(values)
+    return Spread(
+        ordered[0],
+        ordered[len(ordered) // 2],
+        ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
+        len(ordered),
+    )
+
+
+def serialisation_s(frame_bytes: int, rate_bps: float) -> float:
+    """Time a frame needs on the wire."""
+    return 8 * frame_bytes / rate_bps
+
+
+def ping_overhead_s(rate_bps: float) -> float:
+    """What one passage of a ping adds to the delay."""
+    return serialisation_s(_PING_BYTES, rate_bps)
+
+
+def probe_overhead_s(rate_bps: float) -> float:
+    """What one passage of a UDP probe adds to the delay."""
+    return serialisation_s(_PROBE_BYTES, rate_bps)
+
+
+_PING_LINE = re.compile(r"icmp_seq=\d+ .*time=([0-9.]+) ms")
+
+
+def parse_ping(output: str) -> list[float]:
+    """Round-trip times in seconds from ping's lines."""
+    return [float(ms) / 1e3 for ms in _PING_LINE.findall(output)]
+
+
+def round_trips(both: Sequence[Ends], rtt_s: float, slowest_bps: float, *, count: int = 25) -> list[Spread]:
+    """RTTs by ping for each of `both` ends of a link at once, a ping every 15 ms.
+
+    Raises RunFailed when fewer than half of the answers come back.
+    """
+    interval = max(0.015, 8 * serialisation_s(_PING_BYTES, slowest_bps))
+    wait = max(1, round(2 * rtt_s + 0.5))
+    options = ["-n", "-c", str(count), "-i", f"{interval:.3f}", "-W", str(wait)]
+    running: list[tuple[Ends, subprocess.Popen[bytes]]] = []
+    results = []
+    try:
+        for ends in both:
+            running.append((ends, ends.source.popen(["ping", *options, ends.target_address])))
+        for ends, popen in running:
+            try:
+                out, err = popen.communicate(timeout=count * interval + 10 * rtt_s + 5 + wait)
+            except subprocess.TimeoutExpired as late:
+                raise RunFailed(f"ping {ends.source.name} -> {ends.target_address}: no end") from late
+            times = parse_ping(out.decode())
+            if len(times) < count / 2:
+                said = f"{out.decode()}{err.decode()}"
+                raise RunFailed(f"ping {ends.source.name} -> {ends.target.name}: {len(times)} of {count} came back\n{said}")
+            results.append(spread(times))
+    finally:
+        for _, popen in running:
+            if popen.poll() is None:
+                popen.kill()
+                popen.wait()
+    return results
+
+
+_STAMP = struct.Struct("=iq")
+
+
+def one_way_delays(ends: Ends, delay_s: float, rate_bps: float, *, count: int = 25) -> Spread:
+    """Delays from source to target by UDP probes, one every 10 ms. Raises RunFailed when half of them are lost."""
+    interval = max(0.010, 4 * serialisation_s(_PROBE_BYTES, rate_bps))
+    with _socket(ends.source, socket.SOCK_DGRAM) as sender, _socket(ends.target, socket.SOCK_DGRAM) as receiver:
+        receiver.bind((ends.target_address, 0))
+        receiver.setblocking(False)
+        sender.connect(receiver.getsockname())
+        begin = time.monotonic()
+        deadline = begin + count * interval + 3 * delay_s + 2
+        delays: list[float] = []
+        sent = 0
+        while len(delays) < count and (now := time.monotonic()) < deadline:
+            due = begin + sent * interval
+            if sent < count and now >= due:
+                sender.send(_STAMP.pack(sent, time.monotonic_ns()))
+                sent += 1
+                continue
+            until = due if sent < count else deadline
+            if select.select([receiver], [], [], max(0.0, until - now))[0]:
+                arrived = time.monotonic_ns()
+                delays.append((arrived - _STAMP.unpack(receiver.recv(64))[1]) / 1e9)
+    if len(delays) < count / 2:
+        raise RunFailed(f"{ends.source.name} -> {ends.target.name}: {len(delays)} of {count} UDP probes arrived")
+    return spread(delays)
+
+
+def wire_rate(ends: Ends, rtt_s: float, rate_bps: float, queue_bytes: float) -> float:
+    """The rate of a direction in bit/s on the wire, from what a TCP receiver gets in a steady window.
+
+    The window is about 0.4 s, longer on slow links. A full frame carries MTU - 52 bytes of payload in MTU + 14.
+    Raises RunFailed when nothing arrives.
+    """
+    bdp = rate_bps * rtt_s / 8
+    # What TCP may have on its way: the path full, and a little of the queue, whatever room that has.
+    window = int(bdp + max(4 * MTU, min(queue_bytes / 2, rate_bps * 0.02 / 8)))
+    settle = rtt_s + 0.05 + 8 * window / rate_bps - bdp * 8 / rate_bps
+    measure = max(_WINDOW_S, _FEWEST_PACKETS * serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
+    patience = 4 * rtt_s + 5
+    with _socket(ends.target, socket.SOCK_STREAM) as listener, _socket(ends.source, socket.SOCK_STREAM) as sender:
+        listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 4 * window)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
+        listener.bind((ends.target_address, 0))
+        listener.listen(1)
+        sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 4 * window)
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+        sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("Q", int(_PACING * rate_bps / 8)))
+        for end in (listener, sender):
+            end.settimeout(patience)
+        sender.connect(listener.getsockname())
+        receiver, _ = listener.accept()
+        enough = threading.Event()
+        thread = threading.Thread(target=_pour, args=(sender, enough), name="rate probe", daemon=True)
+        with receiver:
+            receiver.settimeout(patience)
+            thread.start()
+            try:
+                payload, seconds = _steady(receiver, settle, measure)
+            finally:
+                enough.set()
+                _drain(receiver)  # to the last byte, or what is left in the queue would disturb who comes next
+                thread.join(timeout=patience)
+    return 8 * payload / seconds * (MTU + ETHERNET_HEADER) / MSS
+
+
+def _steady(receiver: socket.socket, settle: float, measure: float) -> tuple[int, float]:
+    """(bytes, seconds) between two arrivals: the first after `settle` seconds of data, and one `measure` later."""
+    buffer = bytearray(1 << 20)
+    try:
+        if not receiver.recv_into(buffer):
+            raise RunFailed("rate probe: the connection was closed")
+        settled = time.monotonic() + settle
+        begin = None
+        payload = 0
+        while True:
+            got = receiver.recv_into(buffer)
+            now = time.monotonic()
+            if not got:
+                raise RunFailed("rate probe: the connection was closed")
+            if begin is not None:
+                payload += got
+                if now - begin >= measure:
+                    return payload, now - begin
+            elif now >= settled:
+                begin = now
+    except TimeoutError as error:
+        raise RunFailed("rate probe: nothing arrives") from error
+
+
+def _drain(receiver: socket.socket) -> None:
+    buffer = bytearray(1 << 20)
+    with contextlib.suppress(TimeoutError):  # a dead link; that is what the caller is about to report
+        while receiver.recv_into(buffer):
+            pass
+
+
+def _pour(sender: socket.socket, enough: threading.Event) -> None:
+    block = bytes(_UNSENT_BYTES)
+    with contextlib.suppress(TimeoutError):
+        while not enough.is_set():
+            sender.sendall(block)
+        sender.shutdown(socket.SHUT_WR)
+
+
+def _socket(container: Container, kind: socket.SocketKind) -> socket.socket:
+    with inside(container.pid):
+        return socket.socket(socket.AF_INET, kind)
+
+
