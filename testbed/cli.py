@@ -203,7 +203,7 @@ def calibrate(
 
     def body() -> int:
         from testbed import show
-        from testbed.lab.calibrate import gate
+        from testbed.lab.calibrate import calibrate as measure
         from testbed.lab.network import Lab
         from testbed.progress import Reporter
 
@@ -213,11 +213,11 @@ def calibrate(
             lab.__enter__()
         try:
             with reporter.step("measuring links", total=len(lab.directions)) as step:
-                checks = gate(lab, progress=step.advance)
+                checks = measure(lab, progress=step.advance)
         finally:
             lab.__exit__(None, None, None)
         if as_json:
-            _emit({"topology": network.name, "shaper": lab.shaper_name, "links": [c.as_dict() for c in checks]})
+            _emit({"topology": network.name, "shaper": lab.shaper_name, "links": [c.as_json() for c in checks]})
         else:
             Console(width=None if sys.stdout.isatty() else 140).print(show.link_table(network.name, checks))
         return ExitCode.OK if all(check.ok for check in checks) else ExitCode.UNTRUSTED

@@ -16,6 +16,7 @@ from testbed.spec.workload import Pacing, ScheduleChoice, Workload
 from testbed.timeline import Timeline
 from testbed.wire import wire_bytes
 
+
 @dataclass(frozen=True)
 class Plan:
     """One topology and one workload that fit together. Build it with `make_plan`."""

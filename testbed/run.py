@@ -14,7 +14,7 @@ from testbed.collect import compare, fidelity, record
 from testbed.collect.picture import Panel, draw
 from testbed.collect.results import Results, environment
 from testbed.errors import RunFailed
-from testbed.lab.calibrate import LinkCheck, gate
+from testbed.lab.calibrate import LinkCheck, calibrate, refuse_bad_links
 from testbed.lab.counters import LOSS_SIGNS
 from testbed.lab.network import Lab
 from testbed.plan import Plan
@@ -95,14 +95,15 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
         try:
             identity |= {"shaper": lab.shaper_name, "transport": lab.transport_name}
             checks = _check_links(lab, reporter)
-            results.save_json("links.json", {"links": [check.as_dict() for check in checks]})
+            results.save_json("links.json", {"links": [check.as_json() for check in checks]})
+            refuse_bad_links(lab, checks)
             with reporter.step("starting workers"):
                 imported_s = launcher.start(_world(plan, lab, scratch, options.directory), CONNECT_DEADLINE_S)
             _save_manifest(results, plan, options, lab, identity, imported_s)
             pacing = None if plan.workload.pacing else _profile(plan, launcher, reporter)
             for choice in options.choices:
                 trained.append(_train(plan, choice, pacing, launcher, lab, results, reporter))
-            document = _conclude(plan, trained, checks, identity, options.directory, results)
+            document = _conclude(plan, trained, identity, options.directory, results)
         finally:
             results.save_tables()
             lab.__exit__(None, None, None)
@@ -111,9 +112,7 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
 
 def _check_links(lab: Lab, reporter: Reporter) -> list[LinkCheck]:
     with reporter.step("measuring links", total=len(lab.directions)) as step:
-        checks = gate(lab, progress=step.advance)
-    for check in checks:
-        reporter.say(f"  {check.summary()}")
+        checks = calibrate(lab, progress=step.advance)
     return checks
 
 
@@ -155,7 +154,7 @@ def _save_manifest(
 def _profile(plan: Plan, launcher: Launcher, reporter: Reporter) -> Pacing:
     """Without pacing, what F, I and W take on this machine: medians per rank of an unpaced run."""
     choice = ScheduleChoice(schedule=PROFILE_SCHEDULE)
-    guess = Pacing(F="1 ms", I="1 ms", W="1 ms")  # type: ignore[arg-type]  # only the order of actions matters here
+    guess = Pacing(F="1 ms", I="1 ms", W="1 ms")  # only the order of actions matters here
     job = Job(plan.schedule(choice, guess), plan.workload, None, plan.workload.warmup + 3)
     with reporter.step("profiling the unpaced computation", total=job.iterations) as step:
         timelines = []
@@ -169,7 +168,7 @@ def _profile(plan: Plan, launcher: Launcher, reporter: Reporter) -> Pacing:
         rows = actions[(actions["rank"] == rank) & (actions["kind"] == code)]
         return f"{statistics.median(rows['end_s'] - rows['start_s']):.9f} s"
 
-    return Pacing(**{kind: [median(kind, rank) for rank in range(plan.n_ranks)] for kind in ("F", "I", "W")})  # type: ignore[arg-type]
+    return Pacing(**{kind: [median(kind, rank) for rank in range(plan.n_ranks)] for kind in ("F", "I", "W")})
 
 
 def _train(
@@ -234,7 +233,6 @@ def _loss_signs(lab: Lab) -> dict[str, int]:
 def _conclude(
     plan: Plan,
     trained: list[_Trained],
-    checks: Sequence[LinkCheck],
     identity: dict[str, Any],
     directory: Path,
     results: Results,
@@ -242,7 +240,6 @@ def _conclude(
     """Judge, compare, write comparison.json and the picture."""
     if not trained:
         raise RunFailed("no schedule was trained")
-    link_reasons = [f"link {check.label}: {reason}" for check in checks for reason in check.reasons]
     by_loss = fidelity.loss_reasons({one.choice.schedule: one.losses for one in trained})
     runs = [
         compare.Measured(
@@ -250,7 +247,7 @@ def _conclude(
             rows=[row for row in one.rows if not row.warmup],
             predicted=one.predicted,
             predicted_peak=max(peak_in_flight(one.schedule)),
-            reasons=[*link_reasons, *one.reasons, *by_loss[one.choice.schedule]],
+            reasons=[*one.reasons, *by_loss[one.choice.schedule]],
         )
         for one in trained
     ]

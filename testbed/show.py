@@ -14,6 +14,8 @@ from testbed.units import show_rate, show_size, show_time
 
 if TYPE_CHECKING:
     from testbed.collect.compare import ScheduleComparison
+    from testbed.lab.calibrate import LinkCheck
+    from testbed.lab.doctor import Finding
 
 STYLES = {"F": "white on blue", "B": "white on green", "I": "black on cyan", "W": "black on yellow"}
 
@@ -48,7 +50,16 @@ def comparison_table(title: str, rows: Sequence[ScheduleComparison]) -> Table:
     """Measured against predicted, a row per schedule."""
     table = Table(title=title, title_justify="left")
     table.add_column("schedule", no_wrap=True)
-    for column in ("measured", "+- IQR", "predicted", "error", "bubble m/p", "in flight m/p", "speed-up m/p", "trusted"):
+    for column in (
+        "measured",
+        "+- IQR",
+        "predicted",
+        "error",
+        "bubble m/p",
+        "in flight m/p",
+        "speed-up m/p",
+        "trusted",
+    ):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         speedup = "-"
@@ -68,6 +79,29 @@ def comparison_table(title: str, rows: Sequence[ScheduleComparison]) -> Table:
     return table
 
 
+def link_table(title: str, checks: Sequence[LinkCheck]) -> Table:
+    """Links asked against measured, a row per direction."""
+    from testbed.lab.calibrate import TABLE_HEADER
+
+    table = Table(title=title, title_justify="left")
+    for column in TABLE_HEADER:
+        table.add_column(column, justify="left" if column in ("direction", "verdict") else "right")
+    for check in checks:
+        table.add_row(*check.as_cells(), style=None if check.ok else "red")
+    return table
+
+
+def doctor_table(findings: Sequence[Finding]) -> Table:
+    """What works on this machine, and what adds the rest."""
+    table = Table(title="what this machine can do", title_justify="left")
+    for column in ("feature", "", "found", "to add it"):
+        table.add_column(column)
+    for finding in findings:
+        mark = Text("ok", style="green") if finding.ok else Text("no", style="red")
+        table.add_row(finding.name, mark, finding.detail, "" if finding.ok else finding.remedy)
+    return table
+
+
 def grid(timeline: Timeline, lanes: Sequence[str], width: int) -> Text:
     """The timeline in characters: one line per rank, time from left to right, `width` characters in all."""
     margin = max(len(lane) for lane in lanes) + 1
@@ -81,7 +115,10 @@ def grid(timeline: Timeline, lanes: Sequence[str], width: int) -> Text:
             begin, end = round(float(row["start_s"]) * scale), round(float(row["end_s"]) * scale)
             label = f"{kind}{row['microbatch']}".ljust(end - begin)
             for offset in range(min(end, columns) - begin):
-                cells[begin + offset] = ((label if len(label) <= end - begin else kind.ljust(end - begin))[offset], STYLES[kind])
+                cells[begin + offset] = (
+                    (label if len(label) <= end - begin else kind.ljust(end - begin))[offset],
+                    STYLES[kind],
+                )
         text.append(lane.ljust(margin))
         for character, style in cells:
             text.append(character, style=style)

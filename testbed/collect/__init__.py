@@ -1,0 +1,1 @@
+"""What happened: measured timelines, comparison with the model, results, pictures."""

@@ -103,7 +103,7 @@ class Results:
 
 def _frame(table: Any, kinds: list[str], schedule: str, source: str) -> pd.DataFrame:
     frame = pd.DataFrame({name: table[name] for name in table.dtype.names})
-    frame["kind"] = pd.Categorical.from_codes(frame["kind"], kinds)
+    frame["kind"] = pd.Categorical.from_codes(table["kind"].tolist(), kinds)
     frame.insert(0, "schedule", schedule)
     frame.insert(1, "source", source)
     return frame

@@ -1,0 +1,1 @@
+"""The model: what a schedule takes, simulated and in closed form."""

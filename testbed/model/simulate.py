@@ -20,7 +20,7 @@ from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, Timeline
 Receives = Literal["early", "late"]
 
 
-class Deadlock(RuntimeError):
+class DeadlockError(RuntimeError):
     """The schedule waits for itself; `validate` says where."""
 
 
@@ -29,7 +29,7 @@ def simulate(problem: Problem, schedule: Schedule, *, receives: Receives = "earl
 
     `receives="late"` adds gloo's rendezvous (reading/pipelining.md, section 2): a receive is posted when its rank
     reaches the action, and the message does not leave before the notice of that has crossed the link.
-    Raises Deadlock when the schedule cannot finish.
+    Raises DeadlockError when the schedule cannot finish.
     """
     return _Simulation(problem, schedule, late=receives == "late").run()
 
@@ -64,7 +64,7 @@ class _Simulation:
                 self._hop(now, *data)  # type: ignore[misc]
         for rank, row in enumerate(self.schedule.rows):
             if self.position[rank] < len(row):
-                raise Deadlock(f"schedule {self.schedule.name}: rank {rank} never gets past {row[self.position[rank]]}")
+                raise DeadlockError(f"schedule {self.schedule.name}: rank {rank} never gets past {row[self.position[rank]]}")
         actions = np.array(self.actions, dtype=ACTION)
         order = np.lexsort((actions["start_s"], actions["rank"]))
         return Timeline(actions[order], np.array(self.messages, dtype=MESSAGE), self.schedule.n_ranks)
@@ -152,7 +152,19 @@ class _Simulation:
         posted = self.posted.get(message, float("nan"))
         awaited = rank is not None
         self.messages.append(
-            (0, kind, message.stage, message.microbatch, source, target, size, posted, self.sent[message], when, awaited)
+            (
+                0,
+                kind,
+                message.stage,
+                message.microbatch,
+                source,
+                target,
+                size,
+                posted,
+                self.sent[message],
+                when,
+                awaited,
+            )
         )
         if rank is not None:
             self._start(rank, self.schedule.rows[rank][self.position[rank]], when)

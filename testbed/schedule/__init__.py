@@ -1,0 +1,1 @@
+"""Schedules: the IR, the generators, what makes a schedule valid."""

@@ -77,7 +77,8 @@ class Action(NamedTuple):
         part = "" if self.part == WHOLE else f"[{self.part.begin}:{self.part.end}/{self.part.of}]"
         return f"{self.stage}{self.kind}{microbatch}{part}"
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
 
 _NUMBER = r"(?:0|[1-9][0-9]*)"

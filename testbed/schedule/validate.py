@@ -107,16 +107,17 @@ def _check_progress(schedule: Schedule) -> None:
             if made is not None:
                 messages.add(made)
                 active.add(schedule.stage_to_rank[made.consumer])
-    for rank, row in enumerate(schedule.rows):
-        if position[rank] < len(row):
-            action = row[position[rank]]
-            needs = consumed(action, n_stages)
-            if needs is not None and needs not in messages:
-                rule = f"waits for ever for {needs.stage}{'F' if needs.kind == 'F' else 'I'}{needs.microbatch}"
-            else:
-                kinds = " or ".join(sorted(local_predecessor(action.kind)))
-                rule = f"comes before its {kinds}"
-            raise InvalidSchedule(schedule, rank, position[rank], rule)
+    stuck = [(rank, row[position[rank]]) for rank, row in enumerate(schedule.rows) if position[rank] < len(row)]
+    for rank, action in stuck:  # a rank in its own way is the cause; those that wait for others may only suffer from it
+        before = local_predecessor(action.kind)
+        if before and not any((action.stage, kind, action.microbatch) in ended for kind in before):
+            kinds = " or ".join(sorted(before))
+            raise InvalidSchedule(schedule, rank, position[rank], f"comes before its {kinds}")
+    for rank, action in stuck:
+        needs = consumed(action, n_stages)
+        assert needs is not None
+        producer = f"{needs.stage}{'F' if needs.kind == 'F' else 'I'}{needs.microbatch}"
+        raise InvalidSchedule(schedule, rank, position[rank], f"waits for ever for {producer}")
 
 
 def _check_memory(schedule: Schedule, problem: Problem) -> None:

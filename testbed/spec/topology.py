@@ -58,8 +58,9 @@ class LinkSpec(_Direction):
         return self
 
     def _value(self, side: str, field: str) -> float | None:
-        own = getattr(getattr(self, side), field)
-        return own if own is not None else getattr(self, field)
+        own: float | None = getattr(getattr(self, side), field)
+        whole: float | None = getattr(self, field)
+        return whole if own is None else own
 
     def resolved_name(self) -> str:
         """The given name, or the two ends joined."""
@@ -110,7 +111,7 @@ class Topology(Strict):
     name: Name
     description: str = ""
     datacenters: dict[Name, DatacenterSpec] = Field(min_length=1, max_length=MAX_DATACENTERS)
-    links: list[LinkSpec] = []
+    links: tuple[LinkSpec, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> Topology:

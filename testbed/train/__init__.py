@@ -1,0 +1,1 @@
+"""Training for real: stages, engine, workers."""

@@ -175,7 +175,7 @@ class Engine:
                 raise ValueError(f"the engine does not run {action}")
 
     def _gradients(self) -> dict[str, np.ndarray[Any, Any]]:
-        result = {}
+        result: dict[str, np.ndarray[Any, Any]] = {}
         for index, stage in self.stages.items():
             blocks_before = layer_range(self.workload.model.layers, index, self.n_stages).start
             first = 0 if index == 0 else 1 + blocks_before

@@ -106,7 +106,9 @@ class Launcher:
             ready = wait([*left, self.zygote], timeout=max(0.0, until - time.monotonic()))
             if not ready:
                 missing = ", ".join(str(rank) for rank in left.values())
-                raise RunFailed(f"rank {missing} did not {what} within {deadline_s:.0f} s{self._log(min(left.values()))}")
+                raise RunFailed(
+                    f"rank {missing} did not {what} within {deadline_s:.0f} s{self._log(min(left.values()))}"
+                )
             for connection in ready:
                 if connection is self.zygote:
                     self._note_exit()
@@ -165,5 +167,3 @@ class Launcher:
             return connection.recv()
         except (EOFError, ConnectionResetError):
             raise RunFailed(f"the zygote ended before it could {what}") from None
-
-

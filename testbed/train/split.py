@@ -68,5 +68,5 @@ class SplitLinear(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """(..., inputs) -> (..., outputs)."""
-        result: torch.Tensor = _SplitProduct.apply(inputs, self.weight, self.store)
+        result: torch.Tensor = _SplitProduct.apply(inputs, self.weight, self.store)  # type: ignore[no-untyped-call]
         return result

@@ -1,0 +1,39 @@
+"""Makespans in closed form, each with the domain it holds on: oracles for the generators and the event model.
+
+Source: reading/pipelining.md, section 8 (formulas from the schedules' papers, domains found by enumeration).
+Uniform stages; f, i, w are the times of forward, input and weight gradient of a rank, P ranks, M microbatches.
+T is the time from the common start to the last end.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def gpipe(p: int, m: int, f: float, i: float, w: float, c: float = 0.0) -> float:
+    """(M+P-1)(f+i+w) + 2(P-1)c, c the one-way delay of every hop. Any M."""
+    return (m + p - 1) * (f + i + w) + 2 * (p - 1) * c
+
+
+def one_f_one_b(p: int, m: int, f: float, i: float, w: float) -> float:
+    """(M+P-1)(f+i+w), without delay. M >= P."""
+    return (m + p - 1) * (f + i + w)
+
+
+def one_f_one_b_delay(p: int, m: int, c: float) -> float:
+    """What a one-way delay c on every hop adds to 1F1B. M >= P."""
+    q, s = divmod(m - p, p)
+    return 2 * c * ((2 * p - 3) + q * (p - 1) + s - (s >= 2))
+
+
+def one_f_one_b_slow_boundary(p: int, m: int, d: int, c: float) -> float:
+    """What a one-way delay c between stages d-1 and d alone adds to 1F1B: a round trip per two microbatches.
+
+    M >= P, 1 <= d <= P-1.
+    """
+    return 2 * c * math.ceil((m - (p - 1 - d)) / 2)
+
+
+def zb_h1(p: int, m: int, f: float, i: float, w: float) -> float:
+    """M(f+i+w) + (P-1)(f + max(0, i-w)), without delay. M >= P, w <= f."""
+    return m * (f + i + w) + (p - 1) * (f + max(0.0, i - w))

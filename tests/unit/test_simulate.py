@@ -1,0 +1,133 @@
+"""Properties of the event model that hold for every schedule and every network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.model.simulate import DeadlockError, simulate
+from testbed.schedule.ir import Schedule, parse_action
+from testbed.schedule.problem import LinkCost, Problem, uniform
+from testbed.schedule.registry import FAMILIES, generate
+from testbed.timeline import KINDS, MESSAGE_KINDS, Timeline
+
+small = st.integers(0, 6)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Problem, Schedule]:
+    p, m = draw(st.integers(2, 5)), draw(st.integers(1, 10))
+    name = draw(st.sampled_from(sorted(FAMILIES)))
+    problem = uniform(p, m, delay_s=draw(small), wire_s=draw(small), memory=float(max(m, p)))
+    per_stage = [tuple(float(draw(st.integers(low, 6))) for _ in range(p)) for low in (1, 0, 0)]
+    problem = replace(problem, forward_s=per_stage[0], input_s=per_stage[1], weight_s=per_stage[2])
+    return problem, generate(name, problem)
+
+
+@given(cases())
+@settings(max_examples=150)
+def test_a_timeline_is_physically_possible(case: tuple[Problem, Schedule]) -> None:
+    problem, schedule = case
+    timeline = simulate(problem, schedule)
+    actions, messages = timeline.actions, timeline.messages
+    assert len(actions) == sum(map(len, schedule.rows))
+    for rank, row in enumerate(schedule.rows):
+        own = actions[actions["rank"] == rank]
+        assert [str(KINDS[a["kind"]]) for a in own] == [str(a.kind) for a in row]
+        assert (own["start_s"][1:] >= own["end_s"][:-1]).all(), "actions of a rank overlap"
+        assert np.allclose(own["end_s"] - own["start_s"], [problem.duration(a) for a in row])
+        assert (own["start_s"] >= own["ready_s"] - 1e-12).all()
+    for message in messages:
+        cost = (
+            problem.links[problem.route(message["source_rank"], message["target_rank"])[0]] if problem.links else None
+        )
+        transit = message["arrived_s"] - message["sent_s"]
+        assert transit >= (cost.delay_s + cost.seconds_per_byte if cost else 0) - 1e-12
+    for source, target in {(int(m["source_rank"]), int(m["target_rank"])) for m in messages}:
+        route = problem.route(source, target)
+        if not route:
+            continue
+        wire = problem.links[route[0]].seconds_per_byte
+        arrivals = np.sort(
+            messages[(messages["source_rank"] == source) & (messages["target_rank"] == target)]["arrived_s"]
+        )
+        assert (np.diff(arrivals) >= wire - 1e-9).all(), "two messages on one link at once"
+
+
+@given(cases(), st.integers(1, 5))
+@settings(max_examples=60)
+def test_slower_networks_and_late_receives_never_help(case: tuple[Problem, Schedule], more: int) -> None:
+    problem, schedule = case
+    time = makespan(simulate(problem, schedule))
+    links = tuple(LinkCost(link.delay_s + more, link.seconds_per_byte) for link in problem.links)
+    assert makespan(simulate(replace(problem, links=links), schedule)) >= time
+    assert makespan(simulate(problem, schedule, receives="late")) >= time - 1e-9
+
+
+@given(cases(), st.integers(2, 9))
+@settings(max_examples=30)
+def test_time_has_no_unit(case: tuple[Problem, Schedule], factor: int) -> None:
+    problem, schedule = case
+    scaled = replace(
+        problem,
+        forward_s=tuple(t * factor for t in problem.forward_s),
+        input_s=tuple(t * factor for t in problem.input_s),
+        weight_s=tuple(t * factor for t in problem.weight_s),
+        links=tuple(LinkCost(c.delay_s * factor, c.seconds_per_byte * factor) for c in problem.links),
+    )
+    assert makespan(simulate(scaled, schedule)) == pytest.approx(factor * makespan(simulate(problem, schedule)))
+
+
+def makespan(timeline: Timeline) -> float:
+    return float(timeline.makespans()[0])
+
+
+def hand_made(*rows: str, microbatches: int) -> Schedule:
+    parsed = tuple(tuple(parse_action(word) for word in row.split()) for row in rows)
+    return Schedule("hand-made", parsed, tuple(range(len(rows))), microbatches)
+
+
+def test_latency_is_pipelined_and_bandwidth_is_not() -> None:
+    """Two forwards one after the other: the link is taken 3 s by each, and both fly 10 s at the same time."""
+    problem = uniform(2, 2, delay_s=10, wire_s=3)
+    schedule = hand_made("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", microbatches=2)
+    messages = simulate(problem, schedule).messages
+    forward = np.sort(messages[messages["kind"] == MESSAGE_KINDS.index("F")]["arrived_s"])
+    # sent at 1 and 2; on the wire 1-4 and 4-7
+    assert forward.tolist() == [14.0, 17.0]
+
+
+def test_the_rendezvous_law() -> None:
+    """arrival = max(t_send, t_recv_posted + L) + L + bytes/BW (reading/pipelining.md, section 2)."""
+    problem = uniform(2, 1, delay_s=10, wire_s=3)
+    schedule = hand_made("0F0 0B0", "1F0 1B0", microbatches=1)
+    late = simulate(problem, schedule, receives="late").messages
+    # rank 1 posts at 0 and is heard at 10, so F (ready at 1) leaves then; rank 0 posts for G early enough
+    assert dict(zip(late["kind"].tolist(), late["sent_s"].tolist(), strict=True)) == {0: 1.0, 1: 26.0}
+    assert dict(zip(late["kind"].tolist(), late["arrived_s"].tolist(), strict=True)) == {0: 23.0, 1: 39.0}
+
+
+def test_two_hops_are_cut_through() -> None:
+    """Over two links of 3 s per message the second overlaps the first; the slower link sets the pace."""
+    links = (LinkCost(5.0, 3.0), LinkCost(7.0, 4.0))
+    schedule = hand_made("0F0 0B0", "1F0 1B0", microbatches=1)
+    two = replace(uniform(2, 1), links=links, routes={(0, 1): (0, 1)}, message_bytes=(1.0,), n_microbatches=1)
+    arrived = simulate(two, schedule).messages
+    forward = arrived[arrived["kind"] == 0]["arrived_s"][0]
+    # first bit at the second link at 1 + 5 = 6, busy 6-10, then 7 s of delay
+    assert forward == 17.0
+
+
+def test_a_circular_wait_is_an_error() -> None:
+    schedule = hand_made("0B0 0F0", "1F0 1B0", microbatches=1)
+    with pytest.raises(DeadlockError, match="rank 0 never gets past 0B0"):
+        simulate(uniform(2, 1), schedule)
+
+
+def test_bubble_ratio_is_idle_over_total() -> None:
+    timeline = simulate(uniform(4, 8), generate("1f1b", uniform(4, 8)))
+    assert timeline.bubble_ratios()[0] == pytest.approx(3 / 11)
