@@ -1,0 +1,1 @@
+"""The live lab: containers, shaped links, their measurement."""

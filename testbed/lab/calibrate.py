@@ -6,7 +6,7 @@ them is measured up to two more times, since other work on the host can disturb 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -129,9 +129,14 @@ TABLE_HEADER = (
 def gate(lab: Lab, *, progress: Callable[[str], None] | None = None) -> list[LinkCheck]:
     """Measure every direction. Raises RunFailed naming each one that is not as asked, and why."""
     checks = calibrate(lab, progress=progress)
+    refuse_bad_links(lab, checks)
+    return checks
+
+
+def refuse_bad_links(lab: Lab, checks: Sequence[LinkCheck]) -> None:
+    """Raises RunFailed naming each direction that is not as asked, and why."""
     if bad := [f"{check.label}: {'; '.join(check.reasons)}" for check in checks if not check.ok]:
         raise RunFailed(f"the links are not as asked ({lab.shaper_name}, {ATTEMPTS} attempts): " + " | ".join(bad))
-    return checks
 
 
 def calibrate(lab: Lab, *, progress: Callable[[str], None] | None = None) -> list[LinkCheck]:
@@ -188,7 +193,7 @@ def _measure_link(lab: Lab, link: int) -> list[LinkCheck]:
             continue  # a link that does not carry probes has no rate
         try:
             room = queue_room(direction, len(lab.containers), lab.largest_burst_bytes)
-            found[i] = replace(found[i], rate_bps=wire_rate(both[i], rtt, direction.rate_bps, room))
+            found[i] = replace(found[i], rate_bps=wire_rate(both[i], direction.delay_s, rtt, direction.rate_bps, room))
         except (RunFailed, OSError) as error:
             trouble[i].append(f"rate probe: {error}")
     after = lab.counters()
@@ -228,4 +233,4 @@ def verdict(asked: Asked, measured: Measured, *, jitter_s: float = 0.0) -> list[
 
 
 def _less(found: Spread, overhead_s: float) -> Spread:
-    return Spread(found.minimum - overhead_s, found.median - overhead_s, found.p99 - overhead_s, found.count)
+    return Spread(found.minimum - overhead_s, found.median - overhead_s, found.p99 - overhead_s, found.samples)

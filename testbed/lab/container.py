@@ -27,7 +27,9 @@ class Container(Host):  # type: ignore[misc]  # Mininet has no types
 
     def _popen(self, cmd: list[str], **params: Any) -> subprocess.Popen[bytes]:
         starts_shell = cmd[:2] == ["mnexec", "-cdn"]
-        popen: subprocess.Popen[bytes] = super()._popen(cmd[:2] + _NEW_PIDS + cmd[2:] if starts_shell else cmd, **params)
+        popen: subprocess.Popen[bytes] = super()._popen(
+            cmd[:2] + _NEW_PIDS + cmd[2:] if starts_shell else cmd, **params
+        )
         return popen
 
     def entry(self) -> list[str]:
@@ -74,7 +76,7 @@ def run(command: Sequence[str], *, where: str = "", timeout_s: float = 30.0) -> 
             command, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired as error:
-        raise RunFailed(f"{shown}: no end after {timeout_s:g} s\n{error.stdout or ''}{error.stderr or ''}") from error
+        raise RunFailed(f"{shown}: no end after {timeout_s:g} s\n{error.stdout!r}{error.stderr!r}") from error
     except FileNotFoundError as error:
         raise MachineLacks(f"{shown}: {error}") from error
     if done.returncode != 0:

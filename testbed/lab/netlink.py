@@ -9,7 +9,10 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from testbed.errors import RunFailed
+from testbed.lab import addresses
 from testbed.lab.namespaces import inside
+
+_NEIGHBOUR_PERMANENT = 0x80  # NUD_PERMANENT
 
 
 class Netlink:
@@ -58,3 +61,33 @@ class Netlink:
     def interface(self, name: str) -> Any:
         """The decoded link message of an interface, with its statistics."""
         return self.ask("link", "get", index=self.index(name))[0]
+
+
+def bring_up(netlink: Netlink, interface: str, own: str, other: str, gso: int) -> None:
+    """Address, state, segmentation and the permanent neighbour of one end of a point-to-point subnet."""
+    index = netlink.index(interface)
+    segments = max(1, gso // addresses.MTU)
+    netlink.ask("link", "set", index=index, gso_max_size=gso, gso_max_segs=segments)
+    netlink.ask("addr", "add", index=index, address=own, prefixlen=addresses.PREFIX_LENGTH)
+    netlink.ask("link", "set", index=index, state="up")
+    hardware = addresses.hardware_address(other)
+    netlink.ask("neigh", "replace", ifindex=index, dst=other, lladdr=hardware, state=_NEIGHBOUR_PERMANENT)
+
+
+def shown_interface(message: Any) -> dict[str, Any]:
+    """What the manifest says about a decoded link message."""
+    names = ("IFLA_IFNAME", "IFLA_MTU", "IFLA_ADDRESS", "IFLA_TXQLEN", "IFLA_QDISC", "IFLA_OPERSTATE")
+    sizes = ("IFLA_GSO_MAX_SIZE", "IFLA_GSO_MAX_SEGS")
+    return {name.removeprefix("IFLA_").lower(): message.get_attr(name) for name in (*names, *sizes)}
+
+
+def shown_route(message: Any) -> dict[str, Any]:
+    """What the manifest says about a decoded route message."""
+    metrics = message.get_attr("RTA_METRICS")
+    return {
+        "dst": f"{message.get_attr('RTA_DST') or 'default'}/{message['dst_len']}",
+        "gateway": message.get_attr("RTA_GATEWAY"),
+        "table": message.get_attr("RTA_TABLE"),
+        "initcwnd": None if metrics is None else metrics.get_attr("RTAX_INITCWND"),
+        "initrwnd": None if metrics is None else metrics.get_attr("RTAX_INITRWND"),
+    }

@@ -16,13 +16,12 @@ from typing import Any
 
 from mininet.net import Mininet
 
-from testbed.errors import RunFailed
 from testbed.lab import addresses, sizing, transport
 from testbed.lab.container import Container, Port, Wire
 from testbed.lab.counters import tcp_counters
 from testbed.lab.namespaces import attach, inside
-from testbed.lab.netlink import Netlink
-from testbed.lab.routes import Hop, border_routes, connected
+from testbed.lab.netlink import Netlink, bring_up, shown_interface, shown_route
+from testbed.lab.routes import all_paths, border_routes
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
 from testbed.lab.shaping import End, LinkCounters, ShapedDirection, ShapedLink, choose
 from testbed.spec.topology import Direction, Topology
@@ -31,7 +30,6 @@ _SOURCE_TABLES = 1000
 """Routing tables for traffic by source datacenter start here."""
 
 _SCOPE_LINK = 253  # RT_SCOPE_LINK
-_NEIGHBOUR_PERMANENT = 0x80  # NUD_PERMANENT
 
 SYSCTLS = {
     "net.ipv4.conf.all.rp_filter": "0",
@@ -70,10 +68,10 @@ class Lab:
         self._seed = seed
         self._say = progress or (lambda _text: None)
         self._datacenters = {name: i for i, name in enumerate(topology.datacenters)}
+        self._paths = all_paths(topology)
         self._shaper = choose(shaper)
         self._profile = self._make_profile(transport)
         self._sysctls: dict[str, dict[str, str]] = {}
-        self._routes: list[Hop] = []
         self._net: Any = None
 
     # --- what is where -------------------------------------------------------------------------
@@ -200,9 +198,9 @@ class Lab:
                 "net_ns_pid": self.containers[name].pid,
             },
         )
-        _bring_up(border, outer, pair.first, pair.second, gso)
+        bring_up(border, outer, pair.first, pair.second, gso)
         with self._netlink(self.containers[name]) as netlink:
-            _bring_up(netlink, inner, pair.second, pair.first, gso)
+            bring_up(netlink, inner, pair.second, pair.first, gso)
         self._tell_mininet(self.containers[name], inner, pair.second, self.borders[datacenter], outer, pair.first)
 
     def _connect_borders(self) -> None:
@@ -215,7 +213,9 @@ class Lab:
                 for dc, address in zip((forward.source, forward.target), subnet, strict=True)
             )
             shaped = [
-                ShapedDirection(2 * number + i, asked, *ends, self._queue_room(asked), self._seed * 1_000_003 + 2 * number + i)
+                ShapedDirection(
+                    2 * number + i, asked, *ends, self._queue_room(asked), self._seed * 1_000_003 + 2 * number + i
+                )
                 for i, (asked, ends) in enumerate([(forward, (here, there)), (reverse, (there, here))])
             ]
             links.append(ShapedLink(shaped[0], shaped[1], addresses.MTU))
@@ -227,10 +227,11 @@ class Lab:
                 asked = direction.asked
                 with self._netlink(self.borders[asked.source]) as netlink:
                     gso = sizing.gso_bytes(asked.rate_bps, direction.queue_bytes)
-                    _bring_up(netlink, direction.source.interface, own, other, gso)
+                    bring_up(netlink, direction.source.interface, own, other, gso)
                     # The link gate's own connections use this route; without it they would measure slow start.
-                    facts = sizing.path_facts(self.topology, asked.source, asked.target)
-                    window = sizing.initial_window(facts._replace(rate_bps=asked.rate_bps), self.largest_burst_bytes)
+                    other_way = link.reverse if direction is link.forward else link.forward
+                    facts = sizing.path_facts([asked], [other_way.asked])
+                    window = sizing.initial_window(facts, self.largest_burst_bytes)
                     oif = netlink.index(direction.source.interface)
                     metrics = {"initcwnd": window, "initrwnd": window}
                     netlink.ask("route", "add", dst=f"{other}/32", oif=oif, scope=_SCOPE_LINK, metrics=metrics)
@@ -246,10 +247,10 @@ class Lab:
     # --- routes --------------------------------------------------------------------------------
 
     def _route_borders(self) -> None:
-        self._routes = border_routes(self.topology)
+        hops = border_routes(self._paths, self.directions)
         for name, border in self.borders.items():
             with self._netlink(border) as netlink:
-                for hop in (h for h in self._routes if h.at == name):
+                for hop in (h for h in hops if h.at == name):
                     pair = addresses.link_subnet(hop.out // 2)
                     entry: dict[str, Any] = {
                         "dst": addresses.datacenter_network(self._datacenters[hop.target]),
@@ -276,11 +277,11 @@ class Lab:
             oif = netlink.index(addresses.NODE_INTERFACE)
             netlink.ask("route", "add", dst="default", gateway=gateway, oif=oif)
             for target, index in self._datacenters.items():
-                if not connected(self.topology, datacenter, target):
+                if (datacenter, target) not in self._paths:
                     continue
                 entry: dict[str, Any] = {"dst": addresses.datacenter_network(index), "gateway": gateway, "oif": oif}
                 if self._profile.initial_windows:
-                    window = sizing.initial_window(sizing.path_facts(self.topology, datacenter, target), self.largest_burst_bytes)
+                    window = sizing.initial_window(self._facts(datacenter, target), self.largest_burst_bytes)
                     entry["metrics"] = {"initcwnd": window, "initrwnd": window}
                 netlink.ask("route", "add", **entry)
 
@@ -291,19 +292,19 @@ class Lab:
 
     def _gso_bytes(self, datacenter: str) -> int:
         """For a node of `datacenter`: what the most demanding direction on any of its ways allows."""
-        on_the_way = {
-            index
-            for target in self._datacenters
-            if connected(self.topology, datacenter, target)
-            for index in self.topology.route(datacenter, target)
-        }
-        sizes = [sizing.gso_bytes(self.directions[i].rate_bps, self._queue_room(self.directions[i])) for i in on_the_way]
+        on_the_way = {index for target in self._datacenters for index in self._paths.get((datacenter, target), ())}
+        sizes = [
+            sizing.gso_bytes(self.directions[i].rate_bps, self._queue_room(self.directions[i])) for i in on_the_way
+        ]
         return min(sizes, default=sizing.gso_bytes(float("inf"), float("inf")))
 
+    def _facts(self, source: str, target: str) -> sizing.PathFacts:
+        there, back = self._paths[source, target], self._paths.get((target, source), ())
+        return sizing.path_facts([self.directions[i] for i in there], [self.directions[i] for i in back])
+
     def _make_profile(self, name: str) -> transport.Profile:
-        largest = 0.0
-        for direction in self.directions:
-            largest = max(largest, sizing.path_facts(self.topology, direction.source, direction.target).bdp_bytes)
+        wan = [self._facts(source, target) for source, target in self._paths if source != target]
+        largest = max((facts.bdp_bytes for facts in wan), default=0.0)
         return transport.profile(name, 2 * largest + self.largest_burst_bytes)
 
     def _check_memory(self) -> None:
@@ -333,8 +334,8 @@ class Lab:
         for container in (*self.containers.values(), *self.borders.values()):
             with self._netlink(container) as netlink:
                 containers[container.name] = {
-                    "interfaces": [_shown_interface(m) for m in netlink.ask("get_links")],
-                    "routes": [_shown_route(m) for m in netlink.ask("get_routes", family=2)],
+                    "interfaces": [shown_interface(m) for m in netlink.ask("get_links")],
+                    "routes": [shown_route(m) for m in netlink.ask("get_routes", family=2)],
                     "sysctls": self._sysctls[container.name],
                 }
         return {
@@ -347,7 +348,7 @@ class Lab:
         }
 
     def shell(self) -> None:
-        """Mininet's command line on this lab, until the user leaves it. Node names work as commands: paris/0 ping ..."""
+        """Mininet's command line on this lab, until the user leaves it. Node names are commands: paris/0 ping ..."""
         from mininet.cli import CLI
         from mininet.log import setLogLevel
 
@@ -367,31 +368,3 @@ def _prepare_namespace(name: str, *, forward: bool) -> dict[str, str]:
     for key, value in wanted.items():
         transport.set_sysctl(key, value, name)
     return {key: transport.get_sysctl(key) for key in wanted}
-
-
-def _bring_up(netlink: Netlink, interface: str, own: str, other: str, gso: int) -> None:
-    """Address, state, segmentation and the permanent neighbour of one end of a point-to-point subnet."""
-    index = netlink.index(interface)
-    segments = max(1, gso // addresses.MTU)
-    netlink.ask("link", "set", index=index, gso_max_size=gso, gso_max_segs=segments)
-    netlink.ask("addr", "add", index=index, address=own, prefixlen=addresses.PREFIX_LENGTH)
-    netlink.ask("link", "set", index=index, state="up")
-    hardware = addresses.hardware_address(other)
-    netlink.ask("neigh", "replace", ifindex=index, dst=other, lladdr=hardware, state=_NEIGHBOUR_PERMANENT)
-
-
-def _shown_interface(message: Any) -> dict[str, Any]:
-    names = ("IFLA_IFNAME", "IFLA_MTU", "IFLA_ADDRESS", "IFLA_TXQLEN", "IFLA_QDISC", "IFLA_OPERSTATE")
-    sizes = ("IFLA_GSO_MAX_SIZE", "IFLA_GSO_MAX_SEGS")
-    return {name.removeprefix("IFLA_").lower(): message.get_attr(name) for name in (*names, *sizes)}
-
-
-def _shown_route(message: Any) -> dict[str, Any]:
-    metrics = message.get_attr("RTA_METRICS")
-    return {
-        "dst": f"{message.get_attr('RTA_DST') or 'default'}/{message['dst_len']}",
-        "gateway": message.get_attr("RTA_GATEWAY"),
-        "table": message.get_attr("RTA_TABLE"),
-        "initcwnd": None if metrics is None else metrics.get_attr("RTAX_INITCWND"),
-        "initrwnd": None if metrics is None else metrics.get_attr("RTAX_INITRWND"),
-    }

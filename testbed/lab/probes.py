@@ -24,7 +24,13 @@ from testbed.lab.namespaces import inside
 _PING_BYTES = 98  # ping's frame: Ethernet, IP, ICMP, 56 bytes
 _PROBE_BYTES = 14 + 20 + 8 + 12
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_MAX_PACING_RATE = 32, 33, 47  # asm-generic; the socket module lacks them
-_UNSENT_BYTES = 1 << 17
+_WAITING_S = 0.02
+"""How much of the link's time the probe may keep waiting in its queue, if that has the room."""
+
+_UNPACED_SEGMENTS = 12
+"""TCP does not pace the first ten segments of a connection; the probe does it for them."""
+
+_BLOCK_S = 0.5e-3
 _WINDOW_S = 0.4
 _FEWEST_PACKETS = 40
 _PACING = 1.1
@@ -46,7 +52,7 @@ class Spread(NamedTuple):
     minimum: float
     median: float
     p99: float
-    count: int
+    samples: int
 
 
 def spread(values: list[float]) -> Spread:
@@ -104,7 +110,9 @@ def round_trips(both: Sequence[Ends], rtt_s: float, slowest_bps: float, *, count
             times = parse_ping(out.decode())
             if len(times) < count / 2:
                 said = f"{out.decode()}{err.decode()}"
-                raise RunFailed(f"ping {ends.source.name} -> {ends.target.name}: {len(times)} of {count} came back\n{said}")
+                raise RunFailed(
+                    f"ping {ends.source.name} -> {ends.target.name}: {len(times)} of {count} came back\n{said}"
+                )
             results.append(spread(times))
     finally:
         for _, popen in running:
@@ -143,67 +151,103 @@ def one_way_delays(ends: Ends, delay_s: float, rate_bps: float, *, count: int = 
     return spread(delays)
 
 
-def wire_rate(ends: Ends, rtt_s: float, rate_bps: float, queue_bytes: float) -> float:
+class _Credit:
+    """Lets the sender be `window` bytes ahead of the receiver, no more: TCP's own window cannot be set that exactly."""
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._ahead = 0
+        self._changed = threading.Condition()
+        self._over = False
+
+    def take(self, size: int, patience_s: float) -> bool:
+        """Wait for room for `size` bytes; False when it is over, or nothing was received for `patience_s`."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._over or self._ahead + size <= self._window, patience_s):
+                return False
+            self._ahead += size
+            return not self._over
+
+    def give(self, size: int) -> None:
+        """`size` bytes were received."""
+        with self._changed:
+            self._ahead -= size
+            self._changed.notify()
+
+    def end(self) -> None:
+        """No more is to be sent."""
+        with self._changed:
+            self._over = True
+            self._changed.notify()
+
+
+def wire_rate(ends: Ends, delay_s: float, rtt_s: float, rate_bps: float, queue_bytes: float) -> float:
     """The rate of a direction in bit/s on the wire, from what a TCP receiver gets in a steady window.
 
     The window is about 0.4 s, longer on slow links. A full frame carries MTU - 52 bytes of payload in MTU + 14.
-    Raises RunFailed when nothing arrives.
+    The probe never fills more than half of the queue. Raises RunFailed when nothing arrives.
     """
-    bdp = rate_bps * rtt_s / 8
-    # What TCP may have on its way: the path full, and a little of the queue, whatever room that has.
-    window = int(bdp + max(4 * MTU, min(queue_bytes / 2, rate_bps * 0.02 / 8)))
-    settle = rtt_s + 0.05 + 8 * window / rate_bps - bdp * 8 / rate_bps
+    waiting = max(2 * MTU, min(queue_bytes / 2, rate_bps * _WAITING_S / 8))
+    window = int(rate_bps * delay_s / 8 + waiting)
+    block = int(max(MSS, min(waiting / 4, rate_bps * _BLOCK_S / 8)))
+    settle = 2 * rtt_s + waiting * 8 / rate_bps / (_PACING - 1) * 0.2 + 0.02
     measure = max(_WINDOW_S, _FEWEST_PACKETS * serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
     patience = 4 * rtt_s + 5
+    credit = _Credit(window)
+    # Until the first byte arrives nothing but the pace keeps the path from overfilling.
+    fill_pace = 1 + min(_PACING - 1, waiting / 2 / max(1.0, window - waiting))
     with _socket(ends.target, socket.SOCK_STREAM) as listener, _socket(ends.source, socket.SOCK_STREAM) as sender:
-        listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 4 * window)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
+        listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 4 * window + (1 << 20))
         listener.bind((ends.target_address, 0))
         listener.listen(1)
-        sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 4 * window)
-        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+        sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 4 * window + (1 << 20))
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
-        sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("Q", int(_PACING * rate_bps / 8)))
+        _pace(sender, fill_pace * rate_bps)
         for end in (listener, sender):
             end.settimeout(patience)
         sender.connect(listener.getsockname())
         receiver, _ = listener.accept()
-        enough = threading.Event()
-        thread = threading.Thread(target=_pour, args=(sender, enough), name="rate probe", daemon=True)
+        thread = threading.Thread(
+            target=_pour, args=(sender, credit, block, rate_bps, patience), name="rate probe", daemon=True
+        )
         with receiver:
             receiver.settimeout(patience)
             thread.start()
             try:
-                payload, seconds = _steady(receiver, settle, measure)
+                if not select.select([receiver], [], [], patience)[0]:
+                    raise RunFailed("rate probe: nothing arrives")
+                _pace(sender, _PACING * rate_bps)
+                payload, seconds = _steady(receiver, credit, settle, measure)
             finally:
-                enough.set()
+                credit.end()
                 _drain(receiver)  # to the last byte, or what is left in the queue would disturb who comes next
                 thread.join(timeout=patience)
     return 8 * payload / seconds * (MTU + ETHERNET_HEADER) / MSS
 
 
-def _steady(receiver: socket.socket, settle: float, measure: float) -> tuple[int, float]:
+def _steady(receiver: socket.socket, credit: _Credit, settle: float, measure: float) -> tuple[int, float]:
     """(bytes, seconds) between two arrivals: the first after `settle` seconds of data, and one `measure` later."""
     buffer = bytearray(1 << 20)
-    try:
-        if not receiver.recv_into(buffer):
-            raise RunFailed("rate probe: the connection was closed")
-        settled = time.monotonic() + settle
-        begin = None
-        payload = 0
-        while True:
+    begin = settled = None
+    payload = 0
+    while True:
+        try:
             got = receiver.recv_into(buffer)
-            now = time.monotonic()
-            if not got:
-                raise RunFailed("rate probe: the connection was closed")
-            if begin is not None:
-                payload += got
-                if now - begin >= measure:
-                    return payload, now - begin
-            elif now >= settled:
-                begin = now
-    except TimeoutError as error:
-        raise RunFailed("rate probe: nothing arrives") from error
+        except TimeoutError as error:
+            raise RunFailed("rate probe: nothing arrives") from error
+        now = time.monotonic()
+        if not got:
+            raise RunFailed("rate probe: the connection was closed")
+        credit.give(got)
+        if settled is None:
+            settled = now + settle
+        if begin is not None:
+            payload += got
+            if now - begin >= measure:
+                return payload, now - begin
+        elif now >= settled:
+            begin = now
 
 
 def _drain(receiver: socket.socket) -> None:
@@ -213,10 +257,18 @@ def _drain(receiver: socket.socket) -> None:
             pass
 
 
-def _pour(sender: socket.socket, enough: threading.Event) -> None:
-    block = bytes(_UNSENT_BYTES)
+def _pace(sender: socket.socket, rate_bps: float) -> None:
+    sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("Q", int(rate_bps / 8)))
+
+
+def _pour(sender: socket.socket, credit: _Credit, size: int, rate_bps: float, patience_s: float) -> None:
+    segment, block = bytes(MSS), bytes(size)
     with contextlib.suppress(TimeoutError):
-        while not enough.is_set():
+        for _ in range(_UNPACED_SEGMENTS):
+            if credit.take(MSS, patience_s):
+                sender.sendall(segment)
+                time.sleep(serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
+        while credit.take(size, patience_s):
             sender.sendall(block)
         sender.shutdown(socket.SHUT_WR)
 
@@ -224,5 +276,3 @@ def _pour(sender: socket.socket, enough: threading.Event) -> None:
 def _socket(container: Container, kind: socket.SocketKind) -> socket.socket:
     with inside(container.pid):
         return socket.socket(socket.AF_INET, kind)
-
-

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from testbed.spec.topology import Topology
+from testbed.errors import BadInput
+from testbed.spec.topology import Direction, Topology
+
+Paths = Mapping[tuple[str, str], Sequence[int]]
+"""(source, target) of every connected pair of datacenters -> indexes into directions(); [] inside one datacenter."""
 
 
 class Hop(NamedTuple):
@@ -19,32 +24,27 @@ class Hop(NamedTuple):
     out: int
 
 
-def border_routes(topology: Topology) -> list[Hop]:
-    """Entries that make every datacenter pair use exactly `topology.route()`, hop by hop.
+def all_paths(topology: Topology) -> dict[tuple[str, str], list[int]]:
+    """`topology.route()` of every pair that has one. A pair without is BadInput where a workload needs it, not here."""
+    paths = {}
+    for source in topology.datacenters:
+        for target in topology.datacenters:
+            try:
+                paths[source, target] = topology.route(source, target)
+            except BadInput:
+                continue
+    return paths
+
+
+def border_routes(paths: Paths, directions: Sequence[Direction]) -> list[Hop]:
+    """Entries that make every datacenter pair use exactly its path, hop by hop.
 
     Most pairs agree with the borders on their way; a pair that does not (equal delays) gets entries by source.
-    Pairs without a path get none; that is BadInput where a workload needs them.
     """
-    directions = topology.directions()
-    paths = {(s, t): path for s in topology.datacenters for t in topology.datacenters if (path := _path(topology, s, t))}
-    entries = [Hop(source, None, target, path[0]) for (source, target), path in paths.items()]
+    entries = [Hop(source, None, target, path[0]) for (source, target), path in paths.items() if path]
     for (source, target), path in paths.items():
         for index in path[1:]:
             at = directions[index].source
             if paths[at, target][0] != index:
                 entries.append(Hop(at, source, target, index))
     return entries
-
-
-def connected(topology: Topology, source: str, target: str) -> bool:
-    """Whether there is a path from one datacenter to another (a datacenter is connected to itself)."""
-    return source == target or bool(_path(topology, source, target))
-
-
-def _path(topology: Topology, source: str, target: str) -> list[int]:
-    from testbed.errors import BadInput
-
-    try:
-        return topology.route(source, target)
-    except BadInput:
-        return []

@@ -137,7 +137,7 @@ def _read_all(fd: int) -> str:
 # --- init ----------------------------------------------------------------------------------------
 
 
-def _init(main: Callable[[], int], alive: int, report: int, mask: set[signal.Signals]) -> None:
+def _init(main: Callable[[], int], alive: int, report: int, mask: set[int | signal.Signals]) -> None:
     """PID 1 of the sandbox: set up, start main, reap orphans, end with main's exit code."""
     try:
         ns.die_with_parent(signal.SIGKILL)
@@ -194,7 +194,7 @@ def _enter_namespaces() -> None:
 # --- main ----------------------------------------------------------------------------------------
 
 
-def _main(main: Callable[[], int], mask: set[signal.Signals]) -> int:
+def _main(main: Callable[[], int], mask: set[int | signal.Signals]) -> int:
     last = -_SAME_INTERRUPT_S
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from testbed.lab.addresses import MSS, MTU
-from testbed.spec.topology import Direction, Topology
+from testbed.spec.topology import Direction
 
 _SMALLEST_QUEUE = 64 * 2**20
 _LARGEST_GSO = 65536
@@ -26,11 +27,8 @@ class PathFacts(NamedTuple):
         return self.rate_bps * self.rtt_s / 8
 
 
-def path_facts(topology: Topology, source: str, target: str) -> PathFacts:
-    """Facts of the route there and back. Raises BadInput when there is none; infinite rate inside a datacenter."""
-    directions = topology.directions()
-    there = [directions[i] for i in topology.route(source, target)]
-    back = [directions[i] for i in topology.route(target, source)]
+def path_facts(there: Sequence[Direction], back: Sequence[Direction]) -> PathFacts:
+    """Facts of a way there and back; the rate is that of the way there, infinite inside a datacenter."""
     rate = min((hop.rate_bps for hop in there), default=math.inf)
     return PathFacts(rate, sum(hop.delay_s for hop in (*there, *back)))
 

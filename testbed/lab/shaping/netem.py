@@ -19,6 +19,7 @@ from testbed.lab.namespaces import scratch_network
 from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import CHANGEABLE, LinkCounters, ShapedDirection, ShapedLink
 from testbed.lab.sizing import netem_limit
+from testbed.spec.topology import Direction
 
 REMEDY = "apt-get install linux-modules-extra-$(uname -r) && modprobe sch_netem, or use --shaper relay"
 
@@ -234,7 +235,8 @@ class NetemShaper:
         place = next(i for i, d in enumerate(self._directions) if d.index == direction)
         old = self._directions[place]
         queue = values.pop("queue_bytes", old.queue_bytes)
-        new = ShapedDirection(old.index, old.asked._replace(**values), old.source, old.target, queue, old.seed)
+        asked = Direction(**(old.asked._asdict() | values))
+        new = ShapedDirection(old.index, asked, old.source, old.target, queue, old.seed)
         self._shape(new, _CHANGE)
         self._directions[place] = new
 

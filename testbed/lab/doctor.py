@@ -1,0 +1,270 @@
+"""What this machine can do for a lab, found by trying each thing, never by guessing from versions."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.errors import TestbedError
+from testbed.lab import namespaces as ns
+
+_TCP_MEM_BYTES = 512 * 2**20
+"""emulation.md, section 5: a guest with less throttled; with this much it did not."""
+
+_PROBE_S = 10
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One feature: whether it works, what was seen, the one command that adds it ("" when there is nothing to do).
+
+    `needed` is False for what a lab can do without.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str
+    needed: bool = True
+
+
+@dataclass(frozen=True)
+class _Probe:
+    name: str
+    try_it: Callable[[], str]
+    remedy: str
+    needed: bool = True
+
+
+def examine() -> list[Finding]:
+    """Try every feature. Takes about a second; changes nothing outside namespaces that end with the attempt."""
+    return [_find(probe) for probe in _PROBES]
+
+
+def usable(findings: list[Finding]) -> bool:
+    """Whether a lab can be built: everything that is needed works."""
+    return all(finding.ok for finding in findings if finding.needed)
+
+
+def _find(probe: _Probe) -> Finding:
+    try:
+        detail = probe.try_it()
+    except Exception as error:  # noqa: BLE001 - any failure is the finding
+        return Finding(probe.name, False, f"{type(error).__name__}: {error}", probe.remedy, probe.needed)
+    return Finding(probe.name, True, detail, "", probe.needed)
+
+
+class _MissingError(TestbedError):
+    """A probe's own way to say no."""
+
+
+def _in_child(body: Callable[[], None]) -> None:
+    """Run `body` in a forked child, so that what it unshares ends with it. Raises _MissingError with its error."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            body()
+        except BaseException as error:  # noqa: BLE001 - reported through the pipe
+            os.write(write, f"{error}".encode()[:4000])
+            os._exit(1)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        said = pipe.read().decode()
+    if os.waitpid(pid, 0)[1] != 0:
+        raise _MissingError(said or "the attempt died")
+
+
+def _root() -> str:
+    if os.geteuid() != 0:
+        raise _MissingError(f"running as user {os.geteuid()}")
+    with ns.scratch_network():
+        pass
+    return "root, may make network namespaces"
+
+
+def _namespaces() -> str:
+    def body() -> None:
+        ns.unshare(ns.CLONE_NEWNS | ns.CLONE_NEWPID | ns.CLONE_NEWIPC | ns.CLONE_NEWUTS | ns.CLONE_NEWNET)
+        ns.mount("none", "/", "none", ns.MS_REC | ns.MS_PRIVATE)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                ns.mount("probe", "/proc", "proc")
+                os._exit(0 if os.getpid() == 1 else 2)
+            except OSError:
+                os._exit(3)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code != 0:
+            raise _MissingError(
+                {2: "no PID namespace", 3: "cannot mount /proc in a PID namespace"}.get(code, str(code))
+            )
+
+    _in_child(body)
+    return "network, mount, PID, IPC and UTS namespaces with their own /proc"
+
+
+def _run(*command: str) -> str:
+    found = shutil.which(command[0])
+    if found is None:
+        raise _MissingError(f"{command[0]} is not installed")
+    done = subprocess.run(
+        [found, *command[1:]], capture_output=True, text=True, timeout=_PROBE_S, check=False, stdin=subprocess.DEVNULL
+    )
+    if done.returncode != 0:
+        raise _MissingError(f"{' '.join(command)}: exit code {done.returncode}: {done.stdout}{done.stderr}".strip())
+    return done.stdout.strip()
+
+
+def _mnexec() -> str:
+    _run("mnexec", "-n", "true")
+    return "mnexec starts a command in new namespaces"
+
+
+def _util_linux() -> str:
+    _run("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "true")
+    if shutil.which("nsenter") is None:
+        raise _MissingError("nsenter is not installed")
+    return "unshare and nsenter"
+
+
+def _mininet() -> str:
+    importlib.import_module("mininet.net")
+    return f"Mininet {importlib.import_module('mininet.net').VERSION} imports"
+
+
+def _veth() -> str:
+    from testbed.lab.netlink import Netlink
+
+    with ns.scratch_network(), Netlink(None, "scratch namespace") as netlink:
+        netlink.ask("link", "add", kind="veth", ifname="probe0", mtu=9000, peer={"ifname": "probe1", "mtu": 9000})
+        netlink.ask("link", "set", index=netlink.index("probe0"), state="up", gso_max_size=9000, gso_max_segs=1)
+    return "veth pair, MTU 9000, limited GSO"
+
+
+def _tap() -> str:
+    from testbed.lab.shaping.relay import open_tap
+
+    with ns.scratch_network():
+        os.close(open_tap("probe0"))
+    return "TAP with vnet headers and TCP segmentation"
+
+
+def _netem() -> str:
+    from testbed.lab.shaping import netem
+
+    if (reason := netem.available()) is not None:
+        raise _MissingError(reason)
+    return "sch_netem takes delay, rate and limit"
+
+
+def _multipath() -> str:
+    from testbed.lab.netlink import Netlink
+
+    with ns.scratch_network(), Netlink(None, "scratch namespace") as netlink:
+        netlink.ask("link", "set", index=1, state="up")
+        for number in (1, 2):
+            netlink.ask("link", "add", kind="veth", ifname=f"probe{number}", peer={"ifname": f"peer{number}"})
+            netlink.ask("link", "set", index=netlink.index(f"peer{number}"), state="up")
+            netlink.ask("link", "set", index=netlink.index(f"probe{number}"), state="up")
+            netlink.ask("addr", "add", index=netlink.index(f"probe{number}"), address=f"10.0.{number}.1", prefixlen=24)
+        hops = [{"gateway": f"10.0.{number}.2", "hops": 0} for number in (1, 2)]
+        netlink.ask("route", "add", dst="10.9.0.0/16", multipath=hops)
+        netlink.ask("route", "add", dst="10.8.0.0/16", gateway="10.0.1.2", metrics={"initcwnd": 100, "initrwnd": 100})
+    return "routes with several next hops and with initial windows"
+
+
+def _ping() -> str:
+    from testbed.lab.netlink import Netlink
+
+    with ns.scratch_network():
+        with Netlink(None, "scratch namespace") as netlink:
+            netlink.ask("link", "set", index=1, state="up")
+        _run("ping", "-c", "1", "-W", "2", "127.0.0.1")
+    return "ping answers in a scratch namespace"
+
+
+def _iperf3() -> str:
+    return _run("iperf3", "--version").splitlines()[0]
+
+
+def _sched_fifo() -> str:
+    _in_child(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(20)))
+    return "SCHED_FIFO is allowed"
+
+
+def _tcp_mem() -> str:
+    from testbed.lab.transport import get_sysctl, tcp_memory_warning
+
+    value = get_sysctl("net.ipv4.tcp_mem")
+    if (warning := tcp_memory_warning(value, _TCP_MEM_BYTES)) is not None:
+        raise _MissingError(warning)
+    return f"net.ipv4.tcp_mem = {value} pages"
+
+
+def _timers() -> str:
+    lateness = []
+    for _ in range(50):
+        begin = time.monotonic()
+        time.sleep(0.001)
+        lateness.append(time.monotonic() - begin - 0.001)
+    median = sorted(lateness)[len(lateness) // 2]
+    if median > 500e-6:
+        raise _MissingError(f"a sleep of 1 ms is {median * 1e6:.0f} us late (median)")
+    return f"a sleep of 1 ms is {median * 1e6:.0f} us late (median)"
+
+
+def _torch() -> str:
+    if importlib.util.find_spec("torch") is None:
+        raise _MissingError("torch is not installed")
+    return "torch is installed (not imported)"
+
+
+def _uml() -> str:
+    found = shutil.which("linux.uml")
+    if found is None:
+        raise _MissingError("no User-Mode Linux kernel on the PATH")
+    return _run(found, "--version")
+
+
+def _memory() -> str:
+    pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                pages = int(line.split()[1]) * 1024
+    if pages < 2**30:
+        raise _MissingError(f"{pages / 2**20:.0f} MiB available")
+    return f"{pages / 2**30:.1f} GiB available, {os.cpu_count()} CPUs"
+
+
+_NETEM_REMEDY = "apt-get install linux-modules-extra-$(uname -r) && modprobe sch_netem   (without it: --shaper relay)"
+
+_PROBES = (
+    _Probe("root", _root, "run as root: sudo testbed ..."),
+    _Probe("namespaces", _namespaces, "use a kernel with namespaces, in a VM or a privileged container"),
+    _Probe("util-linux", _util_linux, "apt-get install util-linux"),
+    _Probe("mnexec", _mnexec, "apt-get install mininet"),
+    _Probe("mininet", _mininet, "python3.11 -m pip install mininet==2.3.0.dev6"),
+    _Probe("veth", _veth, "modprobe veth"),
+    _Probe("tap", _tap, "modprobe tun"),
+    _Probe("netem", _netem, _NETEM_REMEDY, needed=False),
+    _Probe("multipath", _multipath, "use a kernel with CONFIG_IP_ROUTE_MULTIPATH", needed=False),
+    _Probe("ping", _ping, "apt-get install iputils-ping"),
+    _Probe("iperf3", _iperf3, "apt-get install iperf3", needed=False),
+    _Probe("sched_fifo", _sched_fifo, "give the process CAP_SYS_NICE", needed=False),
+    _Probe("timers", _timers, "use a kernel with high-resolution timers; stop other load", needed=False),
+    _Probe("tcp_mem", _tcp_mem, "sysctl -w net.ipv4.tcp_mem='131072 131072 262144'", needed=False),
+    _Probe("memory", _memory, "use a machine with 2 GiB free"),
+    _Probe("torch", _torch, "make .venv"),
+    _Probe("user-mode-linux", _uml, "apt-get install user-mode-linux", needed=False),
+)
