@@ -1,0 +1,21 @@
+"""Small topologies for lab tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.spec.document import validate
+from testbed.spec.topology import Topology
+
+
+def two_datacenters(delay: str = "10 ms", rate: str = "1 Gbit/s", nodes: int = 1, **link: Any) -> Topology:
+    return network({"a": nodes, "b": nodes}, [{"between": ["a", "b"], "delay": delay, "rate": rate, **link}])
+
+
+def network(datacenters: dict[str, int], links: list[dict[str, Any]]) -> Topology:
+    document = {
+        "name": "test",
+        "datacenters": {name: {"nodes": nodes} for name, nodes in datacenters.items()},
+        "links": links,
+    }
+    return validate(Topology, document, "test")
