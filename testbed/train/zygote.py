@@ -5,6 +5,7 @@ Started with `python -m testbed.train.zygote CONTROL_FD WORKER_FD...`, one worke
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -26,7 +27,10 @@ def main(arguments: list[str]) -> int:
     from testbed.train.worker import work
 
     torch.set_num_threads(1)
+    torch.optim.AdamW([torch.zeros(1)])  # the first optimizer imports another 800 modules: once, here
     corpus = load_corpus()
+    gc.collect()
+    gc.freeze()  # what was imported is never garbage: workers need not look at it, nor copy its pages
     control.send(Imported(time.monotonic() - began))
     try:
         request = control.recv()
@@ -58,7 +62,8 @@ def main(arguments: list[str]) -> int:
                 _, waited = os.waitpid(inner, 0)
                 status = os.waitstatus_to_exitcode(waited)
                 if status < 0:
-                    signal.signal(-status, signal.SIG_DFL)
+                    if -status != signal.SIGKILL:  # whose disposition cannot be set
+                        signal.signal(-status, signal.SIG_DFL)
                     os.kill(os.getpid(), -status)
         finally:
             sys.stdout.flush()

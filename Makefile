@@ -1,0 +1,39 @@
+# Two commands do everything, each installs first what is missing:
+#   make demo    the main job: train across two emulated datacenters, compare with the model (results/demo/)
+#   make test    the tests
+# Both need root (containers) and a Debian 12 or like machine with Python 3.11.
+
+PYTHON ?= python3.11
+VENV := .venv
+TESTBED := $(VENV)/bin/testbed
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint setup clean
+
+demo: setup
+	$(TESTBED) run topologies/two-dc-longhaul.yaml workloads/tiny-gpt-pp4.yaml --out results/demo --overwrite
+
+test: setup lint
+	$(VENV)/bin/python -m pytest
+
+lint: setup
+	$(VENV)/bin/ruff check --quiet .
+	$(VENV)/bin/ruff format --check --quiet .
+	$(VENV)/bin/mypy --no-error-summary
+
+setup: packages $(READY)
+
+.PHONY: packages
+packages:
+	@scripts/provision.sh
+
+# python3.11 by that name where there is one; Debian 12's python3 is 3.11 too
+$(READY): requirements.txt pyproject.toml | packages
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed (PYTHON=... names it)" >&2; exit 3; }
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,101 @@
+"""Every schedule, run by real processes over gloo, trains exactly as one process does: losses and every gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from testbed.plan import make_plan
+from testbed.schedule.registry import FAMILIES
+from testbed.spec import Workload, load_topology, load_workload
+from testbed.spec.workload import ScheduleChoice
+from testbed.train.data import load_corpus
+from testbed.train.job import Job
+from testbed.train.launcher import Launcher
+from testbed.train.protocol import Place, WorldSpec
+from testbed.train.reference import Reference, train_reference
+
+ROOT = Path(__file__).parents[2]
+ITERATIONS = 3
+TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
+SHAPES = {2: 5, 4: 8}
+"""Ranks -> microbatches."""
+
+
+def workload(ranks: int, dtype: str, receives: str) -> Workload:
+    settings = {
+        "parallelism.pipeline": str(ranks),
+        "microbatches": str(SHAPES[ranks]),
+        "model": f"{{layers: 6, d_model: 32, heads: 2, sequence: 16, dtype: {dtype}}}",
+        "microbatch_size": "2",
+        "message": "20 kB",
+        "pacing": "{F: 0.3 ms, I: 0.2 ms, W: 0.4 ms}",
+        "memory": str(SHAPES[ranks]),
+        "receives": receives,
+    }
+    return load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings)
+
+
+@pytest.fixture(scope="module", params=sorted(SHAPES))
+def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    ranks: int = request.param
+    directory = tmp_path_factory.mktemp("workers")
+    with Launcher(ranks) as workers:
+        world = WorldSpec(
+            places=tuple(Place(None, "lo") for _ in range(ranks)),
+            store=str(directory / "store"),
+            timeout_s=60,
+            warmup_bytes=1000,
+            neighbours=tuple((rank, rank + 1) for rank in range(ranks - 1)),
+            logs=str(directory),
+        )
+        workers.start(world, 120)
+        yield workers
+
+
+@pytest.fixture(scope="module")
+def references() -> dict[tuple[int, str], Reference]:
+    corpus = load_corpus()
+    return {
+        (ranks, dtype): train_reference(workload(ranks, dtype, "early"), corpus, ITERATIONS)
+        for ranks in SHAPES
+        for dtype in TOLERANCE
+    }
+
+
+@pytest.mark.parametrize("receives", ["early", "late"])
+@pytest.mark.parametrize("dtype", sorted(TOLERANCE))
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_a_pipeline_trains_as_one_process_does(
+    launcher: Launcher, references: dict[tuple[int, str], Reference], name: str, dtype: str, receives: str
+) -> None:
+    ranks = launcher.n_ranks
+    job_workload = workload(ranks, dtype, receives)
+    plan = make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), job_workload)
+    choice = ScheduleChoice(schedule=name)
+    schedule, problem = plan.schedule(choice), plan.problem(choice)
+    durations = tuple(tuple(problem.duration(action) for action in row) for row in schedule.rows)
+    losses, gradients = [], {}
+    for records in launcher.run(Job(schedule, job_workload, durations, ITERATIONS, keep_gradients=True), 60):
+        losses += [record.loss for record in records if record.loss is not None]
+        for record in records:
+            gradients |= record.gradients
+    expected = references[ranks, dtype]
+    tolerance = TOLERANCE[dtype]
+    assert losses == pytest.approx(expected.losses, rel=tolerance)
+    assert losses[-1] < losses[0]
+    assert gradients.keys() == expected.gradients.keys()
+    for parameter, gradient in gradients.items():
+        reference = expected.gradients[parameter].numpy()
+        worst = float(np.abs(gradient - reference).max() / np.abs(reference).max())
+        assert worst <= tolerance, f"{parameter} differs by {worst:.1e}"
+
+
+def test_sub_blocks_were_among_them() -> None:
+    """The greedy's parts of blocks are really executed above, not only whole blocks."""
+    plan = make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), workload(4, "float64", "early"))
+    schedule = plan.schedule(ScheduleChoice(schedule="crosspipe-greedy"))
+    assert any(action.part.of > 1 for _, action in schedule.actions())

@@ -1,0 +1,131 @@
+"""What happens when something is killed: nothing is left behind, and the command says what it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.root
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 60
+
+
+@contextmanager
+def training(out: Path) -> Iterator[subprocess.Popen[str]]:
+    """`testbed run` that has begun to train and would go on for long."""
+    command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml"]
+    process = subprocess.Popen(
+        [*command, "--iterations", "500", "--schedule", "1f1b", "--out", str(out)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("training 1f1b"):
+                break
+        else:
+            raise AssertionError(f"it never began to train, exit code {process.wait()}")
+        time.sleep(3.0)  # into the iterations of 0.7 s
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=DEADLINE_S)
+
+
+def descendants(pid: int) -> set[int]:
+    found: set[int] = set()
+    frontier = [pid]
+    while frontier:
+        children = Path(f"/proc/{frontier.pop()}/task")
+        for task in children.glob("*/children"):
+            new = set(map(int, task.read_text().split())) - found
+            found |= new
+            frontier += new
+    return found
+
+
+def namespaces(pids: set[int]) -> set[str]:
+    links = set()
+    for pid in pids:
+        for kind in ("net", "mnt", "pid"):
+            links.add(os.readlink(f"/proc/{pid}/ns/{kind}"))
+    return links
+
+
+def namespaces_in_use() -> set[str]:
+    links = set()
+    for entry in Path("/proc").glob("[0-9]*/ns/*"):
+        try:
+            links.add(os.readlink(entry))
+        except OSError:  # the process ended while we looked
+            continue
+    return links
+
+
+def wait_until(condition: object, what: str) -> None:
+    assert callable(condition)
+    until = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < until, what
+        time.sleep(0.05)
+
+
+def worker_of(command: subprocess.Popen[str]) -> int:
+    """A process that only serves one rank: its parent is the zygote's child, and it has no children."""
+    for pid in sorted(descendants(command.pid)):
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+        if b"testbed.train.zygote" in line and not descendants(pid):
+            return pid
+    raise AssertionError("no worker found")
+
+
+def test_kill_9_of_the_command_leaves_nothing(tmp_path: Path) -> None:
+    interfaces, mounts = Path("/proc/net/dev").read_text().count(":"), Path("/proc/mounts").read_text()
+    with training(tmp_path / "out") as command:
+        processes = descendants(command.pid)
+        own = namespaces(processes) - namespaces({os.getpid()})
+        assert len(processes) > 10
+        assert len(own) > 10
+        command.kill()
+        command.wait(timeout=DEADLINE_S)
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes), "a process is left")
+        wait_until(lambda: not own & namespaces_in_use(), "a namespace is left")
+    assert Path("/proc/net/dev").read_text().count(":") == interfaces
+    assert Path("/proc/mounts").read_text() == mounts
+
+
+def test_a_killed_worker_is_named_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+    with training(tmp_path / "out") as command:
+        os.kill(worker_of(command), signal.SIGKILL)
+        _, said = command.communicate(timeout=DEADLINE_S)
+        assert command.returncode == 4, said
+        assert "was killed by signal 9" in said
+    import pandas as pd
+
+    assert len(pd.read_parquet(tmp_path / "out/iterations.parquet")) >= 1
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_ends_within_seconds_and_keeps_its_data(tmp_path: Path, sent: signal.Signals) -> None:
+    with training(tmp_path / "out") as command:
+        processes = descendants(command.pid)
+        command.send_signal(sent)
+        began = time.monotonic()
+        command.communicate(timeout=DEADLINE_S)
+        # promised are two seconds; asserted is that it does not wait for the 500 iterations
+        assert time.monotonic() - began < 30
+        assert command.returncode == 4
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes), "a process is left")
+    assert (tmp_path / "out/manifest.json").exists()

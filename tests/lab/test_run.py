@@ -1,0 +1,152 @@
+"""The main job as a user starts it: real containers, links, processes and gradients, on a small plan."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+pytestmark = pytest.mark.root
+
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    "--set=microbatches=6",
+    "--set=pacing={F: 10 ms, I: 10 ms, W: 10 ms}",
+    "--set=schedules=[1f1b, crosspipe-greedy]",
+    "--iterations=4",
+)
+COMPARISON_KEYS = {
+    "schedule",
+    "measured_s",
+    "measured_iqr_s",
+    "predicted_s",
+    "error",
+    "bubble_measured",
+    "bubble_predicted",
+    "peak_in_flight_measured",
+    "peak_in_flight_predicted",
+    "speedup_measured",
+    "speedup_predicted",
+    "trusted",
+    "reasons",
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    out = tmp_path_factory.mktemp("run") / "results"
+    command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"]
+    done = subprocess.run(
+        [*command, *SMALL, "--out", str(out), "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    # 5: finished, but this machine was too noisy for it to be trusted; the data must be complete all the same
+    assert done.returncode in (0, 5), done.stderr
+    return done, out
+
+
+def test_the_comparison_is_printed_and_kept(finished: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    done, out = finished
+    document = json.loads(done.stdout)
+    assert document == json.loads((out / "comparison.json").read_text())
+    assert [row["schedule"] for row in document["schedules"]] == ["1f1b", "crosspipe-greedy"]
+    for row in document["schedules"]:
+        assert set(row) == COMPARISON_KEYS
+        assert row["trusted"] == (not row["reasons"])
+        assert row["error"] == pytest.approx(row["measured_s"] / row["predicted_s"] - 1)
+        assert row["peak_in_flight_measured"] == row["peak_in_flight_predicted"]
+    assert (done.returncode == 0) == all(row["trusted"] for row in document["schedules"])
+
+
+def test_nothing_is_faster_than_physics(finished: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    """A mechanism, not a clock: every message needs its link's delay and its own time on the wire."""
+    _, out = finished
+    messages = pd.read_parquet(out / "messages.parquet")
+    wide = messages[(messages["source_rank"] + messages["target_rank"] == 3) & messages["awaited"]]
+    measured = wide[wide["source"] == "measured"]
+    assert len(measured) > 10
+    assert ((measured["arrived_s"] - measured["sent_s"]) >= 0.0102 + 8e6 / 1e9).all()
+    iterations = pd.read_parquet(out / "iterations.parquet")
+    assert (iterations["makespan_s"] >= 6 * 0.030).all()
+
+
+def test_measured_and_predicted_timelines_have_one_form(
+    finished: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    _, out = finished
+    events = pd.read_parquet(out / "events.parquet")
+    for schedule, rows in events.groupby("schedule"):
+        predicted, measured = rows[rows["source"] == "predicted"], rows[rows["source"] == "measured"]
+        assert set(measured["iteration"]) == set(range(6)), schedule  # 2 warm-up + 4
+        key = ["rank", "stage", "kind", "microbatch", "part_begin"]
+        for _, one in measured.groupby("iteration"):
+            for rank in range(4):
+                order = one[one["rank"] == rank].sort_values("start_s")[key].to_numpy().tolist()
+                planned = predicted[predicted["rank"] == rank].sort_values("start_s")[key].to_numpy().tolist()
+                assert order == planned
+        posted = pd.read_parquet(out / "messages.parquet").query("source == 'measured' and iteration > 0")
+        assert (posted["posted_s"] < 0).all(), "receives are posted before their iteration starts"
+
+
+def test_the_loss_goes_down_alike(finished: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    _, out = finished
+    iterations = pd.read_parquet(out / "iterations.parquet")
+    losses = {name: rows["loss"].tolist() for name, rows in iterations.groupby("schedule")}
+    assert losses["1f1b"] == pytest.approx(losses["crosspipe-greedy"], rel=1e-5)
+    assert losses["1f1b"][-1] < losses["1f1b"][0]
+
+
+def test_links_were_counted_and_lost_nothing(finished: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    _, out = finished
+    links = pd.read_parquet(out / "links.parquet")
+    # 6 microbatches of 1 MB each way in each of 6 iterations cross the only link
+    assert (links["wire_bytes"] > 36e6).all()
+    assert (links["wire_bytes"] < 36e6 * 1.02).all()
+    assert (links["dropped"] == 0).all()
+
+
+def test_the_manifest_tells_what_was_run(finished: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    _, out = finished
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["workload_spec"]["microbatches"] == 6
+    assert manifest["packages"]["torch"].startswith("2.13.0")
+    assert manifest["lab"]["shaper"] in ("relay", "netem")
+    assert manifest["nodes"] == ["paris/0", "paris/1", "warsaw/0", "warsaw/1"]
+    assert "<svg" in (out / "timeline.svg").read_text()
+
+
+def test_results_are_never_overwritten_unasked(finished: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    _, out = finished
+    before = (out / "comparison.json").read_bytes()
+    command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml"]
+    done = subprocess.run(
+        [*command, "--out", str(out)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "a new or empty directory" in done.stderr
+    assert (out / "comparison.json").read_bytes() == before
+
+
+def test_without_pacing_the_machine_itself_is_measured(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml"]
+    settings = ("--set=pacing=none", "--set=schedules=[1f1b]", "--iterations=3", "--json", "--quiet")
+    done = subprocess.run(
+        [*command, *settings, "--out", str(tmp_path / "out")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode in (0, 5), done.stderr
+    (row,) = json.loads(done.stdout)["schedules"]
+    assert row["predicted_s"] > 0
+    assert row["measured_s"] > 8 * 8e6 / 1e9, "eight messages of 1 MB take their time on the wire"

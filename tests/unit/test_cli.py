@@ -1,0 +1,89 @@
+"""The command line as a user calls it, where no root is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LONGHAUL, PP4 = "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"
+
+
+def run_testbed(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "testbed", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_predict_prints_a_table() -> None:
+    done = run_testbed("predict", LONGHAUL, PP4)
+    assert done.returncode == 0, done.stderr
+    for name in ("gpipe", "1f1b", "zb-h1", "crosspipe-greedy"):
+        assert name in done.stdout
+
+
+def test_predict_as_json() -> None:
+    done = run_testbed("predict", LONGHAUL, PP4, "--json", "--schedule", "1f1b", "--set", "microbatches=16")
+    rows = json.loads(done.stdout)["schedules"]
+    assert [row["schedule"] for row in rows] == ["1f1b"]
+    assert set(rows[0]) == {
+        "schedule",
+        "predicted_s",
+        "bubble_predicted",
+        "peak_in_flight_predicted",
+        "speedup_predicted",
+    }
+
+
+def test_predict_imports_neither_torch_nor_mininet() -> None:
+    """What keeps it under a second and usable on any machine."""
+    script = (
+        "import sys; from testbed.cli import app;"
+        f"app(['predict', '{LONGHAUL}', '{PP4}'], standalone_mode=False);"
+        "print([m for m in ('torch', 'mininet', 'pyroute2', 'pandas', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("predict", "nowhere.yaml", PP4), "nowhere.yaml: file: got 'No such file or directory'"),
+        (("predict", LONGHAUL, PP4, "--set", "microbatches=0"), "microbatches: got 0, expected greater than"),
+        (("predict", LONGHAUL, PP4, "--set", "microbatches"), "--set: setting: got 'microbatches', expected KEY=VALUE"),
+        (("predict", LONGHAUL, PP4, "--schedule", "fast"), "schedule: name: got 'fast', expected one of gpipe"),
+        (("predict", LONGHAUL, PP4, "--set", "pacing=none"), "pacing: got 'none', expected seconds"),
+        (("predict", LONGHAUL, PP4, "--set", "topology.links=3"), "links: got 3"),
+        (("run", LONGHAUL, PP4, "--set", "schedules=[gpipe]"), "schedule gpipe: rank 0, action 4"),
+        (("run", LONGHAUL, PP4, "--iterations", "0"), "iterations: got 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str) -> None:
+    done = run_testbed(*arguments)
+    assert done.returncode == 2, done
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not done.stdout
+
+
+def test_unknown_options_are_exit_code_2_too() -> None:
+    assert run_testbed("predict", LONGHAUL, PP4, "--fastest").returncode == 2
+
+
+def test_schedule_show_draws_a_grid_and_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "schedules.svg"
+    done = run_testbed("schedule", "show", LONGHAUL, PP4, "--schedule", "zb-h1", "--svg", str(picture), COLUMNS="120")
+    assert done.returncode == 0, done.stderr
+    assert sum(line.startswith(("0 paris/0", "3 warsaw/1")) for line in done.stdout.splitlines()) == 2
+    assert "<svg" in picture.read_text()
+    order = run_testbed("schedule", "show", LONGHAUL, PP4, "--schedule", "1f1b", "--order").stdout
+    assert "3 warsaw/1: 3F0 3B0 3F1 3B1" in order

@@ -1,0 +1,263 @@
+"""Files: what is good is read with the right values, what is bad gives one error that names field, value, expectation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from testbed.errors import BadInput
+from testbed.plan import make_plan
+from testbed.spec import load_topology, load_workload
+from testbed.spec.topology import Topology
+from testbed.spec.workload import Workload
+from testbed.units import LENGTH, RATE, SIZE, TIME, parse, show_rate, show_time
+from testbed.wire import MSS, wire_bytes
+
+ROOT = Path(__file__).parents[2]
+TOPOLOGIES = sorted((ROOT / "topologies").glob("*.yaml"))
+WORKLOADS = sorted((ROOT / "workloads").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda path: path.stem)
+def test_every_shipped_pair_makes_a_plan(topology: Path, workload: Path) -> None:
+    plan = make_plan(load_topology(topology), load_workload(workload))
+    assert plan.cuts
+    for choice in plan.choose([]):
+        assert plan.predict(choice, plan.schedule(choice)).makespans()[0] > 0
+
+
+def test_a_link_has_two_directions_of_its_own(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        {
+            "name": "two",
+            "datacenters": {"a": {"nodes": 1}, "b": {"nodes": 1}},
+            "links": [
+                {
+                    "between": ["a", "b"],
+                    "fibre": "120 km",
+                    "delay": "1 ms",
+                    "equipment_delay": "200 us",
+                    "rate": "40 Gbit/s",
+                    "reverse": {"fibre": "60 km", "rate": "100 Mbit/s"},
+                }
+            ],
+        },
+    )
+    forward, reverse = load_topology(path).directions()
+    assert (forward.source, forward.target, forward.rate_bps) == ("a", "b", 40e9)
+    assert forward.delay_s == pytest.approx(120e3 * 5e-9 + 1e-3 + 200e-6)
+    assert (reverse.source, reverse.target, reverse.rate_bps) == ("b", "a", 100e6)
+    assert reverse.delay_s == pytest.approx(60e3 * 5e-9 + 1e-3 + 200e-6)
+    assert (forward.loss, forward.jitter_s) == (0, 0)
+
+
+def test_the_least_delay_is_the_route() -> None:
+    chain = load_topology(ROOT / "topologies/three-region.yaml")
+    assert chain.route("wuhan", "shenzhen") == [0, 2]
+    assert chain.route("shenzhen", "wuhan") == [3, 1]
+    assert chain.route("wuhan", "wuhan") == []
+
+
+TOPOLOGY = yaml.safe_load((ROOT / "topologies/two-dc-metro.yaml").read_text())
+WORKLOAD = yaml.safe_load((ROOT / "workloads/tiny-gpt-pp4.yaml").read_text())
+
+
+def write(directory: Path, document: object) -> Path:
+    path = directory / "file.yaml"
+    path.write_text(document if isinstance(document, str) else yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
+def changed(document: dict[str, Any], key: str, value: object) -> dict[str, Any]:
+    copy: dict[str, Any] = yaml.safe_load(yaml.safe_dump(document, sort_keys=False))
+    *parents, last = key.split(".")
+    target: Any = copy
+    for parent in parents:
+        target = target[int(parent) if isinstance(target, list) else parent]
+    target[last] = value
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field", "expected"),
+    [
+        ("nme", "x", "nme", "no such field"),
+        ("name", "Has Capitals; rm -rf", "name", "match pattern"),
+        ("links.0.rate", "1 GB/s", "links.0.rate", "a rate with a unit"),
+        ("links.0.rate", "1000", "links.0.rate", "a rate with a unit"),
+        ("links.0.rate", None, "links.rate", "a rate for both directions"),
+        ("links.0.fibre", "120 ms", "links.0.fibre", "a length with a unit"),
+        ("links.0.fibre", "-1 km", "links.0.fibre", "a length with a unit"),
+        ("links.0.fibre", "1e9 km", "links.0.fibre", "less than or equal"),
+        ("links.0.between", ["wuqing", "narnia"], "links.0.between", "one of the datacenters (wuqing, runze)"),
+        ("links.0.between", ["wuqing", "wuqing"], "links.between", "two different"),
+        ("links.0.loss", 1.5, "links.0.loss", "less than 1"),
+        ("links.0.latency", "1 ms", "links.0.latency", "no such field"),
+        ("datacenters.wuqing.nodes", 0, "datacenters.wuqing.nodes", "greater than or equal to 1"),
+        ("datacenters", {}, "datacenters", "at least 1 item"),
+        ("links", [*TOPOLOGY["links"], *TOPOLOGY["links"]], "links.1.name", "a name no other link has"),
+    ],
+)
+def test_a_bad_topology(tmp_path: Path, key: str, value: object, field: str, expected: str) -> None:
+    path = write(tmp_path, changed(TOPOLOGY, key, value))
+    with pytest.raises(BadInput) as caught:
+        load_topology(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: {field}: got "), message
+    assert expected in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field", "expected"),
+    [
+        ("microbatchs", 8, "microbatchs", "no such field"),
+        ("microbatches", 0, "microbatches", "greater than or equal to 1"),
+        ("microbatches", "many", "microbatches", "valid integer"),
+        ("model.heads", 5, "model.heads", "a divisor of d_model (64)"),
+        ("model.layers", 3, "model.layers", "at least one layer per stage (4)"),
+        ("pacing", "fast", "pacing", "Pacing"),
+        ("pacing.F", "20 km", "pacing.F", "a time with a unit"),
+        ("pacing.F", ["1 ms", "2 ms"], "pacing.F", "one time for each of 4 ranks"),
+        ("parallelism.data", 2, "parallelism.data", "1"),
+        ("memory", [4, 4], "memory", "one limit for each of 4 ranks"),
+        ("memory", 0, "memory", "room for at least 1"),
+        ("message", "1 kB", "message", "at least the boundary tensor (131072 bytes)"),
+        ("placement", ["wuqing/0"], "placement", "one node for each of 4 ranks"),
+        ("schedules", [], "schedules", "at least 1 item"),
+        ("schedules", [{"schedule": "1f1b", "n_sub": 0}], "schedules.0.n_sub", "greater than or equal to 1"),
+        ("transport", "udp", "transport", "'otn-lossless' or 'tcp-default'"),
+    ],
+)
+def test_a_bad_workload(tmp_path: Path, key: str, value: object, field: str, expected: str) -> None:
+    path = write(tmp_path, changed(WORKLOAD, key, value))
+    with pytest.raises(BadInput) as caught:
+        load_workload(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: {field}"), message
+    assert expected in message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "a mapping of fields"),
+        ("[1, 2]", "a mapping of fields"),
+        ("a: [", "valid YAML"),
+        ("a: 1\na: 2", "valid YAML"),
+        ("!!python/object:os.system x", "valid YAML"),
+    ],
+)
+def test_what_is_not_a_document(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(BadInput, match=expected):
+        load_topology(write(tmp_path, text))
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_bytes(b"name: \xff\xfe")
+    with pytest.raises(BadInput, match="valid YAML"):
+        load_topology(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="file: got 'No such file or directory'"):
+        load_topology(tmp_path / "nothing.yaml")
+
+
+@pytest.mark.parametrize(
+    ("workload", "expected"),
+    [
+        (changed(changed(WORKLOAD, "parallelism.pipeline", 9), "model.layers", 9), "no more stages than two-dc-metro"),
+        (changed(WORKLOAD, "placement", ["wuqing/0", "wuqing/1", "runze/0", "runze/9"]), "a node of two-dc-metro"),
+        (changed(WORKLOAD, "schedules", ["1f1b", "2f2b"]), "schedules.1: schedule: name: got '2f2b', expected one of"),
+    ],
+)
+def test_a_workload_that_does_not_fit_the_topology(tmp_path: Path, workload: dict[str, Any], expected: str) -> None:
+    topology = load_topology(ROOT / "topologies/two-dc-metro.yaml")
+    with pytest.raises(BadInput, match=r"tiny-gpt-pp4: ") as caught:
+        make_plan(topology, load_workload(write(tmp_path, workload)))
+    assert expected in str(caught.value)
+
+
+def test_datacenters_that_are_not_connected(tmp_path: Path) -> None:
+    topology = load_topology(write(tmp_path, changed(TOPOLOGY, "links", [])))
+    with pytest.raises(BadInput, match="no path wuqing -> runze"):
+        make_plan(topology, load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml"))
+
+
+def test_settings_are_laid_over_the_file() -> None:
+    settings = {"microbatches": "16", "model.sequence": "32", "pacing": "none", "schedules": "[1f1b]"}
+    workload = load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings)
+    assert (workload.microbatches, workload.model.sequence, workload.model.d_model) == (16, 32, 64)
+    assert workload.pacing is None
+    assert [choice.schedule for choice in workload.schedules] == ["1f1b"]
+    with pytest.raises(BadInput, match=r"--set microbatches.x: got '1', expected microbatches to be a mapping"):
+        load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", {"microbatches.x": "1"})
+
+
+def test_placement_is_contiguous_and_even() -> None:
+    four = load_topology(ROOT / "topologies/four-dc.yaml")
+    plan = make_plan(four, load_workload(ROOT / "workloads/tiny-gpt-pp8.yaml"))
+    assert [plan.datacenter(rank) for rank in range(8)] == [dc for dc in four.datacenters for _ in range(2)]
+    assert plan.cuts == (1, 3, 5)
+
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda child: st.lists(child, max_size=3) | st.dictionaries(st.text(max_size=6), child, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize(("model", "document"), [(Topology, TOPOLOGY), (Workload, WORKLOAD)])
+@given(data=st.data(), value=json_like)
+def test_any_field_with_any_value_is_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, model: type, document: dict[str, Any], data: st.DataObject, value: object
+) -> None:
+    key = data.draw(st.sampled_from(sorted(document)))
+    path = write(tmp_path_factory.mktemp("fuzz"), yaml.safe_dump({**document, key: value}, allow_unicode=True))
+    try:
+        (load_topology if model is Topology else load_workload)(path)
+    except BadInput as error:
+        assert str(path) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "units", "value"),
+    [
+        ("120 km", LENGTH, 120e3),
+        ("10ms", TIME, 0.01),
+        ("5 µs", TIME, 5e-6),
+        ("1_000 Mbit/s", RATE, 1e9),
+        ("2.5e1 Gbit/s", RATE, 25e9),
+        ("64 MB", SIZE, 64e6),
+        ("1 KiB", SIZE, 1024),
+        (0, TIME, 0),
+    ],
+)
+def test_quantities(text: object, units: dict[str, float], value: float) -> None:
+    assert parse(text, units, "a quantity") == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["10", 10, "ms", "10 mbps", "1 GBps", "ten ms", "-1 ms", "1e999 s", True, None, "1 ms; ls"]
+)
+def test_what_is_not_a_quantity(text: object) -> None:
+    with pytest.raises(ValueError, match="a time with a unit"):
+        parse(text, TIME, "a time")
+
+
+def test_shown_as_a_person_would_write_it() -> None:
+    assert [show_time(0.0102), show_time(1e-6), show_rate(1e9), show_time(0)] == ["10.2 ms", "1 us", "1 Gbit/s", "0 s"]
+
+
+def test_headers_are_part_of_a_message() -> None:
+    assert wire_bytes(MSS) == 9014
+    assert wire_bytes(MSS + 1) == MSS + 1 + 2 * 66
