@@ -1,0 +1,196 @@
+"""The link gate on real relays: it passes what is right, names what is wrong, hides nothing."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+from in_sandbox import in_sandbox
+from networks import two_datacenters
+
+pytestmark = pytest.mark.root
+
+
+def calibrated(delay: str, rate: str, change: dict[str, Any], link: dict[str, Any]) -> list[dict[str, Any]]:
+    from testbed.lab.calibrate import calibrate
+    from testbed.lab.network import Lab
+
+    with Lab(two_datacenters(delay, rate, **link), shaper="relay") as lab:
+        if change:
+            lab.change_link(0, **change)
+        return [check.as_json() for check in calibrate(lab)]
+
+
+@pytest.mark.parametrize("rate", ["100 Mbit/s", "1 Gbit/s"])
+@pytest.mark.parametrize("delay", ["1 ms", "10 ms", "50 ms"])
+def test_links_are_as_asked(delay: str, rate: str) -> None:
+    for check in in_sandbox(calibrated, delay, rate, {}, {}):
+        assert check["ok"], check
+        assert check["measured"]["dropped"] == 0
+
+
+def test_an_asymmetric_link_is_checked_by_direction() -> None:
+    asymmetric = {"reverse": {"delay": "20 ms", "rate": "50 Mbit/s"}}
+    forward, reverse = in_sandbox(calibrated, "5 ms", "200 Mbit/s", {}, asymmetric)
+    assert forward["ok"], forward
+    assert reverse["ok"], reverse
+    assert forward["measured"]["one_way_s"]["median"] == pytest.approx(0.005, abs=0.4e-3)
+    assert reverse["measured"]["one_way_s"]["median"] == pytest.approx(0.020, abs=0.4e-3)
+    assert forward["measured"]["rate_bps"] == pytest.approx(200e6, rel=0.02)
+    assert reverse["measured"]["rate_bps"] == pytest.approx(50e6, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"delay_s": 0.011}, "one-way delay median"),
+        ({"rate_bps": 90e6}, "rate"),
+        ({"rate_bps": 110e6}, "rate"),
+        ({"loss": 0.05}, "rate"),
+    ],
+    ids=["delay +10 %", "rate -10 %", "rate +10 %", "loss 5 %"],
+)
+def test_a_link_that_is_not_as_asked_is_caught(change: dict[str, Any], reason: str) -> None:
+    forward, _ = in_sandbox(calibrated, "10 ms", "100 Mbit/s", change, {})
+    assert not forward["ok"]
+    assert any(reason in text for text in forward["reasons"]), forward["reasons"]
+    assert forward["attempts"] == 3
+    assert len(forward["earlier"]) == 2
+
+
+def gate_refuses() -> str:
+    from testbed.errors import RunFailed
+    from testbed.lab.calibrate import gate
+    from testbed.lab.network import Lab
+
+    with Lab(two_datacenters("2 ms", "100 Mbit/s"), shaper="relay") as lab:
+        lab.change_link(1, delay_s=0.004)
+        try:
+            gate(lab)
+        except RunFailed as error:
+            return str(error)
+    return "passed"
+
+
+def test_the_gate_raises_naming_the_direction() -> None:
+    said = in_sandbox(gate_refuses)
+    assert "b->a" in said
+    assert "one-way delay median" in said
+
+
+def burst(queue: str, count: int) -> dict[str, Any]:
+    """`count` numbered datagrams of 1000 bytes at once over 1 Mbit/s: which arrive, in which order, what is counted."""
+    from testbed.lab.namespaces import inside
+    from testbed.lab.network import Lab
+
+    with Lab(two_datacenters("5 ms", "1 Mbit/s", queue=queue), shaper="relay") as lab:
+        with inside(lab.containers["b/0"].pid):
+            receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        receiver.bind((lab.address("b/0"), 0))
+        receiver.settimeout(0.5)
+        with inside(lab.containers["a/0"].pid):
+            sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sender.connect(receiver.getsockname())
+        for number in range(count):
+            sender.send(number.to_bytes(4, "big") + bytes(996))
+        arrived = []
+        while True:
+            try:
+                arrived.append(int.from_bytes(receiver.recv(2000)[:4], "big"))
+            except TimeoutError:
+                break
+        row = lab.counters()[0]
+        return {"arrived": arrived, "row": row.as_row()}
+
+
+def test_order_is_kept_and_nothing_lost_while_the_queue_has_room() -> None:
+    found = in_sandbox(burst, "1 MB", 60)
+    assert found["arrived"] == list(range(60))
+    assert found["row"]["dropped"] == 0
+    frame = 1000 + 8 + 20 + 14
+    assert found["row"]["wire_bytes"] == 60 * frame
+    waited = found["row"]["queue_high_water_bytes"]
+    assert 50 * frame < waited <= 60 * frame
+
+
+def test_a_full_queue_drops_the_tail_and_counts() -> None:
+    frame = 1000 + 8 + 20 + 14
+    found = in_sandbox(burst, f"{20 * frame} B", 60)
+    arrived = found["arrived"]
+    assert arrived == sorted(arrived)
+    assert arrived[:20] == list(range(20))
+    assert 20 <= len(arrived) <= 26  # the queue, and what left the wire while the burst came in
+    assert found["row"]["dropped"] == 60 - len(arrived)
+    assert found["row"]["queue_high_water_bytes"] <= 20 * frame
+
+
+def lossy(seed: int) -> dict[str, Any]:
+    from testbed.lab.namespaces import inside
+    from testbed.lab.network import Lab
+
+    topology = two_datacenters("3 ms", "100 Mbit/s", loss=0.2, jitter="2 ms")
+    with Lab(topology, shaper="relay", seed=seed) as lab:
+        with inside(lab.containers["b/0"].pid):
+            receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        receiver.bind((lab.address("b/0"), 0))
+        receiver.settimeout(0.5)
+        with inside(lab.containers["a/0"].pid):
+            sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sender.connect(receiver.getsockname())
+        for number in range(200):
+            sender.send(bytes([number]))
+        arrived = []
+        while True:
+            try:
+                arrived.append(receiver.recv(10)[0])
+            except TimeoutError:
+                break
+        row = lab.counters()[0]
+        return {"arrived": arrived, "lost": row.lost, "dropped": row.dropped}
+
+
+def test_asked_for_loss_is_seeded_counted_apart_and_jitter_keeps_order() -> None:
+    one, same, other = (in_sandbox(lossy, seed) for seed in (1, 1, 2))
+    assert one == same
+    assert one["arrived"] != other["arrived"]
+    assert one["arrived"] == sorted(one["arrived"])
+    assert 15 <= one["lost"] <= 70
+    assert one["dropped"] == 0
+
+
+def netem_live() -> dict[str, Any]:
+    from testbed.lab.calibrate import calibrate
+    from testbed.lab.network import Lab
+
+    with Lab(two_datacenters("10 ms", "1 Gbit/s"), shaper="netem") as lab:
+        return {"checks": [check.as_json() for check in calibrate(lab)], "links": lab.describe()["links"]}
+
+
+def netem_available() -> str | None:
+    from testbed.lab.shaping.netem import available
+
+    return available()
+
+
+def test_netem_is_as_asked() -> None:
+    if (reason := in_sandbox(netem_available)) is not None:
+        pytest.skip(f"this kernel has no netem: {reason}")
+    found = in_sandbox(netem_live)
+    assert all(check["ok"] for check in found["checks"]), found["checks"]
+    assert found["links"][0]["delay_ns"] == pytest.approx(10_000_000, abs=64)
+
+
+def ask_for_netem() -> str:
+    from testbed.errors import MachineLacks
+    from testbed.lab.shaping import choose
+
+    try:
+        return choose("netem").name
+    except MachineLacks as error:
+        return str(error)
+
+
+def test_netem_is_never_silently_replaced() -> None:
+    said = in_sandbox(ask_for_netem)
+    assert said == "netem" or "modprobe sch_netem" in said
