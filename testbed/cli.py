@@ -212,7 +212,7 @@ def calibrate(
             lab = Lab(network, shaper=shaper.value, progress=step.detail)
             lab.__enter__()
         try:
-            with reporter.step("measuring links", total=len(lab.directions)) as step:
+            with reporter.step("measuring links", total=len(lab.directions) // 2) as step:
                 checks = measure(lab, progress=step.advance)
         finally:
             lab.__exit__(None, None, None)
