@@ -49,7 +49,19 @@ def main() -> int:
         return done.returncode
     result = json.loads(done.stdout)
     table = Table(title=f"link gate, {result['shaper']}", title_justify="left")
-    for column in ("one-way", "rate", "way", "RTT median", "error", "p99", "wire rate", "error", "drops", "tries", "ok"):
+    for column in (
+        "one-way",
+        "rate",
+        "way",
+        "RTT median",
+        "error",
+        "p99",
+        "wire rate",
+        "error",
+        "drops",
+        "tries",
+        "ok",
+    ):
         table.add_column(column, justify="right")
     for link in result["links"]:
         asked, measured = link["asked"], link["measured"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -245,14 +246,14 @@ def shell(topology: TopologyFile, shaper: ShaperOption = Shaper.auto) -> None:
 def doctor(as_json: AsJson = False) -> None:
     """Try every feature the testbed needs, and name the command that adds what is missing."""
     from testbed import show
-    from testbed.lab.doctor import examine
+    from testbed.lab.doctor import examine, usable
 
     findings = examine()
     if as_json:
-        _emit({"findings": [finding.as_dict() for finding in findings]})
+        _emit({"findings": [asdict(finding) for finding in findings]})
     else:
         Console().print(show.doctor_table(findings))
-    if any(finding.needed and not finding.ok for finding in findings):
+    if not usable(findings):
         raise typer.Exit(ExitCode.MACHINE_LACKS)
 
 

@@ -112,8 +112,7 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
 
 def _check_links(lab: Lab, reporter: Reporter) -> list[LinkCheck]:
     with reporter.step("measuring links", total=len(lab.directions) // 2) as step:
-        checks = calibrate(lab, progress=step.advance)
-    return checks
+        return calibrate(lab, progress=step.advance)
 
 
 def _world(plan: Plan, lab: Lab, scratch: str, directory: Path) -> WorldSpec:

@@ -1,4 +1,4 @@
-"""The results directory of a run: data files, written as soon as they are known, from which everything else is drawn."""
+"""The results directory of a run: data files, written as soon as they are known; everything else is drawn from them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Results:
 
 def _frame(table: Any, kinds: list[str], schedule: str, source: str) -> pd.DataFrame:
     frame = pd.DataFrame({name: table[name] for name in table.dtype.names})
-    frame["kind"] = pd.Categorical.from_codes(table["kind"].tolist(), kinds)
+    frame["kind"] = pd.Categorical([kinds[code] for code in table["kind"]], categories=kinds)
     frame.insert(0, "schedule", schedule)
     frame.insert(1, "source", source)
     return frame

@@ -64,7 +64,9 @@ class _Simulation:
                 self._hop(now, *data)  # type: ignore[misc]
         for rank, row in enumerate(self.schedule.rows):
             if self.position[rank] < len(row):
-                raise DeadlockError(f"schedule {self.schedule.name}: rank {rank} never gets past {row[self.position[rank]]}")
+                raise DeadlockError(
+                    f"schedule {self.schedule.name}: rank {rank} never gets past {row[self.position[rank]]}"
+                )
         actions = np.array(self.actions, dtype=ACTION)
         order = np.lexsort((actions["start_s"], actions["rank"]))
         return Timeline(actions[order], np.array(self.messages, dtype=MESSAGE), self.schedule.n_ranks)

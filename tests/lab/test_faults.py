@@ -60,7 +60,7 @@ def namespaces(pids: set[int]) -> set[str]:
     links = set()
     for pid in pids:
         for kind in ("net", "mnt", "pid"):
-            links.add(os.readlink(f"/proc/{pid}/ns/{kind}"))
+            links.add(str(Path(f"/proc/{pid}/ns/{kind}").readlink()))
     return links
 
 
@@ -68,7 +68,7 @@ def namespaces_in_use() -> set[str]:
     links = set()
     for entry in Path("/proc").glob("[0-9]*/ns/*"):
         try:
-            links.add(os.readlink(entry))
+            links.add(str(entry.readlink()))
         except OSError:  # the process ended while we looked
             continue
     return links

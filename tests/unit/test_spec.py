@@ -1,4 +1,4 @@
-"""Files: what is good is read with the right values, what is bad gives one error that names field, value, expectation."""
+"""Files: what is good is read with the right values, what is bad gives one error that says what was expected."""
 
 from __future__ import annotations
 
@@ -223,10 +223,12 @@ def test_any_field_with_any_value_is_read_or_refused_in_one_line(
 ) -> None:
     key = data.draw(st.sampled_from(sorted(document)))
     path = write(tmp_path_factory.mktemp("fuzz"), yaml.safe_dump({**document, key: value}, allow_unicode=True))
+    said = ""
     try:
         (load_topology if model is Topology else load_workload)(path)
     except BadInput as error:
-        assert str(path) in str(error)
+        said = str(error)
+    assert not said or said.startswith(f"{path}: ")
 
 
 @pytest.mark.parametrize(
