@@ -187,7 +187,7 @@ def attach_facts() -> dict[str, Any]:
             if os.fork() == 0:
                 interfaces = sorted(name for _, name in socket.if_nameindex())
                 seen = list(Path("/proc").glob("[0-9]*"))
-                os.write(write, struct.pack("i", os.getpid()) + f"{interfaces} {len(seen)} {str(Path.cwd())}".encode())
+                os.write(write, struct.pack("i", os.getpid()) + f"{interfaces} {len(seen)} {Path.cwd()}".encode())
             os._exit(0)
         os.close(write)
         with os.fdopen(read, "rb") as pipe:
