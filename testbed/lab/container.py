@@ -12,7 +12,8 @@ from mininet.node import Host
 
 from testbed.errors import MachineLacks, RunFailed
 
-_NEW_PIDS = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
+_NEW_PIDS = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "setsid", "--ctty"]
+"""setsid: the shell, now a child of unshare, must lead a session to have the terminal that Ctrl-C arrives on."""
 
 
 class Container(Host):  # type: ignore[misc]  # Mininet has no types
@@ -21,7 +22,12 @@ class Container(Host):  # type: ignore[misc]  # Mininet has no types
     @classmethod
     def setup(cls) -> None:
         """Mininet's check that its tools are there. Raises MachineLacks (Mininet would exit)."""
-        for tool, package in (("mnexec", "mininet"), ("unshare", "util-linux"), ("nsenter", "util-linux")):
+        for tool, package in (
+            ("mnexec", "mininet"),
+            ("unshare", "util-linux"),
+            ("nsenter", "util-linux"),
+            ("setsid", "util-linux"),
+        ):
             if shutil.which(tool) is None:
                 raise MachineLacks(f"{tool} is missing; add it with: apt-get install {package}")
 

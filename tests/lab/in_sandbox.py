@@ -29,7 +29,7 @@ def in_sandbox(function: Callable[..., Any], *arguments: Any, timeout_s: float =
     read, write = os.pipe()
     with os.fdopen(read) as result:
         process = subprocess.Popen(
-            _command(function, arguments, write),
+            command_for(function, arguments, write),
             pass_fds=[write],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -55,7 +55,7 @@ def started(
     """The process of a function that a test interrupts or kills, and the mark of all its descendants."""
     mark = uuid.uuid4().hex
     environment = {**os.environ, MARK: mark}
-    command = _command(function, arguments, -1)
+    command = command_for(function, arguments, -1)
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, **options)
     try:
         yield process, mark
@@ -79,7 +79,8 @@ def processes(mark: str) -> list[int]:
     return found
 
 
-def _command(function: Callable[..., Any], arguments: tuple[Any, ...], result_fd: int) -> list[str]:
+def command_for(function: Callable[..., Any], arguments: tuple[Any, ...], result_fd: int) -> list[str]:
+    """The command line that runs a function in a sandbox; its result goes to `result_fd` unless that is -1."""
     file = inspect.getsourcefile(function)
     assert file is not None
     return [sys.executable, __file__, file, function.__name__, json.dumps(arguments), str(result_fd)]

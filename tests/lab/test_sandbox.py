@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import select
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from in_sandbox import in_sandbox, processes, started
 from networks import two_datacenters
+from terminal import Terminal
 
 from testbed.errors import ExitCode
 
@@ -227,41 +227,6 @@ def test_two_labs_side_by_side() -> None:
             two.wait()
             await_gone(mark_two, set())
             assert len(processes(mark_one)) == before
-
-
-class Terminal:
-    """A process on a pseudo-terminal of its own, as a user's shell would start it in the foreground."""
-
-    def __init__(self, function: object) -> None:
-        from in_sandbox import _command
-
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            command = _command(function, (), -1)  # type: ignore[arg-type]
-            os.execv(command[0], command)
-
-    def expect(self, text: str) -> None:
-        seen = ""
-        deadline = time.monotonic() + 20
-        while text not in seen and time.monotonic() < deadline:
-            if select.select([self.fd], [], [], 0.2)[0]:
-                seen += os.read(self.fd, 1024).decode()
-        assert text in seen
-
-    def type(self, text: bytes) -> None:
-        os.write(self.fd, text)
-
-    def exit_code(self) -> int:
-        deadline = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                os.close(self.fd)
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.01)
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        pytest.fail("did not end")
 
 
 def test_ctrl_c_on_a_terminal_acts_once() -> None:
