@@ -94,10 +94,13 @@ def link_table(title: str, checks: Sequence[LinkCheck]) -> Table:
 def doctor_table(findings: Sequence[Finding]) -> Table:
     """What works on this machine, and what adds the rest."""
     table = Table(title="what this machine can do", title_justify="left")
-    for column in ("feature", "", "found", "to add it"):
+    for column in ("feature", "", "found"):
         table.add_column(column)
+    table.add_column("to add it", overflow="fold", min_width=28)  # whole, so that it can be copied
     for finding in findings:
-        mark = Text("ok", style="green") if finding.ok else Text("no", style="red")
+        mark = Text("ok", style="green") if finding.ok else Text("NO", style="bold red")
+        if not finding.ok and not finding.needed:
+            mark = Text("no, optional", style="yellow")
         table.add_row(finding.name, mark, finding.detail, "" if finding.ok else finding.remedy)
     return table
 

@@ -14,13 +14,6 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
 PREFIX_LENGTH = 30
-MTU = 9000
-ETHERNET_HEADER = 14
-IP_TCP_HEADERS = 52
-"""IPv4 (20) and TCP (20) with timestamps (12): what of the MTU is not payload."""
-
-MSS = MTU - IP_TCP_HEADERS
-
 NODE_INTERFACE = "lan0"
 """A node's only interface; every container has its own network namespace."""
 

@@ -58,7 +58,8 @@ def _find(probe: _Probe) -> Finding:
     try:
         detail = probe.try_it()
     except Exception as error:  # noqa: BLE001 - any failure is the finding
-        return Finding(probe.name, False, f"{type(error).__name__}: {error}", probe.remedy, probe.needed)
+        detail = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
+        return Finding(probe.name, False, detail, probe.remedy, probe.needed)
     return Finding(probe.name, True, detail, "", probe.needed)
 
 

@@ -11,6 +11,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from testbed.errors import RunFailed
 from testbed.lab import addresses
 from testbed.lab.namespaces import inside
+from testbed.wire import MTU
 
 _NEIGHBOUR_PERMANENT = 0x80  # NUD_PERMANENT
 
@@ -66,7 +67,7 @@ class Netlink:
 def bring_up(netlink: Netlink, interface: str, own: str, other: str, gso: int) -> None:
     """Address, state, segmentation and the permanent neighbour of one end of a point-to-point subnet."""
     index = netlink.index(interface)
-    segments = max(1, gso // addresses.MTU)
+    segments = max(1, gso // MTU)
     netlink.ask("link", "set", index=index, gso_max_size=gso, gso_max_segs=segments)
     netlink.ask("addr", "add", index=index, address=own, prefixlen=addresses.PREFIX_LENGTH)
     netlink.ask("link", "set", index=index, state="up")

@@ -25,6 +25,7 @@ from testbed.lab.routes import all_paths, border_routes
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
 from testbed.lab.shaping import End, LinkCounters, ShapedDirection, ShapedLink, choose
 from testbed.spec.topology import Direction, Topology
+from testbed.wire import MTU
 
 _SOURCE_TABLES = 1000
 """Routing tables for traffic by source datacenter start here."""
@@ -190,11 +191,11 @@ class Lab:
             kind="veth",
             ifname=outer,
             address=addresses.hardware_address(pair.first),
-            mtu=addresses.MTU,
+            mtu=MTU,
             peer={
                 "ifname": inner,
                 "address": addresses.hardware_address(pair.second),
-                "mtu": addresses.MTU,
+                "mtu": MTU,
                 "net_ns_pid": self.containers[name].pid,
             },
         )
@@ -218,7 +219,7 @@ class Lab:
                 )
                 for i, (asked, ends) in enumerate([(forward, (here, there)), (reverse, (there, here))])
             ]
-            links.append(ShapedLink(shaped[0], shaped[1], addresses.MTU))
+            links.append(ShapedLink(shaped[0], shaped[1], MTU))
         if links:
             self._shaper.build(links)
         for number, link in enumerate(links):

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from testbed.lab.addresses import MSS, MTU
 from testbed.spec.topology import Direction
+from testbed.wire import MSS, MTU
 
 _SMALLEST_QUEUE = 64 * 2**20
 _LARGEST_GSO = 65536

@@ -22,8 +22,9 @@ def main(arguments: list[str]) -> int:
     # deferred on purpose: this is the slow import that only the zygote pays
     import torch
 
+    from testbed.lab.namespaces import attach
     from testbed.train.data import load_corpus
-    from testbed.train.protocol import Exited, Imported, StartWorkers
+    from testbed.train.protocol import Exited, Failed, Imported, StartWorkers
     from testbed.train.worker import work
 
     torch.set_num_threads(1)
@@ -41,6 +42,7 @@ def main(arguments: list[str]) -> int:
     world = request.world
 
     def run_worker(rank: int) -> NoReturn:
+        launcher = Connection(worker_fds[rank])
         status = 1
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
@@ -50,23 +52,22 @@ def main(arguments: list[str]) -> int:
                     os.close(fd)
             container = world.places[rank].container_pid
             if container is not None:
-                from testbed.lab.namespaces import attach
-
                 attach(container)
             # joining a PID namespace takes effect for children only
             inner = os.fork()
             if inner == 0:
-                status = work(rank, world, Connection(worker_fds[rank]), corpus)
+                status = work(rank, world, launcher, corpus)
             else:
-                os.close(worker_fds[rank])
+                launcher.close()
                 _, waited = os.waitpid(inner, 0)
                 status = os.waitstatus_to_exitcode(waited)
                 if status < 0:
                     if -status != signal.SIGKILL:  # whose disposition cannot be set
                         signal.signal(-status, signal.SIG_DFL)
                     os.kill(os.getpid(), -status)
+        except BaseException as error:  # noqa: BLE001 - nothing may escape a fork, and the launcher must hear of it
+            launcher.send(Failed(rank, f"cannot enter its container: {error!r}"))
         finally:
-            sys.stdout.flush()
             os._exit(status)
 
     ranks: dict[int, int] = {}
