@@ -29,6 +29,7 @@ class Profile:
 
 RECORDED = (
     "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_early_retrans",
     "net.ipv4.tcp_ecn",
     "net.ipv4.tcp_moderate_rcvbuf",
     "net.ipv4.tcp_no_metrics_save",
@@ -64,6 +65,9 @@ def profile(name: str, largest_window_bytes: float) -> Profile:
             "net.ipv4.tcp_window_scaling": "1",
             "net.ipv4.tcp_sack": "1",
             "net.ipv4.tcp_ecn": "0",
+            # no tail-loss probes: where nothing is lost, a late acknowledgement means a busy CPU, and the probe would
+            # be a retransmission that makes a good run untrusted
+            "net.ipv4.tcp_early_retrans": "0",
         },
         ("cubic", "reno"),
         initial_windows=True,

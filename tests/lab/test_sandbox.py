@@ -240,6 +240,7 @@ def test_ctrl_c_on_a_terminal_acts_once() -> None:
 def test_a_command_line_in_the_sandbox_keeps_the_terminal() -> None:
     terminal = Terminal(read_lines)
     terminal.expect("prompt")
+    time.sleep(0.3)  # until it is reading: Python notices a signal just before a blocking read only after it
     terminal.type(b"\x03")
     terminal.expect("interrupted")
     time.sleep(2.2)  # longer than an interrupted lab may live: this one was not told to end
