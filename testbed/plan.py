@@ -9,6 +9,7 @@ from functools import cached_property
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
 from testbed.schedule.ir import Schedule
+from testbed.schedule.placement import stage_to_rank
 from testbed.schedule.problem import LinkCost, Problem
 from testbed.schedule.registry import family, generate
 from testbed.spec.topology import Topology
@@ -53,6 +54,8 @@ class Plan:
                 workload.name, "pacing", "none", "seconds for F, I and W: without them only a run can tell the time"
             )
         ranks = range(self.n_ranks)
+        stages = stage_to_rank(family(choice.schedule).placement, self.n_ranks)
+        chunks = len(stages) // self.n_ranks
         routes = {
             (source, target): tuple(path)
             for source in ranks
@@ -62,13 +65,13 @@ class Plan:
         limits = [choice.memory] * self.n_ranks if choice.memory is not None else workload.memory_limits()
         return Problem(
             n_microbatches=workload.microbatches,
-            stage_to_rank=tuple(ranks),
-            forward_s=tuple(times.of("F", r) for r in ranks),
-            input_s=tuple(times.of("I", r) for r in ranks),
-            weight_s=tuple(times.of("W", r) for r in ranks),
+            stage_to_rank=stages,
+            forward_s=tuple(times.of("F", rank) / chunks for rank in stages),
+            input_s=tuple(times.of("I", rank) / chunks for rank in stages),
+            weight_s=tuple(times.of("W", rank) / chunks for rank in stages),
             memory_limit=tuple(limits),
-            activation=(1.0,) * self.n_ranks,
-            message_bytes=(wire_bytes(workload.message_bytes()),) * (self.n_ranks - 1),
+            activation=(1.0 / chunks,) * len(stages),
+            message_bytes=(wire_bytes(workload.message_bytes()),) * (len(stages) - 1),
             links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in self.topology.directions()),
             routes=routes,
         )

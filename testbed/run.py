@@ -6,6 +6,7 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from testbed.plan import Plan
 from testbed.progress import Reporter
 from testbed.schedule.ir import Schedule
 from testbed.schedule.memory import peak_in_flight
+from testbed.schedule.placement import stage_to_rank
+from testbed.schedule.registry import family
 from testbed.spec.workload import Pacing, ScheduleChoice
 from testbed.timeline import KINDS, Timeline, concatenate
 from testbed.train.job import IterationRecord, Job
@@ -98,7 +101,9 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
             results.save_json("links.json", {"links": [check.as_json() for check in checks]})
             refuse_bad_links(lab, checks)
             with reporter.step("starting workers"):
-                imported_s = launcher.start(_world(plan, lab, scratch, options.directory), CONNECT_DEADLINE_S)
+                imported_s = launcher.start(
+                    _world(plan, options.choices, lab, scratch, options.directory), CONNECT_DEADLINE_S
+                )
             _save_manifest(results, plan, options, lab, identity, imported_s)
             pacing = None if plan.workload.pacing else _profile(plan, launcher, reporter)
             for choice in options.choices:
@@ -115,15 +120,22 @@ def _check_links(lab: Lab, reporter: Reporter) -> list[LinkCheck]:
         return calibrate(lab, progress=step.advance)
 
 
-def _world(plan: Plan, lab: Lab, scratch: str, directory: Path) -> WorldSpec:
+def _world(plan: Plan, choices: Sequence[ScheduleChoice], lab: Lab, scratch: str, directory: Path) -> WorldSpec:
     return WorldSpec(
         places=tuple(Place(lab.containers[node].pid, lab.interface(node)) for node in plan.nodes),
         store=f"{scratch}/store",
         timeout_s=_deadline(plan, DEADLINE_FLOOR_S),
         warmup_bytes=plan.workload.message_bytes(),
-        neighbours=tuple((rank, rank + 1) for rank in range(plan.n_ranks - 1)),
+        neighbours=_neighbours(plan, choices),
         logs=str((directory / "logs").absolute()),
     )
+
+
+def _neighbours(plan: Plan, choices: Sequence[ScheduleChoice]) -> tuple[tuple[int, int], ...]:
+    """Pairs of ranks that exchange messages under any of the schedules."""
+    placements = {stage_to_rank(family(choice.schedule).placement, plan.n_ranks) for choice in choices}
+    pairs = {(min(a, b), max(a, b)) for stages in placements for a, b in pairwise(stages) if a != b}
+    return tuple(sorted(pairs | {(rank, rank + 1) for rank in range(plan.n_ranks - 1)}))
 
 
 def _deadline(plan: Plan, floor_s: float) -> float:

@@ -11,6 +11,7 @@ from testbed.schedule.gpipe import gpipe
 from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.ir import Schedule
 from testbed.schedule.one_f_one_b import one_f_one_b
+from testbed.schedule.placement import Placement
 from testbed.schedule.problem import Problem
 from testbed.schedule.validate import validate
 from testbed.schedule.zb_h1 import zb_h1
@@ -22,6 +23,7 @@ class Family(NamedTuple):
     generate: Callable[..., Schedule]
     """(problem, **options) -> Schedule"""
     summary: str
+    placement: Placement = Placement.UD
 
     def option_names(self) -> list[str]:
         """Options the generator takes beside the problem."""
