@@ -7,14 +7,21 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from testbed.errors import BadInput
+from testbed.schedule.dualpipe_v import dualpipe_v
+from testbed.schedule.geopipe import geopipe
 from testbed.schedule.gpipe import gpipe
 from testbed.schedule.greedy import crosspipe_greedy
+from testbed.schedule.interleaved import interleaved_1f1b
 from testbed.schedule.ir import Schedule
+from testbed.schedule.looped_bfs import looped_bfs
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.placement import Placement
 from testbed.schedule.problem import Problem
 from testbed.schedule.validate import validate
+from testbed.schedule.zb1p import zb1p
 from testbed.schedule.zb_h1 import zb_h1
+from testbed.schedule.zb_h2 import zb_h2
+from testbed.schedule.zb_v import zb_v
 
 
 class Family(NamedTuple):
@@ -24,6 +31,8 @@ class Family(NamedTuple):
     """(problem, **options) -> Schedule"""
     summary: str
     placement: Placement = Placement.UD
+    solver: bool = False
+    """Takes its whole time limit: left out of `best` unless the workload lists it."""
 
     def option_names(self) -> list[str]:
         """Options the generator takes beside the problem."""
@@ -34,6 +43,13 @@ FAMILIES: dict[str, Family] = {
     "gpipe": Family(gpipe, "all forwards, then all backwards"),
     "1f1b": Family(one_f_one_b, "one forward, one backward"),
     "zb-h1": Family(zb_h1, "1F1B with split backward, weight gradients fill the drain"),
+    "zb-h2": Family(zb_h2, "ZB-H1 with twice the warm-up and nearly twice the memory"),
+    "geopipe": Family(geopipe, "1F1B with extra warm-up forwards before every wide-area cut"),
+    "interleaved-1f1b": Family(interleaved_1f1b, "1F1B with two chunks per rank", Placement.LOOP),
+    "looped-bfs": Family(looped_bfs, "GPipe with two chunks per rank", Placement.LOOP),
+    "zb1p": Family(zb1p, "interleaved 1F1B with split backward", Placement.LOOP),
+    "zb-v": Family(zb_v, "zero bubble in a V of two chunks per rank, at 1F1B's memory", Placement.WAVE),
+    "dualpipe-v": Family(dualpipe_v, "DualPipe in a V of two chunks per rank", Placement.WAVE),
     "crosspipe-greedy": Family(crosspipe_greedy, "CrossPipe's greedy CrossUDSub, made for the links at hand"),
 }
 
