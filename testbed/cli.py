@@ -297,5 +297,84 @@ def schedule_show(
         draw(drawn, svg, cuts=plan.cuts, lanes=lanes, heading=heading)
 
 
+@schedule_app.command("compare")
+def schedule_compare(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    schedule: Schedules = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root."""
+    from testbed import show
+    from testbed.schedule.registry import FAMILIES
+    from testbed.schedule_compare import compare_schedules
+
+    plan = _plan(topology, workload, settings)
+    listed = {choice.schedule for choice in plan.workload.schedules}
+    names = schedule or [name for name, known in FAMILIES.items() if not known.solver or name in listed]
+    comparison = compare_schedules(plan, plan.choose(names))
+    if as_json:
+        bound = {"seconds": comparison.bound.seconds, "cause": comparison.bound.cause}
+        rows = [row.as_json() for row in comparison.schedules]
+        _emit({"schedules": rows, "left_out": comparison.left_out, "lower_bound": bound})
+        return
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    console.print(show.causes_table(plan, comparison))
+    for reason in comparison.left_out.values():
+        console.print(f"left out: {reason}", highlight=False)
+    if len(comparison.schedules) > 1:
+        first, second = comparison.schedules[:2]
+        gain = second.predicted_s / first.predicted_s - 1
+        console.print(f"best: {first.schedule}, {gain:.1%} ahead of {second.schedule}", highlight=False)
+
+
+@schedule_app.command("export")
+def schedule_export(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    schedule: Annotated[str, typer.Option("--schedule", help="The schedule to write.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write; default: stdout.")] = None,
+    comms: Annotated[
+        bool, typer.Option("--comms", help="compute_comms (with SEND and RECV) for compute_only.")
+    ] = False,
+    settings: Settings = None,
+) -> None:
+    """Write a schedule in torch.distributed.pipelining's CSV, for its runtime or torchtitan."""
+    from testbed.schedule.torch_csv import to_csv
+
+    plan = _plan(topology, workload, settings)
+    (choice,) = plan.choose([schedule])
+    text = to_csv(plan.schedule(choice), comms=comms)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        out.write_text(text)
+
+
+@schedule_app.command("validate")
+def schedule_validate(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    csv: Annotated[Path, typer.Argument(metavar="CSV", help="A schedule in torch's CSV, a row per rank.")],
+    settings: Settings = None,
+) -> None:
+    """Check a schedule in torch's CSV against a plan, and say what it would take."""
+    from testbed.model.simulate import simulate
+    from testbed.schedule.torch_csv import from_csv
+    from testbed.schedule.validate import validate
+
+    plan = _plan(topology, workload, settings)
+    try:
+        text = csv.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput.of(str(csv), "file", str(error), "a readable CSV file") from error
+    loaded = from_csv(text, csv.stem)
+    problem = plan.problem_for(loaded)
+    validate(loaded, problem)
+    makespan = float(simulate(problem, loaded, receives=plan.workload.receives).makespans()[0])
+    print(f"{csv}: valid; the model says {makespan * 1e3:.3f} ms per iteration")
+
+
 if __name__ == "__main__":
     main()

@@ -5,17 +5,31 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
 from testbed.schedule.ir import Schedule
 from testbed.schedule.placement import stage_to_rank
 from testbed.schedule.problem import LinkCost, Problem
-from testbed.schedule.registry import family, generate
+from testbed.schedule.registry import FAMILIES, family, generate
+from testbed.schedule.validate import InvalidSchedule
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload
 from testbed.timeline import Timeline
 from testbed.wire import wire_bytes
+
+BEST = "best"
+"""Stands for the fastest of all schedules that fit."""
+
+
+class Candidate(NamedTuple):
+    """A schedule that could be run."""
+
+    choice: ScheduleChoice
+    problem: Problem
+    schedule: Schedule
+    makespan_s: float
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,14 @@ class Plan:
         `pacing` stands in for the workload's where that is `none` (durations measured on the machine).
         Raises BadInput when there is neither.
         """
+        placement = stage_to_rank(family(choice.schedule).placement, self.n_ranks)
+        return self._problem(placement, choice.memory, pacing)
+
+    def problem_for(self, schedule: Schedule) -> Problem:
+        """The scheduling problem of a schedule from elsewhere, with the stages where it has them. Raises BadInput."""
+        return self._problem(schedule.stage_to_rank, None, None)
+
+    def _problem(self, stages: tuple[int, ...], memory: float | None, pacing: Pacing | None) -> Problem:
         workload = self.workload
         times = workload.pacing or pacing
         if times is None:
@@ -54,7 +76,6 @@ class Plan:
                 workload.name, "pacing", "none", "seconds for F, I and W: without them only a run can tell the time"
             )
         ranks = range(self.n_ranks)
-        stages = stage_to_rank(family(choice.schedule).placement, self.n_ranks)
         chunks = len(stages) // self.n_ranks
         routes = {
             (source, target): tuple(path)
@@ -62,7 +83,7 @@ class Plan:
             for target in ranks
             if (path := self.topology.route(self.datacenter(source), self.datacenter(target)))
         }
-        limits = [choice.memory] * self.n_ranks if choice.memory is not None else workload.memory_limits()
+        limits = [memory] * self.n_ranks if memory is not None else workload.memory_limits()
         return Problem(
             n_microbatches=workload.microbatches,
             stage_to_rank=stages,
@@ -85,11 +106,39 @@ class Plan:
         return simulate(self.problem(choice, pacing), schedule, receives=self.workload.receives)
 
     def choose(self, names: list[str]) -> list[ScheduleChoice]:
-        """The workload's choices for these names, with their options there; [] means all. Raises BadInput."""
+        """The workload's choices for these names, with their options there; [] means all. Raises BadInput.
+
+        `best` becomes the schedule that the model says is fastest.
+        """
         by_name = {choice.schedule: choice for choice in self.workload.schedules}
-        for name in names:
-            family(name)
-        return [by_name.get(name, ScheduleChoice(schedule=name)) for name in dict.fromkeys(names or by_name)]
+        chosen: dict[str, ScheduleChoice] = {}
+        for name in names or by_name:
+            if name == BEST:
+                choice = self.ranked()[0].choice
+            else:
+                family(name)
+                choice = by_name.get(name, ScheduleChoice(schedule=name))
+            chosen.setdefault(choice.schedule, choice)
+        return list(chosen.values())
+
+    def candidate(self, choice: ScheduleChoice) -> Candidate:
+        """The schedule of a choice and how long the model says it takes. Raises BadInput."""
+        problem, schedule = self.problem(choice), self.schedule(choice)
+        return Candidate(choice, problem, schedule, float(self.predict(choice, schedule).makespans()[0]))
+
+    def ranked(self) -> list[Candidate]:
+        """Every schedule that fits into memory and needs no solver, fastest first (CrossPipe's engine, section 6)."""
+        by_name = {choice.schedule: choice for choice in self.workload.schedules}
+        candidates = []
+        for name, known in FAMILIES.items():
+            if known.solver and name not in by_name:
+                continue
+            choice = by_name.get(name, ScheduleChoice(schedule=name)).model_copy(update={"memory": None})
+            try:
+                candidates.append(self.candidate(choice))
+            except InvalidSchedule:
+                continue  # needs more memory than there is
+        return sorted(candidates, key=lambda candidate: candidate.makespan_s)
 
 
 def make_plan(topology: Topology, workload: Workload) -> Plan:
@@ -100,7 +149,8 @@ def make_plan(topology: Topology, workload: Workload) -> Plan:
         topology.route(plan.datacenter(rank), plan.datacenter(rank + 1))
     for index, choice in enumerate(workload.schedules):
         try:
-            family(choice.schedule)
+            if choice.schedule != BEST:
+                family(choice.schedule)
         except BadInput as error:
             raise BadInput(f"{workload.name}: schedules.{index}: {error}") from error
     return plan

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from testbed.collect.compare import ScheduleComparison
     from testbed.lab.calibrate import LinkCheck
     from testbed.lab.doctor import Finding
+    from testbed.schedule_compare import Comparison
 
 STYLES = {"F": "white on blue", "B": "white on green", "I": "black on cyan", "W": "black on yellow"}
 
@@ -43,6 +44,31 @@ def prediction_table(plan: Plan, rows: Sequence[tuple[str, float, float, float, 
     for name, seconds, bubble, peak, speedup in rows:
         gain = "-" if speedup is None else f"{speedup:.2f}x"
         table.add_row(name, show_time(seconds), f"{bubble:.1%}", f"{peak:g}", gain)
+    return table
+
+
+def causes_table(plan: Plan, comparison: Comparison) -> Table:
+    """Every schedule of one plan: its time, where it goes, its memory, its distance from the bound."""
+    bound = comparison.bound
+    names = f"{plan.workload.name} on {plan.topology.name}"
+    title = f"{names}: no schedule takes less than {show_time(bound.seconds)} ({bound.cause})"
+    table = Table(title=title, title_justify="left")
+    table.add_column("schedule", no_wrap=True)
+    for column in ("iteration", "over bound", "bubble", "imbalance", "fill", "latency", "wire", "queueing", "memory"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("peak in flight, by rank", no_wrap=True)
+    for row in comparison.schedules:
+        causes = row.causes
+        parts = (causes.imbalance_s, causes.fill_s, causes.latency_s, causes.wire_s, causes.queueing_s)
+        table.add_row(
+            row.schedule,
+            show_time(row.predicted_s),
+            f"{row.predicted_s / bound.seconds - 1:+.1%}",
+            f"{row.bubble_predicted:.1%}",
+            *(f"{part / row.predicted_s:.1%}" for part in parts),
+            "-" if row.memory_s is None else f"{row.memory_s / row.predicted_s:.1%}",
+            " ".join(f"{peak:g}" for peak in row.peaks),
+        )
     return table
 
 

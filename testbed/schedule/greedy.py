@@ -21,6 +21,10 @@ DEFAULT_SUB_BLOCKS = 4
 """CrossPipe's experiments use n_sub = 4."""
 
 
+LARGE = 4000
+"""Ranks x microbatches x sub-blocks from which the compiled loop is worth its import."""
+
+
 def crosspipe_greedy(problem: Problem, n_sub: int = DEFAULT_SUB_BLOCKS) -> Schedule:
     """CrossUDSub for one stage per rank, every block cut into `n_sub` sub-blocks.
 
@@ -28,6 +32,17 @@ def crosspipe_greedy(problem: Problem, n_sub: int = DEFAULT_SUB_BLOCKS) -> Sched
     """
     if problem.n_stages != problem.n_ranks:
         raise BadInput.of("crosspipe-greedy", "stages per rank", problem.n_stages // problem.n_ranks, "1")
+    if problem.n_ranks * problem.n_microbatches * n_sub > LARGE:
+        from testbed.schedule.greedy_compiled import greedy_rows
+
+        rows = greedy_rows(problem, n_sub)
+    else:
+        rows = plain_rows(problem, n_sub)
+    return Schedule("crosspipe-greedy", rows, problem.stage_to_rank, problem.n_microbatches)
+
+
+def plain_rows(problem: Problem, n_sub: int) -> tuple[Row, ...]:
+    """Algorithm 1 in plain Python; greedy_compiled makes the same rows faster."""
     ranks = [_Rank(rank, problem, n_sub) for rank in range(problem.n_ranks)]
     wires = [_Wire() for _ in problem.links]
     ranks[0].available[Kind.F].extend((0.0, m) for m in range(problem.n_microbatches))
@@ -45,8 +60,7 @@ def crosspipe_greedy(problem: Problem, n_sub: int = DEFAULT_SUB_BLOCKS) -> Sched
             _pass_on(problem, finished, ranks, wires, queue)
         _requeue(current, queue)
 
-    rows = tuple(_merge(_pull_weights_earlier(current.sequence)) for current in ranks)
-    return Schedule("crosspipe-greedy", rows, problem.stage_to_rank, problem.n_microbatches)
+    return tuple(_merge(_pull_weights_earlier(current.sequence)) for current in ranks)
 
 
 def _microbatch(action: Action) -> int:

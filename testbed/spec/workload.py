@@ -67,6 +67,9 @@ class ScheduleChoice(Strict):
 
     schedule: Name | Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,29}$")]
     n_sub: int | None = Field(default=None, ge=1, le=64, description="crosspipe-greedy: sub-blocks per block")
+    extra: int | None = Field(default=None, ge=0, description="geopipe: extra warm-up forwards per WAN cut")
+    evaluations: int | None = Field(default=None, ge=1, le=10**6, description="search: schedules to try")
+    time_limit_s: float | None = Field(default=None, gt=0, le=3600, description="solvers: seconds")
     memory: float | None = Field(default=None, gt=0, description="microbatches in flight, for this schedule only")
 
     def options(self) -> dict[str, Any]:

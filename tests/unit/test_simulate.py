@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import QUICK, fitting, quick
 
 from testbed.model.simulate import DeadlockError, simulate
 from testbed.schedule.ir import Schedule, parse_action
 from testbed.schedule.problem import LinkCost, Problem, uniform
-from testbed.schedule.registry import FAMILIES, generate
+from testbed.schedule.registry import generate
 from testbed.timeline import KINDS, MESSAGE_KINDS, Timeline
 
 small = st.integers(0, 6)
@@ -21,11 +22,12 @@ small = st.integers(0, 6)
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Problem, Schedule]:
     p, m = draw(st.integers(2, 5)), draw(st.integers(1, 10))
-    name = draw(st.sampled_from(sorted(FAMILIES)))
-    problem = uniform(p, m, delay_s=draw(small), wire_s=draw(small), memory=float(max(m, p)))
-    per_stage = [tuple(float(draw(st.integers(low, 6))) for _ in range(p)) for low in (1, 0, 0)]
+    name = draw(st.sampled_from(QUICK))
+    problem = fitting(name, p, m, delay_s=draw(small), wire_s=draw(small))
+    stages = problem.n_stages
+    per_stage = [tuple(float(draw(st.integers(low, 6))) for _ in range(stages)) for low in (1, 0, 0)]
     problem = replace(problem, forward_s=per_stage[0], input_s=per_stage[1], weight_s=per_stage[2])
-    return problem, generate(name, problem)
+    return problem, quick(name, problem)
 
 
 @given(cases())

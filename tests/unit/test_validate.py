@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made import QUICK, fitting, quick
 
 from testbed.errors import BadInput
 from testbed.schedule.ir import Schedule, parse_action
 from testbed.schedule.memory import peak_in_flight, peaks
 from testbed.schedule.problem import uniform
-from testbed.schedule.registry import FAMILIES, generate
+from testbed.schedule.registry import generate
 from testbed.schedule.validate import InvalidSchedule, validate
 
 
@@ -84,7 +85,7 @@ times = st.integers(0, 7)
 
 
 @given(
-    name=st.sampled_from(sorted(FAMILIES)),
+    name=st.sampled_from(QUICK),
     p=st.integers(1, 6),
     m=st.integers(1, 14),
     f=st.integers(1, 7),
@@ -98,10 +99,10 @@ times = st.integers(0, 7)
 def test_every_generator_makes_valid_schedules(
     name: str, p: int, m: int, f: int, i: int, w: int, delay: int, wire: int, extra_memory: int, n_sub: int
 ) -> None:
-    memory = float(m) if name == "gpipe" else float(p + extra_memory)
-    problem = uniform(p, m, forward_s=f, input_s=i, weight_s=w, delay_s=delay, wire_s=wire, memory=memory)
-    options = {"n_sub": n_sub} if name == "crosspipe-greedy" else {}
-    made = generate(name, problem, **options)  # validates
+    adaptive = name in ("crosspipe-greedy", "search", "geopipe")
+    memory = float(p + extra_memory) if adaptive else float(2 * max(m, p))
+    problem = fitting(name, p, m, forward_s=f, input_s=i, weight_s=w, delay_s=delay, wire_s=wire, memory=memory)
+    made = quick(name, problem, **({"n_sub": n_sub} if name == "crosspipe-greedy" else {}))  # validates
     assert max(peaks(made, problem)) <= memory + 1e-9
 
 

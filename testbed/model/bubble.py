@@ -1,0 +1,66 @@
+"""Where an iteration's time goes, by asking what it would take without each cause in turn.
+
+The same order of actions is run on an ever more real network, so the parts add up to the makespan exactly:
+
+    makespan = work + imbalance + fill + latency + wire + queueing
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from testbed.model.compiled import makespan
+from testbed.schedule.ir import Schedule
+from testbed.schedule.problem import LinkCost, Problem
+
+
+class TimeByCause(NamedTuple):
+    """Seconds of one iteration by cause; all but `work` are bubble."""
+
+    work_s: float
+    """Mean over the ranks of the time they compute."""
+    imbalance_s: float
+    """What the busiest rank computes beyond the mean."""
+    fill_s: float
+    """Pipeline fill and drain, and waiting that the order causes, on a network that costs nothing."""
+    latency_s: float
+    """Added by the links' one-way delays."""
+    wire_s: float
+    """Added by the time messages take on the wire, if none had to wait for another."""
+    queueing_s: float
+    """Added by messages that wait for each other."""
+
+    @property
+    def makespan_s(self) -> float:
+        """The sum."""
+        return self.work_s + self.bubble_s
+
+    @property
+    def bubble_s(self) -> float:
+        """All but work."""
+        return self.imbalance_s + self.fill_s + self.latency_s + self.wire_s + self.queueing_s
+
+
+def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
+    """The causes of a schedule's time. Raises DeadlockError when it cannot finish."""
+    busy = [sum(problem.duration(action) for action in row) for row in schedule.rows]
+    mean = sum(busy) / len(busy)
+    size = max(problem.message_bytes, default=0.0)
+
+    def with_links(*, delay: bool, wire: bool) -> float:
+        links = tuple(
+            LinkCost(link.delay_s * delay + size * link.seconds_per_byte * wire, 0.0) for link in problem.links
+        )
+        return makespan(replace(problem, links=links), schedule)
+
+    free, delayed = with_links(delay=False, wire=False), with_links(delay=True, wire=False)
+    unqueued, real = with_links(delay=True, wire=True), makespan(problem, schedule)
+    return TimeByCause(
+        work_s=mean,
+        imbalance_s=max(busy) - mean,
+        fill_s=free - max(busy),
+        latency_s=delayed - free,
+        wire_s=unqueued - delayed,
+        queueing_s=real - unqueued,
+    )

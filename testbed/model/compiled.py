@@ -1,0 +1,167 @@
+"""The event model compiled: the same rules as simulate.py, on arrays, for large plans and for searching.
+
+simulate.py is the readable definition; tests hold the two equal.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numba
+import numpy as np
+
+from testbed.model.lower import NONE, Floats, Program, lower
+from testbed.model.simulate import DeadlockError
+from testbed.schedule.ir import Schedule
+from testbed.schedule.problem import Problem
+
+_END, _LEAVE, _HOP = 0, 1, 2
+
+
+class Times:
+    """When everything happened: per action enter, ready, start and end; per message posted, sent, arrived, awaited."""
+
+    def __init__(self, enter: Floats, ready: Floats, start: Floats, end: Floats, messages: Floats) -> None:
+        self.enter, self.ready, self.start, self.end = enter, ready, start, end
+        self.posted, self.sent, self.arrived, self.awaited = messages
+
+    @property
+    def makespan_s(self) -> float:
+        """Seconds to the end of the last action; nan when the schedule never finishes."""
+        return float(self.end.max()) if len(self.end) else 0.0
+
+
+def execute(program: Program, *, late: bool = False) -> Times:
+    """Run a program; an action that never comes to run has nan times."""
+    return Times(*_execute(*program, late))
+
+
+@numba.njit(cache=True)
+def _execute(
+    row_start,
+    duration,
+    needs,
+    makes,
+    source_rank,
+    target_rank,
+    wire_bytes,
+    route_start,
+    route_links,
+    delay_s,
+    seconds_per_byte,
+    notice_s,
+    late,
+):
+    n_ranks = len(row_start) - 1
+    n = len(duration)
+    n_messages = len(source_rank)
+    enter, ready = np.full(n, np.nan), np.full(n, np.nan)
+    start, end = np.full(n, np.nan), np.full(n, np.nan)
+    messages = np.full((4, n_messages), np.nan)
+    posted, sent, arrived, awaited = messages[0], messages[1], messages[2], messages[3]
+    awaited[:] = 0.0
+    link_free = np.zeros(len(delay_s))
+    position = row_start[:-1].copy()
+    rank_free = np.zeros(n_ranks)
+    waiting = np.full(n_messages, NONE)
+    hop_of = np.zeros(n_messages, np.int64)
+    last_bit = np.zeros(n_messages)
+
+    # a heap of (time, sequence, what, rank or message); sequence breaks ties: first scheduled, first served
+    events = [(0.0, 0, 0, 0)]
+    events.clear()
+    sequence = 0
+    # ranks to move on, and messages to move along, at the time at hand
+    reach = [0]
+    reach.clear()
+    for rank in range(n_ranks):
+        reach.append(rank)
+    now = 0.0
+    index = 0
+    while True:
+        while index < len(reach):
+            rank = reach[index]
+            index += 1
+            action = position[rank]
+            if action == row_start[rank + 1]:
+                continue
+            message = needs[action]
+            if message != NONE and np.isnan(arrived[message]):
+                waiting[message] = rank
+                if late:
+                    posted[message] = rank_free[rank]
+                    if not np.isnan(sent[message]):
+                        pair = source_rank[message] * n_ranks + target_rank[message]
+                        sequence += 1
+                        heapq.heappush(events, (rank_free[rank] + notice_s[pair], sequence, _LEAVE, message))
+                continue
+            came = 0.0 if message == NONE else arrived[message]
+            enter[action], ready[action] = rank_free[rank], came
+            start[action] = max(rank_free[rank], came)
+            end[action] = start[action] + duration[action]
+            sequence += 1
+            heapq.heappush(events, (end[action], sequence, _END, rank))
+        if len(events) == 0:
+            break
+        now, _, what, subject = heapq.heappop(events)
+        reach.clear()
+        index = 0
+        message = NONE
+        if what == _END:
+            rank = subject
+            action = position[rank]
+            position[rank] += 1
+            rank_free[rank] = now
+            made = makes[action]
+            if made != NONE:
+                if target_rank[made] == rank:
+                    sent[made] = now
+                    arrived[made] = now
+                else:
+                    sent[made] = now
+                    pair = source_rank[made] * n_ranks + target_rank[made]
+                    if not late:
+                        message = made
+                        last_bit[made] = now
+                    elif not np.isnan(posted[made]):
+                        sequence += 1
+                        leave = max(now, posted[made] + notice_s[pair])
+                        heapq.heappush(events, (leave, sequence, _LEAVE, made))
+            reach.append(rank)
+        else:
+            message = subject
+            if what == _LEAVE:
+                last_bit[message] = now
+        if message == NONE:
+            continue
+        # the first bit is at the head of the next link of the route
+        pair = source_rank[message] * n_ranks + target_rank[message]
+        hop = route_start[pair] + hop_of[message]
+        came = last_bit[message]
+        if hop < route_start[pair + 1]:
+            link = route_links[hop]
+            begin = max(now, link_free[link])
+            finish = max(begin + wire_bytes[message] * seconds_per_byte[link], last_bit[message])
+            link_free[link] = finish
+            came = finish + delay_s[link]
+            hop_of[message] += 1
+            if hop + 1 < route_start[pair + 1]:
+                last_bit[message] = came
+                sequence += 1
+                heapq.heappush(events, (begin + delay_s[link], sequence, _HOP, message))
+                continue
+        arrived[message] = came
+        receiver = waiting[message]
+        if receiver != NONE:
+            awaited[message] = 1.0
+            waiting[message] = NONE
+            reach.insert(0, receiver)
+    return enter, ready, start, end, messages
+
+
+def makespan(problem: Problem, schedule: Schedule) -> float:
+    """Seconds from the common start to the end of the last action. Raises DeadlockError when it never comes."""
+    seconds = execute(lower(problem, schedule)).makespan_s
+    if np.isnan(seconds):
+        raise DeadlockError(f"schedule {schedule.name} waits for itself")
+    return seconds

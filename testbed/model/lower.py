@@ -1,0 +1,116 @@
+"""A schedule and its problem as flat arrays: what the compiled event model runs on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.schedule.depend import Message, consumed, produced
+from testbed.schedule.ir import Action, Kind, Schedule
+from testbed.schedule.problem import Problem
+from testbed.timeline import KINDS
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+NONE = -1
+
+
+class Program(NamedTuple):
+    """Actions in rank-major program order (length n), messages numbered as `message_number` says (length 2 S M).
+
+    A message between stages of one rank has an empty route and no delay.
+    """
+
+    row_start: Ints
+    """Per rank (and one more), where its actions begin."""
+    duration: Floats
+    needs: Ints
+    """Per action, the message it waits for, or NONE."""
+    makes: Ints
+    """Per action, the message it makes, or NONE."""
+    source_rank: Ints
+    target_rank: Ints
+    """Per message."""
+    wire_bytes: Floats
+    """Per message."""
+    route_start: Ints
+    """Per pair of ranks (source * P + target, and one more), where its links begin in `route_links`."""
+    route_links: Ints
+    delay_s: Floats
+    """Per link."""
+    seconds_per_byte: Floats
+    """Per link."""
+    notice_s: Floats
+    """Per pair of ranks, one-way delay from target back to source: what a late receive's notice takes."""
+
+
+def message_number(message: Message, n_microbatches: int) -> int:
+    """A number for every message of an iteration, dense."""
+    return (2 * message.stage + (message.kind == "G")) * n_microbatches + message.microbatch
+
+
+def lower(problem: Problem, schedule: Schedule) -> Program:
+    """The arrays of a schedule on a problem."""
+    n_ranks, n_stages, n_microbatches = schedule.n_ranks, schedule.n_stages, schedule.n_microbatches
+    rows = schedule.rows
+    row_start = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    needs: list[int] = []
+    makes: list[int] = []
+    durations: list[float] = []
+    seconds = {(stage, kind): problem.duration(Action(stage, kind, 0)) for stage in range(n_stages) for kind in KINDS}
+    forward, both = Kind.F, (Kind.I, Kind.B)
+    for row in rows:
+        for stage, kind, microbatch, part in row:
+            assert microbatch is not None
+            durations.append(seconds[stage, kind] * part.fraction)
+            need = make = NONE
+            # the same rules as depend.consumed and depend.produced (tests hold them together), without their objects
+            if kind is forward:
+                if stage > 0 and part.is_first:
+                    need = 2 * (stage - 1) * n_microbatches + microbatch
+                if stage < n_stages - 1 and part.is_last:
+                    make = 2 * stage * n_microbatches + microbatch
+            elif kind in both:
+                if stage < n_stages - 1 and part.is_first:
+                    need = (2 * (stage + 1) + 1) * n_microbatches + microbatch
+                if stage > 0 and part.is_last:
+                    make = (2 * stage + 1) * n_microbatches + microbatch
+            needs.append(need)
+            makes.append(make)
+    holder = np.array(schedule.stage_to_rank)
+    stages = np.arange(n_stages)
+    source = np.repeat(holder, 2)
+    neighbours = np.stack([np.minimum(stages + 1, n_stages - 1), np.maximum(stages - 1, 0)], axis=1).ravel()
+    sizes = np.zeros(2 * n_stages)
+    for stage in range(n_stages - 1):
+        sizes[2 * stage] = sizes[2 * (stage + 1) + 1] = problem.message_bytes[stage]
+    routes = [problem.route(a, b) for a in range(n_ranks) for b in range(n_ranks)]
+    return Program(
+        row_start=row_start,
+        duration=np.array(durations),
+        needs=np.array(needs, dtype=np.int64),
+        makes=np.array(makes, dtype=np.int64),
+        source_rank=np.repeat(source, n_microbatches).astype(np.int64),
+        target_rank=np.repeat(holder[neighbours], n_microbatches).astype(np.int64),
+        wire_bytes=np.repeat(sizes, n_microbatches),
+        route_start=np.cumsum([0, *map(len, routes)]).astype(np.int64),
+        route_links=np.array([link for route in routes for link in route], dtype=np.int64),
+        delay_s=np.array([link.delay_s for link in problem.links], dtype=np.float64),
+        seconds_per_byte=np.array([link.seconds_per_byte for link in problem.links], dtype=np.float64),
+        notice_s=np.array([problem.route_delay(b, a) for a in range(n_ranks) for b in range(n_ranks)]),
+    )
+
+
+def checked_against_depend(problem: Problem, schedule: Schedule, program: Program) -> bool:
+    """Whether `needs` and `makes` say what depend.py says: the one definition stays the one definition."""
+    m = schedule.n_microbatches
+    for index, (_, action) in enumerate(schedule.actions()):
+        need, make = consumed(action, problem.n_stages), produced(action, problem.n_stages)
+        if program.needs[index] != (NONE if need is None else message_number(need, m)):
+            return False
+        if program.makes[index] != (NONE if make is None else message_number(make, m)):
+            return False
+    return True

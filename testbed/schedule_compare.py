@@ -1,0 +1,82 @@
+"""Every schedule for one plan beside each other: time, bubble by cause, memory, distance from the bound."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from testbed.model.bounds import Bound, lower_bound
+from testbed.model.bubble import TimeByCause, time_by_cause
+from testbed.plan import Plan
+from testbed.schedule.memory import peak_in_flight
+from testbed.schedule.registry import family, generate
+from testbed.schedule.validate import InvalidSchedule
+from testbed.spec.workload import ScheduleChoice
+
+
+class ComparedSchedule(NamedTuple):
+    """One schedule as the model sees it."""
+
+    schedule: str
+    predicted_s: float
+    bubble_predicted: float
+    peaks: tuple[float, ...]
+    """Most microbatches in flight, per rank."""
+    causes: TimeByCause
+    memory_s: float | None
+    """What the memory limit costs a schedule that could use more; None for one with a fixed order."""
+    speedup_predicted: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys of comparison.json that need no measurement, and the causes."""
+        return {
+            "schedule": self.schedule,
+            "predicted_s": self.predicted_s,
+            "bubble_predicted": self.bubble_predicted,
+            "peak_in_flight_predicted": max(self.peaks),
+            "speedup_predicted": self.speedup_predicted,
+            "peak_in_flight_by_rank": list(self.peaks),
+            "time_by_cause": self.causes._asdict() | {"memory_s": self.memory_s},
+        }
+
+
+class Comparison(NamedTuple):
+    """All schedules of a plan, fastest first, and those that do not fit into memory with the reason."""
+
+    schedules: list[ComparedSchedule]
+    left_out: dict[str, str]
+    bound: Bound
+
+
+DYNAMIC = ("geopipe", "crosspipe-greedy", "search", "wave-greedy", "crosspipe-ud", "crosspipe-wave", "crosspipe-loop")
+"""Schedules that use more memory where there is more."""
+
+
+def compare_schedules(plan: Plan, choices: list[ScheduleChoice]) -> Comparison:
+    """The comparison of these choices. Raises BadInput when none of them fits."""
+    found, left_out = [], {}
+    for choice in choices:
+        try:
+            found.append(plan.candidate(choice))
+        except InvalidSchedule as error:
+            left_out[choice.schedule] = str(error)
+    baseline = next((one.makespan_s for one in found if one.choice.schedule == "1f1b"), None)
+    compared = []
+    for choice, problem, schedule, makespan_s in sorted(found, key=lambda one: one.makespan_s):
+        memory_s = None
+        if choice.schedule in DYNAMIC and not family(choice.schedule).solver:
+            roomy = problem.with_memory(float(problem.n_microbatches))
+            free = generate(choice.schedule, roomy, **choice.options())
+            memory_s = max(0.0, makespan_s - float(plan.predict(choice, free).makespans()[0]))
+        compared.append(
+            ComparedSchedule(
+                schedule=choice.schedule,
+                predicted_s=makespan_s,
+                bubble_predicted=float(plan.predict(choice, schedule).bubble_ratios()[0]),
+                peaks=peak_in_flight(schedule),
+                causes=time_by_cause(problem, schedule),
+                memory_s=memory_s,
+                speedup_predicted=None if baseline is None else baseline / makespan_s,
+            )
+        )
+    bound = lower_bound(plan.problem(choices[0]))
+    return Comparison(compared, left_out, bound)

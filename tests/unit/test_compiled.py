@@ -1,0 +1,105 @@
+"""The compiled event model and greedy against their readable definitions, and the decomposition of time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made import QUICK, quick
+
+from testbed.model.bubble import time_by_cause
+from testbed.model.compiled import execute, makespan
+from testbed.model.lower import checked_against_depend, lower
+from testbed.model.simulate import DeadlockError, simulate
+from testbed.schedule.greedy import plain_rows
+from testbed.schedule.greedy_compiled import greedy_rows
+from testbed.schedule.ir import Schedule, parse_action
+from testbed.schedule.placement import Placement, stage_to_rank
+from testbed.schedule.problem import Problem, uniform
+from testbed.schedule.registry import FAMILIES, generate
+from testbed.schedule.search import search
+from testbed.schedule.validate import validate
+
+small = st.integers(0, 6)
+
+
+@st.composite
+def problems(draw: st.DrawFn, placement: Placement = Placement.UD) -> Problem:
+    p, m = draw(st.integers(1, 5)), draw(st.integers(1, 10))
+    return uniform(
+        p,
+        m,
+        forward_s=draw(st.integers(1, 6)),
+        input_s=draw(small),
+        weight_s=draw(small),
+        delay_s=draw(small),
+        wire_s=draw(small),
+        cuts=tuple(range(draw(st.integers(0, 1)), p - 1)),
+        memory=float(2 * max(p, m)),
+        stage_to_rank=stage_to_rank(placement, p),
+    )
+
+
+@given(st.data(), st.sampled_from(QUICK), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, late: bool) -> None:
+    problem = data.draw(problems(FAMILIES[name].placement))
+    schedule = quick(name, problem)
+    program = lower(problem, schedule)
+    assert checked_against_depend(problem, schedule, program)
+    plain = simulate(problem, schedule, receives="late" if late else "early").actions
+    times = execute(program, late=late)
+    assert np.array_equal(np.sort(plain["end_s"]), np.sort(times.end))
+    assert np.array_equal(np.sort(plain["start_s"]), np.sort(times.start))
+
+
+@given(problems(), st.integers(1, 5), st.integers(0, 5))
+@settings(max_examples=150, deadline=None)
+def test_the_compiled_greedy_is_the_greedy(problem: Problem, n_sub: int, spare: int) -> None:
+    tight = problem.with_memory(float(1 + spare))
+    assert greedy_rows(tight, n_sub) == plain_rows(tight, n_sub)
+
+
+def test_a_circular_wait_is_noticed() -> None:
+    rows = tuple(tuple(map(parse_action, row.split())) for row in ("0B0 0F0", "1F0 1B0"))
+    with pytest.raises(DeadlockError):
+        makespan(uniform(2, 1), Schedule("hand-made", rows, (0, 1), 1))
+
+
+@given(problems())
+@settings(max_examples=15, deadline=None)
+def test_search_is_valid_repeatable_and_never_worse_than_the_greedy(problem: Problem) -> None:
+    tight = problem.with_memory(float(problem.n_ranks))
+    found = search(tight, evaluations=30)
+    validate(found, tight)
+    assert found == search(tight, evaluations=30)
+    assert makespan(tight, found) <= makespan(tight, generate("crosspipe-greedy", tight))
+
+
+def test_search_finds_what_the_greedy_misses() -> None:
+    problem = uniform(8, 16, delay_s=2, wire_s=0.25, cuts=(3,), memory=8)
+    assert makespan(problem, search(problem)) <= 0.98 * makespan(problem, generate("crosspipe-greedy", problem))
+
+
+@given(problems(), st.sampled_from(["gpipe", "1f1b", "zb-h1"]))
+@settings(max_examples=60, deadline=None)
+def test_causes_add_up_to_the_makespan(problem: Problem, name: str) -> None:
+    schedule = generate(name, problem)
+    causes = time_by_cause(problem, schedule)
+    assert causes.makespan_s == pytest.approx(makespan(problem, schedule))
+    assert min(causes.imbalance_s, causes.fill_s, causes.latency_s, causes.wire_s, causes.queueing_s) >= -1e-9
+
+
+def test_causes_are_told_apart() -> None:
+    plain = uniform(4, 8)
+    assert time_by_cause(plain, generate("1f1b", plain)).latency_s == 0
+    delayed = uniform(4, 8, delay_s=3, cuts=(1,))
+    causes = time_by_cause(delayed, generate("1f1b", delayed))
+    assert (causes.latency_s, causes.wire_s, causes.queueing_s, causes.imbalance_s) == (24, 0, 0, 0)
+    congested = uniform(4, 8, wire_s=5, cuts=(1,), memory=8)
+    assert time_by_cause(congested, generate("gpipe", congested)).queueing_s > 0
+    uneven = replace(plain, forward_s=(1, 1, 1, 3))
+    assert time_by_cause(uneven, generate("1f1b", uneven)).imbalance_s == pytest.approx(12)
