@@ -37,3 +37,47 @@ def one_f_one_b_slow_boundary(p: int, m: int, d: int, c: float) -> float:
 def zb_h1(p: int, m: int, f: float, i: float, w: float) -> float:
     """M(f+i+w) + (P-1)(f + max(0, i-w)), without delay. M >= P, w <= f."""
     return m * (f + i + w) + (p - 1) * (f + max(0.0, i - w))
+
+
+def zb_h2(p: int, m: int, f: float, i: float, w: float) -> float:
+    """M(f+i+w) + (P-1) max(f, f+i-2w), without delay. M >= 2P-1, w <= min(f, i)."""
+    return m * (f + i + w) + (p - 1) * max(f, f + i - 2 * w)
+
+
+def zb_h2_span(p: int, m: int, f: float, i: float, w: float) -> float:
+    """From a rank's first start to its last end, the longest: M(f+i+w) + (P-1)(f+i-2w). Domain as `zb_h2`."""
+    return m * (f + i + w) + (p - 1) * (f + i - 2 * w)
+
+
+def interleaved_1f1b(p: int, m: int, f: float, i: float, w: float, v: int = 2) -> float:
+    """(M + (P-1)/v)(f+i+w), without delay, v chunks per rank. P divides M."""
+    return m * (f + i + w) + (p - 1) * (f + i + w) / v
+
+
+def looped_bfs(p: int, m: int, f: float, i: float, w: float, v: int = 2) -> float:
+    """(M + (P-1)/v)(f+i+w), without delay, v chunks per rank. M >= P."""
+    return interleaved_1f1b(p, m, f, i, w, v)
+
+
+def zb1p(p: int, m: int, f: float, i: float, w: float) -> float:
+    """M(f+i+w) + (P-1)(f+i-w)/2, without delay, two chunks per rank. P divides M, w <= min(f, i)."""
+    return m * (f + i + w) + (p - 1) * (f + i - w) / 2
+
+
+def zb_v(p: int, m: int, f: float) -> float:
+    """3Mf + (P-1)f/2, without delay, f = i = w; the span is 3Mf on every rank: no bubble. M >= 2P-1."""
+    return 3 * m * f + (p - 1) * f / 2
+
+
+def dualpipe_v(p: int, m: int, f: float, i: float, w: float) -> float:
+    """M(f+i+w) + (P-1)(f+i-w)/2, without delay, F then B in sequence. M >= 2P, w <= i <= f <= i+w."""
+    return m * (f + i + w) + (p - 1) * (f + i - w) / 2
+
+
+def geopipe(p: int, m: int, f: float, i: float, w: float, total_c: float) -> float:
+    """(M+P-1)(f+i+w) + 2 total_c, total_c the sum over the cuts of delay and time on the wire.
+
+    With dN = ceil(2c / (f+i+w)) at every cut: each is paid for once, in fill and drain. M >= P, time on the wire of
+    a message <= f+i+w; enumerated for one cut and two, beside each other and apart, c from 0.2 to 4.5 (f+i+w).
+    """
+    return (m + p - 1) * (f + i + w) + 2 * total_c
