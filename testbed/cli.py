@@ -315,9 +315,8 @@ def schedule_compare(
     names = schedule or [name for name, known in FAMILIES.items() if not known.solver or name in listed]
     comparison = compare_schedules(plan, plan.choose(names))
     if as_json:
-        bound = {"seconds": comparison.bound.seconds, "cause": comparison.bound.cause}
         rows = [row.as_json() for row in comparison.schedules]
-        _emit({"schedules": rows, "left_out": comparison.left_out, "lower_bound": bound})
+        _emit({"schedules": rows, "left_out": comparison.left_out})
         return
     console = Console(width=None if sys.stdout.isatty() else 150)
     console.print(show.causes_table(plan, comparison))

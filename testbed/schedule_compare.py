@@ -25,6 +25,8 @@ class ComparedSchedule(NamedTuple):
     memory_s: float | None
     """What the memory limit costs a schedule that could use more; None for one with a fixed order."""
     speedup_predicted: float | None
+    bound: Bound
+    """No schedule with these stages on these ranks takes less."""
 
     def as_json(self) -> dict[str, Any]:
         """The keys of comparison.json that need no measurement, and the causes."""
@@ -35,6 +37,7 @@ class ComparedSchedule(NamedTuple):
             "peak_in_flight_predicted": max(self.peaks),
             "speedup_predicted": self.speedup_predicted,
             "peak_in_flight_by_rank": list(self.peaks),
+            "lower_bound": {"seconds": self.bound.seconds, "cause": self.bound.cause},
             "time_by_cause": self.causes._asdict() | {"memory_s": self.memory_s},
         }
 
@@ -44,7 +47,6 @@ class Comparison(NamedTuple):
 
     schedules: list[ComparedSchedule]
     left_out: dict[str, str]
-    bound: Bound
 
 
 DYNAMIC = ("geopipe", "crosspipe-greedy", "search", "wave-greedy", "crosspipe-ud", "crosspipe-wave", "crosspipe-loop")
@@ -76,7 +78,7 @@ def compare_schedules(plan: Plan, choices: list[ScheduleChoice]) -> Comparison:
                 causes=time_by_cause(problem, schedule),
                 memory_s=memory_s,
                 speedup_predicted=None if baseline is None else baseline / makespan_s,
+                bound=lower_bound(problem),
             )
         )
-    bound = lower_bound(plan.problem(choices[0]))
-    return Comparison(compared, left_out, bound)
+    return Comparison(compared, left_out)

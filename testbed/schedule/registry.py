@@ -17,7 +17,9 @@ from testbed.schedule.looped_bfs import looped_bfs
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.placement import Placement
 from testbed.schedule.problem import Problem
+from testbed.schedule.search import search
 from testbed.schedule.validate import validate
+from testbed.schedule.wave_greedy import wave_greedy
 from testbed.schedule.zb1p import zb1p
 from testbed.schedule.zb_h1 import zb_h1
 from testbed.schedule.zb_h2 import zb_h2
@@ -51,6 +53,8 @@ FAMILIES: dict[str, Family] = {
     "zb-v": Family(zb_v, "zero bubble in a V of two chunks per rank, at 1F1B's memory", Placement.WAVE),
     "dualpipe-v": Family(dualpipe_v, "DualPipe in a V of two chunks per rank", Placement.WAVE),
     "crosspipe-greedy": Family(crosspipe_greedy, "CrossPipe's greedy CrossUDSub, made for the links at hand"),
+    "wave-greedy": Family(wave_greedy, "ours: a greedy in a V of two chunks per rank", Placement.WAVE),
+    "search": Family(search, "ours: the greedy steered by an evolution strategy, judged by the event model"),
 }
 
 

@@ -1,0 +1,85 @@
+"""How fast are generators and the event model? Time per action from P = 4 to 64, M = 2P to 16P.
+
+    python benchmarks/schedule_speed.py
+
+Figure of issue B: time per action constant (near-linear growth); P = 64, M = 1,024 greedy and simulation within 5 s; the
+event model at a million actions per second or more. Every shape is timed in this one process, best of three, after one
+untimed call that loads the compiled code. Two datacenters, T_lat = T_F, T_bw = 0.25 T_F, memory P.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from testbed.model.compiled import execute
+from testbed.model.lower import lower
+from testbed.model.simulate import simulate
+from testbed.schedule.greedy_compiled import greedy_rows
+from testbed.schedule.problem import Problem, uniform
+from testbed.schedule.registry import generate
+from testbed.schedule.search import search
+
+SHAPES = [(p, factor * p) for p in (4, 8, 16, 32, 64) for factor in (2, 4, 16)]
+PLAIN_UP_TO = 30_000
+
+Result = TypeVar("Result")
+
+
+def problem(ranks: int, microbatches: int) -> Problem:
+    """Two datacenters with half of the ranks each."""
+    return uniform(ranks, microbatches, memory=ranks, delay_s=1, wire_s=0.25, cuts=(ranks // 2 - 1,))
+
+
+def best(call: Callable[[], Result], runs: int = 3) -> tuple[float, Result]:
+    """Seconds of the fastest of some runs, and what the call returned."""
+    times = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        result = call()
+        times.append(time.perf_counter() - began)
+    return min(times), result
+
+
+def main() -> int:
+    """Print the table."""
+    warm = problem(4, 8)
+    execute(lower(warm, generate("crosspipe-greedy", warm)))
+    greedy_rows(warm, 4)
+    table = Table(
+        title="seconds, and microseconds per action (F, I, W of every rank and microbatch)", title_justify="left"
+    )
+    for column in ("P", "M", "actions"):
+        table.add_column(column, justify="right")
+    for column in ("greedy", "greedy + validation", "search", "lowering", "compiled model", "plain model"):
+        table.add_column(column, justify="right")
+    for ranks, microbatches in SHAPES:
+        asked = problem(ranks, microbatches)
+        actions = 3 * ranks * microbatches
+        runs = 3 if actions < 100_000 else 1
+
+        def shown(seconds: float, count: int = actions) -> str:
+            return f"{seconds:.3f} s  {seconds / count * 1e6:.2f}"
+
+        core_s, _ = best(lambda p=asked: greedy_rows(p, 4), runs)  # type: ignore[misc]
+        whole_s, schedule = best(lambda p=asked: generate("crosspipe-greedy", p), runs)  # type: ignore[misc]
+        search_s, _ = best(lambda p=asked: search(p), 1)  # type: ignore[misc]
+        lower_s, program = best(lambda p=asked, s=schedule: lower(p, s), runs)  # type: ignore[misc]
+        run_s, _ = best(lambda p=program: execute(p), runs)  # type: ignore[misc]
+        plain = "-"
+        if actions <= PLAIN_UP_TO:
+            plain = shown(best(lambda p=asked, s=schedule: simulate(p, s), 1)[0])  # type: ignore[misc]
+        rate = f"{shown(run_s)}  ({len(program.duration) / run_s / 1e6:.1f} M/s)"
+        columns = [shown(core_s), shown(whole_s), shown(search_s), shown(lower_s), rate, plain]
+        table.add_row(str(ranks), str(microbatches), str(actions), *columns)
+    Console(width=170).print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
