@@ -1,8 +1,8 @@
 """`wave-greedy`: a greedy for the V-shape placement, which CrossPipe has only a solver for.
 
 List scheduling over delayed links (list_scheduler.py) with a handful of rules for what goes first, since none is best
-everywhere: how far to run ahead, whether to alternate forwards and gradients, whether to wait for a better action that is
-on its way. Each rule's schedule is judged by the event model; a static ZB-V that fits is among them.
+everywhere: how far to run ahead, whether to alternate forwards and gradients, whether to wait for a better action
+that is on its way. Each rule's schedule is judged by the event model; a static ZB-V that fits is among them.
 """
 
 from __future__ import annotations
