@@ -15,6 +15,7 @@ from testbed.schedule.interleaved import interleaved_1f1b
 from testbed.schedule.ir import Schedule
 from testbed.schedule.looped_bfs import looped_bfs
 from testbed.schedule.one_f_one_b import one_f_one_b
+from testbed.schedule.optimal import crosspipe_loop, crosspipe_ud, crosspipe_wave
 from testbed.schedule.placement import Placement
 from testbed.schedule.problem import Problem
 from testbed.schedule.search import search
@@ -55,6 +56,9 @@ FAMILIES: dict[str, Family] = {
     "crosspipe-greedy": Family(crosspipe_greedy, "CrossPipe's greedy CrossUDSub, made for the links at hand"),
     "wave-greedy": Family(wave_greedy, "ours: a greedy in a V of two chunks per rank", Placement.WAVE),
     "search": Family(search, "ours: the greedy steered by an evolution strategy, judged by the event model"),
+    "crosspipe-ud": Family(crosspipe_ud, "the solver's optimum, one stage per rank", solver=True),
+    "crosspipe-wave": Family(crosspipe_wave, "the solver's optimum in a V", Placement.WAVE, solver=True),
+    "crosspipe-loop": Family(crosspipe_loop, "the solver's optimum in a loop", Placement.LOOP, solver=True),
 }
 
 

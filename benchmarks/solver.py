@@ -1,0 +1,79 @@
+"""How long the solver takes for CrossPipe's solver study (App. D.1): M = 2P, two datacenters, memory P, gap 1 %."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import ortools
+from rich.console import Console
+from rich.table import Table
+
+from testbed.model.simulate import simulate
+from testbed.schedule.greedy import crosspipe_greedy
+from testbed.schedule.optimal import best_hint, solve, whole_blocks
+from testbed.schedule.problem import Problem, uniform
+
+GAP = 0.01
+PUBLISHED = """Published (CrossPipe, App. D.1, Fig. 14), on another machine with other solvers: MILP on Gurobi 12.0.0
+runs out of memory at 32 and 64 stages and converges more slowly; constraint optimisation on CPLEX CP Optimizer 22.1.1
+scales better, finds good schedules quickly and spends most of its time on the bound (128 cores, 256 workers, limit
+7200 s, gap 1 %). No solve times are published."""
+
+
+def study(n_ranks: int) -> Problem:
+    """P ranks in two datacenters: T_lat = 2 T_F, T_bw = 0.25 T_F, T_I = T_W = T_F = 1 s."""
+    return uniform(n_ranks, 2 * n_ranks, delay_s=2.0, wire_s=0.25, cuts=(n_ranks // 2 - 1,), memory=float(n_ranks))
+
+
+def row(n_ranks: int, limit_s: float, workers: int, from_greedy: bool) -> tuple[str, ...]:
+    problem = study(n_ranks)
+    greedy = crosspipe_greedy(problem)
+    greedy_s = float(simulate(problem, greedy).makespans()[0])
+    hint = whole_blocks(greedy) if from_greedy else best_hint(problem)
+    reached: list[float] = []
+
+    def progress(wall_s: float, makespan_s: float, bound_s: float) -> None:
+        if not reached and makespan_s - bound_s <= GAP * makespan_s:
+            reached.append(wall_s)
+
+    solution = solve(problem, hint, time_limit_s=limit_s, relative_gap=GAP, workers=workers, progress=progress)
+    if solution.gap <= GAP and not reached:
+        reached.append(solution.wall_s)
+    better = next((wall for wall, makespan in solution.history if makespan < greedy_s - 1e-9), None)
+    return (
+        str(n_ranks),
+        str(problem.n_microbatches),
+        str(3 * problem.n_stages * problem.n_microbatches),
+        f"{greedy_s:.2f}",
+        f"{solution.history[0][1]:.2f} ({hint.name})",
+        f"{solution.makespan_s:.2f}",
+        f"{solution.bound_s:.2f}",
+        "never" if better is None else f"{better:.1f} s",
+        f"{reached[0]:.1f} s" if reached else f"not in {limit_s:g} s",
+        f"{solution.gap:.2%}",
+        f"{solution.wall_s:.1f} s",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds per problem")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8, 16])
+    parser.add_argument("--greedy-hint", action="store_true", help="begin with CrossPipe's greedy alone")
+    arguments = parser.parse_args()
+    console = Console(width=160)
+    console.print(f"python benchmarks/solver.py {' '.join(sys.argv[1:])}".rstrip(), style="bold", highlight=False)
+    console.print(f"CP-SAT of ortools {ortools.__version__}, {arguments.workers} workers; makespans in T_F")
+    table = Table(
+        "P", "M", "actions", "greedy", "hint", "best", "bound", "better than greedy", "gap 1 %", "gap", "wall"
+    )
+    for n_ranks in arguments.ranks:
+        table.add_row(*row(n_ranks, arguments.limit, arguments.workers, arguments.greedy_hint))
+    console.print(table)
+    console.print(PUBLISHED, highlight=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""The solver finds known optima, keeps its promises to the hint and the clock, and gives valid schedules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.errors import BadInput
+from testbed.model.simulate import simulate
+from testbed.schedule.gpipe import gpipe
+from testbed.schedule.greedy import crosspipe_greedy
+from testbed.schedule.ir import Kind, Schedule
+from testbed.schedule.memory import peaks
+from testbed.schedule.one_f_one_b import one_f_one_b
+from testbed.schedule.optimal import best_hint, crosspipe_loop, crosspipe_ud, crosspipe_wave, solve, whole_blocks
+from testbed.schedule.placement import Placement, stage_to_rank
+from testbed.schedule.problem import LinkCost, Problem, uniform
+from testbed.schedule.validate import validate
+
+
+def two_sites(m: int, memory: float, placement: Placement = Placement.UD, wire: float = 0.0) -> Problem:
+    return uniform(
+        4,
+        m,
+        forward_s=10,
+        input_s=10,
+        weight_s=10,
+        memory=memory,
+        delay_s=20,
+        wire_s=wire,
+        cuts=(1,),
+        stage_to_rank=stage_to_rank(placement, 4),
+    )
+
+
+def makespan(problem: Problem, schedule: Schedule) -> float:
+    return float(simulate(problem, schedule).makespans()[0])
+
+
+@pytest.mark.parametrize(("m", "memory", "optimum"), [(4, 6, 190), (8, 6, 290), (8, 8, 290)])
+def test_known_optima(m: int, memory: float, optimum: float) -> None:
+    """reading/pipelining.md, section 10; from a poor hint, so that it is the solver that finds them."""
+    problem = two_sites(m, memory)
+    solution = solve(problem, one_f_one_b(problem), time_limit_s=20, relative_gap=0.0)
+    validate(solution.schedule, problem)
+    assert solution.makespan_s == makespan(problem, solution.schedule) == optimum
+    assert solution.bound_s == pytest.approx(optimum)
+    assert solution.status == "optimal"
+    assert solution.history[0] == (0.0, makespan(problem, whole_blocks(one_f_one_b(problem))))
+    assert solution.history[-1][1] == optimum
+
+
+small = st.integers(0, 5)
+
+
+@given(st.data())
+@settings(max_examples=12, deadline=None)
+def test_never_worse_than_the_hint_nor_below_the_bound(data: st.DataObject) -> None:
+    placement = data.draw(st.sampled_from(Placement))
+    p, m = data.draw(st.integers(2, 3)), data.draw(st.integers(1, 5))
+    stages = stage_to_rank(placement, p)
+    problem = uniform(p, m, memory=data.draw(st.integers(2, 4)), stage_to_rank=stages)
+    links = tuple(LinkCost(data.draw(small) / 3, data.draw(small) / 7) for _ in range(3))
+    routes = {
+        (a, b): tuple(data.draw(st.permutations(range(3)))[: data.draw(st.integers(0, 3))])
+        for a in range(p)
+        for b in range(p)
+        if a != b
+    }
+    times = [tuple(data.draw(small) / 3 + low for _ in stages) for low in (0.1, 0.0, 0.0)]
+    problem = replace(problem, forward_s=times[0], input_s=times[1], weight_s=times[2], links=links, routes=routes)
+    problem = replace(problem, input_memory=(data.draw(st.sampled_from([0.0, 0.1])),) * len(stages))
+    hint = best_hint(problem)
+    solution = solve(problem, hint, time_limit_s=1.0, relative_gap=0.0)
+    validate(solution.schedule, problem)
+    assert solution.bound_s <= solution.makespan_s <= makespan(problem, hint)
+    assert solution.makespan_s == makespan(problem, solution.schedule)
+    # A true bound must hold for what another search finds as well.
+    other = solve(problem, hint, time_limit_s=0.5, relative_gap=0.0, seed=7)
+    assert solution.bound_s <= other.makespan_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("generate", "placement"), [(crosspipe_wave, Placement.WAVE), (crosspipe_loop, Placement.LOOP)]
+)
+def test_two_stages_per_rank(generate: object, placement: Placement) -> None:
+    problem = two_sites(6, 4, placement, wire=2.5)
+    schedule = generate(problem, time_limit_s=3)  # type: ignore[operator]
+    validate(schedule, problem)
+    assert schedule.name == f"crosspipe-{placement}"
+    assert makespan(problem, schedule) <= makespan(problem, best_hint(problem))
+
+
+def test_ud_is_at_least_as_good_as_the_greedy_in_whole_blocks() -> None:
+    problem = two_sites(8, 5, wire=2.5)
+    found = makespan(problem, crosspipe_ud(problem, time_limit_s=3))
+    assert found <= makespan(problem, whole_blocks(crosspipe_greedy(problem)))
+
+
+def test_whole_blocks_keep_memory_and_split_the_backward() -> None:
+    problem = two_sites(8, 5)
+    greedy = crosspipe_greedy(problem)
+    merged = whole_blocks(greedy)
+    validate(merged, problem)
+    assert all(a <= b + 1e-9 for a, b in zip(peaks(merged, problem), peaks(greedy, problem), strict=True))
+    split = whole_blocks(gpipe(problem))
+    assert {action.kind for _, action in split.actions()} == {Kind.F, Kind.I, Kind.W}
+
+
+def test_the_time_limit_is_kept() -> None:
+    problem = uniform(8, 16, memory=8, delay_s=2, wire_s=0.25, cuts=(3,))
+    begin = time.monotonic()
+    solution = solve(problem, one_f_one_b(problem), time_limit_s=2.0, relative_gap=0.0)
+    assert time.monotonic() - begin < 4.0
+    assert solution.makespan_s <= solution.history[0][1]
+    assert solve(problem, one_f_one_b(problem), time_limit_s=0.0).status == "time limit"
+
+
+def test_one_worker_and_one_seed_give_one_result() -> None:
+    problem = two_sites(4, 6, wire=5)
+    solutions = [
+        solve(problem, one_f_one_b(problem), workers=1, seed=3, time_limit_s=30, relative_gap=0.0) for _ in range(2)
+    ]
+    assert solutions[0].status == "optimal"
+    assert solutions[0].schedule == solutions[1].schedule
+
+
+def test_progress_is_told() -> None:
+    problem = two_sites(8, 6)
+    told: list[tuple[float, float, float]] = []
+    solution = solve(problem, one_f_one_b(problem), progress=lambda *now: told.append(now))
+    assert told[-1][1:] == (solution.makespan_s, solution.bound_s)
+    assert all(bound <= best for _, best, bound in told)
+
+
+def test_another_placement_is_refused() -> None:
+    with pytest.raises(BadInput, match="crosspipe-wave: stages on ranks"):
+        crosspipe_wave(two_sites(4, 4))
+
+
+def test_a_microbatch_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(BadInput, match="memory limit of rank 0"):
+        crosspipe_ud(two_sites(4, 0.5))
+
+
+def test_importing_the_schedules_does_not_import_the_solver() -> None:
+    code = "import sys, testbed.schedule.registry, testbed.schedule.optimal; sys.exit('ortools' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
