@@ -1,0 +1,72 @@
+"""One rank of test_torch_runtime.py: loads CSV schedules into torch's own runtime and saves the gradients they give.
+
+Arguments: rank, number of ranks, directory with jobs.json (a list of {name, format, stages}) and the CSV files.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+from test_torch_runtime import workload  # the parent's: one definition of the job
+from torch import distributed, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+from torch.nn import functional
+
+from testbed.train.data import load_corpus
+from testbed.train.model import VOCABULARY, build_stage, layer_range
+from testbed.train.split import GradientStore
+
+
+def mean_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
+
+
+def run(job: dict[str, object], rank: int, ranks: int, directory: Path) -> dict[str, np.ndarray]:
+    spec = workload(ranks)
+    placement = list(job["stages"])  # type: ignore[call-overload]
+    corpus, n_stages = load_corpus(), len(placement)
+    batches = [
+        corpus.batch(spec.seed, 0, m, spec.microbatch_size, spec.model.sequence) for m in range(spec.microbatches)
+    ]
+    inputs, targets = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
+    mine = [stage for stage in range(n_stages) if placement[stage] == rank]
+    # a store that collects nothing: torch splits the backward itself, by autograd.grad
+    modules = {s: nn.Sequential(*build_stage(spec.model, s, n_stages, spec.seed, GradientStore())) for s in mine}
+    stages = [PipelineStage(modules[s], s, n_stages, torch.device("cpu")) for s in mine]
+    runtime = _PipelineScheduleRuntime(stages, spec.microbatches, loss_fn=mean_loss)
+    runtime._load_csv(str(directory / f"{job['name']}.csv"), format=job["format"])
+    last = {"target": targets, "losses": []} if n_stages - 1 in mine else {}
+    runtime.step(*((inputs,) if 0 in mine else ()), **last)
+    gradients = {}
+    for stage, module in modules.items():
+        first = 1 + layer_range(spec.model.layers, stage, n_stages).start if stage else 0
+        for index, layer in enumerate(module):
+            for name, parameter in layer.named_parameters():
+                gradients[f"{first + index}.{name}"] = parameter.grad.numpy()
+    return gradients
+
+
+def main() -> None:
+    rank, ranks, directory = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{directory / 'store'}",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=60),
+    )
+    for job in json.loads((directory / "jobs.json").read_text()):
+        np.savez(directory / f"{job['name']}-{rank}.npz", **run(job, rank, ranks, directory))
+        distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
