@@ -19,6 +19,9 @@ from testbed.spec.workload import Pacing, ScheduleChoice, Workload
 from testbed.timeline import Timeline
 from testbed.wire import wire_bytes
 
+KEPT_WHEN_RECOMPUTING = 2 / 34
+"""Share of a layer's activation memory that its input is: 2 s b h of 34 s b h bytes (reading/geopipe.md, sizes)."""
+
 BEST = "best"
 """Stands for the fastest of all schedules that fit."""
 
@@ -77,6 +80,7 @@ class Plan:
             )
         ranks = range(self.n_ranks)
         chunks = len(stages) // self.n_ranks
+        again, kept = (1.0, KEPT_WHEN_RECOMPUTING) if workload.recompute else (0.0, 1.0)
         routes = {
             (source, target): tuple(path)
             for source in ranks
@@ -88,10 +92,11 @@ class Plan:
             n_microbatches=workload.microbatches,
             stage_to_rank=stages,
             forward_s=tuple(times.of("F", rank) / chunks for rank in stages),
-            input_s=tuple(times.of("I", rank) / chunks for rank in stages),
+            input_s=tuple((times.of("I", rank) + again * times.of("F", rank)) / chunks for rank in stages),
             weight_s=tuple(times.of("W", rank) / chunks for rank in stages),
             memory_limit=tuple(limits),
-            activation=(1.0 / chunks,) * len(stages),
+            activation=(kept / chunks,) * len(stages),
+            input_memory=((1.0 - kept) / chunks,) * len(stages),
             message_bytes=(wire_bytes(workload.message_bytes()),) * (len(stages) - 1),
             links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in self.topology.directions()),
             routes=routes,

@@ -1,7 +1,8 @@
 """Local search on finished schedules: actions move within their rank's row, the compiled event model judges.
 
 Late acceptance hill climbing (Burke and Bykov, 2017): a move is kept when it is no worse than the schedule of some
-moves ago, so plateaus and small hills are crossed without a temperature to tune. Works for any placement and for sub-blocks.
+moves ago, so plateaus and small hills are crossed without a temperature to tune. Works for any placement and for
+sub-blocks.
 """
 
 from __future__ import annotations

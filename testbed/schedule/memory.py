@@ -16,9 +16,8 @@ def usage(row: Row, problem: Problem) -> list[float]:
     """
     held, result = 0.0, []
     for action in row:
-        delta = problem.memory_delta(action)
-        result.append(held + max(0.0, delta))
-        held += delta
+        result.append(held + problem.memory_needed(action))
+        held += problem.memory_delta(action)
     return result
 
 

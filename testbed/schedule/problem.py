@@ -89,6 +89,12 @@ class Problem:
                 whole = 0.0
         return whole * action.part.fraction
 
+    def memory_needed(self, action: Action) -> float:
+        """Memory an action needs from its start, beside what its rank holds: B needs what I would, but gives it back."""
+        if action.kind is Kind.B and self.input_memory:
+            return self.input_memory[action.stage] * action.part.fraction
+        return max(0.0, self.memory_delta(action))
+
     def route(self, source_rank: int, target_rank: int) -> tuple[int, ...]:
         """Links a message takes between two ranks, in order; () when it costs nothing."""
         return self.routes.get((source_rank, target_rank), ())

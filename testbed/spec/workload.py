@@ -108,6 +108,9 @@ class Workload(Strict):
     memory: float | list[float] | None = Field(
         default=None, description="limit in microbatches in flight per rank; default: the pipeline degree"
     )
+    recompute: bool = Field(
+        default=False, description="keep only each layer's input, run its forward again before its input gradient"
+    )
     transport: Literal["otn-lossless", "tcp-default"] = "otn-lossless"
     receives: Literal["early", "late"] = Field(
         default="early", description="post receives a step ahead, or only when they are reached"

@@ -35,7 +35,14 @@ class Engine:
         self.n_stages = job.schedule.n_stages
         spec = self.workload.model
         self.stages = {
-            stage: Stage(spec, stage, self.n_stages, self.workload.microbatches, self.workload.seed)
+            stage: Stage(
+                spec,
+                stage,
+                self.n_stages,
+                self.workload.microbatches,
+                self.workload.seed,
+                recompute=self.workload.recompute,
+            )
             for stage, holder in enumerate(job.schedule.stage_to_rank)
             if holder == rank
         }

@@ -24,6 +24,7 @@ class _InFlight:
 
     value: torch.Tensor
     """Output of the layers run so far."""
+    targets: torch.Tensor | None = None
     inputs: list[torch.Tensor] = field(default_factory=list)
     """Per layer run, its detached input."""
     outputs: list[torch.Tensor] = field(default_factory=list)
@@ -37,7 +38,10 @@ class _InFlight:
 class Stage:
     """The layers of one stage and the microbatches it has in flight."""
 
-    def __init__(self, spec: ModelSpec, stage: int, n_stages: int, n_microbatches: int, seed: int) -> None:
+    def __init__(
+        self, spec: ModelSpec, stage: int, n_stages: int, n_microbatches: int, seed: int, *, recompute: bool = False
+    ) -> None:
+        self.recompute = recompute
         self.store = GradientStore()
         self.layers: nn.ModuleList = build_stage(spec, stage, n_stages, seed, self.store)
         self.is_last = stage == n_stages - 1
@@ -65,16 +69,28 @@ class Stage:
             leaf = state.value.detach()
             if leaf.is_floating_point():
                 leaf.requires_grad_()
-            output = self.layers[index](leaf)
-            if self.is_last and index == len(self.layers) - 1:
-                assert targets is not None
-                logits = output.reshape(-1, VOCABULARY)
-                output = functional.cross_entropy(logits, targets.reshape(-1)) / self.n_microbatches
+            if targets is not None:
+                state.targets = targets
+            with torch.set_grad_enabled(not self.recompute):
+                output = self._layer(index, leaf, state)
+            if self._is_loss(index):
                 self.losses[microbatch] = float(output.detach())
             state.inputs.append(leaf)
             state.outputs.append(output)
             state.value = output
         return state.value.detach()
+
+    def _is_loss(self, index: int) -> bool:
+        return self.is_last and index == len(self.layers) - 1
+
+    def _layer(self, index: int, value: torch.Tensor, state: _InFlight) -> torch.Tensor:
+        """A layer's output; the very last layer's is the loss divided by M."""
+        output: torch.Tensor = self.layers[index](value)
+        if not self._is_loss(index):
+            return output
+        assert state.targets is not None
+        logits = output.reshape(-1, VOCABULARY)
+        return functional.cross_entropy(logits, state.targets.reshape(-1)) / self.n_microbatches
 
     def backward(self, microbatch: int, part: Part, gradient: torch.Tensor | None) -> torch.Tensor | None:
         """Full backward through the layers of `part`, counted from the top; frees the microbatch with the last part.
@@ -99,6 +115,8 @@ class Stage:
             state.gradient = gradient
         for _ in self._layer_indexes(part):
             output, leaf = state.outputs.pop(), state.inputs.pop()
+            if self.recompute:
+                output = self._layer(len(state.inputs), leaf, state)
             if collect:
                 self.store.collecting = []
             torch.autograd.backward(output, state.gradient)

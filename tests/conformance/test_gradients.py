@@ -25,7 +25,7 @@ SHAPES = {2: 5, 4: 8}
 """Ranks -> microbatches."""
 
 
-def workload(ranks: int, dtype: str, receives: str) -> Workload:
+def workload(ranks: int, dtype: str, variant: str) -> Workload:
     settings = {
         "parallelism.pipeline": str(ranks),
         "microbatches": str(SHAPES[ranks]),
@@ -34,7 +34,8 @@ def workload(ranks: int, dtype: str, receives: str) -> Workload:
         "message": "20 kB",
         "pacing": "{F: 0.3 ms, I: 0.2 ms, W: 0.4 ms}",
         "memory": str(SHAPES[ranks]),
-        "receives": receives,
+        "receives": "late" if variant == "late" else "early",
+        "recompute": "true" if variant == "recompute" else "false",
     }
     return load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings)
 
@@ -66,14 +67,14 @@ def references() -> dict[tuple[int, str], Reference]:
     }
 
 
-@pytest.mark.parametrize("receives", ["early", "late"])
+@pytest.mark.parametrize("variant", ["early", "late", "recompute"])
 @pytest.mark.parametrize("dtype", sorted(TOLERANCE))
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_a_pipeline_trains_as_one_process_does(
-    launcher: Launcher, references: dict[tuple[int, str], Reference], name: str, dtype: str, receives: str
+    launcher: Launcher, references: dict[tuple[int, str], Reference], name: str, dtype: str, variant: str
 ) -> None:
     ranks = launcher.n_ranks
-    job_workload = workload(ranks, dtype, receives)
+    job_workload = workload(ranks, dtype, variant)
     plan = make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), job_workload)
     choice = ScheduleChoice(schedule=name)
     schedule, problem = plan.schedule(choice), plan.problem(choice)
