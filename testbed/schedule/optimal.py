@@ -302,8 +302,9 @@ class _Model:
     def _memory(self, rank: int) -> None:
         """Memory is held from the start of the action that takes it to the end of its W.
 
-        One stage per rank with equal shares is a precedence: F of m + limit behind W of m. Otherwise a reservoir of
-        integers: shares and limit are rounded down, so that rounding never makes a possible schedule impossible.
+        One stage per rank with equal shares is a precedence: F of m + limit behind W of m. Otherwise a cumulative
+        (found better schedules sooner than a reservoir, which is left for an I that frees memory) of integers:
+        shares and limit are rounded down, so that rounding never makes a possible schedule impossible.
         """
         problem, model = self.problem, self.model
         stages = [s for s, r in enumerate(problem.stage_to_rank) if r == rank]
@@ -317,6 +318,20 @@ class _Model:
             return
         shares = {s: (problem.activation[s], extra[s]) for s in stages}
         scale = _memory_scale([limit - TOLERANCE, *(value for pair in shares.values() for value in pair)])
+        capacity = math.floor(limit * scale + 1e-6)
+        if all(more >= 0 for _, more in shares.values()):
+            held: list[cp_model.IntervalVar] = []
+            needs: list[int] = []
+            for s in stages:
+                for kind, share in zip((Kind.F, Kind.I), shares[s], strict=True):
+                    if need := math.floor(share * scale + 1e-6):
+                        for m in range(problem.n_microbatches):
+                            first, last = self.start[Action(s, kind, m)], self.end[Action(s, Kind.W, m)]
+                            length = model.new_int_var(0, self.horizon, f"held {s}{kind}{m}")
+                            held.append(model.new_interval_var(first, length, last, f"{s}{kind}{m} held"))
+                            needs.append(need)
+            model.add_cumulative(held, needs, capacity)
+            return
         times: list[Any] = []
         demands: list[int] = []
         for s in stages:
@@ -330,7 +345,6 @@ class _Model:
                         times.append(when)
                         demands.append(demand)
         total = sum(demand for demand in demands if demand > 0)
-        capacity = math.floor(limit * scale + 1e-6)
         if total > capacity:
             model.add_reservoir_constraint(times, demands, -total, capacity)
 
