@@ -13,7 +13,6 @@ from testbed.schedule.ir import Schedule
 from testbed.schedule.placement import stage_to_rank
 from testbed.schedule.problem import LinkCost, Problem
 from testbed.schedule.registry import FAMILIES, family, generate
-from testbed.schedule.validate import InvalidSchedule
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload
 from testbed.timeline import Timeline
@@ -80,6 +79,9 @@ class Plan:
             )
         ranks = range(self.n_ranks)
         chunks = len(stages) // self.n_ranks
+        if workload.model.layers < len(stages):
+            expected = f"at least one layer for each of {len(stages)} stages ({chunks} per rank)"
+            raise BadInput.of(workload.name, "model.layers", workload.model.layers, expected)
         again, kept = (1.0, KEPT_WHEN_RECOMPUTING) if workload.recompute else (0.0, 1.0)
         routes = {
             (source, target): tuple(path)
@@ -141,8 +143,8 @@ class Plan:
             choice = by_name.get(name, ScheduleChoice(schedule=name)).model_copy(update={"memory": None})
             try:
                 candidates.append(self.candidate(choice))
-            except InvalidSchedule:
-                continue  # needs more memory than there is
+            except BadInput:
+                continue  # needs more memory than there is, or more layers
         return sorted(candidates, key=lambda candidate: candidate.makespan_s)
 
 

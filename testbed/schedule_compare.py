@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from testbed.errors import BadInput
 from testbed.model.bounds import Bound, lower_bound
 from testbed.model.bubble import TimeByCause, time_by_cause
 from testbed.plan import Plan
 from testbed.schedule.memory import peak_in_flight
 from testbed.schedule.registry import family, generate
-from testbed.schedule.validate import InvalidSchedule
 from testbed.spec.workload import ScheduleChoice
 
 
@@ -59,7 +59,7 @@ def compare_schedules(plan: Plan, choices: list[ScheduleChoice]) -> Comparison:
     for choice in choices:
         try:
             found.append(plan.candidate(choice))
-        except InvalidSchedule as error:
+        except BadInput as error:
             left_out[choice.schedule] = str(error)
     baseline = next((one.makespan_s for one in found if one.choice.schedule == "1f1b"), None)
     compared = []

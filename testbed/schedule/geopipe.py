@@ -60,10 +60,11 @@ def _ahead_of(rank: int, ahead: dict[int, int]) -> int:
 
 def _fits(problem: Problem, rank: int, ahead: dict[int, int]) -> bool:
     in_flight = min(problem.n_microbatches, problem.n_ranks - rank + _ahead_of(rank, ahead))
-    return in_flight * problem.activation[rank] <= problem.memory_limit[rank] + TOLERANCE
+    during_backward = problem.input_memory[rank] if problem.input_memory else 0.0
+    return in_flight * problem.activation[rank] + during_backward <= problem.memory_limit[rank] + TOLERANCE
 
 
 def _one_way(problem: Problem, source: int, target: int) -> float:
     """Delay and wire time of a message between neighbours: the slowest link's, as links are cut through."""
-    slowest = max(problem.links[index].seconds_per_byte for index in problem.route(source, target))
+    slowest = max((problem.links[index].seconds_per_byte for index in problem.route(source, target)), default=0.0)
     return problem.route_delay(source, target) + problem.message_bytes[min(source, target)] * slowest

@@ -90,7 +90,7 @@ class Problem:
         return whole * action.part.fraction
 
     def memory_needed(self, action: Action) -> float:
-        """Memory an action needs from its start, beside what its rank holds: B needs what I would, but gives it back."""
+        """Memory an action needs from its start beside what its rank holds: B needs what I would, and gives it back."""
         if action.kind is Kind.B and self.input_memory:
             return self.input_memory[action.stage] * action.part.fraction
         return max(0.0, self.memory_delta(action))

@@ -29,7 +29,7 @@ def workload(ranks: int, dtype: str, variant: str) -> Workload:
     settings = {
         "parallelism.pipeline": str(ranks),
         "microbatches": str(SHAPES[ranks]),
-        "model": f"{{layers: 6, d_model: 32, heads: 2, sequence: 16, dtype: {dtype}}}",
+        "model": f"{{layers: 8, d_model: 32, heads: 2, sequence: 16, dtype: {dtype}}}",
         "microbatch_size": "2",
         "message": "20 kB",
         "pacing": "{F: 0.3 ms, I: 0.2 ms, W: 0.4 ms}",
