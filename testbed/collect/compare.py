@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -82,11 +83,15 @@ def compare(runs: Sequence[Measured]) -> list[ScheduleComparison]:
     return result
 
 
+TIE = 1e-3
+"""Schedules whose predicted times differ by less than this share are predicted equal; either order agrees with that."""
+
+
 def same_ranking(schedules: Sequence[ScheduleComparison]) -> bool:
-    """Whether measuring and predicting put the schedules in the same order."""
+    """Whether measuring puts the schedules in the order that was predicted, ties left open."""
     by_measured = sorted(schedules, key=lambda s: s.measured_s)
-    by_predicted = sorted(schedules, key=lambda s: s.predicted_s)
-    return [s.schedule for s in by_measured] == [s.schedule for s in by_predicted]
+    pairs = combinations(by_measured, 2)
+    return all(faster.predicted_s <= slower.predicted_s * (1 + TIE) for faster, slower in pairs)
 
 
 def as_document(identity: dict[str, Any], schedules: Sequence[ScheduleComparison]) -> dict[str, Any]:

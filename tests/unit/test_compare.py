@@ -1,0 +1,72 @@
+"""Measured against predicted: speed-ups, errors, ranking with ties."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from testbed.collect.compare import Measured, compare, same_ranking
+from testbed.collect.fidelity import NetworkEvidence, loss_reasons, run_reasons
+from testbed.collect.record import IterationRow
+from testbed.model.simulate import simulate
+from testbed.schedule.problem import uniform
+from testbed.schedule.registry import generate
+
+
+def rows(seconds: float, spread: float = 0.0) -> list[IterationRow]:
+    times = [seconds - spread, seconds, seconds + spread]
+    return [IterationRow(i, False, t, 0.4, 5.0 - i, (4.0, 3.0), 0, 0.0, 96, 0.0) for i, t in enumerate(times)]
+
+
+def measured(name: str, seconds: float) -> Measured:
+    problem = uniform(4, 8, delay_s=2, cuts=(1,))
+    return Measured(name, rows(seconds, 1.0), simulate(problem, generate(name, problem)), 4.0, [])
+
+
+def test_errors_and_speedups() -> None:
+    first, second = compare([measured("1f1b", 50.0), measured("zb-h1", 40.0)])
+    assert (first.predicted_s, second.predicted_s) == (49, 41)
+    assert first.error == pytest.approx(1 / 49)
+    assert first.measured_iqr_s == pytest.approx(1.0)
+    assert (first.speedup_measured, second.speedup_measured) == (1.0, 1.25)
+    assert second.speedup_predicted == pytest.approx(49 / 41)
+    assert compare([measured("zb-h1", 40.0)])[0].speedup_measured is None
+
+
+def test_ranking() -> None:
+    first, second = compare([measured("1f1b", 50.0), measured("zb-h1", 40.0)])
+    assert same_ranking([first, second])
+    assert not same_ranking([replace(first, measured_s=30.0), second])
+    # predicted equal: either may be faster
+    assert same_ranking([replace(first, measured_s=30.0, predicted_s=second.predicted_s * 1.0005), second])
+
+
+CLEAN = NetworkEvidence(drops=0, retransmits=0, other={}, lossless=True)
+
+
+@pytest.mark.parametrize(
+    ("run", "network", "reason"),
+    [
+        ([r._replace(overruns=2) for r in rows(1.0)], CLEAN, "did not fit into their slots"),
+        ([r._replace(late_start_s=0.1) for r in rows(1.0)], CLEAN, "started late in 100%"),
+        (rows(1.0, 0.3), CLEAN, "spread by 30.0%"),
+        (rows(1.0), CLEAN._replace(drops=3), "3 packets were dropped"),
+        (rows(1.0), CLEAN._replace(retransmits=1), "TCP retransmitted 1"),
+        (rows(1.0), CLEAN._replace(other={"TcpExtPruneCalled": 2}), "TcpExtPruneCalled 2"),
+    ],
+)
+def test_what_makes_a_run_untrusted(run: list[IterationRow], network: NetworkEvidence, reason: str) -> None:
+    assert run_reasons(rows(1.0), CLEAN, paced=True) == []
+    (found,) = run_reasons(run, network, paced=True)
+    assert reason in found
+
+
+def test_an_experiment_that_asked_for_loss_may_lose() -> None:
+    lossy = NetworkEvidence(drops=3, retransmits=9, other={"TcpExtPruneCalled": 1}, lossless=False)
+    assert run_reasons(rows(1.0), lossy, paced=True) == []
+
+
+def test_schedules_that_compute_something_else_are_found() -> None:
+    reasons = loss_reasons({"1f1b": [5.0, 4.0], "zb-h1": [5.0, 4.0 + 1e-6], "search": [5.0, 4.1]})
+    assert [bool(reasons[name]) for name in ("1f1b", "zb-h1", "search")] == [False, False, True]
