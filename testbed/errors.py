@@ -44,9 +44,3 @@ class RunFailed(TestbedError):
     """Something that was started did not finish: a worker died, a deadline passed, a link stayed down."""
 
     exit_code = ExitCode.RUN_FAILED
-
-
-class Untrusted(TestbedError):
-    """The run finished, but was not what it says it was."""
-
-    exit_code = ExitCode.UNTRUSTED

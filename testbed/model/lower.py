@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.schedule.depend import Message, consumed, produced
+from testbed.schedule.depend import Message
 from testbed.schedule.ir import Action, Kind, Schedule
 from testbed.schedule.problem import Problem
 from testbed.timeline import KINDS
@@ -102,15 +102,3 @@ def lower(problem: Problem, schedule: Schedule) -> Program:
         seconds_per_byte=np.array([link.seconds_per_byte for link in problem.links], dtype=np.float64),
         notice_s=np.array([problem.route_delay(b, a) for a in range(n_ranks) for b in range(n_ranks)]),
     )
-
-
-def checked_against_depend(problem: Problem, schedule: Schedule, program: Program) -> bool:
-    """Whether `needs` and `makes` say what depend.py says: the one definition stays the one definition."""
-    m = schedule.n_microbatches
-    for index, (_, action) in enumerate(schedule.actions()):
-        need, make = consumed(action, problem.n_stages), produced(action, problem.n_stages)
-        if program.needs[index] != (NONE if need is None else message_number(need, m)):
-            return False
-        if program.makes[index] != (NONE if make is None else message_number(make, m)):
-            return False
-    return True

@@ -12,8 +12,9 @@ from made import QUICK, quick
 
 from testbed.model.bubble import time_by_cause
 from testbed.model.compiled import execute, makespan
-from testbed.model.lower import checked_against_depend, lower
+from testbed.model.lower import NONE, Program, lower, message_number
 from testbed.model.simulate import DeadlockError, simulate
+from testbed.schedule.depend import consumed, produced
 from testbed.schedule.greedy import plain_rows
 from testbed.schedule.greedy_compiled import greedy_rows
 from testbed.schedule.ir import Schedule, parse_action
@@ -24,6 +25,18 @@ from testbed.schedule.search import search
 from testbed.schedule.validate import validate
 
 small = st.integers(0, 6)
+
+
+def checked_against_depend(problem: Problem, schedule: Schedule, program: Program) -> bool:
+    """Whether `needs` and `makes` say what depend.py says: the one definition stays the one definition."""
+    m = schedule.n_microbatches
+    for index, (_, action) in enumerate(schedule.actions()):
+        need, make = consumed(action, problem.n_stages), produced(action, problem.n_stages)
+        if program.needs[index] != (NONE if need is None else message_number(need, m)):
+            return False
+        if program.makes[index] != (NONE if make is None else message_number(make, m)):
+            return False
+    return True
 
 
 @st.composite
