@@ -128,7 +128,7 @@ def test_a_bad_topology(tmp_path: Path, key: str, value: object, field: str, exp
         ("parallelism.data", 2, "parallelism.data", "1"),
         ("memory", [4, 4], "memory", "one limit for each of 4 ranks"),
         ("memory", 0, "memory", "room for at least 1"),
-        ("message", "1 kB", "message", "at least the boundary tensor (131072 bytes)"),
+        ("message", "1 kB", "message", "at least the boundary tensor (65536 bytes)"),
         ("placement", ["wuqing/0"], "placement", "one node for each of 4 ranks"),
         ("schedules", [], "schedules", "at least 1 item"),
         ("schedules", [{"schedule": "1f1b", "n_sub": 0}], "schedules.0.n_sub", "greater than or equal to 1"),
