@@ -19,8 +19,9 @@ from rich.table import Table
 
 from testbed.model.compiled import execute
 from testbed.model.lower import lower
-from testbed.schedule.placement import stage_to_rank
-from testbed.schedule.problem import Problem, uniform
+from testbed.model.simulate import Receives
+from testbed.pipeline.placement import stage_to_rank
+from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.registry import FAMILIES, generate
 
 TABLES = Path(__file__).parents[1] / "studies/data/crosspipe_tables.csv"
@@ -50,18 +51,13 @@ def problem(name: str, row: pd.Series, backward_s: float) -> Problem:
     )
 
 
-WAYS = ("early", "late", "late, free notice")
-"""How receives are posted. `late`: gloo's law on a real link, the receive's notice crosses it too. `free notice`: the
-receive is late, but its notice takes no time: the paper injects delay into the data alone (its App. F.1)."""
+WAYS: tuple[Receives, ...] = ("early", "late", "late-free-notice")
 
 
-def per_microbatch(name: str, row: pd.Series, backward_s: float, way: str) -> float:
+def per_microbatch(name: str, row: pd.Series, backward_s: float, way: Receives) -> float:
     """Predicted seconds per microbatch."""
     asked = problem(name, row, backward_s)
-    program = lower(asked, generate(name, asked))
-    if way == "late, free notice":
-        program = program._replace(notice_s=np.zeros_like(program.notice_s))
-    return execute(program, late=way != "early").makespan_s / asked.n_microbatches
+    return execute(lower(asked, generate(name, asked)), way).makespan_s / asked.n_microbatches
 
 
 def fitted_backward(name: str, cells: pd.DataFrame) -> float:

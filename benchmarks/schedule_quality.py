@@ -20,12 +20,12 @@ from rich.table import Table
 
 from testbed.model.bounds import lower_bound
 from testbed.model.compiled import makespan
+from testbed.pipeline.placement import stage_to_rank
+from testbed.pipeline.problem import Problem, uniform
+from testbed.pipeline.validate import InvalidSchedule
 from testbed.progress import Reporter
 from testbed.schedule.optimal import solve
-from testbed.schedule.placement import stage_to_rank
-from testbed.schedule.problem import Problem, uniform
 from testbed.schedule.registry import FAMILIES, generate
-from testbed.schedule.validate import InvalidSchedule
 
 RANKS = 8
 POINTS = ((0, 0), (0.25, 0.25), (0.25, 2), (2, 0.25), (2, 2))

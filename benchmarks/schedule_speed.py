@@ -20,8 +20,8 @@ from rich.table import Table
 from testbed.model.compiled import execute
 from testbed.model.lower import lower
 from testbed.model.simulate import simulate
+from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.greedy_compiled import greedy_rows
-from testbed.schedule.problem import Problem, uniform
 from testbed.schedule.registry import generate
 from testbed.schedule.search import search
 

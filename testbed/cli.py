@@ -115,7 +115,7 @@ def predict(
 ) -> None:
     """Predict the iteration time of every schedule. Needs no root, starts no containers."""
     from testbed import show
-    from testbed.schedule.memory import peak_in_flight
+    from testbed.pipeline.memory import peak_in_flight
 
     plan = _plan(topology, workload, settings)
     rows = []
@@ -340,7 +340,7 @@ def schedule_export(
     settings: Settings = None,
 ) -> None:
     """Write a schedule in torch.distributed.pipelining's CSV, for its runtime or torchtitan."""
-    from testbed.schedule.torch_csv import to_csv
+    from testbed.pipeline.torch_csv import to_csv
 
     plan = _plan(topology, workload, settings)
     (choice,) = plan.choose([schedule])
@@ -360,8 +360,8 @@ def schedule_validate(
 ) -> None:
     """Check a schedule in torch's CSV against a plan, and say what it would take."""
     from testbed.model.simulate import simulate
-    from testbed.schedule.torch_csv import from_csv
-    from testbed.schedule.validate import validate
+    from testbed.pipeline.torch_csv import from_csv
+    from testbed.pipeline.validate import validate
 
     plan = _plan(topology, workload, settings)
     try:

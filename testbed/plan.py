@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
-from testbed.schedule.ir import Schedule
-from testbed.schedule.placement import stage_to_rank
-from testbed.schedule.problem import LinkCost, Problem
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.placement import stage_to_rank
+from testbed.pipeline.problem import LinkCost, Problem
 from testbed.schedule.registry import FAMILIES, family, generate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload

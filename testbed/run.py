@@ -18,11 +18,11 @@ from testbed.errors import RunFailed
 from testbed.lab.calibrate import LinkCheck, calibrate, refuse_bad_links
 from testbed.lab.counters import LOSS_SIGNS
 from testbed.lab.network import Lab
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.memory import peak_in_flight
+from testbed.pipeline.placement import stage_to_rank
 from testbed.plan import Plan
 from testbed.progress import Reporter
-from testbed.schedule.ir import Schedule
-from testbed.schedule.memory import peak_in_flight
-from testbed.schedule.placement import stage_to_rank
 from testbed.schedule.registry import family
 from testbed.spec.workload import Pacing, ScheduleChoice
 from testbed.timeline import KINDS, Timeline, concatenate

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from testbed.errors import BadInput
 from testbed.model.bounds import Bound, lower_bound
 from testbed.model.bubble import TimeByCause, time_by_cause
+from testbed.pipeline.memory import peak_in_flight
 from testbed.plan import Plan
-from testbed.schedule.memory import peak_in_flight
 from testbed.schedule.registry import family, generate
 from testbed.spec.workload import ScheduleChoice
 

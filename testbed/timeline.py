@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.schedule.ir import Kind
+from testbed.pipeline.ir import Kind
 
 KINDS = (Kind.F, Kind.B, Kind.I, Kind.W)
 """Kinds of action by the code in the `kind` column."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.schedule.depend import Message
+from testbed.pipeline.depend import Message
 from testbed.timeline import MESSAGE_KINDS, Timeline
 from testbed.train.job import IterationRecord
 

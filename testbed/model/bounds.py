@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from testbed.schedule.problem import Problem
+from testbed.pipeline.problem import Problem
 
 
 class Bound(NamedTuple):

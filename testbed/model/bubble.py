@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from testbed.model.compiled import makespan
-from testbed.schedule.ir import Schedule
-from testbed.schedule.problem import LinkCost, Problem
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.problem import LinkCost, Problem
 
 
 class TimeByCause(NamedTuple):

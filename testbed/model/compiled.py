@@ -11,9 +11,9 @@ import numba
 import numpy as np
 
 from testbed.model.lower import NONE, Floats, Program, lower
-from testbed.model.simulate import DeadlockError
-from testbed.schedule.ir import Schedule
-from testbed.schedule.problem import Problem
+from testbed.model.simulate import DeadlockError, Receives
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.problem import Problem
 
 _END, _LEAVE, _HOP = 0, 1, 2
 
@@ -31,9 +31,11 @@ class Times:
         return float(self.end.max()) if len(self.end) else 0.0
 
 
-def execute(program: Program, *, late: bool = False) -> Times:
+def execute(program: Program, receives: Receives = "early") -> Times:
     """Run a program; an action that never comes to run has nan times."""
-    return Times(*_execute(*program, late))
+    if receives == "late-free-notice":
+        program = program._replace(notice_s=np.zeros_like(program.notice_s))
+    return Times(*_execute(*program, receives != "early"))
 
 
 @numba.njit(cache=True)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.schedule.depend import Message
-from testbed.schedule.ir import Action, Kind, Schedule
-from testbed.schedule.problem import Problem
+from testbed.pipeline.depend import Message
+from testbed.pipeline.ir import Action, Kind, Schedule
+from testbed.pipeline.problem import Problem
 from testbed.timeline import KINDS
 
 Ints = NDArray[np.int64]

@@ -12,12 +12,14 @@ from typing import Literal
 
 import numpy as np
 
-from testbed.schedule.depend import Message, consumed, produced
-from testbed.schedule.ir import Action, Schedule
-from testbed.schedule.problem import Problem
+from testbed.pipeline.depend import Message, consumed, produced
+from testbed.pipeline.ir import Action, Schedule
+from testbed.pipeline.problem import Problem
 from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, Timeline
 
-Receives = Literal["early", "late"]
+Receives = Literal["early", "late", "late-free-notice"]
+"""When a receive is posted: a step ahead, or when its rank reaches the action. Gloo's notice of that crosses the link;
+a free notice takes no time, as where delay is injected into the data alone (CrossPipe, appendix F.1)."""
 
 
 class DeadlockError(RuntimeError):
@@ -28,15 +30,17 @@ def simulate(problem: Problem, schedule: Schedule, *, receives: Receives = "earl
     """The predicted timeline of one iteration.
 
     `receives="late"` adds gloo's rendezvous (reading/pipelining.md, section 2): a receive is posted when its rank
-    reaches the action, and the message does not leave before the notice of that has crossed the link.
+    reaches the action, and the message does not leave before the notice of that has crossed the link;
+    `late-free-notice` is the same with a notice that takes no time.
     Raises DeadlockError when the schedule cannot finish.
     """
-    return _Simulation(problem, schedule, late=receives == "late").run()
+    return _Simulation(problem, schedule, receives).run()
 
 
 class _Simulation:
-    def __init__(self, problem: Problem, schedule: Schedule, *, late: bool) -> None:
-        self.problem, self.schedule, self.late = problem, schedule, late
+    def __init__(self, problem: Problem, schedule: Schedule, receives: Receives) -> None:
+        self.problem, self.schedule = problem, schedule
+        self.late, self.free_notice = receives != "early", receives == "late-free-notice"
         self.events: list[tuple[float, int, int, object]] = []
         self.sequence = 0  # equal times: first scheduled, first served
         self.position = [0] * schedule.n_ranks
@@ -126,7 +130,7 @@ class _Simulation:
 
     def _notice_delay(self, message: Message) -> float:
         source, target = self._ends(message)
-        return self.problem.route_delay(target, source)
+        return 0.0 if self.free_notice else self.problem.route_delay(target, source)
 
     def _hop(self, now: float, message: Message, hop: int, last_bit: float) -> None:
         """The first bit is at the head of link `hop` of the message's route; its last bit comes at `last_bit`."""

@@ -1,1 +1,1 @@
-"""Schedules: the IR, the generators, what makes a schedule valid."""
+"""Schedules: every family a generator of its own; greedy, searching and solving ones judge by the event model."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from testbed.pipeline.ir import Action, Kind, Row, Schedule
+from testbed.pipeline.problem import Problem
 from testbed.schedule.in_order import InOrderRow
-from testbed.schedule.ir import Action, Kind, Row, Schedule
-from testbed.schedule.problem import Problem
 
 F, B, I, W = Kind.F, Kind.B, Kind.I, Kind.W  # noqa: E741
 

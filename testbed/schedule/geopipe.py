@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 
 from testbed.errors import BadInput
-from testbed.schedule.ir import Schedule
-from testbed.schedule.memory import TOLERANCE
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.memory import TOLERANCE
+from testbed.pipeline.problem import Problem
 from testbed.schedule.one_f_one_b import row
-from testbed.schedule.problem import Problem
 
 
 def geopipe(problem: Problem, extra: int | None = None) -> Schedule:

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from testbed.errors import BadInput
-from testbed.schedule.depend import consumed, produced
-from testbed.schedule.ir import WHOLE, Action, Kind, Part, Row, Schedule
-from testbed.schedule.memory import TOLERANCE
-from testbed.schedule.problem import Problem
+from testbed.pipeline.depend import consumed, produced
+from testbed.pipeline.ir import WHOLE, Action, Kind, Part, Row, Schedule
+from testbed.pipeline.memory import TOLERANCE
+from testbed.pipeline.problem import Problem
 
 DEFAULT_SUB_BLOCKS = 4
 """CrossPipe's experiments use n_sub = 4."""

@@ -11,9 +11,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.schedule.ir import WHOLE, Action, Kind, Part, Row
-from testbed.schedule.memory import TOLERANCE
-from testbed.schedule.problem import Problem
+from testbed.pipeline.ir import WHOLE, Action, Kind, Part, Row
+from testbed.pipeline.memory import TOLERANCE
+from testbed.pipeline.problem import Problem
 
 KINDS = (Kind.F, Kind.I, Kind.W)
 _F, _I, _W = 0, 1, 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from testbed.schedule.ir import Action, Kind, Row
+from testbed.pipeline.ir import Action, Kind, Row
 
 
 class InOrderRow:

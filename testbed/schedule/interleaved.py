@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from testbed.schedule.ir import Action, Kind, Row, Schedule
-from testbed.schedule.problem import Problem
+from testbed.pipeline.ir import Action, Kind, Row, Schedule
+from testbed.pipeline.problem import Problem
 
 Block = tuple[int, int]
 """(stage, microbatch)"""

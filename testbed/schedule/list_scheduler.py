@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from testbed.errors import BadInput
-from testbed.schedule.depend import produced
-from testbed.schedule.ir import Action, Kind, Schedule
-from testbed.schedule.memory import TOLERANCE
-from testbed.schedule.problem import Problem
+from testbed.pipeline.depend import produced
+from testbed.pipeline.ir import Action, Kind, Schedule
+from testbed.pipeline.memory import TOLERANCE
+from testbed.pipeline.problem import Problem
 
 Priority = Callable[[int, Kind, int], Any]
 """(stage, kind, microbatch) -> a key; among ready actions of a rank the lowest key starts. Asked once per action."""

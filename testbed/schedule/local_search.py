@@ -12,9 +12,9 @@ import numpy as np
 
 from testbed.model.compiled import _execute
 from testbed.model.lower import lower
-from testbed.schedule.ir import Schedule
-from testbed.schedule.memory import TOLERANCE
-from testbed.schedule.problem import Problem
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.memory import TOLERANCE
+from testbed.pipeline.problem import Problem
 from testbed.timeline import KINDS
 
 HISTORY = 60

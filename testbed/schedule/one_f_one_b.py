@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from testbed.schedule.ir import Action, Kind, Row, Schedule
-from testbed.schedule.problem import Problem
+from testbed.pipeline.ir import Action, Kind, Row, Schedule
+from testbed.pipeline.problem import Problem
 
 
 def one_f_one_b(problem: Problem) -> Schedule:

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from testbed.errors import BadInput
 from testbed.model.bounds import lower_bound
 from testbed.model.simulate import simulate
-from testbed.schedule.depend import Message, consumed, produced
+from testbed.pipeline.depend import Message, consumed, produced
+from testbed.pipeline.ir import WHOLE, Action, Kind, Row, Schedule
+from testbed.pipeline.memory import TOLERANCE
+from testbed.pipeline.placement import Placement, stage_to_rank
+from testbed.pipeline.problem import Problem
+from testbed.pipeline.validate import InvalidSchedule, validate
 from testbed.schedule.greedy import crosspipe_greedy
-from testbed.schedule.ir import WHOLE, Action, Kind, Row, Schedule
 from testbed.schedule.list_scheduler import forward_first, input_first, list_schedule, oldest_first
-from testbed.schedule.memory import TOLERANCE
 from testbed.schedule.one_f_one_b import one_f_one_b
-from testbed.schedule.placement import Placement, stage_to_rank
-from testbed.schedule.problem import Problem
-from testbed.schedule.validate import InvalidSchedule, validate
 from testbed.schedule.zb_h1 import zb_h1
 from testbed.timeline import KINDS
 

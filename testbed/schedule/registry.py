@@ -7,19 +7,19 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from testbed.errors import BadInput
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.placement import Placement
+from testbed.pipeline.problem import Problem
+from testbed.pipeline.validate import validate
 from testbed.schedule.dualpipe_v import dualpipe_v
 from testbed.schedule.geopipe import geopipe
 from testbed.schedule.gpipe import gpipe
 from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.interleaved import interleaved_1f1b
-from testbed.schedule.ir import Schedule
 from testbed.schedule.looped_bfs import looped_bfs
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.optimal import crosspipe_loop, crosspipe_ud, crosspipe_wave
-from testbed.schedule.placement import Placement
-from testbed.schedule.problem import Problem
 from testbed.schedule.search import search
-from testbed.schedule.validate import validate
 from testbed.schedule.wave_greedy import wave_greedy
 from testbed.schedule.zb1p import zb1p
 from testbed.schedule.zb_h1 import zb_h1

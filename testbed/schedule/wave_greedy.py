@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from itertools import product
 
-from testbed.schedule.ir import Schedule
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.memory import peaks
+from testbed.pipeline.problem import Problem
 from testbed.schedule.list_scheduler import forward_first, input_first, list_schedule, oldest_first
-from testbed.schedule.memory import peaks
-from testbed.schedule.problem import Problem
 from testbed.schedule.zb_v import zb_v
 
 PATIENCE = (0.0, 0.5)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from testbed.pipeline.ir import Action, Kind, Row, Schedule
+from testbed.pipeline.problem import Problem
 from testbed.schedule.interleaved import local_order, warmup_forwards
-from testbed.schedule.ir import Action, Kind, Row, Schedule
-from testbed.schedule.problem import Problem
 
 
 def zb1p(problem: Problem) -> Schedule:

@@ -4,9 +4,9 @@ Controllable Memory, 2024).
 
 from __future__ import annotations
 
+from testbed.pipeline.ir import Kind, Row, Schedule
+from testbed.pipeline.problem import Problem
 from testbed.schedule.in_order import InOrderRow
-from testbed.schedule.ir import Kind, Row, Schedule
-from testbed.schedule.problem import Problem
 
 F, I, W = Kind.F, Kind.I, Kind.W  # noqa: E741
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from testbed.schedule.depend import Message, consumed, produced
-from testbed.schedule.ir import Action, Kind
+from testbed.pipeline.depend import Message, consumed, produced
+from testbed.pipeline.ir import Action, Kind
 from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS
 from testbed.train.data import Corpus
 from testbed.train.job import IterationRecord, Job

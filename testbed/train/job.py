@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from testbed.schedule.depend import Message
-from testbed.schedule.ir import Schedule
+from testbed.pipeline.depend import Message
+from testbed.pipeline.ir import Schedule
 from testbed.spec.workload import Workload
 from testbed.timeline import Table
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from testbed.schedule.ir import WHOLE
+from testbed.pipeline.ir import WHOLE
 from testbed.spec.workload import OptimizerSpec, Workload
 from testbed.train.data import Corpus
 from testbed.train.stage import Stage

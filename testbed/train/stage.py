@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from testbed.schedule.ir import Part
+from testbed.pipeline.ir import Part
 from testbed.spec.workload import ModelSpec
 from testbed.train.model import VOCABULARY, build_stage
 from testbed.train.split import GradientStore, WeightProduct

@@ -9,9 +9,9 @@ import pytest
 from torch.distributed.pipelining import _schedule_visualizer, schedules
 from torch.distributed.pipelining.stage import PipelineStage
 
-from testbed.schedule.ir import Action, Kind, Row, parse_action
-from testbed.schedule.placement import stage_to_rank
-from testbed.schedule.problem import uniform
+from testbed.pipeline.ir import Action, Kind, Row, parse_action
+from testbed.pipeline.placement import stage_to_rank
+from testbed.pipeline.problem import uniform
 from testbed.schedule.registry import FAMILIES, generate
 
 

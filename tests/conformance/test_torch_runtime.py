@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testbed.schedule.ir import WHOLE
-from testbed.schedule.placement import stage_to_rank
-from testbed.schedule.problem import uniform
+from testbed.pipeline.ir import WHOLE
+from testbed.pipeline.placement import stage_to_rank
+from testbed.pipeline.problem import uniform
+from testbed.pipeline.torch_csv import to_csv
 from testbed.schedule.registry import FAMILIES, generate
-from testbed.schedule.torch_csv import to_csv
 from testbed.spec import Workload, load_workload
 from testbed.train.data import load_corpus
 from testbed.train.reference import train_reference

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.schedule.ir import Schedule
-from testbed.schedule.placement import stage_to_rank
-from testbed.schedule.problem import Problem, uniform
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.placement import stage_to_rank
+from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.registry import FAMILIES, generate
 
 QUICK = sorted(name for name, family in FAMILIES.items() if not family.solver)

@@ -12,12 +12,12 @@ from made import QUICK, fitting, quick
 from testbed.model import closed_form
 from testbed.model.bounds import lower_bound
 from testbed.model.simulate import simulate
+from testbed.pipeline.memory import peaks
+from testbed.pipeline.placement import Placement, stage_to_rank
+from testbed.pipeline.problem import LinkCost, Problem, uniform
+from testbed.pipeline.validate import validate
 from testbed.schedule.list_scheduler import list_schedule
-from testbed.schedule.memory import peaks
-from testbed.schedule.placement import Placement, stage_to_rank
-from testbed.schedule.problem import LinkCost, Problem, uniform
 from testbed.schedule.registry import generate
-from testbed.schedule.validate import validate
 
 small = st.integers(0, 6)
 

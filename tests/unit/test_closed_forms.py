@@ -8,7 +8,7 @@ import pytest
 
 from testbed.model import closed_form
 from testbed.model.simulate import simulate
-from testbed.schedule.problem import Problem, uniform
+from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.registry import generate
 
 

@@ -10,12 +10,12 @@ import pytest
 from testbed.errors import BadInput
 from testbed.model import closed_form
 from testbed.model.simulate import simulate
+from testbed.pipeline.memory import peak_in_flight, peaks
+from testbed.pipeline.placement import stage_to_rank
+from testbed.pipeline.problem import Problem, uniform
+from testbed.pipeline.validate import InvalidSchedule
 from testbed.schedule.geopipe import cuts, hiding
-from testbed.schedule.memory import peak_in_flight, peaks
-from testbed.schedule.placement import stage_to_rank
-from testbed.schedule.problem import Problem, uniform
 from testbed.schedule.registry import FAMILIES, generate
-from testbed.schedule.validate import InvalidSchedule
 
 CHUNKED = ["interleaved-1f1b", "looped-bfs", "zb1p", "zb-v", "dualpipe-v"]
 STATIC = ["zb-h2", "geopipe", *CHUNKED]

@@ -10,7 +10,7 @@ from testbed.collect.compare import Measured, compare, same_ranking
 from testbed.collect.fidelity import NetworkEvidence, loss_reasons, run_reasons
 from testbed.collect.record import IterationRow
 from testbed.model.simulate import simulate
-from testbed.schedule.problem import uniform
+from testbed.pipeline.problem import uniform
 from testbed.schedule.registry import generate
 
 

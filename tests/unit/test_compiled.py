@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,16 +14,16 @@ from made import QUICK, quick
 from testbed.model.bubble import time_by_cause
 from testbed.model.compiled import execute, makespan
 from testbed.model.lower import NONE, Program, lower, message_number
-from testbed.model.simulate import DeadlockError, simulate
-from testbed.schedule.depend import consumed, produced
+from testbed.model.simulate import DeadlockError, Receives, simulate
+from testbed.pipeline.depend import consumed, produced
+from testbed.pipeline.ir import Schedule, parse_action
+from testbed.pipeline.placement import Placement, stage_to_rank
+from testbed.pipeline.problem import Problem, uniform
+from testbed.pipeline.validate import validate
 from testbed.schedule.greedy import plain_rows
 from testbed.schedule.greedy_compiled import greedy_rows
-from testbed.schedule.ir import Schedule, parse_action
-from testbed.schedule.placement import Placement, stage_to_rank
-from testbed.schedule.problem import Problem, uniform
 from testbed.schedule.registry import FAMILIES, generate
 from testbed.schedule.search import search
-from testbed.schedule.validate import validate
 
 small = st.integers(0, 6)
 
@@ -56,15 +57,15 @@ def problems(draw: st.DrawFn, placement: Placement = Placement.UD) -> Problem:
     )
 
 
-@given(st.data(), st.sampled_from(QUICK), st.booleans())
+@given(st.data(), st.sampled_from(QUICK), st.sampled_from(get_args(Receives)))
 @settings(max_examples=200, deadline=None)
-def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, late: bool) -> None:
+def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, receives: Receives) -> None:
     problem = data.draw(problems(FAMILIES[name].placement))
     schedule = quick(name, problem)
     program = lower(problem, schedule)
     assert checked_against_depend(problem, schedule, program)
-    plain = simulate(problem, schedule, receives="late" if late else "early").actions
-    times = execute(program, late=late)
+    plain = simulate(problem, schedule, receives=receives).actions
+    times = execute(program, receives)
     assert np.array_equal(np.sort(plain["end_s"]), np.sort(times.end))
     assert np.array_equal(np.sort(plain["start_s"]), np.sort(times.start))
 

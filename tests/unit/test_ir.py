@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.schedule.ir import COMPUTE, WHOLE, WHOLE_STAGE, Action, Kind, Part, parse_action
+from testbed.pipeline.ir import COMPUTE, WHOLE, WHOLE_STAGE, Action, Kind, Part, parse_action
 
 
 @st.composite

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
+from testbed.pipeline.ir import Kind, Schedule
+from testbed.pipeline.memory import peaks
+from testbed.pipeline.placement import Placement, stage_to_rank
+from testbed.pipeline.problem import LinkCost, Problem, uniform
+from testbed.pipeline.validate import validate
 from testbed.schedule.gpipe import gpipe
 from testbed.schedule.greedy import crosspipe_greedy
-from testbed.schedule.ir import Kind, Schedule
-from testbed.schedule.memory import peaks
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.optimal import best_hint, crosspipe_loop, crosspipe_ud, crosspipe_wave, solve, whole_blocks
-from testbed.schedule.placement import Placement, stage_to_rank
-from testbed.schedule.problem import LinkCost, Problem, uniform
-from testbed.schedule.validate import validate
 
 
 def two_sites(m: int, memory: float, placement: Placement = Placement.UD, wire: float = 0.0) -> Problem:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.pipeline.memory import peaks
 from testbed.plan import KEPT_WHEN_RECOMPUTING, make_plan
-from testbed.schedule.memory import peaks
 from testbed.spec import load_topology, load_workload
 from testbed.spec.workload import ScheduleChoice
 

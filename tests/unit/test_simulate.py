@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from made import QUICK, fitting, quick
 
 from testbed.model.simulate import DeadlockError, simulate
-from testbed.schedule.ir import Schedule, parse_action
-from testbed.schedule.problem import LinkCost, Problem, uniform
+from testbed.pipeline.ir import Schedule, parse_action
+from testbed.pipeline.problem import LinkCost, Problem, uniform
 from testbed.schedule.registry import generate
 from testbed.timeline import KINDS, MESSAGE_KINDS, Timeline
 
@@ -111,6 +111,16 @@ def test_the_rendezvous_law() -> None:
     # rank 1 posts at 0 and is heard at 10, so F (ready at 1) leaves then; rank 0 posts for G early enough
     assert dict(zip(late["kind"].tolist(), late["sent_s"].tolist(), strict=True)) == {0: 1.0, 1: 26.0}
     assert dict(zip(late["kind"].tolist(), late["arrived_s"].tolist(), strict=True)) == {0: 23.0, 1: 39.0}
+
+
+def test_a_free_notice_is_late_without_the_way_back() -> None:
+    """arrival = max(t_send, t_recv_posted) + L + bytes/BW: rank 1 is busy with F0 when rank 0 has F1 ready."""
+    problem = replace(uniform(2, 2, delay_s=10, wire_s=3), forward_s=(1.0, 50.0))
+    schedule = hand_made("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", microbatches=2)
+    messages = simulate(problem, schedule, receives="late-free-notice").messages
+    forward = np.sort(messages[messages["kind"] == MESSAGE_KINDS.index("F")]["arrived_s"])
+    # F0: sent at 1, there at 14; F1 is asked for when F0's 50 s are over, at 64
+    assert forward.tolist() == [14.0, 77.0]
 
 
 def test_two_hops_are_cut_through() -> None:

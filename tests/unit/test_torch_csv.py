@@ -7,12 +7,12 @@ from itertools import product
 import pytest
 
 from testbed.errors import BadInput
-from testbed.schedule.ir import WHOLE, Kind, Schedule
-from testbed.schedule.placement import stage_to_rank
-from testbed.schedule.problem import uniform
+from testbed.pipeline.ir import WHOLE, Kind, Schedule
+from testbed.pipeline.placement import stage_to_rank
+from testbed.pipeline.problem import uniform
+from testbed.pipeline.torch_csv import from_csv, to_csv, whole_blocks
+from testbed.pipeline.validate import InvalidSchedule
 from testbed.schedule.registry import FAMILIES, generate
-from testbed.schedule.torch_csv import from_csv, to_csv, whole_blocks
-from testbed.schedule.validate import InvalidSchedule
 
 
 def schedule_of(name: str, p: int, m: int) -> Schedule:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from made import QUICK, fitting, quick
 
 from testbed.errors import BadInput
-from testbed.schedule.ir import Schedule, parse_action
-from testbed.schedule.memory import peak_in_flight, peaks
-from testbed.schedule.problem import uniform
+from testbed.pipeline.ir import Schedule, parse_action
+from testbed.pipeline.memory import peak_in_flight, peaks
+from testbed.pipeline.problem import uniform
+from testbed.pipeline.validate import InvalidSchedule, validate
 from testbed.schedule.registry import generate
-from testbed.schedule.validate import InvalidSchedule, validate
 
 
 def schedule(*rows: str, microbatches: int = 1) -> Schedule:

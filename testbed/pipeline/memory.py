@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from testbed.schedule.ir import Kind, Row, Schedule
-from testbed.schedule.problem import Problem
+from testbed.pipeline.ir import Kind, Row, Schedule
+from testbed.pipeline.problem import Problem
 
 TOLERANCE = 1e-9
 """Sums of sub-block fractions such as 3 x 1/3 may pass a limit by rounding; this much is not memory."""

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from testbed.errors import BadInput
-from testbed.schedule.depend import Message, consumed, produced
-from testbed.schedule.ir import COMPUTE, WHOLE, Action, Kind, Row, Schedule, parse_action
-from testbed.schedule.problem import uniform
-from testbed.schedule.validate import validate
+from testbed.pipeline.depend import Message, consumed, produced
+from testbed.pipeline.ir import COMPUTE, WHOLE, Action, Kind, Row, Schedule, parse_action
+from testbed.pipeline.problem import uniform
+from testbed.pipeline.validate import validate
 
 _OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from testbed.schedule.ir import Action, Kind
+from testbed.pipeline.ir import Action, Kind
 
 
 class LinkCost(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from testbed.schedule.ir import Action, Kind
+from testbed.pipeline.ir import Action, Kind
 
 
 class Message(NamedTuple):

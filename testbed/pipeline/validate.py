@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 
 from testbed.errors import BadInput
-from testbed.schedule.depend import Message, consumed, local_predecessor, produced
-from testbed.schedule.ir import COMPUTE, Action, Kind, Schedule
-from testbed.schedule.memory import TOLERANCE, usage
-from testbed.schedule.problem import Problem
+from testbed.pipeline.depend import Message, consumed, local_predecessor, produced
+from testbed.pipeline.ir import COMPUTE, Action, Kind, Schedule
+from testbed.pipeline.memory import TOLERANCE, usage
+from testbed.pipeline.problem import Problem
 
 
 class InvalidSchedule(BadInput):
