@@ -10,8 +10,9 @@ from typing import NamedTuple
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
 from testbed.pipeline.ir import Schedule
+from testbed.pipeline.link import LinkCost
 from testbed.pipeline.placement import stage_to_rank
-from testbed.pipeline.problem import LinkCost, Problem
+from testbed.pipeline.problem import Problem
 from testbed.schedule.registry import FAMILIES, family, generate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload

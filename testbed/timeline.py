@@ -34,12 +34,17 @@ ACTION = np.dtype(
 )
 """One row per action."""
 
-MESSAGE_KINDS = ("F", "G")
+MESSAGE_KINDS = ("F", "G", "AG", "RS")
+"""Kinds of message by the code in the `kind` column: activation, gradient, and a stage's all-gather and reduce-scatter
+with its replicas (one row per ring edge that costs anything; an all-gather has one row)."""
+
+NO_MICROBATCH = -1
+"""In the `microbatch` column of collectives."""
 
 MESSAGE = np.dtype(
     [
         ("iteration", "i4"),
-        ("kind", "i1"),  # index into MESSAGE_KINDS: activation, gradient
+        ("kind", "i1"),  # index into MESSAGE_KINDS
         ("stage", "i4"),  # the producer's
         ("microbatch", "i4"),
         ("source_rank", "i4"),
@@ -77,8 +82,17 @@ class Timeline:
         )
 
     def makespans(self) -> NDArray[np.float64]:
-        """Per iteration, seconds from the common start to the end of the last action on any rank."""
-        return np.array([self.actions["end_s"][self.actions["iteration"] == i].max() for i in self.iterations()])
+        """Per iteration, seconds from the common start to the end of the last action or reduce-scatter on any rank."""
+        reduced = self.messages[self.messages["kind"] == MESSAGE_KINDS.index("RS")]
+        return np.array(
+            [
+                max(
+                    self.actions["end_s"][self.actions["iteration"] == i].max(),
+                    reduced["arrived_s"][reduced["iteration"] == i].max(initial=0.0),
+                )
+                for i in self.iterations()
+            ]
+        )
 
     def bubble_ratios(self) -> NDArray[np.float64]:
         """Per iteration, the idle share of all ranks' time: 1 - sum of action times / (P x makespan).
@@ -86,10 +100,10 @@ class Timeline:
         CrossPipe's "idle/total" (reading/crosspipe.md), averaged over the ranks.
         """
         ratios = []
-        for iteration in self.iterations():
+        for iteration, makespan_s in zip(self.iterations(), self.makespans(), strict=True):
             rows = self.actions[self.actions["iteration"] == iteration]
             busy = float((rows["end_s"] - rows["start_s"]).sum())
-            ratios.append(1.0 - busy / (self.n_ranks * float(rows["end_s"].max())))
+            ratios.append(1.0 - busy / (self.n_ranks * float(makespan_s)))
         return np.array(ratios)
 
 

@@ -53,19 +53,25 @@ class _Ways:
         self.down_s = [_transfer(problem, s, s + 1) for s in range(n - 1)]
         """Per boundary, seconds a message takes from stage s to s + 1 on idle links."""
         self.up_s = [_transfer(problem, s + 1, s) for s in range(n - 1)]
-        self.forward_s, self.input_s = [0.0] * n, [0.0] * n
+        gathered_s = problem.gathered.ready_s
+        self.reduced_s = [_ring(problem, stage) for stage in range(n)]
+        """Per stage, seconds from its last W's end until its gradients are reduced, on idle links."""
+        self.forward_s, self.input_s = [gathered_s[0]] * n, [0.0] * n
         for s in range(1, n):
-            self.forward_s[s] = self.forward_s[s - 1] + f[s - 1] + self.down_s[s - 1]
+            arrival = self.forward_s[s - 1] + f[s - 1] + self.down_s[s - 1]
+            self.forward_s[s] = max(arrival, gathered_s[s])
         self.input_s[-1] = self.forward_s[-1] + f[-1]
         for s in range(n - 2, -1, -1):
             self.input_s[s] = self.input_s[s + 1] + i[s + 1] + self.up_s[s]
-        self.after_input_s, self.after_forward_s = [w[0]] + [0.0] * (n - 1), [0.0] * n
+        self.after_input_s, self.after_forward_s = [w[0] + self.reduced_s[0]] + [0.0] * (n - 1), [0.0] * n
         for s in range(1, n):
-            self.after_input_s[s] = max(w[s], self.up_s[s - 1] + i[s - 1] + self.after_input_s[s - 1])
+            self.after_input_s[s] = max(
+                w[s] + self.reduced_s[s], self.up_s[s - 1] + i[s - 1] + self.after_input_s[s - 1]
+            )
         self.after_forward_s[-1] = i[-1] + self.after_input_s[-1]
         for s in range(n - 2, -1, -1):
             self.after_forward_s[s] = self.down_s[s] + f[s + 1] + self.after_forward_s[s + 1]
-        self.whole_s = f[0] + self.after_forward_s[0]
+        self.whole_s = max(self.forward_s[s] + f[s] + self.after_forward_s[s] for s in range(n))
 
 
 def _transfer(problem: Problem, source: int, target: int) -> float:
@@ -76,6 +82,16 @@ def _transfer(problem: Problem, source: int, target: int) -> float:
     size = problem.message_bytes[min(source, target)]
     links = [problem.links[index] for index in route]
     return sum(link.delay_s for link in links) + max(link.seconds_per_byte * size for link in links)
+
+
+def _ring(problem: Problem, stage: int) -> float:
+    """Seconds a stage's reduce-scatter takes on idle links."""
+    collective, longest = problem.reduction(stage), 0.0
+    for number, leg in enumerate(collective.legs):
+        links = [problem.links[index] for index in leg]
+        alone = sum(link.delay_s for link in links) + max(c.seconds_per_byte for c in links) * collective.wire_bytes
+        longest = max(longest, alone + collective.extra_delay_s(number, problem.links))
+    return longest
 
 
 def _route(problem: Problem, source: int, target: int) -> tuple[int, ...]:
@@ -103,7 +119,7 @@ def _rank_bound(problem: Problem, ways: _Ways, rank: int) -> Bound:
         loads += [
             _Load(ways.forward_s[s], m * f, ways.after_forward_s[s]),
             _Load(ways.input_s[s], m * i, ways.after_input_s[s]),
-            _Load(ways.input_s[s] + i, m * w, 0.0),
+            _Load(ways.input_s[s] + i, m * w, ways.reduced_s[s]),
         ]
     return Bound(_best_subset(loads), f"rank {rank}")
 
@@ -126,6 +142,17 @@ def _link_bounds(problem: Problem, ways: _Ways) -> list[Bound]:
                 work = m * problem.message_bytes[s] * link.seconds_per_byte
                 loads[index].append(_Load(ready + before, work, behind + rest))
                 ends[index] = f"link {index} ({problem.stage_to_rank[source]} -> {problem.stage_to_rank[target]})"
+    for s, rank in enumerate(problem.stage_to_rank):
+        collective = problem.reduction(s)
+        blocks_s = m * (problem.forward_s[s] + problem.input_s[s] + problem.weight_s[s])
+        for leg in collective.legs:
+            for hop, index in enumerate(leg):
+                link = problem.links[index]
+                before = sum(problem.links[other].delay_s for other in leg[:hop])
+                behind = sum(problem.links[other].delay_s for other in leg[hop:])
+                work = collective.wire_bytes * link.seconds_per_byte
+                loads[index].append(_Load(ways.forward_s[s] + blocks_s + before, work, behind))
+                ends[index] = ends[index] or f"link {index} (replicas of rank {rank})"
     return [Bound(_best_subset(load), name) for load, name in zip(loads, ends, strict=True)]
 
 

@@ -2,7 +2,7 @@
 
 The same order of actions is run on an ever more real network, so the parts add up to the makespan exactly:
 
-    makespan = work + imbalance + fill + latency + wire + queueing
+    makespan = work + imbalance + fill + latency + wire + queueing + data parallel
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from testbed.model.compiled import makespan
 from testbed.pipeline.ir import Schedule
-from testbed.pipeline.problem import LinkCost, Problem
+from testbed.pipeline.link import LinkCost
+from testbed.pipeline.problem import Problem
 
 
 class TimeByCause(NamedTuple):
@@ -30,6 +31,8 @@ class TimeByCause(NamedTuple):
     """Added by the time messages take on the wire, if none had to wait for another."""
     queueing_s: float
     """Added by messages that wait for each other."""
+    data_parallel_s: float
+    """Added by all-gathers and reduce-scatters, and by messages that wait for them."""
 
     @property
     def makespan_s(self) -> float:
@@ -39,7 +42,7 @@ class TimeByCause(NamedTuple):
     @property
     def bubble_s(self) -> float:
         """All but work."""
-        return self.imbalance_s + self.fill_s + self.latency_s + self.wire_s + self.queueing_s
+        return sum(self) - self.work_s
 
 
 def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
@@ -47,15 +50,16 @@ def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
     busy = [sum(problem.duration(action) for action in row) for row in schedule.rows]
     mean = sum(busy) / len(busy)
     size = max(problem.message_bytes, default=0.0)
+    alone = problem.without_collectives()
 
     def with_links(*, delay: bool, wire: bool) -> float:
         links = tuple(
             LinkCost(link.delay_s * delay + size * link.seconds_per_byte * wire, 0.0) for link in problem.links
         )
-        return makespan(replace(problem, links=links), schedule)
+        return makespan(replace(alone, links=links), schedule)
 
     free, delayed = with_links(delay=False, wire=False), with_links(delay=True, wire=False)
-    unqueued, real = with_links(delay=True, wire=True), makespan(problem, schedule)
+    unqueued, real = with_links(delay=True, wire=True), makespan(alone, schedule)
     return TimeByCause(
         work_s=mean,
         imbalance_s=max(busy) - mean,
@@ -63,4 +67,5 @@ def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
         latency_s=delayed - free,
         wire_s=unqueued - delayed,
         queueing_s=real - unqueued,
+        data_parallel_s=makespan(problem, schedule) - real if alone is not problem else 0.0,
     )

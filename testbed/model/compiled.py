@@ -16,26 +16,44 @@ from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
 
 _END, _LEAVE, _HOP = 0, 1, 2
+ARRIVED = 2
+"""Row of the messages' times that tells when each arrived."""
 
 
 class Times:
     """When everything happened: per action enter, ready, start and end; per message posted, sent, arrived, awaited."""
 
-    def __init__(self, enter: Floats, ready: Floats, start: Floats, end: Floats, messages: Floats) -> None:
+    def __init__(
+        self, enter: Floats, ready: Floats, start: Floats, end: Floats, messages: Floats, edges_from: int
+    ) -> None:
         self.enter, self.ready, self.start, self.end = enter, ready, start, end
+        self.edges_from = edges_from
         self.posted, self.sent, self.arrived, self.awaited = messages
 
     @property
     def makespan_s(self) -> float:
         """Seconds to the end of the last action; nan when the schedule never finishes."""
-        return float(self.end.max()) if len(self.end) else 0.0
+        return float(last_end(self.end, self.arrived, self.edges_from))
 
 
 def execute(program: Program, receives: Receives = "early") -> Times:
     """Run a program; an action that never comes to run has nan times."""
     if receives == "late-free-notice":
         program = program._replace(notice_s=np.zeros_like(program.notice_s))
-    return Times(*_execute(*program, receives != "early"))
+    enter, ready, start, end, messages = _execute(*program, receives != "early")
+    return Times(enter, ready, start, end, messages, int(program.edge_start[0]))
+
+
+@numba.njit(cache=True)
+def last_end(end, arrived, edges_from):
+    """Seconds to the end of the last action and the last reduce-scatter; nan when one never comes."""
+    last = 0.0
+    for times in (end, arrived[edges_from:]):
+        for when in times:
+            if np.isnan(when):
+                return np.nan
+            last = max(last, when)
+    return last
 
 
 @numba.njit(cache=True)
@@ -44,11 +62,16 @@ def _execute(
     duration,
     needs,
     makes,
-    source_rank,
+    not_before_s,
+    completes,
     target_rank,
     wire_bytes,
+    route_of,
+    edge_start,
     route_start,
     route_links,
+    extra_s,
+    taken_s,
     delay_s,
     seconds_per_byte,
     notice_s,
@@ -56,13 +79,19 @@ def _execute(
 ):
     n_ranks = len(row_start) - 1
     n = len(duration)
-    n_messages = len(source_rank)
+    n_messages = len(target_rank)
+    n_stages = len(edge_start) - 1
     enter, ready = np.full(n, np.nan), np.full(n, np.nan)
     start, end = np.full(n, np.nan), np.full(n, np.nan)
     messages = np.full((4, n_messages), np.nan)
     posted, sent, arrived, awaited = messages[0], messages[1], messages[2], messages[3]
     awaited[:] = 0.0
-    link_free = np.zeros(len(delay_s))
+    link_free = taken_s.copy()
+    # a stage's ring goes when the gradients of all its microbatches are there
+    gradients_left = np.zeros(n_stages, np.int64)
+    for stage in completes:
+        if stage != NONE:
+            gradients_left[stage] += 1
     position = row_start[:-1].copy()
     rank_free = np.zeros(n_ranks)
     waiting = np.full(n_messages, NONE)
@@ -93,11 +122,11 @@ def _execute(
                 if late:
                     posted[message] = rank_free[rank]
                     if not np.isnan(sent[message]):
-                        pair = source_rank[message] * n_ranks + target_rank[message]
                         sequence += 1
-                        heapq.heappush(events, (rank_free[rank] + notice_s[pair], sequence, _LEAVE, message))
+                        leave = rank_free[rank] + notice_s[route_of[message]]
+                        heapq.heappush(events, (leave, sequence, _LEAVE, message))
                 continue
-            came = 0.0 if message == NONE else arrived[message]
+            came = not_before_s[action] if message == NONE else max(arrived[message], not_before_s[action])
             enter[action], ready[action] = rank_free[rank], came
             start[action] = max(rank_free[rank], came)
             end[action] = start[action] + duration[action]
@@ -121,14 +150,21 @@ def _execute(
                     arrived[made] = now
                 else:
                     sent[made] = now
-                    pair = source_rank[made] * n_ranks + target_rank[made]
                     if not late:
                         message = made
                         last_bit[made] = now
                     elif not np.isnan(posted[made]):
                         sequence += 1
-                        leave = max(now, posted[made] + notice_s[pair])
+                        leave = max(now, posted[made] + notice_s[route_of[made]])
                         heapq.heappush(events, (leave, sequence, _LEAVE, made))
+            stage = completes[action]
+            if stage != NONE:
+                gradients_left[stage] -= 1
+                if gradients_left[stage] == 0:
+                    for edge in range(edge_start[stage], edge_start[stage + 1]):
+                        sequence += 1
+                        heapq.heappush(events, (now, sequence, _LEAVE, edge))
+                        sent[edge] = now
             reach.append(rank)
         else:
             message = subject
@@ -137,22 +173,22 @@ def _execute(
         if message == NONE:
             continue
         # the first bit is at the head of the next link of the route
-        pair = source_rank[message] * n_ranks + target_rank[message]
-        hop = route_start[pair] + hop_of[message]
+        route = route_of[message]
+        hop = route_start[route] + hop_of[message]
         came = last_bit[message]
-        if hop < route_start[pair + 1]:
+        if hop < route_start[route + 1]:
             link = route_links[hop]
             begin = max(now, link_free[link])
             finish = max(begin + wire_bytes[message] * seconds_per_byte[link], last_bit[message])
             link_free[link] = finish
             came = finish + delay_s[link]
             hop_of[message] += 1
-            if hop + 1 < route_start[pair + 1]:
+            if hop + 1 < route_start[route + 1]:
                 last_bit[message] = came
                 sequence += 1
                 heapq.heappush(events, (begin + delay_s[link], sequence, _HOP, message))
                 continue
-        arrived[message] = came
+        arrived[message] = came + extra_s[route]
         receiver = waiting[message]
         if receiver != NONE:
             awaited[message] = 1.0

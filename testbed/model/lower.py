@@ -19,8 +19,9 @@ NONE = -1
 
 
 class Program(NamedTuple):
-    """Actions in rank-major program order (length n), messages numbered as `message_number` says (length 2 S M).
+    """Actions in rank-major program order (length n), messages numbered as `message_number` says (2 S M of them).
 
+    Behind the messages between stages come the edges of the rings that reduce gradients, stage by stage.
     A message between stages of one rank has an empty route and no delay.
     """
 
@@ -31,14 +32,25 @@ class Program(NamedTuple):
     """Per action, the message it waits for, or NONE."""
     makes: Ints
     """Per action, the message it makes, or NONE."""
-    source_rank: Ints
+    not_before_s: Floats
+    """Per action, when the parameters it needs are there (0 for all but F)."""
+    completes: Ints
+    """Per action, the stage of which it ends one microbatch's gradients, or NONE."""
     target_rank: Ints
-    """Per message."""
+    """Per message, the rank that takes it; NONE for an edge of a ring."""
     wire_bytes: Floats
     """Per message."""
+    route_of: Ints
+    """Per message, its route: a pair of ranks (source * P + target), or P * P and on for the edges of rings."""
+    edge_start: Ints
+    """Per stage (and one more), the number of its ring's first edge among the messages."""
     route_start: Ints
-    """Per pair of ranks (source * P + target, and one more), where its links begin in `route_links`."""
+    """Per route (and one more), where its links begin in `route_links`."""
     route_links: Ints
+    extra_s: Floats
+    """Per route, added to the arrival: a ring's further rounds."""
+    taken_s: Floats
+    """Per link, until when it is taken at the start: the all-gathers."""
     delay_s: Floats
     """Per link."""
     seconds_per_byte: Floats
@@ -60,12 +72,17 @@ def lower(problem: Problem, schedule: Schedule) -> Program:
     needs: list[int] = []
     makes: list[int] = []
     durations: list[float] = []
+    not_before: list[float] = []
+    completes: list[int] = []
+    parameters_s = problem.gathered.ready_s
     seconds = {(stage, kind): problem.duration(Action(stage, kind, 0)) for stage in range(n_stages) for kind in KINDS}
-    forward, both = Kind.F, (Kind.I, Kind.B)
+    forward, both, gradients = Kind.F, (Kind.I, Kind.B), (Kind.W, Kind.B)
     for row in rows:
         for stage, kind, microbatch, part in row:
             assert microbatch is not None
             durations.append(seconds[stage, kind] * part.fraction)
+            not_before.append(parameters_s[stage] if kind is forward else 0.0)
+            completes.append(stage if kind in gradients and part.is_last else NONE)
             need = make = NONE
             # the same rules as depend.consumed and depend.produced (tests hold them together), without their objects
             if kind is forward:
@@ -87,17 +104,28 @@ def lower(problem: Problem, schedule: Schedule) -> Program:
     sizes = np.zeros(2 * n_stages)
     for stage in range(n_stages - 1):
         sizes[2 * stage] = sizes[2 * (stage + 1) + 1] = problem.message_bytes[stage]
+    reductions = [problem.reduction(stage) for stage in range(n_stages)]
+    edges = [(ring, leg) for ring in reductions for leg in range(len(ring.legs))]
     routes = [problem.route(a, b) for a in range(n_ranks) for b in range(n_ranks)]
+    routes += [ring.legs[leg] for ring, leg in edges]
+    extra = [0.0] * (n_ranks * n_ranks) + [ring.extra_delay_s(leg, problem.links) for ring, leg in edges]
+    target = np.repeat(holder[neighbours], n_microbatches)
+    pairs = np.repeat(source, n_microbatches) * n_ranks + target
     return Program(
         row_start=row_start,
         duration=np.array(durations),
         needs=np.array(needs, dtype=np.int64),
         makes=np.array(makes, dtype=np.int64),
-        source_rank=np.repeat(source, n_microbatches).astype(np.int64),
-        target_rank=np.repeat(holder[neighbours], n_microbatches).astype(np.int64),
-        wire_bytes=np.repeat(sizes, n_microbatches),
+        not_before_s=np.array(not_before),
+        completes=np.array(completes, dtype=np.int64),
+        target_rank=np.concatenate([target, np.full(len(edges), NONE)]).astype(np.int64),
+        wire_bytes=np.concatenate([np.repeat(sizes, n_microbatches), [ring.wire_bytes for ring, _ in edges]]),
+        route_of=np.concatenate([pairs, n_ranks * n_ranks + np.arange(len(edges))]).astype(np.int64),
+        edge_start=(len(target) + np.cumsum([0, *(len(ring.legs) for ring in reductions)])).astype(np.int64),
         route_start=np.cumsum([0, *map(len, routes)]).astype(np.int64),
         route_links=np.array([link for route in routes for link in route], dtype=np.int64),
+        extra_s=np.array(extra),
+        taken_s=np.array(problem.gathered.link_free_s, dtype=np.float64),
         delay_s=np.array([link.delay_s for link in problem.links], dtype=np.float64),
         seconds_per_byte=np.array([link.seconds_per_byte for link in problem.links], dtype=np.float64),
         notice_s=np.array([problem.route_delay(b, a) for a in range(n_ranks) for b in range(n_ranks)]),

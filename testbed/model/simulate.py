@@ -3,19 +3,21 @@
 Ranks run their rows in order. A message leaves when its producer ends, waits its turn on every directed link of its
 route (first come, first served), occupies the link for its time on the wire, and arrives one delay later
 (CrossPipe, section 3.5). Several hops are cut through: a message may leave a router while its tail still comes in.
+Data-parallel collectives take the same links (pipeline/collective.py): an F waits for its stage's parameters too, and
+the iteration ends when the last gradients are reduced.
 """
 
 from __future__ import annotations
 
 import heapq
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from testbed.pipeline.depend import Message, consumed, produced
-from testbed.pipeline.ir import Action, Schedule
+from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.pipeline.problem import Problem
-from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, Timeline
+from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, NO_MICROBATCH, Timeline
 
 Receives = Literal["early", "late", "late-free-notice"]
 """When a receive is posted: a step ahead, or when its rank reaches the action. Gloo's notice of that crosses the link;
@@ -37,6 +39,13 @@ def simulate(problem: Problem, schedule: Schedule, *, receives: Receives = "earl
     return _Simulation(problem, schedule, receives).run()
 
 
+class _Edge(NamedTuple):
+    """One edge of the ring that reduces a stage's gradients."""
+
+    stage: int
+    leg: int
+
+
 class _Simulation:
     def __init__(self, problem: Problem, schedule: Schedule, receives: Receives) -> None:
         self.problem, self.schedule = problem, schedule
@@ -45,9 +54,10 @@ class _Simulation:
         self.sequence = 0  # equal times: first scheduled, first served
         self.position = [0] * schedule.n_ranks
         self.rank_free = [0.0] * schedule.n_ranks
-        self.link_free = [0.0] * len(problem.links)
+        self.link_free = list(problem.gathered.link_free_s)
+        self.gradients_left = [schedule.n_microbatches] * schedule.n_stages
         self.arrived: dict[Message, float] = {}
-        self.sent: dict[Message, float] = {}
+        self.sent: dict[Message | _Edge, float] = {}
         self.posted: dict[Message, float] = {}
         self.waiting: dict[Message, int] = {}  # message -> rank that has reached its consumer
         self.actions: list[tuple[object, ...]] = []
@@ -56,6 +66,7 @@ class _Simulation:
     _END, _LEAVE, _HOP = range(3)
 
     def run(self) -> Timeline:
+        self._all_gather()
         for rank in range(self.schedule.n_ranks):
             self._reach(rank)
         while self.events:
@@ -63,7 +74,7 @@ class _Simulation:
             if what == self._END:
                 self._end(now, data)  # type: ignore[arg-type]
             elif what == self._LEAVE:
-                self._hop(now, data, 0, now)  # type: ignore[arg-type]
+                self._leave(now, data)  # type: ignore[arg-type]
             else:
                 self._hop(now, *data)  # type: ignore[misc]
         for rank, row in enumerate(self.schedule.rows):
@@ -87,8 +98,7 @@ class _Simulation:
         action = row[self.position[rank]]
         message = consumed(action, self.schedule.n_stages)
         if message is None or message in self.arrived:
-            ready = 0.0 if message is None else self.arrived[message]
-            self._start(rank, action, ready)
+            self._start(rank, action, 0.0 if message is None else self.arrived[message])
             return
         self.waiting[message] = rank
         if self.late:
@@ -98,6 +108,8 @@ class _Simulation:
 
     def _start(self, rank: int, action: Action, ready: float) -> None:
         enter = self.rank_free[rank]
+        if action.kind is Kind.F:
+            ready = max(ready, self.problem.gathered.ready_s[action.stage])
         start = max(enter, ready)
         end = start + self.problem.duration(action)
         self.position[rank] += 1
@@ -118,10 +130,15 @@ class _Simulation:
             else:
                 self.sent[message] = now
                 if not self.late:
-                    self._hop(now, message, 0, now)
+                    self._leave(now, message)
                 elif message in self.posted:
                     leave = max(now, self.posted[message] + self._notice_delay(message))
                     self._at(leave, self._LEAVE, message)
+        if action.kind in (Kind.B, Kind.W) and action.part.is_last:
+            self.gradients_left[action.stage] -= 1
+            if self.gradients_left[action.stage] == 0:
+                for leg in range(len(self.problem.reduction(action.stage).legs)):
+                    self._at(now, self._LEAVE, _Edge(action.stage, leg))
         self._reach(rank)
 
     def _ends(self, message: Message) -> tuple[int, int]:
@@ -132,45 +149,65 @@ class _Simulation:
         source, target = self._ends(message)
         return 0.0 if self.free_notice else self.problem.route_delay(target, source)
 
-    def _hop(self, now: float, message: Message, hop: int, last_bit: float) -> None:
-        """The first bit is at the head of link `hop` of the message's route; its last bit comes at `last_bit`."""
-        source, target = self._ends(message)
-        route = self.problem.route(source, target)
-        if hop == len(route):
-            self._arrive(message, last_bit)
-            return
-        link = self.problem.links[route[hop]]
-        size = self.problem.message_bytes[min(message.stage, message.consumer)]
-        start = max(now, self.link_free[route[hop]])
-        end = max(start + size * link.seconds_per_byte, last_bit)
-        self.link_free[route[hop]] = end
-        if hop + 1 == len(route):
-            self._arrive(message, end + link.delay_s)
+    def _leave(self, now: float, what: Message | _Edge) -> None:
+        """A message, or what an edge of a ring carries, is handed to the first link of its route."""
+        if isinstance(what, _Edge):
+            collective = self.problem.reduction(what.stage)
+            self.sent[what] = now
+            self._hop(now, what, collective.legs[what.leg], collective.wire_bytes, now)
         else:
-            self._at(start + link.delay_s, self._HOP, (message, hop + 1, end + link.delay_s))
+            self._hop(now, what, self.problem.route(*self._ends(what)), self._bytes(what), now)
 
-    def _arrive(self, message: Message, when: float) -> None:
-        source, target = self._ends(message)
-        self.arrived[message] = when
-        rank = self.waiting.pop(message, None)
-        size = self.problem.message_bytes[min(message.stage, message.consumer)]
-        kind = MESSAGE_KINDS.index(message.kind)
-        posted = self.posted.get(message, float("nan"))
-        awaited = rank is not None
+    def _hop(self, now: float, what: Message | _Edge, route: tuple[int, ...], size: float, last_bit: float) -> None:
+        """The first bit is at the head of the first link of `route`; the last bit comes there at `last_bit`."""
+        if not route:
+            self._arrive(what, last_bit)
+            return
+        link = self.problem.links[route[0]]
+        start = max(now, self.link_free[route[0]])
+        end = max(start + size * link.seconds_per_byte, last_bit)
+        self.link_free[route[0]] = end
+        if len(route) == 1:
+            self._arrive(what, end + link.delay_s)
+        else:
+            self._at(start + link.delay_s, self._HOP, (what, route[1:], size, end + link.delay_s))
+
+    def _arrive(self, what: Message | _Edge, when: float) -> None:
+        if isinstance(what, _Edge):
+            collective = self.problem.reduction(what.stage)
+            when += collective.extra_delay_s(what.leg, self.problem.links)
+            self._record("RS", what.stage, collective.wire_bytes, self.sent[what], when)
+            return
+        source, target = self._ends(what)
+        self.arrived[what] = when
+        rank = self.waiting.pop(what, None)
         self.messages.append(
             (
                 0,
-                kind,
-                message.stage,
-                message.microbatch,
+                MESSAGE_KINDS.index(what.kind),
+                what.stage,
+                what.microbatch,
                 source,
                 target,
-                size,
-                posted,
-                self.sent[message],
+                self._bytes(what),
+                self.posted.get(what, float("nan")),
+                self.sent[what],
                 when,
-                awaited,
+                rank is not None,
             )
         )
         if rank is not None:
             self._start(rank, self.schedule.rows[rank][self.position[rank]], when)
+
+    def _bytes(self, message: Message) -> float:
+        return self.problem.message_bytes[min(message.stage, message.consumer)]
+
+    def _all_gather(self) -> None:
+        for stage, collective in enumerate(self.problem.all_gather):
+            if collective.legs:
+                self._record("AG", stage, collective.wire_bytes, 0.0, self.problem.gathered.ready_s[stage])
+
+    def _record(self, kind: str, stage: int, size: float, sent: float, when: float) -> None:
+        """A collective's row: from a stage's rank to its replicas, which have the same number."""
+        rank, code = self.schedule.stage_to_rank[stage], MESSAGE_KINDS.index(kind)
+        self.messages.append((0, code, stage, NO_MICROBATCH, rank, rank, size, float("nan"), sent, when, False))

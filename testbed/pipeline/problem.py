@@ -7,18 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import cached_property
 
+from testbed.pipeline.collective import NO_COLLECTIVE, Collective, Gathered, gathered
 from testbed.pipeline.ir import Action, Kind
-
-
-class LinkCost(NamedTuple):
-    """One direction of a link."""
-
-    delay_s: float
-    """One-way; it does not occupy the link."""
-    seconds_per_byte: float
-    """Time on the wire per wire byte, which occupies the link; 0 for an infinite rate."""
+from testbed.pipeline.link import LinkCost
 
 
 @dataclass(frozen=True)
@@ -45,6 +38,10 @@ class Problem:
     links: tuple[LinkCost, ...] = ()
     routes: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     """(source rank, target rank) -> indexes into `links`; a pair left out is joined without delay."""
+    all_gather: tuple[Collective, ...] = ()
+    """Per stage, before its first F (ZeRO-1); empty without data parallelism."""
+    reduce_scatter: tuple[Collective, ...] = ()
+    """Per stage, after its last W."""
 
     @property
     def n_ranks(self) -> int:
@@ -55,6 +52,21 @@ class Problem:
     def n_stages(self) -> int:
         """Number of stages S."""
         return len(self.stage_to_rank)
+
+    @cached_property
+    def gathered(self) -> Gathered:
+        """When the parameters of every stage are there, and how long the links are taken by that."""
+        if not self.all_gather:
+            return Gathered((0.0,) * self.n_stages, (0.0,) * len(self.links))
+        return gathered(self.all_gather, self.links)
+
+    def reduction(self, stage: int) -> Collective:
+        """What a stage's gradients are reduced by after its last W; one without legs costs nothing."""
+        return self.reduce_scatter[stage] if self.reduce_scatter else NO_COLLECTIVE
+
+    def without_collectives(self) -> Problem:
+        """The same pipeline without data parallelism."""
+        return replace(self, all_gather=(), reduce_scatter=()) if self.all_gather or self.reduce_scatter else self
 
     def duration(self, action: Action) -> float:
         """Seconds an action takes on its rank; B takes I and W together."""

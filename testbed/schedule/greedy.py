@@ -1,6 +1,7 @@
 """CrossPipe's greedy schedule, CrossUDSub (section 4.2, Algorithm 1): list scheduling of sub-blocks over delayed links.
 
-Source: reading/crosspipe.md, "Greedy CrossUDSub", with the details the paper omits as read in its code.
+Source: reading/crosspipe.md, "Greedy CrossUDSub", with the details the paper omits as read in its code. Beyond the
+paper, forwards wait for their stage's all-gather. Reduce-scatters, which follow a stage's last action, are not planned.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ def crosspipe_greedy(problem: Problem, n_sub: int = DEFAULT_SUB_BLOCKS) -> Sched
 def plain_rows(problem: Problem, n_sub: int) -> tuple[Row, ...]:
     """Algorithm 1 in plain Python; greedy_compiled makes the same rows faster."""
     ranks = [_Rank(rank, problem, n_sub) for rank in range(problem.n_ranks)]
-    wires = [_Wire() for _ in problem.links]
-    ranks[0].available[Kind.F].extend((0.0, m) for m in range(problem.n_microbatches))
+    wires = [_Wire([(0.0, until)] if until else []) for until in problem.gathered.link_free_s]
+    begin_s = problem.gathered.ready_s[0]
+    ranks[0].available[Kind.F].extend((begin_s, m) for m in range(problem.n_microbatches))
 
-    queue = [(0.0, 0)]  # (earliest start, rank); stale entries are skipped when they come up
+    queue = [(begin_s, 0)]  # (earliest start, rank); stale entries are skipped when they come up
     while queue:
         when, rank = heapq.heappop(queue)
         current = ranks[rank]
@@ -92,6 +94,8 @@ def _pass_on(
         arrival, target, kind = end, ranks[finished.stage], Kind.I
     else:
         return
+    if kind is Kind.F:
+        arrival = max(arrival, problem.gathered.ready_s[target.rank])
     assert message is None or consumed(Action(target.rank, kind, microbatch), problem.n_stages) == message
     target.available[kind].append((arrival, microbatch))
     _requeue(target, queue)

@@ -48,6 +48,8 @@ def greedy_rows(problem: Problem, n_sub: int) -> tuple[Row, ...]:
         np.array([link.delay_s for link in problem.links]),
         np.array([link.seconds_per_byte for link in problem.links]),
         np.array([*problem.message_bytes, 0.0]),
+        np.array(problem.gathered.ready_s),
+        np.array(problem.gathered.link_free_s),
     )
     return tuple(_row(rank, sequence[rank], n_sub) for rank in range(n_ranks))
 
@@ -103,7 +105,19 @@ def _reserve(busy, count, link, ready, length):
 
 
 @numba.njit(cache=True)
-def _greedy(n_microbatches, n_sub, length, delta, limit, route_links, delay_s, seconds_per_byte, message_bytes):
+def _greedy(
+    n_microbatches,
+    n_sub,
+    length,
+    delta,
+    limit,
+    route_links,
+    delay_s,
+    seconds_per_byte,
+    message_bytes,
+    parameters_s,
+    taken_s,
+):
     n_ranks = len(limit)
     total = 3 * n_microbatches * n_sub
     sequence = np.zeros((n_ranks, total, 3), np.int64)
@@ -117,11 +131,16 @@ def _greedy(n_microbatches, n_sub, length, delta, limit, route_links, delay_s, s
     boundary = np.zeros(n_ranks, np.int64)
     open_blocks = np.zeros(n_ranks, np.int64)
     input_done = np.zeros((n_ranks, n_microbatches), np.int64)
-    busy = np.zeros((max(1, len(delay_s)), 2 * n_ranks * n_microbatches, 2))
+    busy = np.zeros((max(1, len(delay_s)), 2 * n_ranks * n_microbatches + 1, 2))
     count = np.zeros(max(1, len(delay_s)), np.int64)
     order = np.zeros(3, np.int64)
+    for link in range(len(taken_s)):
+        if taken_s[link] > 0:
+            busy[link, 0, 1] = taken_s[link]
+            count[link] = 1
     arrived[0, _F] = n_microbatches
-    events = [(0.0, 0)]
+    available[0, _F] = parameters_s[0]
+    events = [(parameters_s[0], 0)]
     while len(events):
         when, rank = heapq.heappop(events)
         # the first sub-block that can start, by time and then by priority
@@ -195,6 +214,8 @@ def _greedy(n_microbatches, n_sub, length, delta, limit, route_links, delay_s, s
                         if link >= 0:
                             size = message_bytes[lower]
                             came = _reserve(busy, count, link, came, seconds_per_byte[link] * size) + delay_s[link]
+                if target_kind == _F:
+                    came = max(came, parameters_s[target])
                 available[target, target_kind, arrived[target, target_kind]] = came
                 arrived[target, target_kind] += 1
                 if target != rank:

@@ -1,7 +1,8 @@
 """Event-driven list scheduling of whole blocks for any placement: a free rank starts the best action that is ready.
 
 Links are those of the event model (first come, first served, several hops cut through), so what it plans is what
-`simulate` predicts. Costs O(S M v log(S M)) for S stages, M microbatches and v stages per rank.
+`simulate` predicts, but for reduce-scatters, which follow a stage's last action. Costs O(S M v log(S M)) for S stages,
+M microbatches and v stages per rank.
 Source: reading/pipelining.md, section 10 (priority input gradient, forward, weight gradient), and a banker's check
 that keeps ranks with several stages out of deadlock.
 """
@@ -146,17 +147,19 @@ class _Lister:
         self.keys = [[[priority(s, kind, m) for m in microbatches] for kind in _KINDS] for s in stages]
         self.ready = [[[_NEVER] * problem.n_microbatches for _ in _KINDS] for _ in stages]
         """When an action's input is there; infinite while that is not known."""
-        self.ready[0][_F] = [0.0] * problem.n_microbatches
+        self.parameters_s = problem.gathered.ready_s
+        self.ready[0][_F] = [self.parameters_s[0]] * problem.n_microbatches
         self.next = [[0, 0, 0] for _ in stages]
         """Per stage and kind, the microbatch that comes next."""
         self.rows: list[list[Action]] = [[] for _ in range(problem.n_ranks)]
         self.busy = [False] * problem.n_ranks
         self.free_s = [0.0] * problem.n_ranks
         self.last = [_F] * problem.n_ranks
-        self.link_free = [0.0] * len(problem.links)
+        self.link_free = list(problem.gathered.link_free_s)
         self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.sequence = 0
         self.touched: set[int] = set(range(problem.n_ranks))
+        self._at(self.parameters_s[0], self._wake, problem.stage_to_rank[0])
         # Times that differ by rounding alone are one instant, or a rank would choose before it sees all it could.
         self.instant_s = 1e-9 * max(max(lengths) for lengths in self.length)
 
@@ -255,6 +258,8 @@ class _Lister:
             self._at(start + link.delay_s, self._hop, *rest)
 
     def _arrives(self, when: float, stage: int, kind: int, microbatch: int) -> None:
+        if kind == _F:
+            when = max(when, self.parameters_s[stage])
         self.ready[stage][kind][microbatch] = when
         rank = self.problem.stage_to_rank[stage]
         self._at(when, self._wake, rank)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from testbed.model.compiled import _execute
+from testbed.model.compiled import ARRIVED, _execute, last_end
 from testbed.model.lower import lower
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import TOLERANCE
@@ -48,27 +48,28 @@ def improve(problem: Problem, schedule: Schedule, moves: int, seed: int = 1) -> 
 
 @numba.njit(cache=True)
 def _makespan(program, order):
-    end = _execute(
+    _, _, _, end, messages = _execute(
         program.row_start,
         program.duration[order],
         program.needs[order],
         program.makes[order],
-        program.source_rank,
+        program.not_before_s[order],
+        program.completes[order],
         program.target_rank,
         program.wire_bytes,
+        program.route_of,
+        program.edge_start,
         program.route_start,
         program.route_links,
+        program.extra_s,
+        program.taken_s,
         program.delay_s,
         program.seconds_per_byte,
         program.notice_s,
         False,
-    )[3]
-    last = 0.0
-    for when in end:
-        if np.isnan(when):
-            return np.inf
-        last = max(last, when)
-    return last
+    )
+    last = last_end(end, messages[ARRIVED], program.edge_start[0])
+    return np.inf if np.isnan(last) else last
 
 
 @numba.njit(cache=True)

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from testbed.model.bounds import lower_bound
 from testbed.pipeline.ir import Schedule
+from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peaks
-from testbed.pipeline.problem import LinkCost, Problem
+from testbed.pipeline.problem import Problem
 from testbed.schedule.greedy import DEFAULT_SUB_BLOCKS, crosspipe_greedy
 from testbed.schedule.zb_h1 import zb_h1
 from testbed.schedule.zb_h2 import zb_h2

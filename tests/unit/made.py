@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from hypothesis import strategies as st
+
+from testbed.pipeline.collective import Collective
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
@@ -24,3 +28,15 @@ def fitting(name: str, p: int, m: int, **costs: Any) -> Problem:
     """A uniform problem in the family's own placement, with memory for any schedule."""
     costs.setdefault("memory", float(2 * max(p, m)))
     return uniform(p, m, stage_to_rank=stage_to_rank(FAMILIES[name].placement, p), **costs)
+
+
+@st.composite
+def with_collectives(draw: st.DrawFn, problem: Problem) -> Problem:
+    """The problem with all-gathers and reduce-scatters of any shape on its links, or without any."""
+    if not problem.links or draw(st.booleans()):
+        return problem
+    route = st.lists(st.sampled_from(range(len(problem.links))), min_size=1, max_size=2, unique=True).map(tuple)
+    legs = st.lists(route, max_size=2).map(tuple)
+    ring = st.builds(Collective, legs, st.integers(0, 5).map(float), st.integers(1, 3))
+    rings = st.lists(ring, min_size=problem.n_stages, max_size=problem.n_stages).map(tuple)
+    return replace(problem, all_gather=draw(rings), reduce_scatter=draw(rings))

@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import QUICK, fitting, quick
+from made import QUICK, fitting, quick, with_collectives
 
 from testbed.model import closed_form
 from testbed.model.bounds import lower_bound
 from testbed.model.simulate import simulate
+from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peaks
 from testbed.pipeline.placement import Placement, stage_to_rank
-from testbed.pipeline.problem import LinkCost, Problem, uniform
+from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import validate
 from testbed.schedule.list_scheduler import list_schedule
 from testbed.schedule.registry import generate
@@ -38,22 +39,24 @@ def test_no_family_is_below_the_bound(data: st.DataObject) -> None:
     routes = {pair: tuple(data.draw(st.permutations(range(3)))[: data.draw(st.integers(1, 3))]) for pair in pairs}
     times = [tuple(float(data.draw(st.integers(low, 6))) for _ in range(stages)) for low in (1, 0, 0)]
     problem = replace(problem, forward_s=times[0], input_s=times[1], weight_s=times[2], links=links, routes=routes)
+    problem = data.draw(with_collectives(problem))
     schedule = quick(name, problem)
     tight = problem.with_memory(tuple(max(peak, 1e-6) for peak in peaks(schedule, problem)))
     validate(schedule, tight)
     assert lower_bound(tight).seconds <= simulate(problem, schedule).makespans()[0] + 1e-9
 
 
-@given(st.sampled_from(Placement), st.integers(2, 5), st.integers(1, 9), st.integers(1, 8), small, small, small, small)
+@given(st.data(), st.sampled_from(Placement), small, small, small, small)
 @settings(max_examples=200, deadline=None)
 def test_list_schedules_are_valid_and_above_the_bound(
-    placement: Placement, p: int, m: int, memory: int, delay: int, wire: int, weight: int, extra: int
+    data: st.DataObject, placement: Placement, delay: int, wire: int, weight: int, extra: int
 ) -> None:
+    p, m, memory = data.draw(st.integers(2, 5)), data.draw(st.integers(1, 9)), data.draw(st.integers(1, 8))
     stages = stage_to_rank(placement, p)
     problem = uniform(
         p, m, weight_s=weight, delay_s=delay, wire_s=wire, memory=memory + extra / 8, stage_to_rank=stages
     )
-    problem = replace(problem, input_memory=(extra / 16,) * len(stages))
+    problem = data.draw(with_collectives(replace(problem, input_memory=(extra / 16,) * len(stages))))
     schedule = list_schedule(problem)
     validate(schedule, problem)
     assert lower_bound(problem).seconds <= simulate(problem, schedule).makespans()[0] + 1e-9

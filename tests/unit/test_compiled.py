@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import QUICK, quick
+from made import QUICK, quick, with_collectives
 
 from testbed.model.bubble import time_by_cause
 from testbed.model.compiled import execute, makespan
@@ -43,7 +43,7 @@ def checked_against_depend(problem: Problem, schedule: Schedule, program: Progra
 @st.composite
 def problems(draw: st.DrawFn, placement: Placement = Placement.UD) -> Problem:
     p, m = draw(st.integers(1, 5)), draw(st.integers(1, 10))
-    return uniform(
+    problem = uniform(
         p,
         m,
         forward_s=draw(st.integers(1, 6)),
@@ -55,6 +55,7 @@ def problems(draw: st.DrawFn, placement: Placement = Placement.UD) -> Problem:
         memory=float(2 * max(p, m)),
         stage_to_rank=stage_to_rank(placement, p),
     )
+    return draw(with_collectives(problem))
 
 
 @given(st.data(), st.sampled_from(QUICK), st.sampled_from(get_args(Receives)))
@@ -64,8 +65,10 @@ def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, receive
     schedule = quick(name, problem)
     program = lower(problem, schedule)
     assert checked_against_depend(problem, schedule, program)
-    plain = simulate(problem, schedule, receives=receives).actions
+    timeline = simulate(problem, schedule, receives=receives)
+    plain = timeline.actions
     times = execute(program, receives)
+    assert times.makespan_s == timeline.makespans()[0]
     assert np.array_equal(np.sort(plain["end_s"]), np.sort(times.end))
     assert np.array_equal(np.sort(plain["start_s"]), np.sort(times.start))
 

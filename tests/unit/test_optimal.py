@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
 from testbed.pipeline.ir import Kind, Schedule
+from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peaks
 from testbed.pipeline.placement import Placement, stage_to_rank
-from testbed.pipeline.problem import LinkCost, Problem, uniform
+from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import validate
 from testbed.schedule.gpipe import gpipe
 from testbed.schedule.greedy import crosspipe_greedy

@@ -12,7 +12,8 @@ from made import QUICK, fitting, quick
 
 from testbed.model.simulate import DeadlockError, simulate
 from testbed.pipeline.ir import Schedule, parse_action
-from testbed.pipeline.problem import LinkCost, Problem, uniform
+from testbed.pipeline.link import LinkCost
+from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.registry import generate
 from testbed.timeline import KINDS, MESSAGE_KINDS, Timeline
 
