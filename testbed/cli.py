@@ -151,6 +151,7 @@ def run(
 ) -> None:
     """Train across emulated datacenters under each schedule and compare with the model. Needs root."""
     plan = _plan(topology, workload, settings, iterations=iterations)
+    plan.require_trainable()
     choices = plan.choose(schedule or [])
     if plan.workload.pacing:
         for choice in choices:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
+from testbed.pipeline.collective import Collective
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import Problem
+from testbed.place import place
 from testbed.schedule.registry import FAMILIES, family, generate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload
@@ -43,6 +45,8 @@ class Plan:
     workload: Workload
     nodes: tuple[str, ...]
     """The node of every rank, "datacenter/number"."""
+    replicas: tuple[tuple[str, ...], ...] = ()
+    """The nodes of the further pipelines of a data-parallel job, rank by rank."""
 
     @property
     def n_ranks(self) -> int:
@@ -57,6 +61,12 @@ class Plan:
     def cuts(self) -> tuple[int, ...]:
         """Ranks r whose successor r + 1 is in another datacenter."""
         return tuple(r for r in range(self.n_ranks - 1) if self.datacenter(r) != self.datacenter(r + 1))
+
+    def require_trainable(self) -> None:
+        """Raises BadInput for a plan that can be predicted and scheduled, but not trained yet."""
+        if self.replicas:
+            expected = "1: data parallelism can be predicted and compared, but not trained yet"
+            raise BadInput.of(self.workload.name, "parallelism.data", self.workload.parallelism.data, expected)
 
     def problem(self, choice: ScheduleChoice, pacing: Pacing | None = None) -> Problem:
         """The scheduling problem that `choice` has to solve on this plan.
@@ -90,6 +100,7 @@ class Plan:
             for target in ranks
             if (path := self.topology.route(self.datacenter(source), self.datacenter(target)))
         }
+        rings = tuple(self._ring(rank, workload.parameter_bytes() / chunks) for rank in stages) if self.replicas else ()
         limits = [memory] * self.n_ranks if memory is not None else workload.memory_limits()
         return Problem(
             n_microbatches=workload.microbatches,
@@ -100,10 +111,33 @@ class Plan:
             memory_limit=tuple(limits),
             activation=(kept / chunks,) * len(stages),
             input_memory=((1.0 - kept) / chunks,) * len(stages),
-            message_bytes=(wire_bytes(workload.message_bytes()),) * (len(stages) - 1),
+            message_bytes=tuple(
+                self._sharing(a, b) * wire_bytes(workload.message_bytes()) for a, b in pairwise(stages)
+            ),
             links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in self.topology.directions()),
             routes=routes,
+            all_gather=rings,
+            reduce_scatter=rings,
         )
+
+    def hops(self, source: str, target: str) -> tuple[int, ...]:
+        """The directed links between two nodes."""
+        return tuple(self.topology.route(source.split("/")[0], target.split("/")[0]))
+
+    def _ring(self, rank: int, stage_bytes: float) -> Collective:
+        """The ring over a rank's replicas, in the order given: N - 1 rounds, in each a share of 1/N over every edge."""
+        members = [self.nodes[rank], *(pipeline[rank] for pipeline in self.replicas)]
+        edges = (self.hops(a, b) for a, b in pairwise([*members, members[0]]))
+        degree = len(members)
+        size = wire_bytes(stage_bytes * (degree - 1) / degree)
+        return Collective(tuple(edge for edge in edges if edge), size, degree - 1)
+
+    def _sharing(self, source: int, target: int) -> int:
+        """How many pipelines, which run in step, send the same message over the same link at the same time."""
+        ways = [(self.nodes[source], self.nodes[target])]
+        ways += [(pipeline[source], pipeline[target]) for pipeline in self.replicas]
+        mine = set(self.hops(*ways[0]))
+        return 1 + sum(bool(mine & set(self.hops(*way))) for way in ways[1:])
 
     def schedule(self, choice: ScheduleChoice, pacing: Pacing | None = None) -> Schedule:
         """The schedule that `choice` names, generated for this plan and validated. Raises BadInput."""
@@ -151,10 +185,11 @@ class Plan:
 
 def make_plan(topology: Topology, workload: Workload) -> Plan:
     """The plan of a workload on a topology. Raises BadInput when they do not fit together."""
-    nodes = _place(topology, workload)
-    plan = Plan(topology, workload, tuple(nodes))
+    pipelines = place(topology, workload)
+    plan = Plan(topology, workload, pipelines[0], tuple(pipelines[1:]))
     for rank in range(plan.n_ranks - 1):
         topology.route(plan.datacenter(rank), plan.datacenter(rank + 1))
+    _check_replicas(plan)
     for index, choice in enumerate(workload.schedules):
         try:
             if choice.schedule != BEST:
@@ -164,23 +199,17 @@ def make_plan(topology: Topology, workload: Workload) -> Plan:
     return plan
 
 
-def _place(topology: Topology, workload: Workload) -> list[str]:
-    ranks = workload.parallelism.pipeline
-    if isinstance(workload.placement, list):
-        known = topology.nodes()
-        for node in workload.placement:
-            if node not in known:
-                raise BadInput.of(workload.name, "placement", node, f"a node of {topology.name} ({', '.join(known)})")
-        return list(workload.placement)
-    nodes: list[str] = []
-    left = ranks
-    for index, (name, datacenter) in enumerate(topology.datacenters.items()):
-        share = math.ceil(left / (len(topology.datacenters) - index))
-        taken = min(share, datacenter.nodes)
-        nodes += [f"{name}/{n}" for n in range(taken)]
-        left -= taken
-    if left:
-        room = sum(dc.nodes for dc in topology.datacenters.values())
-        expected = f"no more stages than {topology.name} can place contiguously ({room} nodes in all)"
-        raise BadInput.of(workload.name, "parallelism.pipeline", ranks, expected)
-    return nodes
+def _check_replicas(plan: Plan) -> None:
+    """The model follows the first pipeline for all: the others must see the same delays between their ranks."""
+    links = plan.topology.directions()
+
+    def delay_s(source: str, target: str) -> float:
+        return sum(links[index].delay_s for index in plan.hops(source, target))
+
+    for number, nodes in enumerate(plan.replicas):
+        for rank in range(plan.n_ranks - 1):
+            mine = delay_s(plan.nodes[rank], plan.nodes[rank + 1])
+            other = delay_s(nodes[rank], nodes[rank + 1])
+            if mine != other:
+                where, expected = f"data_parallel.replicas.{number}", f"{mine:g} s as in the first pipeline"
+                raise BadInput.of(plan.workload.name, where, f"{other:g} s from rank {rank} to {rank + 1}", expected)

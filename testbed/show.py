@@ -32,6 +32,10 @@ def plan_table(plan: Plan) -> Table:
         table.add_row(f"link {hop.label}", f"{show_time(hop.delay_s)} one way, {show_rate(hop.rate_bps)}{queue}")
     table.add_row("microbatches", f"{plan.workload.microbatches} of {plan.workload.microbatch_size} samples")
     table.add_row("boundary message", show_size(plan.workload.message_bytes()))
+    if plan.replicas:
+        where = "; ".join(" ".join(nodes) for nodes in plan.replicas)
+        size = show_size(plan.workload.parameter_bytes())
+        table.add_row("data parallel", f"{plan.workload.parallelism.data} pipelines, {size} per rank; more on {where}")
     return table
 
 
@@ -51,12 +55,20 @@ def causes_table(plan: Plan, comparison: Comparison) -> Table:
     """Every schedule of one plan: its time, where it goes, its memory, its distance from the bound."""
     table = Table(title=f"{plan.workload.name} on {plan.topology.name}: predicted", title_justify="left")
     table.add_column("schedule", no_wrap=True)
-    for column in ("iteration", "over bound", "bubble", "imbalance", "fill", "latency", "wire", "queueing", "memory"):
+    shown = {
+        "imbalance": "imbalance_s",
+        "fill": "fill_s",
+        "latency": "latency_s",
+        "wire": "wire_s",
+        "queueing": "queueing_s",
+    }
+    if plan.replicas:
+        shown["DP"] = "data_parallel_s"
+    for column in ("iteration", "over bound", "bubble", *shown, "memory"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("peak in flight, by rank", no_wrap=True)
     for row in comparison.schedules:
-        causes = row.causes
-        parts = (causes.imbalance_s, causes.fill_s, causes.latency_s, causes.wire_s, causes.queueing_s)
+        parts = [getattr(row.causes, field) for field in shown.values()]
         table.add_row(
             row.schedule,
             show_time(row.predicted_s),

@@ -38,10 +38,10 @@ class ModelSpec(Strict):
 
 
 class Parallelism(Strict):
-    """Degrees of parallelism. Only the pipeline crosses datacenters for now."""
+    """Degrees of parallelism."""
 
     pipeline: int = Field(ge=1, le=MAX_STAGES)
-    data: Literal[1] = 1
+    data: int = Field(default=1, ge=1, le=64, description="pipelines that train the same stages, ZeRO-1 sharded")
     tensor: Literal[1] = 1
 
 
@@ -77,6 +77,18 @@ class ScheduleChoice(Strict):
         return self.model_dump(exclude={"schedule", "memory"}, exclude_none=True)
 
 
+class DataParallel(Strict):
+    """What the replicas of a stage exchange, and where they are; for `parallelism.data` above 1."""
+
+    parameters: Bytes | None = Field(
+        default=None, gt=0, le=1e12, description="bytes of parameters per rank; default: the model's"
+    )
+    replicas: list[list[str]] | None = Field(
+        default=None,
+        description="the nodes of every further pipeline, rank by rank; default: more nodes of the same datacenters",
+    )
+
+
 class OptimizerSpec(Strict):
     """The optimizer; its step is outside the measured time."""
 
@@ -101,6 +113,7 @@ class Workload(Strict):
         default="contiguous",
         description="contiguous: an equal share of the ranks in each datacenter; or a node for every rank",
     )
+    data_parallel: DataParallel = DataParallel()
     pacing: Annotated[Pacing | None, BeforeValidator(_none_word)] = Field(description="seconds per action, or none")
     message: Bytes | None = Field(
         default=None, gt=0, le=1e9, description="bytes of a boundary message, padded up to this; default: the tensor"
@@ -140,6 +153,7 @@ class Workload(Strict):
                 raise FieldError("placement", self.placement, f"one node for each of {ranks} ranks")
             if len(set(self.placement)) != ranks:
                 raise FieldError("placement", self.placement, "every node at most once")
+        self._check_replicas()
         if isinstance(self.memory, list) and len(self.memory) != ranks:
             raise FieldError("memory", self.memory, f"one limit for each of {ranks} ranks")
         if any(limit < 1 for limit in self.memory_limits()):
@@ -156,6 +170,28 @@ class Workload(Strict):
         if self.message is not None and self.message < self.tensor_bytes():
             raise FieldError("message", self.message, f"at least the boundary tensor ({self.tensor_bytes()} bytes)")
         return self
+
+    def _check_replicas(self) -> None:
+        ranks, degree, replicas = self.parallelism.pipeline, self.parallelism.data, self.data_parallel.replicas
+        if replicas is None:
+            return
+        if len(replicas) != degree - 1:
+            raise FieldError("data_parallel.replicas", replicas, f"{degree - 1} pipelines beside the first")
+        for index, nodes in enumerate(replicas):
+            if len(nodes) != ranks:
+                raise FieldError(f"data_parallel.replicas.{index}", nodes, f"one node for each of {ranks} ranks")
+
+    def parameter_bytes(self) -> float:
+        """Bytes of parameters of one rank: as given, or the model's blocks in equal shares.
+
+        A block has 4 d^2 (attention) + 2 d d_ff (MLP) weights; biases, norms and embeddings are left out.
+        """
+        if self.data_parallel.parameters is not None:
+            return float(self.data_parallel.parameters)
+        model = self.model
+        d_ff = model.d_ff or 4 * model.d_model
+        block = 4 * model.d_model**2 + 2 * model.d_model * d_ff
+        return model.layers * block * model.element_bytes / self.parallelism.pipeline
 
     def tensor_bytes(self) -> int:
         """Bytes of the tensor that crosses a stage boundary: microbatch x sequence x d_model x element."""

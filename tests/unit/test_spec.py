@@ -125,7 +125,7 @@ def test_a_bad_topology(tmp_path: Path, key: str, value: object, field: str, exp
         ("pacing", "fast", "pacing", "Pacing"),
         ("pacing.F", "20 km", "pacing.F", "a time with a unit"),
         ("pacing.F", ["1 ms", "2 ms"], "pacing.F", "one time for each of 4 ranks"),
-        ("parallelism.data", 2, "parallelism.data", "1"),
+        ("parallelism.data", 0, "parallelism.data", "greater than or equal to 1"),
         ("memory", [4, 4], "memory", "one limit for each of 4 ranks"),
         ("memory", 0, "memory", "room for at least 1"),
         ("message", "1 kB", "message", "at least the boundary tensor (65536 bytes)"),
@@ -177,6 +177,19 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         (changed(changed(WORKLOAD, "parallelism.pipeline", 9), "model.layers", 9), "no more stages than two-dc-metro"),
         (changed(WORKLOAD, "placement", ["wuqing/0", "wuqing/1", "runze/0", "runze/9"]), "a node of two-dc-metro"),
         (changed(WORKLOAD, "schedules", ["1f1b", "2f2b"]), "schedules.1: schedule: name: got '2f2b', expected one of"),
+        (changed(WORKLOAD, "parallelism.data", 5), "no more stages than two-dc-metro can place"),
+        (
+            changed(changed(WORKLOAD, "parallelism.data", 2), "data_parallel", {"replicas": [["runze/0"] * 4]}),
+            "a node that no other rank has",
+        ),
+        (
+            changed(
+                changed(WORKLOAD, "parallelism.data", 2),
+                "data_parallel",
+                {"replicas": [["wuqing/2", "runze/2", "wuqing/3", "runze/3"]]},
+            ),
+            "as in the first pipeline",
+        ),
     ],
 )
 def test_a_workload_that_does_not_fit_the_topology(tmp_path: Path, workload: dict[str, Any], expected: str) -> None:
@@ -263,3 +276,18 @@ def test_shown_as_a_person_would_write_it() -> None:
 def test_headers_are_part_of_a_message() -> None:
     assert wire_bytes(MSS) == 9014
     assert wire_bytes(MSS + 1) == MSS + 1 + 2 * 66
+
+
+@pytest.mark.parametrize(
+    ("data_parallel", "expected"),
+    [
+        ({"replicas": [["a/0"] * 4, ["a/1"] * 4]}, "1 pipelines beside the first"),
+        ({"replicas": [["a/0"]]}, "one node for each of 4 ranks"),
+        ({"parameters": 0}, "data_parallel.parameters"),
+    ],
+)
+def test_replicas_that_do_not_fit(tmp_path: Path, data_parallel: dict[str, Any], expected: str) -> None:
+    workload = changed(changed(WORKLOAD, "parallelism.data", 2), "data_parallel", data_parallel)
+    with pytest.raises(BadInput) as caught:
+        load_workload(write(tmp_path, workload))
+    assert expected in str(caught.value)
