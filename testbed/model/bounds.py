@@ -63,6 +63,10 @@ class _Ways:
         self.input_s[-1] = self.forward_s[-1] + f[-1]
         for s in range(n - 2, -1, -1):
             self.input_s[s] = self.input_s[s + 1] + i[s + 1] + self.up_s[s]
+        self.away_s = [0.0] * n
+        """Per stage, seconds from the end of a microbatch's F to the start of its I, on idle links."""
+        for s in range(n - 2, -1, -1):
+            self.away_s[s] = self.down_s[s] + f[s + 1] + self.away_s[s + 1] + i[s + 1] + self.up_s[s]
         self.after_input_s, self.after_forward_s = [w[0] + self.reduced_s[0]] + [0.0] * (n - 1), [0.0] * n
         for s in range(1, n):
             self.after_input_s[s] = max(
@@ -167,9 +171,8 @@ def _memory_bound(problem: Problem, ways: _Ways, rank: int) -> Bound:
     for s in stages:
         extra = min(0.0, problem.input_memory[s]) if problem.input_memory else 0.0
         share = max(0.0, problem.activation[s] + extra)  # an I that frees memory leaves only the rest behind
-        away = ways.input_s[s] - ways.forward_s[s] - problem.forward_s[s]
         f, i, w = problem.forward_s[s], problem.input_s[s], problem.weight_s[s]
-        occupied += share * (f / 2 + away + (i + w) / 2)
+        occupied += share * (f / 2 + ways.away_s[s] + (i + w) / 2)
     first = min((ways.forward_s[s] for s in stages), default=0.0)
     limit = problem.memory_limit[rank]
     seconds = first + problem.n_microbatches * occupied / limit if limit > 0 else 0.0
