@@ -12,7 +12,8 @@ from rich.table import Table
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.greedy import crosspipe_greedy
-from testbed.schedule.optimal import best_hint, solve, whole_blocks
+from testbed.schedule.hints import best_hint, whole_blocks
+from testbed.schedule.optimal import solve
 
 GAP = 0.01
 PUBLISHED = """Published (CrossPipe, App. D.1, Fig. 14), on another machine with other solvers: MILP on Gurobi 12.0.0

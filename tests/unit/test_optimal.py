@@ -21,8 +21,9 @@ from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import validate
 from testbed.schedule.gpipe import gpipe
 from testbed.schedule.greedy import crosspipe_greedy
+from testbed.schedule.hints import best_hint, whole_blocks
 from testbed.schedule.one_f_one_b import one_f_one_b
-from testbed.schedule.optimal import best_hint, crosspipe_loop, crosspipe_ud, crosspipe_wave, solve, whole_blocks
+from testbed.schedule.optimal import crosspipe_loop, crosspipe_ud, crosspipe_wave, solve
 
 
 def two_sites(m: int, memory: float, placement: Placement = Placement.UD, wire: float = 0.0) -> Problem:

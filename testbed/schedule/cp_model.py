@@ -1,0 +1,230 @@
+"""A pipeline scheduling problem as a CP-SAT model in integer ticks, and its solutions as schedules.
+
+Source: reading/crosspipe.md, "Optimal schedule by constraint optimisation", with OR-Tools' CP-SAT in place of CP
+Optimizer. All durations are rounded *down*, so rounding down the starts of any real schedule solves the model.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from testbed.model.simulate import simulate
+from testbed.pipeline.depend import Message, consumed, produced
+from testbed.pipeline.ir import Action, Kind, Schedule
+from testbed.pipeline.memory import TOLERANCE
+from testbed.pipeline.problem import Problem
+from testbed.timeline import KINDS
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+_SPLIT = (Kind.F, Kind.I, Kind.W)
+_TICKS = 100_000
+"""Units of integer time that the hint's makespan is cut into, at most (CrossPipe's largest value)."""
+
+
+class Model:
+    """The CP-SAT model of a problem, in integer ticks."""
+
+    def __init__(self, problem: Problem, hint: Schedule, hint_s: float, bound_s: float) -> None:
+        from ortools.sat.python import cp_model
+
+        self.problem, self.hint = problem, hint
+        self.tick_s = _tick(problem, hint_s)
+        self.horizon = math.ceil(hint_s / self.tick_s - 1e-9)
+        self.model = cp_model.CpModel()
+        self.start: dict[Action, cp_model.IntVar] = {}
+        self.end: dict[Action, Any] = {}
+        at = _starts(problem, hint)
+        self._actions(at)
+        self._messages(at)
+        for rank in range(problem.n_ranks):
+            self._memory(rank)
+        # The event model's own bound, rounded down, saves the solver from proving it again.
+        makespan = self.model.new_int_var(self.ticks(bound_s), self.horizon, "makespan")
+        for stage in range(problem.n_stages):
+            self.model.add(makespan >= self.end[Action(stage, Kind.W, problem.n_microbatches - 1)])
+        self.model.add_hint(makespan, self.horizon)
+        self.model.minimize(makespan)
+
+    def ticks(self, seconds: float) -> int:
+        """Seconds in ticks, rounded down (a float's own error aside)."""
+        return math.floor(seconds / self.tick_s + 1e-6)
+
+    def seconds(self, ticks: float) -> float:
+        """A bound in ticks (an integer, whatever its type) as seconds."""
+        return ticks * self.tick_s * (1.0 - 1e-9)
+
+    def schedule(self, value: Callable[[Any], int]) -> Schedule:
+        """The order per rank of a solution; an action of no length goes where its predecessors let it."""
+        place = {action: n for row in self.hint.rows for n, action in enumerate(row)}
+        step = {Kind.F: 0, Kind.I: 1, Kind.W: 2}
+        rows: list[list[tuple[tuple[int, ...], Action]]] = [[] for _ in range(self.problem.n_ranks)]
+        for action, start in self.start.items():
+            begin, end = value(start), value(self.end[action])
+            key = (begin, end, step[action.kind], place[action])
+            rows[self.problem.stage_to_rank[action.stage]].append((key, action))
+        ordered = tuple(tuple(action for _, action in sorted(row)) for row in rows)
+        return Schedule(self.hint.name, ordered, self.problem.stage_to_rank, self.problem.n_microbatches)
+
+    def _variable(self, name: str, hint_s: float) -> cp_model.IntVar:
+        variable = self.model.new_int_var(0, self.horizon, name)
+        self.model.add_hint(variable, min(self.ticks(hint_s), self.horizon))
+        return variable
+
+    def _actions(self, at: dict[Any, float]) -> None:
+        problem, model = self.problem, self.model
+        per_rank: list[list[cp_model.IntervalVar]] = [[] for _ in range(problem.n_ranks)]
+        for stage in range(problem.n_stages):
+            for kind in _SPLIT:
+                for m in range(problem.n_microbatches):
+                    action = Action(stage, kind, m)
+                    length = self.ticks(problem.duration(action))
+                    start = self._variable(str(action), at[action])
+                    self.start[action], self.end[action] = start, start + length
+                    per_rank[problem.stage_to_rank[stage]].append(
+                        model.new_fixed_size_interval_var(start, length, str(action))
+                    )
+                    if m:
+                        model.add(start >= self.end[Action(stage, kind, m - 1)])
+            for m in range(problem.n_microbatches):
+                for before, after in pairwise(_SPLIT):
+                    model.add(self.start[Action(stage, after, m)] >= self.end[Action(stage, before, m)])
+        for intervals in per_rank:
+            model.add_no_overlap(intervals)
+        model.add(self.start[Action(0, Kind.F, 0)] == 0)
+
+    def _messages(self, at: dict[Any, float]) -> None:
+        problem, model = self.problem, self.model
+        on_link: list[list[cp_model.IntervalVar]] = [[] for _ in problem.links]
+        producer = {made: action for action in self.start if (made := produced(action, problem.n_stages)) is not None}
+        for action, start in self.start.items():
+            message = consumed(action, problem.n_stages)
+            if message is None:
+                continue
+            ready, base_s = self.end[producer[message]], 0.0  # the first bit leaves at ready + base_s
+            route, wires = _wires(problem, message)
+            for hop, (index, wire_s) in enumerate(zip(route, wires, strict=True)):
+                rest_s = sum(problem.links[other].delay_s for other in route[hop:])
+                if length := self.ticks(wire_s):
+                    name = f"{message.kind}{message.stage},{message.microbatch}/{hop}"
+                    wire = self._variable(name, at[message, hop])
+                    on_link[index].append(model.new_fixed_size_interval_var(wire, length, name))
+                    model.add(wire >= ready + self.ticks(base_s))
+                    model.add(start >= wire + self.ticks(wire_s + rest_s))
+                    ready, base_s = wire, 0.0
+                base_s += problem.links[index].delay_s  # cut through: the first bit goes on at once
+            model.add(start >= ready + self.ticks(base_s))
+        for intervals in on_link:
+            if intervals:
+                model.add_no_overlap(intervals)
+
+    def _memory(self, rank: int) -> None:
+        """Memory is held from the start of the action that takes it to the end of its W.
+
+        One stage per rank with equal shares is a precedence: F of m + limit behind W of m. Otherwise a cumulative
+        (found better schedules sooner than a reservoir, which is left for an I that frees memory) of integers:
+        shares and limit are rounded down, so that rounding never makes a possible schedule impossible.
+        """
+        problem, model = self.problem, self.model
+        stages = [s for s, r in enumerate(problem.stage_to_rank) if r == rank]
+        extra = problem.input_memory or (0.0,) * problem.n_stages
+        limit = problem.memory_limit[rank] + TOLERANCE
+        if len(stages) == 1 and extra[stages[0]] == 0:
+            share = problem.activation[stages[0]]
+            room = int(limit / share) if share > 0 else problem.n_microbatches
+            for m in range(problem.n_microbatches - room):
+                model.add(self.start[Action(stages[0], Kind.F, m + room)] >= self.end[Action(stages[0], Kind.W, m)])
+            return
+        shares = {s: (problem.activation[s], extra[s]) for s in stages}
+        scale = _memory_scale([limit - TOLERANCE, *(value for pair in shares.values() for value in pair)])
+        capacity = math.floor(limit * scale + 1e-6)
+        if all(more >= 0 for _, more in shares.values()):
+            held: list[cp_model.IntervalVar] = []
+            needs: list[int] = []
+            for s in stages:
+                for kind, share in zip((Kind.F, Kind.I), shares[s], strict=True):
+                    if need := math.floor(share * scale + 1e-6):
+                        for m in range(problem.n_microbatches):
+                            first, last = self.start[Action(s, kind, m)], self.end[Action(s, Kind.W, m)]
+                            length = model.new_int_var(0, self.horizon, f"held {s}{kind}{m}")
+                            held.append(model.new_interval_var(first, length, last, f"{s}{kind}{m} held"))
+                            needs.append(need)
+            model.add_cumulative(held, needs, capacity)
+            return
+        times: list[Any] = []
+        demands: list[int] = []
+        for s in stages:
+            taken, more = (math.floor(value * scale + 1e-6) for value in shares[s])
+            for m in range(problem.n_microbatches):
+                events = [(self.start[Action(s, Kind.F, m)], taken), (self.end[Action(s, Kind.W, m)], -taken - more)]
+                # What an I frees, it frees at its end.
+                events.append(((self.start if more > 0 else self.end)[Action(s, Kind.I, m)], more))
+                for when, demand in events:
+                    if demand:
+                        times.append(when)
+                        demands.append(demand)
+        total = sum(demand for demand in demands if demand > 0)
+        if total > capacity:
+            model.add_reservoir_constraint(times, demands, -total, capacity)
+
+
+def _tick(problem: Problem, horizon_s: float) -> float:
+    """Seconds per tick: a common divisor of all times if that needs few enough ticks, else the horizon's share."""
+    values = {*problem.forward_s, *problem.input_s, *problem.weight_s, *(link.delay_s for link in problem.links)}
+    values |= {link.seconds_per_byte * size for link in problem.links for size in problem.message_bytes}
+    smallest = horizon_s / _TICKS
+    divisor = 0.0
+    for value in values:
+        rest = value
+        while rest > smallest / 2:  # Euclid's algorithm, blind to what a float cannot tell
+            divisor, rest = rest, math.fmod(divisor, rest) if divisor else 0.0
+            if rest and divisor - rest < 1e-9 * divisor:
+                rest = 0.0
+    exact = divisor >= smallest and all(abs(v / divisor - round(v / divisor)) < 1e-7 for v in values)
+    return divisor if exact else smallest
+
+
+def _memory_scale(values: Iterable[float]) -> float:
+    """Integers per unit of memory: the common denominator if it is small, else a large number."""
+    fractions = [Fraction(value).limit_denominator(1000) for value in values]
+    scale = math.lcm(*(fraction.denominator for fraction in fractions))
+    exact = all(abs(float(f) - v) < 1e-12 for f, v in zip(fractions, values, strict=True))
+    return scale if exact and scale <= 1_000_000 else 1_000_000
+
+
+def _wires(problem: Problem, message: Message) -> tuple[tuple[int, ...], list[float]]:
+    """The links of a message's route and its time on each."""
+    source, target = (problem.stage_to_rank[s] for s in (message.stage, message.consumer))
+    route = problem.route(source, target) if source != target else ()
+    size = problem.message_bytes[min(message.stage, message.consumer)]
+    return route, [problem.links[index].seconds_per_byte * size for index in route]
+
+
+def _starts(problem: Problem, schedule: Schedule) -> dict[Any, float]:
+    """When the event model starts every action, and under (message, hop) every message on every link; seconds."""
+    timeline = simulate(problem, schedule)
+    at: dict[Any, float] = {}
+    for row in timeline.actions:
+        kind = KINDS[row["kind"]]
+        at[Action(int(row["stage"]), kind, int(row["microbatch"]))] = float(row["start_s"])
+    queue: list[tuple[float, int, Message, int, float]] = []
+    for number, row in enumerate(sorted(timeline.messages, key=lambda m: float(m["sent_s"]))):
+        message = Message("FG"[int(row["kind"])], int(row["stage"]), int(row["microbatch"]))  # type: ignore[arg-type]
+        queue.append((float(row["sent_s"]), number, message, 0, float(row["sent_s"])))
+    heapq.heapify(queue)
+    free = [0.0] * len(problem.links)
+    while queue:
+        now, number, message, hop, last_bit = heapq.heappop(queue)
+        route, wires = _wires(problem, message)
+        if hop < len(route):
+            start = at[message, hop] = max(now, free[route[hop]])
+            free[route[hop]] = max(start + wires[hop], last_bit)
+            delay = problem.links[route[hop]].delay_s
+            heapq.heappush(queue, (start + delay, number, message, hop + 1, free[route[hop]] + delay))
+    return at
