@@ -18,7 +18,7 @@ from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
-from testbed.timeline import KINDS
+from testbed.timeline import KINDS, NO_MICROBATCH
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -42,11 +42,11 @@ class Model:
         self.end: dict[Action, Any] = {}
         at = _starts(problem, hint)
         self._actions(at)
-        self._messages(at)
-        for rank in range(problem.n_ranks):
-            self._memory(rank)
         # The event model's own bound, rounded down, saves the solver from proving it again.
         makespan = self.model.new_int_var(self.ticks(bound_s), self.horizon, "makespan")
+        self._links(at, makespan)
+        for rank in range(problem.n_ranks):
+            self._memory(rank)
         for stage in range(problem.n_stages):
             self.model.add(makespan >= self.end[Action(stage, Kind.W, problem.n_microbatches - 1)])
         self.model.add_hint(makespan, self.horizon)
@@ -97,32 +97,58 @@ class Model:
                     model.add(self.start[Action(stage, after, m)] >= self.end[Action(stage, before, m)])
         for intervals in per_rank:
             model.add_no_overlap(intervals)
-        model.add(self.start[Action(0, Kind.F, 0)] == 0)
+        for stage, parameters_s in enumerate(problem.gathered.ready_s):
+            model.add(self.start[Action(stage, Kind.F, 0)] >= self.ticks(parameters_s))
+        model.add(self.start[Action(0, Kind.F, 0)] == self.ticks(problem.gathered.ready_s[0]))
 
-    def _messages(self, at: dict[Any, float]) -> None:
+    def _links(self, at: dict[Any, float], makespan: cp_model.IntVar) -> None:
+        """Messages, and the rings behind the last W of a stage, take turns on every link behind the all-gathers."""
         problem, model = self.problem, self.model
         on_link: list[list[cp_model.IntervalVar]] = [[] for _ in problem.links]
+        for index, taken_s in enumerate(problem.gathered.link_free_s):
+            if length := self.ticks(taken_s):
+                on_link[index].append(model.new_fixed_size_interval_var(0, length, f"all-gathers/{index}"))
         producer = {made: action for action in self.start if (made := produced(action, problem.n_stages)) is not None}
         for action, start in self.start.items():
             message = consumed(action, problem.n_stages)
-            if message is None:
-                continue
-            ready, base_s = self.end[producer[message]], 0.0  # the first bit leaves at ready + base_s
-            route, wires = _wires(problem, message)
-            for hop, (index, wire_s) in enumerate(zip(route, wires, strict=True)):
-                rest_s = sum(problem.links[other].delay_s for other in route[hop:])
-                if length := self.ticks(wire_s):
-                    name = f"{message.kind}{message.stage},{message.microbatch}/{hop}"
-                    wire = self._variable(name, at[message, hop])
-                    on_link[index].append(model.new_fixed_size_interval_var(wire, length, name))
-                    model.add(wire >= ready + self.ticks(base_s))
-                    model.add(start >= wire + self.ticks(wire_s + rest_s))
-                    ready, base_s = wire, 0.0
-                base_s += problem.links[index].delay_s  # cut through: the first bit goes on at once
-            model.add(start >= ready + self.ticks(base_s))
+            if message is not None:
+                route, size = _route(problem, message)
+                hints = [at[message, hop] for hop in range(len(route))]
+                self._transfer(str(message), route, size, 0.0, self.end[producer[message]], start, hints, on_link)
+        for stage in range(problem.n_stages):
+            ring, last = problem.reduction(stage), Action(stage, Kind.W, problem.n_microbatches - 1)
+            for number, leg in enumerate(ring.legs):
+                extra_s = ring.extra_delay_s(number, problem.links)
+                name, hints = f"reduce {stage}.{number}", [at[last]] * len(leg)
+                self._transfer(name, leg, ring.wire_bytes, extra_s, self.end[last], makespan, hints, on_link)
         for intervals in on_link:
             if intervals:
                 model.add_no_overlap(intervals)
+
+    def _transfer(
+        self,
+        name: str,
+        route: tuple[int, ...],
+        size: float,
+        extra_s: float,
+        ready: Any,
+        done: cp_model.IntVar,
+        hints: list[float],
+        on_link: list[list[cp_model.IntervalVar]],
+    ) -> None:
+        """`done` is no earlier than what is `ready` has crossed its route and `extra_s` have gone by."""
+        links, model, base_s = self.problem.links, self.model, 0.0  # the first bit leaves at ready + base_s
+        for hop, index in enumerate(route):
+            rest_s = sum(links[other].delay_s for other in route[hop:]) + extra_s
+            wire_s = links[index].seconds_per_byte * size
+            if length := self.ticks(wire_s):
+                wire = self._variable(f"{name}/{hop}", hints[hop])
+                on_link[index].append(model.new_fixed_size_interval_var(wire, length, f"{name}/{hop}"))
+                model.add(wire >= ready + self.ticks(base_s))
+                model.add(done >= wire + self.ticks(wire_s + rest_s))
+                ready, base_s = wire, 0.0
+            base_s += links[index].delay_s  # cut through: the first bit goes on at once
+        model.add(done >= ready + self.ticks(base_s + extra_s))
 
     def _memory(self, rank: int) -> None:
         """Memory is held from the start of the action that takes it to the end of its W.
@@ -177,7 +203,9 @@ class Model:
 def _tick(problem: Problem, horizon_s: float) -> float:
     """Seconds per tick: a common divisor of all times if that needs few enough ticks, else the horizon's share."""
     values = {*problem.forward_s, *problem.input_s, *problem.weight_s, *(link.delay_s for link in problem.links)}
-    values |= {link.seconds_per_byte * size for link in problem.links for size in problem.message_bytes}
+    sizes = {*problem.message_bytes, *(problem.reduction(stage).wire_bytes for stage in range(problem.n_stages))}
+    values |= {link.seconds_per_byte * size for link in problem.links for size in sizes}
+    values |= {*problem.gathered.ready_s, *problem.gathered.link_free_s}
     smallest = horizon_s / _TICKS
     divisor = 0.0
     for value in values:
@@ -198,12 +226,11 @@ def _memory_scale(values: Iterable[float]) -> float:
     return scale if exact and scale <= 1_000_000 else 1_000_000
 
 
-def _wires(problem: Problem, message: Message) -> tuple[tuple[int, ...], list[float]]:
-    """The links of a message's route and its time on each."""
+def _route(problem: Problem, message: Message) -> tuple[tuple[int, ...], float]:
+    """The links of a message's route, and its bytes on them."""
     source, target = (problem.stage_to_rank[s] for s in (message.stage, message.consumer))
     route = problem.route(source, target) if source != target else ()
-    size = problem.message_bytes[min(message.stage, message.consumer)]
-    return route, [problem.links[index].seconds_per_byte * size for index in route]
+    return route, problem.message_bytes[min(message.stage, message.consumer)]
 
 
 def _starts(problem: Problem, schedule: Schedule) -> dict[Any, float]:
@@ -214,17 +241,18 @@ def _starts(problem: Problem, schedule: Schedule) -> dict[Any, float]:
         kind = KINDS[row["kind"]]
         at[Action(int(row["stage"]), kind, int(row["microbatch"]))] = float(row["start_s"])
     queue: list[tuple[float, int, Message, int, float]] = []
-    for number, row in enumerate(sorted(timeline.messages, key=lambda m: float(m["sent_s"]))):
+    messages = timeline.messages[timeline.messages["microbatch"] != NO_MICROBATCH]
+    for number, row in enumerate(sorted(messages, key=lambda m: float(m["sent_s"]))):
         message = Message("FG"[int(row["kind"])], int(row["stage"]), int(row["microbatch"]))  # type: ignore[arg-type]
         queue.append((float(row["sent_s"]), number, message, 0, float(row["sent_s"])))
     heapq.heapify(queue)
-    free = [0.0] * len(problem.links)
+    free = list(problem.gathered.link_free_s)
     while queue:
         now, number, message, hop, last_bit = heapq.heappop(queue)
-        route, wires = _wires(problem, message)
+        route, size = _route(problem, message)
         if hop < len(route):
             start = at[message, hop] = max(now, free[route[hop]])
-            free[route[hop]] = max(start + wires[hop], last_bit)
+            free[route[hop]] = max(start + problem.links[route[hop]].seconds_per_byte * size, last_bit)
             delay = problem.links[route[hop]].delay_s
             heapq.heappush(queue, (start + delay, number, message, hop + 1, free[route[hop]] + delay))
     return at

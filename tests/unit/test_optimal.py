@@ -10,9 +10,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import with_collectives
 
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
+from testbed.pipeline.collective import NO_COLLECTIVE, Collective
 from testbed.pipeline.ir import Kind, Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peaks
@@ -62,7 +64,7 @@ small = st.integers(0, 5)
 
 
 @given(st.data())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=16, deadline=None)
 def test_never_worse_than_the_hint_nor_below_the_bound(data: st.DataObject) -> None:
     placement = data.draw(st.sampled_from(Placement))
     p, m = data.draw(st.integers(2, 3)), data.draw(st.integers(1, 5))
@@ -78,6 +80,7 @@ def test_never_worse_than_the_hint_nor_below_the_bound(data: st.DataObject) -> N
     times = [tuple(data.draw(small) / 3 + low for _ in stages) for low in (0.1, 0.0, 0.0)]
     problem = replace(problem, forward_s=times[0], input_s=times[1], weight_s=times[2], links=links, routes=routes)
     problem = replace(problem, input_memory=(data.draw(st.sampled_from([0.0, 0.1])),) * len(stages))
+    problem = data.draw(with_collectives(problem))
     hint = best_hint(problem)
     solution = solve(problem, hint, time_limit_s=1.0, relative_gap=0.0)
     validate(solution.schedule, problem)
@@ -86,6 +89,20 @@ def test_never_worse_than_the_hint_nor_below_the_bound(data: st.DataObject) -> N
     # A true bound must hold for what another search finds as well.
     other = solve(problem, hint, time_limit_s=0.5, relative_gap=0.0, seed=7)
     assert solution.bound_s <= other.makespan_s * (1 + 1e-9)
+
+
+def test_a_long_reduction_is_begun_early() -> None:
+    """Rank 3's gradients take 100 s to reduce, so it must not rest before its last W."""
+    plain = two_sites(4, 8)
+    ring = Collective(((len(plain.links),),), 1.0, 1)
+    rings = (*[NO_COLLECTIVE] * 3, ring)
+    problem = replace(plain, links=(*plain.links, LinkCost(0.0, 100.0)), reduce_scatter=rings)
+    hint = one_f_one_b(problem)
+    solution = solve(problem, hint, time_limit_s=20, relative_gap=0.0)
+    assert solution.status == "optimal"
+    assert solution.makespan_s < makespan(problem, hint)
+    # 50 s of fill, 4 x 30 s of work on rank 3, the reduction
+    assert solution.makespan_s == 50 + 120 + 100
 
 
 @pytest.mark.parametrize(
