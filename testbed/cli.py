@@ -21,6 +21,8 @@ from testbed.spec import load_topology, load_workload
 
 if TYPE_CHECKING:
     from testbed.collect.compare import ScheduleComparison
+    from testbed.pipeline.ir import Schedule
+    from testbed.spec.workload import ScheduleChoice
 
 app = typer.Typer(
     name="testbed",
@@ -145,6 +147,10 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Results directory; default: results/<names>-<time>.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
     shaper: ShaperOption = Shaper.auto,
+    schedules_from: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Take schedules from an earlier run's schedules.json; others are generated."),
+    ] = None,
     settings: Settings = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -153,9 +159,7 @@ def run(
     plan = _plan(topology, workload, settings, iterations=iterations)
     plan.require_trainable()
     choices = plan.choose(schedule or [])
-    if plan.workload.pacing:
-        for choice in choices:
-            plan.schedule(choice)  # whatever cannot be scheduled is refused before anything is started
+    schedules = _schedules(plan, choices, schedules_from)  # what cannot be scheduled is refused before anything starts
     from testbed.collect.results import prepare_directory
 
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
@@ -167,7 +171,7 @@ def run(
         from testbed.run import run as run_plan
 
         prepare_directory(directory, overwrite=overwrite)
-        document = run_plan(plan, RunOptions(choices, shaper.value, directory), Reporter(quiet=quiet))
+        document = run_plan(plan, RunOptions(choices, shaper.value, directory, schedules), Reporter(quiet=quiet))
         if as_json:
             _emit(document)
         else:
@@ -175,6 +179,26 @@ def run(
         return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
     _in_sandbox(body)
+
+
+def _schedules(plan: Plan, choices: list[ScheduleChoice], file: Path | None) -> dict[str, Schedule]:
+    """The schedules of the choices, from the file where it has them; without pacing only those can be known now."""
+    from testbed.pipeline.schedule_file import rows_from
+
+    rows = rows_from(_read_text(file), str(file)) if file else {}
+    if not plan.workload.pacing and not rows:
+        return {}
+    return {
+        choice.schedule: plan.given(choice, rows[choice.schedule]) if choice.schedule in rows else plan.schedule(choice)
+        for choice in choices
+    }
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput.of(str(path), "file", str(error), "a readable file") from error
 
 
 def _print_comparison(document: dict[str, Any], directory: Path) -> None:
@@ -365,11 +389,7 @@ def schedule_validate(
     from testbed.pipeline.validate import validate
 
     plan = _plan(topology, workload, settings)
-    try:
-        text = csv.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput.of(str(csv), "file", str(error), "a readable CSV file") from error
-    loaded = from_csv(text, csv.stem)
+    loaded = from_csv(_read_text(csv), csv.stem)
     problem = plan.problem_for(loaded)
     validate(loaded, problem)
     makespan = float(simulate(problem, loaded, receives=plan.workload.receives).makespans()[0])

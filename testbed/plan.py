@@ -10,10 +10,11 @@ from typing import NamedTuple
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
 from testbed.pipeline.collective import Collective
-from testbed.pipeline.ir import Schedule
+from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import Problem
+from testbed.pipeline.validate import validate
 from testbed.place import place
 from testbed.schedule.registry import FAMILIES, family, generate
 from testbed.spec.topology import Topology
@@ -142,6 +143,13 @@ class Plan:
     def schedule(self, choice: ScheduleChoice, pacing: Pacing | None = None) -> Schedule:
         """The schedule that `choice` names, generated for this plan and validated. Raises BadInput."""
         return generate(choice.schedule, self.problem(choice, pacing), **choice.options())
+
+    def given(self, choice: ScheduleChoice, rows: tuple[Row, ...]) -> Schedule:
+        """The schedule of that name with these rows, validated against this plan. Raises BadInput."""
+        problem = self.problem(choice)
+        schedule = Schedule(choice.schedule, rows, problem.stage_to_rank, problem.n_microbatches)
+        validate(schedule, problem)
+        return schedule
 
     def predict(self, choice: ScheduleChoice, schedule: Schedule, pacing: Pacing | None = None) -> Timeline:
         """The timeline the event model predicts for one iteration."""

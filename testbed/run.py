@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from testbed.lab.network import Lab
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.placement import stage_to_rank
+from testbed.pipeline.schedule_file import as_document
 from testbed.plan import Plan
 from testbed.progress import Reporter
 from testbed.schedule.registry import family
@@ -49,6 +50,8 @@ class RunOptions:
     choices: Sequence[ScheduleChoice]
     shaper: str
     directory: Path
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    """Made already, by name; the others are generated when their turn comes (after profiling, without pacing)."""
 
 
 @dataclass
@@ -107,7 +110,8 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
             _save_manifest(results, plan, options, lab, identity, imported_s)
             pacing = None if plan.workload.pacing else _profile(plan, launcher, reporter)
             for choice in options.choices:
-                trained.append(_train(plan, choice, pacing, launcher, lab, results, reporter))
+                schedule = options.schedules.get(choice.schedule) or plan.schedule(choice, pacing)
+                trained.append(_train(plan, choice, schedule, pacing, launcher, lab, results, reporter))
             document = _conclude(plan, trained, identity, options.directory, results)
         finally:
             results.save_tables()
@@ -185,6 +189,7 @@ def _profile(plan: Plan, launcher: Launcher, reporter: Reporter) -> Pacing:
 def _train(
     plan: Plan,
     choice: ScheduleChoice,
+    schedule: Schedule,
     pacing: Pacing | None,
     launcher: Launcher,
     lab: Lab,
@@ -193,7 +198,6 @@ def _train(
 ) -> _Trained:
     """Train with one schedule and collect what happened."""
     workload = plan.workload
-    schedule = plan.schedule(choice, pacing)
     predicted = plan.predict(choice, schedule, pacing)
     results.add_timeline(choice.schedule, "predicted", predicted)
     problem = plan.problem(choice, pacing)
@@ -265,8 +269,7 @@ def _conclude(
     schedules = compare.compare(runs)
     document = compare.as_document({**identity, "ranking_as_predicted": compare.same_ranking(schedules)}, schedules)
     results.save_json("comparison.json", document)
-    rows = {one.choice.schedule: [[str(action) for action in row] for row in one.schedule.rows] for one in trained}
-    results.save_json("schedules.json", rows)
+    results.save_json("schedules.json", as_document({one.choice.schedule: one.schedule for one in trained}))
     panels = [
         Panel(run.schedule, [("predicted", run.predicted), ("measured", _typical(one, run.median_s))])
         for one, run in zip(trained, runs, strict=True)

@@ -209,6 +209,7 @@ def _pull_weights_earlier(sequence: list[Action]) -> list[Action]:
             place = max(boundary, input_done[action.microbatch])
             result.insert(place, action)
             input_done = {m: p + (p > place) for m, p in input_done.items()}
+            input_done[action.microbatch] = place + 1  # its next sub-block goes behind this one
             boundary = max(boundary, place + 1) if place == boundary else boundary
             continue
         result.append(action)

@@ -177,6 +177,7 @@ def _greedy(
             for other in range(microbatch, head[rank, _I]):
                 if input_done[rank, other] > place:
                     input_done[rank, other] += 1
+            input_done[rank, microbatch] = place + 1
             if place == boundary[rank]:
                 boundary[rank] = place + 1
         row[place, 0], row[place, 1], row[place, 2] = kind, microbatch, sub

@@ -123,6 +123,29 @@ def test_the_manifest_tells_what_was_run(finished: tuple[subprocess.CompletedPro
     assert "<svg" in (out / "timeline.svg").read_text()
 
 
+def test_a_run_repeats_the_schedules_of_another(
+    finished: tuple[subprocess.CompletedProcess[str], Path], tmp_path: Path
+) -> None:
+    _, out = finished
+    given = tmp_path / "schedules.json"
+    given.write_text((out / "schedules.json").read_text().replace("crosspipe-greedy", "search"))
+    command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"]
+    settings = ("--set=microbatches=6", "--iterations=2", "--schedule=search", f"--schedules-from={given}")
+    done = subprocess.run(
+        [*command, *settings, "--quiet", "--out", str(tmp_path / "again")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode in (0, 5), done.stderr
+    assert (
+        json.loads((tmp_path / "again/schedules.json").read_text())["search"]
+        == json.loads((out / "schedules.json").read_text())["crosspipe-greedy"]
+    )
+
+
 def test_results_are_never_overwritten_unasked(finished: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     _, out = finished
     before = (out / "comparison.json").read_bytes()

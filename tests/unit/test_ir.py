@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.errors import BadInput
 from testbed.pipeline.ir import COMPUTE, WHOLE, WHOLE_STAGE, Action, Kind, Part, parse_action
+from testbed.pipeline.problem import uniform
+from testbed.pipeline.schedule_file import as_document, rows_from
+from testbed.schedule.registry import generate
 
 
 @st.composite
@@ -69,3 +75,27 @@ def test_what_is_not_an_action(text: str) -> None:
     """torch's parser accepts several of these silently (reading/pipelining.md, section 4)."""
     with pytest.raises(ValueError, match=r"not an action|not a part|takes"):
         parse_action(text)
+
+
+def test_schedules_survive_their_file() -> None:
+    problem = uniform(4, 8, delay_s=2, cuts=(1,), memory=2.5)
+    made = {"gpipe": generate("gpipe", problem.with_memory(8.0)), "greedy": generate("crosspipe-greedy", problem)}
+    rows = rows_from(json.dumps(as_document(made)), "schedules.json")
+    assert rows == {name: schedule.rows for name, schedule in made.items()}
+    assert any(action.part.of > 1 for row in rows["greedy"] for action in row), "sub-blocks among them"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{", "JSON as a run's schedules.json has it"),
+        ("[]", "an object: name -> rows"),
+        ('{"1f1b": []}', "1f1b: got [], expected a list of rows"),
+        ('{"1f1b": [["0F0"], "1F0"]}', "1f1b, rank 1"),
+        ('{"1f1b": [["0F0 0F1"]]}', "not an action: '0F0 0F1'"),
+    ],
+)
+def test_a_schedule_file_with_an_error(text: str, expected: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        rows_from(text, "schedules.json")
+    assert expected in str(caught.value)
