@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -49,6 +51,18 @@ class RunOptions:
     choices: Sequence[ScheduleChoice]
     shaper: str
     directory: Path
+    machine: Mapping[str, Any]
+    """What the results say of the machine and its clock."""
+
+
+MACHINE_VARIABLE = "TESTBED_MACHINE"
+"""Environment of a guest: what it is, as JSON (testbed.vm)."""
+
+
+def this_machine() -> dict[str, Any]:
+    """What the results say of this machine: a real clock, unless whoever booted it says otherwise."""
+    said: dict[str, Any] = json.loads(os.environ.get(MACHINE_VARIABLE, "{}"))
+    return {"clock": "real"} | said
 
 
 @dataclass
@@ -77,7 +91,7 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
         "name": f"{plan.workload.name} on {plan.topology.name}",
         "topology": plan.topology.name,
         "workload": plan.workload.name,
-        "clock": "real",
+        **options.machine,
         "iterations": plan.workload.iterations,
         "seed": plan.workload.seed,
         "version": __version__,

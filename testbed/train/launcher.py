@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -121,7 +122,8 @@ class Launcher:
     ) -> None:
         if kind is None:
             for worker in self.workers:
-                worker.send(Stop())
+                with contextlib.suppress(BrokenPipeError):  # its container has ended already, and it with it
+                    worker.send(Stop())
         for connection in (self.zygote, *self.workers):
             connection.close()
         try:

@@ -21,13 +21,14 @@ from typing import Any
 from testbed.errors import ExitCode, MachineLacks, RunFailed
 from testbed.lab import namespaces as ns
 from testbed.lab.sandbox import run_in_sandbox
+from testbed.run import MACHINE_VARIABLE
 from testbed.train.launcher import WORKER_ENVIRONMENT
 from testbed.vm.job import (
+    GUEST_LOG,
     GUEST_OUT,
     INTERRUPT_FILE,
     JOB_DIRECTORY,
     JOB_FILE,
-    MACHINE_VARIABLE,
     REPORT_FILE,
     RESULT_FILE,
     GuestJob,
@@ -121,17 +122,22 @@ def run_commands(
             command.out.mkdir(parents=True, exist_ok=True)
     answer = os.memfd_create("testbed-boot")
     try:
-        code = run_in_sandbox(
-            lambda: _supervise(machine, commands, limit_s, training, hear or _to_stderr, memory_mb, answer)
+        run_in_sandbox(
+            lambda: _answer(
+                answer, lambda: _supervise(machine, commands, limit_s, training, hear or _to_stderr, memory_mb)
+            )
         )
         os.lseek(answer, 0, os.SEEK_SET)
         with os.fdopen(os.dup(answer), encoding="utf-8") as stream:
             text = stream.read()
     finally:
         os.close(answer)
-    if code != ExitCode.OK or not text:
-        raise RunFailed("the guest did not finish")
-    return _boot_from(json.loads(text))
+    if not text:
+        raise RunFailed("interrupted, and ended before the guest did")
+    document = json.loads(text)
+    if "error" in document:
+        raise _ERRORS[document["kind"]](document["error"])
+    return _boot_from(document)
 
 
 def _to_stderr(text: str) -> None:
@@ -147,6 +153,20 @@ def _boot_from(document: dict[str, Any]) -> Boot:
 
 # --- in the sandbox ------------------------------------------------------------------------------
 
+_ERRORS = {error.__name__: error for error in (RunFailed, MachineLacks)}
+
+
+def _answer(answer: int, body: Callable[[], dict[str, Any]]) -> int:
+    """Hand the result of `body`, or its error, to the process outside."""
+    try:
+        document = body()
+    except (RunFailed, MachineLacks) as error:
+        document = {"error": str(error), "kind": type(error).__name__}
+    except KeyboardInterrupt:
+        document = {"error": "interrupted", "kind": RunFailed.__name__}
+    os.write(answer, json.dumps(document).encode())
+    return ExitCode.OK
+
 
 def _supervise(
     machine: Machine,
@@ -155,8 +175,7 @@ def _supervise(
     training: bool,
     hear: Callable[[str], None],
     memory_mb: int,
-    answer: int,
-) -> int:
+) -> dict[str, Any]:
     job_directory = _prepare(machine, commands, training)
     watch = _Watch(job_directory, len(commands), hear)
     began = time.monotonic()
@@ -166,7 +185,9 @@ def _supervise(
             wall_s = time.monotonic() - began
             watch.look(wall_s)
             if wall_s > limit_s:
-                raise RunFailed(f"the guest did not finish within {limit_s:g} s of wall-clock time; {watch.last(wall_s)}")
+                raise RunFailed(
+                    f"the guest did not finish within {limit_s:g} s of wall-clock time; {watch.last(wall_s)}"
+                )
             if wall_s > _STARTED_BY_S and not watch.heard:
                 raise RunFailed(f"the guest did not come up within {_STARTED_BY_S:g} s{_kernel_output()}")
             time.sleep(_POLL_S)
@@ -189,15 +210,13 @@ def _supervise(
         Ended(code if code >= 0 else int(ExitCode.RUN_FAILED), (job_directory / standard_output(n)).read_text())
         for n, code in enumerate(found["codes"])
     ]
-    document = {
+    return {
         "ended": [asdict(one) for one in ended],
         "heard": [asdict(one) for one in watch.heard],
         "wall_s": time.monotonic() - began,
         "interrupts": found["interrupts"],
         "peak_memory_kb": found["peak_memory_kb"],
     }
-    os.write(answer, json.dumps(document).encode())
-    return ExitCode.OK
 
 
 def _prepare(machine: Machine, commands: Sequence[Command], training: bool) -> Path:
@@ -233,6 +252,7 @@ def _prepare(machine: Machine, commands: Sequence[Command], training: bool) -> P
         (job / standard_output(number)).touch()
         (job / standard_error(number)).touch()
     (job / REPORT_FILE).touch()
+    (job / GUEST_LOG).touch()
     environment = {
         **_environment(),
         "HOME": "/run/tmp",
@@ -279,8 +299,10 @@ def _start(machine: Machine, memory_mb: int) -> subprocess.Popen[bytes]:
 
 
 def _kernel_output() -> str:
-    lines = (_PRIVATE / "kernel.log").read_text(errors="replace").splitlines()[-25:]
-    return "".join(f"\n  kernel | {line}" for line in lines)
+    said = ""
+    for who, path in (("kernel", _PRIVATE / "kernel.log"), ("guest", _PRIVATE / "job" / GUEST_LOG)):
+        said += "".join(f"\n  {who} | {line}" for line in path.read_text(errors="replace").splitlines()[-25:])
+    return said
 
 
 class _Watch:

@@ -1,12 +1,13 @@
 """Process 1 of the guest: mounts, imports once, forks a process per command, reports, powers the machine off.
 
-Started by the guest's kernel as `python -m testbed.vm.guest`, with a fixed environment (boot.py) and the job in JOB_DIRECTORY.
-Output and reports are files on the host (a hostfs mount): a console would bring interrupts that the host times.
+Started by the guest's kernel as `python -m testbed.vm.guest`, with the environment that boot.py puts on the kernel's
+command line. Output and reports are files on the host (a hostfs mount): a console would bring interrupts that the host times.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import importlib
 import json
@@ -23,6 +24,7 @@ from typing import Any, NoReturn
 
 from testbed.lab import namespaces as ns
 from testbed.vm.job import (
+    GUEST_LOG,
     GUEST_OUT,
     INTERRUPT_FILE,
     JOB_DIRECTORY,
@@ -85,12 +87,19 @@ def _mount_basics() -> None:
         ("cgroup2", "/sys/fs/cgroup", "cgroup2"),
     ):
         Path(target).mkdir(exist_ok=True)
-        ns.mount(source, target, kind)
+        try:
+            ns.mount(source, target, kind)
+        except OSError as error:
+            if error.errno != errno.EBUSY:  # busy: Debian's kernel mounts /dev itself
+                raise
     for directory in ("/run/netns", "/run/tmp", JOB_DIRECTORY, GUEST_OUT):
         Path(directory).mkdir(parents=True)
     # synchronous: what was written is on the host at once, even when the machine is killed
     ns.mount("none", JOB_DIRECTORY, "hostfs", ns.MS_SYNCHRONOUS, os.environ["TESTBED_JOB"])
     ns.mount("none", GUEST_OUT, "hostfs", ns.MS_SYNCHRONOUS, os.environ["TESTBED_OUT"])
+    log = os.open(Path(JOB_DIRECTORY) / GUEST_LOG, os.O_WRONLY | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
     socket.sethostname("testbed")
 
 

@@ -13,12 +13,12 @@ GUEST_OUT = "/run/testbed/out"
 
 JOB_FILE = "job.json"
 REPORT_FILE = "reports.jsonl"
+GUEST_LOG = "guest.log"
+"""What process 1 itself has to say: only when something is wrong."""
+
 RESULT_FILE = "result.json"
 INTERRUPT_FILE = "interrupt"
 """The host makes it when the user wants the guest to stop."""
-
-MACHINE_VARIABLE = "TESTBED_MACHINE"
-"""Environment of the guest's commands: what the results say of the machine they ran on, as JSON."""
 
 
 def standard_output(command: int) -> str:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -267,18 +268,21 @@ def _run(command: list[str], directory: Path, step: Step | None, **environment: 
         errors="replace",
         start_new_session=True,
     ) as process:
+        late = threading.Timer(_BUILD_DEADLINE_S, lambda: os.killpg(process.pid, signal.SIGKILL))
+        late.start()
         try:
             assert process.stdout is not None
-            deadline = time.monotonic() + _BUILD_DEADLINE_S
             for line in process.stdout:
                 last.append(line.rstrip())
                 if step is not None:
                     step.advance()
-                if time.monotonic() > deadline:
-                    raise RunFailed(f"{command[0]} took longer than {_BUILD_DEADLINE_S / 60:.0f} minutes")
-            code = process.wait(timeout=60)
+            code = process.wait()
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)  # make's children as well
             raise
+        finally:
+            late.cancel()
+    if code == -signal.SIGKILL:
+        raise RunFailed(f"{command[0]} was killed, at the latest after {_BUILD_DEADLINE_S / 60:.0f} minutes")
     if code != 0:
         raise RunFailed("\n".join([f"{' '.join(command)}: exit code {code}:", *last]))

@@ -32,10 +32,10 @@ class Machine:
 
     def identity(self) -> dict[str, Any]:
         """What the results of a run say of the machine."""
-        clock = {"clock": "virtual" if self.virtual else "real", "vm": {"kernel": self.build}}
+        vm: dict[str, Any] = {"kernel": self.build}
         if self.seed is not None:
-            clock["vm"]["seed"] = self.seed  # type: ignore[index]
-        return clock
+            vm["seed"] = self.seed
+        return {"clock": "virtual" if self.virtual else "real", "vm": vm}
 
 
 def packaged() -> Machine:
@@ -50,7 +50,9 @@ def packaged() -> Machine:
     for name in _NEEDED_MODULES:
         found = list(versions[-1].rglob(f"{name}.ko"))
         if not found:
-            raise MachineLacks(f"User-Mode Linux {versions[-1].name} has no module {name}; it needs Debian 12's package")
+            raise MachineLacks(
+                f"User-Mode Linux {versions[-1].name} has no module {name}; it needs Debian 12's package"
+            )
         modules.append(str(found[0]))
     build = {"package": "user-mode-linux", "release": versions[-1].name}
     return Machine(Path(program), False, None, tuple(modules), build)
