@@ -33,6 +33,8 @@ app = typer.Typer(
 )
 schedule_app = typer.Typer(help="Look at schedules.", no_args_is_help=True)
 app.add_typer(schedule_app, name="schedule")
+kernel_app = typer.Typer(help="The kernel of the virtual clock.", no_args_is_help=True)
+app.add_typer(kernel_app, name="kernel")
 
 
 class Shaper(StrEnum):
@@ -41,6 +43,13 @@ class Shaper(StrEnum):
     auto = "auto"
     netem = "netem"
     relay = "relay"
+
+
+class Clock(StrEnum):
+    """What makes time pass."""
+
+    real = "real"
+    virtual = "virtual"
 
 
 TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="A file such as topologies/two-dc-metro.yaml.")]
@@ -54,6 +63,7 @@ Settings = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+WallLimit = Annotated[float, typer.Option(help="Wall-clock seconds after which a guest is given up.")]
 ShaperOption = Annotated[Shaper, typer.Option("--shaper", help="auto: netem where the kernel has it, else relay.")]
 
 
@@ -151,6 +161,12 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="Take schedules from an earlier run's schedules.json; others are generated."),
     ] = None,
+    vm: Annotated[bool, typer.Option("--vm", help="In Debian's User-Mode Linux, which has netem anywhere.")] = False,
+    clock: Annotated[Clock, typer.Option(help="virtual: in a guest whose time does not depend on this machine.")] = (
+        Clock.real
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Of the virtual clock's kernel: ports, hashes, sequences.")] = 1,
+    wall_limit: WallLimit = 900.0,
     settings: Settings = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -165,17 +181,43 @@ def run(
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     directory = out or Path("results") / f"{plan.topology.name}-{plan.workload.name}-{stamp}"
 
-    def body() -> int:
-        from testbed.progress import Reporter
-        from testbed.run import RunOptions
-        from testbed.run import run as run_plan
+    from testbed.progress import Reporter
 
-        prepare_directory(directory, overwrite=overwrite)
-        document = run_plan(plan, RunOptions(choices, shaper.value, directory, schedules), Reporter(quiet=quiet))
+    reporter = Reporter(quiet=quiet)
+
+    def say(document: dict[str, Any]) -> None:
         if as_json:
             _emit(document)
         else:
             _print_comparison(document, directory)
+
+    if vm or clock is Clock.virtual:
+        from testbed.vm import command
+
+        machine = command.choose_machine(virtual=clock is Clock.virtual, seed=seed)
+        prepare_directory(directory, overwrite=overwrite)
+        training = command.Training(
+            topology,
+            workload,
+            directory,
+            tuple(schedule or ()),
+            tuple(settings or ()),
+            iterations,
+            Shaper.netem if shaper is Shaper.auto else shaper,
+            schedules,
+        )
+        boot, (document,) = command.train(machine, [training], limit_s=wall_limit, reporter=reporter)
+        if document is not None:
+            say(document)
+        raise typer.Exit(boot.ended[0].code)
+
+    def body() -> int:
+        from testbed.run import RunOptions, this_machine
+        from testbed.run import run as run_plan
+
+        prepare_directory(directory, overwrite=overwrite)
+        document = run_plan(plan, RunOptions(choices, shaper.value, directory, this_machine(), schedules), reporter)
+        say(document)
         return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
     _in_sandbox(body)
@@ -280,6 +322,23 @@ def doctor(as_json: AsJson = False) -> None:
         Console().print(show.doctor_table(findings))
     if not usable(findings):
         raise typer.Exit(ExitCode.MACHINE_LACKS)
+
+
+@kernel_app.command("build")
+def kernel_build(
+    jobs: Annotated[int | None, typer.Option(min=1, help="Compilers at once; default: all CPUs.")] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Build the time-travel kernel from Debian's source, unless it is there. About 10 CPU-minutes, 2 GB while at it."""
+    from testbed.progress import Reporter
+    from testbed.vm import kernel
+
+    built, now = kernel.build(Reporter(quiet=quiet), jobs=jobs)
+    if as_json:
+        _emit({**built.as_json(), "path": str(built.path), "built_now": now})
+    else:
+        print(f"{built.path} ({'built' if now else 'was there'}, from Debian's source {built.source_version})")
 
 
 @schedule_app.command("show")

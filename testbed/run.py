@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -50,8 +52,20 @@ class RunOptions:
     choices: Sequence[ScheduleChoice]
     shaper: str
     directory: Path
+    machine: Mapping[str, Any]
+    """What the results say of the machine and its clock."""
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     """Made already, by name; the others are generated when their turn comes (after profiling, without pacing)."""
+
+
+MACHINE_VARIABLE = "TESTBED_MACHINE"
+"""Environment of a guest: what it is, as JSON (testbed.vm)."""
+
+
+def this_machine() -> dict[str, Any]:
+    """What the results say of this machine: a real clock, unless whoever booted it says otherwise."""
+    said: dict[str, Any] = json.loads(os.environ.get(MACHINE_VARIABLE, "{}"))
+    return {"clock": "real"} | said
 
 
 @dataclass
@@ -80,7 +94,7 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
         "name": f"{plan.workload.name} on {plan.topology.name}",
         "topology": plan.topology.name,
         "workload": plan.workload.name,
-        "clock": "real",
+        **options.machine,
         "iterations": plan.workload.iterations,
         "seed": plan.workload.seed,
         "version": __version__,

@@ -105,7 +105,7 @@ def comparison_table(title: str, rows: Sequence[ScheduleComparison]) -> Table:
             show_time(row.measured_s),
             show_time(row.measured_iqr_s),
             show_time(row.predicted_s),
-            f"{row.error:+.1%}",
+            f"{row.error:+.2%}",
             f"{row.bubble_measured:.1%} / {row.bubble_predicted:.1%}",
             f"{row.peak_in_flight_measured:g} / {row.peak_in_flight_predicted:g}",
             speedup,

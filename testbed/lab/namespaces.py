@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +15,17 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
+MS_NOSUID = 0x2
+MS_SYNCHRONOUS = 0x10
+MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 MNT_DETACH = 2
 
 _PR_SET_PDEATHSIG = 1
+_ADDR_NO_RANDOMIZE = 0x0040000
+_NR_MOUNT_SETATTR = 442  # the same on every machine
+_AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 0x1
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
@@ -41,10 +48,32 @@ def setns(fd: int, kind: int) -> None:
     _check(_libc.setns(fd, kind), f"setns({kind:#x})")
 
 
-def mount(source: str, target: str, kind: str, flags: int = 0) -> None:
-    """mount(2) without options. Raises OSError."""
-    result = _libc.mount(source.encode(), target.encode(), kind.encode(), flags, None)
+def mount(source: str, target: str, kind: str, flags: int = 0, options: str | None = None) -> None:
+    """mount(2). Raises OSError."""
+    data = None if options is None else options.encode()
+    result = _libc.mount(source.encode(), target.encode(), kind.encode(), flags, data)
     _check(result, f"mount {kind} on {target}")
+
+
+def make_read_only(path: str) -> None:
+    """Make the mount at `path` and all below it read-only, in this mount namespace. Raises OSError (Linux < 5.12)."""
+    _set_mount_attributes(path, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY, 0)
+
+
+def make_writable(path: str) -> None:
+    """Make the one mount at `path` writable again. Raises OSError."""
+    _set_mount_attributes(path, 0, 0, _MOUNT_ATTR_RDONLY)
+
+
+def _set_mount_attributes(path: str, flags: int, add: int, remove: int) -> None:
+    attributes = struct.pack("=QQQQ", add, remove, 0, 0)
+    result = _libc.syscall(_NR_MOUNT_SETATTR, _AT_FDCWD, path.encode(), flags, attributes, len(attributes))
+    _check(result, f"mount_setattr({path})")
+
+
+def no_address_randomisation() -> None:
+    """Have programs that this process starts find their memory at the same addresses every time."""
+    _check(min(0, _libc.personality(_ADDR_NO_RANDOMIZE)), "personality")
 
 
 def die_with_parent(signal_number: int) -> None:

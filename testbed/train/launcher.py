@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
@@ -23,8 +26,73 @@ START_MARGIN_S = 5e-3
 
 _LOG_LINES = 20
 _CULPRIT_GRACE_S = 1.0
+_POLL_S = 5e-3
+
+WORKER_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # page faults are dear in User-Mode Linux: keep freed memory (reading/emulation.md, section 1)
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TOP_PAD_": str(2**26),
+    "PYTHONHASHSEED": "0",
+}
+"""What the process that imports torch must find in its environment."""
 
 Reply = TypeVar("Reply")
+
+
+class _Forked:
+    """A forked process with the two methods of Popen that the launcher needs."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._ended = False
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when it has ended. Raises subprocess.TimeoutExpired."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._ended:
+            pid, _ = os.waitpid(self.pid, 0 if until is None else os.WNOHANG)
+            self._ended = pid == self.pid
+            if not self._ended and until is not None:
+                if time.monotonic() > until:
+                    raise subprocess.TimeoutExpired("zygote", timeout or 0.0)
+                time.sleep(_POLL_S)
+
+    def kill(self) -> None:
+        """End it."""
+        if not self._ended:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _start_zygote(fds: Sequence[int]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "testbed.train.zygote", *map(str, fds)],
+        pass_fds=fds,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **WORKER_ENVIRONMENT},
+    )
+
+
+def _fork_zygote(not_its: Sequence[Connection], fds: Sequence[int]) -> _Forked:
+    """Where torch is imported already (a guest that runs many commands) a fork saves the import."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid != 0:
+        return _Forked(pid)
+    status = 1
+    try:
+        from testbed.train.zygote import main
+
+        for connection in not_its:
+            connection.close()
+        status = main(list(map(str, fds)))
+    except BaseException:  # noqa: BLE001 - nothing may escape a fork
+        traceback.print_exc()
+    finally:
+        os._exit(status)
 
 
 class Launcher:
@@ -42,16 +110,7 @@ class Launcher:
         ours = [Connection(pair[0].detach()) for pair in pairs]
         theirs = [pair[1].detach() for pair in pairs]
         self.zygote, self.workers = ours[0], ours[1:]
-        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        # page faults are dear in User-Mode Linux: keep freed memory (reading/emulation.md, section 1)
-        malloc = {name: str(2**30) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")}
-        malloc["MALLOC_TOP_PAD_"] = str(2**26)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "testbed.train.zygote", *map(str, theirs)],
-            pass_fds=theirs,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **threads, **malloc, "PYTHONHASHSEED": "0"},
-        )
+        self.process = _fork_zygote(ours, theirs) if "torch" in sys.modules else _start_zygote(theirs)
         for fd in theirs:
             os.close(fd)
 
@@ -63,7 +122,8 @@ class Launcher:
     ) -> None:
         if kind is None:
             for worker in self.workers:
-                worker.send(Stop())
+                with contextlib.suppress(BrokenPipeError):  # its container has ended already, and it with it
+                    worker.send(Stop())
         for connection in (self.zygote, *self.workers):
             connection.close()
         try:

@@ -20,7 +20,7 @@ from testbed.train.protocol import Done, Failed, Go, Prepare, Ready, Stop, World
 
 WARMUP_ROUNDS = 4
 _WARMUP_TAG = 1 << 28
-_PR_SET_TIMERSLACK = 29
+_PR_SET_NAME, _PR_SET_TIMERSLACK = 15, 29
 
 
 def work(rank: int, world: WorldSpec, launcher: Connection, corpus: Corpus) -> int:
@@ -30,7 +30,8 @@ def work(rank: int, world: WorldSpec, launcher: Connection, corpus: Corpus) -> i
     os.dup2(log.fileno(), sys.stderr.fileno())
     try:
         # a sleep otherwise ends up to 50 us late
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_TIMERSLACK, 1)
+        _prctl(_PR_SET_TIMERSLACK, 1)
+        _show(rank, "joining")
         _join(rank, world)
         launcher.send(Ready(rank))
         _serve(rank, launcher, corpus)
@@ -39,6 +40,15 @@ def work(rank: int, world: WorldSpec, launcher: Connection, corpus: Corpus) -> i
         launcher.send(Failed(rank, f"{type(error).__name__}: {error}"))
         return 1
     return 0
+
+
+def _prctl(option: int, value: object) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value)
+
+
+def _show(rank: int, doing: str) -> None:
+    """Let ps and top, and whoever looks for the culprit of a hang, see what this process does (15 characters)."""
+    _prctl(_PR_SET_NAME, f"rank {rank} {doing}".encode()[:15])
 
 
 def _join(rank: int, world: WorldSpec) -> None:
@@ -69,6 +79,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus) -> None:
         match launcher.recv():
             case Prepare(job):
                 engine = None
+                _show(rank, "prepare")
                 gc.collect()
                 engine = Engine(job, rank, corpus)
                 engine.prepare()
@@ -76,6 +87,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus) -> None:
             case Go(iteration, start_s):
                 if engine is None:
                     raise RuntimeError("told to go before a job was prepared")
+                _show(rank, f"it {iteration}")
                 launcher.send(Done(engine.iterate(iteration, start_s)))
             case Stop():
                 return

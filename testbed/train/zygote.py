@@ -20,15 +20,12 @@ def main(arguments: list[str]) -> int:
     control = Connection(control_fd)
     began = time.monotonic()
     # deferred on purpose: this is the slow import that only the zygote pays
-    import torch
-
+    import testbed.train.warm  # noqa: F401 - isort: skip
     from testbed.lab.namespaces import attach
     from testbed.train.data import load_corpus
     from testbed.train.protocol import Exited, Failed, Imported, StartWorkers
     from testbed.train.worker import work
 
-    torch.set_num_threads(1)
-    torch.optim.AdamW([torch.zeros(1)])  # the first optimizer imports another 800 modules: once, here
     corpus = load_corpus()
     gc.collect()
     gc.freeze()  # what was imported is never garbage: workers need not look at it, nor copy its pages

@@ -1,0 +1,339 @@
+"""Boots a User-Mode Linux kernel over this machine's files and has it run testbed commands, as if they had run here.
+
+    command --sandbox--> supervisor --exec--> kernel over hostfs --> guest.py (process 1) --fork--> every command
+
+The sandbox (lab/sandbox.py) is why nothing outlives the command: the kernel and the host processes that carry its guest
+processes live in a PID namespace that dies with it. In its mount namespace everything is read-only but the results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import ExitCode, MachineLacks, RunFailed
+from testbed.lab import namespaces as ns
+from testbed.lab.sandbox import run_in_sandbox
+from testbed.run import MACHINE_VARIABLE
+from testbed.train.launcher import WORKER_ENVIRONMENT
+from testbed.vm.job import (
+    GUEST_LOG,
+    GUEST_OUT,
+    INTERRUPT_FILE,
+    JOB_DIRECTORY,
+    JOB_FILE,
+    REPORT_FILE,
+    RESULT_FILE,
+    GuestJob,
+    Report,
+    standard_error,
+    standard_output,
+)
+from testbed.vm.kernel import SEED_VARIABLE
+from testbed.vm.machine import Machine
+
+OUT = "{out}"
+"""In a command's arguments: its results directory, as the guest sees it."""
+
+DEFAULT_LIMIT_S = 900.0
+"""Wall-clock limit of a boot."""
+
+MEMORY_MB = 4096
+TIME_TRAVEL_START_NS = 1_731_801_600 * 10**9
+"""Every virtual clock begins here (2024-11-17): the date is input, and the same input gives the same nanoseconds."""
+
+_PRIVATE = Path("/dev/shm")
+"""In the sandbox: a tmpfs of our own, with the guest's memory, the job and the results bound into it."""
+
+_POLL_S = 0.05
+_END_GRACE_S = 1.2
+_STARTED_BY_S = 120.0
+_CHARACTERS_THAT_SPLIT = set(" \t\n\"'")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A testbed command to run in the guest.
+
+    In `arguments`, a Path is an input file (the guest gets its text), OUT is replaced by the results directory.
+    """
+
+    arguments: tuple[str | Path, ...]
+    out: Path | None = None
+    """Results directory on this machine; made when it does not exist."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one command ended: its exit code as here, and what it wrote on standard output."""
+
+    code: int
+    stdout: str
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A report of the guest, and when the host heard it (seconds since the kernel was started)."""
+
+    wall_s: float
+    report: Report
+
+
+@dataclass(frozen=True)
+class Boot:
+    """One boot from start to end."""
+
+    ended: tuple[Ended, ...]
+    heard: tuple[Heard, ...]
+    wall_s: float
+    interrupts: str
+    """/proc/interrupts of the guest at its end."""
+    peak_memory_kb: int
+
+    def wall_until(self, event: str) -> float | None:
+        """Wall-clock seconds from the start of the kernel to the first report of `event`."""
+        return next((heard.wall_s for heard in self.heard if heard.report.event == event), None)
+
+
+def run_commands(
+    machine: Machine,
+    commands: Sequence[Command],
+    *,
+    limit_s: float = DEFAULT_LIMIT_S,
+    training: bool = True,
+    hear: Callable[[str], None] | None = None,
+    memory_mb: int = MEMORY_MB,
+) -> Boot:
+    """Run commands one after another in one boot; returns when the guest has powered off.
+
+    `hear` gets what commands write on standard error, as it comes (default: our standard error); with `training`
+    torch is imported once, before the first command. Call it while single-threaded, as root.
+    Raises RunFailed when the wall-clock limit passes, the kernel dies or the user interrupts.
+    """
+    for command in commands:
+        if command.out is not None:
+            command.out.mkdir(parents=True, exist_ok=True)
+    answer = os.memfd_create("testbed-boot")
+    try:
+        run_in_sandbox(
+            lambda: _answer(
+                answer, lambda: _supervise(machine, commands, limit_s, training, hear or _to_stderr, memory_mb)
+            )
+        )
+        os.lseek(answer, 0, os.SEEK_SET)
+        with os.fdopen(os.dup(answer), encoding="utf-8") as stream:
+            text = stream.read()
+    finally:
+        os.close(answer)
+    if not text:
+        raise RunFailed("interrupted, and ended before the guest did")
+    document = json.loads(text)
+    if "error" in document:
+        raise _ERRORS[document["kind"]](document["error"])
+    return _boot_from(document)
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _boot_from(document: dict[str, Any]) -> Boot:
+    heard = tuple(Heard(one["wall_s"], Report.from_json(json.dumps(one["report"]))) for one in document["heard"])
+    ended = tuple(Ended(**one) for one in document["ended"])
+    return Boot(ended, heard, document["wall_s"], document["interrupts"], document["peak_memory_kb"])
+
+
+# --- in the sandbox ------------------------------------------------------------------------------
+
+_ERRORS = {error.__name__: error for error in (RunFailed, MachineLacks)}
+
+
+def _answer(answer: int, body: Callable[[], dict[str, Any]]) -> int:
+    """Hand the result of `body`, or its error, to the process outside."""
+    try:
+        document = body()
+    except (RunFailed, MachineLacks) as error:
+        document = {"error": str(error), "kind": type(error).__name__}
+    except KeyboardInterrupt:
+        document = {"error": "interrupted", "kind": RunFailed.__name__}
+    os.write(answer, json.dumps(document).encode())
+    return ExitCode.OK
+
+
+def _supervise(
+    machine: Machine,
+    commands: Sequence[Command],
+    limit_s: float,
+    training: bool,
+    hear: Callable[[str], None],
+    memory_mb: int,
+) -> dict[str, Any]:
+    job_directory = _prepare(machine, commands, training)
+    watch = _Watch(job_directory, len(commands), hear)
+    began = time.monotonic()
+    kernel = _start(machine, memory_mb)
+    try:
+        while kernel.poll() is None:
+            wall_s = time.monotonic() - began
+            watch.look(wall_s)
+            if wall_s > limit_s:
+                raise RunFailed(
+                    f"the guest did not finish within {limit_s:g} s of wall-clock time; {watch.last(wall_s)}"
+                )
+            if wall_s > _STARTED_BY_S and not watch.heard:
+                raise RunFailed(f"the guest did not come up within {_STARTED_BY_S:g} s{_kernel_output()}")
+            time.sleep(_POLL_S)
+    except KeyboardInterrupt:
+        (job_directory / INTERRUPT_FILE).touch()
+        until = time.monotonic() + _END_GRACE_S
+        while kernel.poll() is None and time.monotonic() < until:
+            time.sleep(_POLL_S)
+            watch.look(time.monotonic() - began)
+        raise
+    finally:
+        kernel.kill()  # its guest's processes end with the sandbox, right after this
+        kernel.wait()
+    watch.look(time.monotonic() - began)
+    result = job_directory / RESULT_FILE
+    if not result.is_file():
+        raise RunFailed(f"the guest's kernel ended before the commands did{_kernel_output()}")
+    found = json.loads(result.read_text(encoding="utf-8"))
+    ended = [
+        Ended(code if code >= 0 else int(ExitCode.RUN_FAILED), (job_directory / standard_output(n)).read_text())
+        for n, code in enumerate(found["codes"])
+    ]
+    return {
+        "ended": [asdict(one) for one in ended],
+        "heard": [asdict(one) for one in watch.heard],
+        "wall_s": time.monotonic() - began,
+        "interrupts": found["interrupts"],
+        "peak_memory_kb": found["peak_memory_kb"],
+    }
+
+
+def _prepare(machine: Machine, commands: Sequence[Command], training: bool) -> Path:
+    """Lay out what the guest sees: everything read-only, a tmpfs with the job, the results directories in it."""
+    results = [None if c.out is None else os.open(c.out, os.O_PATH | os.O_DIRECTORY) for c in commands]
+    texts = [
+        {n: a.read_bytes() for n, a in enumerate(command.arguments) if isinstance(a, Path)} for command in commands
+    ]
+    ns.make_read_only("/")
+    ns.mount("testbed-vm", str(_PRIVATE), "tmpfs")
+    job, out = _PRIVATE / "job", _PRIVATE / "out"
+    for directory in (job, out, _PRIVATE / "memory", _PRIVATE / "uml"):
+        directory.mkdir()
+    translated = []
+    for number, (command, result, inputs) in enumerate(zip(commands, results, texts, strict=True)):
+        if result is not None:
+            target = out / str(number)
+            target.mkdir()
+            ns.mount(f"/proc/self/fd/{result}", str(target), "none", ns.MS_BIND)
+            ns.make_writable(str(target))
+            os.close(result)
+        # names do not tell where the files came from: in virtual time even a name's length is input
+        for index, text in inputs.items():
+            (job / f"{number}-{index}.yaml").write_bytes(text)
+        translated.append(
+            tuple(
+                f"{JOB_DIRECTORY}/{number}-{index}.yaml"
+                if isinstance(argument, Path)
+                else argument.replace(OUT, f"{GUEST_OUT}/{number}")
+                for index, argument in enumerate(command.arguments)
+            )
+        )
+        (job / standard_output(number)).touch()
+        (job / standard_error(number)).touch()
+    (job / REPORT_FILE).touch()
+    (job / GUEST_LOG).touch()
+    environment = {
+        **_environment(),
+        "HOME": "/run/tmp",
+        "TMPDIR": "/run/tmp",
+        "LANG": "C.UTF-8",
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        MACHINE_VARIABLE: json.dumps(machine.identity()),
+    }
+    document = GuestJob(tuple(translated), environment, machine.modules, training)
+    (job / JOB_FILE).write_text(document.as_json(), encoding="utf-8")
+    return job
+
+
+def _environment() -> dict[str, str]:
+    """What Python must know from its first instruction on: process 1 gets it from the kernel's command line."""
+    return {
+        **WORKER_ENVIRONMENT,
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _start(machine: Machine, memory_mb: int) -> subprocess.Popen[bytes]:
+    environment = {**_environment(), "TESTBED_JOB": str(_PRIVATE / "job"), "TESTBED_OUT": str(_PRIVATE / "out")}
+    virtual = ["time-travel=inf-cpu", f"time-travel-start={TIME_TRAVEL_START_NS}"] if machine.virtual else []
+    command = [
+        str(machine.kernel),
+        *("root=/dev/root", "rootfstype=hostfs", "ro", f"mem={memory_mb}M", "con=null", "con0=null", "quiet"),
+        *("norandmaps", f"uml_dir={_PRIVATE / 'uml'}/", "panic=-1", f"init={sys.executable}"),
+        *virtual,
+        *(f"{name}={value}" for name, value in environment.items()),
+        *("--", "-m", "testbed.vm.guest"),
+    ]
+    if splitting := [word for word in command if _CHARACTERS_THAT_SPLIT & set(word)]:
+        raise MachineLacks(f"the guest cannot be started from a path with blanks or quotes: {splitting[0]!r}")
+    ns.no_address_randomisation()
+    own = {"TMPDIR": str(_PRIVATE / "memory"), "PATH": "/usr/bin:/bin", "HOME": "/"}
+    if machine.seed is not None:
+        own[SEED_VARIABLE] = str(machine.seed)
+    with (_PRIVATE / "kernel.log").open("wb") as log:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own, cwd="/")
+
+
+def _kernel_output() -> str:
+    said = ""
+    for who, path in (("kernel", _PRIVATE / "kernel.log"), ("guest", _PRIVATE / "job" / GUEST_LOG)):
+        said += "".join(f"\n  {who} | {line}" for line in path.read_text(errors="replace").splitlines()[-25:])
+    return said
+
+
+class _Watch:
+    """Follows the guest's reports and what its commands write, through the job directory."""
+
+    def __init__(self, directory: Path, commands: int, hear: Callable[[str], None]) -> None:
+        self.heard: list[Heard] = []
+        self._hear = hear
+        self._reports = (directory / REPORT_FILE).open("rb")
+        self._errors = [(directory / standard_error(n)).open("rb") for n in range(commands)]
+        self._partial = b""
+
+    def look(self, wall_s: float) -> None:
+        """Take in what is new."""
+        for stream in self._errors:
+            if said := stream.read():
+                self._hear(said.decode(errors="replace"))
+        *lines, self._partial = (self._partial + self._reports.read()).split(b"\n")
+        self.heard += [Heard(wall_s, Report.from_json(line.decode())) for line in lines]
+
+    def last(self, wall_s: float) -> str:
+        """Where the guest was when it was last heard of."""
+        if not self.heard:
+            return f"nothing was heard of it{_kernel_output()}"
+        latest = self.heard[-1]
+        ranks = next((heard.report for heard in reversed(self.heard) if heard.report.processes), None)
+        where = "" if latest.report.command is None else f" in command {latest.report.command + 1}"
+        text = (
+            f"it was last heard {wall_s - latest.wall_s:.0f} s ago ({latest.report.event}{where}), when its own clock "
+            f"was at {latest.report.time_s:.3f} s"
+        )
+        if ranks is not None:
+            text += f"; its ranks at {ranks.time_s:.3f} s: {'; '.join(ranks.processes)}"
+        return text

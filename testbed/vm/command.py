@@ -1,0 +1,86 @@
+"""`testbed run` in a guest: the same command, the same files in the results directory, the same exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.schedule_file import as_document
+from testbed.progress import Reporter
+from testbed.vm import kernel, machine
+from testbed.vm.boot import OUT, Boot, Command, run_commands
+
+
+@dataclass(frozen=True)
+class Training:
+    """A `testbed run` for a guest. `settings` are --set values, `schedules` names; empty: the workload's."""
+
+    topology: Path
+    workload: Path
+    directory: Path
+    schedules: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    iterations: int | None = None
+    shaper: str = "netem"
+    made: Mapping[str, Schedule] = field(default_factory=dict)
+    """Schedules made here, by name: a solver's time limit means nothing to a clock that stands still while it works."""
+
+    def command(self, scratch: Path) -> Command:
+        """Its command line in the guest. The results directory may hold an empty `logs` already."""
+        words: list[str | Path] = ["run", self.topology, self.workload, "--out", OUT, "--overwrite", "--json"]
+        for name in self.schedules:
+            words += ["--schedule", name]
+        for setting in self.settings:
+            words += ["--set", setting]
+        if self.made:
+            scratch.write_text(json.dumps(as_document(self.made)), encoding="utf-8")
+            words += ["--schedules-from", scratch]
+        if self.iterations is not None:
+            words += ["--iterations", str(self.iterations)]
+        return Command((*words, "--shaper", self.shaper), self.directory)
+
+
+def choose_machine(*, virtual: bool, seed: int) -> machine.Machine:
+    """The time-travel kernel or the packaged one. Raises MachineLacks naming the command that adds it."""
+    return machine.time_travel(kernel.require(), seed) if virtual else machine.packaged()
+
+
+def train(
+    chosen: machine.Machine, trainings: Sequence[Training], *, limit_s: float, reporter: Reporter
+) -> tuple[Boot, list[dict[str, Any] | None]]:
+    """Run trainings one after another in one boot; returns the boot and their comparisons (None where there is none).
+
+    Raises RunFailed when the guest does not finish; what the trainings have written until then is kept.
+    """
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    reporter.say(f"booting the {'time-travel' if chosen.virtual else 'packaged'} kernel ...")
+    with tempfile.TemporaryDirectory(prefix="testbed-") as scratch:
+        boot = run_commands(
+            chosen,
+            [training.command(Path(scratch) / f"{number}.json") for number, training in enumerate(trainings)],
+            limit_s=limit_s,
+            hear=lambda text: reporter.console.print(text, end="", highlight=False, markup=False, soft_wrap=True),
+        )
+    documents = []
+    for training, ended in zip(trainings, boot.ended, strict=False):
+        _sign(training.directory / "manifest.json", started)
+        documents.append(json.loads(ended.stdout) if ended.stdout else None)
+    return boot, documents
+
+
+def _sign(manifest: Path, started: str) -> None:
+    """The guest knows neither the date nor the command line that the user gave."""
+    if not manifest.is_file():
+        return
+    document = json.loads(manifest.read_text(encoding="utf-8"))
+    document |= {"time": started, "command": ["testbed", *sys.argv[1:]]}
+    partial = manifest.with_suffix(".partial")
+    partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    partial.replace(manifest)

@@ -1,0 +1,259 @@
+"""Process 1 of the guest: mounts, imports once, forks a process per command, reports, powers the machine off.
+
+Started by the guest's kernel as `python -m testbed.vm.guest`, with the environment that boot.py puts on the kernel's
+command line. Output and reports are files on the host (a hostfs mount): a console would bring interrupts that the host
+times.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import importlib
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from testbed.lab import namespaces as ns
+from testbed.vm.job import (
+    GUEST_LOG,
+    GUEST_OUT,
+    INTERRUPT_FILE,
+    JOB_DIRECTORY,
+    JOB_FILE,
+    REPORT_FILE,
+    RESULT_FILE,
+    GuestJob,
+    Report,
+    standard_error,
+    standard_output,
+)
+
+HEARTBEAT_S = 1.0
+_TCP_MEM_PAGES = "262144 393216 524288"
+"""2 GiB at most: a guest's own default throttles TCP (emulation.md, section 5)."""
+
+_POWER_OFF = 0x4321FEDC
+_RANK = re.compile(r"rank (\d+)")
+
+WARM_COMMAND = ("testbed.cli", "testbed.run", "testbed.show", "testbed.lab.network", "testbed.lab.shaping.netem")
+"""What every command imports; loaded before the first fork."""
+
+WARM_TRAINING = ("testbed.train.warm",)
+"""What the zygote imports: torch."""
+
+
+def main() -> NoReturn:
+    """Run the job; never returns, whatever happens: a process 1 that ends is a kernel panic."""
+    code = 1
+    try:
+        _mount_basics()
+        job = _read_job()
+        reporter = _Reporter()
+        reporter.say("booted")
+        codes = _run_job(job, reporter)
+        _write_result(codes)
+        reporter.say("finished")
+        code = 0
+    except BaseException:  # noqa: BLE001 - the last chance to say what went wrong; the host prints the kernel's output
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.sync()
+        ctypes.CDLL(None).reboot(_POWER_OFF)
+        os._exit(code)
+
+
+# --- the machine ---------------------------------------------------------------------------------
+
+
+def _mount_basics() -> None:
+    for source, target, kind in (
+        ("proc", "/proc", "proc"),
+        ("sysfs", "/sys", "sysfs"),
+        ("devtmpfs", "/dev", "devtmpfs"),
+        ("tmpfs", "/run", "tmpfs"),
+        ("tmpfs", "/dev/shm", "tmpfs"),
+        ("devpts", "/dev/pts", "devpts"),
+        ("cgroup2", "/sys/fs/cgroup", "cgroup2"),
+    ):
+        Path(target).mkdir(exist_ok=True)
+        try:
+            ns.mount(source, target, kind)
+        except OSError as error:
+            if error.errno != errno.EBUSY:  # busy: Debian's kernel mounts /dev itself
+                raise
+    for directory in ("/run/netns", "/run/tmp", JOB_DIRECTORY, GUEST_OUT):
+        Path(directory).mkdir(parents=True)
+    # synchronous: what was written is on the host at once, even when the machine is killed
+    ns.mount("none", JOB_DIRECTORY, "hostfs", ns.MS_SYNCHRONOUS, os.environ["TESTBED_JOB"])
+    ns.mount("none", GUEST_OUT, "hostfs", ns.MS_SYNCHRONOUS, os.environ["TESTBED_OUT"])
+    log = os.open(Path(JOB_DIRECTORY) / GUEST_LOG, os.O_WRONLY | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    socket.sethostname("testbed")
+
+
+def _read_job() -> GuestJob:
+    job = GuestJob.from_json((Path(JOB_DIRECTORY) / JOB_FILE).read_text(encoding="utf-8"))
+    os.environ.clear()
+    os.environ.update(job.environment)
+    _load_modules(job.modules)
+    Path("/proc/sys/net/ipv4/tcp_mem").write_text(_TCP_MEM_PAGES, encoding="ascii")
+    os.chdir("/run/tmp")
+    return job
+
+
+def _load_modules(paths: Sequence[str]) -> None:
+    """Modules in an order in which each finds what it needs. Not modprobe: /lib/modules is the host's."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for path in paths:
+        with Path(path).open("rb") as file:
+            if libc.syscall(_NR_FINIT_MODULE, file.fileno(), b"", 0) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, f"{path}: {os.strerror(code)}")
+
+
+_NR_FINIT_MODULE = 313  # x86-64, the only machine UML runs on
+
+
+# --- the commands --------------------------------------------------------------------------------
+
+
+class _Reporter:
+    """Tells the host where the guest is, a line per event, with the guest's own time."""
+
+    def __init__(self) -> None:
+        self._file = os.open(Path(JOB_DIRECTORY) / REPORT_FILE, os.O_WRONLY | os.O_APPEND)
+        self.command: int | None = None
+
+    def say(self, event: str, processes: Sequence[str] = ()) -> None:
+        report = Report(event, time.monotonic(), self.command, tuple(processes))
+        os.write(self._file, (report.as_json() + "\n").encode())
+
+
+def _run_job(job: GuestJob, reporter: _Reporter) -> list[int]:
+    # before any fork: what is imported here is shared by all commands and their workers
+    _warm(WARM_COMMAND, reporter, "imported the command")
+    if job.training:
+        _warm(WARM_TRAINING, reporter, "imported torch")
+    gc.collect()
+    gc.freeze()
+    codes = []
+    for number, arguments in enumerate(job.commands):
+        reporter.command = number
+        reporter.say("command started")
+        codes.append(_run_command(number, arguments, reporter))
+        reporter.say("command ended")
+        if _interrupted():
+            break
+    return codes
+
+
+def _warm(modules: Sequence[str], reporter: _Reporter, event: str) -> None:
+    for module in modules:
+        importlib.import_module(module)
+    reporter.say(event)
+
+
+def _run_command(number: int, arguments: Sequence[str], reporter: _Reporter) -> int:
+    """Run one command in a process of its own; returns its exit code, negative for a signal."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    pid = os.fork()
+    if pid == 0:
+        _command(number, arguments)
+    interrupted = False
+    while True:
+        ended, status = _reap(pid)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if signal.sigtimedwait({signal.SIGCHLD}, HEARTBEAT_S) is None:
+            reporter.say("alive", _ranks())
+        if not interrupted and _interrupted():
+            interrupted = True
+            os.kill(pid, signal.SIGINT)
+
+
+def _reap(pid: int) -> tuple[bool, int]:
+    """Whether `pid` ended, and its status; orphans that process 1 inherits are reaped as well."""
+    while True:
+        try:
+            found, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False, 0
+        if found in (0, pid):
+            return found == pid, status
+
+
+def _interrupted() -> bool:
+    return (Path(JOB_DIRECTORY) / INTERRUPT_FILE).exists()
+
+
+def _command(number: int, arguments: Sequence[str]) -> NoReturn:
+    status = 1
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        for fd, name in ((1, standard_output(number)), (2, standard_error(number))):
+            file = os.open(Path(JOB_DIRECTORY) / name, os.O_WRONLY | os.O_APPEND)
+            os.dup2(file, fd)
+            os.close(file)
+        sys.argv = ["testbed", *arguments]
+        from testbed.cli import main as command
+
+        command()
+        status = 0
+    except SystemExit as leaving:
+        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:  # noqa: BLE001 - the top of a process
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+# --- reports -------------------------------------------------------------------------------------
+
+
+def _ranks() -> list[str]:
+    """What every worker is doing, e.g. "rank 2 it 5: sleeping": its name and its state."""
+    states = {"R": "running", "S": "waiting", "D": "waiting", "T": "stopped", "Z": "ended"}
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (entry / "stat").read_text(encoding="ascii", errors="replace")
+        except OSError:  # it ended while we looked
+            continue
+        name, _, rest = stat.partition("(")[2].rpartition(")")
+        if _RANK.match(name):
+            found.append(f"{name}: {states.get(rest.split()[0], rest.split()[0])}")
+    return sorted(found)
+
+
+def _write_result(codes: list[int]) -> None:
+    document: dict[str, Any] = {
+        "codes": codes,
+        "interrupts": Path("/proc/interrupts").read_text(encoding="ascii"),
+        "peak_memory_kb": _used_memory_kb(),
+    }
+    (Path(JOB_DIRECTORY) / RESULT_FILE).write_text(json.dumps(document), encoding="utf-8")
+
+
+def _used_memory_kb() -> int:
+    meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
+    fields = {line.split(":")[0]: int(line.split()[1]) for line in meminfo.splitlines()}
+    return fields["MemTotal"] - fields["MemFree"]
+
+
+if __name__ == "__main__":
+    main()

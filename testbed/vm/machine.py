@@ -1,0 +1,63 @@
+"""The two machines a guest can be: Debian's packaged kernel in real time, our time-travel kernel in virtual time."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import MachineLacks
+from testbed.vm.kernel import Kernel
+
+PACKAGE_COMMAND = "apt-get install --no-install-recommends user-mode-linux"
+_MODULES = Path("/usr/lib/uml/modules")
+_NEEDED_MODULES = ("veth", "sch_netem", "tun", "sch_htb")
+"""In this order: none of them needs another module."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What to boot."""
+
+    kernel: Path
+    virtual: bool
+    """Whether its time moves only when every process is idle."""
+    seed: int | None
+    """Where the kernel's random numbers come from; None: from this machine."""
+    modules: tuple[str, ...]
+    """Kernel modules to load, in order."""
+    build: dict[str, str]
+    """What the kernel is, for the manifest."""
+
+    def identity(self) -> dict[str, Any]:
+        """What the results of a run say of the machine."""
+        vm: dict[str, Any] = {"kernel": self.build}
+        if self.seed is not None:
+            vm["seed"] = self.seed
+        return {"clock": "virtual" if self.virtual else "real", "vm": vm}
+
+
+def packaged() -> Machine:
+    """Debian's User-Mode Linux. Raises MachineLacks naming the command that installs it."""
+    program = shutil.which("linux.uml")
+    if program is None:
+        raise MachineLacks(f"Debian's User-Mode Linux is not installed; run: {PACKAGE_COMMAND}")
+    versions = sorted(path for path in _MODULES.glob("*") if path.is_dir())
+    if not versions:
+        raise MachineLacks(f"User-Mode Linux has no modules in {_MODULES}; run: {PACKAGE_COMMAND} --reinstall")
+    modules = []
+    for name in _NEEDED_MODULES:
+        found = list(versions[-1].rglob(f"{name}.ko"))
+        if not found:
+            raise MachineLacks(
+                f"User-Mode Linux {versions[-1].name} has no module {name}; it needs Debian 12's package"
+            )
+        modules.append(str(found[0]))
+    build = {"package": "user-mode-linux", "release": versions[-1].name}
+    return Machine(Path(program), False, None, tuple(modules), build)
+
+
+def time_travel(kernel: Kernel, seed: int) -> Machine:
+    """Our kernel, its random numbers drawn from `seed`."""
+    return Machine(kernel.path, True, seed, (), kernel.as_json())
