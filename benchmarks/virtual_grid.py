@@ -1,4 +1,4 @@
-"""Under the virtual clock: measured against predicted for every schedule, over CrossPipe's grid of links (issue C, figure 2).
+"""Under the virtual clock: measured against predicted for every schedule, over CrossPipe's grid of links.
 
     python benchmarks/virtual_grid.py [--ranks 4,8] [--quick] [--out DIR]
 

@@ -18,6 +18,7 @@ from testbed import __version__
 from testbed.errors import BadInput, ExitCode, TestbedError
 from testbed.plan import Plan, make_plan
 from testbed.spec import load_topology, load_workload
+from testbed.vm.cli import determinism, kernel_app
 
 if TYPE_CHECKING:
     from testbed.collect.compare import ScheduleComparison
@@ -33,8 +34,8 @@ app = typer.Typer(
 )
 schedule_app = typer.Typer(help="Look at schedules.", no_args_is_help=True)
 app.add_typer(schedule_app, name="schedule")
-kernel_app = typer.Typer(help="The kernel of the virtual clock.", no_args_is_help=True)
 app.add_typer(kernel_app, name="kernel")
+app.command("test-determinism")(determinism)
 
 
 class Shaper(StrEnum):
@@ -63,6 +64,9 @@ Settings = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+VmOption = Annotated[bool, typer.Option("--vm", help="In Debian's User-Mode Linux, which has netem anywhere.")]
+ClockOption = Annotated[Clock, typer.Option(help="virtual: in a guest whose time does not depend on this machine.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Of the virtual clock's kernel: ports, hashes, sequences.")]
 WallLimit = Annotated[float, typer.Option(help="Wall-clock seconds after which a guest is given up.")]
 ShaperOption = Annotated[Shaper, typer.Option("--shaper", help="auto: netem where the kernel has it, else relay.")]
 
@@ -161,11 +165,9 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="Take schedules from an earlier run's schedules.json; others are generated."),
     ] = None,
-    vm: Annotated[bool, typer.Option("--vm", help="In Debian's User-Mode Linux, which has netem anywhere.")] = False,
-    clock: Annotated[Clock, typer.Option(help="virtual: in a guest whose time does not depend on this machine.")] = (
-        Clock.real
-    ),
-    seed: Annotated[int, typer.Option(min=0, help="Of the virtual clock's kernel: ports, hashes, sequences.")] = 1,
+    vm: VmOption = False,
+    clock: ClockOption = Clock.real,
+    seed: SeedOption = 1,
     wall_limit: WallLimit = 900.0,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -263,11 +265,20 @@ def _print_comparison(document: dict[str, Any], directory: Path) -> None:
 def calibrate(
     topology: TopologyFile,
     shaper: ShaperOption = Shaper.auto,
+    vm: VmOption = False,
+    clock: ClockOption = Clock.real,
+    seed: SeedOption = 1,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Build the network and measure every link: asked against measured. Needs root."""
     network = load_topology(topology)
+    if vm or clock is Clock.virtual:
+        from testbed.progress import Reporter
+        from testbed.vm import command
+
+        machine = command.choose_machine(virtual=clock is Clock.virtual, seed=seed)
+        raise typer.Exit(command.calibrate(machine, topology, as_json=as_json, reporter=Reporter(quiet=quiet)))
 
     def body() -> int:
         from testbed import show
@@ -322,23 +333,6 @@ def doctor(as_json: AsJson = False) -> None:
         Console().print(show.doctor_table(findings))
     if not usable(findings):
         raise typer.Exit(ExitCode.MACHINE_LACKS)
-
-
-@kernel_app.command("build")
-def kernel_build(
-    jobs: Annotated[int | None, typer.Option(min=1, help="Compilers at once; default: all CPUs.")] = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Build the time-travel kernel from Debian's source, unless it is there. About 10 CPU-minutes, 2 GB while at it."""
-    from testbed.progress import Reporter
-    from testbed.vm import kernel
-
-    built, now = kernel.build(Reporter(quiet=quiet), jobs=jobs)
-    if as_json:
-        _emit({**built.as_json(), "path": str(built.path), "built_now": now})
-    else:
-        print(f"{built.path} ({'built' if now else 'was there'}, from Debian's source {built.source_version})")
 
 
 @schedule_app.command("show")

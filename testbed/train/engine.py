@@ -18,7 +18,7 @@ from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS
 from testbed.train.data import Corpus
 from testbed.train.job import IterationRecord, Job
 from testbed.train.model import layer_range
-from testbed.train.pacing import INPUT_WAS_THERE_S, LogicalClock, now_s, sleep_until
+from testbed.train.pacing import INPUT_WAS_THERE_S, LONGEST_SPIN_S, LogicalClock, now_s, sleep_until
 from testbed.train.reference import make_optimizer, named_gradients
 from testbed.train.stage import Stage
 
@@ -28,8 +28,8 @@ NEVER = float("nan")
 class Engine:
     """One rank of one job. Call `prepare`, then `iterate` for every iteration in turn."""
 
-    def __init__(self, job: Job, rank: int, corpus: Corpus) -> None:
-        self.job, self.rank, self.corpus = job, rank, corpus
+    def __init__(self, job: Job, rank: int, corpus: Corpus, spin_s: float = LONGEST_SPIN_S) -> None:
+        self.job, self.rank, self.corpus, self.spin_s = job, rank, corpus, spin_s
         self.workload = job.workload
         self.row = job.schedule.rows[rank]
         self.n_stages = job.schedule.n_stages
@@ -96,9 +96,9 @@ class Engine:
         """
         self.optimizer.zero_grad()
         late_start_s = max(0.0, now_s() - start_s)
-        sleep_until(start_s)
+        sleep_until(start_s, self.spin_s)
         log = _Log(iteration, self.rank, start_s, len(self.row), len(self.incoming))
-        clock = LogicalClock(start_s)
+        clock = LogicalClock(start_s, self.spin_s)
         local: dict[Message, torch.Tensor] = {}
         sends: list[dist.Work] = []
         for index, action in enumerate(self.row):

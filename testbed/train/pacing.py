@@ -11,8 +11,10 @@ import time
 INPUT_WAS_THERE_S = 200e-6
 """A wait on a receive shorter than this found the data already in its buffer; it is the cost of the call."""
 
-SPIN_S = 100e-6
-"""The end of a sleep is spun, since a sleeping process wakes about this late."""
+LONGEST_SPIN_S = 100e-6
+"""The end of a sleep is spun, since a sleeping process wakes late: on an ordinary machine by about this much."""
+
+_PROBES, _PROBE_S, _SPIN_FACTOR = 5, 1e-3, 2.0
 
 
 def now_s() -> float:
@@ -20,18 +22,32 @@ def now_s() -> float:
     return time.monotonic_ns() * 1e-9
 
 
-def sleep_until(when_s: float) -> None:
-    """Return at `when_s` on the monotonic clock, at once if it is past."""
+def needed_spin_s() -> float:
+    """How much of the end of a sleep to spin here: twice the worst lateness of a few sleeps, LONGEST_SPIN_S at most.
+
+    Where timers are exact, spinning is only cost: each look at the clock can be dearer than the lateness.
+    """
+    worst = 0.0
+    for _ in range(_PROBES):
+        begin = now_s()
+        time.sleep(_PROBE_S)
+        worst = max(worst, now_s() - begin - _PROBE_S)
+    return min(LONGEST_SPIN_S, _SPIN_FACTOR * worst)
+
+
+def sleep_until(when_s: float, spin_s: float = LONGEST_SPIN_S) -> None:
+    """Return at `when_s` on the monotonic clock, at once if it is past; the last `spin_s` are spun."""
     while (left := when_s - now_s()) > 0:
-        if left > SPIN_S:
-            time.sleep(left - SPIN_S)
+        if left > spin_s:
+            time.sleep(left - spin_s)
 
 
 class LogicalClock:
     """Where one rank is in the schedule's own time."""
 
-    def __init__(self, start_s: float) -> None:
+    def __init__(self, start_s: float, spin_s: float = LONGEST_SPIN_S) -> None:
         self.time_s = start_s
+        self._spin_s = spin_s
 
     def begin(self, enter_s: float, ready_s: float) -> float:
         """The start of the slot of an action reached at `enter_s` whose input was there at `ready_s`."""
@@ -45,7 +61,7 @@ class LogicalClock:
         The clock stays logical after an overrun: a following action that needs no data makes good for it.
         """
         self.time_s += duration_s
-        sleep_until(self.time_s)
+        sleep_until(self.time_s, self._spin_s)
         return max(0.0, done_s - self.time_s)
 
     def follow(self, done_s: float) -> None:

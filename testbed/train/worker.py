@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from testbed.train.data import Corpus
 from testbed.train.engine import Engine
+from testbed.train.pacing import needed_spin_s
 from testbed.train.protocol import Done, Failed, Go, Prepare, Ready, Stop, WorldSpec
 
 WARMUP_ROUNDS = 4
@@ -74,6 +75,7 @@ def _join(rank: int, world: WorldSpec) -> None:
 
 def _serve(rank: int, launcher: Connection, corpus: Corpus) -> None:
     engine: Engine | None = None
+    spin_s = needed_spin_s()
     gc.disable()  # a collection in the middle of an action would look like slow computation
     while True:
         match launcher.recv():
@@ -81,7 +83,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus) -> None:
                 engine = None
                 _show(rank, "prepare")
                 gc.collect()
-                engine = Engine(job, rank, corpus)
+                engine = Engine(job, rank, corpus, spin_s)
                 engine.prepare()
                 launcher.send(Ready(rank))
             case Go(iteration, start_s):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,8 @@ from testbed.pipeline.schedule_file import as_document
 from testbed.progress import Reporter
 from testbed.vm import kernel, machine
 from testbed.vm.boot import OUT, Boot, Command, run_commands
+
+_CALIBRATE_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -60,19 +62,37 @@ def train(
     Raises RunFailed when the guest does not finish; what the trainings have written until then is kept.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    reporter.say(f"booting the {'time-travel' if chosen.virtual else 'packaged'} kernel ...")
+    reporter.say(f"booting the {_name(chosen)} kernel ...")
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch:
         boot = run_commands(
             chosen,
             [training.command(Path(scratch) / f"{number}.json") for number, training in enumerate(trainings)],
             limit_s=limit_s,
-            hear=lambda text: reporter.console.print(text, end="", highlight=False, markup=False, soft_wrap=True),
+            hear=_teller(reporter),
         )
     documents = []
     for training, ended in zip(trainings, boot.ended, strict=False):
         _sign(training.directory / "manifest.json", started)
         documents.append(json.loads(ended.stdout) if ended.stdout else None)
     return boot, documents
+
+
+def calibrate(chosen: machine.Machine, topology: Path, *, as_json: bool, reporter: Reporter) -> int:
+    """`testbed calibrate` in a guest: prints its table or JSON, returns its exit code. Raises RunFailed."""
+    reporter.say(f"booting the {_name(chosen)} kernel ...")
+    words = ("calibrate", topology, "--shaper", "netem", *(("--json",) if as_json else ()))
+    boot = run_commands(chosen, [Command(words)], training=False, limit_s=_CALIBRATE_LIMIT_S, hear=_teller(reporter))
+    sys.stdout.write(boot.ended[0].stdout)
+    return boot.ended[0].code
+
+
+def _name(chosen: machine.Machine) -> str:
+    return "time-travel" if chosen.virtual else "packaged"
+
+
+def _teller(reporter: Reporter) -> Callable[[str], None]:
+    """Passes on what a guest's commands say on standard error."""
+    return lambda text: reporter.console.print(text, end="", highlight=False, markup=False, soft_wrap=True)
 
 
 def _sign(manifest: Path, started: str) -> None:

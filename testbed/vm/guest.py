@@ -1,8 +1,8 @@
 """Process 1 of the guest: mounts, imports once, forks a process per command, reports, powers the machine off.
 
 Started by the guest's kernel as `python -m testbed.vm.guest`, with the environment that boot.py puts on the kernel's
-command line. Output and reports are files on the host (a hostfs mount): a console would bring interrupts that the host
-times.
+command line. Output and reports are files on the host (a hostfs mount): a console would bring interrupts at times that
+the host chooses.
 """
 
 from __future__ import annotations

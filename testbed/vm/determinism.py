@@ -1,0 +1,204 @@
+"""Does the same input give the same nanoseconds? Boots of one run compared; the spread over seeds as error bar."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from testbed.errors import MachineLacks, RunFailed
+from testbed.lab import namespaces as ns
+from testbed.progress import Reporter
+from testbed.vm.command import Training
+
+_POLL_S = 0.1
+_MARGIN_S = 60.0
+"""A boot ends itself at its wall-clock limit; this much later it is killed."""
+
+_KEYS = ("schedule", "iteration", "rank", "stage", "kind", "microbatch", "part_begin")
+_TIMES = ("enter_s", "ready_s", "start_s", "done_s", "end_s")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One boot: the hash of all ranks' timelines in whole nanoseconds, and the median iteration time per schedule."""
+
+    seed: int
+    boot: int
+    fingerprint: str
+    medians_s: dict[str, float]
+    trusted: bool
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class SeedVerdict:
+    """The boots of one seed: how many gave the commonest timelines, and by how much any time of another differs."""
+
+    seed: int
+    boots: int
+    identical: int
+    largest_difference_ns: int
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One schedule's iteration time over the seeds (each seed's commonest boots): the virtual clock's error bar."""
+
+    schedule: str
+    median_s: float
+    lowest_s: float
+    highest_s: float
+    deviation_s: float
+    """Standard deviation; 0 for one seed."""
+
+
+@dataclass(frozen=True)
+class Determinism:
+    """What was found."""
+
+    seeds: tuple[SeedVerdict, ...]
+    spreads: tuple[Spread, ...]
+    boots: tuple[Measured, ...]
+
+    @property
+    def identical(self) -> bool:
+        """Whether every boot gave what the other boots of its seed gave."""
+        return all(verdict.identical == verdict.boots for verdict in self.seeds)
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {"identical": self.identical} | asdict(self)
+
+
+def measure(
+    training: Training, *, boots: int, seeds: Sequence[int], jobs: int, limit_s: float, reporter: Reporter
+) -> Determinism:
+    """Boot `boots` times per seed, `jobs` at once; results go to training.directory/seed-S/boot-B.
+
+    Raises RunFailed when a boot fails, MachineLacks when there is no kernel to boot.
+    """
+    wanted = [(seed, boot) for boot in range(1, boots + 1) for seed in seeds]
+    waiting = list(reversed(wanted))
+    running: dict[tuple[int, int], tuple[subprocess.Popen[bytes], float]] = {}
+    done: list[Measured] = []
+    with reporter.step(f"{len(wanted)} boots, {jobs} at once", total=len(wanted)) as step:
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    seed, boot = waiting.pop()
+                    running[seed, boot] = _start(training, seed, boot, limit_s), time.monotonic()
+                time.sleep(_POLL_S)
+                for (seed, boot), (process, began) in list(running.items()):
+                    wall_s = time.monotonic() - began
+                    if process.poll() is None:
+                        if wall_s > limit_s + _MARGIN_S:
+                            raise RunFailed(f"seed {seed}, boot {boot}: no end after {wall_s:.0f} s")
+                        continue
+                    del running[seed, boot]
+                    done.append(_collect(training, seed, boot, process.returncode, wall_s))
+                    step.advance(f"seed {seed}, boot {boot}: {done[-1].fingerprint[:12]} in {wall_s:.0f} s")
+        finally:
+            for process, _ in running.values():
+                process.send_signal(signal.SIGTERM)
+            for process, _ in running.values():
+                process.wait(timeout=_MARGIN_S)
+    return judge(training.directory, done)
+
+
+def judge(directory: Path, done: Sequence[Measured]) -> Determinism:
+    """Compare the boots of every seed, then the seeds."""
+    verdicts, typical = [], []
+    for seed in sorted({one.seed for one in done}):
+        boots = sorted((one for one in done if one.seed == seed), key=lambda one: one.boot)
+        commonest, count = Counter(one.fingerprint for one in boots).most_common(1)[0]
+        reference = next(one for one in boots if one.fingerprint == commonest)
+        others = [one for one in boots if one.fingerprint != commonest]
+        times = nanoseconds(_boot_directory(directory, reference.seed, reference.boot))
+        differences = [
+            largest_difference(times, nanoseconds(_boot_directory(directory, o.seed, o.boot))) for o in others
+        ]
+        verdicts.append(SeedVerdict(seed, len(boots), count, max(differences, default=0)))
+        typical.append(reference)
+    spreads = []
+    for schedule in typical[0].medians_s:
+        values = [one.medians_s[schedule] for one in typical]
+        deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+        spreads.append(Spread(schedule, statistics.median(values), min(values), max(values), deviation))
+    return Determinism(tuple(verdicts), tuple(spreads), tuple(sorted(done, key=lambda one: (one.seed, one.boot))))
+
+
+def nanoseconds(directory: Path) -> pd.DataFrame:
+    """All times of all actions of all ranks that a run measured, as whole nanoseconds, in a fixed order."""
+    events = pd.read_parquet(directory / "events.parquet")
+    events = events[events["source"] == "measured"].astype({"kind": str})
+    table = events.sort_values(list(_KEYS)).reset_index(drop=True)[[*_KEYS, *_TIMES]]
+    for name in _TIMES:
+        table[name] = np.rint(table[name] * 1e9).astype("int64")
+    return table
+
+
+def fingerprint(table: pd.DataFrame) -> str:
+    """A hash of what `nanoseconds` returned."""
+    return hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()
+
+
+def largest_difference(one: pd.DataFrame, other: pd.DataFrame) -> int:
+    """Nanoseconds by which any time of any action differs most. Raises RunFailed for different actions."""
+    if not one[list(_KEYS)].equals(other[list(_KEYS)]):
+        raise RunFailed("two boots of one run did not do the same actions")
+    return int(np.abs(one[list(_TIMES)].to_numpy() - other[list(_TIMES)].to_numpy()).max())
+
+
+def _boot_directory(directory: Path, seed: int, boot: int) -> Path:
+    return directory / f"seed-{seed}" / f"boot-{boot}"
+
+
+def _start(training: Training, seed: int, boot: int, limit_s: float) -> subprocess.Popen[bytes]:
+    directory = _boot_directory(training.directory, seed, boot)
+    directory.mkdir(parents=True)
+    words = ["run", str(training.topology), str(training.workload), "--clock", "virtual", "--seed", str(seed)]
+    words += ["--out", str(directory), "--overwrite", "--json", "--quiet", "--wall-limit", str(limit_s)]
+    for option, values in (("--schedule", training.schedules), ("--set", training.settings)):
+        words += [word for value in values for word in (option, value)]
+    if training.iterations is not None:
+        words += ["--iterations", str(training.iterations)]
+    with (directory / "stderr.log").open("wb") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-m", "testbed", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            preexec_fn=lambda: ns.die_with_parent(signal.SIGKILL),
+        )
+
+
+def _collect(training: Training, seed: int, boot: int, code: int, wall_s: float) -> Measured:
+    directory = _boot_directory(training.directory, seed, boot)
+    if not (directory / "comparison.json").is_file():
+        said = (directory / "stderr.log").read_text(errors="replace").strip()
+        kind = MachineLacks if code == MachineLacks.exit_code else RunFailed
+        raise kind(f"seed {seed}, boot {boot}: exit code {code}: {said}")
+    rows = json.loads((directory / "comparison.json").read_text(encoding="utf-8"))["schedules"]
+    return Measured(
+        seed,
+        boot,
+        fingerprint(nanoseconds(directory)),
+        {row["schedule"]: row["measured_s"] for row in rows},
+        all(row["trusted"] for row in rows),
+        round(wall_s, 1),
+    )
