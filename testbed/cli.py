@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -100,6 +101,11 @@ def _in_sandbox(body: Callable[[], int], *, interactive: bool = False) -> None:
     raise typer.Exit(run_in_sandbox(body, interactive=interactive))
 
 
+def _console(otherwise: int) -> Console:
+    """Stdout, as wide as the terminal or as COLUMNS says; else `otherwise` columns."""
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else otherwise)
+
+
 def _emit(document: dict[str, Any]) -> None:
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
@@ -112,28 +118,39 @@ def predict(
     schedule: Schedules = None,
     settings: Settings = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Predict the iteration time of every schedule. Needs no root, starts no containers."""
     from testbed import show
     from testbed.pipeline.memory import peak_in_flight
+    from testbed.progress import Reporter
 
     plan = _plan(topology, workload, settings)
-    rows = []
-    for choice in plan.choose(schedule or []):
-        generated = plan.schedule(choice)
-        timeline = plan.predict(choice, generated)
-        makespan = float(timeline.makespans()[0])
-        rows.append((choice.schedule, makespan, float(timeline.bubble_ratios()[0]), max(peak_in_flight(generated))))
+    rows, proofs = [], []
+    with Reporter(quiet=quiet).solving() as watch:
+        for choice in plan.choose(schedule or [], watch):
+            generated, proof = plan.generate(choice, watch=watch)
+            timeline = plan.predict(choice, generated)
+            makespan, bubble = float(timeline.makespans()[0]), float(timeline.bubble_ratios()[0])
+            rows.append((choice.schedule, makespan, bubble, max(peak_in_flight(generated))))
+            proofs.append(proof)
     baseline = next((row[1] for row in rows if row[0] == "1f1b"), None)
     full = [(*row, baseline / row[1] if baseline else None) for row in rows]
     if as_json:
         keys = ("schedule", "predicted_s", "bubble_predicted", "peak_in_flight_predicted", "speedup_predicted")
         names = {"topology": plan.topology.name, "workload": plan.workload.name}
-        _emit({**names, "schedules": [dict(zip(keys, row, strict=True)) for row in full]})
+        documents = [
+            dict(zip(keys, row, strict=True)) | {"solver": proof and proof._asdict()}
+            for row, proof in zip(full, proofs, strict=True)
+        ]
+        _emit({**names, "schedules": documents})
         return
     console = Console()
     console.print(show.plan_table(plan))
     console.print(show.prediction_table(plan, full))
+    for row, proof in zip(full, proofs, strict=True):
+        if proof is not None:
+            console.print(show.proof_line(row[0], proof), highlight=False)
 
 
 @app.command()
@@ -151,22 +168,24 @@ def run(
 ) -> None:
     """Train across emulated datacenters under each schedule and compare with the model. Needs root."""
     plan = _plan(topology, workload, settings, iterations=iterations)
-    choices = plan.choose(schedule or [])
-    if plan.workload.pacing:
-        for choice in choices:
-            plan.schedule(choice)  # whatever cannot be scheduled is refused before anything is started
+    from testbed.progress import Reporter
+
+    made = {}
+    with Reporter(quiet=quiet).solving() as watch:
+        choices = plan.choose(schedule or [], watch)
+        if plan.workload.pacing:  # whatever cannot be scheduled is refused before anything is started
+            made = {choice.schedule: plan.generate(choice, watch=watch) for choice in choices}
     from testbed.collect.results import prepare_directory
 
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     directory = out or Path("results") / f"{plan.topology.name}-{plan.workload.name}-{stamp}"
 
     def body() -> int:
-        from testbed.progress import Reporter
         from testbed.run import RunOptions
         from testbed.run import run as run_plan
 
         prepare_directory(directory, overwrite=overwrite)
-        document = run_plan(plan, RunOptions(choices, shaper.value, directory), Reporter(quiet=quiet))
+        document = run_plan(plan, RunOptions(choices, shaper.value, directory, made), Reporter(quiet=quiet))
         if as_json:
             _emit(document)
         else:
@@ -179,12 +198,15 @@ def run(
 def _print_comparison(document: dict[str, Any], directory: Path) -> None:
     from testbed import show
     from testbed.collect.compare import ScheduleComparison
+    from testbed.schedule.proof import Proof
 
     rows: list[ScheduleComparison] = [ScheduleComparison(**row) for row in document["schedules"]]
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = _console(140)
     title = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
     console.print(show.comparison_table(title, rows))
     for row in rows:
+        if row.solver is not None:
+            console.print(show.proof_line(row.schedule, Proof(**row.solver)), highlight=False)
         for reason in row.reasons:
             console.print(f"{row.schedule} is untrusted: {reason}", style="red", highlight=False)
     verdict = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
@@ -220,7 +242,7 @@ def calibrate(
         if as_json:
             _emit({"topology": network.name, "shaper": lab.shaper_name, "links": [c.as_json() for c in checks]})
         else:
-            Console(width=None if sys.stdout.isatty() else 140).print(show.link_table(network.name, checks))
+            _console(140).print(show.link_table(network.name, checks))
         return ExitCode.OK if all(check.ok for check in checks) else ExitCode.UNTRUSTED
 
     _in_sandbox(body)
@@ -266,13 +288,17 @@ def schedule_show(
     svg: Annotated[Path | None, typer.Option(help="Also draw the predicted timelines into this file.")] = None,
     order: Annotated[bool, typer.Option("--order", help="Print every rank's actions instead of a timeline.")] = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show the predicted timeline of schedules, in the terminal or as a picture."""
     from testbed import show
+    from testbed.progress import Reporter
 
     plan = _plan(topology, workload, settings)
     lanes = [f"{rank} {node}" for rank, node in enumerate(plan.nodes)]
-    shown = [(choice, plan.schedule(choice)) for choice in plan.choose(schedule or [])]
+    with Reporter(quiet=quiet).solving() as watch:
+        choices = plan.choose(schedule or [], watch)
+        shown = [(choice, plan.generate(choice, watch=watch).schedule) for choice in choices]
     if as_json:
         rows = {c.schedule: [[str(action) for action in row] for row in s.rows] for c, s in shown}
         _emit({"schedules": rows})
@@ -304,22 +330,29 @@ def schedule_compare(
     schedule: Schedules = None,
     settings: Settings = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root."""
     from testbed import show
+    from testbed.progress import Reporter
     from testbed.schedule.registry import FAMILIES
     from testbed.schedule_compare import compare_schedules
 
     plan = _plan(topology, workload, settings)
     listed = {choice.schedule for choice in plan.workload.schedules}
     names = schedule or [name for name, known in FAMILIES.items() if not known.solver or name in listed]
-    comparison = compare_schedules(plan, plan.choose(names))
+    with Reporter(quiet=quiet).solving() as watch:
+        comparison = compare_schedules(plan, plan.choose(names, watch), watch)
     if as_json:
         rows = [row.as_json() for row in comparison.schedules]
         _emit({"schedules": rows, "left_out": comparison.left_out})
         return
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    console.print(show.causes_table(plan, comparison))
+    console = _console(150)
+    for table in show.causes_tables(plan, comparison, console.width):
+        console.print(table)
+    for row in comparison.schedules:
+        if row.proof is not None:
+            console.print(show.proof_line(row.schedule, row.proof), highlight=False)
     for reason in comparison.left_out.values():
         console.print(f"left out: {reason}", highlight=False)
     if len(comparison.schedules) > 1:
@@ -338,13 +371,16 @@ def schedule_export(
         bool, typer.Option("--comms", help="compute_comms (with SEND and RECV) for compute_only.")
     ] = False,
     settings: Settings = None,
+    quiet: Quiet = False,
 ) -> None:
     """Write a schedule in torch.distributed.pipelining's CSV, for its runtime or torchtitan."""
     from testbed.pipeline.torch_csv import to_csv
+    from testbed.progress import Reporter
 
     plan = _plan(topology, workload, settings)
-    (choice,) = plan.choose([schedule])
-    text = to_csv(plan.schedule(choice), comms=comms)
+    with Reporter(quiet=quiet).solving() as watch:
+        (choice,) = plan.choose([schedule], watch)
+        text = to_csv(plan.generate(choice, watch=watch).schedule, comms=comms)
     if out is None:
         sys.stdout.write(text)
     else:

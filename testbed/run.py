@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.placement import stage_to_rank
 from testbed.plan import Plan
 from testbed.progress import Reporter
-from testbed.schedule.registry import family
+from testbed.schedule.registry import Generated, family
 from testbed.spec.workload import Pacing, ScheduleChoice
 from testbed.timeline import KINDS, Timeline, concatenate
 from testbed.train.job import IterationRecord, Job
@@ -49,6 +49,8 @@ class RunOptions:
     choices: Sequence[ScheduleChoice]
     shaper: str
     directory: Path
+    made: Mapping[str, Generated]
+    """Schedules that are known before the run, by name; the others need what the run measures."""
 
 
 @dataclass
@@ -56,11 +58,15 @@ class _Trained:
     """What one schedule's training left behind."""
 
     choice: ScheduleChoice
-    schedule: Schedule
+    generated: Generated
     predicted: Timeline
     measured: list[Timeline]
     rows: list[record.IterationRow]
     reasons: list[str]
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.generated.schedule
 
     @property
     def losses(self) -> list[float]:
@@ -107,7 +113,11 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
             _save_manifest(results, plan, options, lab, identity, imported_s)
             pacing = None if plan.workload.pacing else _profile(plan, launcher, reporter)
             for choice in options.choices:
-                trained.append(_train(plan, choice, pacing, launcher, lab, results, reporter))
+                made = options.made.get(choice.schedule)
+                if made is None:
+                    with reporter.solving() as watch:
+                        made = plan.generate(choice, pacing, watch)
+                trained.append(_train(plan, choice, made, pacing, launcher, lab, results, reporter))
             document = _conclude(plan, trained, identity, options.directory, results)
         finally:
             results.save_tables()
@@ -156,6 +166,7 @@ def _save_manifest(
         "workload_spec": plan.workload.model_dump(mode="json"),
         "nodes": list(plan.nodes),
         "schedules": [choice.model_dump(exclude_none=True) for choice in options.choices],
+        "solver": {name: made.proof._asdict() for name, made in options.made.items() if made.proof},
         "torch_import_s": round(imported_s, 3),
         "lab": lab.describe(),
     }
@@ -185,6 +196,7 @@ def _profile(plan: Plan, launcher: Launcher, reporter: Reporter) -> Pacing:
 def _train(
     plan: Plan,
     choice: ScheduleChoice,
+    made: Generated,
     pacing: Pacing | None,
     launcher: Launcher,
     lab: Lab,
@@ -193,7 +205,7 @@ def _train(
 ) -> _Trained:
     """Train with one schedule and collect what happened."""
     workload = plan.workload
-    schedule = plan.schedule(choice, pacing)
+    schedule = made.schedule
     predicted = plan.predict(choice, schedule, pacing)
     results.add_timeline(choice.schedule, "predicted", predicted)
     problem = plan.problem(choice, pacing)
@@ -202,7 +214,7 @@ def _train(
         durations = tuple(tuple(problem.duration(action) for action in row) for row in schedule.rows)
     job = Job(schedule, workload, durations, workload.warmup + workload.iterations)
     links_before, tcp_before = lab.counters(reset_peaks=True), _loss_signs(lab)
-    trained = _Trained(choice, schedule, predicted, [], [], [])
+    trained = _Trained(choice, made, predicted, [], [], [])
     with reporter.step(f"training {choice.schedule}", total=job.iterations) as step:
         try:
             for records in launcher.run(job, _deadline(plan, DEADLINE_FLOOR_S)):
@@ -259,6 +271,7 @@ def _conclude(
             predicted=one.predicted,
             predicted_peak=max(peak_in_flight(one.schedule)),
             reasons=[*one.reasons, *by_loss[one.choice.schedule]],
+            solver=one.generated.proof and one.generated.proof._asdict(),
         )
         for one in trained
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from testbed.collect.compare import ScheduleComparison
     from testbed.lab.calibrate import LinkCheck
     from testbed.lab.doctor import Finding
+    from testbed.schedule.proof import Proof
     from testbed.schedule_compare import Comparison
 
 STYLES = {"F": "white on blue", "B": "white on green", "I": "black on cyan", "W": "black on yellow"}
@@ -47,26 +49,55 @@ def prediction_table(plan: Plan, rows: Sequence[tuple[str, float, float, float, 
     return table
 
 
-def causes_table(plan: Plan, comparison: Comparison) -> Table:
-    """Every schedule of one plan: its time, where it goes, its memory, its distance from the bound."""
-    table = Table(title=f"{plan.workload.name} on {plan.topology.name}: predicted", title_justify="left")
+RESULT = ("iteration", "over bound", "bubble", "peak by rank")
+CAUSES = ("imbalance", "fill", "latency", "wire", "queueing", "memory")
+
+
+def causes_tables(plan: Plan, comparison: Comparison, width: int) -> list[Table]:
+    """Every schedule of one plan: its time, distance from the bound and memory, and the shares of time it loses.
+
+    One table where `width` columns hold it, else two.
+    """
+    title = f"{plan.workload.name} on {plan.topology.name}: predicted"
+    whole = _schedules_table(title, comparison, (*RESULT, *CAUSES))
+    if Console(width=10_000).measure(whole).maximum <= width:
+        return [whole]
+    lost = "where the time of an iteration goes"
+    return [_schedules_table(title, comparison, RESULT), _schedules_table(lost, comparison, CAUSES)]
+
+
+def _schedules_table(title: str, comparison: Comparison, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left")
     table.add_column("schedule", no_wrap=True)
-    for column in ("iteration", "over bound", "bubble", "imbalance", "fill", "latency", "wire", "queueing", "memory"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("peak in flight, by rank", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=column != "peak by rank")
     for row in comparison.schedules:
-        causes = row.causes
-        parts = (causes.imbalance_s, causes.fill_s, causes.latency_s, causes.wire_s, causes.queueing_s)
-        table.add_row(
-            row.schedule,
-            show_time(row.predicted_s),
-            f"{row.predicted_s / row.bound.seconds - 1:+.1%}",
-            f"{row.bubble_predicted:.1%}",
-            *(f"{part / row.predicted_s:.1%}" for part in parts),
-            "-" if row.memory_s is None else f"{row.memory_s / row.predicted_s:.1%}",
-            " ".join(f"{peak:g}" for peak in row.peaks),
-        )
+        lost = row.causes._asdict() | {"memory_s": row.memory_s}
+        cells = {
+            "iteration": show_time(row.predicted_s),
+            "over bound": f"{row.predicted_s / row.bound.seconds - 1:+.1%}",
+            "bubble": f"{row.bubble_predicted:.1%}",
+            "peak by rank": (
+                f"{row.peaks[0]:g} each" if len(set(row.peaks)) == 1 else " ".join(f"{peak:g}" for peak in row.peaks)
+            ),
+        }
+        for cause in CAUSES:
+            seconds = lost[f"{cause}_s"]
+            cells[cause] = "-" if seconds is None else f"{seconds / row.predicted_s:.1%}"
+        table.add_row(row.schedule, *(cells[column] for column in columns))
     return table
+
+
+def proof_line(schedule: str, proof: Proof) -> str:
+    """What a solver proved of a schedule, for a person."""
+    bound, took = show_time(proof.bound_s), f"{proof.wall_s:.1f} s of {proof.time_limit_s:g} s"
+    match proof.status:
+        case "optimal":
+            return f"{schedule}: optimal, proven in {took}"
+        case "gap":
+            return f"{schedule}: gap {proof.gap:.2%} to the proven bound {bound}, small enough after {took}"
+        case _:
+            return f"{schedule}: gap {proof.gap:.1%} to the proven bound {bound}, time limit of {took} reached"
 
 
 def comparison_table(title: str, rows: Sequence[ScheduleComparison]) -> Table:
