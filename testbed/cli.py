@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,9 +19,6 @@ from testbed import __version__
 from testbed.errors import BadInput, ExitCode, TestbedError
 from testbed.plan import Plan, make_plan
 from testbed.spec import load_topology, load_workload
-
-if TYPE_CHECKING:
-    from testbed.collect.compare import ScheduleComparison
 
 app = typer.Typer(
     name="testbed",
@@ -181,6 +178,7 @@ def run(
     directory = out or Path("results") / f"{plan.topology.name}-{plan.workload.name}-{stamp}"
 
     def body() -> int:
+        from testbed import show
         from testbed.run import RunOptions
         from testbed.run import run as run_plan
 
@@ -189,29 +187,10 @@ def run(
         if as_json:
             _emit(document)
         else:
-            _print_comparison(document, directory)
+            show.print_run(_console(140), document, directory)
         return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
     _in_sandbox(body)
-
-
-def _print_comparison(document: dict[str, Any], directory: Path) -> None:
-    from testbed import show
-    from testbed.collect.compare import ScheduleComparison
-    from testbed.schedule.proof import Proof
-
-    rows: list[ScheduleComparison] = [ScheduleComparison(**row) for row in document["schedules"]]
-    console = _console(140)
-    title = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
-    console.print(show.comparison_table(title, rows))
-    for row in rows:
-        if row.solver is not None:
-            console.print(show.proof_line(row.schedule, Proof(**row.solver)), highlight=False)
-        for reason in row.reasons:
-            console.print(f"{row.schedule} is untrusted: {reason}", style="red", highlight=False)
-    verdict = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
-    console.print(f"measured ranking: {verdict}", highlight=False)
-    console.print(f"results in {directory}/ (look at timeline.svg)", highlight=False)
 
 
 @app.command()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -86,6 +87,24 @@ def _schedules_table(title: str, comparison: Comparison, columns: Sequence[str])
             cells[cause] = "-" if seconds is None else f"{seconds / row.predicted_s:.1%}"
         table.add_row(row.schedule, *(cells[column] for column in columns))
     return table
+
+
+def print_run(console: Console, document: dict[str, Any], directory: Path) -> None:
+    """A run's comparison document, what is not as it should be, and where the results are."""
+    from testbed.collect.compare import ScheduleComparison
+    from testbed.schedule.proof import Proof
+
+    rows = [ScheduleComparison(**row) for row in document["schedules"]]
+    title = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
+    console.print(comparison_table(title, rows))
+    for row in rows:
+        if row.solver is not None:
+            console.print(proof_line(row.schedule, Proof(**row.solver)), highlight=False)
+        for reason in row.reasons:
+            console.print(f"{row.schedule} is untrusted: {reason}", style="red", highlight=False)
+    verdict = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
+    console.print(f"measured ranking: {verdict}", highlight=False)
+    console.print(f"results in {directory}/ (look at timeline.svg)", highlight=False)
 
 
 def proof_line(schedule: str, proof: Proof) -> str:
