@@ -105,8 +105,8 @@ def main() -> int:
                 ratio = 0.0
             else:
                 solution = solve(asked, greedy, time_limit_s=arguments.seconds)
-                solved = (f"{solution.makespan_s:.2f}", f"{solution.bound_s:.2f}")
-                ratio = found_s / solution.makespan_s - 1
+                solved = (f"{solution.proof.makespan_s:.2f}", f"{solution.proof.bound_s:.2f}")
+                ratio = found_s / solution.proof.makespan_s - 1
             over.append(ratio)
             gains.append(best_s / greedy_s - 1)
             datacenters, point, microbatches, memory = cell

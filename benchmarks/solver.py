@@ -14,6 +14,7 @@ from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.hints import best_hint, whole_blocks
 from testbed.schedule.optimal import solve
+from testbed.schedule.proof import Standing
 
 GAP = 0.01
 PUBLISHED = """Published (CrossPipe, App. D.1, Fig. 14), on another machine with other solvers: MILP on Gurobi 12.0.0
@@ -34,13 +35,13 @@ def row(n_ranks: int, limit_s: float, workers: int, from_greedy: bool) -> tuple[
     hint = whole_blocks(greedy) if from_greedy else best_hint(problem)
     reached: list[float] = []
 
-    def progress(wall_s: float, makespan_s: float, bound_s: float) -> None:
-        if not reached and makespan_s - bound_s <= GAP * makespan_s:
-            reached.append(wall_s)
+    def progress(standing: Standing) -> None:
+        if not reached and standing.gap <= GAP:
+            reached.append(standing.wall_s)
 
     solution = solve(problem, hint, time_limit_s=limit_s, relative_gap=GAP, workers=workers, progress=progress)
-    if solution.gap <= GAP and not reached:
-        reached.append(solution.wall_s)
+    if solution.proof.gap <= GAP and not reached:
+        reached.append(solution.proof.wall_s)
     better = next((wall for wall, makespan in solution.history if makespan < greedy_s - 1e-9), None)
     return (
         str(n_ranks),
@@ -48,12 +49,12 @@ def row(n_ranks: int, limit_s: float, workers: int, from_greedy: bool) -> tuple[
         str(3 * problem.n_stages * problem.n_microbatches),
         f"{greedy_s:.2f}",
         f"{solution.history[0][1]:.2f} ({hint.name})",
-        f"{solution.makespan_s:.2f}",
-        f"{solution.bound_s:.2f}",
+        f"{solution.proof.makespan_s:.2f}",
+        f"{solution.proof.bound_s:.2f}",
         "never" if better is None else f"{better:.1f} s",
         f"{reached[0]:.1f} s" if reached else f"not in {limit_s:g} s",
-        f"{solution.gap:.2%}",
-        f"{solution.wall_s:.1f} s",
+        f"{solution.proof.gap:.2%}",
+        f"{solution.proof.wall_s:.1f} s",
     )
 
 

@@ -53,10 +53,7 @@ def settings(ranks: int, sites: int, latency: float, wire: float) -> dict[str, s
         "iterations": "3",
     }
     sites_named = list(load_topology(TOPOLOGIES[sites]).datacenters)
-    links = [
-        f"{{between: [{a}, {b}], delay: {delay}, rate: {rate_bps:.0f} bit/s}}"
-        for a, b in pairwise(sites_named)
-    ]
+    links = [f"{{between: [{a}, {b}], delay: {delay}, rate: {rate_bps:.0f} bit/s}}" for a, b in pairwise(sites_named)]
     return {**asked, "topology.links": f"[{', '.join(links)}]"}
 
 
@@ -80,7 +77,7 @@ def training(ranks: int, sites: int, point: tuple[float, float], quick: bool, ou
     for choice in plan.choose(names(quick)):
         if FAMILIES[choice.schedule].solver:
             choice = choice.model_copy(update={"time_limit_s": SOLVER_LIMIT_S})
-        made[choice.schedule] = plan.schedule(choice)
+        made[choice.schedule] = plan.generate(choice)
     directory = out / f"p{ranks}-dc{sites}-lat{point[0]:g}-bw{point[1]:g}"
     flags = tuple(f"{key}={value}" for key, value in cell.items())
     return command.Training(TOPOLOGIES[sites], WORKLOADS[ranks], directory, tuple(made), flags, made=made)

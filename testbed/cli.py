@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -21,8 +22,8 @@ from testbed.spec import load_topology, load_workload
 from testbed.vm.cli import determinism, kernel_app
 
 if TYPE_CHECKING:
-    from testbed.collect.compare import ScheduleComparison
-    from testbed.pipeline.ir import Schedule
+    from testbed.schedule.proof import Watch
+    from testbed.schedule.registry import Generated
     from testbed.spec.workload import ScheduleChoice
 
 app = typer.Typer(
@@ -116,6 +117,11 @@ def _in_sandbox(body: Callable[[], int], *, interactive: bool = False) -> None:
     raise typer.Exit(run_in_sandbox(body, interactive=interactive))
 
 
+def _console(otherwise: int) -> Console:
+    """Stdout, as wide as the terminal or as COLUMNS says; else `otherwise` columns."""
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else otherwise)
+
+
 def _emit(document: dict[str, Any]) -> None:
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
@@ -128,28 +134,39 @@ def predict(
     schedule: Schedules = None,
     settings: Settings = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Predict the iteration time of every schedule. Needs no root, starts no containers."""
     from testbed import show
     from testbed.pipeline.memory import peak_in_flight
+    from testbed.progress import Reporter
 
     plan = _plan(topology, workload, settings)
-    rows = []
-    for choice in plan.choose(schedule or []):
-        generated = plan.schedule(choice)
-        timeline = plan.predict(choice, generated)
-        makespan = float(timeline.makespans()[0])
-        rows.append((choice.schedule, makespan, float(timeline.bubble_ratios()[0]), max(peak_in_flight(generated))))
+    rows, proofs = [], []
+    with Reporter(quiet=quiet).solving() as watch:
+        for choice in plan.choose(schedule or [], watch):
+            generated, proof = plan.generate(choice, watch=watch)
+            timeline = plan.predict(choice, generated)
+            makespan, bubble = float(timeline.makespans()[0]), float(timeline.bubble_ratios()[0])
+            rows.append((choice.schedule, makespan, bubble, max(peak_in_flight(generated))))
+            proofs.append(proof)
     baseline = next((row[1] for row in rows if row[0] == "1f1b"), None)
     full = [(*row, baseline / row[1] if baseline else None) for row in rows]
     if as_json:
         keys = ("schedule", "predicted_s", "bubble_predicted", "peak_in_flight_predicted", "speedup_predicted")
         names = {"topology": plan.topology.name, "workload": plan.workload.name}
-        _emit({**names, "schedules": [dict(zip(keys, row, strict=True)) for row in full]})
+        documents = [
+            dict(zip(keys, row, strict=True)) | {"solver": proof and proof._asdict()}
+            for row, proof in zip(full, proofs, strict=True)
+        ]
+        _emit({**names, "schedules": documents})
         return
     console = Console()
     console.print(show.plan_table(plan))
     console.print(show.prediction_table(plan, full))
+    for row, proof in zip(full, proofs, strict=True):
+        if proof is not None:
+            console.print(show.proof_line(row[0], proof), highlight=False)
 
 
 @app.command()
@@ -176,22 +193,24 @@ def run(
     """Train across emulated datacenters under each schedule and compare with the model. Needs root."""
     plan = _plan(topology, workload, settings, iterations=iterations)
     plan.require_trainable()
-    choices = plan.choose(schedule or [])
-    schedules = _schedules(plan, choices, schedules_from)  # what cannot be scheduled is refused before anything starts
+    from testbed.progress import Reporter
+
+    reporter = Reporter(quiet=quiet)
+    with reporter.solving() as watch:
+        choices = plan.choose(schedule or [], watch)
+        made = _make(plan, choices, schedules_from, watch)  # what cannot be scheduled is refused before anything starts
     from testbed.collect.results import prepare_directory
 
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     directory = out or Path("results") / f"{plan.topology.name}-{plan.workload.name}-{stamp}"
 
-    from testbed.progress import Reporter
-
-    reporter = Reporter(quiet=quiet)
-
     def say(document: dict[str, Any]) -> None:
         if as_json:
             _emit(document)
         else:
-            _print_comparison(document, directory)
+            from testbed import show
+
+            show.print_run(_console(140), document, directory)
 
     if vm or clock is Clock.virtual:
         from testbed.vm import command
@@ -206,7 +225,7 @@ def run(
             tuple(settings or ()),
             iterations,
             Shaper.netem if shaper is Shaper.auto else shaper,
-            schedules,
+            made,
         )
         boot, (document,) = command.train(machine, [training], limit_s=wall_limit, reporter=reporter)
         if document is not None:
@@ -218,24 +237,29 @@ def run(
         from testbed.run import run as run_plan
 
         prepare_directory(directory, overwrite=overwrite)
-        document = run_plan(plan, RunOptions(choices, shaper.value, directory, this_machine(), schedules), reporter)
+        document = run_plan(plan, RunOptions(choices, shaper.value, directory, this_machine(), made), reporter)
         say(document)
         return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
     _in_sandbox(body)
 
 
-def _schedules(plan: Plan, choices: list[ScheduleChoice], file: Path | None) -> dict[str, Schedule]:
+def _make(plan: Plan, choices: list[ScheduleChoice], file: Path | None, watch: Watch) -> dict[str, Generated]:
     """The schedules of the choices, from the file where it has them; without pacing only those can be known now."""
-    from testbed.pipeline.schedule_file import rows_from
+    from testbed.schedule.registry import Generated
+    from testbed.schedule.schedule_file import kept_in
 
-    rows = rows_from(_read_text(file), str(file)) if file else {}
-    if not plan.workload.pacing and not rows:
+    kept = kept_in(_read_text(file), str(file)) if file else {}
+    if not plan.workload.pacing and not kept:
         return {}
-    return {
-        choice.schedule: plan.given(choice, rows[choice.schedule]) if choice.schedule in rows else plan.schedule(choice)
-        for choice in choices
-    }
+    made = {}
+    for choice in choices:
+        if choice.schedule in kept:
+            rows, proof = kept[choice.schedule]
+            made[choice.schedule] = Generated(plan.given(choice, rows), proof)
+        else:
+            made[choice.schedule] = plan.generate(choice, watch=watch)
+    return made
 
 
 def _read_text(path: Path) -> str:
@@ -243,22 +267,6 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput.of(str(path), "file", str(error), "a readable file") from error
-
-
-def _print_comparison(document: dict[str, Any], directory: Path) -> None:
-    from testbed import show
-    from testbed.collect.compare import ScheduleComparison
-
-    rows: list[ScheduleComparison] = [ScheduleComparison(**row) for row in document["schedules"]]
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    title = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
-    console.print(show.comparison_table(title, rows))
-    for row in rows:
-        for reason in row.reasons:
-            console.print(f"{row.schedule} is untrusted: {reason}", style="red", highlight=False)
-    verdict = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
-    console.print(f"measured ranking: {verdict}", highlight=False)
-    console.print(f"results in {directory}/ (look at timeline.svg)", highlight=False)
 
 
 @app.command()
@@ -298,7 +306,7 @@ def calibrate(
         if as_json:
             _emit({"topology": network.name, "shaper": lab.shaper_name, "links": [c.as_json() for c in checks]})
         else:
-            Console(width=None if sys.stdout.isatty() else 140).print(show.link_table(network.name, checks))
+            _console(140).print(show.link_table(network.name, checks))
         return ExitCode.OK if all(check.ok for check in checks) else ExitCode.UNTRUSTED
 
     _in_sandbox(body)
@@ -344,13 +352,17 @@ def schedule_show(
     svg: Annotated[Path | None, typer.Option(help="Also draw the predicted timelines into this file.")] = None,
     order: Annotated[bool, typer.Option("--order", help="Print every rank's actions instead of a timeline.")] = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show the predicted timeline of schedules, in the terminal or as a picture."""
     from testbed import show
+    from testbed.progress import Reporter
 
     plan = _plan(topology, workload, settings)
     lanes = [f"{rank} {node}" for rank, node in enumerate(plan.nodes)]
-    shown = [(choice, plan.schedule(choice)) for choice in plan.choose(schedule or [])]
+    with Reporter(quiet=quiet).solving() as watch:
+        choices = plan.choose(schedule or [], watch)
+        shown = [(choice, plan.generate(choice, watch=watch).schedule) for choice in choices]
     if as_json:
         rows = {c.schedule: [[str(action) for action in row] for row in s.rows] for c, s in shown}
         _emit({"schedules": rows})
@@ -382,22 +394,29 @@ def schedule_compare(
     schedule: Schedules = None,
     settings: Settings = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root."""
     from testbed import show
+    from testbed.progress import Reporter
     from testbed.schedule.registry import FAMILIES
     from testbed.schedule_compare import compare_schedules
 
     plan = _plan(topology, workload, settings)
     listed = {choice.schedule for choice in plan.workload.schedules}
     names = schedule or [name for name, known in FAMILIES.items() if not known.solver or name in listed]
-    comparison = compare_schedules(plan, plan.choose(names))
+    with Reporter(quiet=quiet).solving() as watch:
+        comparison = compare_schedules(plan, plan.choose(names, watch), watch)
     if as_json:
         rows = [row.as_json() for row in comparison.schedules]
         _emit({"schedules": rows, "left_out": comparison.left_out})
         return
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    console.print(show.causes_table(plan, comparison))
+    console = _console(150)
+    for table in show.causes_tables(plan, comparison, console.width):
+        console.print(table)
+    for row in comparison.schedules:
+        if row.proof is not None:
+            console.print(show.proof_line(row.schedule, row.proof), highlight=False)
     for reason in comparison.left_out.values():
         console.print(f"left out: {reason}", highlight=False)
     if len(comparison.schedules) > 1:
@@ -416,13 +435,16 @@ def schedule_export(
         bool, typer.Option("--comms", help="compute_comms (with SEND and RECV) for compute_only.")
     ] = False,
     settings: Settings = None,
+    quiet: Quiet = False,
 ) -> None:
     """Write a schedule in torch.distributed.pipelining's CSV, for its runtime or torchtitan."""
     from testbed.pipeline.torch_csv import to_csv
+    from testbed.progress import Reporter
 
     plan = _plan(topology, workload, settings)
-    (choice,) = plan.choose([schedule])
-    text = to_csv(plan.schedule(choice), comms=comms)
+    with Reporter(quiet=quiet).solving() as watch:
+        (choice,) = plan.choose([schedule], watch)
+        text = to_csv(plan.generate(choice, watch=watch).schedule, comms=comms)
     if out is None:
         sys.stdout.write(text)
     else:

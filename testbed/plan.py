@@ -16,7 +16,8 @@ from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import validate
 from testbed.place import place
-from testbed.schedule.registry import FAMILIES, family, generate
+from testbed.schedule.proof import Proof, Watch
+from testbed.schedule.registry import FAMILIES, Generated, family, generate_proven
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload
 from testbed.timeline import Timeline
@@ -36,6 +37,8 @@ class Candidate(NamedTuple):
     problem: Problem
     schedule: Schedule
     makespan_s: float
+    proof: Proof | None
+    """What is proven of it, where a solver made it."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,11 @@ class Plan:
 
     def schedule(self, choice: ScheduleChoice, pacing: Pacing | None = None) -> Schedule:
         """The schedule that `choice` names, generated for this plan and validated. Raises BadInput."""
-        return generate(choice.schedule, self.problem(choice, pacing), **choice.options())
+        return self.generate(choice, pacing).schedule
+
+    def generate(self, choice: ScheduleChoice, pacing: Pacing | None = None, watch: Watch | None = None) -> Generated:
+        """As `schedule`, with what a solver proved of it; `watch` is told how far the solver has come."""
+        return generate_proven(choice.schedule, self.problem(choice, pacing), watch=watch, **choice.options())
 
     def given(self, choice: ScheduleChoice, rows: tuple[Row, ...]) -> Schedule:
         """The schedule of that name with these rows, validated against this plan. Raises BadInput."""
@@ -155,7 +162,7 @@ class Plan:
         """The timeline the event model predicts for one iteration."""
         return simulate(self.problem(choice, pacing), schedule, receives=self.workload.receives)
 
-    def choose(self, names: list[str]) -> list[ScheduleChoice]:
+    def choose(self, names: list[str], watch: Watch | None = None) -> list[ScheduleChoice]:
         """The workload's choices for these names, with their options there; [] means all. Raises BadInput.
 
         `best` becomes the schedule that the model says is fastest.
@@ -164,19 +171,20 @@ class Plan:
         chosen: dict[str, ScheduleChoice] = {}
         for name in names or by_name:
             if name == BEST:
-                choice = self.ranked()[0].choice
+                choice = self.ranked(watch)[0].choice
             else:
                 family(name)
                 choice = by_name.get(name, ScheduleChoice(schedule=name))
             chosen.setdefault(choice.schedule, choice)
         return list(chosen.values())
 
-    def candidate(self, choice: ScheduleChoice) -> Candidate:
+    def candidate(self, choice: ScheduleChoice, watch: Watch | None = None) -> Candidate:
         """The schedule of a choice and how long the model says it takes. Raises BadInput."""
-        problem, schedule = self.problem(choice), self.schedule(choice)
-        return Candidate(choice, problem, schedule, float(self.predict(choice, schedule).makespans()[0]))
+        problem, (schedule, proof) = self.problem(choice), self.generate(choice, watch=watch)
+        makespan_s = float(self.predict(choice, schedule).makespans()[0])
+        return Candidate(choice, problem, schedule, makespan_s, proof)
 
-    def ranked(self) -> list[Candidate]:
+    def ranked(self, watch: Watch | None = None) -> list[Candidate]:
         """Every schedule that fits into memory and needs no solver, fastest first (CrossPipe's engine, section 6)."""
         by_name = {choice.schedule: choice for choice in self.workload.schedules}
         candidates = []
@@ -185,7 +193,7 @@ class Plan:
                 continue
             choice = by_name.get(name, ScheduleChoice(schedule=name)).model_copy(update={"memory": None})
             try:
-                candidates.append(self.candidate(choice))
+                candidates.append(self.candidate(choice, watch))
             except BadInput:
                 continue  # needs more memory than there is, or more layers
         return sorted(candidates, key=lambda candidate: candidate.makespan_s)

@@ -23,10 +23,10 @@ from testbed.lab.network import Lab
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.placement import stage_to_rank
-from testbed.pipeline.schedule_file import as_document
 from testbed.plan import Plan
 from testbed.progress import Reporter
-from testbed.schedule.registry import family
+from testbed.schedule.registry import Generated, family
+from testbed.schedule.schedule_file import as_document
 from testbed.spec.workload import Pacing, ScheduleChoice
 from testbed.timeline import KINDS, Timeline, concatenate
 from testbed.train.job import IterationRecord, Job
@@ -54,8 +54,8 @@ class RunOptions:
     directory: Path
     machine: Mapping[str, Any]
     """What the results say of the machine and its clock."""
-    schedules: Mapping[str, Schedule] = field(default_factory=dict)
-    """Made already, by name; the others are generated when their turn comes (after profiling, without pacing)."""
+    made: Mapping[str, Generated] = field(default_factory=dict)
+    """Schedules that are known before the run, by name; the others need what the run measures."""
 
 
 MACHINE_VARIABLE = "TESTBED_MACHINE"
@@ -73,11 +73,15 @@ class _Trained:
     """What one schedule's training left behind."""
 
     choice: ScheduleChoice
-    schedule: Schedule
+    generated: Generated
     predicted: Timeline
     measured: list[Timeline]
     rows: list[record.IterationRow]
     reasons: list[str]
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.generated.schedule
 
     @property
     def losses(self) -> list[float]:
@@ -124,8 +128,11 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
             _save_manifest(results, plan, options, lab, identity, imported_s)
             pacing = None if plan.workload.pacing else _profile(plan, launcher, reporter)
             for choice in options.choices:
-                schedule = options.schedules.get(choice.schedule) or plan.schedule(choice, pacing)
-                trained.append(_train(plan, choice, schedule, pacing, launcher, lab, results, reporter))
+                made = options.made.get(choice.schedule)
+                if made is None:
+                    with reporter.solving() as watch:
+                        made = plan.generate(choice, pacing, watch)
+                trained.append(_train(plan, choice, made, pacing, launcher, lab, results, reporter))
             document = _conclude(plan, trained, identity, options.directory, results)
         finally:
             results.save_tables()
@@ -174,6 +181,7 @@ def _save_manifest(
         "workload_spec": plan.workload.model_dump(mode="json"),
         "nodes": list(plan.nodes),
         "schedules": [choice.model_dump(exclude_none=True) for choice in options.choices],
+        "solver": {name: made.proof._asdict() for name, made in options.made.items() if made.proof},
         "torch_import_s": round(imported_s, 3),
         "lab": lab.describe(),
     }
@@ -203,7 +211,7 @@ def _profile(plan: Plan, launcher: Launcher, reporter: Reporter) -> Pacing:
 def _train(
     plan: Plan,
     choice: ScheduleChoice,
-    schedule: Schedule,
+    made: Generated,
     pacing: Pacing | None,
     launcher: Launcher,
     lab: Lab,
@@ -212,6 +220,7 @@ def _train(
 ) -> _Trained:
     """Train with one schedule and collect what happened."""
     workload = plan.workload
+    schedule = made.schedule
     predicted = plan.predict(choice, schedule, pacing)
     results.add_timeline(choice.schedule, "predicted", predicted)
     problem = plan.problem(choice, pacing)
@@ -220,7 +229,7 @@ def _train(
         durations = tuple(tuple(problem.duration(action) for action in row) for row in schedule.rows)
     job = Job(schedule, workload, durations, workload.warmup + workload.iterations)
     links_before, tcp_before = lab.counters(reset_peaks=True), _loss_signs(lab)
-    trained = _Trained(choice, schedule, predicted, [], [], [])
+    trained = _Trained(choice, made, predicted, [], [], [])
     with reporter.step(f"training {choice.schedule}", total=job.iterations) as step:
         try:
             for records in launcher.run(job, _deadline(plan, DEADLINE_FLOOR_S)):
@@ -277,13 +286,14 @@ def _conclude(
             predicted=one.predicted,
             predicted_peak=max(peak_in_flight(one.schedule)),
             reasons=[*one.reasons, *by_loss[one.choice.schedule]],
+            solver=one.generated.proof and one.generated.proof._asdict(),
         )
         for one in trained
     ]
     schedules = compare.compare(runs)
     document = compare.as_document({**identity, "ranking_as_predicted": compare.same_ranking(schedules)}, schedules)
     results.save_json("comparison.json", document)
-    results.save_json("schedules.json", as_document({one.choice.schedule: one.schedule for one in trained}))
+    results.save_json("schedules.json", as_document({one.choice.schedule: one.generated for one in trained}))
     panels = [
         Panel(run.schedule, [("predicted", run.predicted), ("measured", _typical(one, run.median_s))])
         for one, run in zip(trained, runs, strict=True)

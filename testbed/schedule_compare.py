@@ -9,6 +9,7 @@ from testbed.model.bounds import Bound, lower_bound
 from testbed.model.bubble import TimeByCause, time_by_cause
 from testbed.pipeline.memory import peak_in_flight
 from testbed.plan import Plan
+from testbed.schedule.proof import Proof, Watch
 from testbed.schedule.registry import family, generate
 from testbed.spec.workload import ScheduleChoice
 
@@ -27,6 +28,8 @@ class ComparedSchedule(NamedTuple):
     speedup_predicted: float | None
     bound: Bound
     """No schedule with these stages on these ranks takes less."""
+    proof: Proof | None
+    """What a solver proved of it; None for a schedule that no solver made."""
 
     def as_json(self) -> dict[str, Any]:
         """The keys of comparison.json that need no measurement, and the causes."""
@@ -38,6 +41,7 @@ class ComparedSchedule(NamedTuple):
             "speedup_predicted": self.speedup_predicted,
             "peak_in_flight_by_rank": list(self.peaks),
             "lower_bound": {"seconds": self.bound.seconds, "cause": self.bound.cause},
+            "solver": self.proof and self.proof._asdict(),
             "time_by_cause": self.causes._asdict() | {"memory_s": self.memory_s},
         }
 
@@ -53,17 +57,17 @@ DYNAMIC = ("geopipe", "crosspipe-greedy", "search", "wave-greedy", "crosspipe-ud
 """Schedules that use more memory where there is more."""
 
 
-def compare_schedules(plan: Plan, choices: list[ScheduleChoice]) -> Comparison:
+def compare_schedules(plan: Plan, choices: list[ScheduleChoice], watch: Watch | None = None) -> Comparison:
     """The comparison of these choices. Raises BadInput when none of them fits."""
     found, left_out = [], {}
     for choice in choices:
         try:
-            found.append(plan.candidate(choice))
+            found.append(plan.candidate(choice, watch))
         except BadInput as error:
             left_out[choice.schedule] = str(error)
     baseline = next((one.makespan_s for one in found if one.choice.schedule == "1f1b"), None)
     compared = []
-    for choice, problem, schedule, makespan_s in sorted(found, key=lambda one: one.makespan_s):
+    for choice, problem, schedule, makespan_s, proof in sorted(found, key=lambda one: one.makespan_s):
         memory_s = None
         if choice.schedule in DYNAMIC and not family(choice.schedule).solver:
             roomy = problem.with_memory(float(problem.n_microbatches))
@@ -79,6 +83,7 @@ def compare_schedules(plan: Plan, choices: list[ScheduleChoice]) -> Comparison:
                 memory_s=memory_s,
                 speedup_predicted=None if baseline is None else baseline / makespan_s,
                 bound=lower_bound(problem),
+                proof=proof,
             )
         )
     return Comparison(compared, left_out)

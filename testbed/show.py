@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from testbed.collect.compare import ScheduleComparison
     from testbed.lab.calibrate import LinkCheck
     from testbed.lab.doctor import Finding
+    from testbed.schedule.proof import Proof
     from testbed.schedule_compare import Comparison
 
 STYLES = {"F": "white on blue", "B": "white on green", "I": "black on cyan", "W": "black on yellow"}
@@ -51,34 +54,74 @@ def prediction_table(plan: Plan, rows: Sequence[tuple[str, float, float, float, 
     return table
 
 
-def causes_table(plan: Plan, comparison: Comparison) -> Table:
-    """Every schedule of one plan: its time, where it goes, its memory, its distance from the bound."""
-    table = Table(title=f"{plan.workload.name} on {plan.topology.name}: predicted", title_justify="left")
+RESULT = ("iteration", "over bound", "bubble", "peak by rank")
+CAUSES = ("imbalance", "fill", "latency", "wire", "queueing", "memory")
+
+
+def causes_tables(plan: Plan, comparison: Comparison, width: int) -> list[Table]:
+    """Every schedule of one plan: its time, distance from the bound and memory, and the shares of time it loses.
+
+    One table where `width` columns hold it, else two.
+    """
+    title = f"{plan.workload.name} on {plan.topology.name}: predicted"
+    causes = (*CAUSES, "DP") if plan.replicas else CAUSES
+    whole = _schedules_table(title, comparison, (*RESULT, *causes))
+    if Console(width=10_000).measure(whole).maximum <= width:
+        return [whole]
+    lost = "where the time of an iteration goes"
+    return [_schedules_table(title, comparison, RESULT), _schedules_table(lost, comparison, causes)]
+
+
+def _schedules_table(title: str, comparison: Comparison, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left")
     table.add_column("schedule", no_wrap=True)
-    shown = {
-        "imbalance": "imbalance_s",
-        "fill": "fill_s",
-        "latency": "latency_s",
-        "wire": "wire_s",
-        "queueing": "queueing_s",
-    }
-    if plan.replicas:
-        shown["DP"] = "data_parallel_s"
-    for column in ("iteration", "over bound", "bubble", *shown, "memory"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("peak in flight, by rank", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=column != "peak by rank")
     for row in comparison.schedules:
-        parts = [getattr(row.causes, field) for field in shown.values()]
-        table.add_row(
-            row.schedule,
-            show_time(row.predicted_s),
-            f"{row.predicted_s / row.bound.seconds - 1:+.1%}",
-            f"{row.bubble_predicted:.1%}",
-            *(f"{part / row.predicted_s:.1%}" for part in parts),
-            "-" if row.memory_s is None else f"{row.memory_s / row.predicted_s:.1%}",
-            " ".join(f"{peak:g}" for peak in row.peaks),
-        )
+        lost = row.causes._asdict() | {"memory_s": row.memory_s, "DP_s": row.causes.data_parallel_s}
+        cells = {
+            "iteration": show_time(row.predicted_s),
+            "over bound": f"{row.predicted_s / row.bound.seconds - 1:+.1%}",
+            "bubble": f"{row.bubble_predicted:.1%}",
+            "peak by rank": (
+                f"{row.peaks[0]:g} each" if len(set(row.peaks)) == 1 else " ".join(f"{peak:g}" for peak in row.peaks)
+            ),
+        }
+        for cause in (*CAUSES, "DP"):
+            seconds = lost[f"{cause}_s"]
+            cells[cause] = "-" if seconds is None else f"{seconds / row.predicted_s:.1%}"
+        table.add_row(row.schedule, *(cells[column] for column in columns))
     return table
+
+
+def print_run(console: Console, document: dict[str, Any], directory: Path) -> None:
+    """A run's comparison document, what is not as it should be, and where the results are."""
+    from testbed.collect.compare import ScheduleComparison
+    from testbed.schedule.proof import Proof
+
+    rows = [ScheduleComparison(**row) for row in document["schedules"]]
+    title = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
+    console.print(comparison_table(title, rows))
+    for row in rows:
+        if row.solver is not None:
+            console.print(proof_line(row.schedule, Proof(**row.solver)), highlight=False)
+        for reason in row.reasons:
+            console.print(f"{row.schedule} is untrusted: {reason}", style="red", highlight=False)
+    verdict = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
+    console.print(f"measured ranking: {verdict}", highlight=False)
+    console.print(f"results in {directory}/ (look at timeline.svg)", highlight=False)
+
+
+def proof_line(schedule: str, proof: Proof) -> str:
+    """What a solver proved of a schedule, for a person."""
+    bound, took = show_time(proof.bound_s), f"{proof.wall_s:.1f} s of {proof.time_limit_s:g} s"
+    match proof.status:
+        case "optimal":
+            return f"{schedule}: optimal, proven in {took}"
+        case "gap":
+            return f"{schedule}: gap {proof.gap:.2%} to the proven bound {bound}, small enough after {took}"
+        case _:
+            return f"{schedule}: gap {proof.gap:.1%} to the proven bound {bound}, time limit of {took} reached"
 
 
 def comparison_table(title: str, rows: Sequence[ScheduleComparison]) -> Table:

@@ -37,6 +37,8 @@ class ScheduleComparison:
     speedup_predicted: float | None
     trusted: bool
     reasons: list[str]
+    solver: dict[str, Any] | None = None
+    """What a solver proved of the schedule (schedule/proof.py); None where none made it."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Measured:
     predicted: Timeline
     predicted_peak: float
     reasons: Sequence[str]
+    solver: dict[str, Any] | None = None
 
     @property
     def median_s(self) -> float:
@@ -78,6 +81,7 @@ def compare(runs: Sequence[Measured]) -> list[ScheduleComparison]:
                 speedup_predicted=float(baseline.predicted.makespans()[0]) / predicted_s if baseline else None,
                 trusted=not run.reasons,
                 reasons=list(run.reasons),
+                solver=run.solver,
             )
         )
     return result

@@ -10,7 +10,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 from testbed.model.simulate import simulate
@@ -182,6 +182,8 @@ class Model:
                             held.append(model.new_interval_var(first, length, last, f"{s}{kind}{m} held"))
                             needs.append(need)
             model.add_cumulative(held, needs, capacity)
+            if not any(more for _, more in shares.values()):
+                self._in_flight(stages, [taken for taken, _ in shares.values()], limit)
             return
         times: list[Any] = []
         demands: list[int] = []
@@ -198,6 +200,26 @@ class Model:
         total = sum(demand for demand in demands if demand > 0)
         if total > capacity:
             model.add_reservoir_constraint(times, demands, -total, capacity)
+
+    def _in_flight(self, stages: list[int], shares: list[float], limit: float) -> None:
+        """What a limit on equal shares implies for single actions, which the solver would be slow to find.
+
+        K shares fit. Then F of m + K waits for W of m on every stage. And when a rank's later stage starts the input
+        gradient of m, both its stages hold m: its earlier stage can have begun K - 2 more, so F of m + K - 1 waits
+        until one of the two W of m has ended.
+        """
+        problem, model = self.problem, self.model
+        share = min(shares)
+        if share <= 0 or max(shares) - share > TOLERANCE:
+            return
+        room = int(limit / share)
+        for s in stages:
+            for m in range(problem.n_microbatches - room):
+                model.add(self.start[Action(s, Kind.F, m + room)] >= self.end[Action(s, Kind.W, m)])
+        for early, late in combinations(stages, 2):
+            least = min(self.ticks(problem.weight_s[s]) for s in (early, late))
+            for m in range(problem.n_microbatches - room + 1):
+                model.add(self.start[Action(early, Kind.F, m + room - 1)] >= self.end[Action(late, Kind.I, m)] + least)
 
 
 def _tick(problem: Problem, horizon_s: float) -> float:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from itertools import product
 
 from testbed.errors import BadInput
-from testbed.model.simulate import simulate
 from testbed.pipeline.ir import WHOLE, Action, Kind, Row, Schedule
+from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import validate
+from testbed.schedule.dualpipe_v import dualpipe_v
 from testbed.schedule.greedy import crosspipe_greedy
+from testbed.schedule.interleaved import interleaved_1f1b
 from testbed.schedule.list_scheduler import forward_first, input_first, list_schedule, oldest_first
 from testbed.schedule.one_f_one_b import one_f_one_b
+from testbed.schedule.steered_list import steered_list
+from testbed.schedule.zb1p import zb1p
 from testbed.schedule.zb_h1 import zb_h1
+from testbed.schedule.zb_h2 import zb_h2
+from testbed.schedule.zb_v import zb_v
 
 
 def whole_blocks(schedule: Schedule) -> Schedule:
@@ -56,32 +64,40 @@ def check_order(schedule: Schedule) -> None:
         following[action[:2]] = wanted + 1
 
 
-def best_hint(problem: Problem) -> Schedule:
-    """The fastest of the quick schedules that fit, as whole blocks: the list scheduler's, for UD also the known ones.
+def best_hint(problem: Problem, time_limit_s: float = math.inf) -> Schedule:
+    """The fastest of the quick schedules that fit, as whole blocks with their microbatches in order.
 
-    Raises BadInput when a rank cannot hold a single microbatch.
+    The placement's known ones, the list scheduler's by several rules, and the steered list scheduler's, which may take
+    `time_limit_s`. Raises BadInput when a rank cannot hold a single microbatch.
     """
-    found: list[tuple[float, Schedule]] = []
+    from testbed.model.compiled import makespan  # slow to import: only where it is used
 
-    def consider(make: Callable[[], Schedule]) -> None:
+    found: list[Schedule] = []
+
+    def consider(schedule: Schedule) -> None:
         try:
-            schedule = whole_blocks(make())
-            validate(schedule, problem)
+            whole = whole_blocks(schedule)
+            validate(whole, problem)
+            check_order(whole)
         except BadInput:  # does not fit into memory
             return
-        found.append((float(simulate(problem, schedule).makespans()[0]), schedule))
+        found.append(whole)
 
-    if problem.n_stages == problem.n_ranks:
-        for generator in (crosspipe_greedy, zb_h1, one_f_one_b):
-            consider(lambda generator=generator: generator(problem))  # type: ignore[misc]
-    for priority in (input_first, oldest_first, forward_first):
-        for alternate in (False, True):
-            for patience_s in (0.0, max(problem.weight_s) / 2):
-                consider(
-                    lambda p=priority, a=alternate, s=patience_s: list_schedule(  # type: ignore[misc]
-                        problem, priority=p, alternate=a, patience_s=s
-                    )
-                )
-    if not found:
-        list_schedule(problem)  # raises what is wrong
-    return min(found, key=lambda pair: pair[0])[1]
+    for generator in _known(problem):
+        consider(generator(problem))
+    forward_s = sum(problem.forward_s) / problem.n_ranks
+    for priority, alternate, patience in product((input_first, oldest_first, forward_first), (False, True), (0.0, 0.5)):
+        consider(list_schedule(problem, priority=priority, alternate=alternate, patience_s=patience * forward_s))
+    consider(steered_list(problem, time_limit_s=time_limit_s))
+    return min(found, key=lambda schedule: makespan(problem, schedule))
+
+
+def _known(problem: Problem) -> tuple[Callable[[Problem], Schedule], ...]:
+    """Generators for the problem's placement, save those of other orders (Looped BFS's backwards)."""
+    if problem.stage_to_rank == stage_to_rank(Placement.UD, problem.n_ranks):
+        return (crosspipe_greedy, zb_h1, zb_h2, one_f_one_b)
+    if problem.stage_to_rank == stage_to_rank(Placement.WAVE, problem.n_ranks):
+        return (zb_v, dualpipe_v)
+    if problem.stage_to_rank == stage_to_rank(Placement.LOOP, problem.n_ranks):
+        return (zb1p, interleaved_1f1b)
+    return ()

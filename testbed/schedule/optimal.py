@@ -7,8 +7,8 @@ model, so the solver's rounding never matters.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,24 +21,17 @@ from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import InvalidSchedule, validate
 from testbed.schedule.cp_model import Model
 from testbed.schedule.hints import best_hint, check_order, whole_blocks
+from testbed.schedule.proof import Progress, Proof, Standing
 
-Progress = Callable[[float, float, float], None]
-"""(wall seconds since the call, best makespan in seconds, proven lower bound in seconds)"""
+HINT_SHARE = 0.2
+"""Share of a family's time limit that its hint may take."""
 
 
 class Solution(NamedTuple):
     """What the solver found, and how good it is known to be."""
 
     schedule: Schedule
-    makespan_s: float
-    """By the event model; never above the hint's."""
-    bound_s: float
-    """No schedule of whole blocks, backward split, microbatches in order, has a smaller makespan."""
-    gap: float
-    """(makespan - bound) / makespan"""
-    status: str
-    """optimal: proven up to the rounding of time; gap: within the relative gap; time limit: neither"""
-    wall_s: float
+    proof: Proof
     history: tuple[tuple[float, float], ...]
     """(wall seconds, makespan in seconds) of the hint, at 0, and of every better schedule."""
 
@@ -49,32 +42,36 @@ def solve(
     *,
     time_limit_s: float = 30.0,
     relative_gap: float = 0.01,
-    workers: int = 2,
+    workers: int = 4,
     seed: int = 0,
     progress: Progress | None = None,
+    begin: float | None = None,
 ) -> Solution:
     """The best schedule found within `time_limit_s` wall seconds, or as soon as it is within `relative_gap` of optimal.
 
+    `begin`, on the monotonic clock, is when the time limit began to run; default: now.
     `hint` is a valid schedule in the problem's placement; the result is never worse. With one worker the same seed
     gives the same result, unless the time limit ends the search. `bound_s` stays a true bound: all durations are
     rounded *down* to integer time, so rounding down the starts of any real schedule solves the rounded problem.
     Raises InvalidSchedule when the hint, made of whole blocks, is not a schedule for the problem, and BadInput when
     its microbatches are not in order.
     """
-    begin = time.monotonic()
+    begin = time.monotonic() if begin is None else begin
     hint = whole_blocks(hint)
     validate(hint, problem)
     check_order(hint)
-    search = _Search(problem, hint, begin, progress)
+    search = _Search(problem, hint, begin, time_limit_s, progress)
     search.bound_s = min(lower_bound(problem).seconds, search.best_s)
+    search.report()
     if search.gap() > relative_gap:
-        search.run(time_limit_s, relative_gap, workers, seed)
+        search.run(relative_gap, workers, seed)
     if search.gap() <= 1e-6 or (search.proven and search.gap() <= 1e-3):
         status = "optimal"
     else:
         status = "gap" if search.gap() <= relative_gap else "time limit"
     wall = time.monotonic() - begin
-    return Solution(search.best, search.best_s, search.bound_s, search.gap(), status, wall, tuple(search.history))
+    proof = Proof(search.best_s, search.bound_s, search.gap(), status, time_limit_s, wall)
+    return Solution(search.best, proof, tuple(search.history))
 
 
 @dataclass
@@ -84,6 +81,7 @@ class _Search:
     problem: Problem
     best: Schedule
     begin: float
+    time_limit_s: float
     progress: Progress | None
     bound_s: float = 0.0
     proven: bool = False
@@ -95,11 +93,14 @@ class _Search:
         self.history.append((0.0, self.best_s))
 
     def gap(self) -> float:
-        return (self.best_s - self.bound_s) / self.best_s if self.best_s > 0 else 0.0
+        return self.standing().gap
+
+    def standing(self) -> Standing:
+        return Standing(time.monotonic() - self.begin, self.time_limit_s, self.best_s, self.bound_s)
 
     def report(self) -> None:
         if self.progress is not None:
-            self.progress(time.monotonic() - self.begin, self.best_s, self.bound_s)
+            self.progress(self.standing())
 
     def offer(self, schedule: Schedule) -> None:
         """Take a schedule if the event model finds it better."""
@@ -119,7 +120,7 @@ class _Search:
             self.bound_s = bound_s
             self.report()
 
-    def run(self, time_limit_s: float, relative_gap: float, workers: int, seed: int) -> None:
+    def run(self, relative_gap: float, workers: int, seed: int) -> None:
         """Solve the rounded problem; `best`, `bound_s` and `proven` hold what came of it."""
         from ortools.sat.python import cp_model
 
@@ -128,7 +129,7 @@ class _Search:
         solver.parameters.num_workers = workers
         solver.parameters.random_seed = seed
         solver.parameters.relative_gap_limit = relative_gap
-        remaining = time_limit_s - (time.monotonic() - self.begin)
+        remaining = self.time_limit_s - (time.monotonic() - self.begin)
         if remaining <= 0:
             return
         solver.parameters.max_time_in_seconds = remaining
@@ -147,26 +148,32 @@ class _Search:
             self.raise_bound(model.seconds(solver.best_objective_bound))
 
 
-def _crosspipe(name: str, placement: Placement, problem: Problem, time_limit_s: float) -> Schedule:
+def _crosspipe(
+    name: str, placement: Placement, problem: Problem, time_limit_s: float, progress: Progress | None
+) -> Solution:
     expected = stage_to_rank(placement, problem.n_ranks)
     if problem.stage_to_rank != expected:
         raise BadInput.of(name, "stages on ranks", problem.stage_to_rank, str(expected))
-    return solve(problem, best_hint(problem), time_limit_s=time_limit_s).schedule.renamed(name)
+    begin = time.monotonic()
+    if progress is not None:
+        progress(Standing(0.0, time_limit_s, math.inf, lower_bound(problem).seconds))
+    hint = best_hint(problem, time_limit_s=HINT_SHARE * time_limit_s).renamed(name)
+    return solve(problem, hint, time_limit_s=time_limit_s, progress=progress, begin=begin)
 
 
-def crosspipe_ud(problem: Problem, time_limit_s: float = 30.0) -> Schedule:
+def crosspipe_ud(problem: Problem, time_limit_s: float = 30.0, progress: Progress | None = None) -> Solution:
     """CrossUD: one stage per rank, the best found in `time_limit_s` seconds or within 1 % of optimal.
 
     Raises BadInput for another placement, or when a rank cannot hold a single microbatch.
     """
-    return _crosspipe("crosspipe-ud", Placement.UD, problem, time_limit_s)
+    return _crosspipe("crosspipe-ud", Placement.UD, problem, time_limit_s, progress)
 
 
-def crosspipe_wave(problem: Problem, time_limit_s: float = 30.0) -> Schedule:
+def crosspipe_wave(problem: Problem, time_limit_s: float = 30.0, progress: Progress | None = None) -> Solution:
     """CrossWave: two stages per rank in a V; otherwise as `crosspipe_ud`."""
-    return _crosspipe("crosspipe-wave", Placement.WAVE, problem, time_limit_s)
+    return _crosspipe("crosspipe-wave", Placement.WAVE, problem, time_limit_s, progress)
 
 
-def crosspipe_loop(problem: Problem, time_limit_s: float = 30.0) -> Schedule:
+def crosspipe_loop(problem: Problem, time_limit_s: float = 30.0, progress: Progress | None = None) -> Solution:
     """CrossLoop: two stages per rank, the second pass from rank 0 again; otherwise as `crosspipe_ud`."""
-    return _crosspipe("crosspipe-loop", Placement.LOOP, problem, time_limit_s)
+    return _crosspipe("crosspipe-loop", Placement.LOOP, problem, time_limit_s, progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from testbed.errors import BadInput
@@ -18,7 +19,8 @@ from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.interleaved import interleaved_1f1b
 from testbed.schedule.looped_bfs import looped_bfs
 from testbed.schedule.one_f_one_b import one_f_one_b
-from testbed.schedule.optimal import crosspipe_loop, crosspipe_ud, crosspipe_wave
+from testbed.schedule.optimal import Solution, crosspipe_loop, crosspipe_ud, crosspipe_wave
+from testbed.schedule.proof import Proof, Watch
 from testbed.schedule.search import search
 from testbed.schedule.wave_greedy import wave_greedy
 from testbed.schedule.zb1p import zb1p
@@ -27,11 +29,19 @@ from testbed.schedule.zb_h2 import zb_h2
 from testbed.schedule.zb_v import zb_v
 
 
+class Generated(NamedTuple):
+    """A schedule, and what is proven of it."""
+
+    schedule: Schedule
+    proof: Proof | None
+    """A solver's; None from any other generator."""
+
+
 class Family(NamedTuple):
     """A way to schedule."""
 
-    generate: Callable[..., Schedule]
-    """(problem, **options) -> Schedule"""
+    generate: Callable[..., Schedule | Solution]
+    """(problem, **options) -> Schedule; of a solver (problem, progress=None, **options) -> Solution"""
     summary: str
     placement: Placement = Placement.UD
     solver: bool = False
@@ -39,7 +49,7 @@ class Family(NamedTuple):
 
     def option_names(self) -> list[str]:
         """Options the generator takes beside the problem."""
-        return list(inspect.signature(self.generate).parameters)[1:]
+        return [name for name in list(inspect.signature(self.generate).parameters)[1:] if name != "progress"]
 
 
 FAMILIES: dict[str, Family] = {
@@ -70,7 +80,12 @@ def family(name: str) -> Family:
 
 
 def generate(name: str, problem: Problem, **options: Any) -> Schedule:
-    """The schedule `name` for a problem, validated.
+    """The schedule `name` for a problem, validated. Raises as `generate_proven`."""
+    return generate_proven(name, problem, **options).schedule
+
+
+def generate_proven(name: str, problem: Problem, *, watch: Watch | None = None, **options: Any) -> Generated:
+    """The schedule `name` for a problem, validated, with what its solver proved; `watch` is told while that works.
 
     Raises BadInput for an unknown name or option, or InvalidSchedule when the schedule does not fit in memory.
     """
@@ -79,6 +94,9 @@ def generate(name: str, problem: Problem, **options: Any) -> Schedule:
         if option not in chosen.option_names():
             known = ", ".join(chosen.option_names()) or "no options"
             raise BadInput.of(f"schedule {name}", "option", option, known)
-    schedule = chosen.generate(problem, **options)
-    validate(schedule, problem)
-    return schedule
+    if chosen.solver and watch is not None:
+        options["progress"] = partial(watch, name)
+    made = chosen.generate(problem, **options)
+    generated = Generated(made, None) if isinstance(made, Schedule) else Generated(made.schedule, made.proof)
+    validate(generated.schedule, problem)
+    return generated

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from testbed.pipeline.ir import Schedule
-from testbed.pipeline.schedule_file import as_document
 from testbed.progress import Reporter
+from testbed.schedule.registry import Generated
+from testbed.schedule.schedule_file import as_document
 from testbed.vm import kernel, machine
 from testbed.vm.boot import OUT, Boot, Command, run_commands
 
@@ -31,7 +31,7 @@ class Training:
     settings: tuple[str, ...] = ()
     iterations: int | None = None
     shaper: str = "netem"
-    made: Mapping[str, Schedule] = field(default_factory=dict)
+    made: Mapping[str, Generated] = field(default_factory=dict)
     """Schedules made here, by name: a solver's time limit means nothing to a clock that stands still while it works."""
 
     def command(self, scratch: Path) -> Command:

@@ -21,6 +21,7 @@ from testbed.train.reference import Reference, train_reference
 ROOT = Path(__file__).parents[2]
 ITERATIONS = 3
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
+SOLVER_LIMIT_S = 1.0
 SHAPES = {2: 5, 4: 8}
 """Ranks -> microbatches."""
 
@@ -79,7 +80,7 @@ def test_a_pipeline_trains_as_one_process_does(
     ranks = launcher.n_ranks
     job_workload = workload(ranks, dtype, variant)
     plan = make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), job_workload)
-    choice = ScheduleChoice(schedule=name)
+    choice = ScheduleChoice(schedule=name, time_limit_s=SOLVER_LIMIT_S if FAMILIES[name].solver else None)
     schedule, problem = plan.schedule(choice), plan.problem(choice)
     durations = tuple(tuple(problem.duration(action) for action in row) for row in schedule.rows)
     losses, gradients = [], {}

@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LONGHAUL, PP4 = "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"
+PP8 = "workloads/tiny-gpt-pp8.yaml"
 
 
 def run_testbed(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +39,9 @@ def test_predict_as_json() -> None:
         "bubble_predicted",
         "peak_in_flight_predicted",
         "speedup_predicted",
+        "solver",
     }
+    assert rows[0]["solver"] is None
 
 
 def test_predict_imports_neither_torch_nor_mininet() -> None:
@@ -46,7 +49,7 @@ def test_predict_imports_neither_torch_nor_mininet() -> None:
     script = (
         "import sys; from testbed.cli import app;"
         f"app(['predict', '{LONGHAUL}', '{PP4}'], standalone_mode=False);"
-        "print([m for m in ('torch', 'mininet', 'pyroute2', 'pandas', 'matplotlib') if m in sys.modules])"
+        "print([m for m in ('torch', 'mininet', 'pyroute2', 'pandas', 'matplotlib', 'ortools') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
@@ -87,3 +90,29 @@ def test_schedule_show_draws_a_grid_and_a_picture(tmp_path: Path) -> None:
     assert "<svg" in picture.read_text()
     order = run_testbed("schedule", "show", LONGHAUL, PP4, "--schedule", "1f1b", "--order").stdout
     assert "3 warsaw/1: 3F0 3B0 3F1 3B1" in order
+
+
+def test_what_a_solver_proves_is_shown() -> None:
+    """In the result on stdout, as a table and as JSON; on the way there, a line per better schedule on stderr."""
+    small = ("--schedule", "crosspipe-ud", "--set", "microbatches=4", "--set", "schedules=[crosspipe-ud]")
+    told = run_testbed("predict", LONGHAUL, PP4, *small)
+    assert "crosspipe-ud: " in told.stdout
+    assert "proven" in told.stdout
+    assert told.stderr.startswith("crosspipe-ud: best ")
+    for command in (("predict",), ("schedule", "compare")):
+        done = run_testbed(*command, LONGHAUL, PP4, *small, "--json", "--quiet")
+        assert done.stderr == ""
+        (row,) = json.loads(done.stdout)["schedules"]
+        solver = row["solver"]
+        assert 0 < solver["bound_s"] <= solver["makespan_s"] == row["predicted_s"]
+        assert solver["gap"] == pytest.approx(1 - solver["bound_s"] / solver["makespan_s"])
+        assert solver["status"] in ("optimal", "gap", "time limit")
+        assert solver["time_limit_s"] == 30.0
+
+
+@pytest.mark.parametrize("columns", ["80", "120", "150"])
+def test_compare_cuts_nothing_off(columns: str) -> None:
+    done = run_testbed("schedule", "compare", LONGHAUL, PP8, "--schedule", "crosspipe-greedy", COLUMNS=columns)
+    assert done.returncode == 0, done.stderr
+    assert "…" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= max(int(columns), 80)

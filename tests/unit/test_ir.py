@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from testbed.errors import BadInput
 from testbed.pipeline.ir import COMPUTE, WHOLE, WHOLE_STAGE, Action, Kind, Part, parse_action
 from testbed.pipeline.problem import uniform
-from testbed.pipeline.schedule_file import as_document, rows_from
-from testbed.schedule.registry import generate
+from testbed.schedule.proof import Proof
+from testbed.schedule.registry import Generated, generate
+from testbed.schedule.schedule_file import as_document, kept_in
 
 
 @st.composite
@@ -79,10 +80,15 @@ def test_what_is_not_an_action(text: str) -> None:
 
 def test_schedules_survive_their_file() -> None:
     problem = uniform(4, 8, delay_s=2, cuts=(1,), memory=2.5)
-    made = {"gpipe": generate("gpipe", problem.with_memory(8.0)), "greedy": generate("crosspipe-greedy", problem)}
-    rows = rows_from(json.dumps(as_document(made)), "schedules.json")
-    assert rows == {name: schedule.rows for name, schedule in made.items()}
-    assert any(action.part.of > 1 for row in rows["greedy"] for action in row), "sub-blocks among them"
+    made = {
+        "gpipe": Generated(
+            generate("gpipe", problem.with_memory(8.0)), Proof(2.0, 1.5, 0.25, "time limit", 10.0, 10.1)
+        ),
+        "greedy": Generated(generate("crosspipe-greedy", problem), None),
+    }
+    kept = kept_in(json.dumps(as_document(made)), "schedules.json")
+    assert kept == {name: (one.schedule.rows, one.proof) for name, one in made.items()}
+    assert any(action.part.of > 1 for row in kept["greedy"].rows for action in row), "sub-blocks among them"
 
 
 @pytest.mark.parametrize(
@@ -90,12 +96,14 @@ def test_schedules_survive_their_file() -> None:
     [
         ("{", "JSON as a run's schedules.json has it"),
         ("[]", "an object: name -> rows"),
-        ('{"1f1b": []}', "1f1b: got [], expected a list of rows"),
-        ('{"1f1b": [["0F0"], "1F0"]}', "1f1b, rank 1"),
-        ('{"1f1b": [["0F0 0F1"]]}', "not an action: '0F0 0F1'"),
+        ('{"1f1b": []}', "1f1b: got [], expected an object with"),
+        ('{"1f1b": {"rows": [], "solver": null}}', "1f1b, rows: got [], expected a list of rows"),
+        ('{"1f1b": {"rows": [["0F0"], "1F0"], "solver": null}}', "1f1b, rank 1"),
+        ('{"1f1b": {"rows": [["0F0 0F1"]], "solver": null}}', "not an action: '0F0 0F1'"),
+        ('{"1f1b": {"rows": [["0F0"]], "solver": {}}}', "1f1b, solver: got {}, expected null, or"),
     ],
 )
 def test_a_schedule_file_with_an_error(text: str, expected: str) -> None:
     with pytest.raises(BadInput) as caught:
-        rows_from(text, "schedules.json")
+        kept_in(text, "schedules.json")
     assert expected in str(caught.value)

@@ -26,6 +26,7 @@ from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.hints import best_hint, whole_blocks
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.optimal import crosspipe_loop, crosspipe_ud, crosspipe_wave, solve
+from testbed.schedule.proof import Standing
 
 
 def two_sites(m: int, memory: float, placement: Placement = Placement.UD, wire: float = 0.0) -> Problem:
@@ -53,9 +54,9 @@ def test_known_optima(m: int, memory: float, optimum: float) -> None:
     problem = two_sites(m, memory)
     solution = solve(problem, one_f_one_b(problem), time_limit_s=20, relative_gap=0.0)
     validate(solution.schedule, problem)
-    assert solution.makespan_s == makespan(problem, solution.schedule) == optimum
-    assert solution.bound_s == pytest.approx(optimum)
-    assert solution.status == "optimal"
+    assert solution.proof.makespan_s == makespan(problem, solution.schedule) == optimum
+    assert solution.proof.bound_s == pytest.approx(optimum)
+    assert solution.proof.status == "optimal"
     assert solution.history[0] == (0.0, makespan(problem, whole_blocks(one_f_one_b(problem))))
     assert solution.history[-1][1] == optimum
 
@@ -84,11 +85,11 @@ def test_never_worse_than_the_hint_nor_below_the_bound(data: st.DataObject) -> N
     hint = best_hint(problem)
     solution = solve(problem, hint, time_limit_s=1.0, relative_gap=0.0)
     validate(solution.schedule, problem)
-    assert solution.bound_s <= solution.makespan_s <= makespan(problem, hint)
-    assert solution.makespan_s == makespan(problem, solution.schedule)
+    assert solution.proof.bound_s <= solution.proof.makespan_s <= makespan(problem, hint)
+    assert solution.proof.makespan_s == makespan(problem, solution.schedule)
     # A true bound must hold for what another search finds as well.
     other = solve(problem, hint, time_limit_s=0.5, relative_gap=0.0, seed=7)
-    assert solution.bound_s <= other.makespan_s * (1 + 1e-9)
+    assert solution.proof.bound_s <= other.proof.makespan_s * (1 + 1e-9)
 
 
 def test_a_long_reduction_is_begun_early() -> None:
@@ -99,10 +100,10 @@ def test_a_long_reduction_is_begun_early() -> None:
     problem = replace(plain, links=(*plain.links, LinkCost(0.0, 100.0)), reduce_scatter=rings)
     hint = one_f_one_b(problem)
     solution = solve(problem, hint, time_limit_s=20, relative_gap=0.0)
-    assert solution.status == "optimal"
-    assert solution.makespan_s < makespan(problem, hint)
+    assert solution.proof.status == "optimal"
+    assert solution.proof.makespan_s < makespan(problem, hint)
     # 50 s of fill, 4 x 30 s of work on rank 3, the reduction
-    assert solution.makespan_s == 50 + 120 + 100
+    assert solution.proof.makespan_s == 50 + 120 + 100
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_a_long_reduction_is_begun_early() -> None:
 )
 def test_two_stages_per_rank(generate: object, placement: Placement) -> None:
     problem = two_sites(6, 4, placement, wire=2.5)
-    schedule = generate(problem, time_limit_s=3)  # type: ignore[operator]
+    schedule = generate(problem, time_limit_s=3).schedule  # type: ignore[operator]
     validate(schedule, problem)
     assert schedule.name == f"crosspipe-{placement}"
     assert makespan(problem, schedule) <= makespan(problem, best_hint(problem))
@@ -118,7 +119,7 @@ def test_two_stages_per_rank(generate: object, placement: Placement) -> None:
 
 def test_ud_is_at_least_as_good_as_the_greedy_in_whole_blocks() -> None:
     problem = two_sites(8, 5, wire=2.5)
-    found = makespan(problem, crosspipe_ud(problem, time_limit_s=3))
+    found = makespan(problem, crosspipe_ud(problem, time_limit_s=3).schedule)
     assert found <= makespan(problem, whole_blocks(crosspipe_greedy(problem)))
 
 
@@ -137,8 +138,8 @@ def test_the_time_limit_is_kept() -> None:
     begin = time.monotonic()
     solution = solve(problem, one_f_one_b(problem), time_limit_s=2.0, relative_gap=0.0)
     assert time.monotonic() - begin < 4.0
-    assert solution.makespan_s <= solution.history[0][1]
-    assert solve(problem, one_f_one_b(problem), time_limit_s=0.0).status == "time limit"
+    assert solution.proof.makespan_s <= solution.history[0][1]
+    assert solve(problem, one_f_one_b(problem), time_limit_s=0.0).proof.status == "time limit"
 
 
 def test_one_worker_and_one_seed_give_one_result() -> None:
@@ -146,16 +147,16 @@ def test_one_worker_and_one_seed_give_one_result() -> None:
     solutions = [
         solve(problem, one_f_one_b(problem), workers=1, seed=3, time_limit_s=30, relative_gap=0.0) for _ in range(2)
     ]
-    assert solutions[0].status == "optimal"
+    assert solutions[0].proof.status == "optimal"
     assert solutions[0].schedule == solutions[1].schedule
 
 
 def test_progress_is_told() -> None:
     problem = two_sites(8, 6)
-    told: list[tuple[float, float, float]] = []
-    solution = solve(problem, one_f_one_b(problem), progress=lambda *now: told.append(now))
-    assert told[-1][1:] == (solution.makespan_s, solution.bound_s)
-    assert all(bound <= best for _, best, bound in told)
+    told: list[Standing] = []
+    solution = solve(problem, one_f_one_b(problem), progress=told.append)
+    assert (told[-1].makespan_s, told[-1].bound_s) == (solution.proof.makespan_s, solution.proof.bound_s)
+    assert all(standing.bound_s <= standing.makespan_s for standing in told)
 
 
 def test_another_placement_is_refused() -> None:

@@ -1,0 +1,63 @@
+"""Schedules as a run's schedules.json keeps them, so that a run can be repeated: {name: {"rows": ..., "solver": ...}}.
+
+Rows are lists of actions as text, one list per rank; `solver` is what a solver proved of the schedule, or null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from testbed.errors import BadInput
+from testbed.pipeline.ir import Row, parse_action
+from testbed.schedule.proof import Proof
+from testbed.schedule.registry import Generated
+
+
+class Kept(NamedTuple):
+    """A schedule's rows, not yet checked against any problem, and what was proven of it where it was made."""
+
+    rows: tuple[Row, ...]
+    proof: Proof | None
+
+
+def as_document(schedules: Mapping[str, Generated]) -> dict[str, Any]:
+    """What schedules.json holds."""
+    return {
+        name: {
+            "rows": [[str(action) for action in row] for row in one.schedule.rows],
+            "solver": one.proof and one.proof._asdict(),
+        }
+        for name, one in schedules.items()
+    }
+
+
+def kept_in(text: str, where: str) -> dict[str, Kept]:
+    """What a schedules.json holds. Raises BadInput naming schedule, rank and action."""
+    try:
+        document: Any = json.loads(text)
+    except ValueError as error:
+        raise BadInput.of(where, "file", str(error), "JSON as a run's schedules.json has it") from error
+    if not isinstance(document, dict):
+        raise BadInput.of(where, "file", type(document).__name__, "an object: name -> rows and solver")
+    return {name: _kept(value, where, name) for name, value in document.items()}
+
+
+def _kept(value: Any, where: str, name: str) -> Kept:
+    if not isinstance(value, dict) or set(value) != {"rows", "solver"}:
+        raise BadInput.of(where, name, value, "an object with `rows` and `solver`")
+    rows, proven = value["rows"], value["solver"]
+    if not isinstance(rows, list) or not rows:
+        raise BadInput.of(where, f"{name}, rows", rows, "a list of rows, one per rank")
+    parsed = []
+    for rank, row in enumerate(rows):
+        if not isinstance(row, list) or not all(isinstance(action, str) for action in row):
+            raise BadInput.of(where, f"{name}, rank {rank}", row, "a list of actions such as 2F0")
+        try:
+            parsed.append(tuple(map(parse_action, row)))
+        except ValueError as error:
+            raise BadInput.of(where, f"{name}, rank {rank}", str(error), "actions such as 2F0 or 0W1[0:2/4]") from error
+    if proven is not None and (not isinstance(proven, dict) or set(proven) != set(Proof._fields)):
+        raise BadInput.of(where, f"{name}, solver", proven, f"null, or an object with {', '.join(Proof._fields)}")
+    return Kept(tuple(parsed), None if proven is None else Proof(**proven))
