@@ -5,7 +5,9 @@ set -eu
 
 # python3-venv: the virtual environment; mininet: its mnexec program (the Python package comes from the lock file);
 # iproute2, iputils-ping, iperf3: links made and measured; procps, util-linux: containers; git: the manifest's commit
-PACKAGES="python3 python3-venv git make iproute2 iputils-ping iperf3 mininet procps util-linux"
+# user-mode-linux: a guest with netem; the rest: building the kernel of the virtual clock (testbed kernel build)
+PACKAGES="python3 python3-venv git make iproute2 iputils-ping iperf3 mininet procps util-linux
+    user-mode-linux linux-source-6.12 build-essential flex bison bc xz-utils"
 
 missing=""
 for package in $PACKAGES; do
