@@ -333,8 +333,9 @@ def doctor(as_json: AsJson = False) -> None:
     """Try every feature the testbed needs, and name the command that adds what is missing."""
     from testbed import show
     from testbed.lab.doctor import examine, usable
+    from testbed.vm.doctor import examine as examine_guests
 
-    findings = examine()
+    findings = [*examine(), *examine_guests()]
     if as_json:
         _emit({"findings": [asdict(finding) for finding in findings]})
     else:

@@ -230,13 +230,6 @@ def _torch() -> str:
     return "torch is installed (not imported)"
 
 
-def _uml() -> str:
-    found = shutil.which("linux.uml")
-    if found is None:
-        raise _MissingError("no User-Mode Linux kernel on the PATH")
-    return _run(found, "--version")
-
-
 def _memory() -> str:
     pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError):
@@ -248,7 +241,9 @@ def _memory() -> str:
     return f"{pages / 2**30:.1f} GiB available, {os.cpu_count()} CPUs"
 
 
-_NETEM_REMEDY = "apt-get install linux-modules-extra-$(uname -r) && modprobe sch_netem   (without it: --shaper relay)"
+_NETEM_REMEDY = (
+    "apt-get install linux-modules-extra-$(uname -r) && modprobe sch_netem   (without it: --vm, or --shaper relay)"
+)
 
 _PROBES = (
     _Probe("root", _root, "run as root: sudo testbed ..."),
@@ -267,5 +262,4 @@ _PROBES = (
     _Probe("tcp_mem", _tcp_mem, "sysctl -w net.ipv4.tcp_mem='131072 131072 262144'", needed=False),
     _Probe("memory", _memory, "use a machine with 2 GiB free"),
     _Probe("torch", _torch, "make .venv"),
-    _Probe("user-mode-linux", _uml, "apt-get install user-mode-linux", needed=False),
 )

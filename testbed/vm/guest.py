@@ -143,6 +143,8 @@ class _Reporter:
 
 
 def _run_job(job: GuestJob, reporter: _Reporter) -> list[int]:
+    if not job.commands:
+        return []
     # before any fork: what is imported here is shared by all commands and their workers
     _warm(WARM_COMMAND, reporter, "imported the command")
     if job.training:

@@ -1,0 +1,35 @@
+"""Guests need root, Debian's User-Mode Linux or our own kernel; where one is missing its tests skip and say so."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from testbed.errors import MachineLacks
+from testbed.vm import kernel, machine
+
+
+@pytest.fixture(scope="session")
+def time_travel_kernel() -> kernel.Kernel:
+    """The built kernel of the virtual clock."""
+    _require_root()
+    try:
+        return kernel.require()
+    except MachineLacks as lack:
+        pytest.skip(str(lack))
+
+
+@pytest.fixture(scope="session")
+def packaged_machine() -> machine.Machine:
+    """Debian's kernel."""
+    _require_root()
+    try:
+        return machine.packaged()
+    except MachineLacks as lack:
+        pytest.skip(str(lack))
+
+
+def _require_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: guests live in namespaces")
