@@ -276,6 +276,9 @@ def calibrate(
     vm: VmOption = False,
     clock: ClockOption = Clock.real,
     seed: SeedOption = 1,
+    beside_mininet: Annotated[
+        bool, typer.Option("--beside-mininet", help="Also measure a plain Mininet TCLink for every link.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -286,11 +289,13 @@ def calibrate(
         from testbed.vm import command
 
         machine = command.choose_machine(virtual=clock is Clock.virtual, seed=seed)
-        raise typer.Exit(command.calibrate(machine, topology, as_json=as_json, reporter=Reporter(quiet=quiet)))
+        flags = (*(("--json",) if as_json else ()), *(("--beside-mininet",) if beside_mininet else ()))
+        raise typer.Exit(command.calibrate(machine, topology, flags, Reporter(quiet=quiet)))
 
     def body() -> int:
         from testbed import show
         from testbed.lab.calibrate import calibrate as measure
+        from testbed.lab.mininet_link import measure as measure_mininet
         from testbed.lab.network import Lab
         from testbed.progress import Reporter
 
@@ -303,10 +308,20 @@ def calibrate(
                 checks = measure(lab, progress=step.advance)
         finally:
             lab.__exit__(None, None, None)
+        beside = []
+        if beside_mininet:
+            with reporter.step("measuring plain Mininet", total=len(lab.directions) // 2) as step:
+                for asked in lab.directions[::2]:
+                    step.detail(asked.label)
+                    beside.append(measure_mininet(asked))
+                    step.advance()
         if as_json:
-            _emit({"topology": network.name, "shaper": lab.shaper_name, "links": [c.as_json() for c in checks]})
+            document = {"topology": network.name, "shaper": lab.shaper_name, "links": [c.as_json() for c in checks]}
+            _emit(document | ({"mininet": [one.as_json() for one in beside]} if beside_mininet else {}))
         else:
             _console(140).print(show.link_table(network.name, checks))
+            if beside:
+                _console(140).print(show.mininet_table(beside))
         return ExitCode.OK if all(check.ok for check in checks) else ExitCode.UNTRUSTED
 
     _in_sandbox(body)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from testbed.collect.compare import ScheduleComparison
     from testbed.lab.calibrate import LinkCheck
     from testbed.lab.doctor import Finding
+    from testbed.lab.mininet_link import MininetLink
     from testbed.schedule.proof import Proof
     from testbed.schedule_compare import Comparison
 
@@ -166,6 +167,26 @@ def link_table(title: str, checks: Sequence[LinkCheck]) -> Table:
         table.add_column(column, justify="left" if column in ("direction", "verdict") else "right")
     for check in checks:
         table.add_row(*check.as_cells(), style=None if check.ok else "red")
+    return table
+
+
+def mininet_table(links: Sequence[MininetLink]) -> Table:
+    """Plain Mininet links asked against measured, for comparison."""
+    table = Table(title="plain Mininet TCLink, same delay and rate", title_justify="left")
+    for column in ("RTT asked", "median", "rate asked", "measured", "error", "retransmits", "dropped"):
+        table.add_column(column, justify="right")
+    table.add_column("Mininet said")
+    for link in links:
+        table.add_row(
+            show_time(2 * link.delay_s),
+            show_time(link.rtt.median),
+            show_rate(link.rate_bps),
+            show_rate(link.measured_bps),
+            f"{link.measured_bps / link.rate_bps - 1:+.1%}",
+            str(link.retransmits),
+            str(link.dropped),
+            "; ".join(dict.fromkeys(link.said)),
+        )
     return table
 
 

@@ -77,10 +77,10 @@ def train(
     return boot, documents
 
 
-def calibrate(chosen: machine.Machine, topology: Path, *, as_json: bool, reporter: Reporter) -> int:
+def calibrate(chosen: machine.Machine, topology: Path, flags: Sequence[str], reporter: Reporter) -> int:
     """`testbed calibrate` in a guest: prints its table or JSON, returns its exit code. Raises RunFailed."""
     reporter.say(f"booting the {_name(chosen)} kernel ...")
-    words = ("calibrate", topology, "--shaper", "netem", *(("--json",) if as_json else ()))
+    words: tuple[str | Path, ...] = ("calibrate", topology, "--shaper", "netem", *flags)
     boot = run_commands(chosen, [Command(words)], training=False, limit_s=_CALIBRATE_LIMIT_S, hear=_teller(reporter))
     sys.stdout.write(boot.ended[0].stdout)
     return boot.ended[0].code
