@@ -2,9 +2,9 @@
 
     python benchmarks/link_gate.py [--shaper auto|relay|netem] [--vm | --virtual]
 
-Figures of issues A and C: median RTT within max(2 %, 0.4 ms) and rate within 2 % of asked, nothing dropped. With --vm or
---virtual in Debian's User-Mode Linux or under the virtual clock, to 10 Gbit/s, beside Mininet's plain TCLink in the same
-guest. Needs root.
+Figures of issues A and C: median RTT within max(2 %, 0.4 ms) and rate within 2 % of asked, nothing dropped. With --vm
+or --virtual in Debian's User-Mode Linux or under the virtual clock, to 10 Gbit/s, beside Mininet's plain TCLink in the
+same guest. Needs root.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def main() -> int:
             show_rate(wanted["rate_bps"]),
             link["label"],
             show_time(rtt["median"]),
-            f"{(rtt['median'] - asked['rtt_s']) * 1e3:+.2f} ms",
+            f"{(rtt['median'] - wanted['rtt_s']) * 1e3:+.2f} ms",
             show_time(rtt["p99"]),
             show_rate(rate),
             f"{rate / asked['rate_bps'] - 1:+.2%}",

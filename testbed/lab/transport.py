@@ -43,6 +43,10 @@ RECORDED = (
 """What the manifest says about every namespace, whatever the profile."""
 
 
+_KERNEL_MOST_BYTES = 2**31 - 1
+"""These settings are C ints; TCP's own window ends at 1 GiB anyway."""
+
+
 def profile(name: str, largest_window_bytes: float) -> Profile:
     """The profile called `name`, with buffers for `largest_window_bytes` in flight. Raises BadInput for another name.
 
@@ -52,8 +56,8 @@ def profile(name: str, largest_window_bytes: float) -> Profile:
         return Profile(name, {}, (), initial_windows=False)
     if name != "otn-lossless":
         raise BadInput.of("--transport", "transport", name, "otn-lossless or tcp-default")
-    middle = max(_MIDDLE_BYTES, _power_of_two(2 * largest_window_bytes))
-    buffers = f"4096 {middle} {max(_LARGEST_BYTES, 4 * middle)}"
+    middle = min(_KERNEL_MOST_BYTES, max(_MIDDLE_BYTES, _power_of_two(2 * largest_window_bytes)))
+    buffers = f"4096 {middle} {min(_KERNEL_MOST_BYTES, max(_LARGEST_BYTES, 4 * middle))}"
     return Profile(
         name,
         {
