@@ -27,6 +27,11 @@ EVALUATED_ACTIONS = 400_000
 PATIENCE = (0.0, 0.1, 0.25, 0.5, 1.0)
 """How long a rank may wait for a better action, in forwards of a rank."""
 
+DRAWS = 60
+"""The first evaluations are spread about the start, MUTATIONS_PER_DRAW away each; the best of them is then improved."""
+
+MUTATIONS_PER_DRAW = 4
+
 _KINDS = {Kind.F: 0, Kind.I: 1, Kind.W: 2}
 _SIGMA = 0.3
 _MOST_RESERVED = 1.5
@@ -83,18 +88,25 @@ def steered_list(
     best_s, good_enough_s = makespan(problem, best), lower_bound(problem).seconds * (1 + 1e-9)
     actions = 3 * problem.n_stages * problem.n_microbatches
     generator = np.random.default_rng(seed)
-    steering = _first(problem)
-    for _ in range(evaluations or min(MOST_EVALUATIONS, max(12, EVALUATED_ACTIONS // actions))):
+    first = steering = _first(problem)
+    steered_s = math.inf
+    for number in range(evaluations or min(MOST_EVALUATIONS, max(12, EVALUATED_ACTIONS // actions))):
         if best_s <= good_enough_s or time.monotonic() - begin > time_limit_s:
             break
         trial = steering.mutated(generator)
+        if number < DRAWS:
+            trial = first
+            for _ in range(MUTATIONS_PER_DRAW):
+                trial = trial.mutated(generator)
         try:
             schedule = _scheduled(problem, trial)
         except BadInput:  # believes that not even one microbatch fits
             continue
         seconds = makespan(problem, schedule)
-        if seconds <= best_s:
-            best, best_s, steering = schedule, seconds, trial
+        if seconds <= steered_s:
+            steering, steered_s = trial, seconds
+        if seconds < best_s:
+            best, best_s = schedule, seconds
     return best
 
 

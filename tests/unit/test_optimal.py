@@ -24,9 +24,11 @@ from testbed.pipeline.validate import validate
 from testbed.schedule.gpipe import gpipe
 from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.hints import best_hint, whole_blocks
+from testbed.schedule.list_scheduler import forward_first, input_first, list_schedule, oldest_first
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.optimal import crosspipe_loop, crosspipe_ud, crosspipe_wave, solve
 from testbed.schedule.proof import Standing
+from testbed.timeline import KINDS
 
 
 def two_sites(m: int, memory: float, placement: Placement = Placement.UD, wire: float = 0.0) -> Problem:
@@ -172,3 +174,21 @@ def test_a_microbatch_that_does_not_fit_is_refused() -> None:
 def test_importing_the_schedules_does_not_import_the_solver() -> None:
     code = "import sys, testbed.schedule.registry, testbed.schedule.optimal; sys.exit('ortools' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("placement", [Placement.WAVE, Placement.LOOP])
+def test_what_memory_implies_for_two_stages_excludes_no_schedule(placement: Placement) -> None:
+    """Precedences that the solver is given beside the memory limit hold in schedules that know nothing of them."""
+    for memory in (1.0, 1.5, 2.0, 3.0):
+        problem = uniform(2, 5, memory=memory, delay_s=1, cuts=(0,), stage_to_rank=stage_to_rank(placement, 2))
+        room = int(2 * memory)
+        for priority in (input_first, oldest_first, forward_first):
+            schedule = list_schedule(problem, priority=priority)
+            rows = simulate(problem, schedule).actions
+            kinds = {row["kind"]: KINDS[row["kind"]] for row in rows}
+            span = {(int(r["stage"]), kinds[r["kind"]], int(r["microbatch"])): r for r in rows}
+            for early, late in [(0, 3), (1, 2)] if placement is Placement.WAVE else [(0, 2), (1, 3)]:
+                for m in range(5 - room + 1):
+                    begins = span[early, Kind.F, m + room - 1]["start_s"]
+                    ended = min(span[stage, Kind.W, m]["end_s"] for stage in (early, late))
+                    assert begins >= ended - 1e-9
