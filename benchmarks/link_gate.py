@@ -85,7 +85,7 @@ def main() -> int:
             f"{(rtt['median'] - wanted['rtt_s']) * 1e3:+.2f} ms",
             show_time(rtt["p99"]),
             show_rate(rate),
-            f"{rate / asked['rate_bps'] - 1:+.2%}",
+            f"{rate / wanted['rate_bps'] - 1:+.2%}",
             str(measured["dropped"]),
             str(link["attempts"]),
             "yes" if link["ok"] else "NO: " + "; ".join(link["reasons"]),
