@@ -16,8 +16,8 @@ from rich.console import Console
 
 from testbed import __version__
 from testbed.errors import BadInput, ExitCode, TestbedError
-from testbed.plan import Plan, make_plan
-from testbed.spec import load_topology, load_workload
+from testbed.plan import Plan, load_plan
+from testbed.spec import load_topology
 from testbed.vm.cli import determinism, kernel_app
 
 if TYPE_CHECKING:
@@ -97,15 +97,7 @@ def _root(
 
 def _plan(topology: Path, workload: Path, settings: list[str] | None, **direct: object) -> Plan:
     """Load both files with `--set` laid over them; `topology.` in front of a key means the topology."""
-    overrides: tuple[dict[str, str], dict[str, str]] = ({}, {})
-    for setting in settings or []:
-        key, separator, value = setting.partition("=")
-        if not separator or not key:
-            raise BadInput.of("--set", "setting", setting, "KEY=VALUE")
-        in_topology = key.startswith("topology.")
-        overrides[in_topology][key.removeprefix("topology.")] = value
-    overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
-    return make_plan(load_topology(topology, overrides[1]), load_workload(workload, overrides[0]))
+    return load_plan(topology, workload, settings or [], **direct)
 
 
 def _in_sandbox(body: Callable[[], int], *, interactive: bool = False) -> None:
@@ -163,6 +155,9 @@ def run(
     clock: ClockOption = Clock.real,
     seed: SeedOption = 1,
     wall_limit: WallLimit = 900.0,
+    prepared: Annotated[
+        Path | None, typer.Option(hidden=True, help="Schedules generated before, so that a guest need not.")
+    ] = None,
     settings: Settings = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -170,9 +165,10 @@ def run(
     """Train across emulated datacenters under each schedule and compare with the model. Needs root."""
     plan = _plan(topology, workload, settings, iterations=iterations)
     choices = plan.choose(schedule or [])
-    if plan.workload.pacing:
-        for choice in choices:
-            plan.schedule(choice)  # whatever cannot be scheduled is refused before anything is started
+    if prepared is not None:
+        schedules = plan.read_schedules(prepared)
+    else:  # whatever cannot be scheduled is refused before anything is started
+        schedules = {choice.schedule: plan.schedule(choice) for choice in choices} if plan.workload.pacing else {}
     from testbed.collect.results import prepare_directory
 
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
@@ -193,11 +189,14 @@ def run(
 
         machine = command.choose_machine(virtual=clock is Clock.virtual, seed=seed)
         prepare_directory(directory, overwrite=overwrite)
+        if clock is Clock.virtual and not plan.workload.pacing:
+            expected = "times for F, I and W: computation takes no virtual time"
+            raise BadInput.of(str(workload), "pacing", "none", expected)
         training = command.Training(
             topology,
             workload,
             directory,
-            tuple(schedule or ()),
+            schedules,
             tuple(settings or ()),
             iterations,
             Shaper.netem if shaper is Shaper.auto else shaper,
@@ -212,7 +211,7 @@ def run(
         from testbed.run import run as run_plan
 
         prepare_directory(directory, overwrite=overwrite)
-        document = run_plan(plan, RunOptions(choices, shaper.value, directory, this_machine()), reporter)
+        document = run_plan(plan, RunOptions(choices, shaper.value, directory, this_machine(), schedules), reporter)
         say(document)
         return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 from testbed.errors import BadInput
@@ -12,7 +15,9 @@ from testbed.model.simulate import simulate
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import LinkCost, Problem
+from testbed.pipeline.validate import validate
 from testbed.schedule.registry import FAMILIES, family, generate
+from testbed.spec import load_topology, load_workload
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload
 from testbed.timeline import Timeline
@@ -66,9 +71,9 @@ class Plan:
         placement = stage_to_rank(family(choice.schedule).placement, self.n_ranks)
         return self._problem(placement, choice.memory, pacing)
 
-    def problem_for(self, schedule: Schedule) -> Problem:
+    def problem_for(self, schedule: Schedule, memory: float | None = None) -> Problem:
         """The scheduling problem of a schedule from elsewhere, with the stages where it has them. Raises BadInput."""
-        return self._problem(schedule.stage_to_rank, None, None)
+        return self._problem(schedule.stage_to_rank, memory, None)
 
     def _problem(self, stages: tuple[int, ...], memory: float | None, pacing: Pacing | None) -> Problem:
         workload = self.workload
@@ -107,6 +112,23 @@ class Plan:
     def schedule(self, choice: ScheduleChoice, pacing: Pacing | None = None) -> Schedule:
         """The schedule that `choice` names, generated for this plan and validated. Raises BadInput."""
         return generate(choice.schedule, self.problem(choice, pacing), **choice.options())
+
+    def read_schedules(self, path: Path) -> dict[str, Schedule]:
+        """Schedules that were generated for this plan before: a JSON object of Schedule.as_json by name.
+
+        Raises BadInput when the file is none, InvalidSchedule when one does not fit this plan.
+        """
+        try:
+            documents = json.loads(path.read_text(encoding="utf-8"))
+            found = {name: Schedule.from_json(name, document) for name, document in documents.items()}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadInput.of(str(path), "schedules", str(error), "what `testbed` wrote") from error
+        for schedule in found.values():
+            validate(schedule, self.problem_for(schedule, memory=self._memory_of(schedule.name)))
+        return found
+
+    def _memory_of(self, name: str) -> float | None:
+        return next((choice.memory for choice in self.workload.schedules if choice.schedule == name), None)
 
     def predict(self, choice: ScheduleChoice, schedule: Schedule, pacing: Pacing | None = None) -> Timeline:
         """The timeline the event model predicts for one iteration."""
@@ -161,6 +183,22 @@ def make_plan(topology: Topology, workload: Workload) -> Plan:
         except BadInput as error:
             raise BadInput(f"{workload.name}: schedules.{index}: {error}") from error
     return plan
+
+
+def load_plan(topology: Path, workload: Path, settings: Sequence[str] = (), **direct: object) -> Plan:
+    """The plan of two files with settings (KEY=VALUE) laid over them; `topology.` in front of a key means the topology.
+
+    `direct` are further fields of the workload, where not None. Raises BadInput.
+    """
+    overrides: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not separator or not key:
+            raise BadInput.of("--set", "setting", setting, "KEY=VALUE")
+        in_topology = key.startswith("topology.")
+        overrides[in_topology][key.removeprefix("topology.")] = value
+    overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
+    return make_plan(load_topology(topology, overrides[1]), load_workload(workload, overrides[0]))
 
 
 def _place(topology: Topology, workload: Workload) -> list[str]:

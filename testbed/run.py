@@ -7,7 +7,7 @@ import os
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,8 @@ class RunOptions:
     directory: Path
     machine: Mapping[str, Any]
     """What the results say of the machine and its clock."""
+    prepared: Mapping[str, Schedule] = field(default_factory=dict)
+    """Schedules generated and validated before, by name: a solver takes its time only once."""
 
 
 MACHINE_VARIABLE = "TESTBED_MACHINE"
@@ -121,7 +123,7 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
             _save_manifest(results, plan, options, lab, identity, imported_s)
             pacing = None if plan.workload.pacing else _profile(plan, launcher, reporter)
             for choice in options.choices:
-                trained.append(_train(plan, choice, pacing, launcher, lab, results, reporter))
+                trained.append(_train(plan, choice, pacing, options, launcher, lab, results, reporter))
             document = _conclude(plan, trained, identity, options.directory, results)
         finally:
             results.save_tables()
@@ -200,6 +202,7 @@ def _train(
     plan: Plan,
     choice: ScheduleChoice,
     pacing: Pacing | None,
+    options: RunOptions,
     launcher: Launcher,
     lab: Lab,
     results: Results,
@@ -207,7 +210,7 @@ def _train(
 ) -> _Trained:
     """Train with one schedule and collect what happened."""
     workload = plan.workload
-    schedule = plan.schedule(choice, pacing)
+    schedule = options.prepared.get(choice.schedule) or plan.schedule(choice, pacing)
     predicted = plan.predict(choice, schedule, pacing)
     results.add_timeline(choice.schedule, "predicted", predicted)
     problem = plan.problem(choice, pacing)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Kind(StrEnum):
@@ -139,6 +139,17 @@ class Schedule:
         for rank, row in enumerate(self.rows):
             for action in row:
                 yield rank, action
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-able, every action in torch's notation (with its part, where it has one)."""
+        rows = [[str(action) for action in row] for row in self.rows]
+        return {"rows": rows, "stage_to_rank": list(self.stage_to_rank), "n_microbatches": self.n_microbatches}
+
+    @classmethod
+    def from_json(cls, name: str, document: dict[str, Any]) -> Schedule:
+        """What as_json made. Raises ValueError for what is no action."""
+        rows = tuple(tuple(parse_action(text) for text in row) for row in document["rows"])
+        return cls(name, rows, tuple(document["stage_to_rank"]), document["n_microbatches"])
 
     def renamed(self, name: str) -> Schedule:
         """The same schedule under another name."""

@@ -4,41 +4,54 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from testbed.pipeline.ir import Schedule
+from testbed.plan import load_plan
 from testbed.progress import Reporter
 from testbed.vm import kernel, machine
-from testbed.vm.boot import OUT, Boot, Command, run_commands
+from testbed.vm.boot import OUT, Boot, Command, Text, run_commands
 
 _CALIBRATE_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
 class Training:
-    """A `testbed run` for a guest. `settings` are --set values, `schedules` names; empty: the workload's."""
+    """A `testbed run` for a guest. `settings` are --set values."""
 
     topology: Path
     workload: Path
     directory: Path
-    schedules: tuple[str, ...] = ()
+    prepared: Mapping[str, Schedule] = field(default_factory=dict)
+    """The schedules to train with, generated here: a solver's time limit never passes in virtual time. Empty: the
+    workload's, generated there once the guest has measured what its computation takes (no pacing)."""
     settings: tuple[str, ...] = ()
     iterations: int | None = None
     shaper: str = "netem"
 
     def command(self) -> Command:
         """Its command line in the guest. The results directory may hold an empty `logs` already."""
-        words: list[str | Path] = ["run", self.topology, self.workload, "--out", OUT, "--overwrite", "--json"]
-        for name in self.schedules:
+        words: list[str | Path | Text] = ["run", self.topology, self.workload, "--out", OUT, "--overwrite", "--json"]
+        for name in self.prepared:
             words += ["--schedule", name]
         for setting in self.settings:
             words += ["--set", setting]
         if self.iterations is not None:
             words += ["--iterations", str(self.iterations)]
+        if self.prepared:
+            documents = {name: schedule.as_json() for name, schedule in self.prepared.items()}
+            words += ["--prepared", Text(json.dumps(documents))]
         return Command((*words, "--shaper", self.shaper), self.directory)
+
+
+def prepare(topology: Path, workload: Path, settings: Sequence[str], names: Sequence[str]) -> dict[str, Schedule]:
+    """The schedules of a training, generated here. Raises BadInput."""
+    plan = load_plan(topology, workload, settings)
+    return {choice.schedule: plan.schedule(choice) for choice in plan.choose(list(names))}
 
 
 def choose_machine(*, virtual: bool, seed: int) -> machine.Machine:

@@ -172,10 +172,14 @@ def _start(training: Training, seed: int, boot: int, limit_s: float) -> subproce
     directory.mkdir(parents=True)
     words = ["run", str(training.topology), str(training.workload), "--clock", "virtual", "--seed", str(seed)]
     words += ["--out", str(directory), "--overwrite", "--json", "--quiet", "--wall-limit", str(limit_s)]
-    for option, values in (("--schedule", training.schedules), ("--set", training.settings)):
+    for option, values in (("--schedule", training.prepared), ("--set", training.settings)):
         words += [word for value in values for word in (option, value)]
     if training.iterations is not None:
         words += ["--iterations", str(training.iterations)]
+    # the same schedules in every boot, a solver's too
+    schedules = {name: schedule.as_json() for name, schedule in training.prepared.items()}
+    (directory / "prepared.json").write_text(json.dumps(schedules), encoding="utf-8")
+    words += ["--prepared", str(directory / "prepared.json")]
     with (directory / "stderr.log").open("wb") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", "testbed", *words],
