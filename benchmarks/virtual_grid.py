@@ -80,7 +80,7 @@ def training(ranks: int, sites: int, point: tuple[float, float], quick: bool, ou
         made[choice.schedule] = plan.generate(choice)
     directory = out / f"p{ranks}-dc{sites}-lat{point[0]:g}-bw{point[1]:g}"
     flags = tuple(f"{key}={value}" for key, value in cell.items())
-    return command.Training(TOPOLOGIES[sites], WORKLOADS[ranks], directory, tuple(made), flags, made=made)
+    return command.Training(TOPOLOGIES[sites], WORKLOADS[ranks], directory, made, flags)
 
 
 def main() -> int:

@@ -68,7 +68,8 @@ def main() -> int:
             boots: list[Boot] = []
             for number in range(arguments.boots):
                 directory = Path(scratch) / f"{stages}-{number}"
-                training = command.Training(TOPOLOGY, WORKLOAD, directory, SCHEDULES, settings(stages))
+                made = command.make(TOPOLOGY, WORKLOAD, settings(stages), SCHEDULES)
+                training = command.Training(TOPOLOGY, WORKLOAD, directory, made, settings(stages))
                 machine = command.choose_machine(virtual=True, seed=1)
                 boot, (document,) = command.train(machine, [training], limit_s=3000, reporter=reporter)
                 if document is None:

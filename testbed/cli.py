@@ -17,14 +17,12 @@ from rich.console import Console
 
 from testbed import __version__
 from testbed.errors import BadInput, ExitCode, TestbedError
-from testbed.plan import Plan, make_plan
-from testbed.spec import load_topology, load_workload
+from testbed.plan import Plan, load_plan
+from testbed.spec import load_topology
 from testbed.vm.cli import determinism, kernel_app
 
 if TYPE_CHECKING:
-    from testbed.schedule.proof import Watch
-    from testbed.schedule.registry import Generated
-    from testbed.spec.workload import ScheduleChoice
+    pass
 
 app = typer.Typer(
     name="testbed",
@@ -99,16 +97,7 @@ def _root(
 
 
 def _plan(topology: Path, workload: Path, settings: list[str] | None, **direct: object) -> Plan:
-    """Load both files with `--set` laid over them; `topology.` in front of a key means the topology."""
-    overrides: tuple[dict[str, str], dict[str, str]] = ({}, {})
-    for setting in settings or []:
-        key, separator, value = setting.partition("=")
-        if not separator or not key:
-            raise BadInput.of("--set", "setting", setting, "KEY=VALUE")
-        in_topology = key.startswith("topology.")
-        overrides[in_topology][key.removeprefix("topology.")] = value
-    overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
-    return make_plan(load_topology(topology, overrides[1]), load_workload(workload, overrides[0]))
+    return load_plan(topology, workload, settings or [], **direct)
 
 
 def _in_sandbox(body: Callable[[], int], *, interactive: bool = False) -> None:
@@ -193,12 +182,18 @@ def run(
     """Train across emulated datacenters under each schedule and compare with the model. Needs root."""
     plan = _plan(topology, workload, settings, iterations=iterations)
     plan.require_trainable()
+    if clock is Clock.virtual and not plan.workload.pacing:
+        raise BadInput.of(
+            plan.workload.name, "pacing", "none", "times for F, I and W: computation takes no virtual time"
+        )
     from testbed.progress import Reporter
+    from testbed.schedule.schedule_file import kept_in
 
     reporter = Reporter(quiet=quiet)
     with reporter.solving() as watch:
         choices = plan.choose(schedule or [], watch)
-        made = _make(plan, choices, schedules_from, watch)  # what cannot be scheduled is refused before anything starts
+        kept = kept_in(_read_text(schedules_from), str(schedules_from)) if schedules_from else None
+        made = plan.make(choices, kept, watch)  # what cannot be scheduled is refused before anything starts
     from testbed.collect.results import prepare_directory
 
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
@@ -221,11 +216,11 @@ def run(
             topology,
             workload,
             directory,
-            tuple(schedule or ()),
+            made,
             tuple(settings or ()),
             iterations,
             Shaper.netem if shaper is Shaper.auto else shaper,
-            made,
+            tuple(schedule or ()),
         )
         boot, (document,) = command.train(machine, [training], limit_s=wall_limit, reporter=reporter)
         if document is not None:
@@ -242,24 +237,6 @@ def run(
         return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
     _in_sandbox(body)
-
-
-def _make(plan: Plan, choices: list[ScheduleChoice], file: Path | None, watch: Watch) -> dict[str, Generated]:
-    """The schedules of the choices, from the file where it has them; without pacing only those can be known now."""
-    from testbed.schedule.registry import Generated
-    from testbed.schedule.schedule_file import kept_in
-
-    kept = kept_in(_read_text(file), str(file)) if file else {}
-    if not plan.workload.pacing and not kept:
-        return {}
-    made = {}
-    for choice in choices:
-        if choice.schedule in kept:
-            rows, proof = kept[choice.schedule]
-            made[choice.schedule] = Generated(plan.given(choice, rows), proof)
-        else:
-            made[choice.schedule] = plan.generate(choice, watch=watch)
-    return made
 
 
 def _read_text(path: Path) -> str:

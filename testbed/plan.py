@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 from testbed.errors import BadInput
@@ -18,6 +20,8 @@ from testbed.pipeline.validate import validate
 from testbed.place import place
 from testbed.schedule.proof import Proof, Watch
 from testbed.schedule.registry import FAMILIES, Generated, family, generate_proven
+from testbed.schedule.schedule_file import Kept
+from testbed.spec import load_topology, load_workload
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload
 from testbed.timeline import Timeline
@@ -158,6 +162,24 @@ class Plan:
         validate(schedule, problem)
         return schedule
 
+    def make(
+        self, choices: Sequence[ScheduleChoice], kept: Mapping[str, Kept] | None = None, watch: Watch | None = None
+    ) -> dict[str, Generated]:
+        """The schedules of the choices by name: what is `kept` of them, validated, the others generated.
+
+        Nothing without pacing: then only a run can tell what actions take. Raises BadInput.
+        """
+        if not self.workload.pacing and not kept:
+            return {}
+        made = {}
+        for choice in choices:
+            if kept and choice.schedule in kept:
+                rows, proof = kept[choice.schedule]
+                made[choice.schedule] = Generated(self.given(choice, rows), proof)
+            else:
+                made[choice.schedule] = self.generate(choice, watch=watch)
+        return made
+
     def predict(self, choice: ScheduleChoice, schedule: Schedule, pacing: Pacing | None = None) -> Timeline:
         """The timeline the event model predicts for one iteration."""
         return simulate(self.problem(choice, pacing), schedule, receives=self.workload.receives)
@@ -213,6 +235,22 @@ def make_plan(topology: Topology, workload: Workload) -> Plan:
         except BadInput as error:
             raise BadInput(f"{workload.name}: schedules.{index}: {error}") from error
     return plan
+
+
+def load_plan(topology: Path, workload: Path, settings: Sequence[str] = (), **direct: object) -> Plan:
+    """The plan of two files with settings (KEY=VALUE) laid over them; `topology.` in front of a key means the topology.
+
+    `direct` are further fields of the workload, where not None. Raises BadInput.
+    """
+    overrides: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not separator or not key:
+            raise BadInput.of("--set", "setting", setting, "KEY=VALUE")
+        in_topology = key.startswith("topology.")
+        overrides[in_topology][key.removeprefix("topology.")] = value
+    overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
+    return make_plan(load_topology(topology, overrides[1]), load_workload(workload, overrides[0]))
 
 
 def _check_replicas(plan: Plan) -> None:

@@ -62,13 +62,21 @@ _CHARACTERS_THAT_SPLIT = set(" \t\n\"'")
 
 
 @dataclass(frozen=True)
+class Text:
+    """An input file that exists only in the guest."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Command:
     """A testbed command to run in the guest.
 
-    In `arguments`, a Path is an input file (the guest gets its text), OUT is replaced by the results directory.
+    In `arguments`, a Path is an input file (the guest gets what it holds), a Text is one that does not exist here, and
+    OUT is replaced by the results directory.
     """
 
-    arguments: tuple[str | Path, ...]
+    arguments: tuple[str | Path | Text, ...]
     out: Path | None = None
     """Results directory on this machine; made when it does not exist."""
 
@@ -226,7 +234,7 @@ def _prepare(machine: Machine, commands: Sequence[Command], training: bool) -> P
     """Lay out what the guest sees: everything read-only, a tmpfs with the job, the results directories in it."""
     results = [None if c.out is None else os.open(c.out, os.O_PATH | os.O_DIRECTORY) for c in commands]
     texts = [
-        {n: a.read_bytes() for n, a in enumerate(command.arguments) if isinstance(a, Path)} for command in commands
+        {n: _content(a) for n, a in enumerate(command.arguments) if not isinstance(a, str)} for command in commands
     ]
     ns.make_read_only("/")
     ns.mount("testbed-vm", str(_PRIVATE), "tmpfs")
@@ -243,12 +251,12 @@ def _prepare(machine: Machine, commands: Sequence[Command], training: bool) -> P
             os.close(result)
         # names do not tell where the files came from: in virtual time even a name's length is input
         for index, text in inputs.items():
-            (job / f"{number}-{index}.yaml").write_bytes(text)
+            (job / f"{number}-{index}.input").write_bytes(text)
         translated.append(
             tuple(
-                f"{JOB_DIRECTORY}/{number}-{index}.yaml"
-                if isinstance(argument, Path)
-                else argument.replace(OUT, f"{GUEST_OUT}/{number}")
+                argument.replace(OUT, f"{GUEST_OUT}/{number}")
+                if isinstance(argument, str)
+                else f"{JOB_DIRECTORY}/{number}-{index}.input"
                 for index, argument in enumerate(command.arguments)
             )
         )
@@ -267,6 +275,10 @@ def _prepare(machine: Machine, commands: Sequence[Command], training: bool) -> P
     document = GuestJob(tuple(translated), environment, machine.modules, training)
     (job / JOB_FILE).write_text(document.as_json(), encoding="utf-8")
     return job
+
+
+def _content(argument: Path | Text) -> bytes:
+    return argument.text.encode() if isinstance(argument, Text) else argument.read_bytes()
 
 
 def _environment() -> dict[str, str]:

@@ -60,13 +60,14 @@ def determinism(
     from testbed.collect.results import prepare_directory
     from testbed.progress import Reporter
     from testbed.vm import kernel
-    from testbed.vm.command import Training
+    from testbed.vm.command import Training, make
     from testbed.vm.determinism import measure
 
     kernel.require()
     with nullcontext(out) if out else tempfile.TemporaryDirectory(prefix="testbed-determinism-") as place:
         directory = prepare_directory(Path(place), overwrite=False)
-        training = Training(topology, workload, directory, tuple(schedule or ()), tuple(settings or ()), iterations)
+        made = make(topology, workload, settings or [], schedule or [])
+        training = Training(topology, workload, directory, made, tuple(settings or ()), iterations)
         found = measure(
             training,
             boots=boots,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from testbed.plan import load_plan
 from testbed.progress import Reporter
 from testbed.schedule.registry import Generated
 from testbed.schedule.schedule_file import as_document
 from testbed.vm import kernel, machine
-from testbed.vm.boot import OUT, Boot, Command, run_commands
+from testbed.vm.boot import OUT, Boot, Command, Text, run_commands
 
 _CALIBRATE_LIMIT_S = 300.0
 
@@ -27,26 +27,33 @@ class Training:
     topology: Path
     workload: Path
     directory: Path
-    schedules: tuple[str, ...] = ()
+    made: Mapping[str, Generated] = field(default_factory=dict)
+    """The schedules to train with, generated here: a solver's time limit never passes in virtual time. Empty: `names`,
+    generated there once the guest has measured what its computation takes (no pacing)."""
     settings: tuple[str, ...] = ()
     iterations: int | None = None
     shaper: str = "netem"
-    made: Mapping[str, Generated] = field(default_factory=dict)
-    """Schedules made here, by name: a solver's time limit means nothing to a clock that stands still while it works."""
+    names: tuple[str, ...] = ()
+    """Schedules by name, where none is made yet; empty: the workload's."""
 
-    def command(self, scratch: Path) -> Command:
+    def command(self) -> Command:
         """Its command line in the guest. The results directory may hold an empty `logs` already."""
-        words: list[str | Path] = ["run", self.topology, self.workload, "--out", OUT, "--overwrite", "--json"]
-        for name in self.schedules:
+        words: list[str | Path | Text] = ["run", self.topology, self.workload, "--out", OUT, "--overwrite", "--json"]
+        for name in self.made or self.names:
             words += ["--schedule", name]
         for setting in self.settings:
             words += ["--set", setting]
-        if self.made:
-            scratch.write_text(json.dumps(as_document(self.made)), encoding="utf-8")
-            words += ["--schedules-from", scratch]
         if self.iterations is not None:
             words += ["--iterations", str(self.iterations)]
+        if self.made:
+            words += ["--schedules-from", Text(json.dumps(as_document(self.made)))]
         return Command((*words, "--shaper", self.shaper), self.directory)
+
+
+def make(topology: Path, workload: Path, settings: Sequence[str], names: Sequence[str]) -> dict[str, Generated]:
+    """The schedules of a training, generated here. Raises BadInput."""
+    plan = load_plan(topology, workload, settings)
+    return plan.make(plan.choose(list(names)))
 
 
 def choose_machine(*, virtual: bool, seed: int) -> machine.Machine:
@@ -63,13 +70,8 @@ def train(
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     reporter.say(f"booting the {_name(chosen)} kernel ...")
-    with tempfile.TemporaryDirectory(prefix="testbed-") as scratch:
-        boot = run_commands(
-            chosen,
-            [training.command(Path(scratch) / f"{number}.json") for number, training in enumerate(trainings)],
-            limit_s=limit_s,
-            hear=_teller(reporter),
-        )
+    commands = [training.command() for training in trainings]
+    boot = run_commands(chosen, commands, limit_s=limit_s, hear=_teller(reporter))
     documents = []
     for training, ended in zip(trainings, boot.ended, strict=False):
         _sign(training.directory / "manifest.json", started)
@@ -80,7 +82,7 @@ def train(
 def calibrate(chosen: machine.Machine, topology: Path, flags: Sequence[str], reporter: Reporter) -> int:
     """`testbed calibrate` in a guest: prints its table or JSON, returns its exit code. Raises RunFailed."""
     reporter.say(f"booting the {_name(chosen)} kernel ...")
-    words: tuple[str | Path, ...] = ("calibrate", topology, "--shaper", "netem", *flags)
+    words: tuple[str | Path | Text, ...] = ("calibrate", topology, "--shaper", "netem", *flags)
     boot = run_commands(chosen, [Command(words)], training=False, limit_s=_CALIBRATE_LIMIT_S, hear=_teller(reporter))
     sys.stdout.write(boot.ended[0].stdout)
     return boot.ended[0].code

@@ -22,6 +22,7 @@ import pandas as pd
 from testbed.errors import MachineLacks, RunFailed
 from testbed.lab import namespaces as ns
 from testbed.progress import Reporter
+from testbed.schedule.schedule_file import as_document
 from testbed.vm.command import Training
 
 _POLL_S = 0.1
@@ -172,10 +173,13 @@ def _start(training: Training, seed: int, boot: int, limit_s: float) -> subproce
     directory.mkdir(parents=True)
     words = ["run", str(training.topology), str(training.workload), "--clock", "virtual", "--seed", str(seed)]
     words += ["--out", str(directory), "--overwrite", "--json", "--quiet", "--wall-limit", str(limit_s)]
-    for option, values in (("--schedule", training.schedules), ("--set", training.settings)):
+    for option, values in (("--schedule", training.made), ("--set", training.settings)):
         words += [word for value in values for word in (option, value)]
     if training.iterations is not None:
         words += ["--iterations", str(training.iterations)]
+    # the same schedules in every boot, a solver's too
+    (directory / "made.json").write_text(json.dumps(as_document(training.made)), encoding="utf-8")
+    words += ["--schedules-from", str(directory / "made.json")]
     with (directory / "stderr.log").open("wb") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", "testbed", *words],

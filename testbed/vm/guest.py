@@ -178,6 +178,10 @@ def _run_command(number: int, arguments: Sequence[str], reporter: _Reporter) -> 
     while True:
         ended, status = _reap(pid)
         if ended:
+            if os.WIFSIGNALED(status):
+                said = f"the command was killed by {signal.Signals(os.WTERMSIG(status)).name}\n"
+                with (Path(JOB_DIRECTORY) / standard_error(number)).open("a", encoding="utf-8") as file:
+                    file.write(said)
             return os.waitstatus_to_exitcode(status)
         if signal.sigtimedwait({signal.SIGCHLD}, HEARTBEAT_S) is None:
             reporter.say("alive", _ranks())
