@@ -1,0 +1,153 @@
+"""`testbed schedule`: look at schedules, compare them, and exchange them with torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from testbed.options import (
+    AsJson,
+    Quiet,
+    Schedules,
+    Settings,
+    TopologyFile,
+    WorkloadFile,
+    emit,
+    read_text,
+    stdout_console,
+)
+from testbed.plan import load_plan
+
+schedule_app = typer.Typer(help="Look at schedules.", no_args_is_help=True)
+
+
+@schedule_app.command("show")
+def schedule_show(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    schedule: Schedules = None,
+    settings: Settings = None,
+    svg: Annotated[Path | None, typer.Option(help="Also draw the predicted timelines into this file.")] = None,
+    order: Annotated[bool, typer.Option("--order", help="Print every rank's actions instead of a timeline.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show the predicted timeline of schedules, in the terminal or as a picture."""
+    from testbed import show
+    from testbed.progress import Reporter
+
+    plan = load_plan(topology, workload, settings or [])
+    lanes = [f"{rank} {node}" for rank, node in enumerate(plan.nodes)]
+    with Reporter(quiet=quiet).solving() as watch:
+        choices = plan.choose(schedule or [], watch)
+        shown = [(choice, plan.generate(choice, watch=watch).schedule) for choice in choices]
+    if as_json:
+        rows = {c.schedule: [[str(action) for action in row] for row in s.rows] for c, s in shown}
+        emit({"schedules": rows})
+    console = Console()
+    panels = []
+    for choice, generated in shown:
+        timeline = plan.predict(choice, generated)
+        panels.append((choice.schedule, timeline))
+        if as_json:
+            continue
+        console.print(f"\n[bold]{choice.schedule}[/bold]")
+        if order:
+            for lane, row in zip(lanes, generated.rows, strict=True):
+                console.print(f"{lane}: {' '.join(map(str, row))}", highlight=False, soft_wrap=True)
+        else:
+            console.print(show.grid(timeline, lanes, console.width), soft_wrap=True)
+    if svg is not None:
+        from testbed.collect.picture import Panel, draw
+
+        heading = f"{plan.workload.name} on {plan.topology.name}"
+        drawn = [Panel(name, [("predicted", timeline)]) for name, timeline in panels]
+        draw(drawn, svg, cuts=plan.cuts, lanes=lanes, heading=heading)
+
+
+@schedule_app.command("compare")
+def schedule_compare(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    schedule: Schedules = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root."""
+    from testbed import show
+    from testbed.progress import Reporter
+    from testbed.schedule.registry import FAMILIES
+    from testbed.schedule_compare import compare_schedules
+
+    plan = load_plan(topology, workload, settings or [])
+    listed = {choice.schedule for choice in plan.workload.schedules}
+    names = schedule or [name for name, known in FAMILIES.items() if not known.solver or name in listed]
+    with Reporter(quiet=quiet).solving() as watch:
+        comparison = compare_schedules(plan, plan.choose(names, watch), watch)
+    if as_json:
+        rows = [row.as_json() for row in comparison.schedules]
+        emit({"schedules": rows, "left_out": comparison.left_out})
+        return
+    console = stdout_console(150)
+    for table in show.causes_tables(plan, comparison, console.width):
+        console.print(table)
+    for row in comparison.schedules:
+        if row.proof is not None:
+            console.print(show.proof_line(row.schedule, row.proof), highlight=False)
+    for reason in comparison.left_out.values():
+        console.print(f"left out: {reason}", highlight=False)
+    if len(comparison.schedules) > 1:
+        first, second = comparison.schedules[:2]
+        gain = second.predicted_s / first.predicted_s - 1
+        console.print(f"best: {first.schedule}, {gain:.1%} ahead of {second.schedule}", highlight=False)
+
+
+@schedule_app.command("export")
+def schedule_export(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    schedule: Annotated[str, typer.Option("--schedule", help="The schedule to write.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write; default: stdout.")] = None,
+    comms: Annotated[
+        bool, typer.Option("--comms", help="compute_comms (with SEND and RECV) for compute_only.")
+    ] = False,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a schedule in torch.distributed.pipelining's CSV, for its runtime or torchtitan."""
+    from testbed.pipeline.torch_csv import to_csv
+    from testbed.progress import Reporter
+
+    plan = load_plan(topology, workload, settings or [])
+    with Reporter(quiet=quiet).solving() as watch:
+        (choice,) = plan.choose([schedule], watch)
+        text = to_csv(plan.generate(choice, watch=watch).schedule, comms=comms)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        out.write_text(text)
+
+
+@schedule_app.command("validate")
+def schedule_validate(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    csv: Annotated[Path, typer.Argument(metavar="CSV", help="A schedule in torch's CSV, a row per rank.")],
+    settings: Settings = None,
+) -> None:
+    """Check a schedule in torch's CSV against a plan, and say what it would take."""
+    from testbed.model.simulate import simulate
+    from testbed.pipeline.torch_csv import from_csv
+    from testbed.pipeline.validate import validate
+
+    plan = load_plan(topology, workload, settings or [])
+    loaded = from_csv(read_text(csv), csv.stem)
+    problem = plan.problem_for(loaded)
+    validate(loaded, problem)
+    makespan = float(simulate(problem, loaded, receives=plan.workload.receives).makespans()[0])
+    print(f"{csv}: valid; the model says {makespan * 1e3:.3f} ms per iteration")
