@@ -143,6 +143,14 @@ def _execute(
             action = position[rank]
             position[rank] += 1
             rank_free[rank] = now
+            stage = completes[action]
+            if stage != NONE:
+                gradients_left[stage] -= 1
+                if gradients_left[stage] == 0:
+                    for edge in range(edge_start[stage], edge_start[stage + 1]):
+                        sequence += 1
+                        heapq.heappush(events, (now, sequence, _LEAVE, edge))
+                        sent[edge] = now
             made = makes[action]
             if made != NONE:
                 if target_rank[made] == rank:
@@ -157,14 +165,6 @@ def _execute(
                         sequence += 1
                         leave = max(now, posted[made] + notice_s[route_of[made]])
                         heapq.heappush(events, (leave, sequence, _LEAVE, made))
-            stage = completes[action]
-            if stage != NONE:
-                gradients_left[stage] -= 1
-                if gradients_left[stage] == 0:
-                    for edge in range(edge_start[stage], edge_start[stage + 1]):
-                        sequence += 1
-                        heapq.heappush(events, (now, sequence, _LEAVE, edge))
-                        sent[edge] = now
             reach.append(rank)
         else:
             message = subject

@@ -122,6 +122,11 @@ class _Simulation:
     def _end(self, now: float, data: tuple[int, Action]) -> None:
         rank, action = data
         self.rank_free[rank] = now
+        if action.kind in (Kind.B, Kind.W) and action.part.is_last:
+            self.gradients_left[action.stage] -= 1
+            if self.gradients_left[action.stage] == 0:
+                for leg in range(len(self.problem.reduction(action.stage).legs)):
+                    self._at(now, self._LEAVE, _Edge(action.stage, leg))
         message = produced(action, self.schedule.n_stages)
         if message is not None:
             target = self.schedule.stage_to_rank[message.consumer]
@@ -134,11 +139,6 @@ class _Simulation:
                 elif message in self.posted:
                     leave = max(now, self.posted[message] + self._notice_delay(message))
                     self._at(leave, self._LEAVE, message)
-        if action.kind in (Kind.B, Kind.W) and action.part.is_last:
-            self.gradients_left[action.stage] -= 1
-            if self.gradients_left[action.stage] == 0:
-                for leg in range(len(self.problem.reduction(action.stage).legs)):
-                    self._at(now, self._LEAVE, _Edge(action.stage, leg))
         self._reach(rank)
 
     def _ends(self, message: Message) -> tuple[int, int]:

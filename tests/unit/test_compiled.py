@@ -59,7 +59,7 @@ def problems(draw: st.DrawFn, placement: Placement = Placement.UD) -> Problem:
 
 
 @given(st.data(), st.sampled_from(QUICK), st.sampled_from(get_args(Receives)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, receives: Receives) -> None:
     problem = data.draw(problems(FAMILIES[name].placement))
     schedule = quick(name, problem)
@@ -74,7 +74,7 @@ def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, receive
 
 
 @given(problems(), st.integers(1, 5), st.integers(0, 20))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_compiled_greedy_is_the_greedy(problem: Problem, n_sub: int, spare: int) -> None:
     tight = problem.with_memory(1 + spare / 4)
     rows = greedy_rows(tight, n_sub)
@@ -89,7 +89,7 @@ def test_a_circular_wait_is_noticed() -> None:
 
 
 @given(problems())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_search_is_valid_repeatable_and_never_worse_than_the_greedy(problem: Problem) -> None:
     tight = problem.with_memory(float(problem.n_ranks))
     found = search(tight, evaluations=30)
@@ -104,7 +104,7 @@ def test_search_finds_what_the_greedy_misses() -> None:
 
 
 @given(problems(), st.sampled_from(["gpipe", "1f1b", "zb-h1"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_causes_add_up_to_the_makespan(problem: Problem, name: str) -> None:
     schedule = generate(name, problem)
     causes = time_by_cause(problem, schedule)

@@ -67,7 +67,7 @@ small = st.integers(0, 5)
 
 
 @given(st.data())
-@settings(max_examples=16, deadline=None)
+@settings(max_examples=16)
 def test_never_worse_than_the_hint_nor_below_the_bound(data: st.DataObject) -> None:
     placement = data.draw(st.sampled_from(Placement))
     p, m = data.draw(st.integers(2, 3)), data.draw(st.integers(1, 5))
