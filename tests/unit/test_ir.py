@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.pipeline.ir import COMPUTE, WHOLE, WHOLE_STAGE, Action, Kind, Part, parse_action
+from testbed.pipeline.ir import COMPUTE, WHOLE, WHOLE_STAGE, Action, Kind, Part, Schedule, parse_action
 
 
 @st.composite
@@ -69,3 +71,12 @@ def test_what_is_not_an_action(text: str) -> None:
     """torch's parser accepts several of these silently (reading/pipelining.md, section 4)."""
     with pytest.raises(ValueError, match=r"not an action|not a part|takes"):
         parse_action(text)
+
+
+def test_a_schedule_survives_json() -> None:
+    rows = (
+        (Action(0, Kind.F, 0), Action(0, Kind.F, 1, Part(0, 2, 4)), Action(0, Kind.B, 0)),
+        (Action(1, Kind.F, 0), Action(1, Kind.I, 0), Action(1, Kind.W, 0)),
+    )
+    schedule = Schedule("made", rows, (0, 1), 2)
+    assert Schedule.from_json("made", json.loads(json.dumps(schedule.as_json()))) == schedule
