@@ -78,6 +78,18 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], messa
     assert not done.stdout
 
 
+def test_virtual_time_without_pacing_is_refused() -> None:
+    done = run_testbed("run", LONGHAUL, PP4, "--clock", "virtual", "--set", "pacing=none")
+    assert done.returncode == 2, done.stderr
+    assert "computation takes no virtual time" in done.stderr
+
+
+def test_the_virtual_clock_names_the_command_that_builds_its_kernel(tmp_path: Path) -> None:
+    done = run_testbed("run", LONGHAUL, PP4, "--clock", "virtual", XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 3, done.stderr
+    assert "testbed kernel build" in done.stderr
+
+
 def test_unknown_options_are_exit_code_2_too() -> None:
     assert run_testbed("predict", LONGHAUL, PP4, "--fastest").returncode == 2
 
