@@ -157,6 +157,7 @@ def _run_job(job: GuestJob, reporter: _Reporter) -> list[int]:
         _warm(WARM_TRAINING, reporter, "imported torch")
     gc.collect()
     gc.freeze()
+    time.sleep(job.phase_s)
     codes = []
     for number, arguments in enumerate(job.commands):
         reporter.command = number
