@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,8 @@ SLOWEST_FACTOR = 20.0
 """An iteration may take this many times its predicted time before the run is given up ..."""
 DEADLINE_FLOOR_S = 60.0
 """... and at least this long."""
+
+PICTURE_DEADLINE_S = 300.0
 
 PROFILE_SCHEDULE = "zb-h1"
 """Splits the backward, so an unpaced run of it tells F, I and W apart."""
@@ -133,7 +137,7 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
                     with reporter.solving() as watch:
                         made = plan.generate(choice, pacing, watch)
                 trained.append(_train(plan, choice, made, pacing, launcher, lab, results, reporter))
-            document = _conclude(plan, trained, identity, options.directory, results)
+            document = _conclude(plan, trained, identity, options.directory, results, reporter)
         finally:
             results.save_tables()
             lab.__exit__(None, None, None)
@@ -274,6 +278,7 @@ def _conclude(
     identity: dict[str, Any],
     directory: Path,
     results: Results,
+    reporter: Reporter,
 ) -> dict[str, Any]:
     """Judge, compare, write comparison.json and the picture."""
     if not trained:
@@ -299,8 +304,23 @@ def _conclude(
         for one, run in zip(trained, runs, strict=True)
     ]
     lanes = [f"{rank} {node}" for rank, node in enumerate(plan.nodes)]
-    draw(panels, directory / "timeline.svg", cuts=plan.cuts, lanes=lanes, heading=str(identity["name"]))
+    results.save_tables()  # before the picture: numbers do not depend on it
+    drawn = partial(draw, panels, directory / "timeline.svg", cuts=plan.cuts, lanes=lanes, heading=identity["name"])
+    if (code := _in_a_process(drawn)) != 0:
+        reporter.say(f"no timeline.svg: drawing it ended with code {code} (negative: a signal); the data are complete")
     return document
+
+
+def _in_a_process(work: Callable[[], None]) -> int:
+    """Run something in a process of its own; returns its exit code, negative for a signal. The deadline kills it."""
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join(PICTURE_DEADLINE_S)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    assert process.exitcode is not None
+    return process.exitcode
 
 
 def _typical(trained: _Trained, median_s: float) -> Timeline:

@@ -33,6 +33,7 @@ COMPARISON_KEYS = {
     "speedup_predicted",
     "trusted",
     "reasons",
+    "solver",
 }
 
 
