@@ -57,8 +57,8 @@ def run_lab() -> int:
 
 
 def wait_for_interrupt() -> int:
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)  # whoever reads this may interrupt at once
         time.sleep(60)
     except KeyboardInterrupt:
         print("interrupted once", flush=True)
@@ -69,9 +69,12 @@ def wait_for_interrupt() -> int:
 
 def ignore_interrupts() -> int:
     end = time.monotonic() + 60
-    print("ready", flush=True)
+    said = False
     while time.monotonic() < end:
         try:
+            if not said:
+                said = True
+                print("ready", flush=True)  # whoever reads this may interrupt at once
             time.sleep(60)
         except KeyboardInterrupt:
             print("ignored", flush=True)
