@@ -24,11 +24,16 @@ from testbed.schedule.schedule_file import Kept
 from testbed.spec import load_topology, load_workload
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload
-from testbed.timeline import Timeline
-from testbed.wire import wire_bytes
+from testbed.timeline import UNNOTICED_WAIT_S, Timeline
+from testbed.wire import ACK_BYTES, gso_bytes, super_packet_bytes, wire_bytes
 
 KEPT_WHEN_RECOMPUTING = 2 / 34
 """Share of a layer's activation memory that its input is: 2 s b h of 34 s b h bytes (reading/geopipe.md, sizes)."""
+
+HANDOVER_S = 10e-6
+"""What is left of a message's time on an ideal machine (virtual clock): waking gloo's thread and the rank
+(docs/figures.md). It decides who comes first where a plain model would hand two messages to a link at one instant.
+A real machine takes more, which is part of the error reported there."""
 
 BEST = "best"
 """Stands for the fastest of all schedules that fit."""
@@ -124,9 +129,20 @@ class Plan:
             ),
             links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in self.topology.directions()),
             routes=routes,
+            piece_bytes=tuple(self._piece_bytes[self.datacenter(rank)] for rank in ranks),
+            ack_bytes=ACK_BYTES,
+            handover_s=HANDOVER_S,
+            unnoticed_wait_s=UNNOTICED_WAIT_S if workload.pacing else 0.0,
             all_gather=rings,
             reduce_scatter=rings,
         )
+
+    @cached_property
+    def _piece_bytes(self) -> dict[str, float]:
+        """Per datacenter, wire bytes of the super-packets that its nodes send."""
+        return {
+            name: super_packet_bytes(gso_bytes(self.topology.ways_from(name))) for name in self.topology.datacenters
+        }
 
     def hops(self, source: str, target: str) -> tuple[int, ...]:
         """The directed links between two nodes."""

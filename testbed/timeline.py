@@ -34,6 +34,10 @@ ACTION = np.dtype(
 )
 """One row per action."""
 
+UNNOTICED_WAIT_S = 200e-6
+"""A wait for input shorter than this found the data in its buffer and is the cost of the call: a paced rank's clock
+goes on, so the model lets the rank go on too."""
+
 MESSAGE_KINDS = ("F", "G", "AG", "RS")
 """Kinds of message by the code in the `kind` column: activation, gradient, and a stage's all-gather and reduce-scatter
 with its replicas (one row per ring edge that costs anything; an all-gather has one row)."""

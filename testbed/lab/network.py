@@ -25,7 +25,7 @@ from testbed.lab.routes import all_paths, border_routes
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
 from testbed.lab.shaping import End, LinkCounters, ShapedDirection, ShapedLink, choose
 from testbed.spec.topology import Direction, Topology
-from testbed.wire import MTU
+from testbed.wire import MTU, gso_bytes
 
 _SOURCE_TABLES = 1000
 """Routing tables for traffic by source datacenter start here."""
@@ -184,7 +184,7 @@ class Lab:
         name = f"{datacenter}/{number}"
         pair = addresses.node_subnet(self._datacenters[datacenter], number)
         outer, inner = addresses.access_interface(number), addresses.NODE_INTERFACE
-        gso = self._gso_bytes(datacenter)
+        gso = gso_bytes(self.topology.ways_from(datacenter))
         border.ask(
             "link",
             "add",
@@ -227,7 +227,7 @@ class Lab:
             for direction, own, other in ((link.forward, *subnet), (link.reverse, *subnet[::-1])):
                 asked = direction.asked
                 with self._netlink(self.borders[asked.source]) as netlink:
-                    gso = sizing.gso_bytes(asked.rate_bps, direction.queue_bytes)
+                    gso = gso_bytes([asked])
                     bring_up(netlink, direction.source.interface, own, other, gso)
                     # The link gate's own connections use this route; without it they would measure slow start.
                     other_way = link.reverse if direction is link.forward else link.forward
@@ -290,14 +290,6 @@ class Lab:
 
     def _queue_room(self, direction: Direction) -> float:
         return sizing.queue_room(direction, len(self.topology.nodes()), self.largest_burst_bytes)
-
-    def _gso_bytes(self, datacenter: str) -> int:
-        """For a node of `datacenter`: what the most demanding direction on any of its ways allows."""
-        on_the_way = {index for target in self._datacenters for index in self._paths.get((datacenter, target), ())}
-        sizes = [
-            sizing.gso_bytes(self.directions[i].rate_bps, self._queue_room(self.directions[i])) for i in on_the_way
-        ]
-        return min(sizes, default=sizing.gso_bytes(float("inf"), float("inf")))
 
     def _facts(self, source: str, target: str) -> sizing.PathFacts:
         there, back = self._paths[source, target], self._paths.get((target, source), ())

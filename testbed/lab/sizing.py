@@ -1,4 +1,4 @@
-"""What follows from delay and rate: bandwidth-delay products, queue room, initial windows, super-packet sizes."""
+"""What follows from delay and rate: bandwidth-delay products, queue room, initial windows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from testbed.spec.topology import Direction
 from testbed.wire import MSS, MTU
 
 _SMALLEST_QUEUE = 64 * 2**20
-_LARGEST_GSO = 65536
-_GSO_SECONDS = 1e-3
-"""How much of a link's time one super-packet may take: it is delivered as one block."""
 
 
 class PathFacts(NamedTuple):
@@ -48,11 +45,6 @@ def queue_room(direction: Direction, nodes: int, largest_burst_bytes: float) -> 
         return direction.queue_bytes
     bdp = direction.rate_bps * 2 * direction.delay_s / 8
     return max(_SMALLEST_QUEUE, nodes * (2 * bdp + 2 * largest_burst_bytes))
-
-
-def gso_bytes(rate_bps: float, queue_bytes: float) -> int:
-    """The longest super-packet allowed towards a link: 1 ms of it, a quarter of its queue, 64 KiB; at least the MTU."""
-    return int(min(max(min(rate_bps * _GSO_SECONDS / 8, queue_bytes / 4), MTU), _LARGEST_GSO))
 
 
 def netem_limit(direction: Direction, queue_bytes: float) -> int:

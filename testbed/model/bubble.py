@@ -26,7 +26,7 @@ class TimeByCause(NamedTuple):
     fill_s: float
     """Pipeline fill and drain, and waiting that the order causes, on a network that costs nothing."""
     latency_s: float
-    """Added by the links' one-way delays."""
+    """Added by the links' one-way delays, and by handing messages over."""
     wire_s: float
     """Added by the time messages take on the wire, if none had to wait for another."""
     queueing_s: float
@@ -52,14 +52,21 @@ def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
     size = max(problem.message_bytes, default=0.0)
     alone = problem.without_collectives()
 
-    def with_links(*, delay: bool, wire: bool) -> float:
-        links = tuple(
-            LinkCost(link.delay_s * delay + size * link.seconds_per_byte * wire, 0.0) for link in problem.links
-        )
-        return makespan(replace(alone, links=links), schedule)
+    def unshared(*, delay: bool, wire: bool) -> float:
+        """With a link of its own for every pair of ranks, on which messages do not wait for each other."""
+        links = []
+        for (source, _), route in problem.routes.items():
+            hops = [problem.links[index] for index in route]
+            piece = problem.piece_bytes[source] if problem.piece_bytes else 0.0
+            slowest = max(hop.seconds_per_byte for hop in hops)
+            wire_s = size * slowest + min(piece, size) * (sum(hop.seconds_per_byte for hop in hops) - slowest)
+            links.append(LinkCost(sum(hop.delay_s for hop in hops) * delay + wire_s * wire, 0.0))
+        routes = {pair: (index,) for index, pair in enumerate(problem.routes)}
+        handover_s = problem.handover_s * delay
+        return makespan(replace(alone, links=tuple(links), routes=routes, handover_s=handover_s), schedule)
 
-    free, delayed = with_links(delay=False, wire=False), with_links(delay=True, wire=False)
-    unqueued, real = with_links(delay=True, wire=True), makespan(alone, schedule)
+    free, delayed = unshared(delay=False, wire=False), unshared(delay=True, wire=False)
+    unqueued, real = unshared(delay=True, wire=True), makespan(alone, schedule)
     return TimeByCause(
         work_s=mean,
         imbalance_s=max(busy) - mean,

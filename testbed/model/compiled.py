@@ -66,11 +66,16 @@ def _execute(
     completes,
     target_rank,
     wire_bytes,
+    pieces,
+    acks,
+    ack_start,
+    ack_bytes,
     route_of,
     edge_start,
     route_start,
     route_links,
     extra_s,
+    unnoticed_wait_s,
     taken_s,
     delay_s,
     seconds_per_byte,
@@ -95,10 +100,14 @@ def _execute(
     position = row_start[:-1].copy()
     rank_free = np.zeros(n_ranks)
     waiting = np.full(n_messages, NONE)
-    hop_of = np.zeros(n_messages, np.int64)
+    pieces_left = np.maximum(pieces, 1)
     last_bit = np.zeros(n_messages)
+    # acknowledgements: from, until, seconds that they occupy their link; per link a queue in its part of the list
+    queued = np.zeros((ack_start[-1], 3))
+    ack_head, ack_tail = ack_start[:-1].copy(), ack_start[:-1].copy()
 
-    # a heap of (time, sequence, what, rank or message); sequence breaks ties: first scheduled, first served
+    # a heap of (time, sequence, what, rank or message); sequence breaks ties: first scheduled, first served.
+    # what is on its way has hops * n_messages added to its number
     events = [(0.0, 0, 0, 0)]
     events.clear()
     sequence = 0
@@ -128,7 +137,7 @@ def _execute(
                 continue
             came = not_before_s[action] if message == NONE else max(arrived[message], not_before_s[action])
             enter[action], ready[action] = rank_free[rank], came
-            start[action] = max(rank_free[rank], came)
+            start[action] = came if came > rank_free[rank] + unnoticed_wait_s else rank_free[rank]
             end[action] = start[action] + duration[action]
             sequence += 1
             heapq.heappush(events, (end[action], sequence, _END, rank))
@@ -167,27 +176,53 @@ def _execute(
                         heapq.heappush(events, (leave, sequence, _LEAVE, made))
             reach.append(rank)
         else:
-            message = subject
+            message = subject % n_messages
             if what == _LEAVE:
                 last_bit[message] = now
         if message == NONE:
             continue
-        # the first bit is at the head of the next link of the route
+        # a piece's first bit is at the head of the next link of the route; all pieces are at the head of the first
         route = route_of[message]
-        hop = route_start[route] + hop_of[message]
-        came = last_bit[message]
-        if hop < route_start[route + 1]:
-            link = route_links[hop]
-            begin = max(now, link_free[link])
-            finish = max(begin + wire_bytes[message] * seconds_per_byte[link], last_bit[message])
-            link_free[link] = finish
-            came = finish + delay_s[link]
-            hop_of[message] += 1
-            if hop + 1 < route_start[route + 1]:
-                last_bit[message] = came
-                sequence += 1
-                heapq.heappush(events, (begin + delay_s[link], sequence, _HOP, message))
-                continue
+        hops = 0
+        count = 1
+        if what == _HOP:
+            hops = subject // n_messages
+        else:
+            count = pieces_left[message]
+        together = pieces[message] == 0
+        hop = route_start[route] + hops
+        came = now
+        for _ in range(count):
+            came = last_bit[message] if together else now
+            if hop < route_start[route + 1]:
+                link = route_links[hop]
+                if ack_head[link] < ack_tail[link]:
+                    link_free[link], ack_head[link] = _carry_acks(
+                        queued, ack_head[link], ack_tail[link], link_free[link], now
+                    )
+                begin = max(now, link_free[link])
+                finish = max(begin + wire_bytes[message] * seconds_per_byte[link], came)
+                link_free[link] = finish
+                came = finish + delay_s[link]
+                if hop + 1 < route_start[route + 1]:
+                    last_bit[message] = came
+                    out = begin if together else finish  # cut through, or stored and forwarded
+                    sequence += 1
+                    heapq.heappush(events, (out + delay_s[link], sequence, _HOP, message + (hops + 1) * n_messages))
+                    continue
+                if acks[message]:
+                    first, last = begin + delay_s[link], came
+                    first += (last - first) / acks[message]
+                    back = route % n_ranks * n_ranks + route // n_ranks
+                    for other in route_links[route_start[back] : route_start[back + 1]]:
+                        place = ack_tail[other]
+                        ack_tail[other] += 1
+                        queued[place, 0], queued[place, 1] = first, last
+                        queued[place, 2] = acks[message] * ack_bytes * seconds_per_byte[other]
+                        first, last = first + delay_s[other], last + delay_s[other]
+            pieces_left[message] -= 1
+        if pieces_left[message] > 0:
+            continue
         arrived[message] = came + extra_s[route]
         receiver = waiting[message]
         if receiver != NONE:
@@ -195,6 +230,22 @@ def _execute(
             waiting[message] = NONE
             reach.insert(0, receiver)
     return enter, ready, start, end, messages
+
+
+@numba.njit(cache=True)
+def _carry_acks(queued, head, tail, free, now):
+    """When a link is free that has carried what was `queued` behind its load until now, and the queue's new head."""
+    while head < tail and queued[head, 0] <= now:
+        begin, end, busy = queued[head]
+        until = min(end, now)
+        share = (until - begin) / (end - begin) if end > begin else 1.0
+        if free > begin:
+            free += busy * (share if free >= until else (free - begin) / (end - begin))
+        if until < end:
+            queued[head, 0], queued[head, 2] = until, busy * (1 - share)
+            break
+        head += 1
+    return free, head
 
 
 def makespan(problem: Problem, schedule: Schedule) -> float:

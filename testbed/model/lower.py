@@ -39,7 +39,15 @@ class Program(NamedTuple):
     target_rank: Ints
     """Per message, the rank that takes it; NONE for an edge of a ring."""
     wire_bytes: Floats
-    """Per message."""
+    """Per message, of each of its pieces."""
+    pieces: Ints
+    """Per message, in how many pieces it is routed; 0 when it keeps together."""
+    acks: Ints
+    """Per message, how many acknowledgements answer each of its pieces."""
+    ack_start: Ints
+    """Per link (and one more), where the acknowledgements that it carries begin in a list of all of them."""
+    ack_bytes: float
+    """Wire bytes of one acknowledgement."""
     route_of: Ints
     """Per message, its route: a pair of ranks (source * P + target), or P * P and on for the edges of rings."""
     edge_start: Ints
@@ -48,7 +56,9 @@ class Program(NamedTuple):
     """Per route (and one more), where its links begin in `route_links`."""
     route_links: Ints
     extra_s: Floats
-    """Per route, added to the arrival: a ring's further rounds."""
+    """Per route, added to the arrival: a message's handover, a ring's further rounds."""
+    unnoticed_wait_s: float
+    """How long a rank may wait without being delayed."""
     taken_s: Floats
     """Per link, until when it is taken at the start: the all-gathers."""
     delay_s: Floats
@@ -108,9 +118,12 @@ def lower(problem: Problem, schedule: Schedule) -> Program:
     edges = [(ring, leg) for ring in reductions for leg in range(len(ring.legs))]
     routes = [problem.route(a, b) for a in range(n_ranks) for b in range(n_ranks)]
     routes += [ring.legs[leg] for ring, leg in edges]
-    extra = [0.0] * (n_ranks * n_ranks) + [ring.extra_delay_s(leg, problem.links) for ring, leg in edges]
+    handover = [problem.handover_s] * (n_ranks * n_ranks)
+    extra = handover + [ring.extra_delay_s(leg, problem.links) for ring, leg in edges]
     target = np.repeat(holder[neighbours], n_microbatches)
     pairs = np.repeat(source, n_microbatches) * n_ranks + target
+    pieces, acks, ack_start = _pieces(problem, source, holder[neighbours], sizes, n_microbatches)
+    sizes /= np.maximum(pieces, 1)
     return Program(
         row_start=row_start,
         duration=np.array(durations),
@@ -120,13 +133,37 @@ def lower(problem: Problem, schedule: Schedule) -> Program:
         completes=np.array(completes, dtype=np.int64),
         target_rank=np.concatenate([target, np.full(len(edges), NONE)]).astype(np.int64),
         wire_bytes=np.concatenate([np.repeat(sizes, n_microbatches), [ring.wire_bytes for ring, _ in edges]]),
+        pieces=np.concatenate([np.repeat(pieces, n_microbatches), np.zeros(len(edges), np.int64)]),
+        acks=np.concatenate([np.repeat(acks, n_microbatches), np.zeros(len(edges), np.int64)]),
+        ack_start=ack_start,
+        ack_bytes=problem.ack_bytes,
         route_of=np.concatenate([pairs, n_ranks * n_ranks + np.arange(len(edges))]).astype(np.int64),
         edge_start=(len(target) + np.cumsum([0, *(len(ring.legs) for ring in reductions)])).astype(np.int64),
         route_start=np.cumsum([0, *map(len, routes)]).astype(np.int64),
         route_links=np.array([link for route in routes for link in route], dtype=np.int64),
         extra_s=np.array(extra),
+        unnoticed_wait_s=problem.unnoticed_wait_s,
         taken_s=np.array(problem.gathered.link_free_s, dtype=np.float64),
         delay_s=np.array([link.delay_s for link in problem.links], dtype=np.float64),
         seconds_per_byte=np.array([link.seconds_per_byte for link in problem.links], dtype=np.float64),
         notice_s=np.array([problem.route_delay(b, a) for a in range(n_ranks) for b in range(n_ranks)]),
     )
+
+
+def _pieces(
+    problem: Problem, sources: Ints, targets: Ints, sizes: Floats, n_microbatches: int
+) -> tuple[Ints, Ints, Ints]:
+    """Per kind of message the pieces it is routed in and the acknowledgements of each; per link where its own begin."""
+    pieces, acks = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
+    carried = np.zeros(len(problem.links) + 1, np.int64)
+    for number, (source, target, size) in enumerate(
+        zip(sources.tolist(), targets.tolist(), sizes.tolist(), strict=True)
+    ):
+        count = problem.pieces(source, target, size)
+        several = len(problem.route(source, target)) > 1
+        pieces[number] = count if several else 0
+        if problem.ack_bytes and count:
+            acks[number] = 1 if several else count
+            for link in problem.route(target, source):
+                carried[link + 1] += n_microbatches * max(1, pieces[number])
+    return pieces, acks, np.cumsum(carried)

@@ -3,6 +3,8 @@
 Ranks run their rows in order. A message leaves when its producer ends, waits its turn on every directed link of its
 route (first come, first served), occupies the link for its time on the wire, and arrives one delay later
 (CrossPipe, section 3.5). Several hops are cut through: a message may leave a router while its tail still comes in.
+Where the problem says in which pieces (super-packets) messages travel, each piece is stored, queued and forwarded by
+itself, so what a router's own site sends meanwhile comes between them; and each is acknowledged over the route back.
 Data-parallel collectives take the same links (pipeline/collective.py): an F waits for its stage's parameters too, and
 the iteration ends when the last gradients are reduced.
 """
@@ -10,6 +12,7 @@ the iteration ends when the last gradients are reduced.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -55,6 +58,9 @@ class _Simulation:
         self.position = [0] * schedule.n_ranks
         self.rank_free = [0.0] * schedule.n_ranks
         self.link_free = list(problem.gathered.link_free_s)
+        self.pieces_left: dict[Message, int] = {}
+        self.acks: list[deque[tuple[float, float, float]]] = [deque() for _ in problem.links]
+        """Per link, acknowledgements on their way: from, until, seconds that they occupy it."""
         self.gradients_left = [schedule.n_microbatches] * schedule.n_stages
         self.arrived: dict[Message, float] = {}
         self.sent: dict[Message | _Edge, float] = {}
@@ -110,7 +116,7 @@ class _Simulation:
         enter = self.rank_free[rank]
         if action.kind is Kind.F:
             ready = max(ready, self.problem.gathered.ready_s[action.stage])
-        start = max(enter, ready)
+        start = ready if ready > enter + self.problem.unnoticed_wait_s else enter
         end = start + self.problem.duration(action)
         self.position[rank] += 1
         kind = KINDS.index(action.kind)
@@ -155,22 +161,58 @@ class _Simulation:
             collective = self.problem.reduction(what.stage)
             self.sent[what] = now
             self._hop(now, what, collective.legs[what.leg], collective.wire_bytes, now)
-        else:
-            self._hop(now, what, self.problem.route(*self._ends(what)), self._bytes(what), now)
+            return
+        ends, size = self._ends(what), self._bytes(what)
+        route = self.problem.route(*ends)
+        # on a single link the pieces follow each other: they may as well keep together
+        count = max(1, self.problem.pieces(*ends, size)) if len(route) > 1 else 1
+        self.pieces_left[what] = count
+        for _ in range(count):
+            self._hop(now, what, route, size / count, now)
 
     def _hop(self, now: float, what: Message | _Edge, route: tuple[int, ...], size: float, last_bit: float) -> None:
-        """The first bit is at the head of the first link of `route`; the last bit comes there at `last_bit`."""
+        """A piece's first bit is at the head of the first link of `route`; its last bit comes there at `last_bit`."""
         if not route:
             self._arrive(what, last_bit)
             return
         link = self.problem.links[route[0]]
-        start = max(now, self.link_free[route[0]])
+        start = max(now, self._free(route[0], now))
         end = max(start + size * link.seconds_per_byte, last_bit)
         self.link_free[route[0]] = end
         if len(route) == 1:
+            self._acknowledge(what, size, start + link.delay_s, end + link.delay_s)
             self._arrive(what, end + link.delay_s)
         else:
-            self._at(start + link.delay_s, self._HOP, (what, route[1:], size, end + link.delay_s))
+            together = isinstance(what, _Edge) or not self.problem.piece_bytes
+            out = start if together else end  # cut through, or stored and forwarded
+            self._at(out + link.delay_s, self._HOP, (what, route[1:], size, end + link.delay_s))
+
+    def _acknowledge(self, what: Message | _Edge, size: float, begin: float, end: float) -> None:
+        """What comes in from `begin` to `end` is acknowledged piece by piece, over the route back."""
+        if isinstance(what, _Edge) or not self.problem.ack_bytes:
+            return
+        source, target = self._ends(what)
+        count = self.problem.pieces(source, target, size)
+        begin += (end - begin) / count
+        for index in self.problem.route(target, source):
+            link = self.problem.links[index]
+            self.acks[index].append((begin, end, count * self.problem.ack_bytes * link.seconds_per_byte))
+            begin, end = begin + link.delay_s, end + link.delay_s
+
+    def _free(self, index: int, now: float) -> float:
+        """When a link is free, once it has carried the acknowledgements that have queued behind what occupies it."""
+        free, acks = self.link_free[index], self.acks[index]
+        while acks and acks[0][0] <= now:
+            begin, end, busy = acks[0]
+            until = min(end, now)
+            share = (until - begin) / (end - begin) if end > begin else 1.0
+            if free > begin:  # those that find the link idle are in nobody's way
+                free += busy * (share if free >= until else (free - begin) / (end - begin))
+            if until < end:
+                acks[0] = (until, end, busy * (1 - share))
+                break
+            acks.popleft()
+        return free
 
     def _arrive(self, what: Message | _Edge, when: float) -> None:
         if isinstance(what, _Edge):
@@ -178,7 +220,11 @@ class _Simulation:
             when += collective.extra_delay_s(what.leg, self.problem.links)
             self._record("RS", what.stage, collective.wire_bytes, self.sent[what], when)
             return
+        self.pieces_left[what] -= 1
+        if self.pieces_left[what] > 0:
+            return
         source, target = self._ends(what)
+        when += self.problem.handover_s
         self.arrived[what] = when
         rank = self.waiting.pop(what, None)
         self.messages.append(

@@ -5,6 +5,7 @@ It is all that a schedule generator and the event model see of a topology and a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -38,6 +39,16 @@ class Problem:
     links: tuple[LinkCost, ...] = ()
     routes: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     """(source rank, target rank) -> indexes into `links`; a pair left out is joined without delay."""
+    piece_bytes: tuple[float, ...] = ()
+    """Per source rank, wire bytes of the super-packets its messages leave in; empty: messages keep together.
+
+    On a link further along a route other messages come between the pieces of one that is still coming in."""
+    ack_bytes: float = 0.0
+    """Wire bytes of an acknowledgement; one goes back for every piece."""
+    handover_s: float = 0.0
+    """From a message's last bit at the receiving rank's host to its use, on every message between ranks."""
+    unnoticed_wait_s: float = 0.0
+    """A rank that waits for its input no longer than this is not delayed (the engine's logical clock)."""
     all_gather: tuple[Collective, ...] = ()
     """Per stage, before its first F (ZeRO-1); empty without data parallelism."""
     reduce_scatter: tuple[Collective, ...] = ()
@@ -110,6 +121,11 @@ class Problem:
     def route(self, source_rank: int, target_rank: int) -> tuple[int, ...]:
         """Links a message takes between two ranks, in order; () when it costs nothing."""
         return self.routes.get((source_rank, target_rank), ())
+
+    def pieces(self, source_rank: int, target_rank: int, size: float) -> int:
+        """How many super-packets carry `size` wire bytes between two ranks; 0 when the message keeps together."""
+        crosses = self.piece_bytes and self.route(source_rank, target_rank)
+        return math.ceil(size / self.piece_bytes[source_rank]) if crosses else 0
 
     def route_delay(self, source_rank: int, target_rank: int) -> float:
         """One-way delay between two ranks, without time on the wire."""

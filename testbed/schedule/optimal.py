@@ -111,6 +111,7 @@ class _Search:
         makespan = float(simulate(self.problem, schedule).makespans()[0])
         if makespan < self.best_s:
             self.best, self.best_s = schedule, makespan
+            self.bound_s = min(self.bound_s, makespan)  # they may meet but for rounding
             self.history.append((time.monotonic() - self.begin, makespan))
             self.report()
 

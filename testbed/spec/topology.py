@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -152,6 +153,15 @@ class Topology(Strict):
         except (networkx.NetworkXNoPath, networkx.NodeNotFound) as error:
             raise BadInput.of(self.name, "links", f"no path {source} -> {target}", "connected datacenters") from error
         return [graph.edges[hop]["index"] for hop in pairwise(stops)]
+
+    def ways_from(self, datacenter: str) -> list[Direction]:
+        """The directions on any route from a datacenter, each once."""
+        taken: set[int] = set()
+        for target in self.datacenters:
+            with contextlib.suppress(BadInput):  # not connected: a fault only where a workload needs it
+                taken.update(self.route(datacenter, target))
+        directions = self.directions()
+        return [directions[index] for index in sorted(taken)]
 
 
 def load_topology(path: Path, settings: dict[str, str] | None = None) -> Topology:

@@ -14,11 +14,11 @@ import torch.distributed as dist
 
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind
-from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS
+from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, UNNOTICED_WAIT_S
 from testbed.train.data import Corpus
 from testbed.train.job import IterationRecord, Job
 from testbed.train.model import layer_range
-from testbed.train.pacing import INPUT_WAS_THERE_S, LONGEST_SPIN_S, LogicalClock, now_s, sleep_until
+from testbed.train.pacing import LONGEST_SPIN_S, LogicalClock, now_s, sleep_until
 from testbed.train.reference import make_optimizer, named_gradients
 from testbed.train.stage import Stage
 
@@ -232,7 +232,7 @@ class _Log:
     ) -> None:
         size = buffer.numel() * buffer.element_size()
         kind = MESSAGE_KINDS.index(message.kind)
-        awaited = arrived - began > INPUT_WAS_THERE_S
+        awaited = arrived - began > UNNOTICED_WAIT_S
         self.messages[self.n_messages] = (
             self.iteration,
             kind,

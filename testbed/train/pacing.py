@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 
-INPUT_WAS_THERE_S = 200e-6
-"""A wait on a receive shorter than this found the data already in its buffer; it is the cost of the call."""
+from testbed.timeline import UNNOTICED_WAIT_S
 
 LONGEST_SPIN_S = 100e-6
 """The end of a sleep is spun, since a sleeping process wakes late: on an ordinary machine by about this much."""
@@ -51,7 +50,7 @@ class LogicalClock:
 
     def begin(self, enter_s: float, ready_s: float) -> float:
         """The start of the slot of an action reached at `enter_s` whose input was there at `ready_s`."""
-        waited = ready_s - enter_s > INPUT_WAS_THERE_S
+        waited = ready_s - enter_s > UNNOTICED_WAIT_S
         self.time_s = max(self.time_s, ready_s) if waited else self.time_s
         return self.time_s
 

@@ -40,3 +40,14 @@ def with_collectives(draw: st.DrawFn, problem: Problem) -> Problem:
     ring = st.builds(Collective, legs, st.integers(0, 5).map(float), st.integers(1, 3))
     rings = st.lists(ring, min_size=problem.n_stages, max_size=problem.n_stages).map(tuple)
     return replace(problem, all_gather=draw(rings), reduce_scatter=draw(rings))
+
+
+@st.composite
+def in_packets(draw: st.DrawFn, problem: Problem) -> Problem:
+    """The problem with messages of several packets, with or without acknowledgements and a handover, or as it was."""
+    if draw(st.booleans()):
+        return problem
+    pieces = tuple(draw(st.sampled_from([0.2, 0.5, 1.0])) for _ in range(problem.n_ranks))
+    ack, handover = draw(st.sampled_from([0.0, 0.125])), draw(st.sampled_from([0.0, 0.25]))
+    unnoticed = draw(st.sampled_from([0.0, 0.5]))
+    return replace(problem, piece_bytes=pieces, ack_bytes=ack, handover_s=handover, unnoticed_wait_s=unnoticed)

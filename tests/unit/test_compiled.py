@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import QUICK, quick, with_collectives
+from made import QUICK, in_packets, quick, with_collectives
 
 from testbed.model.bubble import time_by_cause
 from testbed.model.compiled import execute, makespan
@@ -61,7 +61,7 @@ def problems(draw: st.DrawFn, placement: Placement = Placement.UD) -> Problem:
 @given(st.data(), st.sampled_from(QUICK), st.sampled_from(get_args(Receives)))
 @settings(max_examples=200)
 def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, receives: Receives) -> None:
-    problem = data.draw(problems(FAMILIES[name].placement))
+    problem = data.draw(in_packets(data.draw(problems(FAMILIES[name].placement))))
     schedule = quick(name, problem)
     program = lower(problem, schedule)
     assert checked_against_depend(problem, schedule, program)

@@ -7,6 +7,7 @@ from ipaddress import IPv4Network
 
 import pytest
 
+from testbed import wire
 from testbed.errors import BadInput
 from testbed.lab import addresses, counters, sizing, transport
 from testbed.lab.routes import Hop, all_paths, border_routes
@@ -72,10 +73,15 @@ def test_queue_room_is_as_asked_or_lossless() -> None:
 
 @pytest.mark.parametrize(
     ("rate", "queue", "size"),
-    [(1e6, 1e9, 9000), (1e8, 1e9, 12_500), (1e9, 1e9, 65_536), (1e9, 100e3, 25_000), (1e9, 9e3, 9000)],
+    [(1e6, 0.0, 9000), (1e8, 0.0, 12_500), (1e9, 0.0, 65_536), (1e9, 100e3, 25_000), (1e9, 9e3, 9000)],
 )
 def test_super_packets_take_a_millisecond_at_most(rate: float, queue: float, size: int) -> None:
-    assert sizing.gso_bytes(rate, queue) == size
+    assert wire.gso_bytes([direction(), direction(rate_bps=rate, queue_bytes=queue)]) == size
+
+
+@pytest.mark.parametrize(("gso", "size"), [(9000, 9014), (25_180, 2 * 9014), (65_536, 7 * 9014)])
+def test_super_packets_are_full_segments(gso: int, size: int) -> None:
+    assert wire.super_packet_bytes(gso) == size
 
 
 def test_netem_limit_holds_flight_and_queue_twice() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from made import QUICK, fitting, quick
 
 from testbed.model.simulate import DeadlockError, simulate
-from testbed.pipeline.ir import Schedule, parse_action
+from testbed.pipeline.ir import Kind, Schedule, parse_action
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.registry import generate
@@ -133,6 +133,58 @@ def test_two_hops_are_cut_through() -> None:
     forward = arrived[arrived["kind"] == 0]["arrived_s"][0]
     # first bit at the second link at 1 + 5 = 6, busy 6-10, then 7 s of delay
     assert forward == 17.0
+
+
+def arrivals(problem: Problem, *rows: str) -> dict[str, float]:
+    """Kind, stage and microbatch of every message ("F0:1") -> when it arrives."""
+    parsed = tuple(tuple(map(parse_action, row.split())) for row in rows)
+    schedule = Schedule("hand-made", parsed, problem.stage_to_rank, problem.n_microbatches)
+    messages = simulate(problem, schedule).messages
+    named = ((f"{MESSAGE_KINDS[row['kind']]}{row['stage']}:{row['microbatch']}", row) for row in messages)
+    return {name: float(row["arrived_s"]) for name, row in named}
+
+
+def test_a_burst_at_a_router_comes_between_the_pieces_of_what_passes_it() -> None:
+    """Stage 0 sends over both links, stage 2 over the second alone, while stage 0's second message comes in there."""
+    links = (LinkCost(5.0, 4.0), LinkCost(5.0, 4.0))
+    routes = {(0, 2): (0, 1), (1, 3): (1,)}
+    plain = uniform(4, 2, stage_to_rank=(0, 2, 1, 3))
+    whole = replace(plain, links=links, routes=routes, forward_s=(9.5, 1.0, 1.0, 1.0))
+    rows = "0F0 0F1 0B0 0B1", "2F0 2F1 2B0 2B1", "1F0 1F1 1B0 1B1", "3F0 3F1 3B0 3B1"
+    together = arrivals(whole, *rows)
+    # F0:1 takes the second link from 24 to 28, cut through; F2:0, there at 25.5, comes after it
+    assert (together["F0:0"], together["F0:1"], together["F2:0"]) == (23.5, 33.0, 37.0)
+    pieces = arrivals(replace(whole, piece_bytes=(0.25,) * 4), *rows)
+    # a piece is a second; the first of F0:1 is at the second link at 25. F2:0, there at 26.5, comes after two of them
+    assert (pieces["F0:0"], pieces["F2:0"], pieces["F0:1"]) == (24.5, 36.0, 38.0)
+
+
+def test_acknowledgements_take_the_link_back() -> None:
+    """Half a second for each of a message's four pieces: in the way only of what comes after they had to wait."""
+    problem = replace(uniform(2, 2, delay_s=5, wire_s=4, weight_s=0), piece_bytes=(0.25, 0.25))
+    rows = "0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"
+    without = arrivals(problem, *rows)
+    assert (without["G1:0"], without["G1:1"]) == (21.0, 25.0)
+    carried = arrivals(replace(problem, ack_bytes=0.125), *rows)
+    # F0:1 comes in from 10 to 14 and is acknowledged from 11 on; from 12 on the link back carries G1:0
+    assert carried["G1:0"] == 21.0
+    assert carried["G1:1"] == pytest.approx(25 + 2 * 2 / 3)
+
+
+def test_every_message_between_ranks_is_handed_over() -> None:
+    problem = replace(uniform(2, 1), handover_s=0.25)
+    assert arrivals(problem, "0F0 0B0", "1F0 1B0") == {"F0:0": 1.25, "G1:0": 4.5}
+
+
+@pytest.mark.parametrize(("unnoticed", "end"), [(0.0, 3.25), (0.25, 3.0), (0.2, 3.25)])
+def test_a_short_wait_does_not_delay_a_rank(unnoticed: float, end: float) -> None:
+    """Rank 1 has done F of microbatch 0 when F of microbatch 1 is a quarter of a second from there."""
+    problem = replace(uniform(2, 2), handover_s=0.25, unnoticed_wait_s=unnoticed, forward_s=(1.0, 0.75))
+    rows = "0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"
+    parsed = tuple(tuple(map(parse_action, row.split())) for row in rows)
+    actions = simulate(problem, Schedule("hand-made", parsed, (0, 1), 2)).actions
+    second = actions[(actions["rank"] == 1) & (actions["kind"] == KINDS.index(Kind.F)) & (actions["microbatch"] == 1)]
+    assert second["end_s"].tolist() == [end - 0.25]
 
 
 def test_a_circular_wait_is_an_error() -> None:
