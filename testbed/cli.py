@@ -140,6 +140,7 @@ def run(
     clock: ClockOption = Clock.real,
     seed: SeedOption = 1,
     wall_limit: WallLimit = 900.0,
+    picture: Annotated[bool, typer.Option(help="Draw timeline.svg; the data files hold the same.")] = True,
     settings: Settings = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -165,6 +166,11 @@ def run(
     directory = out or Path("results") / f"{plan.topology.name}-{plan.workload.name}-{stamp}"
 
     def say(document: dict[str, Any]) -> None:
+        if picture:
+            from testbed.collect.picture import draw_run
+
+            with reporter.step("drawing timeline.svg"):
+                draw_run(directory)
         if as_json:
             emit(document)
         else:

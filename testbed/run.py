@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from testbed import __version__
 from testbed.collect import compare, fidelity, record
-from testbed.collect.picture import Panel, draw
 from testbed.collect.results import Results, environment
 from testbed.errors import RunFailed
 from testbed.lab.calibrate import LinkCheck, calibrate, refuse_bad_links
@@ -40,8 +37,6 @@ SLOWEST_FACTOR = 20.0
 """An iteration may take this many times its predicted time before the run is given up ..."""
 DEADLINE_FLOOR_S = 60.0
 """... and at least this long."""
-
-PICTURE_DEADLINE_S = 300.0
 
 PROFILE_SCHEDULE = "zb-h1"
 """Splits the backward, so an unpaced run of it tells F, I and W apart."""
@@ -137,7 +132,7 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
                     with reporter.solving() as watch:
                         made = plan.generate(choice, pacing, watch)
                 trained.append(_train(plan, choice, made, pacing, launcher, lab, results, reporter))
-            document = _conclude(plan, trained, identity, options.directory, results, reporter)
+            document = _conclude(trained, identity, results)
         finally:
             results.save_tables()
             lab.__exit__(None, None, None)
@@ -272,15 +267,8 @@ def _loss_signs(lab: Lab) -> dict[str, int]:
     return total
 
 
-def _conclude(
-    plan: Plan,
-    trained: list[_Trained],
-    identity: dict[str, Any],
-    directory: Path,
-    results: Results,
-    reporter: Reporter,
-) -> dict[str, Any]:
-    """Judge, compare, write comparison.json and the picture."""
+def _conclude(trained: list[_Trained], identity: dict[str, Any], results: Results) -> dict[str, Any]:
+    """Judge, compare, write comparison.json and schedules.json."""
     if not trained:
         raise RunFailed("no schedule was trained")
     by_loss = fidelity.loss_reasons({one.choice.schedule: one.losses for one in trained})
@@ -299,31 +287,4 @@ def _conclude(
     document = compare.as_document({**identity, "ranking_as_predicted": compare.same_ranking(schedules)}, schedules)
     results.save_json("comparison.json", document)
     results.save_json("schedules.json", as_document({one.choice.schedule: one.generated for one in trained}))
-    panels = [
-        Panel(run.schedule, [("predicted", run.predicted), ("measured", _typical(one, run.median_s))])
-        for one, run in zip(trained, runs, strict=True)
-    ]
-    lanes = [f"{rank} {node}" for rank, node in enumerate(plan.nodes)]
-    results.save_tables()  # before the picture: numbers do not depend on it
-    drawn = partial(draw, panels, directory / "timeline.svg", cuts=plan.cuts, lanes=lanes, heading=identity["name"])
-    if (code := _in_a_process(drawn)) != 0:
-        reporter.say(f"no timeline.svg: drawing it ended with code {code} (negative: a signal); the data are complete")
     return document
-
-
-def _in_a_process(work: Callable[[], None]) -> int:
-    """Run something in a process of its own; returns its exit code, negative for a signal. The deadline kills it."""
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
-    process.join(PICTURE_DEADLINE_S)
-    if process.is_alive():
-        process.kill()
-        process.join()
-    assert process.exitcode is not None
-    return process.exitcode
-
-
-def _typical(trained: _Trained, median_s: float) -> Timeline:
-    """The measured iteration whose time is nearest to the median."""
-    candidates = [t for t, row in zip(trained.measured, trained.rows, strict=True) if not row.warmup]
-    return min(candidates, key=lambda t: abs(float(t.makespans()[0]) - median_s))

@@ -110,7 +110,8 @@ def print_run(console: Console, document: dict[str, Any], directory: Path) -> No
             console.print(f"{row.schedule} is untrusted: {reason}", style="red", highlight=False)
     verdict = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
     console.print(f"measured ranking: {verdict}", highlight=False)
-    console.print(f"results in {directory}/ (look at timeline.svg)", highlight=False)
+    look = " (look at timeline.svg)" if (directory / "timeline.svg").exists() else ""
+    console.print(f"results in {directory}/{look}", highlight=False)
 
 
 def proof_line(schedule: str, proof: Proof) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from testbed.collect.results import load_timelines
 from testbed.timeline import KINDS, Timeline
 
 if TYPE_CHECKING:
@@ -19,6 +23,7 @@ COLOURS = {"F": "#4c78c8", "B": "#3a9a63", "I": "#45b5a0", "W": "#e0a83c"}
 """Forward, full backward, input gradient, weight gradient."""
 
 MEANINGS = {"F": "forward", "B": "full backward", "I": "input gradient", "W": "weight gradient"}
+_SOURCES = ("manifest", "comparison")
 _IDLE = "#eef0f3"
 _INK = "#20242b"
 _CUT = "#c0392b"
@@ -65,6 +70,31 @@ def draw(panels: Sequence[Panel], path: Path, *, cuts: Sequence[int], lanes: Seq
     # text as text (small, searchable); no date and no random ids: the same timelines give the same file
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def draw_run(directory: Path) -> None:
+    """Write timeline.svg of a run from its data files: every schedule predicted over measured.
+
+    Of the measured iterations it shows the one whose time is nearest to their median.
+    """
+    read = {name: json.loads((directory / f"{name}.json").read_text(encoding="utf-8")) for name in _SOURCES}
+    nodes, timelines = read["manifest"]["nodes"], load_timelines(directory)
+    iterations = pd.read_parquet(directory / "iterations.parquet")
+    measured = iterations[~iterations["warmup"]]
+    panels = []
+    for row in read["comparison"]["schedules"]:
+        name, median_s = row["schedule"], row["measured_s"]
+        mine = measured[measured["schedule"] == name]
+        typical = mine.loc[(mine["makespan_s"] - median_s).abs().idxmin(), "iteration"]
+        strips = [
+            ("predicted", timelines[name, "predicted"]),
+            ("measured", timelines[name, "measured"].of_iteration(int(typical))),
+        ]
+        panels.append(Panel(name, strips))
+    sites = [node.split("/")[0] for node in nodes]
+    cuts = [rank for rank, (site, following) in enumerate(pairwise(sites)) if site != following]
+    lanes = [f"{rank} {node}" for rank, node in enumerate(nodes)]
+    draw(panels, directory / "timeline.svg", cuts=cuts, lanes=lanes, heading=read["comparison"]["name"])
 
 
 def _kind(letter: str) -> object:

@@ -14,11 +14,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from testbed.collect.record import IterationRow
 from testbed.errors import BadInput, RunFailed
-from testbed.timeline import KINDS, MESSAGE_KINDS, Timeline
+from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, Table, Timeline
 
 FILES = (
     "manifest.json",
@@ -107,6 +108,30 @@ def _frame(table: Any, kinds: list[str], schedule: str, source: str) -> pd.DataF
     frame.insert(0, "schedule", schedule)
     frame.insert(1, "source", source)
     return frame
+
+
+def load_timelines(directory: Path) -> dict[tuple[str, str], Timeline]:
+    """What `add_timeline` was given: (schedule, "predicted" or "measured") -> timeline, in the order of the run."""
+    n_ranks = len(json.loads((directory / "manifest.json").read_text(encoding="utf-8"))["nodes"])
+    events, messages = (pd.read_parquet(directory / f"{name}.parquet") for name in ("events", "messages"))
+    done = _by_run(events, [str(k) for k in KINDS], ACTION)
+    sent = _by_run(messages, list(MESSAGE_KINDS), MESSAGE)
+    none = np.zeros(0, dtype=MESSAGE)
+    return {key: Timeline(table, sent.get(key, none), n_ranks) for key, table in done.items()}
+
+
+def _by_run(frame: pd.DataFrame, kinds: list[str], dtype: np.dtype[Any]) -> dict[tuple[str, str], Table]:
+    groups = frame.groupby(["schedule", "source"], sort=False)
+    return {(str(schedule), str(source)): _table(rows, kinds, dtype) for (schedule, source), rows in groups}
+
+
+def _table(frame: pd.DataFrame, kinds: list[str], dtype: np.dtype[Any]) -> Table:
+    """The inverse of `_frame`."""
+    table = np.zeros(len(frame), dtype=dtype)
+    assert dtype.names is not None
+    for name in dtype.names:
+        table[name] = frame[name].map(kinds.index) if name == "kind" else frame[name]
+    return table
 
 
 def environment() -> dict[str, Any]:

@@ -39,6 +39,7 @@ class Training:
     def command(self) -> Command:
         """Its command line in the guest. The results directory may hold an empty `logs` already."""
         words: list[str | Path | Text] = ["run", self.topology, self.workload, "--out", OUT, "--overwrite", "--json"]
+        words.append("--no-picture")  # drawn here, from the data
         for name in self.made or self.names:
             words += ["--schedule", name]
         for setting in self.settings:

@@ -172,7 +172,7 @@ def _start(training: Training, seed: int, boot: int, limit_s: float) -> subproce
     directory = _boot_directory(training.directory, seed, boot)
     directory.mkdir(parents=True)
     words = ["run", str(training.topology), str(training.workload), "--clock", "virtual", "--seed", str(seed)]
-    words += ["--out", str(directory), "--overwrite", "--json", "--quiet", "--wall-limit", str(limit_s)]
+    words += ["--out", str(directory), "--overwrite", "--json", "--quiet", "--no-picture", "--wall-limit", str(limit_s)]
     for option, values in (("--schedule", training.made), ("--set", training.settings)):
         words += [word for value in values for word in (option, value)]
     if training.iterations is not None:

@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+
+from testbed.collect.results import load_timelines
 
 pytestmark = pytest.mark.root
 
@@ -121,7 +124,22 @@ def test_the_manifest_tells_what_was_run(finished: tuple[subprocess.CompletedPro
     assert manifest["packages"]["torch"].startswith("2.13.0")
     assert manifest["lab"]["shaper"] in ("relay", "netem")
     assert manifest["nodes"] == ["paris/0", "paris/1", "warsaw/0", "warsaw/1"]
-    assert "<svg" in (out / "timeline.svg").read_text()
+
+
+def test_the_picture_and_the_timelines_come_from_the_files(
+    finished: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    _, out = finished
+    document = json.loads((out / "comparison.json").read_text())
+    rows, timelines = document["schedules"], load_timelines(out)
+    assert list(timelines) == [(row["schedule"], source) for row in rows for source in ("predicted", "measured")]
+    for row in rows:
+        predicted, measured = (timelines[row["schedule"], source] for source in ("predicted", "measured"))
+        assert predicted.makespans()[0] == row["predicted_s"]
+        assert row["measured_s"] == np.median(measured.makespans()[-document["iterations"] :])
+    picture = (out / "timeline.svg").read_text()
+    assert "<svg" in picture
+    assert all(f"{row['schedule']} - measured" in picture for row in rows)
 
 
 def test_a_run_repeats_the_schedules_of_another(
