@@ -36,6 +36,10 @@ _FEWEST_PACKETS = 40
 _PACING = 1.1
 """The sender's pace over the asked rate: enough to keep the link busy, too little to burst into its queue."""
 
+_BURST_BYTES = 16 * 2**20
+"""What a sender may hand over at once where the queue has the room, as training does. Pacing is only for the rest: it
+needs timers on time, and where they are late (a guest in real time) it would measure them."""
+
 
 class Ends(NamedTuple):
     """Where a direction starts and ends: containers, and their addresses on the link."""
@@ -185,7 +189,7 @@ def wire_rate(ends: Ends, delay_s: float, rtt_s: float, rate_bps: float, queue_b
     """The rate of a direction in bit/s on the wire, from what a TCP receiver gets in a steady window.
 
     The window is about 0.4 s, longer on slow links. A full frame carries MTU - 52 bytes of payload in MTU + 14.
-    The probe never fills more than half of the queue. Raises RunFailed when nothing arrives.
+    The probe never fills more than half of the queue; it is paced where it could. Raises RunFailed when nothing arrives.
     """
     waiting = max(2 * MTU, min(queue_bytes / 2, rate_bps * _WAITING_S / 8))
     window = int(rate_bps * delay_s / 8 + waiting)
@@ -194,6 +198,7 @@ def wire_rate(ends: Ends, delay_s: float, rtt_s: float, rate_bps: float, queue_b
     measure = max(_WINDOW_S, _FEWEST_PACKETS * serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
     patience = 4 * rtt_s + 5
     credit = _Credit(window)
+    paced = window > min(queue_bytes / 2, _BURST_BYTES)
     # Until the first byte arrives nothing but the pace keeps the path from overfilling.
     fill_pace = 1 + min(_PACING - 1, waiting / 2 / max(1.0, window - waiting))
     with _socket(ends.target, socket.SOCK_STREAM) as listener, _socket(ends.source, socket.SOCK_STREAM) as sender:
@@ -203,13 +208,15 @@ def wire_rate(ends: Ends, delay_s: float, rtt_s: float, rate_bps: float, queue_b
         sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 4 * window + (1 << 20))
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
-        _pace(sender, fill_pace * rate_bps)
+        if paced:
+            _pace(sender, fill_pace * rate_bps)
         for end in (listener, sender):
             end.settimeout(patience)
         sender.connect(listener.getsockname())
         receiver, _ = listener.accept()
+        pause_s = serialisation_s(MTU + ETHERNET_HEADER, rate_bps) if paced else 0.0
         thread = threading.Thread(
-            target=_pour, args=(sender, credit, block, rate_bps, patience), name="rate probe", daemon=True
+            target=_pour, args=(sender, credit, block, pause_s, patience), name="rate probe", daemon=True
         )
         with receiver:
             receiver.settimeout(patience)
@@ -217,7 +224,8 @@ def wire_rate(ends: Ends, delay_s: float, rtt_s: float, rate_bps: float, queue_b
             try:
                 if not select.select([receiver], [], [], patience)[0]:
                     raise RunFailed("rate probe: nothing arrives")
-                _pace(sender, _PACING * rate_bps)
+                if paced:
+                    _pace(sender, _PACING * rate_bps)
                 payload, seconds = _steady(receiver, credit, settle, measure)
             finally:
                 credit.end()
@@ -261,13 +269,14 @@ def _pace(sender: socket.socket, rate_bps: float) -> None:
     sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("Q", int(rate_bps / 8)))
 
 
-def _pour(sender: socket.socket, credit: _Credit, size: int, rate_bps: float, patience_s: float) -> None:
+def _pour(sender: socket.socket, credit: _Credit, size: int, pause_s: float, patience_s: float) -> None:
+    """Send blocks of `size` bytes as credit comes; the first segments, which TCP does not pace, `pause_s` apart."""
     segment, block = bytes(MSS), bytes(size)
     with contextlib.suppress(TimeoutError):
-        for _ in range(_UNPACED_SEGMENTS):
+        for _ in range(_UNPACED_SEGMENTS if pause_s else 0):
             if credit.take(MSS, patience_s):
                 sender.sendall(segment)
-                time.sleep(serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
+                time.sleep(pause_s)
         while credit.take(size, patience_s):
             sender.sendall(block)
         sender.shutdown(socket.SHUT_WR)

@@ -274,7 +274,7 @@ def _prepare(machine: Machine, commands: Sequence[Command], training: bool) -> P
         "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         MACHINE_VARIABLE: json.dumps(machine.identity()),
     }
-    document = GuestJob(tuple(translated), environment, machine.modules, training, _phase_s(machine))
+    document = GuestJob(tuple(translated), environment, machine.modules, training, machine.virtual, _phase_s(machine))
     (job / JOB_FILE).write_text(document.as_json(), encoding="utf-8")
     return job
 

@@ -42,6 +42,8 @@ class GuestJob:
     """Kernel modules to load, in order."""
     training: bool
     """Whether the commands train: torch is imported before the first."""
+    virtual: bool
+    """Whether time is virtual."""
     phase_s: float
     """How long to sleep before the first command: where the run lies between the ticks of the guest's timers."""
 
@@ -54,9 +56,7 @@ class GuestJob:
         """What as_json wrote."""
         document = json.loads(text)
         commands = tuple(tuple(command) for command in document["commands"])
-        return cls(
-            commands, document["environment"], tuple(document["modules"]), document["training"], document["phase_s"]
-        )
+        return cls(**document | {"commands": commands, "modules": tuple(document["modules"])})
 
 
 @dataclass(frozen=True)
