@@ -9,10 +9,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from testbed.model.compiled import makespan
+from testbed.plan import load_plan
 from testbed.vm import kernel, machine
 from testbed.vm.determinism import fingerprint, nanoseconds
 
@@ -24,9 +27,9 @@ SMALL = ("--set=schedules=[1f1b, crosspipe-greedy]", "--set=microbatches=6", "--
 DEADLINE_S = 240
 
 
-def started(*words: str) -> subprocess.Popen[str]:
+def started(*words: str, plan: tuple[str, str] = PLAN) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "testbed", "run", *PLAN, *words],
+        [sys.executable, "-m", "testbed", "run", *plan, *words],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -101,6 +104,41 @@ def test_virtual_time_agrees_with_the_model(twins: list[tuple[tuple[int, str, st
         for row in document["schedules"]:
             assert abs(row["error"]) <= 0.005, row
             assert row["trusted"], row
+
+
+def test_bursts_at_routers_and_acknowledgements_are_in_the_model(
+    time_travel_kernel: kernel.Kernel, tmp_path: Path
+) -> None:
+    """Loop placement over four datacenters and slow links: messages of the last stage pass other sites' routers."""
+    plan = "topologies/four-dc.yaml", "workloads/tiny-gpt-pp4.yaml"
+    links = ", ".join(
+        f"{{between: [{pair}], delay: 5 ms, rate: 200 Mbit/s}}"
+        for pair in ("madrid, paris", "paris, berlin", "berlin, stockholm")
+    )
+    settings = ["memory=8", "warmup=2", f"topology.links=[{links}]"]
+    words = [f"--set={setting}" for setting in settings]
+    code, out, err = finished(
+        started(
+            "--clock",
+            "virtual",
+            "--json",
+            "--schedule",
+            "zb1p",
+            "--iterations",
+            "1",
+            *words,
+            "--out",
+            str(tmp_path),
+            plan=plan,
+        )
+    )
+    assert code == 0, err
+    (row,) = json.loads(out)["schedules"]
+    assert abs(row["error"]) <= 0.002, row
+    made = load_plan(ROOT / plan[0], ROOT / plan[1], settings)
+    (choice,) = made.choose(["zb1p"])
+    together = replace(made.problem(choice), piece_bytes=(), ack_bytes=0.0)
+    assert abs(row["measured_s"] / makespan(together, made.schedule(choice)) - 1) > 0.01, "this plan tells nothing"
 
 
 def test_the_same_input_gives_the_same_nanoseconds(twins: list[tuple[tuple[int, str, str], Path]]) -> None:
