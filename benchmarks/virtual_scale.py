@@ -79,6 +79,7 @@ def main() -> int:
                 prints.add(fingerprint(nanoseconds(directory)))
                 errors += [row["error"] for row in document["schedules"]]
                 trusted &= all(row["trusted"] for row in document["schedules"])
+                print(f"{stages} stages, boot {number + 1}: {boot.wall_s:.0f} s", file=sys.stderr, flush=True)
             worst = max(errors, key=abs)
             good &= len(prints) == 1 and trusted and abs(worst) <= TARGET
             walls[stages] = statistics.median(boot.wall_s for boot in boots)

@@ -91,4 +91,5 @@ def shown_route(message: Any) -> dict[str, Any]:
         "table": message.get_attr("RTA_TABLE"),
         "initcwnd": None if metrics is None else metrics.get_attr("RTAX_INITCWND"),
         "initrwnd": None if metrics is None else metrics.get_attr("RTAX_INITRWND"),
+        "rto_min_ms": None if metrics is None else metrics.get_attr("RTAX_RTO_MIN"),
     }

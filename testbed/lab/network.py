@@ -8,8 +8,9 @@ explained in addresses.py. A Lab is built inside a sandbox (sandbox.py), which i
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,6 +32,7 @@ _SOURCE_TABLES = 1000
 """Routing tables for traffic by source datacenter start here."""
 
 _SCOPE_LINK = 253  # RT_SCOPE_LINK
+_RTAX_RTO_MIN = 13  # an unlocked one is ignored
 
 SYSCTLS = {
     "net.ipv4.conf.all.rp_filter": "0",
@@ -232,9 +234,8 @@ class Lab:
                     # The link gate's own connections use this route; without it they would measure slow start.
                     other_way = link.reverse if direction is link.forward else link.forward
                     facts = sizing.path_facts([asked], [other_way.asked])
-                    window = sizing.initial_window(facts, self.largest_burst_bytes)
                     oif = netlink.index(direction.source.interface)
-                    metrics = {"initcwnd": window, "initrwnd": window}
+                    metrics = self._metrics(facts, (link.forward.asked, link.reverse.asked))
                     netlink.ask("route", "add", dst=f"{other}/32", oif=oif, scope=_SCOPE_LINK, metrics=metrics)
             ends = self.borders[link.forward.asked.source], self.borders[link.forward.asked.target]
             name = link.forward.source.interface
@@ -282,11 +283,21 @@ class Lab:
                     continue
                 entry: dict[str, Any] = {"dst": addresses.datacenter_network(index), "gateway": gateway, "oif": oif}
                 if self._profile.initial_windows:
-                    window = sizing.initial_window(self._facts(datacenter, target), self.largest_burst_bytes)
-                    entry["metrics"] = {"initcwnd": window, "initrwnd": window}
+                    ways = (*self._paths[datacenter, target], *self._paths.get((target, datacenter), ()))
+                    crossed = [self.directions[way] for way in ways]
+                    entry["metrics"] = self._metrics(self._facts(datacenter, target), crossed)
                 netlink.ask("route", "add", **entry)
 
     # --- sizes ---------------------------------------------------------------------------------
+
+    def _metrics(self, facts: sizing.PathFacts, crossed: Sequence[Direction]) -> dict[str, int]:
+        """A route's TCP metrics: no slow start, and no timeout while a segment may wait in the queues of `crossed`."""
+        window = sizing.initial_window(facts, self.largest_burst_bytes)
+        metrics = {"initcwnd": window, "initrwnd": window}
+        floor_s = sizing.retransmission_floor_s((direction, self._queue_room(direction)) for direction in crossed)
+        if floor_s is not None:
+            metrics |= {"lock": 1 << _RTAX_RTO_MIN, "rto_min": math.ceil(1e3 * floor_s)}
+        return metrics
 
     def _queue_room(self, direction: Direction) -> float:
         return sizing.queue_room(direction, len(self.topology.nodes()), self.largest_burst_bytes)

@@ -189,7 +189,8 @@ def wire_rate(ends: Ends, delay_s: float, rtt_s: float, rate_bps: float, queue_b
     """The rate of a direction in bit/s on the wire, from what a TCP receiver gets in a steady window.
 
     The window is about 0.4 s, longer on slow links. A full frame carries MTU - 52 bytes of payload in MTU + 14.
-    The probe never fills more than half of the queue; it is paced where it could. Raises RunFailed when nothing arrives.
+    The probe never fills more than half of the queue: it is paced where it could. Raises RunFailed when nothing
+    arrives.
     """
     waiting = max(2 * MTU, min(queue_bytes / 2, rate_bps * _WAITING_S / 8))
     window = int(rate_bps * delay_s / 8 + waiting)

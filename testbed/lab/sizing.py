@@ -1,15 +1,16 @@
-"""What follows from delay and rate: bandwidth-delay products, queue room, initial windows."""
+"""What follows from delay and rate: bandwidth-delay products, queue room, initial windows, retransmission timeouts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from testbed.spec.topology import Direction
 from testbed.wire import MSS, MTU
 
 _SMALLEST_QUEUE = 64 * 2**20
+_SHORTEST_TIMEOUT_S, _LONGEST_TIMEOUT_S = 1.0, 60.0
 
 
 class PathFacts(NamedTuple):
@@ -34,6 +35,20 @@ def initial_window(path: PathFacts, largest_burst_bytes: float) -> int:
     """initcwnd and initrwnd in segments: twice the BDP, and the largest burst (emulation.md, section 2)."""
     bdp = path.bdp_bytes if math.isfinite(path.rate_bps) else 0.0
     return max(10, math.ceil((2 * bdp + largest_burst_bytes) / MSS))
+
+
+def retransmission_floor_s(directions: Iterable[tuple[Direction, float]]) -> float | None:
+    """The least TCP may wait for an acknowledgement that crosses these directions, each with its queue's room in bytes.
+
+    A segment may have to wait for full queues: where nothing is lost, an earlier timeout would only be spurious. None
+    where losses are asked for, so that TCP recovers as it would.
+    """
+    total = 0.0
+    for direction, room in directions:
+        if direction.loss > 0:
+            return None
+        total += direction.delay_s + 8 * room / direction.rate_bps
+    return min(max(_SHORTEST_TIMEOUT_S, total), _LONGEST_TIMEOUT_S)
 
 
 def queue_room(direction: Direction, nodes: int, largest_burst_bytes: float) -> float:

@@ -66,6 +66,7 @@ def _execute(
     completes,
     target_rank,
     wire_bytes,
+    piece_bytes,
     pieces,
     acks,
     ack_start,
@@ -86,6 +87,7 @@ def _execute(
     n = len(duration)
     n_messages = len(target_rank)
     n_stages = len(edge_start) - 1
+    n_links = max(1, len(delay_s))
     enter, ready = np.full(n, np.nan), np.full(n, np.nan)
     start, end = np.full(n, np.nan), np.full(n, np.nan)
     messages = np.full((4, n_messages), np.nan)
@@ -107,7 +109,7 @@ def _execute(
     ack_head, ack_tail = ack_start[:-1].copy(), ack_start[:-1].copy()
 
     # a heap of (time, sequence, what, rank or message); sequence breaks ties: first scheduled, first served.
-    # what is on its way has hops * n_messages added to its number
+    # what is on its way has n_messages added to its number for each hop, and for all of them if a piece is not the last
     events = [(0.0, 0, 0, 0)]
     events.clear()
     sequence = 0
@@ -183,16 +185,17 @@ def _execute(
             continue
         # a piece's first bit is at the head of the next link of the route; all pieces are at the head of the first
         route = route_of[message]
-        hops = 0
-        count = 1
+        hops, count, more = 0, pieces_left[message], 0
         if what == _HOP:
-            hops = subject // n_messages
-        else:
-            count = pieces_left[message]
+            hops, count = subject // n_messages % n_links, 1
+            more = subject // n_messages // n_links
         together = pieces[message] == 0
         hop = route_start[route] + hops
         came = now
-        for _ in range(count):
+        for piece in range(count):
+            if what != _HOP:
+                more = int(piece + 1 < count)
+            size = piece_bytes[message] if more else wire_bytes[message]
             came = last_bit[message] if together else now
             if hop < route_start[route + 1]:
                 link = route_links[hop]
@@ -201,14 +204,15 @@ def _execute(
                         queued, ack_head[link], ack_tail[link], link_free[link], now
                     )
                 begin = max(now, link_free[link])
-                finish = max(begin + wire_bytes[message] * seconds_per_byte[link], came)
+                finish = max(begin + size * seconds_per_byte[link], came)
                 link_free[link] = finish
                 came = finish + delay_s[link]
                 if hop + 1 < route_start[route + 1]:
                     last_bit[message] = came
                     out = begin if together else finish  # cut through, or stored and forwarded
                     sequence += 1
-                    heapq.heappush(events, (out + delay_s[link], sequence, _HOP, message + (hops + 1) * n_messages))
+                    onward = message + (hops + 1 + more * n_links) * n_messages
+                    heapq.heappush(events, (out + delay_s[link], sequence, _HOP, onward))
                     continue
                 if acks[message]:
                     first, last = begin + delay_s[link], came

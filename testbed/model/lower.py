@@ -39,7 +39,9 @@ class Program(NamedTuple):
     target_rank: Ints
     """Per message, the rank that takes it; NONE for an edge of a ring."""
     wire_bytes: Floats
-    """Per message, of each of its pieces."""
+    """Per message; of its last piece where it is routed in pieces."""
+    piece_bytes: Floats
+    """Per message, wire bytes of its other pieces."""
     pieces: Ints
     """Per message, in how many pieces it is routed; 0 when it keeps together."""
     acks: Ints
@@ -123,7 +125,10 @@ def lower(problem: Problem, schedule: Schedule) -> Program:
     target = np.repeat(holder[neighbours], n_microbatches)
     pairs = np.repeat(source, n_microbatches) * n_ranks + target
     pieces, acks, ack_start = _pieces(problem, source, holder[neighbours], sizes, n_microbatches)
-    sizes /= np.maximum(pieces, 1)
+    whole = np.array(problem.piece_bytes, dtype=np.float64)[source] if problem.piece_bytes else np.zeros(len(sizes))
+    for number in np.flatnonzero(pieces > 1):  # one by one, as simulate does: the same rounding
+        for _ in range(pieces[number] - 1):
+            sizes[number] -= whole[number]
     return Program(
         row_start=row_start,
         duration=np.array(durations),
@@ -133,6 +138,7 @@ def lower(problem: Problem, schedule: Schedule) -> Program:
         completes=np.array(completes, dtype=np.int64),
         target_rank=np.concatenate([target, np.full(len(edges), NONE)]).astype(np.int64),
         wire_bytes=np.concatenate([np.repeat(sizes, n_microbatches), [ring.wire_bytes for ring, _ in edges]]),
+        piece_bytes=np.concatenate([np.repeat(whole, n_microbatches), np.zeros(len(edges))]),
         pieces=np.concatenate([np.repeat(pieces, n_microbatches), np.zeros(len(edges), np.int64)]),
         acks=np.concatenate([np.repeat(acks, n_microbatches), np.zeros(len(edges), np.int64)]),
         ack_start=ack_start,

@@ -167,8 +167,10 @@ class _Simulation:
         # on a single link the pieces follow each other: they may as well keep together
         count = max(1, self.problem.pieces(*ends, size)) if len(route) > 1 else 1
         self.pieces_left[what] = count
-        for _ in range(count):
-            self._hop(now, what, route, size / count, now)
+        for _ in range(count - 1):
+            self._hop(now, what, route, self.problem.piece_bytes[ends[0]], now)
+            size -= self.problem.piece_bytes[ends[0]]
+        self._hop(now, what, route, size, now)
 
     def _hop(self, now: float, what: Message | _Edge, route: tuple[int, ...], size: float, last_bit: float) -> None:
         """A piece's first bit is at the head of the first link of `route`; its last bit comes there at `last_bit`."""
@@ -192,7 +194,7 @@ class _Simulation:
         if isinstance(what, _Edge) or not self.problem.ack_bytes:
             return
         source, target = self._ends(what)
-        count = self.problem.pieces(source, target, size)
+        count = 1 if len(self.problem.route(source, target)) > 1 else self.problem.pieces(source, target, size)
         begin += (end - begin) / count
         for index in self.problem.route(target, source):
             link = self.problem.links[index]

@@ -57,6 +57,7 @@ def _makespan(program, order):
         program.completes[order],
         program.target_rank,
         program.wire_bytes,
+        program.piece_bytes,
         program.pieces,
         program.acks,
         program.ack_start,

@@ -71,6 +71,15 @@ def test_queue_room_is_as_asked_or_lossless() -> None:
     assert sizing.queue_room(direction(rate_bps=1e6), 1, 1e3) == 64 * 2**20
 
 
+def test_a_timeout_comes_after_the_longest_wait_in_lossless_queues() -> None:
+    """1 Gbit/s: 64 MB wait for 0.512 s; two directions, 10 ms each."""
+    crossed = [(direction(), 64e6), (direction(), 64e6)]
+    assert sizing.retransmission_floor_s(crossed) == pytest.approx(1.044)
+    assert sizing.retransmission_floor_s([]) == 1.0
+    assert sizing.retransmission_floor_s([(direction(rate_bps=1e6), 64e6)]) == 60.0
+    assert sizing.retransmission_floor_s([*crossed, (direction(loss=0.01), 64e6)]) is None
+
+
 @pytest.mark.parametrize(
     ("rate", "queue", "size"),
     [(1e6, 0.0, 9000), (1e8, 0.0, 12_500), (1e9, 0.0, 65_536), (1e9, 100e3, 25_000), (1e9, 9e3, 9000)],
