@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +27,7 @@ from testbed.spec import load_topology, load_workload
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload
 from testbed.timeline import UNNOTICED_WAIT_S, Timeline
-from testbed.wire import ACK_BYTES, gso_bytes, super_packet_bytes, wire_bytes
+from testbed.wire import GLOO_BYTES, ack_bytes, gso_bytes, super_packet_bytes, wire_bytes
 
 KEPT_WHEN_RECOMPUTING = 2 / 34
 """Share of a layer's activation memory that its input is: 2 s b h of 34 s b h bytes (reading/geopipe.md, sizes)."""
@@ -114,6 +116,7 @@ class Plan:
             if (path := self.topology.route(self.datacenter(source), self.datacenter(target)))
         }
         rings = tuple(self._ring(rank, workload.parameter_bytes() / chunks) for rank in stages) if self.replicas else ()
+        super_packets = [self._gso_bytes[self.datacenter(rank)] for rank in ranks]
         limits = [memory] * self.n_ranks if memory is not None else workload.memory_limits()
         return Problem(
             n_microbatches=workload.microbatches,
@@ -125,12 +128,12 @@ class Plan:
             activation=(kept / chunks,) * len(stages),
             input_memory=((1.0 - kept) / chunks,) * len(stages),
             message_bytes=tuple(
-                self._sharing(a, b) * wire_bytes(workload.message_bytes()) for a, b in pairwise(stages)
+                self._sharing(a, b) * (wire_bytes(workload.message_bytes()) + GLOO_BYTES) for a, b in pairwise(stages)
             ),
             links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in self.topology.directions()),
             routes=routes,
-            piece_bytes=tuple(self._piece_bytes[self.datacenter(rank)] for rank in ranks),
-            ack_bytes=ACK_BYTES,
+            piece_bytes=tuple(super_packet_bytes(gso) for gso in super_packets),
+            ack_bytes=tuple(ack_bytes(gso) for gso in super_packets),
             handover_s=HANDOVER_S,
             unnoticed_wait_s=UNNOTICED_WAIT_S if workload.pacing else 0.0,
             all_gather=rings,
@@ -138,11 +141,23 @@ class Plan:
         )
 
     @cached_property
-    def _piece_bytes(self) -> dict[str, float]:
-        """Per datacenter, wire bytes of the super-packets that its nodes send."""
-        return {
-            name: super_packet_bytes(gso_bytes(self.topology.ways_from(name))) for name in self.topology.datacenters
-        }
+    def _gso_bytes(self) -> dict[str, int]:
+        """Per datacenter, the longest super-packet that its nodes may send."""
+        return {name: gso_bytes(self.topology.ways_from(name)) for name in self.topology.datacenters}
+
+    def largest_burst_bytes(self, choices: Sequence[ScheduleChoice]) -> int:
+        """The most that a rank may have on its way to another under any of the schedules.
+
+        Each message out belongs to a microbatch in flight on the rank that sends it (F) or takes it (G).
+        """
+        most = 1
+        for choice in choices:
+            stages = stage_to_rank(family(choice.schedule).placement, self.n_ranks)
+            pairs = Counter(pair for a, b in pairwise(stages) if a != b for pair in ((a, b), (b, a)))
+            sent = max(pairs.values(), default=0) * self.workload.microbatches
+            limit = choice.memory or max(self.workload.memory_limits())
+            most = max(most, min(sent, 2 * math.ceil(limit) * len(stages) // self.n_ranks))
+        return most * self.workload.message_bytes()
 
     def hops(self, source: str, target: str) -> tuple[int, ...]:
         """The directed links between two nodes."""

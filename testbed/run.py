@@ -110,7 +110,7 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
                 plan.topology,
                 shaper=options.shaper,
                 transport=plan.workload.transport,
-                largest_burst_bytes=plan.workload.message_bytes(),
+                largest_burst_bytes=plan.largest_burst_bytes(options.choices),
                 progress=step.detail,
                 seed=plan.workload.seed,
             )

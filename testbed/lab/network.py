@@ -46,7 +46,8 @@ SYSCTLS = {
 class Lab:
     """A live lab, as a context manager. Build it in the main thread of a sandbox.
 
-    `largest_burst_bytes` is the largest message any node sends at once: queues and initial windows are sized for it.
+    `largest_burst_bytes` is the most that a node may have on its way to another: queues and initial windows have room
+    for it, so what is handed to a link first leaves first, whole.
     Raises MachineLacks when something is missing on the machine, RunFailed when the kernel refuses a setting.
     """
 

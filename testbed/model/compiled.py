@@ -222,7 +222,7 @@ def _execute(
                         place = ack_tail[other]
                         ack_tail[other] += 1
                         queued[place, 0], queued[place, 1] = first, last
-                        queued[place, 2] = acks[message] * ack_bytes * seconds_per_byte[other]
+                        queued[place, 2] = acks[message] * ack_bytes[message] * seconds_per_byte[other]
                         first, last = first + delay_s[other], last + delay_s[other]
             pieces_left[message] -= 1
         if pieces_left[message] > 0:

@@ -45,11 +45,11 @@ class Program(NamedTuple):
     pieces: Ints
     """Per message, in how many pieces it is routed; 0 when it keeps together."""
     acks: Ints
-    """Per message, how many acknowledgements answer each of its pieces."""
+    """Per message, how many super-packets one of its pieces is, each acknowledged; 0 without any of that."""
     ack_start: Ints
     """Per link (and one more), where the acknowledgements that it carries begin in a list of all of them."""
-    ack_bytes: float
-    """Wire bytes of one acknowledgement."""
+    ack_bytes: Floats
+    """Per message, wire bytes that acknowledge one super-packet."""
     route_of: Ints
     """Per message, its route: a pair of ranks (source * P + target), or P * P and on for the edges of rings."""
     edge_start: Ints
@@ -126,6 +126,7 @@ def lower(problem: Problem, schedule: Schedule) -> Program:
     pairs = np.repeat(source, n_microbatches) * n_ranks + target
     pieces, acks, ack_start = _pieces(problem, source, holder[neighbours], sizes, n_microbatches)
     whole = np.array(problem.piece_bytes, dtype=np.float64)[source] if problem.piece_bytes else np.zeros(len(sizes))
+    ack_bytes = np.array(problem.ack_bytes, dtype=np.float64)[source] if problem.ack_bytes else np.zeros(len(sizes))
     for number in np.flatnonzero(pieces > 1):  # one by one, as simulate does: the same rounding
         for _ in range(pieces[number] - 1):
             sizes[number] -= whole[number]
@@ -142,7 +143,7 @@ def lower(problem: Problem, schedule: Schedule) -> Program:
         pieces=np.concatenate([np.repeat(pieces, n_microbatches), np.zeros(len(edges), np.int64)]),
         acks=np.concatenate([np.repeat(acks, n_microbatches), np.zeros(len(edges), np.int64)]),
         ack_start=ack_start,
-        ack_bytes=problem.ack_bytes,
+        ack_bytes=np.concatenate([np.repeat(ack_bytes, n_microbatches), np.zeros(len(edges))]),
         route_of=np.concatenate([pairs, n_ranks * n_ranks + np.arange(len(edges))]).astype(np.int64),
         edge_start=(len(target) + np.cumsum([0, *(len(ring.legs) for ring in reductions)])).astype(np.int64),
         route_start=np.cumsum([0, *map(len, routes)]).astype(np.int64),

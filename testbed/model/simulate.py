@@ -194,11 +194,12 @@ class _Simulation:
         if isinstance(what, _Edge) or not self.problem.ack_bytes:
             return
         source, target = self._ends(what)
+        ack_bytes = self.problem.ack_bytes[source]
         count = 1 if len(self.problem.route(source, target)) > 1 else self.problem.pieces(source, target, size)
         begin += (end - begin) / count
         for index in self.problem.route(target, source):
             link = self.problem.links[index]
-            self.acks[index].append((begin, end, count * self.problem.ack_bytes * link.seconds_per_byte))
+            self.acks[index].append((begin, end, count * ack_bytes * link.seconds_per_byte))
             begin, end = begin + link.delay_s, end + link.delay_s
 
     def _free(self, index: int, now: float) -> float:

@@ -43,8 +43,8 @@ class Problem:
     """Per source rank, wire bytes of the super-packets its messages leave in; empty: messages keep together.
 
     On a link further along a route other messages come between the pieces of one that is still coming in."""
-    ack_bytes: float = 0.0
-    """Wire bytes of an acknowledgement; one goes back for every piece."""
+    ack_bytes: tuple[float, ...] = ()
+    """Per source rank, wire bytes that go back as acknowledgement of every piece; empty: none."""
     handover_s: float = 0.0
     """From a message's last bit at the receiving rank's host to its use, on every message between ranks."""
     unnoticed_wait_s: float = 0.0

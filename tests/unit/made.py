@@ -48,6 +48,6 @@ def in_packets(draw: st.DrawFn, problem: Problem) -> Problem:
     if draw(st.booleans()):
         return problem
     pieces = tuple(draw(st.sampled_from([0.2, 0.5, 1.0])) for _ in range(problem.n_ranks))
-    ack, handover = draw(st.sampled_from([0.0, 0.125])), draw(st.sampled_from([0.0, 0.25]))
+    ack, handover = draw(st.sampled_from([(), (0.125,) * problem.n_ranks])), draw(st.sampled_from([0.0, 0.25]))
     unnoticed = draw(st.sampled_from([0.0, 0.5]))
     return replace(problem, piece_bytes=pieces, ack_bytes=ack, handover_s=handover, unnoticed_wait_s=unnoticed)

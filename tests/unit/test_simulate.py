@@ -165,7 +165,7 @@ def test_acknowledgements_take_the_link_back() -> None:
     rows = "0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"
     without = arrivals(problem, *rows)
     assert (without["G1:0"], without["G1:1"]) == (21.0, 25.0)
-    carried = arrivals(replace(problem, ack_bytes=0.125), *rows)
+    carried = arrivals(replace(problem, ack_bytes=(0.125, 0.125)), *rows)
     # F0:1 comes in from 10 to 14 and is acknowledged from 11 on; from 12 on the link back carries G1:0
     assert carried["G1:0"] == 21.0
     assert carried["G1:1"] == pytest.approx(25 + 2 * 2 / 3)

@@ -14,7 +14,7 @@ from testbed.errors import BadInput
 from testbed.plan import make_plan
 from testbed.spec import load_topology, load_workload
 from testbed.spec.topology import Topology
-from testbed.spec.workload import Workload
+from testbed.spec.workload import ScheduleChoice, Workload
 from testbed.units import LENGTH, RATE, SIZE, TIME, parse, show_rate, show_time
 from testbed.wire import MSS, wire_bytes
 
@@ -291,3 +291,15 @@ def test_replicas_that_do_not_fit(tmp_path: Path, data_parallel: dict[str, Any],
     with pytest.raises(BadInput) as caught:
         load_workload(write(tmp_path, workload))
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "memory", "messages"),
+    [("1f1b", 4, 8), ("1f1b", 2, 4), ("zb1p", 4, 16), ("zb-v", 16, 16), ("zb-v", 1, 4)],
+)
+def test_what_a_rank_may_have_on_its_way_is_bounded(schedule: str, memory: int, messages: int) -> None:
+    """8 microbatches, 4 ranks: a boundary carries 8 messages each way, a V or a loop puts two between two ranks."""
+    workload = load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", {"message": "1 MB", "microbatches": "8"})
+    plan = make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), workload)
+    choice = ScheduleChoice(schedule=schedule, memory=memory)
+    assert plan.largest_burst_bytes([choice]) == messages * 1_000_000
