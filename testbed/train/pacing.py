@@ -6,6 +6,7 @@ overshoot of sleeps and the engine's own overhead do not add up (reading/pipelin
 
 from __future__ import annotations
 
+import statistics
 import time
 
 from testbed.timeline import UNNOTICED_WAIT_S
@@ -22,16 +23,18 @@ def now_s() -> float:
 
 
 def needed_spin_s() -> float:
-    """How much of the end of a sleep to spin here: twice the worst lateness of a few sleeps, LONGEST_SPIN_S at most.
+    """How much of the end of a sleep to spin here: twice the typical lateness of a few sleeps, LONGEST_SPIN_S at most.
 
-    Where timers are exact, spinning is only cost: each look at the clock can be dearer than the lateness.
+    Where timers are exact, spinning is only harm: each look at the clock can be dearer than the lateness, and on a
+    machine with one processor a rank that spins keeps the others from theirs. The typical lateness, not the worst:
+    another process that starts meanwhile must not decide.
     """
-    worst = 0.0
+    late = []
     for _ in range(_PROBES):
         begin = now_s()
         time.sleep(_PROBE_S)
-        worst = max(worst, now_s() - begin - _PROBE_S)
-    return min(LONGEST_SPIN_S, _SPIN_FACTOR * worst)
+        late.append(now_s() - begin - _PROBE_S)
+    return min(LONGEST_SPIN_S, _SPIN_FACTOR * statistics.median(late))
 
 
 def sleep_until(when_s: float, spin_s: float = LONGEST_SPIN_S) -> None:
