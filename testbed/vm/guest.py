@@ -157,7 +157,7 @@ def _run_job(job: GuestJob, reporter: _Reporter) -> list[int]:
         _warm(WARM_TRAINING, reporter, "imported torch")
     gc.collect()
     gc.freeze()
-    if job.virtual:
+    if job.virtual and job.training:
         _run_in_turn()
     time.sleep(job.phase_s)
     codes = []
@@ -175,7 +175,8 @@ def _run_in_turn() -> None:
     """Whoever yields goes behind all others; children inherit that.
 
     Where computation takes no time, the default scheduler's fairness is measured in the microseconds that failing
-    system calls cost: it let gloo's loop of sched_yield run on until the next tick, up to 1 ms of virtual time.
+    system calls cost: it let gloo's loop of sched_yield run on until the next tick, up to 1 ms of virtual time. Only for
+    training: iperf3, which never waits for long, would keep the kernel's own threads from running at all.
     """
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 
