@@ -17,7 +17,7 @@ from testbed.schedule.schedule_file import as_document
 from testbed.vm import kernel, machine
 from testbed.vm.boot import OUT, Boot, Command, Text, run_commands
 
-_CALIBRATE_LIMIT_S = 300.0
+_CALIBRATE_LIMIT_S = 900.0
 
 
 @dataclass(frozen=True)

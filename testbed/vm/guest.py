@@ -175,8 +175,8 @@ def _run_in_turn() -> None:
     """Whoever yields goes behind all others; children inherit that.
 
     Where computation takes no time, the default scheduler's fairness is measured in the microseconds that failing
-    system calls cost: it let gloo's loop of sched_yield run on until the next tick, up to 1 ms of virtual time. Only for
-    training: iperf3, which never waits for long, would keep the kernel's own threads from running at all.
+    system calls cost: it let gloo's loop of sched_yield run on until the next tick, up to 1 ms of virtual time.
+    Only for training: iperf3, which never waits for long, would keep the kernel's own threads from running at all.
     """
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 
