@@ -15,9 +15,10 @@ from testbed.progress import Reporter
 from testbed.schedule.registry import Generated
 from testbed.schedule.schedule_file import as_document
 from testbed.vm import kernel, machine
-from testbed.vm.boot import OUT, Boot, Command, Text, run_commands
+from testbed.vm.boot import MEMORY_MB, OUT, Boot, Command, Text, run_commands
 
 _CALIBRATE_LIMIT_S = 900.0
+_BASE_MB, _MB_PER_RANK = 2048, 192
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,18 @@ def train(
     started = datetime.now(UTC).isoformat(timespec="seconds")
     reporter.say(f"booting the {_name(chosen)} kernel ...")
     commands = [training.command() for training in trainings]
-    boot = run_commands(chosen, commands, limit_s=limit_s, hear=_teller(reporter))
+    boot = run_commands(chosen, commands, limit_s=limit_s, hear=_teller(reporter), memory_mb=_memory_mb(trainings))
     documents = []
     for training, ended in zip(trainings, boot.ended, strict=False):
         _sign(training.directory / "manifest.json", started)
         documents.append(json.loads(ended.stdout) if ended.stdout else None)
     return boot, documents
+
+
+def _memory_mb(trainings: Sequence[Training]) -> int:
+    """What a guest needs: memory that is not touched costs nothing, too little makes it reclaim without end."""
+    ranks = max(load_plan(one.topology, one.workload, one.settings).n_ranks for one in trainings)
+    return max(MEMORY_MB, _BASE_MB + ranks * _MB_PER_RANK)
 
 
 def calibrate(chosen: machine.Machine, topology: Path, flags: Sequence[str], reporter: Reporter) -> int:
