@@ -288,15 +288,8 @@ def _write_result(codes: list[int]) -> None:
     document: dict[str, Any] = {
         "codes": codes,
         "interrupts": Path("/proc/interrupts").read_text(encoding="ascii"),
-        "peak_memory_kb": _used_memory_kb(),
     }
     (Path(JOB_DIRECTORY) / RESULT_FILE).write_text(json.dumps(document), encoding="utf-8")
-
-
-def _used_memory_kb() -> int:
-    meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
-    fields = {line.split(":")[0]: int(line.split()[1]) for line in meminfo.splitlines()}
-    return fields["MemTotal"] - fields["MemFree"]
 
 
 if __name__ == "__main__":
