@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from testbed import source
 from testbed.collect.record import IterationRow
-from testbed.errors import BadInput, RunFailed
+from testbed.errors import BadInput
 from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, Table, Timeline
 
 FILES = (
@@ -139,25 +139,10 @@ def environment() -> dict[str, Any]:
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": ["testbed", *sys.argv[1:]],
-        "git": _git(),
+        **source.identity(),
         "kernel": platform.release(),
         "machine": platform.machine(),
         "cpus": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "packages": dict(sorted((d.name, d.version) for d in distributions())),
     }
-
-
-def _git() -> dict[str, object]:
-    def run(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False
-        )
-        if done.returncode:
-            raise RunFailed(done.stderr.strip())
-        return done.stdout.strip()
-
-    try:
-        return {"commit": run("rev-parse", "HEAD"), "modified": bool(run("status", "--porcelain"))}
-    except (OSError, RunFailed) as error:  # an installed package without a checkout: say so in the manifest
-        return {"commit": None, "reason": str(error)}

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from testbed import source
 from testbed.errors import ExitCode, MachineLacks, RunFailed
 from testbed.lab import namespaces as ns
 from testbed.lab.sandbox import run_in_sandbox
@@ -266,6 +267,7 @@ def _prepare(machine: Machine, commands: Sequence[Command], training: bool) -> P
         )
         (job / standard_output(number)).touch()
         (job / standard_error(number)).touch()
+    _freeze_source()
     (job / REPORT_FILE).touch()
     (job / GUEST_LOG).touch()
     environment = {
@@ -279,6 +281,12 @@ def _prepare(machine: Machine, commands: Sequence[Command], training: bool) -> P
     document = GuestJob(tuple(translated), environment, machine.modules, training, machine.virtual, _phase_s(machine))
     (job / JOB_FILE).write_text(document.as_json(), encoding="utf-8")
     return job
+
+
+def _freeze_source() -> None:
+    """Lay a copy of the package over it, for the guest: editing the checkout does not reach a guest that runs."""
+    copy = source.freeze(_PRIVATE / "source")
+    ns.mount(str(copy), str(source.PACKAGE), "none", ns.MS_BIND)
 
 
 def _phase_s(machine: Machine) -> float:
@@ -296,7 +304,7 @@ def _environment() -> dict[str, str]:
         **WORKER_ENVIRONMENT,
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONMALLOC": "malloc",  # all from one heap, which guest.py has populated: fewer page faults
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONPATH": str(source.PACKAGE.parent),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
     }

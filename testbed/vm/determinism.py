@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -12,13 +13,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from testbed import source
 from testbed.errors import MachineLacks, RunFailed
 from testbed.lab import namespaces as ns
 from testbed.progress import Reporter
@@ -90,8 +92,16 @@ def measure(
 ) -> Determinism:
     """Boot `boots` times per seed, `jobs` at once; results go to training.directory/seed-S/boot-B.
 
+    Plan and source are copied there first: all boots have one input, even when the checkout changes meanwhile.
+
     Raises RunFailed when a boot fails, MachineLacks when there is no kernel to boot.
     """
+    training = replace(
+        training,
+        topology=Path(shutil.copyfile(training.topology, training.directory / "topology.yaml")),
+        workload=Path(shutil.copyfile(training.workload, training.directory / "workload.yaml")),
+    )
+    package = source.freeze(training.directory / "source")
     wanted = [(seed, boot) for boot in range(1, boots + 1) for seed in seeds]
     waiting = list(reversed(wanted))
     running: dict[tuple[int, int], tuple[subprocess.Popen[bytes], float]] = {}
@@ -101,7 +111,7 @@ def measure(
             while waiting or running:
                 while waiting and len(running) < jobs:
                     seed, boot = waiting.pop()
-                    running[seed, boot] = _start(training, seed, boot, limit_s), time.monotonic()
+                    running[seed, boot] = _start(training, package, seed, boot, limit_s), time.monotonic()
                 time.sleep(_POLL_S)
                 for (seed, boot), (process, began) in list(running.items()):
                     wall_s = time.monotonic() - began
@@ -168,7 +178,7 @@ def _boot_directory(directory: Path, seed: int, boot: int) -> Path:
     return directory / f"seed-{seed}" / f"boot-{boot}"
 
 
-def _start(training: Training, seed: int, boot: int, limit_s: float) -> subprocess.Popen[bytes]:
+def _start(training: Training, package: Path, seed: int, boot: int, limit_s: float) -> subprocess.Popen[bytes]:
     directory = _boot_directory(training.directory, seed, boot)
     directory.mkdir(parents=True)
     words = ["run", str(training.topology), str(training.workload), "--clock", "virtual", "--seed", str(seed)]
@@ -182,11 +192,11 @@ def _start(training: Training, seed: int, boot: int, limit_s: float) -> subproce
     words += ["--schedules-from", str(directory / "made.json")]
     with (directory / "stderr.log").open("wb") as errors:
         return subprocess.Popen(
-            [sys.executable, "-m", "testbed", *words],
+            [sys.executable, "-P", "-m", "testbed", *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            env={**os.environ, "PYTHONPATH": str(package.parent)},
             preexec_fn=lambda: ns.die_with_parent(signal.SIGKILL),
         )
 
