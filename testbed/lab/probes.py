@@ -6,6 +6,7 @@ Both clocks ends are in this process: sockets are opened in the borders' namespa
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import select
 import socket
@@ -35,6 +36,10 @@ _WINDOW_S = 0.4
 _FEWEST_PACKETS = 40
 _PACING = 1.1
 """The sender's pace over the asked rate: enough to keep the link busy, too little to burst into its queue."""
+
+_FIRST_WINDOW_BYTES = 65535
+"""What a receiver offers at first and then, from round trip to round trip, at least twice as much each time: Linux 6.1
+(Debian's guest) does so whatever a route's initrwnd says. A rate is measured when the window has opened."""
 
 _BURST_BYTES = 16 * 2**20
 """What a sender may hand over at once where the queue has the room, as training does. Pacing is only for the rest: it
@@ -195,7 +200,8 @@ def wire_rate(ends: Ends, delay_s: float, rtt_s: float, rate_bps: float, queue_b
     waiting = max(2 * MTU, min(queue_bytes / 2, rate_bps * _WAITING_S / 8))
     window = int(rate_bps * delay_s / 8 + waiting)
     block = int(max(MSS, min(waiting / 4, rate_bps * _BLOCK_S / 8)))
-    settle = 2 * rtt_s + waiting * 8 / rate_bps / (_PACING - 1) * 0.2 + 0.02
+    windows = max(0.0, math.log2(window / _FIRST_WINDOW_BYTES)) * rtt_s
+    settle = 2 * rtt_s + windows + waiting * 8 / rate_bps / (_PACING - 1) * 0.2 + 0.02
     measure = max(_WINDOW_S, _FEWEST_PACKETS * serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
     patience = 4 * rtt_s + 5
     credit = _Credit(window)

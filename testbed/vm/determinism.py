@@ -104,16 +104,19 @@ def measure(
     package = source.freeze(training.directory / "source")
     wanted = [(seed, boot) for boot in range(1, boots + 1) for seed in seeds]
     waiting = list(reversed(wanted))
-    running: dict[tuple[int, int], tuple[subprocess.Popen[bytes], float]] = {}
+    running: dict[tuple[int, int], tuple[subprocess.Popen[bytes], float, int]] = {}
+    cpus = sorted(os.sched_getaffinity(0))
     done: list[Measured] = []
     with reporter.step(f"{len(wanted)} boots, {jobs} at once", total=len(wanted)) as step:
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
                     seed, boot = waiting.pop()
-                    running[seed, boot] = _start(training, package, seed, boot, limit_s), time.monotonic()
+                    cpu = min(cpus, key=[used for *_, used in running.values()].count)
+                    process = _start(training, package, seed, boot, limit_s, cpu)
+                    running[seed, boot] = process, time.monotonic(), cpu
                 time.sleep(_POLL_S)
-                for (seed, boot), (process, began) in list(running.items()):
+                for (seed, boot), (process, began, _) in list(running.items()):
                     wall_s = time.monotonic() - began
                     if process.poll() is None:
                         if wall_s > limit_s + _MARGIN_S:
@@ -123,9 +126,9 @@ def measure(
                     done.append(_collect(training, seed, boot, process.returncode, wall_s))
                     step.advance(f"seed {seed}, boot {boot}: {done[-1].fingerprint[:12]} in {wall_s:.0f} s")
         finally:
-            for process, _ in running.values():
+            for process, *_ in running.values():
                 process.send_signal(signal.SIGTERM)
-            for process, _ in running.values():
+            for process, *_ in running.values():
                 process.wait(timeout=_MARGIN_S)
     return judge(training.directory, done)
 
@@ -178,7 +181,9 @@ def _boot_directory(directory: Path, seed: int, boot: int) -> Path:
     return directory / f"seed-{seed}" / f"boot-{boot}"
 
 
-def _start(training: Training, package: Path, seed: int, boot: int, limit_s: float) -> subprocess.Popen[bytes]:
+def _start(
+    training: Training, package: Path, seed: int, boot: int, limit_s: float, cpu: int
+) -> subprocess.Popen[bytes]:
     directory = _boot_directory(training.directory, seed, boot)
     directory.mkdir(parents=True)
     words = ["run", str(training.topology), str(training.workload), "--clock", "virtual", "--seed", str(seed)]
@@ -197,8 +202,14 @@ def _start(training: Training, package: Path, seed: int, boot: int, limit_s: flo
             stdout=subprocess.DEVNULL,
             stderr=errors,
             env={**os.environ, "PYTHONPATH": str(package.parent)},
-            preexec_fn=lambda: ns.die_with_parent(signal.SIGKILL),
+            preexec_fn=lambda: _prepare_child(cpu),
         )
+
+
+def _prepare_child(cpu: int) -> None:
+    """A boot on a CPU of its own, gone when we are."""
+    os.sched_setaffinity(0, {cpu})
+    ns.die_with_parent(signal.SIGKILL)
 
 
 def _collect(training: Training, seed: int, boot: int, code: int, wall_s: float) -> Measured:
