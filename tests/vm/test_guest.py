@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed import source
 from testbed.model.compiled import makespan
 from testbed.plan import load_plan
 from testbed.vm import kernel, machine
@@ -154,6 +156,8 @@ def test_the_manifest_says_what_made_time_pass(
     assert manifest["clock"] == "virtual"
     assert manifest["vm"] == {"kernel": time_travel_kernel.as_json(), "seed": 1}
     assert manifest["kernel"].endswith("-tt")
+    assert manifest["source"] == source.identity()["source"]
+    assert manifest["git"]["commit"] == source.identity()["git"]["commit"]
     assert str(twins[0][1]) in manifest["command"]
     assert all(link["ok"] for link in json.loads((twins[0][1] / "links.json").read_text())["links"])
 
@@ -194,8 +198,10 @@ def test_kill_9_of_the_command_leaves_nothing(time_travel_kernel: kernel.Kernel,
     with training_guest(tmp_path / "out") as command:
         processes = descendants(command.pid)
         # the kernel, and a process of the host for every process of the guest
-        assert sum(b"root=/dev/root" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes) >= 1
+        kernels = {pid for pid in processes if b"root=/dev/root" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+        assert kernels
         assert len(processes) > 10
+        assert len(set().union(*map(os.sched_getaffinity, kernels))) == 1, "a guest takes turns on one CPU"
         command.kill()
         command.wait(timeout=DEADLINE_S)
         wait_until_gone(processes)

@@ -1,0 +1,63 @@
+"""The frozen copy of the source that guests run: what it is, and that nothing reaches it any more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from testbed import source
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def ask(copy: Path, code: str, directory: Path) -> str:
+    """What `code` prints where `copy` is the package, wherever it is started."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(copy.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_a_frozen_copy_is_whole_and_the_same_every_time(tmp_path: Path) -> None:
+    first, second = source.freeze(tmp_path / "a"), source.freeze(tmp_path / "b")
+    assert contents(first) == contents(second)
+    ours = {name for name in contents(source.PACKAGE) if "__pycache__" not in name}
+    assert ours < set(contents(first))
+    compiled = {name for name in contents(first) if name.endswith(".pyc")}
+    assert len(compiled) == sum(name.endswith(".py") for name in ours)
+
+
+def test_a_frozen_copy_knows_what_it_was_copied_from(tmp_path: Path) -> None:
+    copy = source.freeze(tmp_path)
+    code = "import json; from testbed import source; print(source.PACKAGE, json.dumps(source.identity()))"
+    assert ask(copy, code, tmp_path).startswith(f"{copy} ")
+    said = ask(copy, "from testbed import source; print(source.identity())", tmp_path)
+    assert said == str(source.identity())
+    (copy / "units.py").write_text("changed")
+    assert ask(copy, "from testbed import source; print(source.identity())", tmp_path) == said
+
+
+def test_the_identity_follows_the_files(tmp_path: Path) -> None:
+    copy = source.freeze(tmp_path)
+    (copy / "source.json").unlink()
+    code = "from testbed import source; print(source.identity()['source'])"
+    assert ask(copy, code, tmp_path) == source.identity()["source"]
+    (copy / "units.py").write_text((copy / "units.py").read_text() + "\n")
+    assert ask(copy, code, tmp_path) != source.identity()["source"]
+
+
+def test_editing_the_package_does_not_reach_what_was_frozen(tmp_path: Path) -> None:
+    """The copy's byte-code is never compared with sources: not even its own."""
+    copy = source.freeze(tmp_path)
+    (copy / "__init__.py").write_text("raise SystemExit('not the frozen one')")
+    assert ask(copy, "import testbed; print(testbed.__version__)", tmp_path)
