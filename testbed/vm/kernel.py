@@ -20,6 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from testbed.errors import MachineLacks, RunFailed
+from testbed.lab import namespaces as ns
 from testbed.progress import Reporter, Step
 
 SOURCE_PACKAGE = "linux-source-6.12"
@@ -35,6 +36,7 @@ _STEPS = 1700
 _BUILD_DEADLINE_S = 3600.0
 _TREE_BYTES = 3 * 10**9
 _SHOWN_LINES = 25
+_SCRATCH = "building-"
 
 SEED_VARIABLE = "TESTBED_KERNEL_SEED"
 """In the kernel's environment: where its random numbers come from."""
@@ -152,7 +154,7 @@ def build(reporter: Reporter, *, jobs: int | None = None) -> tuple[Kernel, bool]
                 f"building the kernel takes {_TREE_BYTES / 1e9:.0f} GB in {cache_directory()}, {free / 1e9:.1f} GB are "
                 "free; free some, or set XDG_CACHE_HOME to another disk"
             )
-        with tempfile.TemporaryDirectory(prefix="building-", dir=cache_directory()) as scratch:
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=cache_directory()) as scratch:
             began = time.monotonic()
             tree = _unpack(Path(scratch), reporter)
             apply_edits(tree)
@@ -216,6 +218,8 @@ def _locked(directory: Path) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in directory.glob(f"{_SCRATCH}*"):  # of a build that was killed
+            shutil.rmtree(left)
         yield
 
 
@@ -267,6 +271,7 @@ def _run(command: list[str], directory: Path, step: Step | None, **environment: 
         text=True,
         errors="replace",
         start_new_session=True,
+        preexec_fn=lambda: ns.die_with_parent(signal.SIGTERM),  # at which make ends its own children
     ) as process:
         late = threading.Timer(_BUILD_DEADLINE_S, lambda: os.killpg(process.pid, signal.SIGKILL))
         late.start()

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from processes import command_line, descendants, wait_until, wait_until_gone
 
 pytestmark = pytest.mark.root
 
@@ -44,18 +45,6 @@ def training(out: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=DEADLINE_S)
 
 
-def descendants(pid: int) -> set[int]:
-    found: set[int] = set()
-    frontier = [pid]
-    while frontier:
-        children = Path(f"/proc/{frontier.pop()}/task")
-        for task in children.glob("*/children"):
-            new = set(map(int, task.read_text().split())) - found
-            found |= new
-            frontier += new
-    return found
-
-
 def namespaces(pids: set[int]) -> set[str]:
     links = set()
     for pid in pids:
@@ -74,19 +63,10 @@ def namespaces_in_use() -> set[str]:
     return links
 
 
-def wait_until(condition: object, what: str) -> None:
-    assert callable(condition)
-    until = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < until, what
-        time.sleep(0.05)
-
-
 def worker_of(command: subprocess.Popen[str]) -> int:
     """A process that only serves one rank: its parent is the zygote's child, and it has no children."""
     for pid in sorted(descendants(command.pid)):
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-        if b"testbed.train.zygote" in line and not descendants(pid):
+        if "testbed.train.zygote" in command_line(pid) and not descendants(pid):
             return pid
     raise AssertionError("no worker found")
 
@@ -100,7 +80,7 @@ def test_kill_9_of_the_command_leaves_nothing(tmp_path: Path) -> None:
         assert len(own) > 10
         command.kill()
         command.wait(timeout=DEADLINE_S)
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes), "a process is left")
+        wait_until_gone(processes)
         wait_until(lambda: not own & namespaces_in_use(), "a namespace is left")
     assert Path("/proc/net/dev").read_text().count(":") == interfaces
     assert Path("/proc/mounts").read_text() == mounts
@@ -127,5 +107,5 @@ def test_an_interrupted_run_ends_within_seconds_and_keeps_its_data(tmp_path: Pat
         # promised are two seconds; asserted is that it does not wait for the 500 iterations
         assert time.monotonic() - began < 30
         assert command.returncode == 4
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes), "a process is left")
+        wait_until_gone(processes)
     assert (tmp_path / "out/manifest.json").exists()

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from processes import command_line, descendants, wait_until_gone
 
 from testbed import source
 from testbed.model.compiled import makespan
@@ -46,24 +47,6 @@ def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
         process.kill()
         process.wait()
     return process.returncode, out, err
-
-
-def descendants(pid: int) -> set[int]:
-    found: set[int] = set()
-    frontier = [pid]
-    while frontier:
-        for task in Path(f"/proc/{frontier.pop()}/task").glob("*/children"):
-            new = set(map(int, task.read_text().split())) - found
-            found |= new
-            frontier += new
-    return found
-
-
-def wait_until_gone(pids: set[int]) -> None:
-    until = time.monotonic() + 20
-    while alive := {pid for pid in pids if Path(f"/proc/{pid}").exists()}:
-        assert time.monotonic() < until, f"still there: {alive}"
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -198,7 +181,7 @@ def test_kill_9_of_the_command_leaves_nothing(time_travel_kernel: kernel.Kernel,
     with training_guest(tmp_path / "out") as command:
         processes = descendants(command.pid)
         # the kernel, and a process of the host for every process of the guest
-        kernels = {pid for pid in processes if b"root=/dev/root" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+        kernels = {pid for pid in processes if "root=/dev/root" in command_line(pid)}
         assert kernels
         assert len(processes) > 10
         assert len(set().union(*map(os.sched_getaffinity, kernels))) == 1, "a guest takes turns on one CPU"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from processes import command_line, descendants, wait_until, wait_until_gone
 
 from testbed.errors import MachineLacks, RunFailed
 from testbed.progress import Reporter
@@ -55,3 +58,29 @@ def test_a_kernel_that_is_there_is_not_built_again(time_travel_kernel: kernel.Ke
     built, now = kernel.build(Reporter(quiet=True))
     assert built.path.is_file()
     assert not now or built.source_version != time_travel_kernel.source_version
+
+
+def sleepers(pid: int) -> list[int]:
+    return [child for child in descendants(pid) if command_line(child).startswith("sleep ")]
+
+
+def test_kill_9_of_a_build_ends_its_compilers(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text("all: one two\none two:\n\t@sleep 300\n\t@true\n")
+    code = "from pathlib import Path; from testbed.vm import kernel; kernel._run(['make', '-j2'], Path.cwd(), None)"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path) as build:
+        try:
+            wait_until(
+                lambda: [*map(command_line, descendants(build.pid))].count("sleep 300 ") == 2, "make does nothing"
+            )
+            processes = descendants(build.pid)
+        finally:
+            build.kill()
+    wait_until_gone(processes)
+
+
+def test_what_a_killed_build_left_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / "building-abc" / "tree"
+    left.mkdir(parents=True)
+    (tmp_path / "6.12-built").mkdir()
+    with kernel._locked(tmp_path):
+        assert {path.name for path in tmp_path.iterdir()} == {"lock", "6.12-built"}
