@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import TextIO
 
 from testbed.errors import MachineLacks, RunFailed
 from testbed.lab import namespaces as ns
@@ -36,6 +37,7 @@ _STEPS = 1700
 _BUILD_DEADLINE_S = 3600.0
 _TREE_BYTES = 3 * 10**9
 _SHOWN_LINES = 25
+_LOCK_POLL_S = 0.2
 _SCRATCH = "building-"
 
 SEED_VARIABLE = "TESTBED_KERNEL_SEED"
@@ -213,14 +215,26 @@ def _require_tools() -> None:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """One build at a time; a second one waits, then finds the kernel there."""
+def _locked(directory: Path, deadline_s: float = _BUILD_DEADLINE_S) -> Iterator[None]:
+    """One build at a time; a second one waits, then finds the kernel there. Raises RunFailed when it waits too long."""
     directory.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + deadline_s
     with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        while not _lock(lock):
+            if time.monotonic() > until:
+                raise RunFailed(f"another build of the kernel did not end within {deadline_s / 60:.0f} minutes")
+            time.sleep(_LOCK_POLL_S)
         for left in directory.glob(f"{_SCRATCH}*"):  # of a build that was killed
             shutil.rmtree(left)
         yield
+
+
+def _lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _unpack(scratch: Path, reporter: Reporter) -> Path:

@@ -84,3 +84,10 @@ def test_what_a_killed_build_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / "6.12-built").mkdir()
     with kernel._locked(tmp_path):
         assert {path.name for path in tmp_path.iterdir()} == {"lock", "6.12-built"}
+
+
+def test_a_second_build_waits_for_the_first_but_not_for_ever(tmp_path: Path) -> None:
+    with kernel._locked(tmp_path), pytest.raises(RunFailed, match="another build"), kernel._locked(tmp_path, 0.3):
+        pass
+    with kernel._locked(tmp_path, 0.0):
+        pass
