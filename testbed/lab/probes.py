@@ -12,7 +12,6 @@ import select
 import socket
 import struct
 import subprocess
-import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -31,7 +30,8 @@ _WAITING_S = 0.02
 _UNPACED_SEGMENTS = 12
 """TCP does not pace the first ten segments of a connection; the probe does it for them."""
 
-_BLOCK_S = 0.5e-3
+_BLOCK_S = 2e-3
+_READ_BYTES = 1 << 23
 _WINDOW_S = 0.4
 _FEWEST_PACKETS = 40
 _PACING = 1.1
@@ -160,34 +160,70 @@ def one_way_delays(ends: Ends, delay_s: float, rate_bps: float, *, count: int = 
     return spread(delays)
 
 
-class _Credit:
-    """Lets the sender be `window` bytes ahead of the receiver, no more: TCP's own window cannot be set that exactly."""
+class _Flow:
+    """A TCP connection between two sockets of this process, the sender at most `window` bytes ahead of the receiver.
 
-    def __init__(self, window: int) -> None:
-        self._window = window
+    TCP's own window cannot be set that exactly. One thread serves both ends in few system calls, each of `block` bytes:
+    where those are dear (a guest) they would be what is measured.
+    """
+
+    def __init__(self, sender: socket.socket, receiver: socket.socket, window: int, block: int, patience_s: float):
+        self._sender, self._receiver = sender, receiver
+        self._window, self._block, self._patience_s = window, bytes(block), patience_s
         self._ahead = 0
-        self._changed = threading.Condition()
-        self._over = False
+        self._buffer = bytearray(_READ_BYTES)
+        self._poll = select.poll()
+        self._poll.register(receiver, select.POLLIN)
+        for end in (sender, receiver):
+            end.setblocking(False)
 
-    def take(self, size: int, patience_s: float) -> bool:
-        """Wait for room for `size` bytes; False when it is over, or nothing was received for `patience_s`."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._over or self._ahead + size <= self._window, patience_s):
+    def send_apart(self, segments: int, pause_s: float) -> None:
+        """The first segments, which TCP does not pace, `pause_s` apart."""
+        for _ in range(segments):
+            self._ahead += self._sender.send(self._block[:MSS])
+            time.sleep(pause_s)
+
+    def receive_in_blocks(self) -> None:
+        """From now on, wake up for whole blocks only."""
+        self._receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(self._block))
+
+    def receive(self) -> int:
+        """Bytes that arrived now, after sending what may be sent meanwhile.
+
+        Raises RunFailed when nothing arrives for `patience_s` or the connection is closed.
+        """
+        while True:
+            room = self._send()
+            self._poll.register(self._sender, 0 if room else select.POLLOUT)
+            events = dict(self._poll.poll(1e3 * self._patience_s))
+            if not events:
+                raise RunFailed("rate probe: nothing arrives")
+            if self._receiver.fileno() in events:
+                return self._read()
+
+    def _send(self) -> bool:
+        """Send blocks as far as the window lets us; False when the socket has no room for more."""
+        while self._ahead + len(self._block) <= self._window:
+            try:
+                self._ahead += self._sender.send(self._block)
+            except BlockingIOError:
                 return False
-            self._ahead += size
-            return not self._over
+        return True
 
-    def give(self, size: int) -> None:
-        """`size` bytes were received."""
-        with self._changed:
-            self._ahead -= size
-            self._changed.notify()
+    def _read(self) -> int:
+        got = self._receiver.recv_into(self._buffer)
+        if not got:
+            raise RunFailed("rate probe: the connection was closed")
+        self._ahead -= got
+        return got
 
-    def end(self) -> None:
-        """No more is to be sent."""
-        with self._changed:
-            self._over = True
-            self._changed.notify()
+    def drain(self) -> None:
+        """Send no more, and read to the last byte: what is left in a queue would disturb who comes next."""
+        self._sender.shutdown(socket.SHUT_WR)
+        self._receiver.settimeout(self._patience_s)
+        with contextlib.suppress(TimeoutError):  # a dead link; that is what the caller is about to report
+            while self._receiver.recv_into(self._buffer):
+                pass
 
 
 def wire_rate(ends: Ends, delay_s: float, rtt_s: float, rate_bps: float, queue_bytes: float) -> float:
@@ -204,7 +240,6 @@ def wire_rate(ends: Ends, delay_s: float, rtt_s: float, rate_bps: float, queue_b
     settle = 2 * rtt_s + windows + waiting * 8 / rate_bps / (_PACING - 1) * 0.2 + 0.02
     measure = max(_WINDOW_S, _FEWEST_PACKETS * serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
     patience = 4 * rtt_s + 5
-    credit = _Credit(window)
     paced = window > min(queue_bytes / 2, _BURST_BYTES)
     # Until the first byte arrives nothing but the pace keeps the path from overfilling.
     fill_pace = 1 + min(_PACING - 1, waiting / 2 / max(1.0, window - waiting))
@@ -221,72 +256,40 @@ def wire_rate(ends: Ends, delay_s: float, rtt_s: float, rate_bps: float, queue_b
             end.settimeout(patience)
         sender.connect(listener.getsockname())
         receiver, _ = listener.accept()
-        pause_s = serialisation_s(MTU + ETHERNET_HEADER, rate_bps) if paced else 0.0
-        thread = threading.Thread(
-            target=_pour, args=(sender, credit, block, pause_s, patience), name="rate probe", daemon=True
-        )
         with receiver:
-            receiver.settimeout(patience)
-            thread.start()
+            flow = _Flow(sender, receiver, window, block, patience)
             try:
-                if not select.select([receiver], [], [], patience)[0]:
-                    raise RunFailed("rate probe: nothing arrives")
+                if paced:
+                    flow.send_apart(_UNPACED_SEGMENTS, serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
+                flow.receive()
+                flow.receive_in_blocks()
                 if paced:
                     _pace(sender, _PACING * rate_bps)
-                payload, seconds = _steady(receiver, credit, settle, measure)
+                payload, seconds = _steady(flow, settle, measure)
             finally:
-                credit.end()
-                _drain(receiver)  # to the last byte, or what is left in the queue would disturb who comes next
-                thread.join(timeout=patience)
+                flow.drain()
     return 8 * payload / seconds * (MTU + ETHERNET_HEADER) / MSS
 
 
-def _steady(receiver: socket.socket, credit: _Credit, settle: float, measure: float) -> tuple[int, float]:
+def _steady(flow: _Flow, settle: float, measure: float) -> tuple[int, float]:
     """(bytes, seconds) between two arrivals: the first after `settle` seconds of data, and one `measure` later."""
-    buffer = bytearray(1 << 20)
-    begin = settled = None
-    payload = 0
-    while True:
-        try:
-            got = receiver.recv_into(buffer)
-        except TimeoutError as error:
-            raise RunFailed("rate probe: nothing arrives") from error
-        now = time.monotonic()
-        if not got:
-            raise RunFailed("rate probe: the connection was closed")
-        credit.give(got)
-        if settled is None:
-            settled = now + settle
-        if begin is not None:
-            payload += got
-            if now - begin >= measure:
-                return payload, now - begin
-        elif now >= settled:
-            begin = now
+    settled = time.monotonic() + settle
+    while (begin := _next(flow)[1]) < settled:
+        pass
+    payload, now = 0, begin
+    while now - begin < measure:
+        got, now = _next(flow)
+        payload += got
+    return payload, now - begin
 
 
-def _drain(receiver: socket.socket) -> None:
-    buffer = bytearray(1 << 20)
-    with contextlib.suppress(TimeoutError):  # a dead link; that is what the caller is about to report
-        while receiver.recv_into(buffer):
-            pass
+def _next(flow: _Flow) -> tuple[int, float]:
+    got = flow.receive()
+    return got, time.monotonic()
 
 
 def _pace(sender: socket.socket, rate_bps: float) -> None:
     sender.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("Q", int(rate_bps / 8)))
-
-
-def _pour(sender: socket.socket, credit: _Credit, size: int, pause_s: float, patience_s: float) -> None:
-    """Send blocks of `size` bytes as credit comes; the first segments, which TCP does not pace, `pause_s` apart."""
-    segment, block = bytes(MSS), bytes(size)
-    with contextlib.suppress(TimeoutError):
-        for _ in range(_UNPACED_SEGMENTS if pause_s else 0):
-            if credit.take(MSS, patience_s):
-                sender.sendall(segment)
-                time.sleep(pause_s)
-        while credit.take(size, patience_s):
-            sender.sendall(block)
-        sender.shutdown(socket.SHUT_WR)
 
 
 def _socket(container: Container, kind: socket.SocketKind) -> socket.socket:
