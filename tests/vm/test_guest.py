@@ -176,6 +176,19 @@ def test_the_packaged_kernel_runs_the_same_command(packaged_machine: machine.Mac
     assert (tmp_path / "out/events.parquet").is_file()
 
 
+def test_a_rate_is_measured_when_windows_are_open(packaged_machine: machine.Machine, tmp_path: Path) -> None:
+    """That kernel's receivers start with 64 KB whatever the route says: two round trips are not enough to fill 3 MB."""
+    (tmp_path / "long.yaml").write_text(
+        "name: long\ndatacenters: {a: {nodes: 1}, b: {nodes: 1}}\n"
+        "links: [{between: [a, b], delay: 50 ms, rate: 300 Mbit/s}]\n"
+    )
+    command = [sys.executable, "-m", "testbed", "calibrate", str(tmp_path / "long.yaml"), "--vm", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode in (0, 5), done.stderr
+    for link in json.loads(done.stdout)["links"]:
+        assert link["measured"]["rate_bps"] > 0.9 * link["asked"]["rate_bps"], link
+
+
 def test_kill_9_of_the_command_leaves_nothing(time_travel_kernel: kernel.Kernel, tmp_path: Path) -> None:
     mounts = Path("/proc/mounts").read_text()
     with training_guest(tmp_path / "out") as command:
