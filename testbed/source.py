@@ -52,7 +52,9 @@ def freeze(directory: Path) -> Path:
 
 def _digest(package: Path) -> str:
     total = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(package.rglob("*")):
+        if not path.is_file() or "__pycache__" in path.parts:
+            continue
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         total.update(f"{path.relative_to(package)} {content}\n".encode())
     return total.hexdigest()

@@ -207,14 +207,13 @@ class _Flow:
 
         Raises RunFailed when nothing arrives for `patience_s` or the connection is closed.
         """
-        while True:
+        until = time.monotonic() + self._patience_s
+        while (left_s := until - time.monotonic()) > 0:
             room = self._send()
             self._poll.register(self._sender, 0 if room else select.POLLOUT)
-            events = dict(self._poll.poll(1e3 * self._patience_s))
-            if not events:
-                raise RunFailed("rate probe: nothing arrives")
-            if self._receiver.fileno() in events:
+            if self._receiver.fileno() in dict(self._poll.poll(1e3 * left_s)):
                 return self._read()
+        raise RunFailed("rate probe: nothing arrives")
 
     def _send(self) -> bool:
         """Send blocks as far as the window lets us; False when the socket has no room for more."""

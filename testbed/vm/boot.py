@@ -348,8 +348,8 @@ def _idlest_cpu() -> int:
     """The one CPU for a guest.
 
     Its kernel has one anyway, and a host process for every process: only one of them can run at a time. On several
-    CPUs each turn is a wake-up across CPUs, on a virtual machine of a halted one: boots take twice as long, and in
-    real time a third of the rate is lost.
+    CPUs each turn is a wake-up across CPUs, on a virtual machine of a halted one: boots take twice as long, and a
+    guest in real time does not hold 1 Gbit/s (docs/figures.md).
     """
     before = _idle_ticks()
     time.sleep(_IDLE_SAMPLE_S)
