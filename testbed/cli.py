@@ -14,10 +14,12 @@ from rich.console import Console
 
 from testbed import __version__
 from testbed.errors import BadInput, ExitCode, TestbedError
+from testbed.lab.host import HostPriority
 from testbed.options import (
     AsJson,
     Clock,
     ClockOption,
+    HostPriorityOption,
     Quiet,
     Schedules,
     SeedOption,
@@ -132,6 +134,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Results directory; default: results/<names>-<time>.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
     shaper: ShaperOption = Shaper.auto,
+    host_priority: HostPriorityOption = HostPriority.on,
     schedules_from: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Take schedules from an earlier run's schedules.json; others are generated."),
@@ -203,7 +206,9 @@ def run(
         from testbed.run import run as run_plan
 
         prepare_directory(directory, overwrite=overwrite)
-        document = run_plan(plan, RunOptions(choices, shaper.value, directory, this_machine(), made), reporter)
+        document = run_plan(
+            plan, RunOptions(choices, shaper.value, directory, this_machine(), made, host_priority), reporter
+        )
         say(document)
         return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
@@ -214,6 +219,7 @@ def run(
 def calibrate(
     topology: TopologyFile,
     shaper: ShaperOption = Shaper.auto,
+    host_priority: HostPriorityOption = HostPriority.on,
     vm: VmOption = False,
     clock: ClockOption = Clock.real,
     seed: SeedOption = 1,
@@ -242,7 +248,7 @@ def calibrate(
 
         reporter = Reporter(quiet=quiet)
         with reporter.step(f"building {network.name}") as step:
-            lab = Lab(network, shaper=shaper.value, progress=step.detail)
+            lab = Lab(network, shaper=shaper.value, progress=step.detail, host_priority=host_priority)
             lab.__enter__()
         try:
             with reporter.step("measuring links", total=len(lab.directions) // 2) as step:
@@ -269,7 +275,11 @@ def calibrate(
 
 
 @app.command()
-def shell(topology: TopologyFile, shaper: ShaperOption = Shaper.auto) -> None:
+def shell(
+    topology: TopologyFile,
+    shaper: ShaperOption = Shaper.auto,
+    host_priority: HostPriorityOption = HostPriority.on,
+) -> None:
     """Open Mininet's command line in the lab. Needs root."""
     network = load_topology(topology)
 
@@ -277,7 +287,8 @@ def shell(topology: TopologyFile, shaper: ShaperOption = Shaper.auto) -> None:
         from testbed.lab.network import Lab
         from testbed.progress import Reporter
 
-        with Lab(network, shaper=shaper.value, progress=Reporter(quiet=False).say) as lab:
+        say = Reporter(quiet=False).say
+        with Lab(network, shaper=shaper.value, progress=say, host_priority=host_priority) as lab:
             lab.shell()
         return ExitCode.OK
 

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from testbed.errors import BadInput
+from testbed.lab.host import HostPriority
 
 
 class Shaper(StrEnum):
@@ -46,6 +47,13 @@ ClockOption = Annotated[Clock, typer.Option(help="virtual: in a guest whose time
 SeedOption = Annotated[int, typer.Option(min=0, help="Of the virtual clock's kernel: ports, hashes, sequences.")]
 WallLimit = Annotated[float, typer.Option(help="Wall-clock seconds after which a guest is given up.")]
 ShaperOption = Annotated[Shaper, typer.Option("--shaper", help="auto: netem where the kernel has it, else relay.")]
+
+HostPriorityOption = Annotated[
+    HostPriority,
+    typer.Option(
+        "--host-priority", help="on: while a lab lives, idle spinners and real-time workers where the machine lets it."
+    ),
+]
 
 
 def stdout_console(otherwise: int) -> Console:

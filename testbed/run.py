@@ -16,8 +16,10 @@ from testbed import __version__
 from testbed.collect import compare, fidelity, record
 from testbed.collect.results import Results, environment
 from testbed.errors import RunFailed
+from testbed.lab import host
 from testbed.lab.calibrate import LinkCheck, calibrate, refuse_bad_links
 from testbed.lab.counters import LOSS_SIGNS
+from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
@@ -55,6 +57,7 @@ class RunOptions:
     """What the results say of the machine and its clock."""
     made: Mapping[str, Generated] = field(default_factory=dict)
     """Schedules that are known before the run, by name; the others need what the run measures."""
+    host_priority: HostPriority = HostPriority.on
 
 
 MACHINE_VARIABLE = "TESTBED_MACHINE"
@@ -113,6 +116,7 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
                 largest_burst_bytes=plan.largest_burst_bytes(options.choices),
                 progress=step.detail,
                 seed=plan.workload.seed,
+                host_priority=options.host_priority,
             )
             lab.__enter__()
         try:
@@ -151,6 +155,8 @@ def _world(plan: Plan, choices: Sequence[ScheduleChoice], lab: Lab, scratch: str
         timeout_s=_deadline(plan, DEADLINE_FLOOR_S),
         warmup_bytes=plan.workload.message_bytes(),
         neighbours=_neighbours(plan, choices),
+        # unpaced ranks compute without a pause: in turns of 100 ms they would keep each other's gloo threads waiting
+        real_time=lab.real_time_workers and plan.workload.pacing is not None,
         logs=str((directory / "logs").absolute()),
     )
 
@@ -229,7 +235,8 @@ def _train(
     job = Job(schedule, workload, durations, workload.warmup + workload.iterations)
     links_before, tcp_before = lab.counters(reset_peaks=True), _loss_signs(lab)
     trained = _Trained(choice, made, predicted, [], [], [])
-    with reporter.step(f"training {choice.schedule}", total=job.iterations) as step:
+    real_time = launcher.world is not None and launcher.world.real_time
+    with reporter.step(f"training {choice.schedule}", total=job.iterations) as step, host.real_time(real_time):
         try:
             for records in launcher.run(job, _deadline(plan, DEADLINE_FLOOR_S)):
                 _note_iteration(trained, records, workload.warmup)

@@ -20,6 +20,7 @@ from mininet.net import Mininet
 from testbed.lab import addresses, sizing, transport
 from testbed.lab.container import Container, Port, Wire
 from testbed.lab.counters import tcp_counters
+from testbed.lab.host import Host, HostPriority
 from testbed.lab.namespaces import attach, inside
 from testbed.lab.netlink import Netlink, bring_up, shown_interface, shown_route
 from testbed.lab.routes import all_paths, border_routes
@@ -60,6 +61,7 @@ class Lab:
         largest_burst_bytes: int = 16_000_000,
         progress: Callable[[str], None] | None = None,
         seed: int = 1,
+        host_priority: HostPriority = HostPriority.on,
     ) -> None:
         self.topology = topology
         self.directions: tuple[Direction, ...] = tuple(topology.directions())
@@ -74,6 +76,7 @@ class Lab:
         self._datacenters = {name: i for i, name in enumerate(topology.datacenters)}
         self._paths = all_paths(topology)
         self._shaper = choose(shaper)
+        self._host = Host(host_priority)
         self._profile = self._make_profile(transport)
         self._sysctls: dict[str, dict[str, str]] = {}
         self._net: Any = None
@@ -89,6 +92,11 @@ class Lab:
     def shaper_name(self) -> str:
         """The shaper in use: "netem" or "relay"."""
         return self._shaper.name
+
+    @property
+    def real_time_workers(self) -> bool:
+        """Whether the machine lets workers run under SCHED_RR, and the lab is asked to use that."""
+        return self._host.real_time
 
     @property
     def transport_name(self) -> str:
@@ -137,6 +145,7 @@ class Lab:
 
     def _close(self) -> None:
         self._shaper.close()
+        self._host.close()
         if self._net is not None:
             for host in self._net.hosts:
                 host.shell.kill()  # the holder of the namespaces; its container's processes die with it
@@ -145,6 +154,7 @@ class Lab:
             self._net = None
 
     def _build(self) -> None:
+        self._host.steady()
         # Mininet's own set-up would rewrite the machine's TCP sysctls and limits: mark it as done.
         Mininet.inited = True
         self._net = Mininet(topo=None, build=False, controller=None)
@@ -346,6 +356,7 @@ class Lab:
         return {
             "shaper": self.shaper_name,
             "transport": self._profile.name,
+            "host": self._host.describe(),
             "largest_burst_bytes": self.largest_burst_bytes,
             "links": self._shaper.describe() if self.directions else [],
             "containers": containers,

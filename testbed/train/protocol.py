@@ -33,6 +33,8 @@ class WorldSpec:
     """Pairs of ranks that exchange messages."""
     logs: str
     """Directory for rank<r>.log."""
+    real_time: bool = False
+    """Whether workers run under SCHED_RR."""
 
 
 # launcher -> zygote

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from testbed.lab.host import become_real_time
 from testbed.train.data import Corpus
 from testbed.train.engine import Engine
 from testbed.train.pacing import needed_spin_s
@@ -32,6 +33,8 @@ def work(rank: int, world: WorldSpec, launcher: Connection, corpus: Corpus) -> i
     try:
         # a sleep otherwise ends up to 50 us late
         _prctl(_PR_SET_TIMERSLACK, 1)
+        if world.real_time:  # before the process group is joined: gloo's threads inherit it
+            become_real_time()
         _show(rank, "joining")
         _join(rank, world)
         launcher.send(Ready(rank))

@@ -20,6 +20,9 @@ from testbed.vm.boot import MEMORY_MB, OUT, Boot, Command, Text, run_commands
 _CALIBRATE_LIMIT_S = 900.0
 _BASE_MB, _MB_PER_RANK = 2048, 192
 
+NO_HOST_PRIORITY = ("--host-priority", "off")
+"""In a guest the one processor is shared by all, and virtual time would stand still while something spins."""
+
 
 @dataclass(frozen=True)
 class Training:
@@ -49,7 +52,7 @@ class Training:
             words += ["--iterations", str(self.iterations)]
         if self.made:
             words += ["--schedules-from", Text(json.dumps(as_document(self.made)))]
-        return Command((*words, "--shaper", self.shaper), self.directory)
+        return Command((*words, "--shaper", self.shaper, *NO_HOST_PRIORITY), self.directory)
 
 
 def make(topology: Path, workload: Path, settings: Sequence[str], names: Sequence[str]) -> dict[str, Generated]:
@@ -90,7 +93,7 @@ def _memory_mb(trainings: Sequence[Training]) -> int:
 def calibrate(chosen: machine.Machine, topology: Path, flags: Sequence[str], reporter: Reporter) -> int:
     """`testbed calibrate` in a guest: prints its table or JSON, returns its exit code. Raises RunFailed."""
     reporter.say(f"booting the {_name(chosen)} kernel ...")
-    words: tuple[str | Path | Text, ...] = ("calibrate", topology, "--shaper", "netem", *flags)
+    words: tuple[str | Path | Text, ...] = ("calibrate", topology, "--shaper", "netem", *NO_HOST_PRIORITY, *flags)
     boot = run_commands(chosen, [Command(words)], training=False, limit_s=_CALIBRATE_LIMIT_S, hear=_teller(reporter))
     sys.stdout.write(boot.ended[0].stdout)
     return boot.ended[0].code

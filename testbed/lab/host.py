@@ -1,0 +1,136 @@
+"""A steadier machine for as long as a lab lives: processors that do not halt, and workers that do not queue.
+
+A virtual processor that has nothing to do halts, and wakes late: on an idle virtual machine packets and ends of sleeps
+come up to a millisecond after their time. One process per processor that spins at idle priority (SCHED_IDLE: it runs
+only when nothing else wants to) keeps it awake. And a worker that is due must not wait for whatever else the machine
+does: it runs under SCHED_RR where that is allowed (docs/figures.md says what both are worth).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import RunFailed
+
+WORKER_PRIORITY = 1
+"""The least of the real-time priorities: below the relay's, above everything ordinary."""
+
+_ANSWER_S = 10.0
+
+
+class HostPriority(StrEnum):
+    """Whether a lab may steady the machine that it runs on."""
+
+    on = "on"
+    """As far as the machine allows it."""
+    off = "off"
+
+
+def real_time_refused() -> str | None:
+    """Why this process may not run under SCHED_RR (a cgroup or a missing right forbids it); None when it may."""
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(WORKER_PRIORITY))
+        os.sched_setscheduler(0, policy, parameters)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def become_real_time() -> None:
+    """Run the calling process, and every thread that it starts from now on, under SCHED_RR. Raises OSError."""
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(WORKER_PRIORITY))
+
+
+@contextmanager
+def real_time(wanted: bool) -> Iterator[None]:
+    """Run the body under SCHED_RR if `wanted`, but nothing that it starts.
+
+    Whoever tells real-time workers when to begin must not wait for a processor behind ordinary work.
+    """
+    if not wanted:
+        yield
+        return
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(WORKER_PRIORITY))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, parameters)
+
+
+class Host:
+    """The spinners of one lab. `close` ends them; so does the end of the process that made them, however it ends."""
+
+    def __init__(self, wanted: HostPriority) -> None:
+        self.wanted = wanted
+        self.spinners: list[subprocess.Popen[bytes]] = []
+        self.refused: dict[str, str] = {}
+        """What the machine does not allow, with its reason."""
+        self.real_time = False
+        """Whether workers may run under SCHED_RR."""
+
+    def steady(self) -> None:
+        """Start what is wanted and allowed. Raises RunFailed when a spinner does not come up in time."""
+        if self.wanted is HostPriority.off:
+            return
+        if (reason := real_time_refused()) is None:
+            self.real_time = True
+        else:
+            self.refused["SCHED_RR"] = reason
+        try:
+            for cpu in sorted(os.sched_getaffinity(0)):
+                self.spinners.append(_start_spinner(cpu))
+            for spinner in self.spinners:
+                if said := _answer(spinner):
+                    self.refused["SCHED_IDLE"] = said
+        except BaseException:
+            self.close()
+            raise
+        if "SCHED_IDLE" in self.refused:  # one that spins at an ordinary priority would only be in the way
+            self.close()
+
+    def describe(self) -> dict[str, Any]:
+        """What is in force, for the manifest."""
+        return {
+            "host_priority": self.wanted.value,
+            "spinners": len(self.spinners),
+            "worker_scheduler": f"SCHED_RR {WORKER_PRIORITY}" if self.real_time else "SCHED_OTHER",
+            "refused": self.refused,
+        }
+
+    def close(self) -> None:
+        """End the spinners."""
+        for spinner in self.spinners:
+            spinner.kill()
+        for spinner in self.spinners:
+            spinner.wait()
+            assert spinner.stdout is not None
+            spinner.stdout.close()
+        self.spinners = []
+
+
+def _start_spinner(cpu: int) -> subprocess.Popen[bytes]:
+    program = Path(__file__).with_name("spinner.py")
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(program), str(cpu), str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _answer(spinner: subprocess.Popen[bytes]) -> str:
+    """ "" from a spinner that spins, else why it may not."""
+    assert spinner.stdout is not None
+    if not select.select([spinner.stdout], [], [], _ANSWER_S)[0]:
+        raise RunFailed(f"a spinner did not come up within {_ANSWER_S:g} s; --host-priority off leaves them out")
+    return spinner.stdout.readline().decode().strip().removeprefix("spinning")

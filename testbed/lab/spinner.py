@@ -1,0 +1,32 @@
+"""Keeps one processor from halting: spins at idle priority until its parent ends. Started by host.py, stdlib only.
+
+Arguments: the processor's number, the parent's pid. Says "spinning", or why it may not, in one line on standard output.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_SET_PARENT_DEATH_SIGNAL = 1
+
+
+def main(cpu: int, parent: int) -> None:
+    """Never returns when it may spin."""
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("the lab ended before its spinner began")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the lab, which ends its spinners
+    try:
+        os.sched_setaffinity(0, {cpu})
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    except OSError as error:
+        print(error.strerror, flush=True)
+        return
+    print("spinning", flush=True)
+    while True:
+        pass
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

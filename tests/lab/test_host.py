@@ -1,0 +1,92 @@
+"""A lab steadies the machine while it lives: spinners and real-time workers, and nothing of them afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_sandbox import in_sandbox, processes, started
+from networks import two_datacenters
+
+from testbed.lab.host import Host, HostPriority, real_time, real_time_refused
+from testbed.lab.network import Lab
+
+pytestmark = pytest.mark.root
+GONE_S = 5.0
+
+
+def test_every_processor_has_a_spinner_at_idle_priority() -> None:
+    host = Host(HostPriority.on)
+    host.steady()
+    try:
+        if "SCHED_IDLE" in host.refused:
+            pytest.skip(f"this machine refuses SCHED_IDLE: {host.refused['SCHED_IDLE']}")
+        seen = {(os.sched_getscheduler(s.pid), *os.sched_getaffinity(s.pid)) for s in host.spinners}
+        assert seen == {(os.SCHED_IDLE, cpu) for cpu in os.sched_getaffinity(0)}
+        said = host.describe()
+        assert said["spinners"] == len(os.sched_getaffinity(0))
+        pids = [spinner.pid for spinner in host.spinners]
+    finally:
+        host.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_off_leaves_the_machine_alone() -> None:
+    host = Host(HostPriority.off)
+    host.steady()
+    assert host.describe() == {
+        "host_priority": "off",
+        "spinners": 0,
+        "worker_scheduler": "SCHED_OTHER",
+        "refused": {},
+    }
+
+
+def test_real_time_ends_with_its_body_and_is_not_inherited() -> None:
+    if (reason := real_time_refused()) is not None:
+        pytest.skip(f"this machine refuses SCHED_RR: {reason}")
+    before = os.sched_getscheduler(0)
+    with real_time(True):
+        assert os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR
+        pid = os.fork()
+        if pid == 0:
+            os._exit(os.sched_getscheduler(0))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == os.SCHED_OTHER
+    assert os.sched_getscheduler(0) == before
+    with real_time(False):
+        assert os.sched_getscheduler(0) == before
+
+
+def lab_with_spinners(priority: str) -> dict[str, Any]:
+    with Lab(two_datacenters(), shaper="relay", host_priority=HostPriority(priority)) as lab:
+        return lab.describe()["host"]  # type: ignore[no-any-return]
+
+
+def test_a_lab_says_what_it_does_to_the_machine() -> None:
+    on, off = in_sandbox(lab_with_spinners, "on"), in_sandbox(lab_with_spinners, "off")
+    assert on["spinners"] == len(os.sched_getaffinity(0)) or "SCHED_IDLE" in on["refused"]
+    assert off["spinners"] == 0
+
+
+def spin_until_killed() -> int:
+    with Lab(two_datacenters(), shaper="relay"):
+        print("up", flush=True)
+        time.sleep(60)
+    return 0
+
+
+def test_spinners_die_with_a_killed_lab() -> None:
+    with started(spin_until_killed) as (process, mark):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        alive = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes(mark)]
+        assert any(b"spinner.py" in command for command in alive)
+        process.send_signal(signal.SIGKILL)
+        until = time.monotonic() + GONE_S
+        while processes(mark) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert processes(mark) == []
