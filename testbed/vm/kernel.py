@@ -174,12 +174,15 @@ def build(reporter: Reporter, *, series: str | None = None, jobs: int | None = N
     the reason on screen. Raises MachineLacks when packages or disk space are missing, RunFailed when an edit does not
     apply or make fails.
     """
+    there = _built(series)
+    if there is not None and there.series != INSTALLED:
+        return there, False  # a newer version is not looked for: the same kernel gives the same results
     with _locked(cache_directory()):
         if series == INSTALLED:
             return _build_installed(reporter, jobs)
         there = _built(series)
         if there is not None and there.series != INSTALLED:
-            return there, False  # a newer version is not looked for: the same kernel gives the same results
+            return there, False  # built while we waited
         _require_means()
         try:
             with _scratch() as scratch:
