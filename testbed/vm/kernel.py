@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -96,6 +96,24 @@ EDITS = (
     ),
 )
 
+EDITS_OF_SERIES = {
+    "6.12": (
+        Edit(
+            "arch/x86/um/user-offsets.c",
+            "\tDEFINE_LONGS(HOST_FP_SIZE, 2696);\n",
+            "\tDEFINE_LONGS(HOST_FP_SIZE, 12288);\n",
+            "a CPU with AMX has 11,008 bytes of vector registers, and its kernel takes all of them back or none",
+        ),
+        Edit(
+            "arch/um/Kconfig",
+            "\tdefault 2 if 64BIT\n",
+            "\tdefault 4 if 64BIT\n",
+            "a stack of this kernel holds a copy or two of these registers, for which its 16 KB are too few",
+        ),
+    )
+}
+"""What one series needs besides: 7.2 asks the host for the size of its registers."""
+
 
 class RecipeDoesNotFit(RunFailed):
     """A series of the kernel that our edits or our configuration were not made for."""
@@ -135,9 +153,14 @@ def configuration() -> str:
     return (files("testbed.vm") / "uml-tt.config").read_text(encoding="ascii")
 
 
-def recipe_hash() -> str:
-    """What is ours in the kernel: configuration and edits."""
-    recipe = json.dumps([configuration(), [asdict(edit) for edit in EDITS]], sort_keys=True)
+def edits_of(version: str) -> tuple[Edit, ...]:
+    """Every edit of that version's source."""
+    return EDITS + EDITS_OF_SERIES.get(series_of(version), ())
+
+
+def recipe_hash(version: str) -> str:
+    """What is ours in a kernel of that version: configuration and edits."""
+    recipe = json.dumps([configuration(), [asdict(edit) for edit in edits_of(version)]], sort_keys=True)
     return hashlib.sha256(recipe.encode()).hexdigest()[:16]
 
 
@@ -204,9 +227,11 @@ def _asked() -> str | None:
 
 def _built(series: str | None) -> Kernel | None:
     """Of our present recipe: 7.2 before newer series before 6.12, and of one series what was built last."""
-    found = [path for path in cache_directory().glob(f"*-{recipe_hash()}/build.json") if path.is_file()]
-    kernels = [_load(path) for path in sorted(found, key=lambda path: path.stat().st_mtime)]
-    kernels = [kernel for kernel in reversed(kernels) if series in (None, kernel.series)]
+    found = [path for path in cache_directory().glob("*/build.json") if path.is_file()]
+    kernels = [_load(path) for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
+    kernels = [
+        one for one in kernels if one.key == _directory(one.source_version).name and series in (None, one.series)
+    ]
     order = sorted(kernels, key=lambda kernel: (kernel.series != BACKPORTED, *(-n for n in numbers_of(kernel.series))))
     return order[0] if order else None
 
@@ -227,7 +252,7 @@ def _build_installed(reporter: Reporter, jobs: int | None) -> tuple[Kernel, bool
 def _build(source: Source, scratch: Path, jobs: int | None, reporter: Reporter) -> Kernel:
     began = time.monotonic()
     tree = _unpack(source.archive, scratch / "tree", reporter)
-    apply_edits(tree)
+    apply_edits(tree, edits_of(source.version))
     _make(tree, source.version, jobs or os.cpu_count() or 1, reporter)
     finished = scratch / "finished"
     finished.mkdir()
@@ -246,7 +271,7 @@ def _build(source: Source, scratch: Path, jobs: int | None, reporter: Reporter) 
 
 
 def _directory(version: str) -> Path:
-    return cache_directory() / f"{version}-{recipe_hash()}"
+    return cache_directory() / f"{version}-{recipe_hash(version)}"
 
 
 @contextmanager
@@ -255,9 +280,9 @@ def _scratch() -> Iterator[Path]:
         yield Path(scratch)
 
 
-def apply_edits(tree: Path) -> None:
-    """Make our edits in an unpacked source tree. Raises RunFailed when a text to be replaced is not there once."""
-    for edit in EDITS:
+def apply_edits(tree: Path, edits: Sequence[Edit]) -> None:
+    """Make edits in an unpacked source tree. Raises RecipeDoesNotFit when a text to be replaced is not there once."""
+    for edit in edits:
         path = tree / edit.file
         try:
             text = path.read_text(encoding="utf-8")

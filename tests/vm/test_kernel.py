@@ -26,7 +26,7 @@ def source_tree(root: Path) -> Path:
 
 
 def test_every_edit_is_made(tmp_path: Path) -> None:
-    kernel.apply_edits(source_tree(tmp_path))
+    kernel.apply_edits(source_tree(tmp_path), kernel.EDITS)
     for edit in kernel.EDITS:
         assert (tmp_path / edit.file).read_text() == f"before\n{edit.after}after\n"
 
@@ -37,13 +37,15 @@ def test_an_edit_whose_text_is_not_there_once_is_refused(tmp_path: Path, times: 
     edit = kernel.EDITS[-1]
     (tree / edit.file).write_text(edit.before * times)
     with pytest.raises(RunFailed, match=rf"{edit.file}.*stands there {times} times"):
-        kernel.apply_edits(tree)
+        kernel.apply_edits(tree, kernel.EDITS)
 
 
 def test_the_key_follows_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = kernel.recipe_hash()
+    before = [kernel.recipe_hash(version) for version in ("7.2.1-1", "7.3.1-1", "6.12.1-1")]
+    assert before[0] == before[1] != before[2], "6.12 has edits of its own"
     monkeypatch.setattr(kernel, "EDITS", kernel.EDITS[:-1])
-    assert kernel.recipe_hash() != before
+    after = [kernel.recipe_hash(version) for version in ("7.2.1-1", "7.3.1-1", "6.12.1-1")]
+    assert not set(before) & set(after)
 
 
 def test_without_source_the_command_that_adds_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +67,7 @@ def test_a_kernel_that_is_there_is_not_built_again(
 
 
 def pretend_built(version: str) -> kernel.Kernel:
-    directory = kernel.cache_directory() / f"{version}-{kernel.recipe_hash()}"
+    directory = kernel.cache_directory() / f"{version}-{kernel.recipe_hash(version)}"
     directory.mkdir(parents=True)
     document = {"key": directory.name, "source_version": version, "sha256": "0"}
     (directory / "build.json").write_text(json.dumps(document))
