@@ -103,6 +103,12 @@ def test_the_manifest_will_name_series_and_seccomp() -> None:
     assert [old.as_json()["series"], new.as_json()["series"]] == ["6.12", "7.2"]
 
 
+def test_a_cpu_with_amx_is_told_from_others() -> None:
+    assert machine.cpu_has_amx("processor\t: 0\nflags\t\t: fpu amx_bf16 amx_tile amx_int8\nbugs\t\t: none\n")
+    assert not machine.cpu_has_amx("processor\t: 0\nflags\t\t: fpu avx512f\nbugs\t\t: amx_tile\n")
+    assert not machine.cpu_has_amx("processor\t: 0\n")
+
+
 def test_lines_that_a_version_no_longer_has_may_be_dropped_and_no_others() -> None:
     whole = kernel.configuration()
     gone = "CONFIG_PREEMPT_NONE=y"
