@@ -6,8 +6,9 @@ set -eu
 # python3-venv: the virtual environment; mininet: its mnexec program (the Python package comes from the lock file);
 # iproute2, iputils-ping, iperf3: links made and measured; procps, util-linux: containers; git: the manifest's commit
 PACKAGES="python3 python3-venv git make iproute2 iputils-ping iperf3 mininet procps util-linux"
-# user-mode-linux: guests that have netem; the rest: building the kernel of the virtual clock. Left out, with a word,
-# where the distribution does not have them: everything else works without
+# user-mode-linux: guests that have netem; the rest: building the kernel of the virtual clock, whose source is
+# downloaded by testbed kernel build, linux-source-6.12 being for machines that cannot. Left out, with a word, where the
+# distribution does not have them: everything else works without
 GUEST_PACKAGES="user-mode-linux linux-source-6.12 build-essential flex bison bc xz-utils"
 
 lacking() {

@@ -1,0 +1,97 @@
+"""Under the virtual clock: what a boot costs, kernel by kernel: booting, importing, and a virtual second of training.
+
+    python benchmarks/virtual_speed.py [--kernels 7.2,6.12] [--boots 3]
+
+The long haul's 1F1B and crosspipe-greedy. The kernels take turns, one boot at a time; medians over the boots. A kernel
+that is not built is named and left out. Exit code 1 when a repeat differs, a run is not trusted or an error exceeds
+0.5 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from testbed.errors import MachineLacks
+from testbed.progress import Reporter
+from testbed.vm import command, kernel, machine
+from testbed.vm.boot import Boot
+from testbed.vm.determinism import fingerprint, nanoseconds
+
+ROOT = Path(__file__).parents[1]
+TOPOLOGY = ROOT / "topologies/two-dc-longhaul.yaml"
+WORKLOAD = ROOT / "workloads/tiny-gpt-pp4.yaml"
+SCHEDULES = ("1f1b", "crosspipe-greedy")
+TARGET = 0.005
+
+
+def phases(boot: Boot) -> dict[str, float]:
+    """Wall-clock seconds of a boot's phases, and of one virtual second while the command ran."""
+    at = {one.report.event: one for one in boot.heard}
+    booted, imported, started, ended = (
+        at[event] for event in ("booted", "imported torch", "command started", "command ended")
+    )
+    virtual_s = ended.report.time_s - started.report.time_s
+    return {
+        "boot": booted.wall_s,
+        "imports": imported.wall_s - booted.wall_s,
+        "command": ended.wall_s - started.wall_s,
+        "virtual seconds of it": virtual_s,
+        "per virtual second": (ended.wall_s - started.wall_s) / virtual_s,
+        "whole boot": boot.wall_s,
+    }
+
+
+def main() -> int:
+    """Run, print, judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", default="7.2,6.12")
+    parser.add_argument("--boots", type=int, default=3)
+    arguments = parser.parse_args()
+    machines = {}
+    for series in arguments.kernels.split(","):
+        try:
+            machines[series] = machine.time_travel(kernel.require(series), seed=1)
+        except MachineLacks as lack:
+            print(lack, file=sys.stderr)
+    boots: dict[str, list[Boot]] = {series: [] for series in machines}
+    prints: dict[str, set[str]] = {series: set() for series in machines}
+    worst: dict[str, float] = dict.fromkeys(machines, 0.0)
+    good = bool(machines)
+    made = command.make(TOPOLOGY, WORKLOAD, (), SCHEDULES)
+    with tempfile.TemporaryDirectory(prefix="testbed-") as scratch:
+        for number in range(arguments.boots):
+            for series, chosen in machines.items():
+                directory = Path(scratch) / f"{series}-{number}"
+                training = command.Training(TOPOLOGY, WORKLOAD, directory, made)
+                boot, (document,) = command.train(chosen, [training], limit_s=900, reporter=Reporter(quiet=True))
+                if document is None:
+                    print(f"{series}: the run failed, exit code {boot.ended[0].code}", file=sys.stderr)
+                    return 1
+                boots[series].append(boot)
+                prints[series].add(fingerprint(nanoseconds(directory)))
+                worst[series] = max([worst[series], *(abs(row["error"]) for row in document["schedules"])])
+                good &= all(row["trusted"] for row in document["schedules"])
+    table = Table("kernel", "boots", "identical", "worst error", title="speed of a boot", title_justify="left")
+    columns = list(phases(next(iter(boots.values()))[0])) if good else []
+    for column in columns:
+        table.add_column(column, justify="right")
+    for series, of_series in boots.items():
+        good &= len(prints[series]) == 1 and worst[series] <= TARGET
+        medians = [statistics.median(phases(boot)[column] for boot in of_series) for column in columns]
+        identical = "yes" if len(prints[series]) == 1 else f"NO: {len(prints[series])} different"
+        table.add_row(
+            series, str(len(of_series)), identical, f"{worst[series]:.4%}", *(f"{value:.2f} s" for value in medians)
+        )
+    Console(width=150).print(table)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
