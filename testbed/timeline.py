@@ -38,7 +38,7 @@ UNNOTICED_WAIT_S = 200e-6
 """A wait for input shorter than this found the data in its buffer and is the cost of the call: a paced rank's clock
 goes on, so the model lets the rank go on too."""
 
-MESSAGE_KINDS = ("F", "G", "AG", "RS")
+MESSAGE_KINDS = ("F", "G", "all-gather", "reduce-scatter", "notice")
 """Kinds of message by the code in the `kind` column: activation, gradient, and a stage's all-gather and reduce-scatter
 with its replicas (one row per ring edge that costs anything; an all-gather has one row)."""
 
@@ -87,7 +87,7 @@ class Timeline:
 
     def makespans(self) -> NDArray[np.float64]:
         """Per iteration, seconds from the common start to the end of the last action or reduce-scatter on any rank."""
-        reduced = self.messages[self.messages["kind"] == MESSAGE_KINDS.index("RS")]
+        reduced = self.messages[self.messages["kind"] == MESSAGE_KINDS.index("reduce-scatter")]
         return np.array(
             [
                 max(
