@@ -211,7 +211,7 @@ class _Building:
             for stage, _, source, target, _, _ in kinds:
                 ends = (target, source) if back else (source, target)
                 frame = _frame(paths, ends[0], size, paths.route(*ends), paths.route(*ends[::-1]))
-                self._group(_Group(frame, source == target, m, 1, problem.handover_s if back else 0.0, 0.0))
+                self._group(_Group(frame, source == target, m, 1, 0.0, 0.0))
                 ranks = (first_rank + ends[0], first_rank + ends[1])
                 self._name(job, replica, "notice", stage, range(m), ranks, (0.0, size))
         numbers = np.arange(base, base + count)
