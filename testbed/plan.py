@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
 from testbed.pipeline.collective import Collective
@@ -26,7 +28,7 @@ from testbed.schedule.schedule_file import Kept
 from testbed.spec import load_topology, load_workload
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload
-from testbed.timeline import UNNOTICED_WAIT_S, Timeline
+from testbed.trace.tables import ACTIVATION, GRADIENT, UNNOTICED_WAIT_S, Trace
 from testbed.wire import GLOO_BYTES, ack_bytes, gso_bytes, super_packet_bytes, wire_bytes
 
 KEPT_WHEN_RECOMPUTING = 2 / 34
@@ -211,9 +213,12 @@ class Plan:
                 made[choice.schedule] = self.generate(choice, watch=watch)
         return made
 
-    def predict(self, choice: ScheduleChoice, schedule: Schedule, pacing: Pacing | None = None) -> Timeline:
-        """The timeline the event model predicts for one iteration."""
-        return simulate(self.problem(choice, pacing), schedule, receives=self.workload.receives)
+    def predict(self, choice: ScheduleChoice, schedule: Schedule, pacing: Pacing | None = None) -> Trace:
+        """The trace the event model predicts for one iteration."""
+        trace = simulate(self.problem(choice, pacing), schedule, receives=self.workload.receives)
+        boundary = np.isin(trace.messages["kind"], (ACTIVATION, GRADIENT))
+        trace.messages["payload_bytes"][boundary] = self.workload.message_bytes()
+        return trace
 
     def choose(self, names: list[str], watch: Watch | None = None) -> list[ScheduleChoice]:
         """The workload's choices for these names, with their options there; [] means all. Raises BadInput.
