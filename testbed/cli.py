@@ -163,14 +163,14 @@ def run(
         choices = plan.choose(schedule or [], watch)
         kept = kept_in(read_text(schedules_from), str(schedules_from)) if schedules_from else None
         made = plan.make(choices, kept, watch)  # what cannot be scheduled is refused before anything starts
-    from testbed.collect.results import prepare_directory
+    from testbed.results.directory import prepare_directory
 
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     directory = out or Path("results") / f"{plan.topology.name}-{plan.workload.name}-{stamp}"
 
     def say(document: dict[str, Any]) -> None:
         if picture:
-            from testbed.collect.picture import draw_run
+            from testbed.results.picture import draw_run
 
             with reporter.step("drawing timeline.svg"):
                 draw_run(directory)

@@ -26,7 +26,7 @@ from testbed.schedule.schedule_file import Kept
 from testbed.spec import load_topology, load_workload
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload
-from testbed.timeline import UNNOTICED_WAIT_S, Timeline
+from testbed.trace.tables import UNNOTICED_WAIT_S, Trace
 from testbed.wire import GLOO_BYTES, NOTICE_BYTES, ack_bytes, gso_bytes, super_packet_bytes, wire_bytes
 
 KEPT_WHEN_RECOMPUTING = 2 / 34
@@ -211,8 +211,8 @@ class Plan:
                 made[choice.schedule] = self.generate(choice, watch=watch)
         return made
 
-    def predict(self, choice: ScheduleChoice, schedule: Schedule, pacing: Pacing | None = None) -> Timeline:
-        """The timeline the event model predicts for one iteration."""
+    def predict(self, choice: ScheduleChoice, schedule: Schedule, pacing: Pacing | None = None) -> Trace:
+        """The trace the event model predicts for one iteration."""
         return simulate(self.problem(choice, pacing), schedule, receives=self.workload.receives)
 
     def choose(self, names: list[str], watch: Watch | None = None) -> list[ScheduleChoice]:

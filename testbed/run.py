@@ -13,23 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from testbed import __version__
-from testbed.collect import compare, fidelity, record
-from testbed.collect.results import Results, environment
 from testbed.errors import RunFailed
+from testbed.judge import compare, fidelity, iterations
 from testbed.lab import host
 from testbed.lab.calibrate import LinkCheck, calibrate, refuse_bad_links
 from testbed.lab.counters import LOSS_SIGNS
 from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
 from testbed.pipeline.ir import Schedule
-from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.placement import stage_to_rank
 from testbed.plan import Plan
 from testbed.progress import Reporter
+from testbed.results.directory import Results
+from testbed.results.provenance import environment
 from testbed.schedule.registry import Generated, family
 from testbed.schedule.schedule_file import as_document
 from testbed.spec.workload import Pacing, ScheduleChoice
-from testbed.timeline import KINDS, Timeline, concatenate
+from testbed.trace.summary import summaries
+from testbed.trace.tables import FORMAT, KINDS, Trace, concatenate
 from testbed.train.job import IterationRecord, Job
 from testbed.train.launcher import Launcher
 from testbed.train.protocol import Place, WorldSpec
@@ -76,9 +77,9 @@ class _Trained:
 
     choice: ScheduleChoice
     generated: Generated
-    predicted: Timeline
-    measured: list[Timeline]
-    rows: list[record.IterationRow]
+    predicted: Trace
+    measured: list[Trace]
+    rows: list[iterations.IterationRow]
     reasons: list[str]
 
     @property
@@ -181,6 +182,7 @@ def _save_manifest(
 ) -> None:
     document = {
         **identity,
+        "format": FORMAT,
         **environment(),
         "topology_spec": plan.topology.model_dump(mode="json"),
         "workload_spec": plan.workload.model_dump(mode="json"),
@@ -199,11 +201,11 @@ def _profile(plan: Plan, launcher: Launcher, reporter: Reporter) -> Pacing:
     guess = Pacing(F="1 ms", I="1 ms", W="1 ms")  # only the order of actions matters here
     job = Job(plan.schedule(choice, guess), plan.workload, None, plan.workload.warmup + 3)
     with reporter.step("profiling the unpaced computation", total=job.iterations) as step:
-        timelines = []
+        traces = []
         for records in launcher.run(job, _deadline(plan, DEADLINE_FLOOR_S)):
-            timelines.append(record.timeline(records))
+            traces.append(iterations.trace(records))
             step.advance()
-    actions = concatenate(timelines[plan.workload.warmup :]).actions
+    actions = concatenate(traces[plan.workload.warmup :]).actions
 
     def median(kind: str, rank: int) -> str:
         code = [str(k) for k in KINDS].index(kind)
@@ -227,7 +229,7 @@ def _train(
     workload = plan.workload
     schedule = made.schedule
     predicted = plan.predict(choice, schedule, pacing)
-    results.add_timeline(choice.schedule, "predicted", predicted)
+    results.add_trace(choice.schedule, "predicted", predicted)
     problem = plan.problem(choice, pacing)
     durations = None
     if workload.pacing:
@@ -243,7 +245,7 @@ def _train(
                 step.advance(f"training {choice.schedule}: {trained.rows[-1].makespan_s * 1e3:.1f} ms")
         finally:
             if trained.measured:
-                results.add_timeline(choice.schedule, "measured", concatenate(trained.measured))
+                results.add_trace(choice.schedule, "measured", concatenate(trained.measured))
                 results.add_iterations(choice.schedule, trained.rows)
     links = [after.since(before) for after, before in zip(lab.counters(), links_before, strict=True)]
     results.add_links(choice.schedule, [row.as_row() for row in links])
@@ -261,8 +263,8 @@ def _train(
 
 
 def _note_iteration(trained: _Trained, records: Sequence[IterationRecord], warmup: int) -> None:
-    trained.rows.append(record.iteration_row(records, warmup))
-    trained.measured.append(record.timeline(records))
+    trained.rows.append(iterations.iteration_row(records, warmup))
+    trained.measured.append(iterations.trace(records))
 
 
 def _loss_signs(lab: Lab) -> dict[str, int]:
@@ -283,8 +285,7 @@ def _conclude(trained: list[_Trained], identity: dict[str, Any], results: Result
         compare.Measured(
             schedule=one.choice.schedule,
             rows=[row for row in one.rows if not row.warmup],
-            predicted=one.predicted,
-            predicted_peak=max(peak_in_flight(one.schedule)),
+            predicted=summaries(one.predicted)[0],
             reasons=[*one.reasons, *by_loss[one.choice.schedule]],
             solver=one.generated.proof and one.generated.proof._asdict(),
         )

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.plan import Plan
-from testbed.timeline import KINDS, Timeline
+from testbed.trace.tables import KINDS, Trace
 from testbed.units import show_rate, show_size, show_time
 
 if TYPE_CHECKING:
-    from testbed.collect.compare import ScheduleComparison
+    from testbed.judge.compare import ScheduleComparison
     from testbed.lab.calibrate import LinkCheck
     from testbed.lab.doctor import Finding
     from testbed.lab.mininet_link import MininetLink
@@ -97,7 +97,7 @@ def _schedules_table(title: str, comparison: Comparison, columns: Sequence[str])
 
 def print_run(console: Console, document: dict[str, Any], directory: Path) -> None:
     """A run's comparison document, what is not as it should be, and where the results are."""
-    from testbed.collect.compare import ScheduleComparison
+    from testbed.judge.compare import ScheduleComparison
     from testbed.schedule.proof import Proof
 
     rows = [ScheduleComparison(**row) for row in document["schedules"]]
@@ -205,15 +205,15 @@ def doctor_table(findings: Sequence[Finding]) -> Table:
     return table
 
 
-def grid(timeline: Timeline, lanes: Sequence[str], width: int) -> Text:
-    """The timeline in characters: one line per rank, time from left to right, `width` characters in all."""
+def grid(trace: Trace, lanes: Sequence[str], width: int) -> Text:
+    """The trace in characters: one line per rank, time from left to right, `width` characters in all."""
     margin = max(len(lane) for lane in lanes) + 1
     columns = max(20, width - margin)
-    scale = columns / float(timeline.makespans()[0])
+    scale = columns / float(trace.makespans()[0])
     text = Text()
     for rank, lane in enumerate(lanes):
         cells: list[tuple[str, str]] = [("·", "dim")] * columns
-        for row in timeline.actions[timeline.actions["rank"] == rank]:
+        for row in trace.actions[trace.actions["rank"] == rank]:
             kind = str(KINDS[row["kind"]])
             begin, end = round(float(row["start_s"]) * scale), round(float(row["end_s"]) * scale)
             label = f"{kind}{row['microbatch']}".ljust(end - begin)
@@ -230,5 +230,5 @@ def grid(timeline: Timeline, lanes: Sequence[str], width: int) -> Text:
     for kind, style in STYLES.items():
         text.append(f" {kind} ", style=style)
         text.append(" ")
-    text.append(f"  {show_time(float(timeline.makespans()[0]))}, bubble {float(timeline.bubble_ratios()[0]):.1%}")
+    text.append(f"  {show_time(float(trace.makespans()[0]))}, bubble {float(trace.bubble_ratios()[0]):.1%}")
     return text

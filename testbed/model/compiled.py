@@ -5,9 +5,16 @@ from __future__ import annotations
 from testbed.model import execute as execute_module
 from testbed.model import network, program
 from testbed.model.compile import compiled_modules
+from testbed.model.simulate import makespan as seconds
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.problem import Problem
 
 EVENT_MODEL = compiled_modules([program, network, execute_module])
 """For modules whose compiled functions run programs."""
 
 execute = EVENT_MODEL.execute
-last_end = EVENT_MODEL.last_end
+
+
+def makespan(problem: Problem, schedule: Schedule) -> float:
+    """As `simulate.makespan`, for searches that judge many schedules, however small."""
+    return seconds(problem, schedule, compiled=True)

@@ -14,7 +14,7 @@ from testbed.pipeline.collectives import Collective
 from testbed.pipeline.depend import Message
 from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.pipeline.problem import Paths, Problem, Route
-from testbed.timeline import KINDS, MESSAGE_KINDS
+from testbed.trace.tables import ALL_GATHER, KINDS, MESSAGE_CODES, NOTICE, REDUCE_SCATTER
 
 Receives = Literal["early", "late", "late-free-notice"]
 """When a receive is posted: a step ahead, or when its rank reaches the action.
@@ -97,6 +97,33 @@ def _frame(paths: Paths, source: int, size: float, route: Route, back: Route) ->
     return _Frame(route, back, count if several else 0, acks, rest, whole, paths.ack_bytes[source] if acks else 0.0)
 
 
+class _Edge(NamedTuple):
+    """What a stage sends to a neighbour, for every microbatch; pipeline ranks."""
+
+    stage: int
+    kind: int
+    """As in the trace."""
+    source: int
+    target: int
+    """The source again where there is no neighbour, or the same rank holds it."""
+    wire_bytes: float
+    payload_bytes: float
+
+
+def _edges(problem: Problem) -> list[_Edge]:
+    """In the order of `message_number`."""
+    holder, edges = problem.stage_to_rank, []
+    for stage in range(problem.n_stages):
+        for letter, consumer in (("F", stage + 1), ("G", stage - 1)):
+            inside = 0 <= consumer < problem.n_stages
+            boundary = min(stage, consumer)
+            size = problem.message_bytes[boundary] if inside and problem.message_bytes else 0.0
+            payload = problem.payload_bytes[boundary] if inside and problem.payload_bytes else math.nan
+            target = holder[consumer] if inside else holder[stage]
+            edges.append(_Edge(stage, MESSAGE_CODES[letter], holder[stage], target, size, payload))
+    return edges
+
+
 class _Group(NamedTuple):
     """Messages that differ in their microbatch only."""
 
@@ -168,30 +195,23 @@ class _Building:
     def _messages(self, job: int, replica: int, load: Load, paths: Paths, first_rank: int) -> None:
         """The messages between the stages of one pipeline; with late receives also gloo's notices."""
         problem, m = load.problem, load.schedule.n_microbatches
-        holder, base = problem.stage_to_rank, self.n_messages
+        base, edges = self.n_messages, _edges(problem)
         notices = problem.notice_bytes if load.receives == "late" else 0.0
-        kinds: list[tuple[int, str, int, int, float, float]] = []
-        for stage in range(problem.n_stages):
-            for kind, consumer in (("F", stage + 1), ("G", stage - 1)):
-                inside = 0 <= consumer < problem.n_stages
-                boundary = min(stage, consumer)
-                size = problem.message_bytes[boundary] if inside and problem.message_bytes else 0.0
-                payload = problem.payload_bytes[boundary] if inside and problem.payload_bytes else math.nan
-                kinds.append((stage, kind, holder[stage], holder[consumer] if inside else holder[stage], size, payload))
-        for stage, kind, source, target, size, payload in kinds:
-            release = 1 if load.receives == "early" or source == target else 2
-            there, back = paths.route(source, target), paths.route(target, source)
-            frame = _frame(paths, source, size - notices, there, back) if source != target else _NOWHERE
-            self._group(_Group(frame, source == target, m, release, problem.handover_s, 0.0))
-            ranks = (first_rank + source, first_rank + target)
-            self._name(job, replica, kind, stage, range(m), ranks, (payload, size))
+        for edge in edges:
+            ends, local = (edge.source, edge.target), edge.source == edge.target
+            there, back = paths.route(*ends), paths.route(*ends[::-1])
+            frame = _NOWHERE if local else _frame(paths, edge.source, edge.wire_bytes - notices, there, back)
+            release = 1 if load.receives == "early" or local else 2
+            self._group(_Group(frame, local, m, release, problem.handover_s, 0.0))
+            ranks = (first_rank + ends[0], first_rank + ends[1])
+            self._name(job, replica, edge.kind, edge.stage, range(m), ranks, (edge.payload_bytes, edge.wire_bytes))
         if load.receives == "early":
             return
-        between = np.array([source != target for _, _, source, target, _, _ in kinds]).repeat(m)
+        between = np.array([edge.source != edge.target for edge in edges]).repeat(m)
         if load.receives == "late-free-notice":
             self.notice.append((base, np.where(between, FREE, NONE)))
             return
-        self._notices(job, replica, load, paths, first_rank, kinds, between)
+        self._notices(job, replica, load, paths, first_rank, edges, between)
 
     def _notices(
         self,
@@ -200,20 +220,21 @@ class _Building:
         load: Load,
         paths: Paths,
         first_rank: int,
-        kinds: Sequence[tuple[int, str, int, int, float, float]],
+        edges: Sequence[_Edge],
         between: Bools,
     ) -> None:
         """Per message, gloo's notice of the receive (back to the sender) and of the send (ahead of the message)."""
         problem, m = load.problem, load.schedule.n_microbatches
-        size, count = problem.notice_bytes, len(kinds) * m
+        size, count = problem.notice_bytes, len(edges) * m
         base = self.n_messages - count
         for back in (True, False):
-            for stage, _, source, target, _, _ in kinds:
-                ends = (target, source) if back else (source, target)
+            for edge in edges:
+                ends = (edge.target, edge.source) if back else (edge.source, edge.target)
                 frame = _frame(paths, ends[0], size, paths.route(*ends), paths.route(*ends[::-1]))
-                self._group(_Group(frame, source == target, m, 1, 0.0, 0.0))
+                # no handover: gloo's own thread answers a notice, no rank has to be woken
+                self._group(_Group(frame, edge.source == edge.target, m, 1, 0.0, 0.0))
                 ranks = (first_rank + ends[0], first_rank + ends[1])
-                self._name(job, replica, "notice", stage, range(m), ranks, (0.0, size))
+                self._name(job, replica, NOTICE, edge.stage, range(m), ranks, (0.0, size))
         numbers = np.arange(base, base + count)
         self.notice.append((base, np.where(between, numbers + count, NONE)))
         self.announcement.append((base, np.where(between, numbers + 2 * count, NONE)))
@@ -224,7 +245,7 @@ class _Building:
     ) -> None:
         """The messages of one collective over the replicas of a stage."""
         problem, base = load.problem, self.n_messages
-        rank, kind = problem.stage_to_rank[stage], "all-gather" if gather else "reduce-scatter"
+        rank, kind = problem.stage_to_rank[stage], ALL_GATHER if gather else REDUCE_SCATTER
         for index, step in enumerate(what.steps):
             ends = (step.source, step.target)
             back = what.routes.get(ends[::-1], ())
@@ -259,7 +280,7 @@ class _Building:
         self,
         job: int,
         replica: int,
-        kind: str,
+        kind: int,
         stage: int,
         microbatches: range,
         ranks: tuple[int, ...],
@@ -267,7 +288,7 @@ class _Building:
     ) -> None:
         """Rows of `names`: between which ranks, and the bytes of payload and on the wire."""
         rows = np.zeros(len(microbatches), NAME)
-        rows["job"], rows["replica"], rows["kind"], rows["stage"] = job, replica, MESSAGE_KINDS.index(kind), stage
+        rows["job"], rows["replica"], rows["kind"], rows["stage"] = job, replica, kind, stage
         rows["microbatch"], (rows["source_rank"], rows["target_rank"]) = microbatches, ranks
         rows["payload_bytes"], rows["wire_bytes"] = sizes
         self.named.append(rows)

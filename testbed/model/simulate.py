@@ -16,7 +16,7 @@ from testbed.model.lower import Load, Names, Receives, lower
 from testbed.model.program import Program
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
-from testbed.timeline import ACTION, KINDS, MESSAGE, Timeline
+from testbed.trace.tables import ACTION, KINDS, MESSAGE, Table, Trace, rows
 
 LARGE = 3000
 """Actions from which the compiled loop is worth its import."""
@@ -26,7 +26,7 @@ class DeadlockError(RuntimeError):
     """The schedule waits for itself; `validate` says where."""
 
 
-def simulate(problem: Problem, schedule: Schedule, *, receives: Receives = "early") -> Timeline:
+def simulate(problem: Problem, schedule: Schedule, *, receives: Receives = "early") -> Trace:
     """The predicted trace of one iteration of one job, all its replicas.
 
     `receives="late"` adds gloo's rendezvous: a receive is posted when its rank reaches the action, and the message does
@@ -36,7 +36,7 @@ def simulate(problem: Problem, schedule: Schedule, *, receives: Receives = "earl
     return simulate_jobs([Load(problem, schedule, 0.0, receives)])
 
 
-def simulate_jobs(loads: Sequence[Load]) -> Timeline:
+def simulate_jobs(loads: Sequence[Load]) -> Trace:
     """The predicted trace of jobs that share a network, an iteration of each.
 
     Raises DeadlockError when a schedule cannot finish, ValueError when the jobs do not have the same links.
@@ -58,10 +58,12 @@ def run(program: Program, *, compiled: bool | None = None) -> Times:
     return plain.execute(program, program.in_order())
 
 
-def makespan(problem: Problem, schedule: Schedule, receives: Receives = "early") -> float:
+def makespan(
+    problem: Problem, schedule: Schedule, *, receives: Receives = "early", compiled: bool | None = None
+) -> float:
     """Seconds from the common start to the last end or reduction on any rank. Raises DeadlockError."""
     program, _ = lower([Load(problem, schedule, 0.0, receives)])
-    seconds = float(plain.last_end(program, run(program)))
+    seconds = float(plain.last_end(program, run(program, compiled=compiled)))
     if np.isnan(seconds):
         raise DeadlockError(f"schedule {schedule.name} waits for itself")
     return seconds
@@ -79,30 +81,36 @@ def _refuse_deadlock(program: Program, names: Names, times: Times, loads: Sequen
     raise DeadlockError(f"schedule {schedule.name}: rank {rank} never gets past {action}")
 
 
-def _trace(program: Program, names: Names, times: Times, loads: Sequence[Load]) -> Timeline:
-    """The tables of what happened, sorted by rank and by time of arrival."""
+def _trace(program: Program, names: Names, times: Times, loads: Sequence[Load]) -> Trace:
+    """The tables of what happened: actions by rank, messages by time of arrival."""
+    actions = rows(ACTION, len(program.duration_s))
+    _name_actions(actions, loads)
+    actions["job"], actions["replica"], actions["rank"] = names.action_job, names.action_replica, names.action_rank
+    actions["reached_s"], actions["ready_s"] = times.reached_s, times.ready_s
+    actions["start_s"], actions["computed_s"], actions["end_s"] = times.start_s, times.end_s, times.end_s
+    taken_s = times.arrived_s.copy()
+    waits = program.needs >= 0
+    taken_s[program.needs[waits]] = np.maximum(taken_s[program.needs[waits]], times.reached_s[waits])
+    happened = np.flatnonzero(~np.isnan(times.arrived_s) & ~program.local)
+    order = happened[np.argsort(times.arrived_s[happened], kind="stable")]
+    messages = rows(MESSAGE, len(order))
+    for name in ("job", "kind", "stage", "microbatch", "source_rank", "target_rank", "payload_bytes", "wire_bytes"):
+        messages[name] = names.messages[name][order]
+    messages["posted_s"], messages["sent_s"] = times.posted_s[order], times.sent_s[order]
+    messages["arrived_s"], messages["taken_s"] = times.arrived_s[order], taken_s[order]
+    messages["awaited"] = times.awaited[order] > 0
+    return Trace(actions, messages, len(program.begin_s))
+
+
+def _name_actions(actions: Table, loads: Sequence[Load]) -> None:
+    """Stage, kind, microbatch and part of every action, replica after replica."""
     codes = {kind: code for code, kind in enumerate(KINDS)}
-    actions = np.zeros(len(program.duration_s), ACTION)
+    columns = ("stage", "kind", "microbatch", "part_begin", "part_end", "part_of")
     place = 0
     for load in loads:
-        rows = [(a.stage, codes[a.kind], a.microbatch, *a.part) for row in load.schedule.rows for a in row]
-        columns = np.array(rows).T
+        named = [(a.stage, codes[a.kind], a.microbatch, *a.part) for row in load.schedule.rows for a in row]
         for _ in load.problem.paths:
-            mine = actions[place : place + len(rows)]
-            for name, column in zip(
-                ("stage", "kind", "microbatch", "part_begin", "part_end", "part_of"), columns, strict=True
-            ):
-                mine[name] = column
-            place += len(rows)
-    actions["rank"] = names.action_rank
-    actions["enter_s"], actions["ready_s"] = times.reached_s, times.ready_s
-    actions["start_s"], actions["end_s"], actions["done_s"] = times.start_s, times.end_s, times.end_s
-    happened = ~np.isnan(times.arrived_s) & ~program.local
-    order = np.argsort(times.arrived_s[happened], kind="stable")
-    messages = np.zeros(len(order), MESSAGE)
-    for name in ("kind", "stage", "microbatch", "source_rank", "target_rank"):
-        messages[name] = names.messages[name][happened][order]
-    messages["bytes"] = names.messages["wire_bytes"][happened][order]
-    messages["posted_s"], messages["sent_s"] = times.posted_s[happened][order], times.sent_s[happened][order]
-    messages["arrived_s"], messages["awaited"] = times.arrived_s[happened][order], times.awaited[happened][order] > 0
-    return Timeline(actions, messages, len(program.begin_s))
+            mine = actions[place : place + len(named)]
+            for column, values in zip(columns, zip(*named, strict=True), strict=True):
+                mine[column] = values
+            place += len(named)

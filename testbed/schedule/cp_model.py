@@ -19,7 +19,7 @@ from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
-from testbed.timeline import KINDS
+from testbed.trace.tables import GRADIENT, KINDS
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -259,7 +259,7 @@ def _starts(problem: Problem, schedule: Schedule) -> dict[Any, float]:
         kind = KINDS[row["kind"]]
         at[Action(int(row["stage"]), kind, int(row["microbatch"]))] = float(row["start_s"])
     queue: list[tuple[float, int, Message, int, float]] = []
-    messages = timeline.messages[timeline.messages["kind"] < 2]
+    messages = timeline.messages[timeline.messages["kind"] <= GRADIENT]
     messages = messages[messages["source_rank"] < problem.n_ranks]
     for number, row in enumerate(sorted(messages, key=lambda m: float(m["sent_s"]))):
         message = Message("FG"[int(row["kind"])], int(row["stage"]), int(row["microbatch"]))  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ def best_hint(problem: Problem, time_limit_s: float = math.inf) -> Schedule:
     The placement's known ones, the list scheduler's by several rules, and the steered list scheduler's, which may take
     `time_limit_s`. Raises BadInput when a rank cannot hold a single microbatch.
     """
-    from testbed.model.simulate import makespan  # slow to import: only where it is used
+    from testbed.model.compiled import makespan  # slow to import: only where it is used
 
     found: list[Schedule] = []
 

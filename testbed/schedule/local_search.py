@@ -18,7 +18,7 @@ from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
 from testbed.schedule import climbing
-from testbed.timeline import KINDS
+from testbed.trace.tables import KINDS
 
 _CLIMB = compiled_modules([climbing], using=EVENT_MODEL).climb
 

@@ -75,7 +75,7 @@ def search(problem: Problem, evaluations: int | None = None, seed: int = 1) -> S
     greedy does.
     """
     # compiled code, slow to import: only where it is used
-    from testbed.model.simulate import makespan
+    from testbed.model.compiled import makespan
     from testbed.schedule.greedy_compiled import greedy_rows
     from testbed.schedule.local_search import improve
 

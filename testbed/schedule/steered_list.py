@@ -81,7 +81,7 @@ def steered_list(
     Whole blocks, microbatches in order per stage and kind. Raises BadInput when a rank cannot hold a microbatch.
     """
     # compiled code, slow to import: only where it is used
-    from testbed.model.simulate import makespan
+    from testbed.model.compiled import makespan
 
     begin = time.monotonic()
     best = list_schedule(problem, name="steered-list")

@@ -24,7 +24,7 @@ def wave_greedy(problem: Problem) -> Schedule:
 
     Raises BadInput when a rank cannot hold a single microbatch.
     """
-    from testbed.model.simulate import makespan
+    from testbed.model.compiled import makespan
 
     forward_s = max(problem.forward_s)
     candidates = [

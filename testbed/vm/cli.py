@@ -70,8 +70,8 @@ def determinism(
 
     Exit code 0: every boot of a seed gave the same; 5: not.
     """
-    from testbed.collect.results import prepare_directory
     from testbed.progress import Reporter
+    from testbed.results.directory import prepare_directory
     from testbed.vm import kernel
     from testbed.vm.command import Training, make
     from testbed.vm.determinism import measure

@@ -32,7 +32,7 @@ _MARGIN_S = 60.0
 """A boot ends itself at its wall-clock limit; this much later it is killed."""
 
 _KEYS = ("schedule", "iteration", "rank", "stage", "kind", "microbatch", "part_begin")
-_TIMES = ("enter_s", "ready_s", "start_s", "done_s", "end_s")
+_TIMES = ("reached_s", "ready_s", "start_s", "computed_s", "end_s")
 
 
 @dataclass(frozen=True)
@@ -157,9 +157,9 @@ def judge(directory: Path, done: Sequence[Measured]) -> Determinism:
 
 def nanoseconds(directory: Path) -> pd.DataFrame:
     """All times of all actions of all ranks that a run measured, as whole nanoseconds, in a fixed order."""
-    events = pd.read_parquet(directory / "events.parquet")
-    events = events[events["source"] == "measured"].astype({"kind": str})
-    table = events.sort_values(list(_KEYS)).reset_index(drop=True)[[*_KEYS, *_TIMES]]
+    actions = pd.read_parquet(directory / "actions.parquet")
+    actions = actions[actions["source"] == "measured"].astype({"kind": str})
+    table = actions.sort_values(list(_KEYS)).reset_index(drop=True)[[*_KEYS, *_TIMES]]
     for name in _TIMES:
         table[name] = np.rint(table[name] * 1e9).astype("int64")
     return table

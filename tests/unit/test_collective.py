@@ -23,7 +23,7 @@ from testbed.pipeline.collectives import (
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import Paths, Problem, uniform
 from testbed.schedule.registry import generate
-from testbed.timeline import MESSAGE_KINDS
+from testbed.trace.tables import MESSAGE_KINDS
 
 
 def makespan(problem: Problem, name: str = "1f1b") -> float:
@@ -118,7 +118,7 @@ def test_messages_wait_for_a_gather_on_their_link() -> None:
     ring = Collective(ring_all_gather(2), 10.0, {(1, 0): (0,)})
     shared = replace(pair, others=(Paths({}),), all_gather=(NO_COLLECTIVE, ring))
     messages = simulate(shared, generate("gpipe", shared)).messages
-    assert kind(messages, "F")["arrived_s"].max() == 11.0
+    assert kind(messages, "activation")["arrived_s"].max() == 11.0
     gather = kind(messages, "all-gather")
     assert (gather["stage"].tolist(), gather["microbatch"].tolist()) == ([1, 1], [0, 0])
     assert gather["arrived_s"].tolist() == [0.0, 10.0]
@@ -131,7 +131,7 @@ def test_a_gradient_waits_for_a_reduction_on_its_link() -> None:
     messages = simulate(pair, generate("gpipe", pair)).messages
     first = messages[messages["source_rank"] < 2]
     # F0 0-1, on the wire 1-2, F 2-3, B 3-5; the gradient takes the link 5-6, then the reduction 6-16
-    assert kind(first, "G")["arrived_s"].tolist() == [6.0]
+    assert kind(first, "gradient")["arrived_s"].tolist() == [6.0]
     reduced = kind(first, "reduce-scatter")
     assert (reduced["sent_s"].tolist(), reduced["arrived_s"].tolist()) == ([5.0], [16.0])
     assert simulate(pair, generate("gpipe", pair)).makespans()[0] == 16

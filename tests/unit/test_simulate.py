@@ -15,7 +15,7 @@ from testbed.pipeline.ir import Kind, Schedule, parse_action
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.registry import generate
-from testbed.timeline import KINDS, MESSAGE_KINDS, Timeline
+from testbed.trace.tables import ACTIVATION, KINDS, NOTICE, Trace
 
 small = st.integers(0, 6)
 
@@ -33,10 +33,10 @@ def cases(draw: st.DrawFn) -> tuple[Problem, Schedule]:
 
 @given(cases())
 @settings(max_examples=150)
-def test_a_timeline_is_physically_possible(case: tuple[Problem, Schedule]) -> None:
+def test_a_trace_is_physically_possible(case: tuple[Problem, Schedule]) -> None:
     problem, schedule = case
-    timeline = simulate(problem, schedule)
-    actions, messages = timeline.actions, timeline.messages
+    trace = simulate(problem, schedule)
+    actions, messages = trace.actions, trace.messages
     assert len(actions) == sum(map(len, schedule.rows))
     for rank, row in enumerate(schedule.rows):
         own = actions[actions["rank"] == rank]
@@ -85,8 +85,8 @@ def test_time_has_no_unit(case: tuple[Problem, Schedule], factor: int) -> None:
     assert makespan(simulate(scaled, schedule)) == pytest.approx(factor * makespan(simulate(problem, schedule)))
 
 
-def makespan(timeline: Timeline) -> float:
-    return float(timeline.makespans()[0])
+def makespan(trace: Trace) -> float:
+    return float(trace.makespans()[0])
 
 
 def hand_made(*rows: str, microbatches: int) -> Schedule:
@@ -99,7 +99,7 @@ def test_latency_is_pipelined_and_bandwidth_is_not() -> None:
     problem = uniform(2, 2, delay_s=10, wire_s=3)
     schedule = hand_made("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", microbatches=2)
     messages = simulate(problem, schedule).messages
-    forward = np.sort(messages[messages["kind"] == MESSAGE_KINDS.index("F")]["arrived_s"])
+    forward = np.sort(messages[messages["kind"] == ACTIVATION]["arrived_s"])
     # sent at 1 and 2; on the wire 1-4 and 4-7
     assert forward.tolist() == [14.0, 17.0]
 
@@ -109,7 +109,7 @@ def test_the_rendezvous_law() -> None:
     problem = uniform(2, 1, delay_s=10, wire_s=3)
     schedule = hand_made("0F0 0B0", "1F0 1B0", microbatches=1)
     messages = simulate(problem, schedule, receives="late").messages
-    late = messages[messages["kind"] != MESSAGE_KINDS.index("notice")]
+    late = messages[messages["kind"] != NOTICE]
     # rank 1 posts at 0 and is heard at 10, so F (ready at 1) leaves then; rank 0 posts for G early enough
     assert dict(zip(late["kind"].tolist(), late["sent_s"].tolist(), strict=True)) == {0: 1.0, 1: 26.0}
     assert dict(zip(late["kind"].tolist(), late["arrived_s"].tolist(), strict=True)) == {0: 23.0, 1: 39.0}
@@ -122,11 +122,10 @@ def test_a_notice_waits_behind_what_its_rank_has_sent() -> None:
     messages = simulate(problem, schedule, receives="late").messages
     # rank 1's notice takes 0.75 s, the announcement of F0 as long, F0 the rest of 3 s, then comes the notice
     rows = messages[["kind", "source_rank", "sent_s", "arrived_s"]].tolist()
-    notice = MESSAGE_KINDS.index("notice")
-    assert (notice, 1, 0.0, 0.75) in rows
-    assert (notice, 0, 1.0, 1.75) in rows
+    assert (NOTICE, 1, 0.0, 0.75) in rows
+    assert (NOTICE, 0, 1.0, 1.75) in rows
     assert (0, 0, 1.0, 4.0) in rows
-    assert (notice, 0, 1.0, 4.75) in rows
+    assert (NOTICE, 0, 1.0, 4.75) in rows
 
 
 def test_a_free_notice_is_late_without_the_way_back() -> None:
@@ -134,7 +133,7 @@ def test_a_free_notice_is_late_without_the_way_back() -> None:
     problem = replace(uniform(2, 2, delay_s=10, wire_s=3), forward_s=(1.0, 50.0))
     schedule = hand_made("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", microbatches=2)
     messages = simulate(problem, schedule, receives="late-free-notice").messages
-    forward = np.sort(messages[messages["kind"] == MESSAGE_KINDS.index("F")]["arrived_s"])
+    forward = np.sort(messages[messages["kind"] == ACTIVATION]["arrived_s"])
     # F0: sent at 1, there at 14; F1 is asked for when F0's 50 s are over, at 64
     assert forward.tolist() == [14.0, 77.0]
 
@@ -155,7 +154,7 @@ def arrivals(problem: Problem, *rows: str) -> dict[str, float]:
     parsed = tuple(tuple(map(parse_action, row.split())) for row in rows)
     schedule = Schedule("hand-made", parsed, problem.stage_to_rank, problem.n_microbatches)
     messages = simulate(problem, schedule).messages
-    named = ((f"{MESSAGE_KINDS[row['kind']]}{row['stage']}:{row['microbatch']}", row) for row in messages)
+    named = ((f"{'FG'[row['kind']]}{row['stage']}:{row['microbatch']}", row) for row in messages)
     return {name: float(row["arrived_s"]) for name, row in named}
 
 
@@ -209,5 +208,5 @@ def test_a_circular_wait_is_an_error() -> None:
 
 
 def test_bubble_ratio_is_idle_over_total() -> None:
-    timeline = simulate(uniform(4, 8), generate("1f1b", uniform(4, 8)))
-    assert timeline.bubble_ratios()[0] == pytest.approx(3 / 11)
+    trace = simulate(uniform(4, 8), generate("1f1b", uniform(4, 8)))
+    assert trace.bubble_ratios()[0] == pytest.approx(3 / 11)

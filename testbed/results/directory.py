@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from testbed import source
-from testbed.collect.record import IterationRow
 from testbed.errors import BadInput
-from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, Table, Timeline
+from testbed.judge.iterations import IterationRow
+from testbed.trace.tables import FORMAT, KINDS, MESSAGE_KINDS, Trace
 
 FILES = (
     "manifest.json",
     "schedules.json",
     "links.json",
-    "events.parquet",
+    "actions.parquet",
     "messages.parquet",
     "iterations.parquet",
     "links.parquet",
@@ -33,6 +28,9 @@ FILES = (
     "timeline.svg",
 )
 """Everything a run writes beside its logs."""
+
+FORMAT_KEY = b"testbed-format"
+"""Metadata of a parquet file: the version of its columns."""
 
 
 def prepare_directory(path: Path, *, overwrite: bool) -> Path:
@@ -59,15 +57,15 @@ class Results:
     """Collects the tables of a run and writes them; every `save` leaves complete, readable files."""
 
     directory: Path
-    events: list[pd.DataFrame] = field(default_factory=list)
+    actions: list[pd.DataFrame] = field(default_factory=list)
     messages: list[pd.DataFrame] = field(default_factory=list)
     iterations: list[pd.DataFrame] = field(default_factory=list)
     links: list[pd.DataFrame] = field(default_factory=list)
 
-    def add_timeline(self, schedule: str, source: str, timeline: Timeline) -> None:
+    def add_trace(self, schedule: str, source: str, trace: Trace) -> None:
         """`source` is "predicted" or "measured"."""
-        self.events.append(_frame(timeline.actions, [str(k) for k in KINDS], schedule, source))
-        self.messages.append(_frame(timeline.messages, list(MESSAGE_KINDS), schedule, source))
+        self.actions.append(_frame(trace.actions, [str(k) for k in KINDS], schedule, source))
+        self.messages.append(_frame(trace.messages, list(MESSAGE_KINDS), schedule, source))
 
     def add_iterations(self, schedule: str, rows: Iterable[IterationRow]) -> None:
         """One row per iteration, warm-up included."""
@@ -84,7 +82,7 @@ class Results:
     def save_tables(self) -> None:
         """Write the parquet files with what is known so far."""
         for name, frames in (
-            ("events", self.events),
+            ("actions", self.actions),
             ("messages", self.messages),
             ("iterations", self.iterations),
             ("links", self.links),
@@ -92,7 +90,9 @@ class Results:
             if frames:
                 target = self.directory / f"{name}.parquet"
                 partial = target.with_suffix(".partial")
-                pd.concat(frames, ignore_index=True).to_parquet(partial)
+                table = pa.Table.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
+                known = table.schema.metadata or {}
+                pq.write_table(table.replace_schema_metadata({**known, FORMAT_KEY: str(FORMAT).encode()}), partial)
                 partial.replace(target)
 
     def save_json(self, name: str, document: Mapping[str, Any]) -> None:
@@ -108,41 +108,3 @@ def _frame(table: Any, kinds: list[str], schedule: str, source: str) -> pd.DataF
     frame.insert(0, "schedule", schedule)
     frame.insert(1, "source", source)
     return frame
-
-
-def load_timelines(directory: Path) -> dict[tuple[str, str], Timeline]:
-    """What `add_timeline` was given: (schedule, "predicted" or "measured") -> timeline, in the order of the run."""
-    n_ranks = len(json.loads((directory / "manifest.json").read_text(encoding="utf-8"))["nodes"])
-    events, messages = (pd.read_parquet(directory / f"{name}.parquet") for name in ("events", "messages"))
-    done = _by_run(events, [str(k) for k in KINDS], ACTION)
-    sent = _by_run(messages, list(MESSAGE_KINDS), MESSAGE)
-    none = np.zeros(0, dtype=MESSAGE)
-    return {key: Timeline(table, sent.get(key, none), n_ranks) for key, table in done.items()}
-
-
-def _by_run(frame: pd.DataFrame, kinds: list[str], dtype: np.dtype[Any]) -> dict[tuple[str, str], Table]:
-    groups = frame.groupby(["schedule", "source"], sort=False)
-    return {(str(schedule), str(source)): _table(rows, kinds, dtype) for (schedule, source), rows in groups}
-
-
-def _table(frame: pd.DataFrame, kinds: list[str], dtype: np.dtype[Any]) -> Table:
-    """The inverse of `_frame`."""
-    table = np.zeros(len(frame), dtype=dtype)
-    assert dtype.names is not None
-    for name in dtype.names:
-        table[name] = frame[name].map(kinds.index) if name == "kind" else frame[name]
-    return table
-
-
-def environment() -> dict[str, Any]:
-    """What the run ran on, for the manifest: nothing in it names a directory of this machine."""
-    return {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": ["testbed", *sys.argv[1:]],
-        **source.identity(),
-        "kernel": platform.release(),
-        "machine": platform.machine(),
-        "cpus": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "packages": dict(sorted((d.name, d.version) for d in distributions())),
-    }
