@@ -23,6 +23,27 @@ MAX_LOSS_DIFFERENCE = 1e-5
 """Relative difference between the losses of two schedules: they compute the same thing."""
 
 
+MAX_TRAFFIC_SHARE = 0.02
+"""By how much the bytes on a direction may differ from those planned: TCP may cut super-packets shorter and
+acknowledges more often then (at most every segment: 66 bytes in 9,014), ..."""
+
+MAX_TRAFFIC_PER_MESSAGE_BYTES = 500
+"""... a message's end, its notice and their acknowledgements travel alone or together, ..."""
+
+MAX_TRAFFIC_BYTES = 50_000
+"""... and whatever is not training (keep-alives, a late warm-up) is small. A flow on another route is none of these."""
+
+
+class Traffic(NamedTuple):
+    """One direction of a link while a case was trained."""
+
+    direction: str
+    counted_bytes: float
+    planned_bytes: float
+    messages: int
+    """That crossed it, or were acknowledged across it."""
+
+
 class NetworkEvidence(NamedTuple):
     """What the lab counted while a schedule was trained."""
 
@@ -59,6 +80,21 @@ def run_reasons(rows: Sequence[IterationRow], network: NetworkEvidence, paced: b
     if network.lossless and network.other:
         counts = ", ".join(f"{name} {count}" for name, count in network.other.items())
         reasons.append(f"TCP had to squeeze or drop: {counts}")
+    return reasons
+
+
+def traffic_reasons(traffic: Sequence[Traffic], *, lossless: bool) -> list[str]:
+    """Directions that did not carry what the plan's routes send over them; where data is sent again, more is right."""
+    reasons = []
+    for one in traffic:
+        allowed = MAX_TRAFFIC_SHARE * one.planned_bytes + MAX_TRAFFIC_PER_MESSAGE_BYTES * one.messages
+        allowed += MAX_TRAFFIC_BYTES
+        off = one.counted_bytes - one.planned_bytes
+        if off < -allowed or (lossless and off > allowed):
+            reasons.append(
+                f"{one.direction} carried {one.counted_bytes:.0f} bytes, its routes should bring "
+                f"{one.planned_bytes:.0f} (±{allowed:.0f}): traffic did not take the routes of the plan"
+            )
     return reasons
 
 

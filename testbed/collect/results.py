@@ -23,6 +23,7 @@ from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, Table, Timel
 
 FILES = (
     "manifest.json",
+    "plan.json",
     "schedules.json",
     "links.json",
     "events.parquet",

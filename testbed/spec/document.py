@@ -89,10 +89,11 @@ def validate(model: type[Model], document: dict[str, Any], source: str) -> Model
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        _refuse(error, source)
+        refuse(error, source)
 
 
-def _refuse(error: ValidationError, source: str) -> NoReturn:
+def refuse(error: ValidationError, source: str) -> NoReturn:
+    """Raises the first of pydantic's errors as BadInput."""
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or "document"
     value = first.get("input")

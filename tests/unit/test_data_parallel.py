@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import BadInput
-from testbed.plan import Plan, make_plan
+from testbed.plan.costs import predict, problem
+from testbed.plan.framing import wire_bytes
+from testbed.plan.plan import Plan
+from testbed.plan.resolve import choose, generate, make_plan, pipeline_nodes, require_trainable
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import ScheduleChoice, load_workload
-from testbed.wire import wire_bytes
 
 ROOT = Path(__file__).parents[2]
 CHOICE = ScheduleChoice(schedule="1f1b")
@@ -22,14 +24,18 @@ def plan(**settings: str) -> Plan:
     return make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), workload)
 
 
+def _makespan(of: Plan, choice: ScheduleChoice) -> float:
+    return float(predict(of, choice, generate(of, choice).schedule).makespans()[0])
+
+
 def test_replicas_stand_beside_each_other_and_share_the_wide_area() -> None:
     two = plan(parallelism__data="2")
-    assert two.nodes == ("paris/0", "paris/1", "warsaw/0", "warsaw/1")
-    assert two.replicas == (("paris/2", "paris/3", "warsaw/2", "warsaw/3"),)
-    problem, one = two.problem(CHOICE), plan().problem(CHOICE)
+    assert pipeline_nodes(two.jobs[0]) == ("paris/0", "paris/1", "warsaw/0", "warsaw/1")
+    assert pipeline_nodes(two.jobs[0], 1) == ("paris/2", "paris/3", "warsaw/2", "warsaw/3")
+    shared, one = problem(two, CHOICE), problem(plan(), CHOICE)
     # parameters stay inside a datacenter; on the cut both pipelines' messages meet
-    assert all(ring.legs == () for ring in (*problem.all_gather, *problem.reduce_scatter))
-    assert [b / a for a, b in zip(one.message_bytes, problem.message_bytes, strict=True)] == [1, 2, 1]
+    assert all(ring.legs == () for ring in (*shared.all_gather, *shared.reduce_scatter))
+    assert [b / a for a, b in zip(one.message_bytes, shared.message_bytes, strict=True)] == [1, 2, 1]
 
 
 def test_a_pipeline_in_each_datacenter_reduces_across_the_wide_area() -> None:
@@ -38,25 +44,22 @@ def test_a_pipeline_in_each_datacenter_reduces_across_the_wide_area() -> None:
         placement="[paris/0, paris/1, paris/2, paris/3]",
         data_parallel="{replicas: [[warsaw/0, warsaw/1, warsaw/2, warsaw/3]], parameters: 4 MB}",
     )
-    problem = apart.problem(CHOICE)
-    (ring,) = set(problem.all_gather)
+    (ring,) = set(problem(apart, CHOICE).all_gather)
     # two replicas: half of the bytes to the other, once, in both directions
     assert (ring.wire_bytes, ring.rounds, sorted(ring.legs)) == (wire_bytes(2e6), 1, [(0,), (1,)])
-    seconds = [apart.predict(choice, apart.schedule(choice)).makespans()[0] for choice in apart.choose(["1f1b"])]
+    seconds = [_makespan(apart, choice) for choice in choose(apart, ["1f1b"])]
     alone = plan(placement="[paris/0, paris/1, paris/2, paris/3]")
     wire_s, delay_s = 2e6 * 8 / 1e9, 0.0102
-    assert seconds[0] - alone.predict(CHOICE, alone.schedule(CHOICE)).makespans()[0] == pytest.approx(
-        2 * (wire_s + delay_s), rel=0.02
-    )
+    assert seconds[0] - _makespan(alone, CHOICE) == pytest.approx(2 * (wire_s + delay_s), rel=0.02)
 
 
 def test_parameters_default_to_the_models_weights() -> None:
-    workload = plan().workload
+    workload = plan().jobs[0].workload
     # 8 blocks of 4 d^2 + 2 d (4 d) weights of 4 bytes, over 4 ranks
     assert workload.parameter_bytes() == 8 * 12 * 64**2 * 4 / 4
 
 
 def test_it_can_be_predicted_but_not_trained_yet() -> None:
     with pytest.raises(BadInput, match=r"parallelism.data: got 2, expected 1: .* not trained yet"):
-        plan(parallelism__data="2").require_trainable()
-    plan().require_trainable()
+        require_trainable(plan(parallelism__data="2"))
+    require_trainable(plan())

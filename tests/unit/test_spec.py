@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import BadInput
-from testbed.plan import make_plan
+from testbed.plan.costs import largest_burst_bytes, predict
+from testbed.plan.framing import MSS, wire_bytes
+from testbed.plan.resolve import choose, cuts, generate, make_plan, pipeline_nodes, with_cases
+from testbed.plan.routes import datacenter_of, shortest
 from testbed.spec import load_topology, load_workload
 from testbed.spec.topology import Topology
 from testbed.spec.workload import ScheduleChoice, Workload
 from testbed.units import LENGTH, RATE, SIZE, TIME, parse, show_rate, show_time
-from testbed.wire import MSS, wire_bytes
 
 ROOT = Path(__file__).parents[2]
 TOPOLOGIES = sorted((ROOT / "topologies").glob("*.yaml"))
@@ -28,8 +30,8 @@ WORKLOADS = sorted((ROOT / "workloads").glob("*.yaml"))
 def test_every_shipped_pair_makes_a_plan(topology: Path, workload: Path) -> None:
     plan = make_plan(load_topology(topology), load_workload(workload))
     assert plan.cuts
-    for choice in plan.choose([]):
-        assert plan.predict(choice, plan.schedule(choice)).makespans()[0] > 0
+    for choice in choose(plan):
+        assert predict(plan, choice, generate(plan, choice).schedule).makespans()[0] > 0
 
 
 def test_a_link_has_two_directions_of_its_own(tmp_path: Path) -> None:
@@ -60,9 +62,9 @@ def test_a_link_has_two_directions_of_its_own(tmp_path: Path) -> None:
 
 def test_the_least_delay_is_the_route() -> None:
     chain = load_topology(ROOT / "topologies/three-region.yaml")
-    assert chain.route("wuhan", "shenzhen") == [0, 2]
-    assert chain.route("shenzhen", "wuhan") == [3, 1]
-    assert chain.route("wuhan", "wuhan") == []
+    assert shortest(chain.directions(), "wuhan", "shenzhen") == (0, 2)
+    assert shortest(chain.directions(), "shenzhen", "wuhan") == (3, 1)
+    assert shortest(chain.directions(), "wuhan", "wuhan") == ()
 
 
 TOPOLOGY = yaml.safe_load((ROOT / "topologies/two-dc-metro.yaml").read_text())
@@ -218,8 +220,10 @@ def test_settings_are_laid_over_the_file() -> None:
 def test_placement_is_contiguous_and_even() -> None:
     four = load_topology(ROOT / "topologies/four-dc.yaml")
     plan = make_plan(four, load_workload(ROOT / "workloads/tiny-gpt-pp8.yaml"))
-    assert [plan.datacenter(rank) for rank in range(8)] == [dc for dc in four.datacenters for _ in range(2)]
-    assert plan.cuts == (1, 3, 5)
+    assert [datacenter_of(node) for node in pipeline_nodes(plan.jobs[0])] == [
+        dc for dc in four.datacenters for _ in range(2)
+    ]
+    assert cuts(plan.jobs[0]) == (1, 3, 5)
 
 
 json_like = st.recursive(
@@ -302,4 +306,4 @@ def test_what_a_rank_may_have_on_its_way_is_bounded(schedule: str, memory: int, 
     workload = load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", {"message": "1 MB", "microbatches": "8"})
     plan = make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), workload)
     choice = ScheduleChoice(schedule=schedule, memory=memory)
-    assert plan.largest_burst_bytes([choice]) == messages * 1_000_000
+    assert largest_burst_bytes(with_cases(plan, [choice], {})) == messages * 1_000_000

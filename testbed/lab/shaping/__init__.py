@@ -112,6 +112,10 @@ class Shaper(Protocol):
 
     name: str
 
+    @property
+    def pid(self) -> int | None:
+        """The process that carries the links, where the kernel alone does not."""
+
     def build(self, links: Sequence[ShapedLink]) -> None:
         """Make both interfaces of every link (down, without addresses) and have both directions shaped, read back."""
 

@@ -166,6 +166,11 @@ class NetemShaper:
     def __init__(self) -> None:
         self._directions: list[ShapedDirection] = []
 
+    @property
+    def pid(self) -> int | None:
+        """See Shaper: the kernel carries the links."""
+        return None
+
     def build(self, links: Sequence[ShapedLink]) -> None:
         """See Shaper."""
         for link in links:

@@ -40,11 +40,11 @@ def kernel_build(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Build the time-travel kernel from Debian's source, unless it is there. About 10 CPU-minutes, 2 GB while at it."""
-    from testbed.progress import Reporter
+    from testbed.cli.progress import Terminal
     from testbed.vm import kernel
 
     series = None if source is KernelSource.auto else source.value
-    built, now = kernel.build(Reporter(quiet=quiet), series=series, jobs=jobs)
+    built, now = kernel.build(Terminal(quiet=quiet), series=series, jobs=jobs)
     if as_json:
         json.dump({**built.as_json(), "path": str(built.path), "built_now": now}, sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -70,24 +70,28 @@ def determinism(
 
     Exit code 0: every boot of a seed gave the same; 5: not.
     """
+    from testbed.cli.plan import complete
+    from testbed.cli.progress import Terminal
     from testbed.collect.results import prepare_directory
-    from testbed.progress import Reporter
+    from testbed.plan.plan import Clock
+    from testbed.plan.resolve import load_plan, require_trainable, with_clock
     from testbed.vm import kernel
-    from testbed.vm.command import Training, make
+    from testbed.vm.command import Training
     from testbed.vm.determinism import measure
 
     kernel.require()
     with nullcontext(out) if out else tempfile.TemporaryDirectory(prefix="testbed-determinism-") as place:
         directory = prepare_directory(Path(place), overwrite=False)
-        made = make(topology, workload, settings or [], schedule or [])
-        training = Training(topology, workload, directory, made, tuple(settings or ()), iterations)
+        plan = load_plan(topology, workload, settings=settings or [], iterations=iterations)
+        require_trainable(with_clock(plan, Clock("virtual")))
+        training = Training(complete(plan, schedule, None, quiet=quiet), directory)
         found = measure(
             training,
             boots=boots,
             seeds=range(1, seeds + 1),
             jobs=jobs,
             limit_s=wall_limit,
-            reporter=Reporter(quiet=quiet),
+            reporter=Terminal(quiet=quiet),
         )
         if out:
             (out / "determinism.json").write_text(json.dumps(found.as_json(), indent=2) + "\n", encoding="utf-8")

@@ -9,14 +9,14 @@ from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
 
 
-def place(topology: Topology, workload: Workload) -> list[tuple[str, ...]]:
-    """The nodes of every pipeline, the first one first. Raises BadInput."""
+def place(topology: Topology, workload: Workload, occupied: frozenset[str] = frozenset()) -> list[tuple[str, ...]]:
+    """The nodes of every pipeline, the first one first, none of them `occupied` by another job. Raises BadInput."""
     name, degree = workload.name, workload.parallelism.data
     given: dict[str, list[str]] = {}
     if isinstance(workload.placement, list):
         given["placement"] = workload.placement
     given |= {f"data_parallel.replicas.{n}": nodes for n, nodes in enumerate(workload.data_parallel.replicas or [])}
-    known, taken = set(topology.nodes()), set[str]()
+    known, taken = set(topology.nodes()), set(occupied)
     for where, nodes in given.items():
         for node in nodes:
             if node not in known:
@@ -31,7 +31,7 @@ def place(topology: Topology, workload: Workload) -> list[tuple[str, ...]]:
     else:
         pipelines = [tuple(given["placement"])]
         if workload.data_parallel.replicas is None:
-            pipelines += _beside(topology, workload, pipelines[0])
+            pipelines += _beside(topology, workload, pipelines[0], occupied)
     return pipelines + [tuple(nodes) for nodes in workload.data_parallel.replicas or []]
 
 
@@ -59,9 +59,11 @@ def _contiguous(
     return [tuple(pipeline) for pipeline in pipelines]
 
 
-def _beside(topology: Topology, workload: Workload, first: tuple[str, ...]) -> list[tuple[str, ...]]:
+def _beside(
+    topology: Topology, workload: Workload, first: tuple[str, ...], occupied: frozenset[str]
+) -> list[tuple[str, ...]]:
     """Replicas of a pipeline on further nodes of the same datacenters."""
-    taken, pipelines = set(first), []
+    taken, pipelines = {*first, *occupied}, []
     for _ in range(workload.parallelism.data - 1):
         nodes = []
         for node in first:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,6 +55,20 @@ HostPriorityOption = Annotated[
         "--host-priority", help="on: while a lab lives, idle spinners and real-time workers where the machine lets it."
     ),
 ]
+
+
+Iterations = Annotated[int | None, typer.Option(help="Measured iterations; default: the workload's.")]
+SchedulesFrom = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Take schedules from an earlier run's schedules.json; others are generated."),
+]
+
+
+def in_sandbox(body: Callable[[], int], *, interactive: bool = False) -> int:
+    """Run `body` in namespaces of its own; returns its exit code. Raises MachineLacks."""
+    from testbed.lab.sandbox import run_in_sandbox
+
+    return run_in_sandbox(body, interactive=interactive)
 
 
 def stdout_console(otherwise: int) -> Console:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from testbed.options import (
+from testbed.cli.options import (
     AsJson,
     Quiet,
     Schedules,
@@ -20,7 +20,6 @@ from testbed.options import (
     read_text,
     stdout_console,
 )
-from testbed.plan import load_plan
 
 schedule_app = typer.Typer(help="Look at schedules.", no_args_is_help=True)
 
@@ -37,21 +36,22 @@ def schedule_show(
     quiet: Quiet = False,
 ) -> None:
     """Show the predicted timeline of schedules, in the terminal or as a picture."""
-    from testbed import show
-    from testbed.progress import Reporter
+    from testbed.cli import tables
+    from testbed.cli.progress import Terminal
+    from testbed.plan import costs, resolve
 
-    plan = load_plan(topology, workload, settings or [])
-    lanes = [f"{rank} {node}" for rank, node in enumerate(plan.nodes)]
-    with Reporter(quiet=quiet).solving() as watch:
-        choices = plan.choose(schedule or [], watch)
-        shown = [(choice, plan.generate(choice, watch=watch).schedule) for choice in choices]
+    plan = resolve.load_plan(topology, workload, settings=settings or [])
+    lanes = [f"{rank} {node}" for rank, node in enumerate(resolve.pipeline_nodes(plan.jobs[0]))]
+    with Terminal(quiet=quiet).solving() as watch:
+        choices = resolve.choose(plan, schedule or [], watch)
+        shown = [(choice, resolve.generate(plan, choice, watch=watch).schedule) for choice in choices]
     if as_json:
         rows = {c.schedule: [[str(action) for action in row] for row in s.rows] for c, s in shown}
         emit({"schedules": rows})
     console = Console()
     panels = []
     for choice, generated in shown:
-        timeline = plan.predict(choice, generated)
+        timeline = costs.predict(plan, choice, generated)
         panels.append((choice.schedule, timeline))
         if as_json:
             continue
@@ -60,13 +60,13 @@ def schedule_show(
             for lane, row in zip(lanes, generated.rows, strict=True):
                 console.print(f"{lane}: {' '.join(map(str, row))}", highlight=False, soft_wrap=True)
         else:
-            console.print(show.grid(timeline, lanes, console.width), soft_wrap=True)
+            console.print(tables.grid(timeline, lanes, console.width), soft_wrap=True)
     if svg is not None:
         from testbed.collect.picture import Panel, draw
 
-        heading = f"{plan.workload.name} on {plan.topology.name}"
+        heading = f"{plan.jobs[0].name} on {plan.network.name}"
         drawn = [Panel(name, [("predicted", timeline)]) for name, timeline in panels]
-        draw(drawn, svg, cuts=plan.cuts, lanes=lanes, heading=heading)
+        draw(drawn, svg, cuts=resolve.cuts(plan.jobs[0]), lanes=lanes, heading=heading)
 
 
 @schedule_app.command("compare")
@@ -79,26 +79,27 @@ def schedule_compare(
     quiet: Quiet = False,
 ) -> None:
     """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root."""
-    from testbed import show
-    from testbed.progress import Reporter
+    from testbed.cli import tables
+    from testbed.cli.progress import Terminal
+    from testbed.plan import resolve
+    from testbed.plan.compare import compare_schedules
     from testbed.schedule.registry import FAMILIES
-    from testbed.schedule_compare import compare_schedules
 
-    plan = load_plan(topology, workload, settings or [])
-    listed = {choice.schedule for choice in plan.workload.schedules}
+    plan = resolve.load_plan(topology, workload, settings=settings or [])
+    listed = {choice.schedule for choice in plan.jobs[0].workload.schedules}
     names = schedule or [name for name, known in FAMILIES.items() if not known.solver or name in listed]
-    with Reporter(quiet=quiet).solving() as watch:
-        comparison = compare_schedules(plan, plan.choose(names, watch), watch)
+    with Terminal(quiet=quiet).solving() as watch:
+        comparison = compare_schedules(plan, resolve.choose(plan, names, watch), watch)
     if as_json:
         rows = [row.as_json() for row in comparison.schedules]
         emit({"schedules": rows, "left_out": comparison.left_out})
         return
     console = stdout_console(150)
-    for table in show.causes_tables(plan, comparison, console.width):
+    for table in tables.causes_tables(plan, comparison, console.width):
         console.print(table)
     for row in comparison.schedules:
         if row.proof is not None:
-            console.print(show.proof_line(row.schedule, row.proof), highlight=False)
+            console.print(tables.proof_line(row.schedule, row.proof), highlight=False)
     for reason in comparison.left_out.values():
         console.print(f"left out: {reason}", highlight=False)
     if len(comparison.schedules) > 1:
@@ -120,13 +121,14 @@ def schedule_export(
     quiet: Quiet = False,
 ) -> None:
     """Write a schedule in torch.distributed.pipelining's CSV, for its runtime or torchtitan."""
+    from testbed.cli.progress import Terminal
     from testbed.pipeline.torch_csv import to_csv
-    from testbed.progress import Reporter
+    from testbed.plan import resolve
 
-    plan = load_plan(topology, workload, settings or [])
-    with Reporter(quiet=quiet).solving() as watch:
-        (choice,) = plan.choose([schedule], watch)
-        text = to_csv(plan.generate(choice, watch=watch).schedule, comms=comms)
+    plan = resolve.load_plan(topology, workload, settings=settings or [])
+    with Terminal(quiet=quiet).solving() as watch:
+        (choice,) = resolve.choose(plan, [schedule], watch)
+        text = to_csv(resolve.generate(plan, choice, watch=watch).schedule, comms=comms)
     if out is None:
         sys.stdout.write(text)
     else:
@@ -144,10 +146,11 @@ def schedule_validate(
     from testbed.model.simulate import simulate
     from testbed.pipeline.torch_csv import from_csv
     from testbed.pipeline.validate import validate
+    from testbed.plan import costs, resolve
 
-    plan = load_plan(topology, workload, settings or [])
+    plan = resolve.load_plan(topology, workload, settings=settings or [])
     loaded = from_csv(read_text(csv), csv.stem)
-    problem = plan.problem_for(loaded)
+    problem = costs.problem_for(plan, loaded)
     validate(loaded, problem)
-    makespan = float(simulate(problem, loaded, receives=plan.workload.receives).makespans()[0])
+    makespan = float(simulate(problem, loaded, receives=plan.jobs[0].workload.receives).makespans()[0])
     print(f"{csv}: valid; the model says {makespan * 1e3:.3f} ms per iteration")

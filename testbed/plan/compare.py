@@ -8,7 +8,9 @@ from testbed.errors import BadInput
 from testbed.model.bounds import Bound, lower_bound
 from testbed.model.bubble import TimeByCause, time_by_cause
 from testbed.pipeline.memory import peak_in_flight
-from testbed.plan import Plan
+from testbed.plan import costs
+from testbed.plan.plan import Plan
+from testbed.plan.resolve import candidate
 from testbed.schedule.proof import Proof, Watch
 from testbed.schedule.registry import family, generate
 from testbed.spec.workload import ScheduleChoice
@@ -62,7 +64,7 @@ def compare_schedules(plan: Plan, choices: list[ScheduleChoice], watch: Watch | 
     found, left_out = [], {}
     for choice in choices:
         try:
-            found.append(plan.candidate(choice, watch))
+            found.append(candidate(plan, choice, watch))
         except BadInput as error:
             left_out[choice.schedule] = str(error)
     baseline = next((one.makespan_s for one in found if one.choice.schedule == "1f1b"), None)
@@ -72,12 +74,12 @@ def compare_schedules(plan: Plan, choices: list[ScheduleChoice], watch: Watch | 
         if choice.schedule in DYNAMIC and not family(choice.schedule).solver:
             roomy = problem.with_memory(float(problem.n_microbatches))
             free = generate(choice.schedule, roomy, **choice.options())
-            memory_s = max(0.0, makespan_s - float(plan.predict(choice, free).makespans()[0]))
+            memory_s = max(0.0, makespan_s - float(costs.predict(plan, choice, free).makespans()[0]))
         compared.append(
             ComparedSchedule(
                 schedule=choice.schedule,
                 predicted_s=makespan_s,
-                bubble_predicted=float(plan.predict(choice, schedule).bubble_ratios()[0]),
+                bubble_predicted=float(costs.predict(plan, choice, schedule).bubble_ratios()[0]),
                 peaks=peak_in_flight(schedule),
                 causes=time_by_cause(problem, schedule),
                 memory_s=memory_s,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,42 +10,67 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from testbed.plan import Plan
+from testbed.plan.plan import Job, Plan
+from testbed.plan.resolve import pipeline_nodes
+from testbed.plan.routes import datacenter_of, datacenters_of
 from testbed.timeline import KINDS, Timeline
 from testbed.units import show_rate, show_size, show_time
 
 if TYPE_CHECKING:
     from testbed.collect.compare import ScheduleComparison
-    from testbed.lab.calibrate import LinkCheck
     from testbed.lab.doctor import Finding
-    from testbed.lab.mininet_link import MininetLink
+    from testbed.plan.compare import Comparison
     from testbed.schedule.proof import Proof
-    from testbed.schedule_compare import Comparison
 
 STYLES = {"F": "white on blue", "B": "white on green", "I": "black on cyan", "W": "black on yellow"}
 
 
 def plan_table(plan: Plan) -> Table:
-    """Where the ranks are and what joins them."""
-    table = Table(title=f"{plan.workload.name} on {plan.topology.name}", title_justify="left", show_header=False)
-    for name in plan.topology.datacenters:
-        ranks = [str(r) for r in range(plan.n_ranks) if plan.datacenter(r) == name]
+    """Where the ranks of every job are, what joins the datacenters, and which way traffic goes."""
+    names = ", ".join(job.name for job in plan.jobs)
+    table = Table(title=f"{names} on {plan.network.name}", title_justify="left", show_header=False)
+    for name in datacenters_of(plan.network):
+        ranks = [
+            str(rank) for job in plan.jobs for rank in job.mesh.pipeline(0) if datacenter_of(_node(job, rank)) == name
+        ]
         table.add_row(f"datacenter {name}", f"ranks {', '.join(ranks)}" if ranks else "no ranks")
-    for hop in plan.topology.directions():
+    for hop in plan.network.directions:
         queue = f", queue {show_size(hop.queue_bytes)}" if hop.queue_bytes else ""
         table.add_row(f"link {hop.label}", f"{show_time(hop.delay_s)} one way, {show_rate(hop.rate_bps)}{queue}")
-    table.add_row("microbatches", f"{plan.workload.microbatches} of {plan.workload.microbatch_size} samples")
-    table.add_row("boundary message", show_size(plan.workload.message_bytes()))
-    if plan.replicas:
-        where = "; ".join(" ".join(nodes) for nodes in plan.replicas)
-        size = show_size(plan.workload.parameter_bytes())
-        table.add_row("data parallel", f"{plan.workload.parallelism.data} pipelines, {size} per rank; more on {where}")
+    for one in plan.network.routes:
+        over = [plan.network.directions[index] for index in one.route]
+        if len(over) > 1 or _has_parallel(plan, one.route[0]):
+            table.add_row(f"route {one.source}->{one.target}", " ".join(direction.label for direction in over))
+    for job in plan.jobs:
+        _add_job(table, job)
     return table
+
+
+def _node(job: Job, rank: int) -> str:
+    return job.nodes[rank - job.mesh.first_rank]
+
+
+def _has_parallel(plan: Plan, index: int) -> bool:
+    ends = {(one.source, one.target): 0 for one in plan.network.directions}
+    for one in plan.network.directions:
+        ends[one.source, one.target] += 1
+    direction = plan.network.directions[index]
+    return ends[direction.source, direction.target] > 1
+
+
+def _add_job(table: Table, job: Job) -> None:
+    workload = job.workload
+    table.add_row("microbatches", f"{workload.microbatches} of {workload.microbatch_size} samples")
+    table.add_row("boundary message", show_size(workload.message_bytes()))
+    if job.mesh.dp > 1:
+        where = "; ".join(" ".join(pipeline_nodes(job, replica)) for replica in range(1, job.mesh.dp))
+        size = show_size(workload.parameter_bytes())
+        table.add_row("data parallel", f"{job.mesh.dp} pipelines, {size} per rank; more on {where}")
 
 
 def prediction_table(plan: Plan, rows: Sequence[tuple[str, float, float, float, float | None]]) -> Table:
     """(schedule, predicted s, bubble ratio, peak in flight, speed-up over 1F1B or None) per row."""
-    table = Table(title=f"{plan.workload.name} on {plan.topology.name}: predicted", title_justify="left")
+    table = Table(title=f"{plan.jobs[0].name} on {plan.network.name}: predicted", title_justify="left")
     table.add_column("schedule")
     for column in ("iteration", "bubble", "peak in flight", "speed-up over 1F1B"):
         table.add_column(column, justify="right")
@@ -64,8 +89,8 @@ def causes_tables(plan: Plan, comparison: Comparison, width: int) -> list[Table]
 
     One table where `width` columns hold it, else two.
     """
-    title = f"{plan.workload.name} on {plan.topology.name}: predicted"
-    causes = (*CAUSES, "DP") if plan.replicas else CAUSES
+    title = f"{plan.jobs[0].name} on {plan.network.name}: predicted"
+    causes = (*CAUSES, "DP") if plan.jobs[0].mesh.dp > 1 else CAUSES
     whole = _schedules_table(title, comparison, (*RESULT, *causes))
     if Console(width=10_000).measure(whole).maximum <= width:
         return [whole]
@@ -159,34 +184,62 @@ def comparison_table(title: str, rows: Sequence[ScheduleComparison]) -> Table:
     return table
 
 
-def link_table(title: str, checks: Sequence[LinkCheck]) -> Table:
-    """Links asked against measured, a row per direction."""
-    from testbed.lab.calibrate import TABLE_HEADER
+LINK_COLUMNS = (
+    "direction",
+    "RTT asked",
+    "median",
+    "p99",
+    "one-way asked",
+    "median",
+    "rate asked",
+    "measured",
+    "dropped",
+    "attempts",
+    "verdict",
+)
 
+
+def link_table(title: str, checks: Sequence[Mapping[str, Any]]) -> Table:
+    """Links asked against measured, a row per direction; `checks` as links.json has them."""
     table = Table(title=title, title_justify="left")
-    for column in TABLE_HEADER:
+    for column in LINK_COLUMNS:
         table.add_column(column, justify="left" if column in ("direction", "verdict") else "right")
     for check in checks:
-        table.add_row(*check.as_cells(), style=None if check.ok else "red")
+        asked, measured = check["asked"], check["measured"]
+        rtt, one_way, rate = measured["rtt_s"], measured["one_way_s"], measured["rate_bps"]
+        cells = [
+            check["label"],
+            show_time(asked["rtt_s"]),
+            "-" if rtt is None else show_time(rtt["median"]),
+            "-" if rtt is None else show_time(rtt["p99"]),
+            show_time(asked["delay_s"]),
+            "-" if one_way is None else show_time(one_way["median"]),
+            show_rate(asked["rate_bps"]),
+            "-" if rate is None else show_rate(rate),
+            str(measured["dropped"]),
+            str(check["attempts"]),
+            "ok" if check["ok"] else "; ".join(check["reasons"]),
+        ]
+        table.add_row(*cells, style=None if check["ok"] else "red")
     return table
 
 
-def mininet_table(links: Sequence[MininetLink]) -> Table:
-    """Plain Mininet links asked against measured, for comparison."""
+def mininet_table(links: Sequence[Mapping[str, Any]]) -> Table:
+    """Plain Mininet links asked against measured, for comparison; `links` as `calibrate --json` has them."""
     table = Table(title="plain Mininet TCLink, same delay and rate", title_justify="left")
     for column in ("RTT asked", "median", "rate asked", "measured", "error", "retransmits", "dropped"):
         table.add_column(column, justify="right")
     table.add_column("Mininet said")
     for link in links:
         table.add_row(
-            show_time(2 * link.delay_s),
-            show_time(link.rtt.median),
-            show_rate(link.rate_bps),
-            show_rate(link.measured_bps),
-            f"{link.measured_bps / link.rate_bps - 1:+.1%}",
-            str(link.retransmits),
-            str(link.dropped),
-            "; ".join(dict.fromkeys(link.said)),
+            show_time(2 * link["delay_s"]),
+            show_time(link["rtt"]["median"]),
+            show_rate(link["rate_bps"]),
+            show_rate(link["measured_bps"]),
+            f"{link['measured_bps'] / link['rate_bps'] - 1:+.1%}",
+            str(link["retransmits"]),
+            str(link["dropped"]),
+            "; ".join(dict.fromkeys(link["said"])),
         )
     return table
 

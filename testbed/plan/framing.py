@@ -17,11 +17,6 @@ IP_TCP_HEADERS = 52
 MSS = MTU - IP_TCP_HEADERS
 """TCP payload of a full segment."""
 
-GLOO_BYTES = 162
-"""What gloo adds to a message on the wire, as measured under the virtual clock at 250 kB and 1 MB (docs/figures.md).
-
-A preamble of 48 bytes, and a notice of 48 bytes in a packet of its own, would come to the same."""
-
 _LARGEST_GSO = 65536
 _GSO_SECONDS = 1e-3
 """How much of a link's time one super-packet may take: it is delivered as one block."""

@@ -1,0 +1,171 @@
+"""What a plan costs, as the scheduling problem of one job: durations, memory, messages and the links they cross."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from testbed.errors import BadInput
+from testbed.model.simulate import simulate
+from testbed.pipeline.collective import Collective
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.link import LinkCost
+from testbed.pipeline.placement import stage_to_rank
+from testbed.pipeline.problem import Problem
+from testbed.plan import routes
+from testbed.plan.framing import ack_bytes, super_packet_bytes, wire_bytes
+from testbed.plan.plan import Case, Job, JobSchedule, Plan, Route
+from testbed.schedule.registry import family
+from testbed.spec.workload import Pacing, ScheduleChoice, Workload
+from testbed.timeline import Timeline
+
+KEPT_WHEN_RECOMPUTING = 2 / 34
+"""Share of a layer's activation memory that its input is: 2 s b h of 34 s b h bytes (Korthikanti et al. 2022, section
+4.1)."""
+
+
+def problem(plan: Plan, choice: ScheduleChoice, pacing: Pacing | None = None, *, job: int = 0) -> Problem:
+    """The scheduling problem that `choice` has to solve for a job, on the default routes.
+
+    `pacing` stands in for the workload's where that is `none` (durations measured on the machine).
+    Raises BadInput when there is neither, or when the model has fewer layers than stages.
+    """
+    stages = stage_to_rank(family(choice.schedule).placement, plan.jobs[job].mesh.pp)
+    return _problem(plan, plan.jobs[job], stages, choice.memory, pacing, {})
+
+
+def problem_for(plan: Plan, schedule: Schedule, *, job: int = 0) -> Problem:
+    """The scheduling problem of a schedule from elsewhere, with the stages where it has them. Raises BadInput."""
+    return _problem(plan, plan.jobs[job], schedule.stage_to_rank, None, None, {})
+
+
+def problem_of_case(plan: Plan, case: Case, pacing: Pacing | None = None, *, job: int = 0) -> Problem:
+    """The scheduling problem of a job in a case, on the case's routes. Raises as `problem`."""
+    chosen = case.jobs[job]
+    given = {(flow.source, flow.target): route for flow, route in zip(plan.flows, case.routes, strict=True)}
+    return _problem(plan, plan.jobs[job], chosen.stage_to_rank, chosen.memory, pacing, given)
+
+
+def schedule_of(plan: Plan, case: Case, *, job: int = 0) -> Schedule | None:
+    """The schedule of a job in a case; None where only a run can make it."""
+    chosen = case.jobs[job]
+    if chosen.rows is None:
+        return None
+    return Schedule(case.label, chosen.rows, chosen.stage_to_rank, plan.jobs[job].workload.microbatches)
+
+
+def predict(
+    plan: Plan, choice: ScheduleChoice, schedule: Schedule, pacing: Pacing | None = None, *, job: int = 0
+) -> Timeline:
+    """The timeline the event model predicts for one iteration of a job alone, on the default routes."""
+    receives = plan.jobs[job].workload.receives
+    return simulate(problem(plan, choice, pacing, job=job), schedule, receives=receives)
+
+
+def largest_burst_bytes(plan: Plan) -> int:
+    """The most that a rank may have on its way to another in any case.
+
+    Each message out belongs to a microbatch in flight on the rank that sends it (F) or takes it (G).
+    """
+    most = 1
+    for case in plan.cases:
+        for job, chosen in zip(plan.jobs, case.jobs, strict=True):
+            most = max(most, _burst_bytes(job, chosen))
+    return most
+
+
+def _burst_bytes(job: Job, chosen: JobSchedule) -> int:
+    workload, stages = job.workload, chosen.stage_to_rank
+    pairs = Counter(pair for a, b in pairwise(stages) if a != b for pair in ((a, b), (b, a)))
+    sent = max(pairs.values(), default=0) * workload.microbatches
+    limit = chosen.memory or max(workload.memory_limits())
+    return max(1, min(sent, 2 * math.ceil(limit) * len(stages) // job.mesh.pp)) * workload.message_bytes()
+
+
+def _problem(
+    plan: Plan,
+    job: Job,
+    stages: tuple[int, ...],
+    memory: float | None,
+    pacing: Pacing | None,
+    given: Mapping[tuple[int, int], Route],
+) -> Problem:
+    """The problem of a job's first pipeline, whose ranks count from 0; `given` are routes by rank of the plan."""
+    workload = job.workload
+    times = workload.pacing or pacing
+    if times is None:
+        raise BadInput.of(
+            workload.name, "pacing", "none", "seconds for F, I and W: without them only a run can tell the time"
+        )
+    n_ranks = job.mesh.pp
+    chunks = len(stages) // n_ranks
+    if workload.model.layers < len(stages):
+        expected = f"at least one layer for each of {len(stages)} stages ({chunks} per rank)"
+        raise BadInput.of(workload.name, "model.layers", workload.model.layers, expected)
+    again, kept = (1.0, KEPT_WHEN_RECOMPUTING) if workload.recompute else (0.0, 1.0)
+    taken = _Taken(plan, job, given)
+    rings = tuple(_ring(taken, job, rank, chunks) for rank in stages) if job.mesh.dp > 1 else ()
+    gso = [plan.framing.gso_bytes[routes.datacenter_of(node)] for node in taken.pipelines[0]]
+    limits = [memory] * n_ranks if memory is not None else workload.memory_limits()
+    return Problem(
+        n_microbatches=workload.microbatches,
+        stage_to_rank=stages,
+        forward_s=tuple(times.of("F", rank) / chunks for rank in stages),
+        input_s=tuple((times.of("I", rank) + again * times.of("F", rank)) / chunks for rank in stages),
+        weight_s=tuple(times.of("W", rank) / chunks for rank in stages),
+        memory_limit=tuple(limits),
+        activation=(kept / chunks,) * len(stages),
+        input_memory=((1.0 - kept) / chunks,) * len(stages),
+        message_bytes=tuple(_message_bytes(plan, taken, workload, a, b) for a, b in pairwise(stages)),
+        links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in plan.network.directions),
+        routes=taken.within_first_pipeline(),
+        piece_bytes=tuple(super_packet_bytes(size) for size in gso),
+        ack_bytes=tuple(ack_bytes(size) for size in gso),
+        handover_s=plan.host_costs.handover_s,
+        unnoticed_wait_s=plan.host_costs.unnoticed_wait_s if workload.pacing else 0.0,
+        all_gather=rings,
+        reduce_scatter=rings,
+    )
+
+
+class _Taken:
+    """The routes between a job's ranks in one case."""
+
+    def __init__(self, plan: Plan, job: Job, given: Mapping[tuple[int, int], Route]) -> None:
+        self._mesh, self._given = job.mesh, given
+        self._default = routes.by_datacenters(plan.network)
+        node_of = dict(zip(job.mesh.ranks, job.nodes, strict=True))
+        self._datacenter = {rank: routes.datacenter_of(node) for rank, node in node_of.items()}
+        self.pipelines = [[node_of[rank] for rank in job.mesh.pipeline(replica)] for replica in range(job.mesh.dp)]
+
+    def route(self, source: tuple[int, int], target: tuple[int, int]) -> Route:
+        """Between two (replica, pipeline rank)."""
+        a, b = self._mesh.rank(*source), self._mesh.rank(*target)
+        return self._given.get((a, b)) or self._default.get((self._datacenter[a], self._datacenter[b]), ())
+
+    def within_first_pipeline(self) -> dict[tuple[int, int], Route]:
+        """(source, target) pipeline rank -> route, of those that cross anything."""
+        ranks = range(self._mesh.pp)
+        return {(a, b): route for a in ranks for b in ranks if (route := self.route((0, a), (0, b)))}
+
+
+def _message_bytes(plan: Plan, taken: _Taken, workload: Workload, source: int, target: int) -> float:
+    """Wire bytes of one message, times the pipelines that send one over the same link at the same time.
+
+    Replicas run in step.
+    """
+    mine = set(taken.route((0, source), (0, target)))
+    others: Iterable[int] = range(1, len(taken.pipelines))
+    sharing = 1 + sum(bool(mine & set(taken.route((r, source), (r, target)))) for r in others)
+    return sharing * (wire_bytes(workload.message_bytes()) + plan.host_costs.gloo_bytes)
+
+
+def _ring(taken: _Taken, job: Job, rank: int, chunks: int) -> Collective:
+    """The ring over a rank's replicas, in their order: N - 1 rounds, in each a share of 1/N over every edge."""
+    degree = job.mesh.dp
+    members = [(replica, rank) for replica in range(degree)]
+    edges = (taken.route(a, b) for a, b in pairwise([*members, members[0]]))
+    size = wire_bytes(job.workload.parameter_bytes() / chunks * (degree - 1) / degree)
+    return Collective(tuple(edge for edge in edges if edge), size, degree - 1)
