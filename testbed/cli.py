@@ -35,6 +35,7 @@ from testbed.options import (
     stdout_console,
 )
 from testbed.plan import load_plan
+from testbed.report_cli import report
 from testbed.schedule_cli import schedule_app
 from testbed.spec import load_topology
 from testbed.vm.cli import determinism, kernel_app
@@ -49,6 +50,7 @@ app = typer.Typer(
 app.add_typer(schedule_app, name="schedule")
 app.add_typer(kernel_app, name="kernel")
 app.command("test-determinism")(determinism)
+app.command()(report)
 
 
 def main() -> None:
@@ -163,56 +165,57 @@ def run(
         choices = plan.choose(schedule or [], watch)
         kept = kept_in(read_text(schedules_from), str(schedules_from)) if schedules_from else None
         made = plan.make(choices, kept, watch)  # what cannot be scheduled is refused before anything starts
-    from testbed.results.directory import prepare_directory
+    from testbed.results.place import results_directory
 
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     directory = out or Path("results") / f"{plan.topology.name}-{plan.workload.name}-{stamp}"
 
-    def say(document: dict[str, Any]) -> None:
+    def say(document: dict[str, Any], working: Path) -> None:
         if picture:
             from testbed.results.picture import draw_run
 
             with reporter.step("drawing timeline.svg"):
-                draw_run(directory)
+                draw_run(working, working / "timeline.svg")
         if as_json:
             emit(document)
         else:
             from testbed import show
 
-            show.print_run(stdout_console(140), document, directory)
+            show.print_run(stdout_console(140), document, directory, picture=picture)
 
     if vm or clock is Clock.virtual:
         from testbed.vm import command
 
         machine = command.choose_machine(virtual=clock is Clock.virtual, seed=seed)
-        prepare_directory(directory, overwrite=overwrite)
-        training = command.Training(
-            topology,
-            workload,
-            directory,
-            made,
-            tuple(settings or ()),
-            iterations,
-            Shaper.netem if shaper is Shaper.auto else shaper,
-            tuple(schedule or ()),
-        )
-        boot, (document,) = command.train(machine, [training], limit_s=wall_limit, reporter=reporter)
-        if document is not None:
-            say(document)
+        with results_directory(directory, overwrite=overwrite) as working:
+            training = command.Training(
+                topology,
+                workload,
+                working,
+                made,
+                tuple(settings or ()),
+                iterations,
+                Shaper.netem if shaper is Shaper.auto else shaper,
+                tuple(schedule or ()),
+            )
+            boot, (document,) = command.train(machine, [training], limit_s=wall_limit, reporter=reporter)
+            if document is not None:
+                say(document, working)
         raise typer.Exit(boot.ended[0].code)
 
-    def body() -> int:
-        from testbed.run import RunOptions, this_machine
-        from testbed.run import run as run_plan
+    with results_directory(directory, overwrite=overwrite) as working:
 
-        prepare_directory(directory, overwrite=overwrite)
-        document = run_plan(
-            plan, RunOptions(choices, shaper.value, directory, this_machine(), made, host_priority), reporter
-        )
-        say(document)
-        return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
+        def body() -> int:
+            from testbed.run import RunOptions, this_machine
+            from testbed.run import run as run_plan
 
-    _in_sandbox(body)
+            document = run_plan(
+                plan, RunOptions(choices, shaper.value, working, this_machine(), made, host_priority), reporter
+            )
+            say(document, working)
+            return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
+
+        _in_sandbox(body)
 
 
 @app.command()

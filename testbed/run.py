@@ -106,6 +106,7 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
         "seed": plan.workload.seed,
         "version": __version__,
     }
+    document: dict[str, Any] = {}
     trained: list[_Trained] = []
     # the slow import of torch runs while the lab is built
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, Launcher(plan.n_ranks) as launcher:
@@ -137,10 +138,12 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
                     with reporter.solving() as watch:
                         made = plan.generate(choice, pacing, watch)
                 trained.append(_train(plan, choice, made, pacing, launcher, lab, results, reporter))
-            document = _conclude(trained, identity, results)
+                document = _conclude(trained, identity, results, complete=len(trained) == len(options.choices))
         finally:
             results.save_tables()
             lab.__exit__(None, None, None)
+    if not trained:
+        raise RunFailed("no schedule was trained")
     return document
 
 
@@ -276,10 +279,8 @@ def _loss_signs(lab: Lab) -> dict[str, int]:
     return total
 
 
-def _conclude(trained: list[_Trained], identity: dict[str, Any], results: Results) -> dict[str, Any]:
-    """Judge, compare, write comparison.json and schedules.json."""
-    if not trained:
-        raise RunFailed("no schedule was trained")
+def _conclude(trained: list[_Trained], identity: dict[str, Any], results: Results, *, complete: bool) -> dict[str, Any]:
+    """Judge and compare what was trained so far; write it all down, comparison.json last."""
     by_loss = fidelity.loss_reasons({one.choice.schedule: one.losses for one in trained})
     runs = [
         compare.Measured(
@@ -292,7 +293,9 @@ def _conclude(trained: list[_Trained], identity: dict[str, Any], results: Result
         for one in trained
     ]
     schedules = compare.compare(runs)
-    document = compare.as_document({**identity, "ranking_as_predicted": compare.same_ranking(schedules)}, schedules)
-    results.save_json("comparison.json", document)
+    ranking = {"ranking_as_predicted": compare.same_ranking(schedules)}
+    document = compare.as_document({**identity, "complete": complete, **ranking}, schedules)
+    results.save_tables()
     results.save_json("schedules.json", as_document({one.choice.schedule: one.generated for one in trained}))
+    results.save_json("comparison.json", document)
     return document

@@ -95,14 +95,15 @@ def _schedules_table(title: str, comparison: Comparison, columns: Sequence[str])
     return table
 
 
-def print_run(console: Console, document: dict[str, Any], directory: Path) -> None:
+def print_run(console: Console, document: dict[str, Any], directory: Path, *, picture: bool) -> None:
     """A run's comparison document, what is not as it should be, and where the results are."""
     from testbed.judge.compare import ScheduleComparison
     from testbed.schedule.proof import Proof
 
     rows = [ScheduleComparison(**row) for row in document["schedules"]]
     title = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
-    console.print(comparison_table(title, rows))
+    for table in comparison_tables(title, rows, console.width):
+        console.print(table)
     for row in rows:
         if row.solver is not None:
             console.print(proof_line(row.schedule, Proof(**row.solver)), highlight=False)
@@ -110,8 +111,8 @@ def print_run(console: Console, document: dict[str, Any], directory: Path) -> No
             console.print(f"{row.schedule} is untrusted: {reason}", style="red", highlight=False)
     verdict = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
     console.print(f"measured ranking: {verdict}", highlight=False)
-    look = " (look at timeline.svg)" if (directory / "timeline.svg").exists() else ""
-    console.print(f"results in {directory}/{look}", highlight=False)
+    look = " (look at timeline.svg)" if picture else ""
+    console.print(f"results in {directory}/{look}", highlight=False, soft_wrap=True)
 
 
 def proof_line(schedule: str, proof: Proof) -> str:
@@ -126,36 +127,42 @@ def proof_line(schedule: str, proof: Proof) -> str:
             return f"{schedule}: gap {proof.gap:.1%} to the proven bound {bound}, time limit of {took} reached"
 
 
-def comparison_table(title: str, rows: Sequence[ScheduleComparison]) -> Table:
-    """Measured against predicted, a row per schedule."""
+TIMES = ("measured", "+- IQR", "predicted", "error")
+RATIOS = ("bubble m/p", "in flight m/p", "speed-up m/p")
+TRUSTED = ("trusted",)
+
+
+def comparison_tables(title: str, rows: Sequence[ScheduleComparison], width: int) -> list[Table]:
+    """Measured against predicted, a row per schedule: one table where `width` columns hold it, else two."""
+    whole = _comparison_table(title, rows, (*TIMES, *RATIOS, *TRUSTED))
+    if Console(width=10_000).measure(whole).maximum <= width:
+        return [whole]
+    return [
+        _comparison_table(title, rows, (*TIMES, *TRUSTED)),
+        _comparison_table("measured / predicted", rows, RATIOS),
+    ]
+
+
+def _comparison_table(title: str, rows: Sequence[ScheduleComparison], columns: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("schedule", no_wrap=True)
-    for column in (
-        "measured",
-        "+- IQR",
-        "predicted",
-        "error",
-        "bubble m/p",
-        "in flight m/p",
-        "speed-up m/p",
-        "trusted",
-    ):
+    for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         speedup = "-"
         if row.speedup_measured is not None and row.speedup_predicted is not None:
             speedup = f"{row.speedup_measured:.2f}x / {row.speedup_predicted:.2f}x"
-        table.add_row(
-            row.schedule,
-            show_time(row.measured_s),
-            show_time(row.measured_iqr_s),
-            show_time(row.predicted_s),
-            f"{row.error:+.2%}",
-            f"{row.bubble_measured:.1%} / {row.bubble_predicted:.1%}",
-            f"{row.peak_in_flight_measured:g} / {row.peak_in_flight_predicted:g}",
-            speedup,
-            Text("yes", style="green") if row.trusted else Text("NO", style="bold red"),
-        )
+        cells: dict[str, str | Text] = {
+            "measured": show_time(row.measured_s),
+            "+- IQR": show_time(row.measured_iqr_s),
+            "predicted": show_time(row.predicted_s),
+            "error": f"{row.error:+.2%}",
+            "bubble m/p": f"{row.bubble_measured:.1%} / {row.bubble_predicted:.1%}",
+            "in flight m/p": f"{row.peak_in_flight_measured:g} / {row.peak_in_flight_predicted:g}",
+            "speed-up m/p": speedup,
+            "trusted": Text("yes", style="green") if row.trusted else Text("NO", style="bold red"),
+        }
+        table.add_row(row.schedule, *(cells[column] for column in columns))
     return table
 
 

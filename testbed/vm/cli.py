@@ -71,14 +71,16 @@ def determinism(
     Exit code 0: every boot of a seed gave the same; 5: not.
     """
     from testbed.progress import Reporter
-    from testbed.results.directory import prepare_directory
+    from testbed.results.place import results_directory
     from testbed.vm import kernel
     from testbed.vm.command import Training, make
     from testbed.vm.determinism import measure
 
     kernel.require()
-    with nullcontext(out) if out else tempfile.TemporaryDirectory(prefix="testbed-determinism-") as place:
-        directory = prepare_directory(Path(place), overwrite=False)
+    with (
+        nullcontext(out) if out else tempfile.TemporaryDirectory(prefix="testbed-determinism-") as place,
+        results_directory(Path(place), overwrite=False) as directory,
+    ):
         made = make(topology, workload, settings or [], schedule or [])
         training = Training(topology, workload, directory, made, tuple(settings or ()), iterations)
         found = measure(

@@ -24,6 +24,7 @@ from testbed import source
 from testbed.errors import MachineLacks, RunFailed
 from testbed.lab import namespaces as ns
 from testbed.progress import Reporter
+from testbed.results.place import is_complete
 from testbed.schedule.schedule_file import as_document
 from testbed.vm.command import Training
 
@@ -214,7 +215,7 @@ def _prepare_child(cpu: int) -> None:
 
 def _collect(training: Training, seed: int, boot: int, code: int, wall_s: float) -> Measured:
     directory = _boot_directory(training.directory, seed, boot)
-    if not (directory / "comparison.json").is_file():
+    if not is_complete(directory):
         said = (directory / "stderr.log").read_text(errors="replace").strip()
         kind = MachineLacks if code == MachineLacks.exit_code else RunFailed
         raise kind(f"seed {seed}, boot {boot}: exit code {code}: {said}")
