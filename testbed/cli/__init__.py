@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from testbed import __version__
-from testbed.cli import calibrate, doctor, kernel, plan, predict, run, schedule, shell
+from testbed.cli import calibrate, doctor, kernel, plan, predict, report, run, schedule, shell
 from testbed.errors import TestbedError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.command("calibrate")(calibrate.calibrate)
 app.command("shell")(shell.shell)
+app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.add_typer(schedule.schedule_app, name="schedule")
 app.add_typer(kernel.kernel_app, name="kernel")

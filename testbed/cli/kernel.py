@@ -72,16 +72,18 @@ def determinism(
     """
     from testbed.cli.plan import complete
     from testbed.cli.progress import Terminal
-    from testbed.collect.results import prepare_directory
     from testbed.plan.plan import Clock
     from testbed.plan.resolve import load_plan, require_trainable, with_clock
+    from testbed.results.place import results_directory
     from testbed.vm import kernel
     from testbed.vm.command import Training
     from testbed.vm.determinism import measure
 
     kernel.require()
-    with nullcontext(out) if out else tempfile.TemporaryDirectory(prefix="testbed-determinism-") as place:
-        directory = prepare_directory(Path(place), overwrite=False)
+    with (
+        nullcontext(out) if out else tempfile.TemporaryDirectory(prefix="testbed-determinism-") as place,
+        results_directory(Path(place), overwrite=False) as directory,
+    ):
         plan = load_plan(topology, workload, settings=settings or [], iterations=iterations)
         require_trainable(with_clock(plan, Clock("virtual")))
         training = Training(complete(plan, schedule, None, quiet=quiet), directory)

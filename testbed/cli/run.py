@@ -123,45 +123,51 @@ def execute(plan: Plan, request: Request) -> int:
     reporter = Terminal(quiet=request.quiet)
     if request.vm or plan.clock.name == "virtual":
         return _in_guest(plan, request, reporter)
-    return in_sandbox(lambda: _here(plan, request, reporter))
+    return _here(plan, request, reporter)
 
 
 def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
-    from testbed.collect.results import prepare_directory
+    from testbed.results.place import results_directory
     from testbed.vm import command
 
     machine = command.choose_machine(plan.clock)
-    prepare_directory(request.directory, overwrite=request.overwrite)
     shaper = "netem" if request.shaper is Shaper.auto else request.shaper.value
-    training = command.Training(plan, request.directory, shaper)
-    boot, (document,) = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
-    if document is not None:
-        _show(document, request, reporter)
+    with results_directory(request.directory, overwrite=request.overwrite) as working:
+        training = command.Training(plan, working, shaper)
+        boot, (document,) = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
+        if document is not None:
+            _show(document, working, request, reporter)
     return boot.ended[0].code
 
 
 def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
-    from testbed.collect.results import prepare_directory
-    from testbed.session.machine import this_machine
-    from testbed.session.run import SessionOptions
-    from testbed.session.run import run as run_plan
+    from testbed.results.place import results_directory
 
-    prepare_directory(request.directory, overwrite=request.overwrite)
-    options = SessionOptions(request.directory, request.shaper.value, this_machine(), request.host_priority)
-    document = run_plan(plan, options, reporter)
-    _show(document, request, reporter)
-    return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
+    with results_directory(request.directory, overwrite=request.overwrite) as working:
+
+        def body() -> int:
+            from testbed.session.machine import this_machine
+            from testbed.session.run import SessionOptions
+            from testbed.session.run import run as run_plan
+
+            options = SessionOptions(working, request.shaper.value, this_machine(), request.host_priority)
+            document = run_plan(plan, options, reporter)
+            _show(document, working, request, reporter)
+            return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
+
+        return in_sandbox(body)
 
 
-def _show(document: dict[str, Any], request: Request, reporter: Reporter) -> None:
+def _show(document: dict[str, Any], working: Path, request: Request, reporter: Reporter) -> None:
+    """Draw what lies in `working`, print it under the name of the directory asked for."""
     if request.picture:
-        from testbed.collect.picture import draw_run
+        from testbed.results.picture import draw_run
 
         with reporter.step("drawing timeline.svg"):
-            draw_run(request.directory)
+            draw_run(working, working / "timeline.svg")
     if request.as_json:
         emit(document)
         return
     from testbed.cli import tables
 
-    tables.print_run(stdout_console(140), document, request.directory)
+    tables.print_run(stdout_console(140), document, request.directory, picture=request.picture)

@@ -62,7 +62,7 @@ def schedule_show(
         else:
             console.print(tables.grid(timeline, lanes, console.width), soft_wrap=True)
     if svg is not None:
-        from testbed.collect.picture import Panel, draw
+        from testbed.results.picture import Panel, draw
 
         heading = f"{plan.jobs[0].name} on {plan.network.name}"
         drawn = [Panel(name, [("predicted", timeline)]) for name, timeline in panels]

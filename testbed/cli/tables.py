@@ -13,11 +13,11 @@ from rich.text import Text
 from testbed.plan.plan import Job, Plan
 from testbed.plan.resolve import pipeline_nodes
 from testbed.plan.routes import datacenter_of, datacenters_of
-from testbed.timeline import KINDS, Timeline
+from testbed.trace.tables import KINDS, Trace
 from testbed.units import show_rate, show_size, show_time
 
 if TYPE_CHECKING:
-    from testbed.collect.compare import ScheduleComparison
+    from testbed.judge.compare import ScheduleComparison
     from testbed.lab.doctor import Finding
     from testbed.plan.compare import Comparison
     from testbed.schedule.proof import Proof
@@ -120,14 +120,15 @@ def _schedules_table(title: str, comparison: Comparison, columns: Sequence[str])
     return table
 
 
-def print_run(console: Console, document: dict[str, Any], directory: Path) -> None:
+def print_run(console: Console, document: dict[str, Any], directory: Path, *, picture: bool) -> None:
     """A run's comparison document, what is not as it should be, and where the results are."""
-    from testbed.collect.compare import ScheduleComparison
+    from testbed.judge.compare import ScheduleComparison
     from testbed.schedule.proof import Proof
 
     rows = [ScheduleComparison(**row) for row in document["schedules"]]
     title = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
-    console.print(comparison_table(title, rows))
+    for table in comparison_tables(title, rows, console.width):
+        console.print(table)
     for row in rows:
         if row.solver is not None:
             console.print(proof_line(row.schedule, Proof(**row.solver)), highlight=False)
@@ -135,8 +136,8 @@ def print_run(console: Console, document: dict[str, Any], directory: Path) -> No
             console.print(f"{row.schedule} is untrusted: {reason}", style="red", highlight=False)
     verdict = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
     console.print(f"measured ranking: {verdict}", highlight=False)
-    look = " (look at timeline.svg)" if (directory / "timeline.svg").exists() else ""
-    console.print(f"results in {directory}/{look}", highlight=False)
+    look = " (look at timeline.svg)" if picture else ""
+    console.print(f"results in {directory}/{look}", highlight=False, soft_wrap=True)
 
 
 def proof_line(schedule: str, proof: Proof) -> str:
@@ -151,36 +152,42 @@ def proof_line(schedule: str, proof: Proof) -> str:
             return f"{schedule}: gap {proof.gap:.1%} to the proven bound {bound}, time limit of {took} reached"
 
 
-def comparison_table(title: str, rows: Sequence[ScheduleComparison]) -> Table:
-    """Measured against predicted, a row per schedule."""
+TIMES = ("measured", "+- IQR", "predicted", "error")
+RATIOS = ("bubble m/p", "in flight m/p", "speed-up m/p")
+TRUSTED = ("trusted",)
+
+
+def comparison_tables(title: str, rows: Sequence[ScheduleComparison], width: int) -> list[Table]:
+    """Measured against predicted, a row per schedule: one table where `width` columns hold it, else two."""
+    whole = _comparison_table(title, rows, (*TIMES, *RATIOS, *TRUSTED))
+    if Console(width=10_000).measure(whole).maximum <= width:
+        return [whole]
+    return [
+        _comparison_table(title, rows, (*TIMES, *TRUSTED)),
+        _comparison_table("measured / predicted", rows, RATIOS),
+    ]
+
+
+def _comparison_table(title: str, rows: Sequence[ScheduleComparison], columns: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("schedule", no_wrap=True)
-    for column in (
-        "measured",
-        "+- IQR",
-        "predicted",
-        "error",
-        "bubble m/p",
-        "in flight m/p",
-        "speed-up m/p",
-        "trusted",
-    ):
+    for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         speedup = "-"
         if row.speedup_measured is not None and row.speedup_predicted is not None:
             speedup = f"{row.speedup_measured:.2f}x / {row.speedup_predicted:.2f}x"
-        table.add_row(
-            row.schedule,
-            show_time(row.measured_s),
-            show_time(row.measured_iqr_s),
-            show_time(row.predicted_s),
-            f"{row.error:+.2%}",
-            f"{row.bubble_measured:.1%} / {row.bubble_predicted:.1%}",
-            f"{row.peak_in_flight_measured:g} / {row.peak_in_flight_predicted:g}",
-            speedup,
-            Text("yes", style="green") if row.trusted else Text("NO", style="bold red"),
-        )
+        cells: dict[str, str | Text] = {
+            "measured": show_time(row.measured_s),
+            "+- IQR": show_time(row.measured_iqr_s),
+            "predicted": show_time(row.predicted_s),
+            "error": f"{row.error:+.2%}",
+            "bubble m/p": f"{row.bubble_measured:.1%} / {row.bubble_predicted:.1%}",
+            "in flight m/p": f"{row.peak_in_flight_measured:g} / {row.peak_in_flight_predicted:g}",
+            "speed-up m/p": speedup,
+            "trusted": Text("yes", style="green") if row.trusted else Text("NO", style="bold red"),
+        }
+        table.add_row(row.schedule, *(cells[column] for column in columns))
     return table
 
 
@@ -258,15 +265,15 @@ def doctor_table(findings: Sequence[Finding]) -> Table:
     return table
 
 
-def grid(timeline: Timeline, lanes: Sequence[str], width: int) -> Text:
-    """The timeline in characters: one line per rank, time from left to right, `width` characters in all."""
+def grid(trace: Trace, lanes: Sequence[str], width: int) -> Text:
+    """The trace in characters: one line per rank, time from left to right, `width` characters in all."""
     margin = max(len(lane) for lane in lanes) + 1
     columns = max(20, width - margin)
-    scale = columns / float(timeline.makespans()[0])
+    scale = columns / float(trace.makespans()[0])
     text = Text()
     for rank, lane in enumerate(lanes):
         cells: list[tuple[str, str]] = [("·", "dim")] * columns
-        for row in timeline.actions[timeline.actions["rank"] == rank]:
+        for row in trace.actions[trace.actions["rank"] == rank]:
             kind = str(KINDS[row["kind"]])
             begin, end = round(float(row["start_s"]) * scale), round(float(row["end_s"]) * scale)
             label = f"{kind}{row['microbatch']}".ljust(end - begin)
@@ -283,5 +290,5 @@ def grid(timeline: Timeline, lanes: Sequence[str], width: int) -> Text:
     for kind, style in STYLES.items():
         text.append(f" {kind} ", style=style)
         text.append(" ")
-    text.append(f"  {show_time(float(timeline.makespans()[0]))}, bubble {float(timeline.bubble_ratios()[0]):.1%}")
+    text.append(f"  {show_time(float(trace.makespans()[0]))}, bubble {float(trace.bubble_ratios()[0]):.1%}")
     return text

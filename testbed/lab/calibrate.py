@@ -1,7 +1,7 @@
 """The link gate: every direction of every link is measured before a job may start, and compared with what was asked.
 
-Bands (issue A): RTT median and one-way median within max(2 %, 0.4 ms), rate within 2 %, nothing dropped. A link outside
-them is measured up to two more times, since other work on the host can disturb a measurement; all attempts are kept.
+Its bands stand in judge/thresholds.py. A link outside them is measured up to two more times, since other work on the
+host can disturb a measurement; all attempts are kept.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from testbed.errors import RunFailed
+from testbed.judge.thresholds import ATTEMPTS, DELAY_BAND_S, RELATIVE_BAND
 from testbed.lab.network import Lab
 from testbed.lab.probes import (
     Ends,
@@ -23,10 +24,6 @@ from testbed.lab.probes import (
 )
 from testbed.lab.sizing import queue_room
 from testbed.units import show_rate, show_time
-
-RELATIVE_BAND = 0.02
-DELAY_BAND_S = 0.4e-3
-ATTEMPTS = 3
 
 
 @dataclass(frozen=True)

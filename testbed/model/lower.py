@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from testbed.pipeline.depend import Message
 from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.pipeline.problem import Problem
-from testbed.timeline import KINDS
+from testbed.trace.tables import KINDS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

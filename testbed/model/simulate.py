@@ -1,4 +1,4 @@
-"""The event model: executes a schedule on the costs of a problem and returns the timeline it predicts.
+"""The event model: executes a schedule on the costs of a problem and returns the trace it predicts.
 
 Ranks run their rows in order. A message leaves when its producer ends, waits its turn on every directed link of its
 route (first come, first served), occupies the link for its time on the wire, and arrives one delay later
@@ -20,7 +20,17 @@ import numpy as np
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.pipeline.problem import Problem
-from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, NO_MICROBATCH, Timeline
+from testbed.trace.tables import (
+    ACTION,
+    ALL_GATHER,
+    KINDS,
+    MESSAGE,
+    MESSAGE_CODES,
+    NO_MICROBATCH,
+    REDUCE_SCATTER,
+    Table,
+    Trace,
+)
 
 Receives = Literal["early", "late", "late-free-notice"]
 """When a receive is posted: a step ahead, or when its rank reaches the action. Gloo's notice of that crosses the link;
@@ -31,8 +41,8 @@ class DeadlockError(RuntimeError):
     """The schedule waits for itself; `validate` says where."""
 
 
-def simulate(problem: Problem, schedule: Schedule, *, receives: Receives = "early") -> Timeline:
-    """The predicted timeline of one iteration.
+def simulate(problem: Problem, schedule: Schedule, *, receives: Receives = "early") -> Trace:
+    """The predicted trace of one iteration.
 
     `receives="late"` adds gloo's rendezvous (reading/pipelining.md, section 2): a receive is posted when its rank
     reaches the action, and the message does not leave before the notice of that has crossed the link;
@@ -40,6 +50,9 @@ def simulate(problem: Problem, schedule: Schedule, *, receives: Receives = "earl
     Raises DeadlockError when the schedule cannot finish.
     """
     return _Simulation(problem, schedule, receives).run()
+
+
+_UNKNOWN = float("nan")
 
 
 class _Edge(NamedTuple):
@@ -68,10 +81,12 @@ class _Simulation:
         self.waiting: dict[Message, int] = {}  # message -> rank that has reached its consumer
         self.actions: list[tuple[object, ...]] = []
         self.messages: list[tuple[object, ...]] = []
+        self.taken: dict[int, float] = {}  # row in `messages` -> when its receiver had it in hand
+        self.row_of: dict[Message, int] = {}
 
     _END, _LEAVE, _HOP = range(3)
 
-    def run(self) -> Timeline:
+    def run(self) -> Trace:
         self._all_gather()
         for rank in range(self.schedule.n_ranks):
             self._reach(rank)
@@ -90,7 +105,7 @@ class _Simulation:
                 )
         actions = np.array(self.actions, dtype=ACTION)
         order = np.lexsort((actions["start_s"], actions["rank"]))
-        return Timeline(actions[order], np.array(self.messages, dtype=MESSAGE), self.schedule.n_ranks)
+        return Trace(actions[order], self._message_table(), self.schedule.n_ranks)
 
     def _at(self, when: float, what: int, data: object) -> None:
         self.sequence += 1
@@ -114,6 +129,9 @@ class _Simulation:
 
     def _start(self, rank: int, action: Action, ready: float) -> None:
         enter = self.rank_free[rank]
+        message = consumed(action, self.schedule.n_stages)
+        if message in self.row_of:
+            self.taken[self.row_of[message]] = max(enter, ready)
         if action.kind is Kind.F:
             ready = max(ready, self.problem.gathered.ready_s[action.stage])
         start = ready if ready > enter + self.problem.unnoticed_wait_s else enter
@@ -121,7 +139,7 @@ class _Simulation:
         self.position[rank] += 1
         kind = KINDS.index(action.kind)
         self.actions.append(
-            (0, rank, action.stage, kind, action.microbatch, *action.part, enter, ready, start, end, end)
+            (0, 0, 0, rank, action.stage, kind, action.microbatch, *action.part, enter, ready, start, end, end)
         )
         self._at(end, self._END, (rank, action))
 
@@ -221,7 +239,7 @@ class _Simulation:
         if isinstance(what, _Edge):
             collective = self.problem.reduction(what.stage)
             when += collective.extra_delay_s(what.leg, self.problem.links)
-            self._record("RS", what.stage, collective.wire_bytes, self.sent[what], when)
+            self._record(REDUCE_SCATTER, what.stage, collective.wire_bytes, self.sent[what], when)
             return
         self.pieces_left[what] -= 1
         if self.pieces_left[what] > 0:
@@ -230,18 +248,22 @@ class _Simulation:
         when += self.problem.handover_s
         self.arrived[what] = when
         rank = self.waiting.pop(what, None)
+        self.row_of[what] = len(self.messages)
         self.messages.append(
             (
                 0,
-                MESSAGE_KINDS.index(what.kind),
+                0,
+                MESSAGE_CODES[what.kind],
                 what.stage,
                 what.microbatch,
                 source,
                 target,
+                _UNKNOWN,  # plan.predict knows the payload
                 self._bytes(what),
-                self.posted.get(what, float("nan")),
+                self.posted.get(what, _UNKNOWN),
                 self.sent[what],
                 when,
+                _UNKNOWN,  # filled in when its consumer starts
                 rank is not None,
             )
         )
@@ -254,9 +276,16 @@ class _Simulation:
     def _all_gather(self) -> None:
         for stage, collective in enumerate(self.problem.all_gather):
             if collective.legs:
-                self._record("AG", stage, collective.wire_bytes, 0.0, self.problem.gathered.ready_s[stage])
+                self._record(ALL_GATHER, stage, collective.wire_bytes, 0.0, self.problem.gathered.ready_s[stage])
 
-    def _record(self, kind: str, stage: int, size: float, sent: float, when: float) -> None:
+    def _record(self, kind: int, stage: int, size: float, sent: float, when: float) -> None:
         """A collective's row: from a stage's rank to its replicas, which have the same number."""
-        rank, code = self.schedule.stage_to_rank[stage], MESSAGE_KINDS.index(kind)
-        self.messages.append((0, code, stage, NO_MICROBATCH, rank, rank, size, float("nan"), sent, when, False))
+        rank = self.schedule.stage_to_rank[stage]
+        times = (_UNKNOWN, sent, when, when)
+        self.messages.append((0, 0, kind, stage, NO_MICROBATCH, rank, rank, _UNKNOWN, size, *times, False))
+
+    def _message_table(self) -> Table:
+        table = np.array(self.messages, dtype=MESSAGE)
+        for row, taken_s in self.taken.items():
+            table["taken_s"][row] = taken_s
+        return table

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
+import numpy as np
+
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
 from testbed.pipeline.collective import Collective
@@ -19,7 +21,7 @@ from testbed.plan.framing import ack_bytes, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Case, Job, JobSchedule, Plan, Route
 from testbed.schedule.registry import family
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload
-from testbed.timeline import Timeline
+from testbed.trace.tables import ACTIVATION, GRADIENT, Trace
 
 KEPT_WHEN_RECOMPUTING = 2 / 34
 """Share of a layer's activation memory that its input is: 2 s b h of 34 s b h bytes (Korthikanti et al. 2022, section
@@ -58,10 +60,21 @@ def schedule_of(plan: Plan, case: Case, *, job: int = 0) -> Schedule | None:
 
 def predict(
     plan: Plan, choice: ScheduleChoice, schedule: Schedule, pacing: Pacing | None = None, *, job: int = 0
-) -> Timeline:
-    """The timeline the event model predicts for one iteration of a job alone, on the default routes."""
-    receives = plan.jobs[job].workload.receives
-    return simulate(problem(plan, choice, pacing, job=job), schedule, receives=receives)
+) -> Trace:
+    """The trace the event model predicts for one iteration of a job alone, on the default routes."""
+    return _simulate(plan.jobs[job], problem(plan, choice, pacing, job=job), schedule)
+
+
+def predict_case(plan: Plan, case: Case, schedule: Schedule, pacing: Pacing | None = None, *, job: int = 0) -> Trace:
+    """The same on the routes of a case."""
+    return _simulate(plan.jobs[job], problem_of_case(plan, case, pacing, job=job), schedule)
+
+
+def _simulate(job: Job, problem: Problem, schedule: Schedule) -> Trace:
+    trace = simulate(problem, schedule, receives=job.workload.receives)
+    boundary = np.isin(trace.messages["kind"], (ACTIVATION, GRADIENT))
+    trace.messages["payload_bytes"][boundary] = job.workload.message_bytes()
+    return trace
 
 
 def largest_burst_bytes(plan: Plan) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testbed.plan.plan import HostCosts
-from testbed.timeline import UNNOTICED_WAIT_S
+from testbed.trace.tables import UNNOTICED_WAIT_S
 
 HANDOVER_S = 10e-6
 """What is left of a message's time on an ideal machine (virtual clock): waking gloo's thread and the rank

@@ -18,7 +18,7 @@ from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
-from testbed.timeline import KINDS, NO_MICROBATCH
+from testbed.trace.tables import KINDS, NO_MICROBATCH
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model

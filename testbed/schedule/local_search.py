@@ -15,7 +15,7 @@ from testbed.model.lower import lower
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
-from testbed.timeline import KINDS
+from testbed.trace.tables import KINDS
 
 HISTORY = 60
 """How many moves ago a new schedule is compared with."""

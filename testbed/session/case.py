@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from testbed.collect import fidelity, record
-from testbed.collect.results import Results
+from testbed.judge import fidelity, iterations
 from testbed.lab import host
 from testbed.lab.counters import LOSS_SIGNS
 from testbed.lab.network import Lab
 from testbed.lab.shaping import LinkCounters
-from testbed.model.simulate import simulate
 from testbed.pipeline.ir import Schedule
-from testbed.plan.costs import problem_of_case
+from testbed.plan.costs import predict_case, problem_of_case
 from testbed.plan.plan import Case, Plan
 from testbed.plan.routes import routes_of_nodes
 from testbed.plan.traffic import Planned, planned_traffic
 from testbed.progress import Reporter
+from testbed.results.directory import Results
 from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.spec.workload import Pacing
-from testbed.timeline import Timeline, concatenate
+from testbed.trace.tables import Trace, concatenate
 from testbed.train.job import IterationRecord, Job
 
 RETRANSMITS = "TcpRetransSegs"
@@ -48,10 +47,10 @@ class Trained:
 
     case: Case
     generated: Generated
-    predicted: Timeline
+    predicted: Trace
     deadline: Deadline
-    measured: list[Timeline] = field(default_factory=list)
-    rows: list[record.IterationRow] = field(default_factory=list)
+    measured: list[Trace] = field(default_factory=list)
+    rows: list[iterations.IterationRow] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
     @property
@@ -70,8 +69,8 @@ def train(running: Running, case: Case, made: Generated, pacing: Pacing | None) 
     plan, results = running.plan, running.results
     workload = plan.jobs[0].workload
     problem = problem_of_case(plan, case, pacing)
-    predicted = simulate(problem, made.schedule, receives=workload.receives)
-    results.add_timeline(case.label, "predicted", predicted)
+    predicted = predict_case(plan, case, made.schedule, pacing)
+    results.add_trace(case.label, "predicted", predicted)
     durations = None
     if workload.pacing:
         durations = tuple(tuple(problem.duration(action) for action in row) for row in made.schedule.rows)
@@ -103,17 +102,17 @@ def _iterate(running: Running, job: Job, trained: Trained) -> None:
                 step.advance(f"training {label}: {trained.rows[-1].makespan_s * 1e3:.1f} ms")
         finally:
             if trained.measured:
-                results.add_timeline(label, "measured", concatenate(trained.measured))
+                results.add_trace(label, "measured", concatenate(trained.measured))
                 results.add_iterations(label, trained.rows)
 
 
 def _note_iteration(trained: Trained, records: Sequence[IterationRecord], warmup: int) -> None:
-    trained.rows.append(record.iteration_row(records, warmup))
-    trained.measured.append(record.timeline(records))
+    trained.rows.append(iterations.iteration_row(records, warmup))
+    trained.measured.append(iterations.trace(records))
 
 
-def _times(one: Planned, iterations: int) -> Planned:
-    return Planned(one.wire_bytes * iterations, one.messages * iterations)
+def _times(one: Planned, count: int) -> Planned:
+    return Planned(one.wire_bytes * count, one.messages * count)
 
 
 def _reasons(

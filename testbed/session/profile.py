@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 
-from testbed.collect import record
+from testbed.judge import iterations
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import generate
 from testbed.progress import Reporter
 from testbed.session import deadlines
 from testbed.session.loop import Loop
 from testbed.spec.workload import Pacing, ScheduleChoice
-from testbed.timeline import KINDS, concatenate
+from testbed.trace.tables import KINDS, concatenate
 from testbed.train.job import Job
 
 SCHEDULE = "zb-h1"
@@ -26,12 +26,12 @@ def profile(plan: Plan, loop: Loop, reporter: Reporter) -> Pacing:
     guess = Pacing(F="1 ms", I="1 ms", W="1 ms")  # only the order of actions matters here
     schedule = generate(plan, ScheduleChoice(schedule=SCHEDULE), guess).schedule
     job = Job(schedule, workload, None, workload.warmup + MEASURED_ITERATIONS)
-    timelines = []
+    traces = []
     with reporter.step("profiling the unpaced computation", total=job.iterations) as step:
         for (records,) in loop.run([job], deadlines.of_unknown_iteration()):
-            timelines.append(record.timeline(records))
+            traces.append(iterations.trace(records))
             step.advance()
-    actions = concatenate(timelines[workload.warmup :]).actions
+    actions = concatenate(traces[workload.warmup :]).actions
 
     def median(kind: str, rank: int) -> str:
         code = [str(k) for k in KINDS].index(kind)

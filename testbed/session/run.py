@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from testbed import __version__
-from testbed.collect import compare, fidelity
-from testbed.collect.results import Results, environment
 from testbed.errors import RunFailed
+from testbed.judge import compare, fidelity
 from testbed.lab.calibrate import LinkCheck, calibrate, refuse_bad_links
 from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
-from testbed.pipeline.memory import peak_in_flight
 from testbed.plan import file
 from testbed.plan.costs import largest_burst_bytes, problem_of_case, schedule_of
 from testbed.plan.plan import Case, Plan
 from testbed.plan.resolve import require_trainable
 from testbed.progress import Reporter
+from testbed.results.directory import Results
+from testbed.results.provenance import environment
 from testbed.schedule.registry import Generated, generate_proven
 from testbed.schedule.schedule_file import as_document
 from testbed.session import deadlines
@@ -29,6 +29,8 @@ from testbed.session.case import Running, Trained, train
 from testbed.session.loop import Loop
 from testbed.session.profile import profile
 from testbed.spec.workload import Pacing
+from testbed.trace.summary import summaries
+from testbed.trace.tables import FORMAT
 from testbed.train.launcher import Launcher
 from testbed.train.protocol import Place, WorldSpec
 
@@ -73,8 +75,7 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
             results.save_json("links.json", {"links": [check.as_json() for check in checks]})
             refuse_bad_links(lab, checks)
             with Loop([launcher], lab.processes()) as loop:
-                trained = _train_cases(plan, options, (lab, loop, launcher), (results, scratch, identity), reporter)
-            document = _conclude(trained, identity, results)
+                document = _train_cases(plan, options, (lab, loop, launcher), (results, scratch, identity), reporter)
         finally:
             results.save_tables()
             lab.__exit__(None, None, None)
@@ -102,8 +103,8 @@ def _train_cases(
     live: tuple[Lab, Loop, Launcher],
     kept: tuple[Results, str, Mapping[str, Any]],
     reporter: Reporter,
-) -> list[Trained]:
-    """Start the workers and train every case."""
+) -> dict[str, Any]:
+    """Start the workers and train every case; returns the comparison document. Raises RunFailed."""
     (lab, loop, launcher), (results, scratch, identity) = live, kept
     world = _world(plan, lab, scratch, options.directory)
     connecting = deadlines.of_connecting(plan)
@@ -112,9 +113,11 @@ def _train_cases(
         loop.start([world], connecting)
     manifest = {
         **identity,
+        "format": FORMAT,
         **environment(),
         "workload_spec": plan.jobs[0].workload.model_dump(mode="json"),
         "nodes": list(plan.jobs[0].nodes),
+        "schedules": [{"schedule": case.label} for case in plan.cases],
         "torch_import_s": round(imported_s, 3),
         "lab": lab.describe(),
         "deadlines": {"connect": asdict(connecting)},
@@ -122,12 +125,16 @@ def _train_cases(
     results.save_json("manifest.json", manifest)
     running = Running(plan, lab, loop, results, reporter, world.real_time)
     pacing = None if plan.jobs[0].workload.pacing else profile(plan, loop, reporter)
-    trained = []
+    trained: list[Trained] = []
+    document: dict[str, Any] = {}
     for case in plan.cases:
         trained.append(train(running, case, _made(plan, case, pacing, reporter), pacing))
         manifest["deadlines"] |= {case.label: asdict(trained[-1].deadline)}
         results.save_json("manifest.json", manifest)
-    return trained
+        document = _conclude(trained, identity, results, complete=len(trained) == len(plan.cases))
+    if not trained:
+        raise RunFailed("no schedule was trained")
+    return document
 
 
 def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> Generated:
@@ -165,24 +172,25 @@ def _neighbours(plan: Plan) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(pairs | set(pairwise(plan.jobs[0].mesh.ranks))))
 
 
-def _conclude(trained: Sequence[Trained], identity: Mapping[str, Any], results: Results) -> dict[str, Any]:
-    """Judge, compare, write comparison.json and schedules.json."""
-    if not trained:
-        raise RunFailed("no schedule was trained")
+def _conclude(
+    trained: Sequence[Trained], identity: Mapping[str, Any], results: Results, *, complete: bool
+) -> dict[str, Any]:
+    """Judge and compare what was trained so far; write it all down, comparison.json last."""
     by_loss = fidelity.loss_reasons({one.case.label: one.losses for one in trained})
     runs = [
         compare.Measured(
             schedule=one.case.label,
             rows=[row for row in one.rows if not row.warmup],
-            predicted=one.predicted,
-            predicted_peak=max(peak_in_flight(one.schedule)),
+            predicted=summaries(one.predicted)[0],
             reasons=[*one.reasons, *by_loss[one.case.label]],
             solver=one.generated.proof and one.generated.proof._asdict(),
         )
         for one in trained
     ]
     schedules = compare.compare(runs)
-    document = compare.as_document({**identity, "ranking_as_predicted": compare.same_ranking(schedules)}, schedules)
-    results.save_json("comparison.json", document)
+    ranking = {"ranking_as_predicted": compare.same_ranking(schedules)}
+    document = compare.as_document({**identity, "complete": complete, **ranking}, schedules)
+    results.save_tables()
     results.save_json("schedules.json", as_document({one.case.label: one.generated for one in trained}))
+    results.save_json("comparison.json", document)
     return document

@@ -14,15 +14,13 @@ import torch.distributed as dist
 
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind
-from testbed.timeline import ACTION, KINDS, MESSAGE, MESSAGE_KINDS, UNNOTICED_WAIT_S
+from testbed.trace.tables import ACTION, KINDS, MESSAGE, MESSAGE_CODES, UNNOTICED_WAIT_S, rows
 from testbed.train.data import Corpus
 from testbed.train.job import IterationRecord, Job
 from testbed.train.model import layer_range
 from testbed.train.pacing import LONGEST_SPIN_S, LogicalClock, now_s, sleep_until
 from testbed.train.reference import make_optimizer, named_gradients
 from testbed.train.stage import Stage
-
-NEVER = float("nan")
 
 
 class Engine:
@@ -102,17 +100,17 @@ class Engine:
         local: dict[Message, torch.Tensor] = {}
         sends: list[dist.Work] = []
         for index, action in enumerate(self.row):
-            enter = now_s()
+            reached = now_s()
             value = self._take(action, iteration, local, log)
             ready = now_s()
-            start = clock.begin(enter, ready)
+            start = clock.begin(reached, ready)
             result = self._compute(action, iteration, value)
             log.in_flight(sum(len(stage.in_flight) for stage in self.stages.values()))
-            done = now_s()
+            computed = now_s()
             if self.job.durations_s is None:
-                clock.follow(done)
+                clock.follow(computed)
             else:
-                log.overruns.append(clock.finish(self.job.durations_s[self.rank][index], done))
+                log.overruns.append(clock.finish(self.job.durations_s[self.rank][index], computed))
             message = produced(action, self.n_stages)
             if message is not None:
                 assert result is not None
@@ -120,7 +118,7 @@ class Engine:
                     local[message] = result
                 else:
                     sends.append(self._send(message, iteration, result, log))
-            log.action(index, action, enter, ready, start, done, now_s())
+            log.action(index, action, (reached, ready, start, computed, now_s()))
         for send in sends:
             send.wait()
         if local:
@@ -147,7 +145,7 @@ class Engine:
         began = now_s()
         work.wait()
         buffer = self.receive_buffers[iteration % 2][message]
-        log.received(message, self._holder(message.stage), self.rank, buffer, posted, began, now_s())
+        log.received(message, self._holder(message.stage), buffer, posted, began, now_s())
         size = self.shape[0] * self.shape[1] * self.shape[2]
         return buffer[:size].view(self.shape)
 
@@ -195,8 +193,8 @@ class _Log:
 
     def __init__(self, iteration: int, rank: int, start_s: float, n_actions: int, n_received: int) -> None:
         self.iteration, self.rank, self.start_s = iteration, rank, start_s
-        self.actions = np.zeros(n_actions, dtype=ACTION)
-        self.messages = np.zeros(n_received, dtype=MESSAGE)
+        self.actions = rows(ACTION, n_actions)
+        self.messages = rows(MESSAGE, n_received)
         self.n_messages = 0
         self.sent: dict[Message, float] = {}
         self.overruns: list[float] = []
@@ -205,47 +203,32 @@ class _Log:
     def in_flight(self, count: int) -> None:
         self.most_in_flight = max(self.most_in_flight, count)
 
-    def action(
-        self, index: int, action: Action, enter: float, ready: float, start: float, done: float, end: float
-    ) -> None:
-        times = (t - self.start_s for t in (enter, ready, start, done, end))
-        kind = KINDS.index(action.kind)
-        self.actions[index] = (
-            self.iteration,
-            self.rank,
-            action.stage,
-            kind,
-            action.microbatch,
-            *action.part,
-            *times,
-        )
+    def action(self, index: int, action: Action, times: tuple[float, float, float, float, float]) -> None:
+        """`times` on the monotonic clock, in the order of ACTION."""
+        row = self.actions[index]
+        row["iteration"], row["rank"], row["stage"] = self.iteration, self.rank, action.stage
+        row["kind"], row["microbatch"] = KINDS.index(action.kind), action.microbatch
+        row["part_begin"], row["part_end"], row["part_of"] = action.part
+        for name, when in zip(("reached_s", "ready_s", "start_s", "computed_s", "end_s"), times, strict=True):
+            row[name] = when - self.start_s
 
     def received(
         self,
         message: Message,
         source: int,
-        target: int,
         buffer: torch.Tensor,
         posted: float,
         began: float,
-        arrived: float,
+        taken: float,
     ) -> None:
-        size = buffer.numel() * buffer.element_size()
-        kind = MESSAGE_KINDS.index(message.kind)
-        awaited = arrived - began > UNNOTICED_WAIT_S
-        self.messages[self.n_messages] = (
-            self.iteration,
-            kind,
-            message.stage,
-            message.microbatch,
-            source,
-            target,
-            size,
-            posted - self.start_s,
-            NEVER,
-            arrived - self.start_s,
-            awaited,
-        )
+        row = self.messages[self.n_messages]
+        row["iteration"], row["kind"], row["stage"] = self.iteration, MESSAGE_CODES[message.kind], message.stage
+        row["microbatch"], row["source_rank"], row["target_rank"] = message.microbatch, source, self.rank
+        row["payload_bytes"] = buffer.numel() * buffer.element_size()
+        row["posted_s"], row["taken_s"] = posted - self.start_s, taken - self.start_s
+        row["awaited"] = taken - began > UNNOTICED_WAIT_S
+        if row["awaited"]:  # who was not waiting does not know when it came
+            row["arrived_s"] = row["taken_s"]
         self.n_messages += 1
 
     def record(

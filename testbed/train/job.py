@@ -10,7 +10,7 @@ import numpy as np
 from testbed.pipeline.depend import Message
 from testbed.pipeline.ir import Schedule
 from testbed.spec.workload import Workload
-from testbed.timeline import Table
+from testbed.trace.tables import Table
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class IterationRecord:
     actions: Table
     """dtype ACTION"""
     received: Table
-    """dtype MESSAGE; sent_s is unknown here (nan)."""
+    """dtype MESSAGE; sent_s is unknown here (nan): the sender tells it."""
     sent: dict[Message, float]
     loss: float | None
     peak_in_flight: float

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 
-from testbed.timeline import UNNOTICED_WAIT_S
+from testbed.trace.tables import UNNOTICED_WAIT_S
 
 LONGEST_SPIN_S = 100e-6
 """The end of a sleep is spun, since a sleeping process wakes late: on an ordinary machine by about this much."""
@@ -51,21 +51,21 @@ class LogicalClock:
         self.time_s = start_s
         self._spin_s = spin_s
 
-    def begin(self, enter_s: float, ready_s: float) -> float:
-        """The start of the slot of an action reached at `enter_s` whose input was there at `ready_s`."""
-        waited = ready_s - enter_s > UNNOTICED_WAIT_S
+    def begin(self, reached_s: float, ready_s: float) -> float:
+        """The start of the slot of an action reached at `reached_s` whose input was there at `ready_s`."""
+        waited = ready_s - reached_s > UNNOTICED_WAIT_S
         self.time_s = max(self.time_s, ready_s) if waited else self.time_s
         return self.time_s
 
-    def finish(self, duration_s: float, done_s: float) -> float:
+    def finish(self, duration_s: float, computed_s: float) -> float:
         """Wait out the slot; returns by how much the real computation overran it (0 when it fitted).
 
         The clock stays logical after an overrun: a following action that needs no data makes good for it.
         """
         self.time_s += duration_s
         sleep_until(self.time_s, self._spin_s)
-        return max(0.0, done_s - self.time_s)
+        return max(0.0, computed_s - self.time_s)
 
-    def follow(self, done_s: float) -> None:
+    def follow(self, computed_s: float) -> None:
         """Without pacing: the slot is as long as the computation took."""
-        self.time_s = done_s
+        self.time_s = computed_s

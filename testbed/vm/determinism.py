@@ -24,6 +24,7 @@ from testbed.errors import MachineLacks, RunFailed
 from testbed.lab import namespaces as ns
 from testbed.plan import file
 from testbed.progress import Reporter
+from testbed.results.place import is_complete
 from testbed.vm.command import Training
 
 _POLL_S = 0.1
@@ -31,7 +32,7 @@ _MARGIN_S = 60.0
 """A boot ends itself at its wall-clock limit; this much later it is killed."""
 
 _KEYS = ("schedule", "iteration", "rank", "stage", "kind", "microbatch", "part_begin")
-_TIMES = ("enter_s", "ready_s", "start_s", "done_s", "end_s")
+_TIMES = ("reached_s", "ready_s", "start_s", "computed_s", "end_s")
 
 
 @dataclass(frozen=True)
@@ -152,9 +153,9 @@ def judge(directory: Path, done: Sequence[Measured]) -> Determinism:
 
 def nanoseconds(directory: Path) -> pd.DataFrame:
     """All times of all actions of all ranks that a run measured, as whole nanoseconds, in a fixed order."""
-    events = pd.read_parquet(directory / "events.parquet")
-    events = events[events["source"] == "measured"].astype({"kind": str})
-    table = events.sort_values(list(_KEYS)).reset_index(drop=True)[[*_KEYS, *_TIMES]]
+    actions = pd.read_parquet(directory / "actions.parquet")
+    actions = actions[actions["source"] == "measured"].astype({"kind": str})
+    table = actions.sort_values(list(_KEYS)).reset_index(drop=True)[[*_KEYS, *_TIMES]]
     for name in _TIMES:
         table[name] = np.rint(table[name] * 1e9).astype("int64")
     return table
@@ -202,7 +203,7 @@ def _prepare_child(cpu: int) -> None:
 
 def _collect(training: Training, seed: int, boot: int, code: int, wall_s: float) -> Measured:
     directory = _boot_directory(training.directory, seed, boot)
-    if not (directory / "comparison.json").is_file():
+    if not is_complete(directory):
         said = (directory / "stderr.log").read_text(errors="replace").strip()
         kind = MachineLacks if code == MachineLacks.exit_code else RunFailed
         raise kind(f"seed {seed}, boot {boot}: exit code {code}: {said}")

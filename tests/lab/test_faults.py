@@ -14,18 +14,24 @@ from pathlib import Path
 import pytest
 from processes import command_line, descendants, wait_until, wait_until_gone
 
+from testbed.results.load import load_run, load_traces
+
 pytestmark = pytest.mark.root
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60
 
 
+LONG = ("--iterations=500", "--schedule=1f1b")
+SHORT_THEN_ANOTHER = ("--iterations=2", "--set=warmup=1", "--schedule=zb-h1", "--schedule=1f1b")
+
+
 @contextmanager
-def training(out: Path) -> Iterator[subprocess.Popen[str]]:
-    """`testbed run` that has begun to train and would go on for long."""
+def training(out: Path, words: tuple[str, ...] = LONG) -> Iterator[subprocess.Popen[str]]:
+    """`testbed run` that has begun to train with 1f1b (and would go on for long)."""
     command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml"]
     process = subprocess.Popen(
-        [*command, "--iterations", "500", "--schedule", "1f1b", "--out", str(out)],
+        [*command, *words, "--out", str(out)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -38,7 +44,8 @@ def training(out: Path) -> Iterator[subprocess.Popen[str]]:
                 break
         else:
             raise AssertionError(f"it never began to train, exit code {process.wait()}")
-        time.sleep(3.0)  # into the iterations of 0.7 s
+        if words == LONG:
+            time.sleep(3.0)  # into the iterations of 0.7 s
         yield process
     finally:
         process.kill()
@@ -84,6 +91,18 @@ def test_kill_9_of_the_command_leaves_nothing(tmp_path: Path) -> None:
         wait_until(lambda: not own & namespaces_in_use(), "a namespace is left")
     assert Path("/proc/net/dev").read_text().count(":") == interfaces
     assert Path("/proc/mounts").read_text() == mounts
+
+
+def test_kill_9_leaves_the_finished_schedules_readable(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with training(out, SHORT_THEN_ANOTHER) as command:
+        processes = descendants(command.pid)
+        command.kill()
+        command.wait(timeout=DEADLINE_S)
+        wait_until_gone(processes)
+    run = load_run(out)
+    assert (run.schedules, run.asked, run.complete) == (["zb-h1"], ["zb-h1", "1f1b"], False)
+    assert load_traces(out)["zb-h1", "measured"].iterations().tolist() == [0, 1, 2]
 
 
 def test_a_killed_worker_is_named_and_what_was_measured_is_kept(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from testbed.collect.results import load_timelines
+from testbed.results.load import load_traces
 
 pytestmark = pytest.mark.root
 
@@ -67,6 +67,7 @@ def test_the_comparison_is_printed_and_kept(finished: tuple[subprocess.Completed
         assert row["trusted"] == (not row["reasons"])
         assert row["error"] == pytest.approx(row["measured_s"] / row["predicted_s"] - 1)
         assert row["peak_in_flight_measured"] == row["peak_in_flight_predicted"]
+    assert document["complete"]
     assert (done.returncode == 0) == all(row["trusted"] for row in document["schedules"])
 
 
@@ -77,17 +78,22 @@ def test_nothing_is_faster_than_physics(finished: tuple[subprocess.CompletedProc
     wide = messages[(messages["source_rank"] + messages["target_rank"] == 3) & messages["awaited"]]
     measured = wide[wide["source"] == "measured"]
     assert len(measured) > 10
+    assert set(measured["kind"].astype(str)) == {"activation", "gradient"}
+    unawaited = messages[(messages["source"] == "measured") & ~messages["awaited"]]
+    assert unawaited["arrived_s"].isna().all(), "who was not waiting does not know when it came"
+    assert messages["taken_s"].notna().all()
+    assert (messages["payload_bytes"] == 1e6).all()
     assert ((measured["arrived_s"] - measured["sent_s"]) >= 0.0102 + 8e6 / 1e9).all()
     iterations = pd.read_parquet(out / "iterations.parquet")
     assert (iterations["makespan_s"] >= 6 * 0.030).all()
 
 
-def test_measured_and_predicted_timelines_have_one_form(
+def test_measured_and_predicted_traces_have_one_form(
     finished: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
     _, out = finished
-    events = pd.read_parquet(out / "events.parquet")
-    for schedule, rows in events.groupby("schedule"):
+    actions = pd.read_parquet(out / "actions.parquet")
+    for schedule, rows in actions.groupby("schedule"):
         predicted, measured = rows[rows["source"] == "predicted"], rows[rows["source"] == "measured"]
         assert set(measured["iteration"]) == set(range(6)), schedule  # 2 warm-up + 4
         key = ["rank", "stage", "kind", "microbatch", "part_begin"]
@@ -126,15 +132,15 @@ def test_the_manifest_tells_what_was_run(finished: tuple[subprocess.CompletedPro
     assert manifest["nodes"] == ["paris/0", "paris/1", "warsaw/0", "warsaw/1"]
 
 
-def test_the_picture_and_the_timelines_come_from_the_files(
+def test_the_picture_and_the_traces_come_from_the_files(
     finished: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
     _, out = finished
     document = json.loads((out / "comparison.json").read_text())
-    rows, timelines = document["schedules"], load_timelines(out)
-    assert list(timelines) == [(row["schedule"], source) for row in rows for source in ("predicted", "measured")]
+    rows, traces = document["schedules"], load_traces(out)
+    assert list(traces) == [(row["schedule"], source) for row in rows for source in ("predicted", "measured")]
     for row in rows:
-        predicted, measured = (timelines[row["schedule"], source] for source in ("predicted", "measured"))
+        predicted, measured = (traces[row["schedule"], source] for source in ("predicted", "measured"))
         assert predicted.makespans()[0] == row["predicted_s"]
         assert row["measured_s"] == np.median(measured.makespans()[-document["iterations"] :])
     picture = (out / "timeline.svg").read_text()

@@ -14,7 +14,7 @@ from testbed.pipeline.collective import NO_COLLECTIVE, Collective
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.registry import generate
-from testbed.timeline import MESSAGE_KINDS, NO_MICROBATCH
+from testbed.trace.tables import ACTIVATION, ALL_GATHER, GRADIENT, NO_MICROBATCH, REDUCE_SCATTER
 
 
 def makespan(problem: Problem, name: str = "1f1b") -> float:
@@ -58,8 +58,8 @@ def test_messages_wait_for_a_gather_on_their_link() -> None:
     rings = (NO_COLLECTIVE, Collective(((0,),), 10.0, 1))
     shared = replace(pair, all_gather=rings)
     messages = simulate(shared, generate("gpipe", shared)).messages
-    forward = messages[messages["kind"] == MESSAGE_KINDS.index("F")]
-    gather = messages[messages["kind"] == MESSAGE_KINDS.index("AG")]
+    forward = messages[messages["kind"] == ACTIVATION]
+    gather = messages[messages["kind"] == ALL_GATHER]
     assert forward["arrived_s"].tolist() == [11.0]
     assert (gather["stage"].tolist(), gather["microbatch"].tolist()) == ([1], [NO_MICROBATCH])
     assert gather["arrived_s"].tolist() == [10.0]
@@ -69,8 +69,8 @@ def test_a_gradient_waits_for_a_reduction_on_its_link() -> None:
     """Both are ready when rank 1's full backward ends: the message goes first, the reduction behind it."""
     pair = replace(uniform(2, 1, wire_s=1), reduce_scatter=(NO_COLLECTIVE, Collective(((1,),), 10.0, 1)))
     messages = simulate(pair, generate("gpipe", pair)).messages
-    reduced = messages[messages["kind"] == MESSAGE_KINDS.index("RS")]
-    gradient = messages[messages["kind"] == MESSAGE_KINDS.index("G")]
+    reduced = messages[messages["kind"] == REDUCE_SCATTER]
+    gradient = messages[messages["kind"] == GRADIENT]
     # F0 0-1, on the wire 1-2, F 2-3, B 3-5; the gradient takes the link 5-6, then the reduction 6-16
     assert gradient["arrived_s"].tolist() == [6.0]
     assert (reduced["sent_s"].tolist(), reduced["arrived_s"].tolist()) == ([5.0], [16.0])

@@ -6,22 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from testbed.collect.compare import Measured, compare, same_ranking
-from testbed.collect.fidelity import NetworkEvidence, loss_reasons, run_reasons
-from testbed.collect.record import IterationRow
+from testbed.judge.compare import Measured, compare, same_ranking
+from testbed.judge.fidelity import NetworkEvidence, loss_reasons, run_reasons
+from testbed.judge.iterations import IterationRow
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
 from testbed.schedule.registry import generate
+from testbed.trace.summary import summaries
 
 
 def rows(seconds: float, spread: float = 0.0) -> list[IterationRow]:
     times = [seconds - spread, seconds, seconds + spread]
-    return [IterationRow(i, False, t, 0.4, 5.0 - i, (4.0, 3.0), 0, 0.0, 96, 0.0) for i, t in enumerate(times)]
+    return [
+        IterationRow(i, False, t, 0.4, 5.0 - i, (4.0, 3.0), (4.0, 3.0), 0, 0.0, 96, 0.0) for i, t in enumerate(times)
+    ]
 
 
 def measured(name: str, seconds: float) -> Measured:
     problem = uniform(4, 8, delay_s=2, cuts=(1,))
-    return Measured(name, rows(seconds, 1.0), simulate(problem, generate(name, problem)), 4.0, [])
+    return Measured(name, rows(seconds, 1.0), summaries(simulate(problem, generate(name, problem)))[0], [])
 
 
 def test_errors_and_speedups() -> None:
@@ -50,6 +53,7 @@ CLEAN = NetworkEvidence(drops=0, retransmits=0, other={}, lossless=True)
     [
         ([r._replace(overruns=2) for r in rows(1.0)], CLEAN, "did not fit into their slots"),
         ([r._replace(late_start_s=0.1) for r in rows(1.0)], CLEAN, "started late in 100%"),
+        ([r._replace(held=(5.0, 3.0)) for r in rows(1.0)], CLEAN, "held another number of microbatches"),
         (rows(1.0, 0.3), CLEAN, "spread by 30.0%"),
         (rows(1.0), CLEAN._replace(drops=3), "3 packets were dropped"),
         (rows(1.0), CLEAN._replace(retransmits=1), "TCP retransmitted 1"),

@@ -28,7 +28,7 @@ from testbed.schedule.list_scheduler import forward_first, input_first, list_sch
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.optimal import crosspipe_loop, crosspipe_ud, crosspipe_wave, solve
 from testbed.schedule.proof import Standing
-from testbed.timeline import KINDS
+from testbed.trace.tables import KINDS
 
 
 def two_sites(m: int, memory: float, placement: Placement = Placement.UD, wire: float = 0.0) -> Problem:

@@ -15,7 +15,7 @@ from testbed.pipeline.ir import Kind, Schedule, parse_action
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.registry import generate
-from testbed.timeline import KINDS, MESSAGE_KINDS, Timeline
+from testbed.trace.tables import ACTIVATION, KINDS, Trace
 
 small = st.integers(0, 6)
 
@@ -33,10 +33,10 @@ def cases(draw: st.DrawFn) -> tuple[Problem, Schedule]:
 
 @given(cases())
 @settings(max_examples=150)
-def test_a_timeline_is_physically_possible(case: tuple[Problem, Schedule]) -> None:
+def test_a_trace_is_physically_possible(case: tuple[Problem, Schedule]) -> None:
     problem, schedule = case
-    timeline = simulate(problem, schedule)
-    actions, messages = timeline.actions, timeline.messages
+    trace = simulate(problem, schedule)
+    actions, messages = trace.actions, trace.messages
     assert len(actions) == sum(map(len, schedule.rows))
     for rank, row in enumerate(schedule.rows):
         own = actions[actions["rank"] == rank]
@@ -85,8 +85,8 @@ def test_time_has_no_unit(case: tuple[Problem, Schedule], factor: int) -> None:
     assert makespan(simulate(scaled, schedule)) == pytest.approx(factor * makespan(simulate(problem, schedule)))
 
 
-def makespan(timeline: Timeline) -> float:
-    return float(timeline.makespans()[0])
+def makespan(trace: Trace) -> float:
+    return float(trace.makespans()[0])
 
 
 def hand_made(*rows: str, microbatches: int) -> Schedule:
@@ -99,7 +99,7 @@ def test_latency_is_pipelined_and_bandwidth_is_not() -> None:
     problem = uniform(2, 2, delay_s=10, wire_s=3)
     schedule = hand_made("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", microbatches=2)
     messages = simulate(problem, schedule).messages
-    forward = np.sort(messages[messages["kind"] == MESSAGE_KINDS.index("F")]["arrived_s"])
+    forward = np.sort(messages[messages["kind"] == ACTIVATION]["arrived_s"])
     # sent at 1 and 2; on the wire 1-4 and 4-7
     assert forward.tolist() == [14.0, 17.0]
 
@@ -119,7 +119,7 @@ def test_a_free_notice_is_late_without_the_way_back() -> None:
     problem = replace(uniform(2, 2, delay_s=10, wire_s=3), forward_s=(1.0, 50.0))
     schedule = hand_made("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", microbatches=2)
     messages = simulate(problem, schedule, receives="late-free-notice").messages
-    forward = np.sort(messages[messages["kind"] == MESSAGE_KINDS.index("F")]["arrived_s"])
+    forward = np.sort(messages[messages["kind"] == ACTIVATION]["arrived_s"])
     # F0: sent at 1, there at 14; F1 is asked for when F0's 50 s are over, at 64
     assert forward.tolist() == [14.0, 77.0]
 
@@ -140,7 +140,7 @@ def arrivals(problem: Problem, *rows: str) -> dict[str, float]:
     parsed = tuple(tuple(map(parse_action, row.split())) for row in rows)
     schedule = Schedule("hand-made", parsed, problem.stage_to_rank, problem.n_microbatches)
     messages = simulate(problem, schedule).messages
-    named = ((f"{MESSAGE_KINDS[row['kind']]}{row['stage']}:{row['microbatch']}", row) for row in messages)
+    named = ((f"{'FG'[row['kind']]}{row['stage']}:{row['microbatch']}", row) for row in messages)
     return {name: float(row["arrived_s"]) for name, row in named}
 
 
@@ -194,5 +194,5 @@ def test_a_circular_wait_is_an_error() -> None:
 
 
 def test_bubble_ratio_is_idle_over_total() -> None:
-    timeline = simulate(uniform(4, 8), generate("1f1b", uniform(4, 8)))
-    assert timeline.bubble_ratios()[0] == pytest.approx(3 / 11)
+    trace = simulate(uniform(4, 8), generate("1f1b", uniform(4, 8)))
+    assert trace.bubble_ratios()[0] == pytest.approx(3 / 11)

@@ -192,7 +192,7 @@ def test_the_packaged_kernel_runs_the_same_command(packaged_machine: machine.Mac
     assert code in (0, 5), err  # 5: too busy to be trusted, but it ran
     document = json.loads(out)
     assert (document["clock"], document["shaper"]) == ("real", "netem")
-    assert (tmp_path / "out/events.parquet").is_file()
+    assert (tmp_path / "out/actions.parquet").is_file()
 
 
 def test_a_rate_is_measured_when_windows_are_open(packaged_machine: machine.Machine, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from testbed.collect.record import IterationRow, median_and_iqr
-from testbed.timeline import Timeline
+from testbed.judge.iterations import IterationRow, median_and_iqr
+from testbed.judge.thresholds import TIE
+from testbed.trace.summary import Summary
 
 BASELINE = "1f1b"
 """The schedule that speed-ups are over."""
@@ -48,8 +49,7 @@ class Measured:
     schedule: str
     rows: Sequence[IterationRow]
     """Measured iterations only."""
-    predicted: Timeline
-    predicted_peak: float
+    predicted: Summary
     reasons: Sequence[str]
     solver: dict[str, Any] | None = None
 
@@ -65,7 +65,7 @@ def compare(runs: Sequence[Measured]) -> list[ScheduleComparison]:
     result = []
     for run in runs:
         measured_s, iqr_s = median_and_iqr(np.array([row.makespan_s for row in run.rows]))
-        predicted_s = float(run.predicted.makespans()[0])
+        predicted_s = run.predicted.makespan_s
         result.append(
             ScheduleComparison(
                 schedule=run.schedule,
@@ -74,21 +74,17 @@ def compare(runs: Sequence[Measured]) -> list[ScheduleComparison]:
                 predicted_s=predicted_s,
                 error=(measured_s - predicted_s) / predicted_s,
                 bubble_measured=float(np.median([row.bubble_ratio for row in run.rows])),
-                bubble_predicted=float(run.predicted.bubble_ratios()[0]),
+                bubble_predicted=run.predicted.bubble_ratio,
                 peak_in_flight_measured=max(max(row.peak_in_flight) for row in run.rows),
-                peak_in_flight_predicted=run.predicted_peak,
+                peak_in_flight_predicted=max(run.predicted.peaks),
                 speedup_measured=baseline.median_s / measured_s if baseline else None,
-                speedup_predicted=float(baseline.predicted.makespans()[0]) / predicted_s if baseline else None,
+                speedup_predicted=baseline.predicted.makespan_s / predicted_s if baseline else None,
                 trusted=not run.reasons,
                 reasons=list(run.reasons),
                 solver=run.solver,
             )
         )
     return result
-
-
-TIE = 1e-3
-"""Schedules whose predicted times differ by less than this share are predicted equal; either order agrees with that."""
 
 
 def same_ranking(schedules: Sequence[ScheduleComparison]) -> bool:

@@ -1,8 +1,7 @@
-"""Timelines as a picture: predicted over measured, a lane per rank, so that a person sees where the time went."""
+"""Traces as a picture: predicted over measured, a lane per rank, so that a person sees where the time went."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,8 +12,9 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from testbed.collect.results import load_timelines
-from testbed.timeline import KINDS, Timeline
+from testbed.errors import BadInput
+from testbed.results.load import load_run, load_traces
+from testbed.trace.tables import KINDS, Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,6 @@ COLOURS = {"F": "#4c78c8", "B": "#3a9a63", "I": "#45b5a0", "W": "#e0a83c"}
 """Forward, full backward, input gradient, weight gradient."""
 
 MEANINGS = {"F": "forward", "B": "full backward", "I": "input gradient", "W": "weight gradient"}
-_SOURCES = ("manifest", "comparison")
 _IDLE = "#eef0f3"
 _INK = "#20242b"
 _CUT = "#c0392b"
@@ -34,8 +33,8 @@ class Panel(NamedTuple):
     """One schedule in the picture."""
 
     title: str
-    timelines: Sequence[tuple[str, Timeline]]
-    """(label such as "predicted", timeline of one iteration)"""
+    traces: Sequence[tuple[str, Trace]]
+    """(label such as "predicted", trace of one iteration)"""
 
 
 def draw(panels: Sequence[Panel], path: Path, *, cuts: Sequence[int], lanes: Sequence[str], heading: str) -> None:
@@ -44,18 +43,18 @@ def draw(panels: Sequence[Panel], path: Path, *, cuts: Sequence[int], lanes: Seq
     `cuts` are ranks whose successor is in another datacenter, `lanes` the label of every rank.
     All panels share one time axis, so lengths can be compared between schedules.
     """
-    strips = [(panel, label, timeline) for panel in panels for label, timeline in panel.timelines]
-    longest = max(float(timeline.makespans()[0]) for _, _, timeline in strips)
+    strips = [(panel, label, trace) for panel in panels for label, trace in panel.traces]
+    longest = max(float(trace.makespans()[0]) for _, _, trace in strips)
     n_ranks = len(lanes)
     strip_inches = n_ranks * _LANE_INCHES
     height = len(strips) * (strip_inches + 0.42) + 1.35
     figure = Figure(figsize=(13, height), layout="constrained", facecolor="white")
     axes = figure.subplots(len(strips), 1, squeeze=False)[:, 0]
-    for axis, (panel, label, timeline) in zip(axes, strips, strict=True):
-        _strip(axis, timeline, n_ranks, cuts, lanes)
+    for axis, (panel, label, trace) in zip(axes, strips, strict=True):
+        _strip(axis, trace, n_ranks, cuts, lanes)
         axis.set_xlim(0, longest * 1e3 * 1.01)
-        makespan = float(timeline.makespans()[0]) * 1e3
-        bubble = float(timeline.bubble_ratios()[0])
+        makespan = float(trace.makespans()[0]) * 1e3
+        bubble = float(trace.bubble_ratios()[0])
         axis.set_title(
             f"{panel.title} - {label}: {makespan:.1f} ms, bubble {bubble:.1%}", loc="left", fontsize=9, color=_INK
         )
@@ -67,44 +66,47 @@ def draw(panels: Sequence[Panel], path: Path, *, cuts: Sequence[int], lanes: Seq
         handles.append(Patch(facecolor="none", edgecolor=_CUT, linestyle="--", label="datacenter boundary"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9, frameon=False)
     figure.suptitle(heading, fontsize=11, color=_INK, x=0.01, ha="left")
-    # text as text (small, searchable); no date and no random ids: the same timelines give the same file
+    # text as text (small, searchable); no date and no random ids: the same traces give the same file
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def draw_run(directory: Path) -> None:
-    """Write timeline.svg of a run from its data files: every schedule predicted over measured.
+def draw_run(directory: Path, path: Path) -> None:
+    """Write the picture of a run from its data files: every schedule predicted over measured.
 
-    Of the measured iterations it shows the one whose time is nearest to their median.
+    Of an incomplete run it shows the schedules that are finished, of the measured iterations the one whose time is
+    nearest to their median. Raises BadInput where there is none.
     """
-    read = {name: json.loads((directory / f"{name}.json").read_text(encoding="utf-8")) for name in _SOURCES}
-    nodes, timelines = read["manifest"]["nodes"], load_timelines(directory)
+    run, traces = load_run(directory), load_traces(directory)
+    if not run.schedules:
+        raise BadInput.of(str(directory), "schedules", 0, "at least one that is finished")
+    nodes = run.manifest["nodes"]
     iterations = pd.read_parquet(directory / "iterations.parquet")
     measured = iterations[~iterations["warmup"]]
     panels = []
-    for row in read["comparison"]["schedules"]:
+    for row in run.comparison["schedules"]:
         name, median_s = row["schedule"], row["measured_s"]
         mine = measured[measured["schedule"] == name]
         typical = mine.loc[(mine["makespan_s"] - median_s).abs().idxmin(), "iteration"]
         strips = [
-            ("predicted", timelines[name, "predicted"]),
-            ("measured", timelines[name, "measured"].of_iteration(int(typical))),
+            ("predicted", traces[name, "predicted"]),
+            ("measured", traces[name, "measured"].of_iteration(int(typical))),
         ]
         panels.append(Panel(name, strips))
     sites = [node.split("/")[0] for node in nodes]
     cuts = [rank for rank, (site, following) in enumerate(pairwise(sites)) if site != following]
     lanes = [f"{rank} {node}" for rank, node in enumerate(nodes)]
-    draw(panels, directory / "timeline.svg", cuts=cuts, lanes=lanes, heading=read["comparison"]["name"])
+    draw(panels, path, cuts=cuts, lanes=lanes, heading=run.comparison["name"])
 
 
 def _kind(letter: str) -> object:
     return next(kind for kind in KINDS if str(kind) == letter)
 
 
-def _strip(axis: Axes, timeline: Timeline, n_ranks: int, cuts: Sequence[int], lanes: Sequence[str]) -> None:
-    makespan_ms = float(timeline.makespans()[0]) * 1e3
+def _strip(axis: Axes, trace: Trace, n_ranks: int, cuts: Sequence[int], lanes: Sequence[str]) -> None:
+    makespan_ms = float(trace.makespans()[0]) * 1e3
     axis.barh(range(n_ranks), makespan_ms, height=0.86, color=_IDLE)
-    for row in timeline.actions:
+    for row in trace.actions:
         left, width = float(row["start_s"]) * 1e3, float(row["end_s"] - row["start_s"]) * 1e3
         kind = str(KINDS[row["kind"]])
         axis.barh(row["rank"], width, left=left, height=0.86, color=COLOURS[kind], edgecolor="white", linewidth=0.4)

@@ -1,4 +1,4 @@
-"""Was a run what it says it was? Every threshold stands here; a run that fails one is untrusted and says why."""
+"""Was a run what it says it was? A run that fails a threshold is untrusted and says why."""
 
 from __future__ import annotations
 
@@ -7,31 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.collect.record import IterationRow
-
-MAX_OVERRUN_SHARE = 0.01
-"""Share of measured actions whose real computation may not fit into the slot it stands for."""
-
-MAX_LATE_START_S = 2e-3
-MAX_LATE_START_SHARE = 0.25
-"""At most this share of iterations may have a rank that was later than MAX_LATE_START_S at the common start."""
-
-MAX_SPREAD = 0.10
-"""Interquartile range of the iteration time over its median."""
-
-MAX_LOSS_DIFFERENCE = 1e-5
-"""Relative difference between the losses of two schedules: they compute the same thing."""
-
-
-MAX_TRAFFIC_SHARE = 0.02
-"""By how much the bytes on a direction may differ from those planned: TCP may cut super-packets shorter and
-acknowledges more often then (at most every segment: 66 bytes in 9,014), ..."""
-
-MAX_TRAFFIC_PER_MESSAGE_BYTES = 500
-"""... a message's end, its notice and their acknowledgements travel alone or together, ..."""
-
-MAX_TRAFFIC_BYTES = 50_000
-"""... and whatever is not training (keep-alives, a late warm-up) is small. A flow on another route is none of these."""
+from testbed.judge.iterations import IterationRow
+from testbed.judge.thresholds import (
+    MAX_LATE_START_S,
+    MAX_LATE_START_SHARE,
+    MAX_LOSS_DIFFERENCE,
+    MAX_OVERRUN_SHARE,
+    MAX_SPREAD,
+    MAX_TRAFFIC_BYTES,
+    MAX_TRAFFIC_PER_MESSAGE_BYTES,
+    MAX_TRAFFIC_SHARE,
+)
 
 
 class Traffic(NamedTuple):
@@ -58,6 +44,8 @@ class NetworkEvidence(NamedTuple):
 def run_reasons(rows: Sequence[IterationRow], network: NetworkEvidence, paced: bool) -> list[str]:
     """Why the run of one schedule cannot be trusted; [] when it can. `rows` are the measured iterations."""
     reasons: list[str] = []
+    if any(row.held != row.peak_in_flight for row in rows):
+        reasons.append("a rank held another number of microbatches than the order of its actions needs")
     share = sum(row.overruns for row in rows) / sum(row.actions for row in rows)
     if paced and share > MAX_OVERRUN_SHARE:
         worst = max(row.worst_overrun_s for row in rows)

@@ -1,15 +1,16 @@
-"""From what every rank wrote down to one measured timeline and one row per iteration."""
+"""From what every rank wrote down to one measured trace and one row per iteration."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.pipeline.depend import Message
-from testbed.timeline import MESSAGE_KINDS, Timeline
+from testbed.trace.summary import summaries
+from testbed.trace.tables import GRADIENT, Trace
 from testbed.train.job import IterationRecord
 
 
@@ -22,7 +23,9 @@ class IterationRow(NamedTuple):
     bubble_ratio: float
     loss: float
     peak_in_flight: tuple[float, ...]
-    """Per rank."""
+    """Per rank, most microbatches in flight by the order of its actions."""
+    held: tuple[float, ...]
+    """Per rank, most microbatches whose tensors its stages really held."""
     overruns: int
     """Actions whose real computation did not fit into their slot."""
     worst_overrun_s: float
@@ -31,30 +34,32 @@ class IterationRow(NamedTuple):
     """Of the rank that was latest at the common start."""
 
 
-def timeline(records: Sequence[IterationRecord]) -> Timeline:
-    """The measured timeline of one iteration, from the records of all its ranks."""
+def trace(records: Sequence[IterationRecord]) -> Trace:
+    """The measured trace of one iteration, from the records of all its ranks."""
     actions = np.concatenate([record.actions for record in records])
     messages = np.concatenate([record.received for record in records])
     sent = {message: when for record in records for message, when in record.sent.items()}
     for row in messages:
-        message = Message(MESSAGE_KINDS[row["kind"]], int(row["stage"]), int(row["microbatch"]))  # type: ignore[arg-type]
-        row["sent_s"] = sent[message]
-    return Timeline(actions, messages, len(records))
+        letter: Literal["F", "G"] = "G" if row["kind"] == GRADIENT else "F"
+        row["sent_s"] = sent[Message(letter, int(row["stage"]), int(row["microbatch"]))]
+    return Trace(actions, messages, len(records))
 
 
 def iteration_row(records: Sequence[IterationRecord], warmup: int) -> IterationRow:
     """The summary of one iteration; the first `warmup` iterations are marked as such."""
-    measured = timeline(records)
+    measured = trace(records)
+    (summary,) = summaries(measured)
     overruns = np.concatenate([np.array(record.overruns_s) for record in records])
     late = overruns[overruns > 0]
     losses = [record.loss for record in records if record.loss is not None]
     return IterationRow(
         iteration=records[0].iteration,
         warmup=records[0].iteration < warmup,
-        makespan_s=float(measured.makespans()[0]),
-        bubble_ratio=float(measured.bubble_ratios()[0]),
+        makespan_s=summary.makespan_s,
+        bubble_ratio=summary.bubble_ratio,
         loss=losses[0],
-        peak_in_flight=tuple(record.peak_in_flight for record in records),
+        peak_in_flight=summary.peaks,
+        held=tuple(record.peak_in_flight for record in records),
         overruns=len(late),
         worst_overrun_s=float(late.max()) if len(late) else 0.0,
         actions=len(measured.actions),

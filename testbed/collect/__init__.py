@@ -1,1 +1,0 @@
-"""What happened: measured timelines, comparison with the model, results, pictures."""

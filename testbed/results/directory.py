@@ -1,0 +1,77 @@
+"""Writing the data files of a run, after every schedule: whatever ends a run, what was finished can be read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from testbed.judge.iterations import IterationRow
+from testbed.trace.tables import FORMAT, KINDS, MESSAGE_KINDS, Trace
+
+FORMAT_KEY = b"testbed-format"
+"""Metadata of a parquet file: the version of its columns."""
+
+
+@dataclass
+class Results:
+    """Collects the tables of a run and writes them; every `save` leaves complete, readable files."""
+
+    directory: Path
+    actions: list[pd.DataFrame] = field(default_factory=list)
+    messages: list[pd.DataFrame] = field(default_factory=list)
+    iterations: list[pd.DataFrame] = field(default_factory=list)
+    links: list[pd.DataFrame] = field(default_factory=list)
+
+    def add_trace(self, schedule: str, source: str, trace: Trace) -> None:
+        """`source` is "predicted" or "measured"."""
+        self.actions.append(_frame(trace.actions, [str(k) for k in KINDS], schedule, source))
+        self.messages.append(_frame(trace.messages, list(MESSAGE_KINDS), schedule, source))
+
+    def add_iterations(self, schedule: str, rows: Iterable[IterationRow]) -> None:
+        """One row per iteration, warm-up included."""
+        frame = pd.DataFrame([row._asdict() for row in rows])
+        frame.insert(0, "schedule", schedule)
+        self.iterations.append(frame)
+
+    def add_links(self, schedule: str, rows: Iterable[Mapping[str, object]]) -> None:
+        """Counters of every link direction over the training with one schedule."""
+        frame = pd.DataFrame(list(rows))
+        frame.insert(0, "schedule", schedule)
+        self.links.append(frame)
+
+    def save_tables(self) -> None:
+        """Write the parquet files with what is known so far."""
+        for name, frames in (
+            ("actions", self.actions),
+            ("messages", self.messages),
+            ("iterations", self.iterations),
+            ("links", self.links),
+        ):
+            if frames:
+                target = self.directory / f"{name}.parquet"
+                partial = target.with_suffix(".partial")
+                table = pa.Table.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
+                known = table.schema.metadata or {}
+                pq.write_table(table.replace_schema_metadata({**known, FORMAT_KEY: str(FORMAT).encode()}), partial)
+                partial.replace(target)
+
+    def save_json(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write one JSON document, complete or not at all."""
+        partial = self.directory / f"{name}.partial"
+        partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
+        partial.replace(self.directory / name)
+
+
+def _frame(table: Any, kinds: list[str], schedule: str, source: str) -> pd.DataFrame:
+    frame = pd.DataFrame({name: table[name] for name in table.dtype.names})
+    frame["kind"] = pd.Categorical([kinds[code] for code in table["kind"]], categories=kinds)
+    frame.insert(0, "schedule", schedule)
+    frame.insert(1, "source", source)
+    return frame

@@ -1,0 +1,152 @@
+"""The tables of a trace: when every action and every message happened, predicted or measured, with the same columns.
+
+`docs/data-format.md` says what every column means; a value that one side cannot know is nan there, never something
+else. All times are seconds since the start of their iteration (the instant at which every rank may begin).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.pipeline.ir import Kind
+
+FORMAT = 2
+"""Version of these tables in files: kept in a run's manifest and in every parquet file.
+
+1: `events.parquet`, with `enter_s` and `done_s`, without job and replica. 2: as described in docs/data-format.md.
+"""
+
+KINDS = (Kind.F, Kind.B, Kind.I, Kind.W)
+"""Kinds of action by the code in the `kind` column."""
+
+ACTION = np.dtype(
+    [
+        ("job", "i4"),
+        ("iteration", "i4"),
+        ("replica", "i4"),
+        ("rank", "i4"),
+        ("stage", "i4"),
+        ("kind", "i1"),  # index into KINDS
+        ("microbatch", "i4"),
+        ("part_begin", "i2"),  # sub-blocks [part_begin, part_end) of part_of
+        ("part_end", "i2"),
+        ("part_of", "i2"),
+        ("reached_s", "f8"),  # the rank came to the action
+        ("ready_s", "f8"),  # its input was there
+        ("start_s", "f8"),  # its slot began
+        ("computed_s", "f8"),  # the real computation was over (predicted: the slot's end)
+        ("end_s", "f8"),  # its slot was over and its output was handed to the network
+    ]
+)
+"""One row per action."""
+
+UNNOTICED_WAIT_S = 200e-6
+"""A wait for input shorter than this found the data in its buffer and is the cost of the call: a paced rank's clock
+goes on, so the model lets the rank go on too. A constant of the engine; it stands here because the model needs it and
+must not import the engine."""
+
+MESSAGE_KINDS = ("activation", "gradient", "all-gather", "reduce-scatter", "all-reduce", "tensor", "notice")
+"""Kinds of message by the code in the `kind` column; a notice tells a sender that a receive was posted."""
+
+ACTIVATION, GRADIENT, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, TENSOR, NOTICE = range(len(MESSAGE_KINDS))
+
+MESSAGE_CODES = {"F": ACTIVATION, "G": GRADIENT}
+"""The code of a message between stages, by its letter in pipeline.depend."""
+
+NO_MICROBATCH = -1
+"""In the `microbatch` column of a collective's row that stands for all its steps."""
+
+MESSAGE = np.dtype(
+    [
+        ("job", "i4"),
+        ("iteration", "i4"),
+        ("kind", "i1"),  # index into MESSAGE_KINDS
+        ("stage", "i4"),  # the producer's
+        ("microbatch", "i4"),  # of a collective: its step
+        ("source_rank", "i4"),
+        ("target_rank", "i4"),
+        ("payload_bytes", "f8"),  # of the tensor
+        ("wire_bytes", "f8"),  # with all headers, per link
+        ("posted_s", "f8"),  # the receive was posted (negative: during an earlier iteration)
+        ("sent_s", "f8"),  # handed to the network
+        ("arrived_s", "f8"),  # the last byte was there for the receiver
+        ("taken_s", "f8"),  # the receiver had it in hand
+        ("awaited", "?"),  # the receiver was waiting for it
+    ]
+)
+"""One row per message between ranks."""
+
+Table = NDArray[np.void]
+
+
+def rows(dtype: np.dtype[Any], count: int) -> Table:
+    """A table of `count` rows in which nothing is known yet: numbers are 0, times and bytes nan."""
+    table = np.zeros(count, dtype=dtype)
+    assert dtype.names is not None
+    for name in dtype.names:
+        if dtype[name].kind == "f":
+            table[name] = np.nan
+    return table
+
+
+@dataclass(frozen=True)
+class Trace:
+    """`actions` has dtype ACTION, `messages` dtype MESSAGE; several iterations may follow each other."""
+
+    actions: Table
+    messages: Table
+    n_ranks: int
+
+    def iterations(self) -> NDArray[np.int32]:
+        """The iteration numbers, ascending."""
+        return np.unique(self.actions["iteration"])
+
+    def of_iteration(self, iteration: int) -> Trace:
+        """The trace of one iteration."""
+        return Trace(
+            self.actions[self.actions["iteration"] == iteration],
+            self.messages[self.messages["iteration"] == iteration],
+            self.n_ranks,
+        )
+
+    def makespans(self) -> NDArray[np.float64]:
+        """Per iteration, seconds from the common start until the last action on any rank ended and the last gradients
+        were reduced."""
+        reduced = self.messages[np.isin(self.messages["kind"], (REDUCE_SCATTER, ALL_REDUCE))]
+        over_s = np.fmax(reduced["arrived_s"], reduced["taken_s"])
+        return np.array(
+            [
+                max(
+                    self.actions["end_s"][self.actions["iteration"] == i].max(),
+                    over_s[reduced["iteration"] == i].max(initial=0.0),
+                )
+                for i in self.iterations()
+            ]
+        )
+
+    def bubble_ratios(self) -> NDArray[np.float64]:
+        """Per iteration, the idle share of all ranks' time: 1 - sum of action times / (P x makespan).
+
+        CrossPipe's "idle/total", averaged over the ranks.
+        """
+        ratios = []
+        for iteration, makespan_s in zip(self.iterations(), self.makespans(), strict=True):
+            done = self.actions[self.actions["iteration"] == iteration]
+            busy = float((done["end_s"] - done["start_s"]).sum())
+            ratios.append(1.0 - busy / (self.n_ranks * float(makespan_s)))
+        return np.array(ratios)
+
+
+def concatenate(traces: list[Trace]) -> Trace:
+    """One trace of several, in the order given. Raises ValueError for an empty list."""
+    if not traces:
+        raise ValueError("no traces to join")
+    return Trace(
+        np.concatenate([t.actions for t in traces]),
+        np.concatenate([t.messages for t in traces]),
+        traces[0].n_ranks,
+    )
