@@ -99,9 +99,9 @@ def refuse(error: ValidationError, source: str) -> NoReturn:
     value = first.get("input")
     expected = first["msg"]
     match first["type"]:
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             raise BadInput.of(source, field, value, "no such field (is it misspelt?)")
-        case "missing":
+        case "missing" | "missing_argument":
             raise BadInput.of(source, field, "nothing", "this field to be given")
         case "value_error":
             cause = first["ctx"]["error"]

@@ -14,10 +14,13 @@ def two_datacenters(delay: str = "10 ms", rate: str = "1 Gbit/s", nodes: int = 1
     return network({"a": nodes, "b": nodes}, [{"between": ["a", "b"], "delay": delay, "rate": rate, **link}])
 
 
-def network(datacenters: dict[str, int], links: list[dict[str, Any]]) -> Plan:
+def network(
+    datacenters: dict[str, int], links: list[dict[str, Any]], routes: list[dict[str, Any]] | None = None
+) -> Plan:
     document = {
         "name": "test",
         "datacenters": {name: {"nodes": nodes} for name, nodes in datacenters.items()},
         "links": links,
+        "routes": routes or [],
     }
     return measurement_of(validate(Topology, document, "test"))

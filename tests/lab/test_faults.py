@@ -15,6 +15,7 @@ import pytest
 from processes import command_line, descendants, wait_until, wait_until_gone
 
 from testbed.results.load import load_run, load_traces
+from testbed.session.deadlines import ITERATION_MARGIN_S
 
 pytestmark = pytest.mark.root
 
@@ -114,6 +115,26 @@ def test_a_killed_worker_is_named_and_what_was_measured_is_kept(tmp_path: Path) 
     import pandas as pd
 
     assert len(pd.read_parquet(tmp_path / "out/iterations.parquet")) >= 1
+
+
+@pytest.mark.parametrize(
+    ("program", "blamed"),
+    [("relay_process.py", "the relay process, which carries the links, ended"), ("unshare", "ended while workers")],
+)
+def test_whatever_carries_the_network_is_missed_at_once(tmp_path: Path, program: str, blamed: str) -> None:
+    """A dead relay or border leaves workers waiting: it is blamed itself, long before any deadline."""
+    with training(tmp_path / "out") as command:
+        victims = [pid for pid in sorted(descendants(command.pid)) if program in command_line(pid)]
+        if not victims:
+            pytest.skip("netem has no relay process")
+        began = time.monotonic()
+        os.kill(victims[-1], signal.SIGKILL)
+        _, said = command.communicate(timeout=DEADLINE_S)
+        took_s = time.monotonic() - began
+    assert command.returncode == 4, said
+    assert blamed in said
+    # noticed within a second on a quiet machine; what is asserted is that no deadline (10 s and more) had to pass
+    assert took_s < ITERATION_MARGIN_S
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])

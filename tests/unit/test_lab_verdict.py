@@ -54,7 +54,6 @@ def test_a_check_is_json_and_a_table_row() -> None:
     assert again.as_json()["earlier"][0]["reasons"] == ["1 packets dropped"]
     table = link_table("links", [bad.as_json(), again.as_json()])
     assert list(table.columns[-1].cells) == ["1 packets dropped", "ok"]
-    assert "dropped" in bad.as_cells()[-1]
 
 
 def test_ping_lines() -> None:
