@@ -44,3 +44,9 @@ class RunFailed(TestbedError):
     """Something that was started did not finish: a worker died, a deadline passed, a link stayed down."""
 
     exit_code = ExitCode.RUN_FAILED
+
+
+class UntrustedRun(TestbedError):
+    """A run finished, but what was asked for needs one that can be trusted; the message has the reasons."""
+
+    exit_code = ExitCode.UNTRUSTED
