@@ -320,6 +320,7 @@ def _start(machine: Machine, memory_mb: int) -> subprocess.Popen[bytes]:
         *("root=/dev/root", "rootfstype=hostfs", "ro", f"mem={memory_mb}M", "con=null", "con0=null", "quiet"),
         *("norandmaps", f"uml_dir={_PRIVATE / 'uml'}/", "panic=-1", f"init={sys.executable}"),
         *virtual,
+        *(("seccomp=on",) if machine.seccomp else ()),  # kernels that cannot do it do not know the word
         *(f"{name}={value}" for name, value in environment.items()),
         *("--", "-m", "testbed.vm.guest"),
     ]

@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 from contextlib import nullcontext
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,8 +22,19 @@ if TYPE_CHECKING:
 kernel_app = typer.Typer(help="The kernel of the virtual clock.", no_args_is_help=True)
 
 
+class KernelSource(StrEnum):
+    """Which of Debian's kernel sources to build from."""
+
+    auto = "auto"
+    backported = "7.2"
+    installed = "6.12"
+
+
 @kernel_app.command("build")
 def kernel_build(
+    source: Annotated[
+        KernelSource, typer.Option(help="7.2: Debian's backport, downloaded; 6.12: installed; auto: 7.2, else 6.12.")
+    ] = KernelSource.auto,
     jobs: Annotated[int | None, typer.Option(min=1, help="Compilers at once; default: all CPUs.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
@@ -31,7 +43,8 @@ def kernel_build(
     from testbed.progress import Reporter
     from testbed.vm import kernel
 
-    built, now = kernel.build(Reporter(quiet=quiet), jobs=jobs)
+    series = None if source is KernelSource.auto else source.value
+    built, now = kernel.build(Reporter(quiet=quiet), series=series, jobs=jobs)
     if as_json:
         json.dump({**built.as_json(), "path": str(built.path), "built_now": now}, sys.stdout, indent=2)
         sys.stdout.write("\n")

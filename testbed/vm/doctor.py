@@ -27,5 +27,6 @@ def _try(name: str, choose: Callable[[], machine.Machine], remedy: str) -> Findi
     except (TestbedError, OSError) as error:
         return Finding(name, False, str(error), remedy, needed=False)
     clock = "virtual" if chosen.virtual else "real"
-    what = chosen.build.get("release") or chosen.build["key"]
-    return Finding(name, True, f"{what} boots in {boot.wall_s:.1f} s ({clock} clock)", "", needed=False)
+    what = chosen.build.get("release") or chosen.build["source_version"]
+    how = ", seccomp" if chosen.seccomp else ""
+    return Finding(name, True, f"Linux {what} boots in {boot.wall_s:.1f} s ({clock} clock{how})", "", needed=False)

@@ -6,13 +6,10 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
-import signal
-import subprocess
 import tempfile
-import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,13 +17,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TextIO
 
-from testbed.errors import MachineLacks, RunFailed
-from testbed.lab import namespaces as ns
-from testbed.progress import Reporter, Step
+from testbed.errors import BadInput, MachineLacks, RunFailed
+from testbed.progress import Reporter
+from testbed.vm import kernel_source
+from testbed.vm.kernel_source import BACKPORTED, INSTALLED, INSTALLED_PACKAGE, NoSource, Source, numbers_of, series_of
+from testbed.vm.program import run_program
 
-SOURCE_PACKAGE = "linux-source-6.12"
-SOURCE = Path("/usr/src") / f"{SOURCE_PACKAGE}.tar.xz"
-PACKAGES = (SOURCE_PACKAGE, "build-essential", "flex", "bison", "bc", "xz-utils")
+PACKAGES = (INSTALLED_PACKAGE, "build-essential", "flex", "bison", "bc", "xz-utils")
 APT_COMMAND = f"apt-get install --no-install-recommends {' '.join(PACKAGES)}"
 BUILD_COMMAND = "testbed kernel build"
 
@@ -36,12 +33,20 @@ _STEPS = 1700
 
 _BUILD_DEADLINE_S = 3600.0
 _TREE_BYTES = 3 * 10**9
-_SHOWN_LINES = 25
 _LOCK_POLL_S = 0.2
 _SCRATCH = "building-"
 
 SEED_VARIABLE = "TESTBED_KERNEL_SEED"
 """In the kernel's environment: where its random numbers come from."""
+
+SERIES_VARIABLE = "TESTBED_KERNEL"
+"""In our environment: the series of the kernel to boot, where several are built."""
+
+_GONE_SINCE = {"CONFIG_PREEMPT_NONE=y": (7, 0)}
+"""Lines of our configuration that a series and those after it do not have: preemption is voluntary there at least."""
+
+_SECCOMP_SINCE = (7, 0)
+"""From here on a guest's system calls can be caught by seccomp together with time travel: cheaper than by ptrace."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,10 @@ EDITS = (
 )
 
 
+class RecipeDoesNotFit(RunFailed):
+    """A series of the kernel that our edits or our configuration were not made for."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A built kernel: its file, the key it was built under, the Debian version of its source, and its own hash."""
@@ -101,9 +110,24 @@ class Kernel:
     source_version: str
     sha256: str
 
+    @property
+    def series(self) -> str:
+        """The first two numbers of its version."""
+        return series_of(self.source_version)
+
+    @property
+    def seccomp(self) -> bool:
+        """Whether its guests run under seccomp instead of ptrace."""
+        return numbers_of(self.source_version) >= _SECCOMP_SINCE
+
     def as_json(self) -> dict[str, str]:
         """For the manifest: what it is, not where it lies."""
-        return {"key": self.key, "source_version": self.source_version, "sha256": self.sha256}
+        return {
+            "series": self.series,
+            "key": self.key,
+            "source_version": self.source_version,
+            "sha256": self.sha256,
+        }
 
 
 def configuration() -> str:
@@ -123,57 +147,109 @@ def cache_directory() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "testbed" / "kernel"
 
 
-def find() -> Kernel | None:
-    """The kernel of our present recipe that was built last, whatever Debian version its source had; None: not built."""
-    built = [path for path in cache_directory().glob(f"*-{recipe_hash()}/build.json") if path.is_file()]
-    if not built:
-        return None
-    return _load(max(built, key=lambda path: path.stat().st_mtime))
+def find(series: str | None = None) -> Kernel | None:
+    """The built kernel of that series, else of the one that TESTBED_KERNEL names, else the preferred one; None: none.
+
+    Raises BadInput when TESTBED_KERNEL names no series.
+    """
+    return _built(series or _asked())
 
 
-def require() -> Kernel:
-    """The built kernel. Raises MachineLacks naming the command that builds it."""
-    kernel = find()
+def require(series: str | None = None) -> Kernel:
+    """The kernel that `find` finds. Raises MachineLacks naming the command that builds it."""
+    kernel = find(series)
     if kernel is None:
-        raise MachineLacks(f"the time-travel kernel is not built; build it with: {BUILD_COMMAND}   (about 10 minutes)")
+        asked = series or _asked()
+        which, option = (f" of Linux {asked}", f" --source {asked}") if asked else ("", "")
+        raise MachineLacks(
+            f"the time-travel kernel{which} is not built; build it with: {BUILD_COMMAND}{option}   (about 10 minutes)"
+        )
     return kernel
 
 
-def build(reporter: Reporter, *, jobs: int | None = None) -> tuple[Kernel, bool]:
-    """Build the kernel unless it is there; returns it and whether it was built now.
+def build(reporter: Reporter, *, series: str | None = None, jobs: int | None = None) -> tuple[Kernel, bool]:
+    """Build the kernel of a series (7.2 or 6.12) unless it is there; returns it and whether it was built now.
 
-    Raises MachineLacks when packages or disk space are missing, RunFailed when an edit does not apply or make fails.
+    Without `series`: 7.2 or another 7.* that Debian has; 6.12 where none can be had or our recipe does not fit it, with
+    the reason on screen. Raises MachineLacks when packages or disk space are missing, RunFailed when an edit does not
+    apply or make fails.
     """
-    version = _source_version()
-    directory = cache_directory() / f"{version}-{recipe_hash()}"
     with _locked(cache_directory()):
-        if (directory / "build.json").is_file():
-            return _load(directory / "build.json"), False
-        _require_tools()
-        free = shutil.disk_usage(cache_directory()).free
-        if free < _TREE_BYTES:
-            raise MachineLacks(
-                f"building the kernel takes {_TREE_BYTES / 1e9:.0f} GB in {cache_directory()}, {free / 1e9:.1f} GB are "
-                "free; free some, or set XDG_CACHE_HOME to another disk"
-            )
-        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=cache_directory()) as scratch:
-            began = time.monotonic()
-            tree = _unpack(Path(scratch), reporter)
-            apply_edits(tree)
-            _make(tree, jobs or os.cpu_count() or 1, reporter)
-            finished = Path(scratch) / "finished"
-            finished.mkdir()
-            shutil.copy2(tree / "linux", finished / "linux")
-            shutil.copy2(tree / ".config", finished / "config")
-            document = {
-                "key": directory.name,
-                "source_version": version,
-                "sha256": hashlib.sha256((finished / "linux").read_bytes()).hexdigest(),
-                "built_in_s": round(time.monotonic() - began, 1),
-            }
-            (finished / "build.json").write_text(json.dumps(document, indent=2) + "\n", encoding="ascii")
-            finished.rename(directory)
-    return _load(directory / "build.json"), True
+        if series == INSTALLED:
+            return _build_installed(reporter, jobs)
+        there = _built(series)
+        if there is not None and there.series != INSTALLED:
+            return there, False  # a newer version is not looked for: the same kernel gives the same results
+        _require_means()
+        try:
+            with _scratch() as scratch:
+                source = kernel_source.fetch(scratch, reporter, any_series=series is None)
+                return _build(source, scratch, jobs, reporter), True
+        except (NoSource, RecipeDoesNotFit) as error:
+            if series is not None:
+                raise
+            reporter.say(f"{error}\nno Linux {BACKPORTED} here, so {INSTALLED_PACKAGE} is used: its guests are slower")
+        return _build_installed(reporter, jobs)
+
+
+def _asked() -> str | None:
+    asked = os.environ.get(SERIES_VARIABLE) or None
+    if asked is not None and re.fullmatch(r"\d+\.\d+", asked) is None:
+        raise BadInput.of("environment", SERIES_VARIABLE, asked, f"a kernel's series, {BACKPORTED} or {INSTALLED}")
+    return asked
+
+
+def _built(series: str | None) -> Kernel | None:
+    """Of our present recipe: 7.2 before newer series before 6.12, and of one series what was built last."""
+    found = [path for path in cache_directory().glob(f"*-{recipe_hash()}/build.json") if path.is_file()]
+    kernels = [_load(path) for path in sorted(found, key=lambda path: path.stat().st_mtime)]
+    kernels = [kernel for kernel in reversed(kernels) if series in (None, kernel.series)]
+    order = sorted(kernels, key=lambda kernel: (kernel.series != BACKPORTED, *(-n for n in numbers_of(kernel.series))))
+    return order[0] if order else None
+
+
+def _build_installed(reporter: Reporter, jobs: int | None) -> tuple[Kernel, bool]:
+    try:
+        source = kernel_source.installed()
+    except NoSource as error:
+        raise MachineLacks(f"the kernel's source is not there: {error}; run: {APT_COMMAND}") from error
+    there = _directory(source.version) / "build.json"
+    if there.is_file():
+        return _load(there), False
+    _require_means()
+    with _scratch() as scratch:
+        return _build(source, scratch, jobs, reporter), True
+
+
+def _build(source: Source, scratch: Path, jobs: int | None, reporter: Reporter) -> Kernel:
+    began = time.monotonic()
+    tree = _unpack(source.archive, scratch / "tree", reporter)
+    apply_edits(tree)
+    _make(tree, source.version, jobs or os.cpu_count() or 1, reporter)
+    finished = scratch / "finished"
+    finished.mkdir()
+    shutil.copy2(tree / "linux", finished / "linux")
+    shutil.copy2(tree / ".config", finished / "config")
+    directory = _directory(source.version)
+    document = {
+        "key": directory.name,
+        "source_version": source.version,
+        "sha256": hashlib.sha256((finished / "linux").read_bytes()).hexdigest(),
+        "built_in_s": round(time.monotonic() - began, 1),
+    }
+    (finished / "build.json").write_text(json.dumps(document, indent=2) + "\n", encoding="ascii")
+    finished.rename(directory)
+    return _load(directory / "build.json")
+
+
+def _directory(version: str) -> Path:
+    return cache_directory() / f"{version}-{recipe_hash()}"
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=cache_directory()) as scratch:
+        yield Path(scratch)
 
 
 def apply_edits(tree: Path) -> None:
@@ -183,11 +259,11 @@ def apply_edits(tree: Path) -> None:
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
-            raise RunFailed(f"kernel source: {edit.file}: {error.strerror}; edit: {edit.why}") from error
+            raise RecipeDoesNotFit(f"kernel source: {edit.file}: {error.strerror}; edit: {edit.why}") from error
         if (found := text.count(edit.before)) != 1:
-            raise RunFailed(
-                f"kernel source: {edit.file}: the text to edit stands there {found} times, expected once; this is not "
-                f"the {SOURCE_PACKAGE} that our edits were made for; edit: {edit.why}"
+            raise RecipeDoesNotFit(
+                f"kernel source: {edit.file}: the text to edit stands there {found} times, expected once; this is no "
+                f"Linux {INSTALLED} or {BACKPORTED}, which our edits were made for; edit: {edit.why}"
             )
         path.write_text(text.replace(edit.before, edit.after), encoding="utf-8")
 
@@ -197,21 +273,16 @@ def _load(build_json: Path) -> Kernel:
     return Kernel(build_json.parent / "linux", document["key"], document["source_version"], document["sha256"])
 
 
-def _source_version() -> str:
-    query = ["dpkg-query", "--show", "--showformat=${Version}", SOURCE_PACKAGE]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    except FileNotFoundError as error:
-        raise MachineLacks("the kernel is built from a Debian package: a Debian or like system is needed") from error
-    if done.returncode != 0 or not done.stdout or not SOURCE.is_file():
-        raise MachineLacks(f"the kernel's source is not installed; run: {APT_COMMAND}")
-    return done.stdout.strip()
-
-
-def _require_tools() -> None:
+def _require_means() -> None:
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         raise MachineLacks(f"missing for building the kernel: {', '.join(missing)}; run: {APT_COMMAND}")
+    free = shutil.disk_usage(cache_directory()).free
+    if free < _TREE_BYTES:
+        raise MachineLacks(
+            f"building the kernel takes {_TREE_BYTES / 1e9:.0f} GB in {cache_directory()}, {free / 1e9:.1f} GB are "
+            "free; free some, or set XDG_CACHE_HOME to another disk"
+        )
 
 
 @contextmanager
@@ -237,71 +308,41 @@ def _lock(file: TextIO) -> bool:
     return True
 
 
-def _unpack(scratch: Path, reporter: Reporter) -> Path:
-    with reporter.step(f"unpacking {SOURCE.name}"):
-        _run(["tar", "--extract", "--xz", "--file", str(SOURCE), "--directory", str(scratch)], scratch, None)
-    trees = [path for path in scratch.iterdir() if (path / "arch" / "um").is_dir()]
+def _unpack(archive: Path, target: Path, reporter: Reporter) -> Path:
+    target.mkdir()
+    with reporter.step(f"unpacking {archive.name}"):
+        unpack = ["tar", "--extract", "--xz", "--file", str(archive), "--directory", str(target)]
+        run_program(unpack, target, deadline_s=_BUILD_DEADLINE_S)
+    trees = [path for path in target.iterdir() if (path / "arch" / "um").is_dir()]
     if len(trees) != 1:
-        raise RunFailed(f"{SOURCE} holds {len(trees)} kernel source trees, expected 1")
+        raise RunFailed(f"{archive} holds {len(trees)} kernel source trees, expected 1")
     return trees[0]
 
 
-def _make(tree: Path, jobs: int, reporter: Reporter) -> None:
+def _make(tree: Path, version: str, jobs: int, reporter: Reporter) -> None:
     (tree / "testbed.config").write_text(configuration(), encoding="ascii")
-    with reporter.step("configuring the kernel"):
-        _run(["make", "ARCH=um", "allnoconfig"], tree, None, KCONFIG_ALLCONFIG="testbed.config")
-        _check_configuration(tree)
-    with reporter.step(f"compiling the kernel with {jobs} jobs (about 10 CPU-minutes)", total=_STEPS) as step:
-        _run(["make", "ARCH=um", f"-j{jobs}", "linux"], tree, step)
-    if not (tree / "linux").is_file():
-        raise RunFailed("make ended well but left no kernel")
-
-
-def _check_configuration(tree: Path) -> None:
-    """Every line of ours that switches something on must have survived Kconfig's dependencies."""
-    got = set((tree / ".config").read_text(encoding="ascii").splitlines())
-    asked = [line for line in configuration().splitlines() if line.startswith("CONFIG_") and not line.endswith("=n")]
-    if lost := [line for line in asked if line not in got]:
-        raise RunFailed(f"the kernel's configuration dropped: {', '.join(lost)}")
-
-
-def _run(command: list[str], directory: Path, step: Step | None, **environment: str) -> None:
-    """Run a command to its end, one progress unit per line of output. Raises RunFailed with its last lines."""
     fixed = {
-        "LC_ALL": "C",
         "KBUILD_BUILD_TIMESTAMP": "2024-11-17 00:00:00 UTC",
         "KBUILD_BUILD_USER": "testbed",
         "KBUILD_BUILD_HOST": "testbed",
         "KBUILD_BUILD_VERSION": "1",
     }
-    last: deque[str] = deque(maxlen=_SHOWN_LINES)
-    with subprocess.Popen(
-        command,
-        cwd=directory,
-        env={**os.environ, **fixed, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        preexec_fn=lambda: ns.die_with_parent(signal.SIGTERM),  # at which make ends its own children
-    ) as process:
-        late = threading.Timer(_BUILD_DEADLINE_S, lambda: os.killpg(process.pid, signal.SIGKILL))
-        late.start()
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                last.append(line.rstrip())
-                if step is not None:
-                    step.advance()
-            code = process.wait()
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # make's children as well
-            raise
-        finally:
-            late.cancel()
-    if code == -signal.SIGKILL:
-        raise RunFailed(f"{command[0]} was killed, at the latest after {_BUILD_DEADLINE_S / 60:.0f} minutes")
-    if code != 0:
-        raise RunFailed("\n".join([f"{' '.join(command)}: exit code {code}:", *last]))
+    asked = {"KCONFIG_ALLCONFIG": "testbed.config"}
+    with reporter.step("configuring the kernel"):
+        run_program(["make", "ARCH=um", "allnoconfig"], tree, deadline_s=_BUILD_DEADLINE_S, environment=fixed | asked)
+        got = (tree / ".config").read_text(encoding="ascii")
+        if lost := lost_lines(got, version):
+            raise RecipeDoesNotFit(f"the configuration of Linux {version} dropped: {', '.join(lost)}")
+    with reporter.step(f"compiling the kernel with {jobs} jobs (about 10 CPU-minutes)", total=_STEPS) as step:
+        compiling = ["make", "ARCH=um", f"-j{jobs}", "linux"]
+        run_program(compiling, tree, deadline_s=_BUILD_DEADLINE_S, environment=fixed, follow=lambda _: step.advance())
+    if not (tree / "linux").is_file():
+        raise RunFailed("make ended well but left no kernel")
+
+
+def lost_lines(got: str, version: str) -> list[str]:
+    """Our lines that switch something on, are not in the configuration `got`, and should be in that version's."""
+    lines = set(got.splitlines())
+    asked = [line for line in configuration().splitlines() if line.startswith("CONFIG_") and not line.endswith("=n")]
+    gone = {line for line, since in _GONE_SINCE.items() if numbers_of(version) >= since}
+    return [line for line in asked if line not in lines and line not in gone]

@@ -29,12 +29,16 @@ class Machine:
     """Kernel modules to load, in order."""
     build: dict[str, str]
     """What the kernel is, for the manifest."""
+    seccomp: bool = False
+    """Whether the kernel catches its guest's system calls by seccomp; by ptrace otherwise, which is slower."""
 
     def identity(self) -> dict[str, Any]:
         """What the results of a run say of the machine."""
         vm: dict[str, Any] = {"kernel": self.build}
         if self.seed is not None:
             vm["seed"] = self.seed
+        if self.virtual:
+            vm["seccomp"] = self.seccomp
         return {"clock": "virtual" if self.virtual else "real", "vm": vm}
 
 
@@ -60,4 +64,4 @@ def packaged() -> Machine:
 
 def time_travel(kernel: Kernel, seed: int) -> Machine:
     """Our kernel, its random numbers drawn from `seed`."""
-    return Machine(kernel.path, True, seed, (), kernel.as_json())
+    return Machine(kernel.path, True, seed, (), kernel.as_json(), kernel.seccomp)

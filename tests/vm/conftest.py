@@ -7,7 +7,7 @@ import os
 import pytest
 
 from testbed.errors import MachineLacks
-from testbed.vm import kernel, machine
+from testbed.vm import kernel, kernel_source, machine
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +18,18 @@ def time_travel_kernel() -> kernel.Kernel:
         return kernel.require()
     except MachineLacks as lack:
         pytest.skip(str(lack))
+
+
+@pytest.fixture(scope="session")
+def fallback_kernel(time_travel_kernel: kernel.Kernel) -> kernel.Kernel:
+    """The kernel for machines that cannot have the preferred one."""
+    try:
+        fallback = kernel.require(kernel_source.INSTALLED)
+    except MachineLacks as lack:
+        pytest.skip(str(lack))
+    if fallback == time_travel_kernel:
+        pytest.skip("it is the only one here: every other test in virtual time runs on it")
+    return fallback
 
 
 @pytest.fixture(scope="session")

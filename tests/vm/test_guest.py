@@ -137,12 +137,26 @@ def test_the_manifest_says_what_made_time_pass(
 ) -> None:
     manifest = json.loads((twins[0][1] / "manifest.json").read_text())
     assert manifest["clock"] == "virtual"
-    assert manifest["vm"] == {"kernel": time_travel_kernel.as_json(), "seed": 1}
+    assert manifest["vm"] == machine.time_travel(time_travel_kernel, 1).identity()["vm"]
     assert manifest["kernel"].endswith("-tt")
     assert manifest["source"] == source.identity()["source"]
     assert manifest["git"]["commit"] == source.identity()["git"]["commit"]
     assert str(twins[0][1]) in manifest["command"]
     assert all(link["ok"] for link in json.loads((twins[0][1] / "links.json").read_text())["links"])
+
+
+def test_the_fallback_kernel_runs_the_same_command(
+    fallback_kernel: kernel.Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(kernel.SERIES_VARIABLE, fallback_kernel.series)
+    code, out, err = finished(started("--clock", "virtual", *SMALL, "--schedule", "1f1b", "--out", str(tmp_path)))
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["vm"]["kernel"]["series"] == fallback_kernel.series == "6.12"
+    assert document["vm"]["seccomp"] is False
+    (row,) = document["schedules"]
+    assert abs(row["error"]) <= 0.001, row
+    assert row["trusted"], row
 
 
 def test_nothing_interrupted_the_virtual_clock(time_travel_kernel: kernel.Kernel, tmp_path: Path) -> None:

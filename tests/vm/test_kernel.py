@@ -1,7 +1,9 @@
-"""The kernel's recipe: edits apply where their text stands once, and nowhere else."""
+"""The kernel: edits apply where their text stands once, the fastest that is built is taken, a fallback says why."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +11,10 @@ from pathlib import Path
 import pytest
 from processes import command_line, descendants, wait_until, wait_until_gone
 
-from testbed.errors import MachineLacks, RunFailed
+from testbed import source
+from testbed.errors import BadInput, MachineLacks, RunFailed
 from testbed.progress import Reporter
-from testbed.vm import kernel
+from testbed.vm import kernel, kernel_source, machine
 
 
 def source_tree(root: Path) -> Path:
@@ -45,29 +48,113 @@ def test_the_key_follows_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_source_the_command_that_adds_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kernel, "SOURCE", tmp_path / "nothing.tar.xz")
+    monkeypatch.setattr(kernel_source, "_INSTALLED_ARCHIVE", tmp_path / "nothing.tar.xz")
     with pytest.raises(MachineLacks, match=r"apt-get install .*linux-source"):
-        kernel.build(Reporter(quiet=True))
+        kernel.build(Reporter(quiet=True), series="6.12")
     with pytest.raises(MachineLacks, match="testbed kernel build"):
         kernel.require()
 
 
-def test_a_kernel_that_is_there_is_not_built_again(time_travel_kernel: kernel.Kernel) -> None:
-    if not kernel.SOURCE.is_file():
-        pytest.skip(f"{kernel.SOURCE_PACKAGE} is not installed")
-    built, now = kernel.build(Reporter(quiet=True))
-    assert built.path.is_file()
-    assert not now or built.source_version != time_travel_kernel.source_version
+def test_a_kernel_that_is_there_is_not_built_again(
+    time_travel_kernel: kernel.Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if time_travel_kernel.series == kernel_source.INSTALLED:
+        pytest.skip("this machine has the fallback: whether there is a better kernel is asked every time")
+    monkeypatch.setattr(kernel_source, "fetch", lambda *_, **__: pytest.fail("it was fetched again"))
+    assert kernel.build(Reporter(quiet=True), series=time_travel_kernel.series) == (time_travel_kernel, False)
 
 
-def sleepers(pid: int) -> list[int]:
-    return [child for child in descendants(pid) if command_line(child).startswith("sleep ")]
+def pretend_built(version: str) -> kernel.Kernel:
+    directory = kernel.cache_directory() / f"{version}-{kernel.recipe_hash()}"
+    directory.mkdir(parents=True)
+    document = {"key": directory.name, "source_version": version, "sha256": "0"}
+    (directory / "build.json").write_text(json.dumps(document))
+    return kernel.Kernel(directory / "linux", directory.name, version, "0")
+
+
+def test_the_fastest_kernel_is_preferred_and_another_can_be_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(kernel.SERIES_VARIABLE, raising=False)
+    fallback = pretend_built("6.12.117-1~deb12u1")
+    assert kernel.find() == fallback
+    other = pretend_built("7.3.1-1~bpo13+1")
+    assert kernel.find() == other
+    tested = pretend_built("7.2.12-1~bpo13+1")
+    assert kernel.find() == tested
+    assert kernel.find("6.12") == fallback
+    monkeypatch.setenv(kernel.SERIES_VARIABLE, "6.12")
+    assert kernel.find() == fallback
+    monkeypatch.setenv(kernel.SERIES_VARIABLE, "6.6")
+    with pytest.raises(MachineLacks, match=r"Linux 6\.6 .*testbed kernel build --source 6\.6"):
+        kernel.require()
+    monkeypatch.setenv(kernel.SERIES_VARIABLE, "fast")
+    with pytest.raises(BadInput, match=r"TESTBED_KERNEL: got 'fast', expected"):
+        kernel.find()
+
+
+def test_the_manifest_will_name_series_and_seccomp() -> None:
+    old, new = (kernel.Kernel(Path("linux"), "k", version, "0") for version in ("6.12.117-1", "7.2.12-1~bpo13+1"))
+    assert machine.time_travel(old, 1).identity()["vm"] == {"kernel": old.as_json(), "seed": 1, "seccomp": False}
+    assert machine.time_travel(new, 1).identity()["vm"] == {"kernel": new.as_json(), "seed": 1, "seccomp": True}
+    assert [old.as_json()["series"], new.as_json()["series"]] == ["6.12", "7.2"]
+
+
+def test_lines_that_a_version_no_longer_has_may_be_dropped_and_no_others() -> None:
+    whole = kernel.configuration()
+    gone = "CONFIG_PREEMPT_NONE=y"
+    assert kernel.lost_lines(whole, "6.12.1") == kernel.lost_lines(whole, "7.2.1") == []
+    assert kernel.lost_lines(whole.replace(gone, ""), "6.12.1") == [gone]
+    assert kernel.lost_lines(whole.replace(gone, ""), "7.2.1") == []
+    assert kernel.lost_lines(whole.replace("CONFIG_VETH=y", ""), "7.2.1") == ["CONFIG_VETH=y"]
+
+
+def test_without_a_backport_the_fallback_is_built_and_the_reason_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    archive = tmp_path / "source.tar.xz"
+    monkeypatch.setattr(kernel_source, "installed", lambda: kernel_source.Source(archive, "6.12.1-1"))
+    monkeypatch.setattr(kernel, "_require_means", lambda: None)
+
+    def no_source(scratch: Path, reporter: Reporter, *, any_series: bool) -> kernel_source.Source:
+        raise kernel_source.NoSource("the mirror is on strike")
+
+    monkeypatch.setattr(kernel_source, "fetch", no_source)
+    fallback = pretend_built("6.12.1-1")
+    assert kernel.build(Reporter(quiet=False)) == (fallback, False)
+    said = capsys.readouterr().err
+    assert "the mirror is on strike" in said
+    assert "linux-source-6.12 is used" in said
+    with pytest.raises(MachineLacks, match="on strike"):
+        kernel.build(Reporter(quiet=True), series="7.2")
+
+
+def test_a_series_that_the_recipe_does_not_fit_is_left_for_the_fallback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tree = source_tree(tmp_path / "source" / "linux")
+    (tree / kernel.EDITS[0].file).write_text("rewritten\n")
+    archive = tmp_path / "source.tar.xz"
+    subprocess.run(["tar", "-cJf", archive, "-C", tmp_path / "source", "linux"], check=True, timeout=60)
+    monkeypatch.setattr(kernel, "_require_means", lambda: None)
+    monkeypatch.setattr(kernel_source, "fetch", lambda *_, **__: kernel_source.Source(archive, "7.9.1-1"))
+    monkeypatch.setattr(kernel_source, "installed", lambda: kernel_source.Source(archive, "6.12.1-1"))
+    fallback = pretend_built("6.12.1-1")
+    assert kernel.build(Reporter(quiet=False)) == (fallback, False)
+    assert "stands there 0 times" in capsys.readouterr().err
 
 
 def test_kill_9_of_a_build_ends_its_compilers(tmp_path: Path) -> None:
     (tmp_path / "Makefile").write_text("all: one two\none two:\n\t@sleep 300\n\t@true\n")
-    code = "from pathlib import Path; from testbed.vm import kernel; kernel._run(['make', '-j2'], Path.cwd(), None)"
-    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path) as build:
+    code = (
+        "from pathlib import Path; from testbed.vm.program import run_program\n"
+        "run_program(['make', '-j2'], Path.cwd(), deadline_s=100)"
+    )
+    ours = {**os.environ, "PYTHONPATH": str(source.PACKAGE.parent)}
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=ours) as build:
         try:
             wait_until(
                 lambda: [*map(command_line, descendants(build.pid))].count("sleep 300 ") == 2, "make does nothing"
