@@ -39,6 +39,8 @@ Reason = Annotated[str, typer.Option(help="Why it is saved, or saved anew.")]
 QuickMark = Annotated[bool, typer.Option("--quick", help="`check --quick` shall repeat its run, too.")]
 
 ROOT = Path("results/baselines")
+MANY_PLANS_S = 1800.0
+"""Wall-clock limit of a boot that repeats all baselines, on a busy machine."""
 
 
 @baseline_app.command("save")
@@ -93,7 +95,7 @@ def renew(
         bool, typer.Option("--schedules-anew", help="Make schedules anew as well; default: those of the baseline.")
     ] = False,
     root: Root = ROOT,
-    wall_limit: WallLimit = 900.0,
+    wall_limit: WallLimit = MANY_PLANS_S,
     quiet: Quiet = False,
 ) -> None:
     """Measure baselines again and keep the new figures in place of the old ones, with the reason."""
@@ -123,7 +125,7 @@ def check(
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a summary in Markdown.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the runs here; default: not kept.")] = None,
     root: Root = ROOT,
-    wall_limit: WallLimit = 900.0,
+    wall_limit: WallLimit = MANY_PLANS_S,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:

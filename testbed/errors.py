@@ -46,6 +46,10 @@ class RunFailed(TestbedError):
     exit_code = ExitCode.RUN_FAILED
 
 
+class Interrupted(RunFailed):
+    """The user ended a run before it was over."""
+
+
 class UntrustedRun(TestbedError):
     """A run finished, but what was asked for needs one that can be trusted; the message has the reasons."""
 

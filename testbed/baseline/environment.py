@@ -9,26 +9,35 @@ from typing import Any
 
 from testbed import source
 
-PACKAGES = ("torch", "numpy", "numba", "mininet")
+RUN_PACKAGES = ("torch", "numpy", "numba", "mininet")
 """Those whose version can change a figure."""
+
+MODEL_PACKAGES = ("numpy", "numba")
+"""Those that a prediction can depend on."""
 
 
 def of_this_process() -> dict[str, Any]:
     """For figures of the model alone: they depend on no kernel."""
-    packages = {name: found for name in PACKAGES if (found := _version(name))}
+    packages = {name: found for name in MODEL_PACKAGES if (found := _version(name))}
     return {"versions": {"python": platform.python_version(), **packages}, **_source(source.identity())}
 
 
 def of_run(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Out of a run's manifest: the guest's kernel where there was a guest, else this machine's release."""
     vm = manifest.get("vm")
-    packages = {name: manifest["packages"][name] for name in PACKAGES if name in manifest["packages"]}
+    packages = {name: manifest["packages"][name] for name in RUN_PACKAGES if name in manifest["packages"]}
     return {
         "kernel": vm["kernel"] if vm else {"release": manifest["kernel"]},
         "shaper": manifest["shaper"],
         "versions": {"python": manifest["python"], **packages},
         **_source(manifest),
     }
+
+
+def of_model(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's environment its prediction depends on."""
+    versions = environment.get("versions", {})
+    return {"versions": {name: versions[name] for name in ("python", *MODEL_PACKAGES) if name in versions}}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

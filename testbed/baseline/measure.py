@@ -12,7 +12,7 @@ from testbed.baseline import environment
 from testbed.baseline.judge import Figures, Outcome
 from testbed.baseline.plan_files import Subject
 from testbed.baseline.tolerance import Mode
-from testbed.errors import BadInput, RunFailed
+from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.pipeline.memory import peak_in_flight
 from testbed.progress import Reporter
 from testbed.schedule.registry import family
@@ -54,9 +54,12 @@ def measure(tasks: Sequence[Task], scratch: Path, *, limit_s: float, reporter: R
             by_seed.setdefault(task.seed, []).append(task)
     for seed, together in by_seed.items():
         failures |= _run_in_guest(together, seed, scratch, limit_s, reporter)
+    stopped = ""
     for task in tasks:
         if task.mode is Mode.real:
-            failures |= _run_here(task, scratch / task.name, reporter)
+            failures[task.name] = stopped or _run_here(task, scratch / task.name, reporter)
+            if failures[task.name] and not stopped:  # perhaps interrupted: a sandbox does not tell
+                stopped = f"not repeated, as {task.name} failed before it"
     outcomes = {}  # files are read when all is over: a sandbox must be entered by a process of one thread
     with reporter.step("predicting", total=len(tasks)) as step:
         for task in tasks:
@@ -126,6 +129,8 @@ def _run_in_guest(
     ]
     try:
         boot, documents = command.train(machine, trainings, limit_s=limit_s, reporter=reporter)
+    except Interrupted:
+        raise
     except RunFailed as error:
         return {task.name: str(error) for task in tasks if not (scratch / task.name / "comparison.json").is_file()}
     failures = {}
@@ -136,8 +141,8 @@ def _run_in_guest(
     return failures
 
 
-def _run_here(task: Task, directory: Path, reporter: Reporter) -> dict[str, str]:
-    """Train one plan on the real clock, in a sandbox."""
+def _run_here(task: Task, directory: Path, reporter: Reporter) -> str:
+    """Train one plan on the real clock, in a sandbox; returns why it failed, or nothing."""
     from testbed.lab.sandbox import run_in_sandbox
 
     subject = task.subject
@@ -154,7 +159,7 @@ def _run_here(task: Task, directory: Path, reporter: Reporter) -> dict[str, str]
         return 0
 
     code = run_in_sandbox(body)
-    return {task.name: f"the run ended with exit code {code}"} if code else {}
+    return f"the run ended with exit code {code}" if code else ""
 
 
 def _made(directory: Path) -> Path:

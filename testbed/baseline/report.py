@@ -38,10 +38,10 @@ class Checked:
     @property
     def hints(self) -> list[str]:
         """What is different now beside the figures."""
-        before = self.baseline.environment
-        if self.mode is Mode.predict:  # the model depends on no kernel
-            before = {name: value for name, value in before.items() if name not in ("kernel", "shaper")}
-        return environment.differences(before, self.outcome.environment)
+        before, now = self.baseline.environment, self.outcome.environment
+        if self.mode is Mode.predict:
+            before, now = environment.of_model(before), environment.of_model(now)
+        return environment.differences(before, now)
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 
 from testbed.baseline import plan_files, report, store
 from testbed.baseline.environment import differences
 from testbed.baseline.judge import Figures, Finding, Outcome, Verdict, judge
+from testbed.baseline.measure import Task, measure
 from testbed.baseline.tolerance import Band, Mode, Quantity, default_tolerances, from_document
-from testbed.errors import BadInput
+from testbed.errors import BadInput, Interrupted, RunFailed
+from testbed.progress import Reporter
+from testbed.vm import command
+from testbed.vm.command import Training
 
 ROOT = Path(__file__).parents[2]
 LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
@@ -39,6 +45,15 @@ def figures(schedule: str = "1f1b", measured_s: float = 0.8, predicted_s: float 
         peak_in_flight_measured=4,
         losses=(5.0, 4.5),
     )
+
+
+def write_run(directory: Path) -> None:
+    """What is read of a finished run."""
+    (directory / "comparison.json").write_text(json.dumps({"schedules": [figures().as_json()]}))
+    manifest = {"vm": {"kernel": ENVIRONMENT["kernel"]}, "shaper": "netem", "python": "3.11.2", "packages": {}}
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    rows = {"schedule": ["1f1b"] * 3, "warmup": [True, False, False], "loss": [9.0, 5.0, 4.5]}
+    pd.DataFrame(rows).to_parquet(directory / "iterations.parquet")
 
 
 def verdicts(before: Figures, now: Figures, bands: dict[Quantity, Band] | None = None) -> dict[str, Verdict]:
@@ -153,6 +168,33 @@ def test_another_kernel_or_version_is_a_hint() -> None:
         "python: 3.11.2 then, 3.11.7 now",
         "torch: none then, 2 now",
     ]
+
+
+def test_a_prediction_depends_on_no_kernel() -> None:
+    now = {"kernel": {"key": "7.2-abc"}, "versions": {"python": "3.11.2", "torch": "2"}}
+    told = checked(Outcome((figures(),), "", now), figures(), mode=Mode.predict)
+    assert told.hints == []
+
+
+def test_a_boot_that_fails_leaves_what_it_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_files.resolve(LONGHAUL, PP4, [], ["1f1b"])
+    plan_files.write(tmp_path, plan, plan.make(plan.workload.schedules))
+    tasks = [Task(name, plan_files.read(tmp_path), Mode.virtual, 1, "netem") for name in ("first", "second")]
+    error: Exception = RunFailed("the guest did not finish within 9 s")
+
+    def fails(chosen: object, trainings: Sequence[Training], **_: object) -> None:
+        write_run(trainings[0].directory)
+        raise error
+
+    monkeypatch.setattr(command, "choose_machine", lambda **_: None)
+    monkeypatch.setattr(command, "train", fails)
+    (tmp_path / "runs").mkdir()
+    outcomes = measure(tasks, tmp_path / "runs", limit_s=9, reporter=Reporter(quiet=True))
+    assert not outcomes["first"].failure
+    assert outcomes["second"].failure == "the guest did not finish within 9 s"
+    error = Interrupted("interrupted")
+    with pytest.raises(Interrupted):
+        measure(tasks, tmp_path / "again", limit_s=9, reporter=Reporter(quiet=True))
 
 
 # --- how it is told ------------------------------------------------------------------------------
