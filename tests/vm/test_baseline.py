@@ -11,7 +11,7 @@ import pytest
 
 from testbed.vm.kernel import Kernel
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minutes on a machine that has much to do
 
 ROOT = Path(__file__).parents[2]
 SMALL = "small-longhaul"
