@@ -158,7 +158,15 @@ def cuts(job: Job) -> tuple[int, ...]:
 
 
 def load_plan(topology: Path, *workloads: Path, settings: Sequence[str] = (), **direct: object) -> Plan:
-    """The plan of files, with settings (KEY=VALUE) laid over the workloads; `topology.` in front means the topology.
+    """The plan of files; see `load_files`."""
+    network, jobs = load_files(topology, *workloads, settings=settings, **direct)
+    return make_plan(network, *jobs)
+
+
+def load_files(
+    topology: Path, *workloads: Path, settings: Sequence[str] = (), **direct: object
+) -> tuple[Topology, list[Workload]]:
+    """What files say, with settings (KEY=VALUE) laid over the workloads; `topology.` in front means the topology.
 
     `direct` are further fields of the workloads, where not None. Raises BadInput.
     """
@@ -170,7 +178,7 @@ def load_plan(topology: Path, *workloads: Path, settings: Sequence[str] = (), **
         in_topology = key.startswith("topology.")
         overrides[in_topology][key.removeprefix("topology.")] = value
     overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
-    return make_plan(load_topology(topology, overrides[1]), *(load_workload(path, overrides[0]) for path in workloads))
+    return load_topology(topology, overrides[1]), [load_workload(path, overrides[0]) for path in workloads]
 
 
 # --- schedules -----------------------------------------------------------------------------------
