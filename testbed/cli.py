@@ -16,6 +16,8 @@ from testbed import __version__
 from testbed.errors import BadInput, ExitCode, TestbedError
 from testbed.lab.host import HostPriority
 from testbed.options import (
+    AUTO_SHAPER,
+    NETEM,
     AsJson,
     Clock,
     ClockOption,
@@ -24,7 +26,6 @@ from testbed.options import (
     Schedules,
     SeedOption,
     Settings,
-    Shaper,
     ShaperOption,
     TopologyFile,
     VmOption,
@@ -98,22 +99,23 @@ def predict(
     from testbed.progress import Reporter
 
     plan = load_plan(topology, workload, settings or [])
-    rows, proofs = [], []
+    rows, proofs, families = [], [], []
     with Reporter(quiet=quiet).solving() as watch:
         for choice in plan.choose(schedule or [], watch):
             generated, proof = plan.generate(choice, watch=watch)
             timeline = plan.predict(choice, generated)
             makespan, bubble = float(timeline.makespans()[0]), float(timeline.bubble_ratios()[0])
-            rows.append((choice.schedule, makespan, bubble, max(peak_in_flight(generated))))
+            rows.append((choice.label, makespan, bubble, max(peak_in_flight(generated))))
             proofs.append(proof)
-    baseline = next((row[1] for row in rows if row[0] == "1f1b"), None)
+            families.append(choice.schedule)
+    baseline = next((row[1] for row, name in zip(rows, families, strict=True) if name == "1f1b"), None)
     full = [(*row, baseline / row[1] if baseline else None) for row in rows]
     if as_json:
-        keys = ("schedule", "predicted_s", "bubble_predicted", "peak_in_flight_predicted", "speedup_predicted")
+        keys = ("label", "predicted_s", "bubble_predicted", "peak_in_flight_predicted", "speedup_predicted")
         names = {"topology": plan.topology.name, "workload": plan.workload.name}
         documents = [
-            dict(zip(keys, row, strict=True)) | {"solver": proof and proof._asdict()}
-            for row, proof in zip(full, proofs, strict=True)
+            {"schedule": name} | dict(zip(keys, row, strict=True)) | {"solver": proof and proof._asdict()}
+            for name, row, proof in zip(families, full, proofs, strict=True)
         ]
         emit({**names, "schedules": documents})
         return
@@ -133,7 +135,7 @@ def run(
     iterations: Annotated[int | None, typer.Option(help="Measured iterations; default: the workload's.")] = None,
     out: Annotated[Path | None, typer.Option(help="Results directory; default: results/<names>-<time>.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
-    shaper: ShaperOption = Shaper.auto,
+    shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = HostPriority.on,
     schedules_from: Annotated[
         Path | None,
@@ -193,8 +195,9 @@ def run(
             made,
             tuple(settings or ()),
             iterations,
-            Shaper.netem if shaper is Shaper.auto else shaper,
+            NETEM if shaper == AUTO_SHAPER else shaper,
             tuple(schedule or ()),
+            tuple(choices),
         )
         boot, (document,) = command.train(machine, [training], limit_s=wall_limit, reporter=reporter)
         if document is not None:
@@ -206,9 +209,7 @@ def run(
         from testbed.run import run as run_plan
 
         prepare_directory(directory, overwrite=overwrite)
-        document = run_plan(
-            plan, RunOptions(choices, shaper.value, directory, this_machine(), made, host_priority), reporter
-        )
+        document = run_plan(plan, RunOptions(choices, shaper, directory, this_machine(), made, host_priority), reporter)
         say(document)
         return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
@@ -218,7 +219,7 @@ def run(
 @app.command()
 def calibrate(
     topology: TopologyFile,
-    shaper: ShaperOption = Shaper.auto,
+    shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = HostPriority.on,
     vm: VmOption = False,
     clock: ClockOption = Clock.real,
@@ -248,7 +249,7 @@ def calibrate(
 
         reporter = Reporter(quiet=quiet)
         with reporter.step(f"building {network.name}") as step:
-            lab = Lab(network, shaper=shaper.value, progress=step.detail, host_priority=host_priority)
+            lab = Lab(network, shaper=shaper, progress=step.detail, host_priority=host_priority)
             lab.__enter__()
         try:
             with reporter.step("measuring links", total=len(lab.directions) // 2) as step:
@@ -277,7 +278,7 @@ def calibrate(
 @app.command()
 def shell(
     topology: TopologyFile,
-    shaper: ShaperOption = Shaper.auto,
+    shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = HostPriority.on,
 ) -> None:
     """Open Mininet's command line in the lab. Needs root."""
@@ -288,7 +289,7 @@ def shell(
         from testbed.progress import Reporter
 
         say = Reporter(quiet=False).say
-        with Lab(network, shaper=shaper.value, progress=say, host_priority=host_priority) as lab:
+        with Lab(network, shaper=shaper, progress=say, host_priority=host_priority) as lab:
             lab.shell()
         return ExitCode.OK
 

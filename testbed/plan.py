@@ -16,16 +16,17 @@ from testbed.model.simulate import simulate
 from testbed.pipeline.collective import Collective
 from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import validate
 from testbed.place import place
+from testbed.plugins import Unusable
 from testbed.schedule.proof import Proof, Watch
-from testbed.schedule.registry import FAMILIES, Generated, family, generate_proven
+from testbed.schedule.registry import FAMILIES, Generated, check_choice, family_of, generate_choice
 from testbed.schedule.schedule_file import Kept
 from testbed.spec import load_topology, load_workload
+from testbed.spec.choice import ScheduleChoice, choice_named
 from testbed.spec.topology import Topology
-from testbed.spec.workload import Pacing, ScheduleChoice, Workload
+from testbed.spec.workload import Pacing, Workload
 from testbed.timeline import UNNOTICED_WAIT_S, Timeline
 from testbed.wire import GLOO_BYTES, ack_bytes, gso_bytes, super_packet_bytes, wire_bytes
 
@@ -89,8 +90,14 @@ class Plan:
         `pacing` stands in for the workload's where that is `none` (durations measured on the machine).
         Raises BadInput when there is neither.
         """
-        placement = stage_to_rank(family(choice.schedule).placement, self.n_ranks)
-        return self._problem(placement, choice.memory, pacing)
+        return self._problem(self.stages(choice), choice.memory, pacing)
+
+    def stages(self, choice: ScheduleChoice) -> tuple[int, ...]:
+        """The rank of every stage under a choice. Raises BadInput for a schedule made for other ranks."""
+        try:
+            return family_of(choice).stage_to_rank(self.n_ranks)
+        except Unusable as error:
+            raise error.at(self.workload.name, choice.label) from error
 
     def problem_for(self, schedule: Schedule) -> Problem:
         """The scheduling problem of a schedule from elsewhere, with the stages where it has them. Raises BadInput."""
@@ -152,7 +159,7 @@ class Plan:
         """
         most = 1
         for choice in choices:
-            stages = stage_to_rank(family(choice.schedule).placement, self.n_ranks)
+            stages = self.stages(choice)
             pairs = Counter(pair for a, b in pairwise(stages) if a != b for pair in ((a, b), (b, a)))
             sent = max(pairs.values(), default=0) * self.workload.microbatches
             limit = choice.memory or max(self.workload.memory_limits())
@@ -184,19 +191,19 @@ class Plan:
 
     def generate(self, choice: ScheduleChoice, pacing: Pacing | None = None, watch: Watch | None = None) -> Generated:
         """As `schedule`, with what a solver proved of it; `watch` is told how far the solver has come."""
-        return generate_proven(choice.schedule, self.problem(choice, pacing), watch=watch, **choice.options())
+        return generate_choice(choice, self.problem(choice, pacing), watch)
 
     def given(self, choice: ScheduleChoice, rows: tuple[Row, ...]) -> Schedule:
-        """The schedule of that name with these rows, validated against this plan. Raises BadInput."""
+        """The schedule of that label with these rows, validated against this plan. Raises BadInput."""
         problem = self.problem(choice)
-        schedule = Schedule(choice.schedule, rows, problem.stage_to_rank, problem.n_microbatches)
+        schedule = Schedule(choice.label, rows, problem.stage_to_rank, problem.n_microbatches)
         validate(schedule, problem)
         return schedule
 
     def make(
         self, choices: Sequence[ScheduleChoice], kept: Mapping[str, Kept] | None = None, watch: Watch | None = None
     ) -> dict[str, Generated]:
-        """The schedules of the choices by name: what is `kept` of them, validated, the others generated.
+        """The schedules of the choices by label: what is `kept` of them, validated, the others generated.
 
         Nothing without pacing: then only a run can tell what actions take. Raises BadInput.
         """
@@ -204,11 +211,11 @@ class Plan:
             return {}
         made = {}
         for choice in choices:
-            if kept and choice.schedule in kept:
-                rows, proof = kept[choice.schedule]
-                made[choice.schedule] = Generated(self.given(choice, rows), proof)
+            if kept and choice.label in kept:
+                rows, proof = kept[choice.label]
+                made[choice.label] = Generated(self.given(choice, rows), proof)
             else:
-                made[choice.schedule] = self.generate(choice, watch=watch)
+                made[choice.label] = self.generate(choice, watch=watch)
         return made
 
     def predict(self, choice: ScheduleChoice, schedule: Schedule, pacing: Pacing | None = None) -> Timeline:
@@ -216,20 +223,42 @@ class Plan:
         return simulate(self.problem(choice, pacing), schedule, receives=self.workload.receives)
 
     def choose(self, names: list[str], watch: Watch | None = None) -> list[ScheduleChoice]:
-        """The workload's choices for these names, with their options there; [] means all. Raises BadInput.
+        """The workload's choices of these names, each a label, a family or a file; [] means all. Raises BadInput.
 
-        `best` becomes the schedule that the model says is fastest.
+        A family that the workload does not list is taken without options. `best` becomes the schedule that the model
+        says is fastest.
         """
-        by_name = {choice.schedule: choice for choice in self.workload.schedules}
         chosen: dict[str, ScheduleChoice] = {}
-        for name in names or by_name:
-            if name == BEST:
-                choice = self.ranked(watch)[0].choice
-            else:
-                family(name)
-                choice = by_name.get(name, ScheduleChoice(schedule=name))
-            chosen.setdefault(choice.schedule, choice)
+        for choice in self.workload.schedules if not names else [one for name in names for one in self._named(name)]:
+            found = choice
+            if choice.schedule == BEST:
+                found = self.ranked(watch)[0].choice
+                found = found.model_copy(update={"label": choice.label}) if choice.labelled else found
+            chosen.setdefault(found.label, found)
         return list(chosen.values())
+
+    def _named(self, name: str) -> list[ScheduleChoice]:
+        """Every choice of the workload with this label or, if there is none, of this family; else a new one."""
+        listed = self.workload.schedules
+        found = [one for one in listed if one.label == name] or [one for one in listed if one.schedule == name]
+        if found or name == BEST:
+            return found or [ScheduleChoice(schedule=BEST)]
+        try:
+            choice = choice_named(name, Path())
+            family_of(choice)
+        except Unusable as error:
+            raise error.at("schedule", "name") from error
+        if any(one.label == choice.label for one in listed):
+            expected = f"a file called otherwise: the workload has another schedule {choice.label}"
+            raise BadInput.of("schedule", "name", name, expected)
+        return [choice]
+
+    def every_choice(self) -> list[ScheduleChoice]:
+        """The workload's choices, and all other families that need no solver."""
+        listed = [choice for choice in self.workload.schedules if choice.schedule != BEST]
+        known, labels = {choice.schedule for choice in listed}, {choice.label for choice in listed}
+        others = (name for name in FAMILIES if name not in known | labels and not FAMILIES[name].solver)
+        return [*listed, *(ScheduleChoice(schedule=name) for name in others)]
 
     def candidate(self, choice: ScheduleChoice, watch: Watch | None = None) -> Candidate:
         """The schedule of a choice and how long the model says it takes. Raises BadInput."""
@@ -239,32 +268,28 @@ class Plan:
 
     def ranked(self, watch: Watch | None = None) -> list[Candidate]:
         """Every schedule that fits into memory and needs no solver, fastest first (CrossPipe's engine, section 6)."""
-        by_name = {choice.schedule: choice for choice in self.workload.schedules}
         candidates = []
-        for name, known in FAMILIES.items():
-            if known.solver and name not in by_name:
-                continue
-            choice = by_name.get(name, ScheduleChoice(schedule=name)).model_copy(update={"memory": None})
+        for choice in self.every_choice():
             try:
-                candidates.append(self.candidate(choice, watch))
+                candidates.append(self.candidate(choice.model_copy(update={"memory": None}), watch))
             except BadInput:
                 continue  # needs more memory than there is, or more layers
         return sorted(candidates, key=lambda candidate: candidate.makespan_s)
 
 
-def make_plan(topology: Topology, workload: Workload) -> Plan:
-    """The plan of a workload on a topology. Raises BadInput when they do not fit together."""
+def make_plan(topology: Topology, workload: Workload, source: str | None = None) -> Plan:
+    """The plan of a workload on a topology. Raises BadInput when they do not fit together.
+
+    `source` is the workload's file, for errors in what only its schedules know: their options.
+    """
     pipelines = place(topology, workload)
     plan = Plan(topology, workload, pipelines[0], tuple(pipelines[1:]))
     for rank in range(plan.n_ranks - 1):
         topology.route(plan.datacenter(rank), plan.datacenter(rank + 1))
     _check_replicas(plan)
     for index, choice in enumerate(workload.schedules):
-        try:
-            if choice.schedule != BEST:
-                family(choice.schedule)
-        except BadInput as error:
-            raise BadInput(f"{workload.name}: schedules.{index}: {error}") from error
+        if choice.schedule != BEST:
+            check_choice(choice, source or workload.name, f"schedules.{index}")
     return plan
 
 
@@ -281,7 +306,7 @@ def load_plan(topology: Path, workload: Path, settings: Sequence[str] = (), **di
         in_topology = key.startswith("topology.")
         overrides[in_topology][key.removeprefix("topology.")] = value
     overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
-    return make_plan(load_topology(topology, overrides[1]), load_workload(workload, overrides[0]))
+    return make_plan(load_topology(topology, overrides[1]), load_workload(workload, overrides[0]), str(workload))
 
 
 def _check_replicas(plan: Plan) -> None:

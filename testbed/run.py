@@ -23,12 +23,12 @@ from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
-from testbed.pipeline.placement import stage_to_rank
 from testbed.plan import Plan
 from testbed.progress import Reporter
-from testbed.schedule.registry import Generated, family
+from testbed.schedule.registry import Generated
 from testbed.schedule.schedule_file import as_document
-from testbed.spec.workload import Pacing, ScheduleChoice
+from testbed.spec.choice import ScheduleChoice
+from testbed.spec.workload import Pacing
 from testbed.timeline import KINDS, Timeline, concatenate
 from testbed.train.job import IterationRecord, Job
 from testbed.train.launcher import Launcher
@@ -56,7 +56,7 @@ class RunOptions:
     machine: Mapping[str, Any]
     """What the results say of the machine and its clock."""
     made: Mapping[str, Generated] = field(default_factory=dict)
-    """Schedules that are known before the run, by name; the others need what the run measures."""
+    """Schedules that are known before the run, by label; the others need what the run measures."""
     host_priority: HostPriority = HostPriority.on
 
 
@@ -131,7 +131,7 @@ def run(plan: Plan, options: RunOptions, reporter: Reporter) -> dict[str, Any]:
             _save_manifest(results, plan, options, lab, identity, imported_s)
             pacing = None if plan.workload.pacing else _profile(plan, launcher, reporter)
             for choice in options.choices:
-                made = options.made.get(choice.schedule)
+                made = options.made.get(choice.label)
                 if made is None:
                     with reporter.solving() as watch:
                         made = plan.generate(choice, pacing, watch)
@@ -163,7 +163,7 @@ def _world(plan: Plan, choices: Sequence[ScheduleChoice], lab: Lab, scratch: str
 
 def _neighbours(plan: Plan, choices: Sequence[ScheduleChoice]) -> tuple[tuple[int, int], ...]:
     """Pairs of ranks that exchange messages under any of the schedules."""
-    placements = {stage_to_rank(family(choice.schedule).placement, plan.n_ranks) for choice in choices}
+    placements = {plan.stages(choice) for choice in choices}
     pairs = {(min(a, b), max(a, b)) for stages in placements for a, b in pairwise(stages) if a != b}
     return tuple(sorted(pairs | {(rank, rank + 1) for rank in range(plan.n_ranks - 1)}))
 
@@ -185,7 +185,7 @@ def _save_manifest(
         "topology_spec": plan.topology.model_dump(mode="json"),
         "workload_spec": plan.workload.model_dump(mode="json"),
         "nodes": list(plan.nodes),
-        "schedules": [choice.model_dump(exclude_none=True) for choice in options.choices],
+        "schedules": [choice.as_identity() for choice in options.choices],
         "solver": {name: made.proof._asdict() for name, made in options.made.items() if made.proof},
         "torch_import_s": round(imported_s, 3),
         "lab": lab.describe(),
@@ -227,7 +227,7 @@ def _train(
     workload = plan.workload
     schedule = made.schedule
     predicted = plan.predict(choice, schedule, pacing)
-    results.add_timeline(choice.schedule, "predicted", predicted)
+    results.add_timeline(choice.label, "predicted", predicted)
     problem = plan.problem(choice, pacing)
     durations = None
     if workload.pacing:
@@ -236,17 +236,17 @@ def _train(
     links_before, tcp_before = lab.counters(reset_peaks=True), _loss_signs(lab)
     trained = _Trained(choice, made, predicted, [], [], [])
     real_time = launcher.world is not None and launcher.world.real_time
-    with reporter.step(f"training {choice.schedule}", total=job.iterations) as step, host.real_time(real_time):
+    with reporter.step(f"training {choice.label}", total=job.iterations) as step, host.real_time(real_time):
         try:
             for records in launcher.run(job, _deadline(plan, DEADLINE_FLOOR_S)):
                 _note_iteration(trained, records, workload.warmup)
-                step.advance(f"training {choice.schedule}: {trained.rows[-1].makespan_s * 1e3:.1f} ms")
+                step.advance(f"training {choice.label}: {trained.rows[-1].makespan_s * 1e3:.1f} ms")
         finally:
             if trained.measured:
-                results.add_timeline(choice.schedule, "measured", concatenate(trained.measured))
-                results.add_iterations(choice.schedule, trained.rows)
+                results.add_timeline(choice.label, "measured", concatenate(trained.measured))
+                results.add_iterations(choice.label, trained.rows)
     links = [after.since(before) for after, before in zip(lab.counters(), links_before, strict=True)]
-    results.add_links(choice.schedule, [row.as_row() for row in links])
+    results.add_links(choice.label, [row.as_row() for row in links])
     tcp = {name: count - tcp_before.get(name, 0) for name, count in _loss_signs(lab).items()}
     lossless = workload.transport == "otn-lossless" and not any(d.loss for d in lab.directions)
     evidence = fidelity.NetworkEvidence(
@@ -278,14 +278,15 @@ def _conclude(trained: list[_Trained], identity: dict[str, Any], results: Result
     """Judge, compare, write comparison.json and schedules.json."""
     if not trained:
         raise RunFailed("no schedule was trained")
-    by_loss = fidelity.loss_reasons({one.choice.schedule: one.losses for one in trained})
+    by_loss = fidelity.loss_reasons({one.choice.label: one.losses for one in trained})
     runs = [
         compare.Measured(
             schedule=one.choice.schedule,
+            label=one.choice.label,
             rows=[row for row in one.rows if not row.warmup],
             predicted=one.predicted,
             predicted_peak=max(peak_in_flight(one.schedule)),
-            reasons=[*one.reasons, *by_loss[one.choice.schedule]],
+            reasons=[*one.reasons, *by_loss[one.choice.label]],
             solver=one.generated.proof and one.generated.proof._asdict(),
         )
         for one in trained
@@ -293,5 +294,5 @@ def _conclude(trained: list[_Trained], identity: dict[str, Any], results: Result
     schedules = compare.compare(runs)
     document = compare.as_document({**identity, "ranking_as_predicted": compare.same_ranking(schedules)}, schedules)
     results.save_json("comparison.json", document)
-    results.save_json("schedules.json", as_document({one.choice.schedule: one.generated for one in trained}))
+    results.save_json("schedules.json", as_document({one.choice.label: one.generated for one in trained}))
     return document

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from testbed.errors import BadInput
 from testbed.options import (
     AsJson,
     Quiet,
@@ -46,16 +47,16 @@ def schedule_show(
         choices = plan.choose(schedule or [], watch)
         shown = [(choice, plan.generate(choice, watch=watch).schedule) for choice in choices]
     if as_json:
-        rows = {c.schedule: [[str(action) for action in row] for row in s.rows] for c, s in shown}
+        rows = {c.label: [[str(action) for action in row] for row in s.rows] for c, s in shown}
         emit({"schedules": rows})
     console = Console()
     panels = []
     for choice, generated in shown:
         timeline = plan.predict(choice, generated)
-        panels.append((choice.schedule, timeline))
+        panels.append((choice.label, timeline))
         if as_json:
             continue
-        console.print(f"\n[bold]{choice.schedule}[/bold]")
+        console.print(f"\n[bold]{choice.label}[/bold]")
         if order:
             for lane, row in zip(lanes, generated.rows, strict=True):
                 console.print(f"{lane}: {' '.join(map(str, row))}", highlight=False, soft_wrap=True)
@@ -81,14 +82,12 @@ def schedule_compare(
     """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root."""
     from testbed import show
     from testbed.progress import Reporter
-    from testbed.schedule.registry import FAMILIES
     from testbed.schedule_compare import compare_schedules
 
     plan = load_plan(topology, workload, settings or [])
-    listed = {choice.schedule for choice in plan.workload.schedules}
-    names = schedule or [name for name, known in FAMILIES.items() if not known.solver or name in listed]
     with Reporter(quiet=quiet).solving() as watch:
-        comparison = compare_schedules(plan, plan.choose(names, watch), watch)
+        choices = plan.choose(schedule, watch) if schedule else plan.every_choice()
+        comparison = compare_schedules(plan, choices, watch)
     if as_json:
         rows = [row.as_json() for row in comparison.schedules]
         emit({"schedules": rows, "left_out": comparison.left_out})
@@ -98,13 +97,13 @@ def schedule_compare(
         console.print(table)
     for row in comparison.schedules:
         if row.proof is not None:
-            console.print(show.proof_line(row.schedule, row.proof), highlight=False)
+            console.print(show.proof_line(row.label, row.proof), highlight=False)
     for reason in comparison.left_out.values():
         console.print(f"left out: {reason}", highlight=False)
     if len(comparison.schedules) > 1:
         first, second = comparison.schedules[:2]
         gain = second.predicted_s / first.predicted_s - 1
-        console.print(f"best: {first.schedule}, {gain:.1%} ahead of {second.schedule}", highlight=False)
+        console.print(f"best: {first.label}, {gain:.1%} ahead of {second.label}", highlight=False)
 
 
 @schedule_app.command("export")
@@ -125,7 +124,10 @@ def schedule_export(
 
     plan = load_plan(topology, workload, settings or [])
     with Reporter(quiet=quiet).solving() as watch:
-        (choice,) = plan.choose([schedule], watch)
+        choices = plan.choose([schedule], watch)
+        if len(choices) > 1:
+            raise BadInput.of("--schedule", "label", schedule, f"one of {', '.join(one.label for one in choices)}")
+        (choice,) = choices
         text = to_csv(plan.generate(choice, watch=watch).schedule, comms=comms)
     if out is None:
         sys.stdout.write(text)

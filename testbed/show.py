@@ -91,7 +91,7 @@ def _schedules_table(title: str, comparison: Comparison, columns: Sequence[str])
         for cause in (*CAUSES, "DP"):
             seconds = lost[f"{cause}_s"]
             cells[cause] = "-" if seconds is None else f"{seconds / row.predicted_s:.1%}"
-        table.add_row(row.schedule, *(cells[column] for column in columns))
+        table.add_row(row.label, *(cells[column] for column in columns))
     return table
 
 
@@ -105,9 +105,9 @@ def print_run(console: Console, document: dict[str, Any], directory: Path) -> No
     console.print(comparison_table(title, rows))
     for row in rows:
         if row.solver is not None:
-            console.print(proof_line(row.schedule, Proof(**row.solver)), highlight=False)
+            console.print(proof_line(row.label, Proof(**row.solver)), highlight=False)
         for reason in row.reasons:
-            console.print(f"{row.schedule} is untrusted: {reason}", style="red", highlight=False)
+            console.print(f"{row.label} is untrusted: {reason}", style="red", highlight=False)
     verdict = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
     console.print(f"measured ranking: {verdict}", highlight=False)
     look = " (look at timeline.svg)" if (directory / "timeline.svg").exists() else ""
@@ -146,7 +146,7 @@ def comparison_table(title: str, rows: Sequence[ScheduleComparison]) -> Table:
         if row.speedup_measured is not None and row.speedup_predicted is not None:
             speedup = f"{row.speedup_measured:.2f}x / {row.speedup_predicted:.2f}x"
         table.add_row(
-            row.schedule,
+            row.label,
             show_time(row.measured_s),
             show_time(row.measured_iqr_s),
             show_time(row.predicted_s),

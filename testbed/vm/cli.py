@@ -71,16 +71,19 @@ def determinism(
     Exit code 0: every boot of a seed gave the same; 5: not.
     """
     from testbed.collect.results import prepare_directory
+    from testbed.plan import load_plan
     from testbed.progress import Reporter
     from testbed.vm import kernel
-    from testbed.vm.command import Training, make
+    from testbed.vm.command import Training
     from testbed.vm.determinism import measure
 
     kernel.require()
     with nullcontext(out) if out else tempfile.TemporaryDirectory(prefix="testbed-determinism-") as place:
         directory = prepare_directory(Path(place), overwrite=False)
-        made = make(topology, workload, settings or [], schedule or [])
-        training = Training(topology, workload, directory, made, tuple(settings or ()), iterations)
+        plan = load_plan(topology, workload, settings or [])
+        choices = tuple(plan.choose(schedule or []))
+        made = plan.make(choices)
+        training = Training(topology, workload, directory, made, tuple(settings or ()), iterations, choices=choices)
         found = measure(
             training,
             boots=boots,

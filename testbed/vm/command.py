@@ -10,10 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from testbed.plan import load_plan
 from testbed.progress import Reporter
 from testbed.schedule.registry import Generated
 from testbed.schedule.schedule_file import as_document
+from testbed.spec.choice import ScheduleChoice
+from testbed.spec.workload import workload_document
 from testbed.vm import kernel, machine
 from testbed.vm.boot import MEMORY_MB, OUT, Boot, Command, Text, run_commands
 
@@ -39,20 +43,46 @@ class Training:
     shaper: str = "netem"
     names: tuple[str, ...] = ()
     """Schedules by name, where none is made yet; empty: the workload's."""
+    choices: tuple[ScheduleChoice, ...] = ()
+    """Stand for the workload's own schedules: those that were chosen, with their labels."""
 
     def command(self) -> Command:
         """Its command line in the guest. The results directory may hold an empty `logs` already."""
-        words: list[str | Path | Text] = ["run", self.topology, self.workload, "--out", OUT, "--overwrite", "--json"]
+        words: list[str | Path | Text] = [
+            "run",
+            self.topology,
+            Text(self.workload_text()),
+            "--out",
+            OUT,
+            "--overwrite",
+            "--json",
+        ]
         words.append("--no-picture")  # drawn here, from the data
-        for name in self.made or self.names:
+        for name in [choice.label for choice in self.choices] or self.made or self.names:
             words += ["--schedule", name]
-        for setting in self.settings:
+        for setting in self.topology_settings():
             words += ["--set", setting]
         if self.iterations is not None:
             words += ["--iterations", str(self.iterations)]
         if self.made:
             words += ["--schedules-from", Text(json.dumps(as_document(self.made)))]
         return Command((*words, "--shaper", self.shaper, *NO_HOST_PRIORITY), self.directory)
+
+    def workload_text(self) -> str:
+        """The workload with its settings and with what its files hold: they may lie where the guest sees nothing."""
+        pairs = (setting.partition("=") for setting in self.settings if not _of_topology(setting))
+        document = workload_document(self.workload, {key: value for key, _, value in pairs})
+        if self.choices:
+            document["schedules"] = [choice.as_document() for choice in self.choices]
+        return yaml.safe_dump(document, sort_keys=False)
+
+    def topology_settings(self) -> tuple[str, ...]:
+        """The settings that `workload_text` leaves."""
+        return tuple(filter(_of_topology, self.settings))
+
+
+def _of_topology(setting: str) -> bool:
+    return setting.startswith("topology.")
 
 
 def make(topology: Path, workload: Path, settings: Sequence[str], names: Sequence[str]) -> dict[str, Generated]:

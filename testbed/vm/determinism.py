@@ -96,11 +96,14 @@ def measure(
 
     Raises RunFailed when a boot fails, MachineLacks when there is no kernel to boot.
     """
+    workload = training.workload_text()
     training = replace(
         training,
         topology=Path(shutil.copyfile(training.topology, training.directory / "topology.yaml")),
-        workload=Path(shutil.copyfile(training.workload, training.directory / "workload.yaml")),
+        workload=training.directory / "workload.yaml",
+        settings=training.topology_settings(),
     )
+    training.workload.write_text(workload, encoding="utf-8")
     package = source.freeze(training.directory / "source")
     wanted = [(seed, boot) for boot in range(1, boots + 1) for seed in seeds]
     waiting = list(reversed(wanted))
@@ -223,7 +226,7 @@ def _collect(training: Training, seed: int, boot: int, code: int, wall_s: float)
         seed,
         boot,
         fingerprint(nanoseconds(directory)),
-        {row["schedule"]: row["measured_s"] for row in rows},
+        {row["label"]: row["measured_s"] for row in rows},
         all(row["trusted"] for row in rows),
         round(wall_s, 1),
     )

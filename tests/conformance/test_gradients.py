@@ -11,7 +11,7 @@ import pytest
 from testbed.plan import make_plan
 from testbed.schedule.registry import FAMILIES
 from testbed.spec import Workload, load_topology, load_workload
-from testbed.spec.workload import ScheduleChoice
+from testbed.spec.choice import ScheduleChoice
 from testbed.train.data import load_corpus
 from testbed.train.job import Job
 from testbed.train.launcher import Launcher

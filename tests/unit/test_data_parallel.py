@@ -8,8 +8,9 @@ import pytest
 
 from testbed.errors import BadInput
 from testbed.plan import Plan, make_plan
+from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import load_topology
-from testbed.spec.workload import ScheduleChoice, load_workload
+from testbed.spec.workload import load_workload
 from testbed.wire import wire_bytes
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 from testbed.pipeline.memory import peaks
 from testbed.plan import KEPT_WHEN_RECOMPUTING, make_plan
 from testbed.spec import load_topology, load_workload
-from testbed.spec.workload import ScheduleChoice
+from testbed.spec.choice import ScheduleChoice
 
 ROOT = Path(__file__).parents[2]
 
