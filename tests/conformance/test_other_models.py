@@ -117,7 +117,7 @@ def test_gradients_equal_those_of_one_process(
         assert np.abs(gradient - reference).max() <= 1e-12 * max(1e-3, np.abs(reference).max()), parameter
 
 
-def test_what_waits_for_W_and_what_does_not() -> None:
+def test_what_waits_for_the_weight_gradient_and_what_does_not() -> None:
     layer = nn.Sequential(nn.Conv1d(3, 3, 1), nn.Linear(5, 5), nn.LayerNorm(5))
     plain = [parameter.detach().clone() for parameter in layer.parameters()]
     store = GradientStore()

@@ -75,7 +75,7 @@ def test_a_job_of_ones_own_runs_under_every_label(tmp_path: Path) -> None:
     manifest = json.loads((out / "manifest.json").read_text())
     assert [choice["label"] for choice in manifest["schedules"]] == labels
     assert manifest["workload_spec"]["model"]["content"] == (EXAMPLES / "my_model.py").read_text()
-    assert [row["changes"] for row in manifest["lab"]["directions"]] == [[], []]
+    assert [row["changes"] for row in manifest["lab"]["links"]] == [[], []]
 
 
 @pytest.mark.root
