@@ -83,7 +83,7 @@ def training(ranks: int, sites: int, point: tuple[float, float], quick: bool, ou
         if FAMILIES[choice.schedule].solver:
             choice = choice.model_copy(update={"time_limit_s": SOLVER_LIMIT_S})
         choices.append(choice)
-        made[choice.schedule] = generate(plan, choice)
+        made[choice.label] = generate(plan, choice)
     directory = out / f"p{ranks}-dc{sites}-lat{point[0]:g}-bw{point[1]:g}"
     return command.Training(with_cases(plan, choices, made), directory)
 

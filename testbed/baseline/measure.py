@@ -18,7 +18,7 @@ from testbed.plan.costs import predict
 from testbed.plan.plan import Clock
 from testbed.plan.resolve import candidate, require_trainable, with_clock
 from testbed.progress import Reporter
-from testbed.schedule.registry import family
+from testbed.schedule.registry import family_of
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,11 @@ def of_run(directory: Path) -> Outcome:
         losses = _losses(directory / "iterations.parquet")
     except (OSError, ValueError) as error:
         raise BadInput.of(str(directory), "directory", str(error), "the results of a finished run") from error
-    rows = [row | {"losses": losses[row["schedule"]]} for row in comparison["schedules"]]
+    labels = [row.get("label", row["schedule"]) for row in comparison["schedules"]]
+    rows = [
+        row | {"schedule": label, "losses": losses[label]}
+        for label, row in zip(labels, comparison["schedules"], strict=True)
+    ]
     figures = tuple(Figures.from_json(row, str(directory)) for row in rows)
     return Outcome(figures, environment=environment.of_run(manifest))
 
@@ -93,9 +97,9 @@ def with_remade(outcome: Outcome, subject: Subject) -> Outcome:
         return outcome
     times: dict[str, float] = {}
     for choice in subject.choices:
-        if not family(choice.schedule).solver:
+        if not family_of(choice).solver:
             try:
-                times[choice.schedule] = candidate(subject.plan, choice).makespan_s
+                times[choice.label] = candidate(subject.plan, choice).makespan_s
             except BadInput:
                 continue  # the judge calls it missing, as the baseline has a time
     figures = tuple(replace(one, remade_s=times.get(one.schedule)) for one in outcome.figures)
@@ -105,10 +109,10 @@ def with_remade(outcome: Outcome, subject: Subject) -> Outcome:
 def _predicted(subject: Subject) -> Outcome:
     figures = []
     for choice in subject.choices:
-        schedule = subject.made[choice.schedule].schedule
+        schedule = subject.made[choice.label].schedule
         timeline = predict(subject.plan, choice, schedule)
         time_s, bubble = float(timeline.makespans()[0]), float(timeline.bubble_ratios()[0])
-        figures.append(Figures(choice.schedule, time_s, bubble, float(max(peak_in_flight(schedule)))))
+        figures.append(Figures(choice.label, time_s, bubble, float(max(peak_in_flight(schedule)))))
     return Outcome(tuple(figures), environment=environment.of_this_process())
 
 

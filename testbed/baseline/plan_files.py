@@ -16,9 +16,10 @@ from testbed.plan.plan import Network, Plan
 from testbed.plan.resolve import choose, load_files, make, make_plan, network_of, with_cases
 from testbed.schedule.registry import Generated
 from testbed.schedule.schedule_file import as_document, kept_in
+from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
-from testbed.spec.workload import ScheduleChoice, Workload
+from testbed.spec.workload import Workload
 
 TOPOLOGY, WORKLOAD, SCHEDULES = "topology.yaml", "workload.yaml", "schedules.json"
 
@@ -63,10 +64,9 @@ def of_run(plan: Plan, where: str) -> Specs:
     """What the files of a finished run's plan would say. Raises BadInput for more than one job."""
     if len(plan.jobs) != 1:
         raise BadInput.of(where, "jobs", len(plan.jobs), "one job")
-    names = [case.jobs[0].family for case in plan.cases]
-    workload = plan.jobs[0].workload
-    kept = [choice for choice in choose(plan, names) if choice.schedule in names]
-    return Specs(_topology_of(plan.network, where), workload.model_copy(update={"schedules": kept}))
+    choices = [case.jobs[0].choice for case in plan.cases]
+    workload = plan.jobs[0].workload.model_copy(update={"schedules": choices})
+    return Specs(_topology_of(plan.network, where), workload)
 
 
 def _topology_of(network: Network, where: str) -> Topology:
@@ -135,7 +135,7 @@ def read(directory: Path, settings: Sequence[str] = ()) -> Subject:
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput.of(str(schedules), "file", str(error), "a readable file") from error
         kept = kept_in(text, str(schedules))
-        if lost := [choice.schedule for choice in choices if choice.schedule not in kept]:
+        if lost := [choice.label for choice in choices if choice.label not in kept]:
             raise BadInput.of(str(schedules), "schedules", list(kept), f"rows for {', '.join(lost)} too")
         made = make(plan, choices, kept)
     return Subject(Specs(network, job), with_cases(plan, choices, made), tuple(choices), made)

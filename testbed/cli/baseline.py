@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from testbed.cli.options import (
+    AUTO_SHAPER,
     AsJson,
     Clock,
     ClockOption,
@@ -18,7 +19,6 @@ from testbed.cli.options import (
     Schedules,
     SeedOption,
     Settings,
-    Shaper,
     ShaperOption,
     WallLimit,
     emit,
@@ -56,7 +56,7 @@ def save(
     iterations: Annotated[int | None, typer.Option(help="Measured iterations; default: the workload's.")] = None,
     clock: ClockOption = Clock.virtual,
     predict_only: Annotated[bool, typer.Option("--predict-only", help="The model alone: no run.")] = False,
-    shaper: ShaperOption = Shaper.auto,
+    shaper: ShaperOption = AUTO_SHAPER,
     seed: SeedOption = 1,
     reason: Reason = "",
     quick: QuickMark = False,
@@ -82,7 +82,7 @@ def save(
     else:
         specs = plan_files.resolve(topology, workload, settings or [], schedule or [], iterations=iterations)
         mode = Mode.predict if predict_only else Mode(clock.value)
-        terms = keep.Terms(reason, quick, mode, seed, shaper.value)
+        terms = keep.Terms(reason, quick, mode, seed, shaper)
         keep.save(directory, specs, terms, limit_s=wall_limit, reporter=Terminal(quiet=quiet))
     print(f"saved {directory}/")
 

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from testbed.cli.options import (
+    AUTO_SHAPER,
     AsJson,
     Clock,
     ClockOption,
     HostPriorityOption,
     Quiet,
     SeedOption,
-    Shaper,
     ShaperOption,
     TopologyFile,
     VmOption,
@@ -27,7 +27,7 @@ from testbed.lab.host import HostPriority
 
 def calibrate(
     topology: TopologyFile,
-    shaper: ShaperOption = Shaper.auto,
+    shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = HostPriority.on,
     vm: VmOption = False,
     clock: ClockOption = Clock.real,
@@ -59,7 +59,7 @@ def calibrate(
 
         document = measure_links(
             plan,
-            shaper=shaper.value,
+            shaper=shaper,
             host_priority=host_priority,
             beside_mininet=beside_mininet,
             reporter=reporter,

@@ -16,13 +16,16 @@ from rich.console import Console
 from testbed.errors import BadInput
 from testbed.lab.host import HostPriority
 
+AUTO_SHAPER, NETEM = "auto", "netem"
 
-class Shaper(StrEnum):
-    """How links are shaped."""
 
-    auto = "auto"
-    netem = "netem"
-    relay = "relay"
+def _known_shaper(name: str) -> str:
+    """The shaper's name, or FILE.py:NAME with the whole path: a guest sees that file at the same place."""
+    if name == AUTO_SHAPER:
+        return name
+    from testbed.lab.shaping import anywhere
+
+    return anywhere(name)
 
 
 class Clock(StrEnum):
@@ -35,7 +38,8 @@ class Clock(StrEnum):
 TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="A file such as topologies/two-dc-metro.yaml.")]
 WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")]
 Schedules = Annotated[
-    list[str] | None, typer.Option("--schedule", help="Only this schedule (repeatable); default: the workload's.")
+    list[str] | None,
+    typer.Option("--schedule", help="Only this schedule: a label, a family, FILE.py:NAME or FILE.csv (repeatable)."),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -47,7 +51,15 @@ VmOption = Annotated[bool, typer.Option("--vm", help="In Debian's User-Mode Linu
 ClockOption = Annotated[Clock, typer.Option(help="virtual: in a guest whose time does not depend on this machine.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Of the virtual clock's kernel: ports, hashes, sequences.")]
 WallLimit = Annotated[float, typer.Option(help="Wall-clock seconds after which a guest is given up.")]
-ShaperOption = Annotated[Shaper, typer.Option("--shaper", help="auto: netem where the kernel has it, else relay.")]
+ShaperOption = Annotated[
+    str,
+    typer.Option(
+        "--shaper",
+        metavar="auto|netem|relay|FILE.py:NAME",
+        callback=_known_shaper,
+        help="auto: netem where the kernel has it, else relay.",
+    ),
+]
 
 HostPriorityOption = Annotated[
     HostPriority,

@@ -22,22 +22,23 @@ def predict(
     from testbed.plan import costs, resolve
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    rows, proofs = [], []
+    rows, proofs, families = [], [], []
     with Terminal(quiet=quiet).solving() as watch:
         for choice in resolve.choose(plan, schedule or [], watch):
             generated, proof = resolve.generate(plan, choice, watch=watch)
             timeline = costs.predict(plan, choice, generated)
             makespan, bubble = float(timeline.makespans()[0]), float(timeline.bubble_ratios()[0])
-            rows.append((choice.schedule, makespan, bubble, max(peak_in_flight(generated))))
+            rows.append((choice.label, makespan, bubble, max(peak_in_flight(generated))))
             proofs.append(proof)
-    baseline = next((row[1] for row in rows if row[0] == "1f1b"), None)
+            families.append(choice.schedule)
+    baseline = next((row[1] for row, name in zip(rows, families, strict=True) if name == "1f1b"), None)
     full = [(*row, baseline / row[1] if baseline else None) for row in rows]
     if as_json:
-        keys = ("schedule", "predicted_s", "bubble_predicted", "peak_in_flight_predicted", "speedup_predicted")
+        keys = ("label", "predicted_s", "bubble_predicted", "peak_in_flight_predicted", "speedup_predicted")
         names = {"topology": plan.network.name, "workload": plan.jobs[0].name}
         documents = [
-            dict(zip(keys, row, strict=True)) | {"solver": proof and proof._asdict()}
-            for row, proof in zip(full, proofs, strict=True)
+            {"schedule": name} | dict(zip(keys, row, strict=True)) | {"solver": proof and proof._asdict()}
+            for name, row, proof in zip(families, full, proofs, strict=True)
         ]
         emit({**names, "schedules": documents})
         return

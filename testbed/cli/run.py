@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from testbed.cli.options import (
+    AUTO_SHAPER,
+    NETEM,
     AsJson,
     Clock,
     HostPriorityOption,
@@ -18,7 +20,6 @@ from testbed.cli.options import (
     Schedules,
     SchedulesFrom,
     Settings,
-    Shaper,
     ShaperOption,
     VmOption,
     WallLimit,
@@ -41,7 +42,7 @@ class Request:
 
     directory: Path
     overwrite: bool
-    shaper: Shaper
+    shaper: str
     host_priority: HostPriority
     vm: bool
     wall_limit_s: float
@@ -61,7 +62,7 @@ def run(
     iterations: Iterations = None,
     out: Annotated[Path | None, typer.Option(help="Results directory; default: results/<names>-<time>.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
-    shaper: ShaperOption = Shaper.auto,
+    shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = HostPriority.on,
     schedules_from: SchedulesFrom = None,
     vm: VmOption = False,
@@ -131,7 +132,7 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
     from testbed.vm import command
 
     machine = command.choose_machine(plan.clock)
-    shaper = "netem" if request.shaper is Shaper.auto else request.shaper.value
+    shaper = NETEM if request.shaper == AUTO_SHAPER else request.shaper
     with results_directory(request.directory, overwrite=request.overwrite) as working:
         training = command.Training(plan, working, shaper)
         boot, (document,) = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
@@ -150,7 +151,7 @@ def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
             from testbed.session.run import SessionOptions
             from testbed.session.run import run as run_plan
 
-            options = SessionOptions(working, request.shaper.value, this_machine(), request.host_priority)
+            options = SessionOptions(working, request.shaper, this_machine(), request.host_priority)
             document = run_plan(plan, options, reporter)
             _show(document, working, request, reporter)
             return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED

@@ -20,6 +20,7 @@ from testbed.cli.options import (
     read_text,
     stdout_console,
 )
+from testbed.errors import BadInput
 
 schedule_app = typer.Typer(help="Look at schedules.", no_args_is_help=True)
 
@@ -46,16 +47,16 @@ def schedule_show(
         choices = resolve.choose(plan, schedule or [], watch)
         shown = [(choice, resolve.generate(plan, choice, watch=watch).schedule) for choice in choices]
     if as_json:
-        rows = {c.schedule: [[str(action) for action in row] for row in s.rows] for c, s in shown}
+        rows = {c.label: [[str(action) for action in row] for row in s.rows] for c, s in shown}
         emit({"schedules": rows})
     console = Console()
     panels = []
     for choice, generated in shown:
         timeline = costs.predict(plan, choice, generated)
-        panels.append((choice.schedule, timeline))
+        panels.append((choice.label, timeline))
         if as_json:
             continue
-        console.print(f"\n[bold]{choice.schedule}[/bold]")
+        console.print(f"\n[bold]{choice.label}[/bold]")
         if order:
             for lane, row in zip(lanes, generated.rows, strict=True):
                 console.print(f"{lane}: {' '.join(map(str, row))}", highlight=False, soft_wrap=True)
@@ -83,13 +84,11 @@ def schedule_compare(
     from testbed.cli.progress import Terminal
     from testbed.plan import resolve
     from testbed.plan.compare import compare_schedules
-    from testbed.schedule.registry import FAMILIES
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    listed = {choice.schedule for choice in plan.jobs[0].workload.schedules}
-    names = schedule or [name for name, known in FAMILIES.items() if not known.solver or name in listed]
     with Terminal(quiet=quiet).solving() as watch:
-        comparison = compare_schedules(plan, resolve.choose(plan, names, watch), watch)
+        choices = resolve.choose(plan, schedule, watch) if schedule else resolve.every_choice(plan)
+        comparison = compare_schedules(plan, choices, watch)
     if as_json:
         rows = [row.as_json() for row in comparison.schedules]
         emit({"schedules": rows, "left_out": comparison.left_out})
@@ -99,13 +98,13 @@ def schedule_compare(
         console.print(table)
     for row in comparison.schedules:
         if row.proof is not None:
-            console.print(tables.proof_line(row.schedule, row.proof), highlight=False)
+            console.print(tables.proof_line(row.label, row.proof), highlight=False)
     for reason in comparison.left_out.values():
         console.print(f"left out: {reason}", highlight=False)
     if len(comparison.schedules) > 1:
         first, second = comparison.schedules[:2]
         gain = second.predicted_s / first.predicted_s - 1
-        console.print(f"best: {first.schedule}, {gain:.1%} ahead of {second.schedule}", highlight=False)
+        console.print(f"best: {first.label}, {gain:.1%} ahead of {second.label}", highlight=False)
 
 
 @schedule_app.command("export")
@@ -127,7 +126,10 @@ def schedule_export(
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     with Terminal(quiet=quiet).solving() as watch:
-        (choice,) = resolve.choose(plan, [schedule], watch)
+        choices = resolve.choose(plan, [schedule], watch)
+        if len(choices) > 1:
+            raise BadInput.of("--schedule", "label", schedule, f"one of {', '.join(one.label for one in choices)}")
+        (choice,) = choices
         text = to_csv(resolve.generate(plan, choice, watch=watch).schedule, comms=comms)
     if out is None:
         sys.stdout.write(text)

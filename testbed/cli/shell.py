@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from testbed.cli.options import HostPriorityOption, Shaper, ShaperOption, TopologyFile, in_sandbox
+from testbed.cli.options import AUTO_SHAPER, HostPriorityOption, ShaperOption, TopologyFile, in_sandbox
 from testbed.errors import ExitCode
 from testbed.lab.host import HostPriority
 
 
 def shell(
     topology: TopologyFile,
-    shaper: ShaperOption = Shaper.auto,
+    shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = HostPriority.on,
 ) -> None:
     """Open Mininet's command line in the lab. Needs root."""
@@ -25,7 +25,7 @@ def shell(
         from testbed.lab.network import Lab
 
         say = Terminal(quiet=False).say
-        with Lab(plan, shaper=shaper.value, progress=say, host_priority=host_priority) as lab:
+        with Lab(plan, shaper=shaper, progress=say, host_priority=host_priority) as lab:
             lab.shell()
         return ExitCode.OK
 

@@ -116,7 +116,7 @@ def _schedules_table(title: str, comparison: Comparison, columns: Sequence[str])
         for cause in (*CAUSES, "DP"):
             seconds = lost[f"{cause}_s"]
             cells[cause] = "-" if seconds is None else f"{seconds / row.predicted_s:.1%}"
-        table.add_row(row.schedule, *(cells[column] for column in columns))
+        table.add_row(row.label, *(cells[column] for column in columns))
     return table
 
 
@@ -131,9 +131,9 @@ def print_run(console: Console, document: dict[str, Any], directory: Path, *, pi
         console.print(table)
     for row in rows:
         if row.solver is not None:
-            console.print(proof_line(row.schedule, Proof(**row.solver)), highlight=False)
+            console.print(proof_line(row.label, Proof(**row.solver)), highlight=False)
         for reason in row.reasons:
-            console.print(f"{row.schedule} is untrusted: {reason}", style="red", highlight=False)
+            console.print(f"{row.label} is untrusted: {reason}", style="red", highlight=False)
     verdict = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
     console.print(f"measured ranking: {verdict}", highlight=False)
     look = " (look at timeline.svg)" if picture else ""
@@ -187,7 +187,7 @@ def _comparison_table(title: str, rows: Sequence[ScheduleComparison], columns: S
             "speed-up m/p": speedup,
             "trusted": Text("yes", style="green") if row.trusted else Text("NO", style="bold red"),
         }
-        table.add_row(row.schedule, *(cells[column] for column in columns))
+        table.add_row(row.label, *(cells[column] for column in columns))
     return table
 
 

@@ -12,14 +12,15 @@ from testbed.plan import costs
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import candidate
 from testbed.schedule.proof import Proof, Watch
-from testbed.schedule.registry import family, generate
-from testbed.spec.workload import ScheduleChoice
+from testbed.schedule.registry import family_of, generate_choice
+from testbed.spec.choice import ScheduleChoice
 
 
 class ComparedSchedule(NamedTuple):
     """One schedule as the model sees it."""
 
     schedule: str
+    label: str
     predicted_s: float
     bubble_predicted: float
     peaks: tuple[float, ...]
@@ -37,6 +38,7 @@ class ComparedSchedule(NamedTuple):
         """The keys of comparison.json that need no measurement, and the causes."""
         return {
             "schedule": self.schedule,
+            "label": self.label,
             "predicted_s": self.predicted_s,
             "bubble_predicted": self.bubble_predicted,
             "peak_in_flight_predicted": max(self.peaks),
@@ -55,10 +57,6 @@ class Comparison(NamedTuple):
     left_out: dict[str, str]
 
 
-DYNAMIC = ("geopipe", "crosspipe-greedy", "search", "wave-greedy", "crosspipe-ud", "crosspipe-wave", "crosspipe-loop")
-"""Schedules that use more memory where there is more."""
-
-
 def compare_schedules(plan: Plan, choices: list[ScheduleChoice], watch: Watch | None = None) -> Comparison:
     """The comparison of these choices. Raises BadInput when none of them fits."""
     found, left_out = [], {}
@@ -66,18 +64,20 @@ def compare_schedules(plan: Plan, choices: list[ScheduleChoice], watch: Watch | 
         try:
             found.append(candidate(plan, choice, watch))
         except BadInput as error:
-            left_out[choice.schedule] = str(error)
+            left_out[choice.label] = str(error)
     baseline = next((one.makespan_s for one in found if one.choice.schedule == "1f1b"), None)
     compared = []
     for choice, problem, schedule, makespan_s, proof in sorted(found, key=lambda one: one.makespan_s):
         memory_s = None
-        if choice.schedule in DYNAMIC and not family(choice.schedule).solver:
+        family = family_of(choice)
+        if family.uses_spare_memory and not family.solver:
             roomy = problem.with_memory(float(problem.n_microbatches))
-            free = generate(choice.schedule, roomy, **choice.options())
+            free = generate_choice(choice, roomy).schedule
             memory_s = max(0.0, makespan_s - float(costs.predict(plan, choice, free).makespans()[0]))
         compared.append(
             ComparedSchedule(
                 schedule=choice.schedule,
+                label=choice.label,
                 predicted_s=makespan_s,
                 bubble_predicted=float(costs.predict(plan, choice, schedule).bubble_ratios()[0]),
                 peaks=peak_in_flight(schedule),

@@ -14,13 +14,14 @@ from testbed.model.simulate import simulate
 from testbed.pipeline.collective import Collective
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import Problem
 from testbed.plan import routes
 from testbed.plan.framing import ack_bytes, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Case, Job, JobSchedule, Plan, Route
-from testbed.schedule.registry import family
-from testbed.spec.workload import Pacing, ScheduleChoice, Workload
+from testbed.plugins import Unusable
+from testbed.schedule.registry import family_of
+from testbed.spec.choice import ScheduleChoice
+from testbed.spec.workload import Pacing, Workload
 from testbed.trace.tables import ACTIVATION, GRADIENT, Trace
 
 KEPT_WHEN_RECOMPUTING = 2 / 34
@@ -34,8 +35,16 @@ def problem(plan: Plan, choice: ScheduleChoice, pacing: Pacing | None = None, *,
     `pacing` stands in for the workload's where that is `none` (durations measured on the machine).
     Raises BadInput when there is neither, or when the model has fewer layers than stages.
     """
-    stages = stage_to_rank(family(choice.schedule).placement, plan.jobs[job].mesh.pp)
+    stages = stages_of(plan.jobs[job], choice)
     return _problem(plan, plan.jobs[job], stages, choice.memory, pacing, {})
+
+
+def stages_of(job: Job, choice: ScheduleChoice) -> tuple[int, ...]:
+    """The pipeline rank of every stage under a choice. Raises BadInput for a schedule made for other ranks."""
+    try:
+        return family_of(choice).stage_to_rank(job.mesh.pp)
+    except Unusable as error:
+        raise error.at(job.workload.name, choice.label) from error
 
 
 def problem_for(plan: Plan, schedule: Schedule, *, job: int = 0) -> Problem:
@@ -47,7 +56,7 @@ def problem_of_case(plan: Plan, case: Case, pacing: Pacing | None = None, *, job
     """The scheduling problem of a job in a case, on the case's routes. Raises as `problem`."""
     chosen = case.jobs[job]
     given = {(flow.source, flow.target): route for flow, route in zip(plan.flows, case.routes, strict=True)}
-    return _problem(plan, plan.jobs[job], chosen.stage_to_rank, chosen.memory, pacing, given)
+    return _problem(plan, plan.jobs[job], chosen.stage_to_rank, chosen.choice.memory, pacing, given)
 
 
 def schedule_of(plan: Plan, case: Case, *, job: int = 0) -> Schedule | None:
@@ -93,7 +102,7 @@ def _burst_bytes(job: Job, chosen: JobSchedule) -> int:
     workload, stages = job.workload, chosen.stage_to_rank
     pairs = Counter(pair for a, b in pairwise(stages) if a != b for pair in ((a, b), (b, a)))
     sent = max(pairs.values(), default=0) * workload.microbatches
-    limit = chosen.memory or max(workload.memory_limits())
+    limit = chosen.choice.memory or max(workload.memory_limits())
     return max(1, min(sent, 2 * math.ceil(limit) * len(stages) // job.mesh.pp)) * workload.message_bytes()
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, PlainSerializer, PlainValidator, with_config
 
 from testbed.pipeline.ir import Row, parse_action
 from testbed.plan.mesh import Mesh
 from testbed.schedule.proof import Proof
+from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Direction
 from testbed.spec.workload import Workload
 
@@ -118,10 +119,8 @@ WrittenRow = Annotated[Row, PlainValidator(_read_row), PlainSerializer(_write_ro
 class JobSchedule:
     """What one job does in a case."""
 
-    family: str
-    options: Mapping[str, Any]
-    memory: float | None
-    """Microbatches in flight allowed in this case, where not what the workload says."""
+    choice: ScheduleChoice
+    """Family, options, memory and label; of a family in a file, what the file holds."""
     stage_to_rank: tuple[int, ...]
     """The pipeline rank of every stage."""
     rows: tuple[WrittenRow, ...] | None

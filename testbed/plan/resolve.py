@@ -18,12 +18,14 @@ from testbed.plan.host_costs import measured_costs
 from testbed.plan.mesh import Mesh
 from testbed.plan.place import place
 from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, Traffic
+from testbed.plugins import Unusable
 from testbed.schedule.proof import Proof, Watch
-from testbed.schedule.registry import FAMILIES, Generated, family, generate_proven
+from testbed.schedule.registry import FAMILIES, Generated, check_choice, family_of, generate_choice
 from testbed.schedule.schedule_file import Kept
 from testbed.spec import load_topology, load_workload
+from testbed.spec.choice import ScheduleChoice, choice_named
 from testbed.spec.topology import Topology
-from testbed.spec.workload import Pacing, ScheduleChoice, Workload
+from testbed.spec.workload import Pacing, Workload
 
 BEST = "best"
 """Stands for the fastest of all schedules that fit."""
@@ -69,19 +71,22 @@ def framing_of(network: Network, taken: Iterable[tuple[str, Route]]) -> Framing:
     return Framing(framing.MTU, gso)
 
 
-def make_plan(topology: Topology, *workloads: Workload) -> Plan:
-    """The plan of workloads on a topology, still without cases. Raises BadInput when they do not fit together."""
+def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] = ()) -> Plan:
+    """The plan of workloads on a topology, still without cases. Raises BadInput when they do not fit together.
+
+    `sources` are the workloads' files, for errors in what only their schedules know: their options.
+    """
     network = network_of(topology)
     jobs: list[Job] = []
     taken: set[str] = set()
-    for workload in workloads:
+    for number, workload in enumerate(workloads):
         pipelines = place(topology, workload, frozenset(taken))
         nodes = tuple(node for pipeline in pipelines for node in pipeline)
         taken.update(nodes)
         first = jobs[-1].mesh.ranks.stop if jobs else 0
         mesh = Mesh(len(pipelines), len(pipelines[0]), 1, first)
         jobs.append(Job(_job_name(workload.name, jobs), 0.0, mesh, nodes, workload))
-        _check_schedules(workload)
+        _check_schedules(workload, sources[number] if sources else workload.name)
     _check_together(workloads)
     plan = Plan(
         network,
@@ -104,13 +109,10 @@ def _job_name(name: str, jobs: Sequence[Job]) -> str:
     return f"{name}-{namesakes + 1}" if namesakes else name
 
 
-def _check_schedules(workload: Workload) -> None:
+def _check_schedules(workload: Workload, source: str) -> None:
     for index, choice in enumerate(workload.schedules):
-        try:
-            if choice.schedule != BEST:
-                family(choice.schedule)
-        except BadInput as error:
-            raise BadInput(f"{workload.name}: schedules.{index}: {error}") from error
+        if choice.schedule != BEST:
+            check_choice(choice, source, f"schedules.{index}")
 
 
 def _check_together(workloads: Sequence[Workload]) -> None:
@@ -160,7 +162,7 @@ def cuts(job: Job) -> tuple[int, ...]:
 def load_plan(topology: Path, *workloads: Path, settings: Sequence[str] = (), **direct: object) -> Plan:
     """The plan of files; see `load_files`."""
     network, jobs = load_files(topology, *workloads, settings=settings, **direct)
-    return make_plan(network, *jobs)
+    return make_plan(network, *jobs, sources=[str(path) for path in workloads])
 
 
 def load_files(
@@ -189,13 +191,13 @@ def generate(plan: Plan, choice: ScheduleChoice, pacing: Pacing | None = None, w
 
     `watch` is told how far the solver has come.
     """
-    return generate_proven(choice.schedule, costs.problem(plan, choice, pacing), watch=watch, **choice.options())
+    return generate_choice(choice, costs.problem(plan, choice, pacing), watch)
 
 
 def given(plan: Plan, choice: ScheduleChoice, rows: tuple[Row, ...]) -> Schedule:
-    """The schedule of that name with these rows, validated against the first job. Raises BadInput."""
+    """The schedule of that label with these rows, validated against the first job. Raises BadInput."""
     problem = costs.problem(plan, choice)
-    schedule = Schedule(choice.schedule, rows, problem.stage_to_rank, problem.n_microbatches)
+    schedule = Schedule(choice.label, rows, problem.stage_to_rank, problem.n_microbatches)
     validate(schedule, problem)
     return schedule
 
@@ -203,7 +205,7 @@ def given(plan: Plan, choice: ScheduleChoice, rows: tuple[Row, ...]) -> Schedule
 def make(
     plan: Plan, choices: Sequence[ScheduleChoice], kept: Mapping[str, Kept] | None = None, watch: Watch | None = None
 ) -> dict[str, Generated]:
-    """The schedules of the choices by name: what is `kept` of them, validated, the others generated.
+    """The schedules of the choices by label: what is `kept` of them, validated, the others generated.
 
     Nothing without pacing: then only a run can tell what actions take. Raises BadInput.
     """
@@ -211,29 +213,53 @@ def make(
         return {}
     made = {}
     for choice in choices:
-        if kept and choice.schedule in kept:
-            rows, proof = kept[choice.schedule]
-            made[choice.schedule] = Generated(given(plan, choice, rows), proof)
+        if kept and choice.label in kept:
+            rows, proof = kept[choice.label]
+            made[choice.label] = Generated(given(plan, choice, rows), proof)
         else:
-            made[choice.schedule] = generate(plan, choice, watch=watch)
+            made[choice.label] = generate(plan, choice, watch=watch)
     return made
 
 
 def choose(plan: Plan, names: Sequence[str] = (), watch: Watch | None = None) -> list[ScheduleChoice]:
-    """The first workload's choices for these names, with their options there; none means all. Raises BadInput.
+    """The first workload's choices of these names, each a label, a family or a file; none means all. Raises BadInput.
 
-    `best` becomes the schedule that the model says is fastest.
+    A family that the workload does not list is taken without options. `best` becomes the schedule that the model says
+    is fastest.
     """
-    by_name = {choice.schedule: choice for choice in plan.jobs[0].workload.schedules}
+    listed = plan.jobs[0].workload.schedules
     chosen: dict[str, ScheduleChoice] = {}
-    for name in names or by_name:
-        if name == BEST:
-            choice = ranked(plan, watch)[0].choice
-        else:
-            family(name)
-            choice = by_name.get(name, ScheduleChoice(schedule=name))
-        chosen.setdefault(choice.schedule, choice)
+    for choice in listed if not names else [one for name in names for one in _named(listed, name)]:
+        found = choice
+        if choice.schedule == BEST:
+            found = ranked(plan, watch)[0].choice
+            found = found.model_copy(update={"label": choice.label}) if choice.labelled else found
+        chosen.setdefault(found.label, found)
     return list(chosen.values())
+
+
+def _named(listed: Sequence[ScheduleChoice], name: str) -> list[ScheduleChoice]:
+    """Every choice of the workload with this label or, if there is none, of this family; else a new one."""
+    found = [one for one in listed if one.label == name] or [one for one in listed if one.schedule == name]
+    if found or name == BEST:
+        return found or [ScheduleChoice(schedule=BEST)]
+    try:
+        choice = choice_named(name, Path())
+        family_of(choice)
+    except Unusable as error:
+        raise error.at("schedule", "name") from error
+    if any(one.label == choice.label for one in listed):
+        expected = f"a file called otherwise: the workload has another schedule {choice.label}"
+        raise BadInput.of("schedule", "name", name, expected)
+    return [choice]
+
+
+def every_choice(plan: Plan) -> list[ScheduleChoice]:
+    """The first workload's choices, and all other families that need no solver."""
+    listed = [choice for choice in plan.jobs[0].workload.schedules if choice.schedule != BEST]
+    known, labels = {choice.schedule for choice in listed}, {choice.label for choice in listed}
+    others = (name for name in FAMILIES if name not in known | labels and not FAMILIES[name].solver)
+    return [*listed, *(ScheduleChoice(schedule=name) for name in others)]
 
 
 def candidate(plan: Plan, choice: ScheduleChoice, watch: Watch | None = None) -> Candidate:
@@ -245,14 +271,10 @@ def candidate(plan: Plan, choice: ScheduleChoice, watch: Watch | None = None) ->
 
 def ranked(plan: Plan, watch: Watch | None = None) -> list[Candidate]:
     """Every schedule that fits into memory and needs no solver, fastest first (CrossPipe, section 6)."""
-    by_name = {choice.schedule: choice for choice in plan.jobs[0].workload.schedules}
     candidates = []
-    for name, known in FAMILIES.items():
-        if known.solver and name not in by_name:
-            continue
-        choice = by_name.get(name, ScheduleChoice(schedule=name)).model_copy(update={"memory": None})
+    for choice in every_choice(plan):
         try:
-            candidates.append(candidate(plan, choice, watch))
+            candidates.append(candidate(plan, choice.model_copy(update={"memory": None}), watch))
         except BadInput:
             continue  # needs more memory than there is, or more layers
     return sorted(candidates, key=lambda one: one.makespan_s)
@@ -270,18 +292,17 @@ def with_cases(plan: Plan, choices: Sequence[ScheduleChoice], made: Mapping[str,
         names = ", ".join(job.name for job in plan.jobs)
         raise BadInput.of(plan.network.name, "jobs", names, "one job: several can be placed, but not trained yet")
     job = plan.jobs[0]
-    schedules = [_job_schedule(job, choice, made.get(choice.schedule)) for choice in choices]
+    schedules = [_job_schedule(job, choice, made.get(choice.label)) for choice in choices]
     flows = _flows(job, [one.stage_to_rank for one in schedules])
     nodes = routes.nodes_of_ranks(plan)
     taken = tuple(routes.between(plan.network, nodes[flow.source], nodes[flow.target]) for flow in flows)
-    cases = tuple(Case(choice.schedule, (one,), taken) for choice, one in zip(choices, schedules, strict=True))
+    cases = tuple(Case(choice.label, (one,), taken) for choice, one in zip(choices, schedules, strict=True))
     return replace(plan, flows=flows, cases=cases)
 
 
 def _job_schedule(job: Job, choice: ScheduleChoice, made: Generated | None) -> JobSchedule:
-    stages = stage_to_rank(family(choice.schedule).placement, job.mesh.pp)
     rows, proof = (made.schedule.rows, made.proof) if made else (None, None)
-    return JobSchedule(choice.schedule, choice.options(), choice.memory, stages, rows, proof)
+    return JobSchedule(choice, costs.stages_of(job, choice), rows, proof)
 
 
 def _flows(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:

@@ -85,7 +85,7 @@ def draw_run(directory: Path, path: Path) -> None:
     measured = iterations[~iterations["warmup"]]
     panels = []
     for row in run.comparison["schedules"]:
-        name, median_s = row["schedule"], row["measured_s"]
+        name, median_s = row["label"], row["measured_s"]
         mine = measured[measured["schedule"] == name]
         typical = mine.loc[(mine["makespan_s"] - median_s).abs().idxmin(), "iteration"]
         strips = [

@@ -10,7 +10,8 @@ from testbed.plan.resolve import generate
 from testbed.progress import Reporter
 from testbed.session import deadlines
 from testbed.session.loop import Loop
-from testbed.spec.workload import Pacing, ScheduleChoice
+from testbed.spec.choice import ScheduleChoice
+from testbed.spec.workload import Pacing
 from testbed.trace.tables import KINDS, concatenate
 from testbed.train.job import Job
 

@@ -22,7 +22,7 @@ from testbed.plan.resolve import require_trainable
 from testbed.progress import Reporter
 from testbed.results.directory import Results
 from testbed.results.provenance import environment
-from testbed.schedule.registry import Generated, generate_proven
+from testbed.schedule.registry import Generated, generate_choice
 from testbed.schedule.schedule_file import as_document
 from testbed.session import deadlines
 from testbed.session.case import Running, Trained, train
@@ -117,7 +117,7 @@ def _train_cases(
         **environment(),
         "workload_spec": plan.jobs[0].workload.model_dump(mode="json"),
         "nodes": list(plan.jobs[0].nodes),
-        "schedules": [{"schedule": case.label} for case in plan.cases],
+        "schedules": [case.jobs[0].choice.as_identity() for case in plan.cases],
         "torch_import_s": round(imported_s, 3),
         "lab": lab.describe(),
         "deadlines": {"connect": asdict(connecting)},
@@ -144,7 +144,7 @@ def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> 
         return Generated(schedule, chosen.proof)
     with reporter.solving() as watch:
         problem = problem_of_case(plan, case, pacing)
-        return generate_proven(chosen.family, problem, watch=watch, **chosen.options)
+        return generate_choice(chosen.choice, problem, watch)
 
 
 def _check_links(lab: Lab, reporter: Reporter) -> list[LinkCheck]:
@@ -179,7 +179,8 @@ def _conclude(
     by_loss = fidelity.loss_reasons({one.case.label: one.losses for one in trained})
     runs = [
         compare.Measured(
-            schedule=one.case.label,
+            schedule=one.case.jobs[0].choice.schedule,
+            label=one.case.label,
             rows=[row for row in one.rows if not row.warmup],
             predicted=summaries(one.predicted)[0],
             reasons=[*one.reasons, *by_loss[one.case.label]],

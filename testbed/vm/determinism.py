@@ -212,7 +212,7 @@ def _collect(training: Training, seed: int, boot: int, code: int, wall_s: float)
         seed,
         boot,
         fingerprint(nanoseconds(directory)),
-        {row["schedule"]: row["measured_s"] for row in rows},
+        {row["label"]: row["measured_s"] for row in rows},
         all(row["trusted"] for row in rows),
         round(wall_s, 1),
     )

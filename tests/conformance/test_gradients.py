@@ -14,7 +14,7 @@ from testbed.schedule.registry import FAMILIES
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.spec import Workload, load_topology, load_workload
-from testbed.spec.workload import ScheduleChoice
+from testbed.spec.choice import ScheduleChoice
 from testbed.train.data import load_corpus
 from testbed.train.job import Job
 from testbed.train.launcher import Launcher

@@ -24,6 +24,7 @@ SMALL = (
 )
 COMPARISON_KEYS = {
     "schedule",
+    "label",
     "measured_s",
     "measured_iqr_s",
     "predicted_s",

@@ -11,8 +11,9 @@ from testbed.plan.costs import predict, problem
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import choose, generate, make_plan, pipeline_nodes, require_trainable
+from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import load_topology
-from testbed.spec.workload import ScheduleChoice, load_workload
+from testbed.spec.workload import load_workload
 
 ROOT = Path(__file__).parents[2]
 CHOICE = ScheduleChoice(schedule="1f1b")

@@ -10,7 +10,7 @@ from testbed.pipeline.memory import peaks
 from testbed.plan.costs import KEPT_WHEN_RECOMPUTING, problem
 from testbed.plan.resolve import candidate, generate, make_plan
 from testbed.spec import load_topology, load_workload
-from testbed.spec.workload import ScheduleChoice
+from testbed.spec.choice import ScheduleChoice
 
 ROOT = Path(__file__).parents[2]
 

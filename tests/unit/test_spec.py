@@ -16,8 +16,9 @@ from testbed.plan.framing import MSS, wire_bytes
 from testbed.plan.resolve import choose, cuts, generate, make_plan, pipeline_nodes, with_cases
 from testbed.plan.routes import datacenter_of, shortest
 from testbed.spec import load_topology, load_workload
+from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Topology
-from testbed.spec.workload import ScheduleChoice, Workload
+from testbed.spec.workload import Workload
 from testbed.units import LENGTH, RATE, SIZE, TIME, parse, show_rate, show_time
 
 ROOT = Path(__file__).parents[2]
@@ -133,7 +134,12 @@ def test_a_bad_topology(tmp_path: Path, key: str, value: object, field: str, exp
         ("message", "1 kB", "message", "at least the boundary tensor (65536 bytes)"),
         ("placement", ["wuqing/0"], "placement", "one node for each of 4 ranks"),
         ("schedules", [], "schedules", "at least 1 item"),
-        ("schedules", [{"schedule": "1f1b", "n_sub": 0}], "schedules.0.n_sub", "greater than or equal to 1"),
+        ("schedules", [{"schedule": "1f1b", "memory": 0}], "schedules.0.memory", "greater than 0"),
+        ("schedules", ["1f1b", "1f1b"], "schedules.1.label", "a label of its own (schedules.0 has this one)"),
+        ("schedules", [{"schedule": "1f1b", "label": "a/b"}], "schedules.0.label", "match pattern"),
+        ("schedules", [{"schedule": "none.csv"}], "schedules.0.schedule", "a readable file"),
+        ("model.kind", "lstm", "model.kind", "one of gpt, or FILE.py:NAME"),
+        ("model.width", 3, "model.width", "no such field"),
         ("transport", "udp", "transport", "'otn-lossless' or 'tcp-default'"),
     ],
 )
@@ -178,7 +184,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     [
         (changed(changed(WORKLOAD, "parallelism.pipeline", 9), "model.layers", 9), "no more stages than two-dc-metro"),
         (changed(WORKLOAD, "placement", ["wuqing/0", "wuqing/1", "runze/0", "runze/9"]), "a node of two-dc-metro"),
-        (changed(WORKLOAD, "schedules", ["1f1b", "2f2b"]), "schedules.1: schedule: name: got '2f2b', expected one of"),
+        (changed(WORKLOAD, "schedules", ["1f1b", "2f2b"]), "schedules.1.schedule: got '2f2b', expected one of"),
         (changed(WORKLOAD, "parallelism.data", 5), "no more stages than two-dc-metro can place"),
         (
             changed(changed(WORKLOAD, "parallelism.data", 2), "data_parallel", {"replicas": [["runze/0"] * 4]}),

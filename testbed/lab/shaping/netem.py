@@ -158,6 +158,12 @@ def require() -> None:
         raise MachineLacks(f"this kernel has no netem qdisc ({reason}); add it with: {REMEDY}")
 
 
+def make() -> NetemShaper:
+    """A shaper, where the kernel can. Raises MachineLacks."""
+    require()
+    return NetemShaper()
+
+
 class NetemShaper:
     """veth pairs between borders, each end with one netem qdisc."""
 
