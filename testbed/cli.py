@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from testbed import __version__
+from testbed.baseline_cli import baseline_app
 from testbed.errors import BadInput, ExitCode, TestbedError
 from testbed.lab.host import HostPriority
 from testbed.options import (
@@ -49,6 +50,7 @@ app = typer.Typer(
 )
 app.add_typer(schedule_app, name="schedule")
 app.add_typer(kernel_app, name="kernel")
+app.add_typer(baseline_app, name="baseline")
 app.command("test-determinism")(determinism)
 app.command()(report)
 

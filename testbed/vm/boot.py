@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed import source
-from testbed.errors import ExitCode, MachineLacks, RunFailed
+from testbed.errors import ExitCode, Interrupted, MachineLacks, RunFailed
 from testbed.lab import namespaces as ns
 from testbed.lab.sandbox import run_in_sandbox
 from testbed.run import MACHINE_VARIABLE
@@ -151,7 +151,7 @@ def run_commands(
     finally:
         os.close(answer)
     if not text:
-        raise RunFailed("interrupted, and ended before the guest did")
+        raise Interrupted("interrupted, and ended before the guest did")
     document = json.loads(text)
     if "error" in document:
         raise _ERRORS[document["kind"]](document["error"])
@@ -171,7 +171,7 @@ def _boot_from(document: dict[str, Any]) -> Boot:
 
 # --- in the sandbox ------------------------------------------------------------------------------
 
-_ERRORS = {error.__name__: error for error in (RunFailed, MachineLacks)}
+_ERRORS = {error.__name__: error for error in (RunFailed, Interrupted, MachineLacks)}
 
 
 def _answer(answer: int, body: Callable[[], dict[str, Any]]) -> int:
@@ -181,7 +181,7 @@ def _answer(answer: int, body: Callable[[], dict[str, Any]]) -> int:
     except (RunFailed, MachineLacks) as error:
         document = {"error": str(error), "kind": type(error).__name__}
     except KeyboardInterrupt:
-        document = {"error": "interrupted", "kind": RunFailed.__name__}
+        document = {"error": "interrupted", "kind": Interrupted.__name__}
     os.write(answer, json.dumps(document).encode())
     return ExitCode.OK
 
