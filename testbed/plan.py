@@ -11,15 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
-from testbed.pipeline.collective import Collective
+from testbed.pipeline.collectives import Collective, Step, ring_all_gather, ring_reduce_scatter
 from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.placement import stage_to_rank
-from testbed.pipeline.problem import Problem
+from testbed.pipeline.problem import Paths, Problem
 from testbed.pipeline.validate import validate
 from testbed.place import place
 from testbed.schedule.proof import Proof, Watch
@@ -28,8 +26,8 @@ from testbed.schedule.schedule_file import Kept
 from testbed.spec import load_topology, load_workload
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, ScheduleChoice, Workload
-from testbed.trace.tables import ACTIVATION, GRADIENT, UNNOTICED_WAIT_S, Trace
-from testbed.wire import GLOO_BYTES, ack_bytes, gso_bytes, super_packet_bytes, wire_bytes
+from testbed.trace.tables import UNNOTICED_WAIT_S, Trace
+from testbed.wire import GLOO_BYTES, NOTICE_BYTES, ack_bytes, gso_bytes, super_packet_bytes, wire_bytes
 
 KEPT_WHEN_RECOMPUTING = 2 / 34
 """Share of a layer's activation memory that its input is: 2 s b h of 34 s b h bytes (reading/geopipe.md, sizes)."""
@@ -105,20 +103,18 @@ class Plan:
             raise BadInput.of(
                 workload.name, "pacing", "none", "seconds for F, I and W: without them only a run can tell the time"
             )
-        ranks = range(self.n_ranks)
         chunks = len(stages) // self.n_ranks
         if workload.model.layers < len(stages):
             expected = f"at least one layer for each of {len(stages)} stages ({chunks} per rank)"
             raise BadInput.of(workload.name, "model.layers", workload.model.layers, expected)
         again, kept = (1.0, KEPT_WHEN_RECOMPUTING) if workload.recompute else (0.0, 1.0)
-        routes = {
-            (source, target): tuple(path)
-            for source in ranks
-            for target in ranks
-            if (path := self.topology.route(self.datacenter(source), self.datacenter(target)))
-        }
-        rings = tuple(self._ring(rank, workload.parameter_bytes() / chunks) for rank in stages) if self.replicas else ()
-        super_packets = [self._gso_bytes[self.datacenter(rank)] for rank in ranks]
+        first, *others = (self._paths(nodes) for nodes in (self.nodes, *self.replicas))
+        payload, degree = workload.message_bytes(), 1 + len(self.replicas)
+        rings = (ring_all_gather(degree), ring_reduce_scatter(degree)) if others else ((), ())
+        gather, reduce = (
+            tuple(self._collective(rank, steps, workload.parameter_bytes() / chunks) for rank in stages if steps)
+            for steps in rings
+        )
         limits = [memory] * self.n_ranks if memory is not None else workload.memory_limits()
         return Problem(
             n_microbatches=workload.microbatches,
@@ -129,18 +125,27 @@ class Plan:
             memory_limit=tuple(limits),
             activation=(kept / chunks,) * len(stages),
             input_memory=((1.0 - kept) / chunks,) * len(stages),
-            message_bytes=tuple(
-                self._sharing(a, b) * (wire_bytes(workload.message_bytes()) + GLOO_BYTES) for a, b in pairwise(stages)
-            ),
+            message_bytes=(float(wire_bytes(payload) + GLOO_BYTES),) * (len(stages) - 1),
+            payload_bytes=(float(payload),) * (len(stages) - 1),
             links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in self.topology.directions()),
-            routes=routes,
-            piece_bytes=tuple(super_packet_bytes(gso) for gso in super_packets),
-            ack_bytes=tuple(ack_bytes(gso) for gso in super_packets),
+            routes=first.routes,
+            piece_bytes=first.piece_bytes,
+            ack_bytes=first.ack_bytes,
+            others=tuple(others),
             handover_s=HANDOVER_S,
             unnoticed_wait_s=UNNOTICED_WAIT_S if workload.pacing else 0.0,
-            all_gather=rings,
-            reduce_scatter=rings,
+            notice_bytes=NOTICE_BYTES,
+            all_gather=gather,
+            reduce_scatter=reduce,
         )
+
+    def _paths(self, nodes: Sequence[str]) -> Paths:
+        """How the messages of the replica on these nodes travel."""
+        pairs = ((a, b) for a in range(len(nodes)) for b in range(len(nodes)))
+        routes = {(a, b): route for a, b in pairs if (route := self.hops(nodes[a], nodes[b]))}
+        super_packets = [self._gso_bytes[node.split("/")[0]] for node in nodes]
+        pieces, acks = (tuple(map(size, super_packets)) for size in (super_packet_bytes, ack_bytes))
+        return Paths(routes, pieces, acks)
 
     @cached_property
     def _gso_bytes(self) -> dict[str, int]:
@@ -165,20 +170,13 @@ class Plan:
         """The directed links between two nodes."""
         return tuple(self.topology.route(source.split("/")[0], target.split("/")[0]))
 
-    def _ring(self, rank: int, stage_bytes: float) -> Collective:
-        """The ring over a rank's replicas, in the order given: N - 1 rounds, in each a share of 1/N over every edge."""
+    def _collective(self, rank: int, steps: tuple[Step, ...], stage_bytes: float) -> Collective:
+        """A ring over the replicas of a stage on `rank`, in the order given; each message is a share of 1/N."""
         members = [self.nodes[rank], *(pipeline[rank] for pipeline in self.replicas)]
-        edges = (self.hops(a, b) for a, b in pairwise([*members, members[0]]))
-        degree = len(members)
-        size = wire_bytes(stage_bytes * (degree - 1) / degree)
-        return Collective(tuple(edge for edge in edges if edge), size, degree - 1)
-
-    def _sharing(self, source: int, target: int) -> int:
-        """How many pipelines, which run in step, send the same message over the same link at the same time."""
-        ways = [(self.nodes[source], self.nodes[target])]
-        ways += [(pipeline[source], pipeline[target]) for pipeline in self.replicas]
-        mine = set(self.hops(*ways[0]))
-        return 1 + sum(bool(mine & set(self.hops(*way))) for way in ways[1:])
+        share = stage_bytes / len(members)
+        pairs = ((a, b) for a in range(len(members)) for b in range(len(members)))
+        routes = {(a, b): route for a, b in pairs if (route := self.hops(members[a], members[b]))}
+        return Collective(steps, wire_bytes(share) + GLOO_BYTES, routes, share)
 
     def schedule(self, choice: ScheduleChoice, pacing: Pacing | None = None) -> Schedule:
         """The schedule that `choice` names, generated for this plan and validated. Raises BadInput."""
@@ -215,10 +213,7 @@ class Plan:
 
     def predict(self, choice: ScheduleChoice, schedule: Schedule, pacing: Pacing | None = None) -> Trace:
         """The trace the event model predicts for one iteration."""
-        trace = simulate(self.problem(choice, pacing), schedule, receives=self.workload.receives)
-        boundary = np.isin(trace.messages["kind"], (ACTIVATION, GRADIENT))
-        trace.messages["payload_bytes"][boundary] = self.workload.message_bytes()
-        return trace
+        return simulate(self.problem(choice, pacing), schedule, receives=self.workload.receives)
 
     def choose(self, names: list[str], watch: Watch | None = None) -> list[ScheduleChoice]:
         """The workload's choices for these names, with their options there; [] means all. Raises BadInput.
@@ -263,7 +258,6 @@ def make_plan(topology: Topology, workload: Workload) -> Plan:
     plan = Plan(topology, workload, pipelines[0], tuple(pipelines[1:]))
     for rank in range(plan.n_ranks - 1):
         topology.route(plan.datacenter(rank), plan.datacenter(rank + 1))
-    _check_replicas(plan)
     for index, choice in enumerate(workload.schedules):
         try:
             if choice.schedule != BEST:
@@ -287,19 +281,3 @@ def load_plan(topology: Path, workload: Path, settings: Sequence[str] = (), **di
         overrides[in_topology][key.removeprefix("topology.")] = value
     overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
     return make_plan(load_topology(topology, overrides[1]), load_workload(workload, overrides[0]))
-
-
-def _check_replicas(plan: Plan) -> None:
-    """The model follows the first pipeline for all: the others must see the same delays between their ranks."""
-    links = plan.topology.directions()
-
-    def delay_s(source: str, target: str) -> float:
-        return sum(links[index].delay_s for index in plan.hops(source, target))
-
-    for number, nodes in enumerate(plan.replicas):
-        for rank in range(plan.n_ranks - 1):
-            mine = delay_s(plan.nodes[rank], plan.nodes[rank + 1])
-            other = delay_s(nodes[rank], nodes[rank + 1])
-            if mine != other:
-                where, expected = f"data_parallel.replicas.{number}", f"{mine:g} s as in the first pipeline"
-                raise BadInput.of(plan.workload.name, where, f"{other:g} s from rank {rank} to {rank + 1}", expected)

@@ -22,6 +22,10 @@ GLOO_BYTES = 162
 
 A preamble of 48 bytes, and a notice of 48 bytes in a packet of its own, would come to the same."""
 
+NOTICE_BYTES = 48 + ETHERNET_HEADER + IP_TCP_HEADERS
+"""Wire bytes of one of gloo's notices (of a send, of a receive): 48 bytes in a packet of its own. The notice of a send
+is among GLOO_BYTES."""
+
 _LARGEST_GSO = 65536
 _GSO_SECONDS = 1e-3
 """How much of a link's time one super-packet may take: it is delivered as one block."""
