@@ -13,12 +13,13 @@ from testbed.baseline.judge import Figures, Outcome
 from testbed.baseline.plan_files import Subject
 from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput, Interrupted, RunFailed
-from testbed.pipeline.memory import peak_in_flight
 from testbed.plan.costs import predict
 from testbed.plan.plan import Clock
 from testbed.plan.resolve import candidate, require_trainable, with_clock
 from testbed.progress import Reporter
+from testbed.results.place import is_complete
 from testbed.schedule.registry import family_of
+from testbed.trace.summary import summaries
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ def of_run(directory: Path) -> Outcome:
         losses = _losses(directory / "iterations.parquet")
     except (OSError, ValueError) as error:
         raise BadInput.of(str(directory), "directory", str(error), "the results of a finished run") from error
+    if not is_complete(directory):
+        raise BadInput.of(str(directory), "comparison.json", "complete: false", "the results of a finished run")
     labels = [row.get("label", row["schedule"]) for row in comparison["schedules"]]
     rows = [
         row | {"schedule": label, "losses": losses[label]}
@@ -110,9 +113,8 @@ def _predicted(subject: Subject) -> Outcome:
     figures = []
     for choice in subject.choices:
         schedule = subject.made[choice.label].schedule
-        timeline = predict(subject.plan, choice, schedule)
-        time_s, bubble = float(timeline.makespans()[0]), float(timeline.bubble_ratios()[0])
-        figures.append(Figures(choice.label, time_s, bubble, float(max(peak_in_flight(schedule)))))
+        (found,) = summaries(predict(subject.plan, choice, schedule))
+        figures.append(Figures(choice.label, found.makespan_s, found.bubble_ratio, max(found.peaks)))
     return Outcome(tuple(figures), environment=environment.of_this_process())
 
 
@@ -133,7 +135,7 @@ def _run_in_guest(
     except Interrupted:
         raise
     except RunFailed as error:
-        return {task.name: str(error) for task in tasks if not (scratch / task.name / "comparison.json").is_file()}
+        return {task.name: str(error) for task in tasks if not is_complete(scratch / task.name)}
     failures = {}
     for number, task in enumerate(tasks):
         if number >= len(documents) or documents[number] is None:

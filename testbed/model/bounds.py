@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from testbed.model.gather import idle_gather_s, idle_reduction_s
 from testbed.pipeline.problem import Problem
 
 
@@ -53,8 +54,8 @@ class _Ways:
         self.down_s = [_transfer(problem, s, s + 1) for s in range(n - 1)]
         """Per boundary, seconds a message takes from stage s to s + 1 on idle links."""
         self.up_s = [_transfer(problem, s + 1, s) for s in range(n - 1)]
-        gathered_s = problem.gathered.ready_s
-        self.reduced_s = [_ring(problem, stage) for stage in range(n)]
+        gathered_s = [idle_gather_s(problem, stage) for stage in range(n)]
+        self.reduced_s = [idle_reduction_s(problem, stage) for stage in range(n)]
         """Per stage, seconds from its last W's end until its gradients are reduced, on idle links."""
         self.forward_s, self.input_s = [gathered_s[0]] * n, [0.0] * n
         for s in range(1, n):
@@ -86,16 +87,6 @@ def _transfer(problem: Problem, source: int, target: int) -> float:
     size = problem.message_bytes[min(source, target)]
     links = [problem.links[index] for index in route]
     return sum(link.delay_s for link in links) + max(link.seconds_per_byte * size for link in links)
-
-
-def _ring(problem: Problem, stage: int) -> float:
-    """Seconds a stage's reduce-scatter takes on idle links."""
-    collective, longest = problem.reduction(stage), 0.0
-    for number, leg in enumerate(collective.legs):
-        links = [problem.links[index] for index in leg]
-        alone = sum(link.delay_s for link in links) + max(c.seconds_per_byte for c in links) * collective.wire_bytes
-        longest = max(longest, alone + collective.extra_delay_s(number, problem.links))
-    return longest
 
 
 def _route(problem: Problem, source: int, target: int) -> tuple[int, ...]:
@@ -148,14 +139,15 @@ def _link_bounds(problem: Problem, ways: _Ways) -> list[Bound]:
                 ends[index] = f"link {index} ({problem.stage_to_rank[source]} -> {problem.stage_to_rank[target]})"
     for s, rank in enumerate(problem.stage_to_rank):
         collective = problem.reduction(s)
+        # whichever replica sends: no stage has its gradients before it has run all its blocks
         blocks_s = m * (problem.forward_s[s] + problem.input_s[s] + problem.weight_s[s])
-        for leg in collective.legs:
-            for hop, index in enumerate(leg):
+        for route in (collective.route(step) for step in collective.steps if step.own):
+            for hop, index in enumerate(route):
                 link = problem.links[index]
-                before = sum(problem.links[other].delay_s for other in leg[:hop])
-                behind = sum(problem.links[other].delay_s for other in leg[hop:])
+                before = sum(problem.links[other].delay_s for other in route[:hop])
+                behind = sum(problem.links[other].delay_s for other in route[hop:])
                 work = collective.wire_bytes * link.seconds_per_byte
-                loads[index].append(_Load(ways.forward_s[s] + blocks_s + before, work, behind))
+                loads[index].append(_Load(blocks_s + before, work, behind))
                 ends[index] = ends[index] or f"link {index} (replicas of rank {rank})"
     return [Bound(_best_subset(load), name) for load, name in zip(loads, ends, strict=True)]
 

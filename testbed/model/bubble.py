@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from testbed.model.compiled import makespan
+from testbed.model.simulate import makespan
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Problem
+from testbed.pipeline.problem import Paths, Problem
 
 
 class TimeByCause(NamedTuple):
@@ -49,21 +49,17 @@ def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
     """The causes of a schedule's time. Raises DeadlockError when it cannot finish."""
     busy = [sum(problem.duration(action) for action in row) for row in schedule.rows]
     mean = sum(busy) / len(busy)
-    size = max(problem.message_bytes, default=0.0)
     alone = problem.without_collectives()
 
     def unshared(*, delay: bool, wire: bool) -> float:
         """With a link of its own for every pair of ranks, on which messages do not wait for each other."""
-        links = []
-        for (source, _), route in problem.routes.items():
-            hops = [problem.links[index] for index in route]
-            piece = problem.piece_bytes[source] if problem.piece_bytes else 0.0
-            slowest = max(hop.seconds_per_byte for hop in hops)
-            wire_s = size * slowest + min(piece, size) * (sum(hop.seconds_per_byte for hop in hops) - slowest)
-            links.append(LinkCost(sum(hop.delay_s for hop in hops) * delay + wire_s * wire, 0.0))
-        routes = {pair: (index,) for index, pair in enumerate(problem.routes)}
+        links: list[LinkCost] = []
+        private = [_private(problem, paths, links, delay=delay, wire=wire) for paths in problem.paths]
         handover_s = problem.handover_s * delay
-        return makespan(replace(alone, links=tuple(links), routes=routes, handover_s=handover_s), schedule)
+        routes, others = private[0].routes, tuple(private[1:])
+        return makespan(
+            replace(alone, links=tuple(links), routes=routes, others=others, handover_s=handover_s), schedule
+        )
 
     free, delayed = unshared(delay=False, wire=False), unshared(delay=True, wire=False)
     unqueued, real = unshared(delay=True, wire=True), makespan(alone, schedule)
@@ -76,3 +72,17 @@ def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
         queueing_s=real - unqueued,
         data_parallel_s=makespan(problem, schedule) - real if alone is not problem else 0.0,
     )
+
+
+def _private(problem: Problem, paths: Paths, links: list[LinkCost], *, delay: bool, wire: bool) -> Paths:
+    """The ways of one replica over links of their own, which are appended to `links`."""
+    size = max(problem.message_bytes, default=0.0)
+    routes = {}
+    for pair, route in paths.routes.items():
+        hops = [problem.links[index] for index in route]
+        piece = paths.piece_bytes[pair[0]] if paths.piece_bytes else 0.0
+        slowest = max((hop.seconds_per_byte for hop in hops), default=0.0)
+        wire_s = size * slowest + min(piece, size) * (sum(hop.seconds_per_byte for hop in hops) - slowest)
+        routes[pair] = (len(links),)
+        links.append(LinkCost(sum(hop.delay_s for hop in hops) * delay + wire_s * wire, 0.0))
+    return Paths(routes, paths.piece_bytes, paths.ack_bytes)

@@ -1,176 +1,408 @@
-"""A schedule and its problem as flat arrays: what the compiled event model runs on."""
+"""Jobs on one network -> the program that the event model runs, and what its actions and messages are called."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from testbed.model.network import Bools, Ints
+from testbed.model.program import FREE, NONE, Program
+from testbed.pipeline.collectives import Collective
 from testbed.pipeline.depend import Message
 from testbed.pipeline.ir import Action, Kind, Schedule
-from testbed.pipeline.problem import Problem
-from testbed.trace.tables import KINDS
+from testbed.pipeline.problem import Paths, Problem, Route
+from testbed.trace.tables import ALL_GATHER, KINDS, MESSAGE_CODES, NOTICE, REDUCE_SCATTER
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+Receives = Literal["early", "late", "late-free-notice"]
+"""When a receive is posted: a step ahead, or when its rank reaches the action.
 
-NONE = -1
+Gloo's notice of that crosses the network like any message; a free notice takes no time, as where delay is injected into
+the data alone (CrossPipe, appendix F.1)."""
 
 
-class Program(NamedTuple):
-    """Actions in rank-major program order (length n), messages numbered as `message_number` says (2 S M of them).
+class Load(NamedTuple):
+    """A job on the network: all its replicas run the same schedule."""
 
-    Behind the messages between stages come the edges of the rings that reduce gradients, stage by stage.
-    A message between stages of one rank has an empty route and no delay.
-    """
+    problem: Problem
+    schedule: Schedule
+    start_s: float = 0.0
+    receives: Receives = "early"
 
-    row_start: Ints
-    """Per rank (and one more), where its actions begin."""
-    duration: Floats
-    needs: Ints
-    """Per action, the message it waits for, or NONE."""
-    makes: Ints
-    """Per action, the message it makes, or NONE."""
-    not_before_s: Floats
-    """Per action, when the parameters it needs are there (0 for all but F)."""
-    completes: Ints
-    """Per action, the stage of which it ends one microbatch's gradients, or NONE."""
-    target_rank: Ints
-    """Per message, the rank that takes it; NONE for an edge of a ring."""
-    wire_bytes: Floats
-    """Per message; of its last piece where it is routed in pieces."""
-    piece_bytes: Floats
-    """Per message, wire bytes of its other pieces."""
-    pieces: Ints
-    """Per message, in how many pieces it is routed; 0 when it keeps together."""
-    acks: Ints
-    """Per message, how many super-packets one of its pieces is, each acknowledged; 0 without any of that."""
-    ack_start: Ints
-    """Per link (and one more), where the acknowledgements that it carries begin in a list of all of them."""
-    ack_bytes: Floats
-    """Per message, wire bytes that acknowledge one super-packet."""
-    route_of: Ints
-    """Per message, its route: a pair of ranks (source * P + target), or P * P and on for the edges of rings."""
-    edge_start: Ints
-    """Per stage (and one more), the number of its ring's first edge among the messages."""
-    route_start: Ints
-    """Per route (and one more), where its links begin in `route_links`."""
-    route_links: Ints
-    extra_s: Floats
-    """Per route, added to the arrival: a message's handover, a ring's further rounds."""
-    unnoticed_wait_s: float
-    """How long a rank may wait without being delayed."""
-    taken_s: Floats
-    """Per link, until when it is taken at the start: the all-gathers."""
-    delay_s: Floats
-    """Per link."""
-    seconds_per_byte: Floats
-    """Per link."""
-    notice_s: Floats
-    """Per pair of ranks, one-way delay from target back to source: what a late receive's notice takes."""
+
+class Names(NamedTuple):
+    """What the rows of a program are. Per action, then per message."""
+
+    action_job: Ints
+    action_replica: Ints
+    action_rank: Ints
+    messages: np.ndarray[tuple[int], np.dtype[np.void]]
+    """dtype NAME"""
+
+
+NAME = np.dtype(
+    [
+        ("job", "i4"),
+        ("replica", "i4"),
+        ("kind", "i1"),
+        ("stage", "i4"),
+        ("microbatch", "i4"),
+        ("source_rank", "i4"),
+        ("target_rank", "i4"),
+        ("payload_bytes", "f8"),
+        ("wire_bytes", "f8"),
+    ]
+)
+"""As the columns of that name in the table of messages."""
 
 
 def message_number(message: Message, n_microbatches: int) -> int:
-    """A number for every message of an iteration, dense."""
+    """A number for every message between the stages of a pipeline, dense."""
     return (2 * message.stage + (message.kind == "G")) * n_microbatches + message.microbatch
 
 
-def lower(problem: Problem, schedule: Schedule) -> Program:
-    """The arrays of a schedule on a problem."""
-    n_ranks, n_stages, n_microbatches = schedule.n_ranks, schedule.n_stages, schedule.n_microbatches
-    rows = schedule.rows
-    row_start = np.cumsum([0, *map(len, rows)]).astype(np.int64)
-    needs: list[int] = []
-    makes: list[int] = []
-    durations: list[float] = []
-    not_before: list[float] = []
-    completes: list[int] = []
-    parameters_s = problem.gathered.ready_s
-    seconds = {(stage, kind): problem.duration(Action(stage, kind, 0)) for stage in range(n_stages) for kind in KINDS}
-    forward, both, gradients = Kind.F, (Kind.I, Kind.B), (Kind.W, Kind.B)
-    for row in rows:
-        for stage, kind, microbatch, part in row:
-            assert microbatch is not None
-            durations.append(seconds[stage, kind] * part.fraction)
-            not_before.append(parameters_s[stage] if kind is forward else 0.0)
-            completes.append(stage if kind in gradients and part.is_last else NONE)
-            need = make = NONE
-            # the same rules as depend.consumed and depend.produced (tests hold them together), without their objects
-            if kind is forward:
-                if stage > 0 and part.is_first:
-                    need = 2 * (stage - 1) * n_microbatches + microbatch
-                if stage < n_stages - 1 and part.is_last:
-                    make = 2 * stage * n_microbatches + microbatch
-            elif kind in both:
-                if stage < n_stages - 1 and part.is_first:
-                    need = (2 * (stage + 1) + 1) * n_microbatches + microbatch
-                if stage > 0 and part.is_last:
-                    make = (2 * stage + 1) * n_microbatches + microbatch
-            needs.append(need)
-            makes.append(make)
-    holder = np.array(schedule.stage_to_rank)
-    stages = np.arange(n_stages)
-    source = np.repeat(holder, 2)
-    neighbours = np.stack([np.minimum(stages + 1, n_stages - 1), np.maximum(stages - 1, 0)], axis=1).ravel()
-    sizes = np.zeros(2 * n_stages)
-    for stage in range(n_stages - 1):
-        sizes[2 * stage] = sizes[2 * (stage + 1) + 1] = problem.message_bytes[stage]
-    reductions = [problem.reduction(stage) for stage in range(n_stages)]
-    edges = [(ring, leg) for ring in reductions for leg in range(len(ring.legs))]
-    routes = [problem.route(a, b) for a in range(n_ranks) for b in range(n_ranks)]
-    routes += [ring.legs[leg] for ring, leg in edges]
-    handover = [problem.handover_s] * (n_ranks * n_ranks)
-    extra = handover + [ring.extra_delay_s(leg, problem.links) for ring, leg in edges]
-    target = np.repeat(holder[neighbours], n_microbatches)
-    pairs = np.repeat(source, n_microbatches) * n_ranks + target
-    pieces, acks, ack_start = _pieces(problem, source, holder[neighbours], sizes, n_microbatches)
-    whole = np.array(problem.piece_bytes, dtype=np.float64)[source] if problem.piece_bytes else np.zeros(len(sizes))
-    ack_bytes = np.array(problem.ack_bytes, dtype=np.float64)[source] if problem.ack_bytes else np.zeros(len(sizes))
-    for number in np.flatnonzero(pieces > 1):  # one by one, as simulate does: the same rounding
-        for _ in range(pieces[number] - 1):
-            sizes[number] -= whole[number]
-    return Program(
-        row_start=row_start,
-        duration=np.array(durations),
-        needs=np.array(needs, dtype=np.int64),
-        makes=np.array(makes, dtype=np.int64),
-        not_before_s=np.array(not_before),
-        completes=np.array(completes, dtype=np.int64),
-        target_rank=np.concatenate([target, np.full(len(edges), NONE)]).astype(np.int64),
-        wire_bytes=np.concatenate([np.repeat(sizes, n_microbatches), [ring.wire_bytes for ring, _ in edges]]),
-        piece_bytes=np.concatenate([np.repeat(whole, n_microbatches), np.zeros(len(edges))]),
-        pieces=np.concatenate([np.repeat(pieces, n_microbatches), np.zeros(len(edges), np.int64)]),
-        acks=np.concatenate([np.repeat(acks, n_microbatches), np.zeros(len(edges), np.int64)]),
-        ack_start=ack_start,
-        ack_bytes=np.concatenate([np.repeat(ack_bytes, n_microbatches), np.zeros(len(edges))]),
-        route_of=np.concatenate([pairs, n_ranks * n_ranks + np.arange(len(edges))]).astype(np.int64),
-        edge_start=(len(target) + np.cumsum([0, *(len(ring.legs) for ring in reductions)])).astype(np.int64),
-        route_start=np.cumsum([0, *map(len, routes)]).astype(np.int64),
-        route_links=np.array([link for route in routes for link in route], dtype=np.int64),
-        extra_s=np.array(extra),
-        unnoticed_wait_s=problem.unnoticed_wait_s,
-        taken_s=np.array(problem.gathered.link_free_s, dtype=np.float64),
-        delay_s=np.array([link.delay_s for link in problem.links], dtype=np.float64),
-        seconds_per_byte=np.array([link.seconds_per_byte for link in problem.links], dtype=np.float64),
-        notice_s=np.array([problem.route_delay(b, a) for a in range(n_ranks) for b in range(n_ranks)]),
-    )
+def lower(loads: Sequence[Load]) -> tuple[Program, Names]:
+    """The arrays of jobs that share a network. Raises ValueError when they do not have the same links."""
+    links = loads[0].problem.links
+    if any(load.problem.links != links for load in loads):
+        raise ValueError("jobs of one program share one network")
+    building = _Building(len(links))
+    for number, load in enumerate(loads):
+        building.add(number, load)
+    return building.program(loads), building.names()
 
 
-def _pieces(
-    problem: Problem, sources: Ints, targets: Ints, sizes: Floats, n_microbatches: int
-) -> tuple[Ints, Ints, Ints]:
-    """Per kind of message the pieces it is routed in and the acknowledgements of each; per link where its own begin."""
-    pieces, acks = np.zeros(len(sizes), np.int64), np.zeros(len(sizes), np.int64)
-    carried = np.zeros(len(problem.links) + 1, np.int64)
-    for number, (source, target, size) in enumerate(
-        zip(sources.tolist(), targets.tolist(), sizes.tolist(), strict=True)
-    ):
-        count = problem.pieces(source, target, size)
-        several = len(problem.route(source, target)) > 1
-        pieces[number] = count if several else 0
-        if problem.ack_bytes and count:
-            acks[number] = 1 if several else count
-            for link in problem.route(target, source):
-                carried[link + 1] += n_microbatches * max(1, pieces[number])
-    return pieces, acks, np.cumsum(carried)
+class _Frame(NamedTuple):
+    """What a message of one kind is on its way."""
+
+    route: Route
+    back: Route
+    pieces: int
+    acks: int
+    last_bytes: float
+    piece_bytes: float
+    ack_bytes: float
+
+
+def _frame(paths: Paths, source: int, size: float, route: Route, back: Route) -> _Frame:
+    """`size` wire bytes sent by pipeline rank `source` over `route`."""
+    whole = paths.piece_bytes[source] if paths.piece_bytes and route else 0.0
+    count = math.ceil(size / whole) if whole else 0
+    several, rest = len(route) > 1, size
+    for _ in range(count - 1 if several else 0):
+        rest -= whole
+    acks = (1 if several else count) if paths.ack_bytes else 0
+    return _Frame(route, back, count if several else 0, acks, rest, whole, paths.ack_bytes[source] if acks else 0.0)
+
+
+class _Edge(NamedTuple):
+    """What a stage sends to a neighbour, for every microbatch; pipeline ranks."""
+
+    stage: int
+    kind: int
+    """As in the trace."""
+    source: int
+    target: int
+    """The source again where there is no neighbour, or the same rank holds it."""
+    wire_bytes: float
+    payload_bytes: float
+
+
+def _edges(problem: Problem) -> list[_Edge]:
+    """In the order of `message_number`."""
+    holder, edges = problem.stage_to_rank, []
+    for stage in range(problem.n_stages):
+        for letter, consumer in (("F", stage + 1), ("G", stage - 1)):
+            inside = 0 <= consumer < problem.n_stages
+            boundary = min(stage, consumer)
+            size = problem.message_bytes[boundary] if inside and problem.message_bytes else 0.0
+            payload = problem.payload_bytes[boundary] if inside and problem.payload_bytes else math.nan
+            target = holder[consumer] if inside else holder[stage]
+            edges.append(_Edge(stage, MESSAGE_CODES[letter], holder[stage], target, size, payload))
+    return edges
+
+
+class _Group(NamedTuple):
+    """Messages that differ in their microbatch only."""
+
+    frame: _Frame
+    local: bool
+    size: int
+    release: int
+    handover_s: float
+    start_s: float
+
+
+class _Building:
+    """The program under construction: columns of actions, and kinds of messages, block by block."""
+
+    def __init__(self, n_links: int) -> None:
+        self.carried = np.zeros(n_links, np.int64)
+        self.routes: dict[Route, int] = {}
+        self.groups: list[_Group] = []
+        self.n_messages = 0
+        self.named: list[np.ndarray[tuple[int], np.dtype[np.void]]] = []
+        self.row_lengths: list[int] = []
+        self.begin_s: list[float] = []
+        self.durations: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
+        self.needs: list[Ints] = []
+        self.makes: list[Ints] = []
+        self.unshards: list[Ints] = []
+        self.completes: list[Ints] = []
+        self.owner: list[tuple[int, int]] = []
+        """Per rank, its job and replica."""
+        self.notice: list[tuple[int, Ints]] = []
+        """(first message, numbers) of blocks that have notices; and of announcements."""
+        self.announcement: list[tuple[int, Ints]] = []
+        self.then: list[tuple[int, int]] = []
+        """(message, one that waits for it)"""
+        self.gathers: dict[int, int] = {}
+        self.first: list[int] = []
+        self.last: list[int] = []
+        self.shards: list[int] = []
+        self.gradients: list[int] = []
+        self.reduces: list[list[int]] = []
+
+    # --- jobs ----------------------------------------------------------------------------------
+
+    def add(self, job: int, load: Load) -> None:
+        """A job: a pipeline per replica, then what the replicas exchange."""
+        problem, schedule = load.problem, load.schedule
+        rows = _Rows(problem, schedule)
+        first_rank, first_stage = len(self.row_lengths), len(self.shards)
+        for replica, paths in enumerate(problem.paths):
+            stages = len(self.shards)
+            base = self.n_messages
+            self._messages(job, replica, load, paths, len(self.row_lengths))
+            self.durations.append(rows.durations)
+            self.needs.append(np.where(rows.needs == NONE, NONE, rows.needs + base))
+            self.makes.append(np.where(rows.makes == NONE, NONE, rows.makes + base))
+            self.unshards.append(np.where(rows.unshards == NONE, NONE, rows.unshards + stages))
+            self.completes.append(np.where(rows.completes == NONE, NONE, rows.completes + stages))
+            self.row_lengths += [len(row) for row in schedule.rows]
+            self.begin_s += [load.start_s] * schedule.n_ranks
+            self.owner += [(job, replica)] * schedule.n_ranks
+            self.shards += [0] * problem.n_stages
+            self.gradients += [schedule.n_microbatches] * problem.n_stages
+            self.reduces += [[] for _ in range(problem.n_stages)]
+        for stage in range(problem.n_stages):
+            self._collective(job, load, stage, problem.gather(stage), first_rank, first_stage, gather=True)
+        for stage in range(problem.n_stages):
+            self._collective(job, load, stage, problem.reduction(stage), first_rank, first_stage, gather=False)
+
+    def _messages(self, job: int, replica: int, load: Load, paths: Paths, first_rank: int) -> None:
+        """The messages between the stages of one pipeline; with late receives also gloo's notices."""
+        problem, m = load.problem, load.schedule.n_microbatches
+        base, edges = self.n_messages, _edges(problem)
+        notices = problem.notice_bytes if load.receives == "late" else 0.0
+        for edge in edges:
+            ends, local = (edge.source, edge.target), edge.source == edge.target
+            there, back = paths.route(*ends), paths.route(*ends[::-1])
+            frame = _NOWHERE if local else _frame(paths, edge.source, edge.wire_bytes - notices, there, back)
+            release = 1 if load.receives == "early" or local else 2
+            self._group(_Group(frame, local, m, release, problem.handover_s, 0.0))
+            ranks = (first_rank + ends[0], first_rank + ends[1])
+            self._name(job, replica, edge.kind, edge.stage, range(m), ranks, (edge.payload_bytes, edge.wire_bytes))
+        if load.receives == "early":
+            return
+        between = np.array([edge.source != edge.target for edge in edges]).repeat(m)
+        if load.receives == "late-free-notice":
+            self.notice.append((base, np.where(between, FREE, NONE)))
+            return
+        self._notices(job, replica, load, paths, first_rank, edges, between)
+
+    def _notices(
+        self,
+        job: int,
+        replica: int,
+        load: Load,
+        paths: Paths,
+        first_rank: int,
+        edges: Sequence[_Edge],
+        between: Bools,
+    ) -> None:
+        """Per message, gloo's notice of the receive (back to the sender) and of the send (ahead of the message)."""
+        problem, m = load.problem, load.schedule.n_microbatches
+        size, count = problem.notice_bytes, len(edges) * m
+        base = self.n_messages - count
+        for back in (True, False):
+            for edge in edges:
+                ends = (edge.target, edge.source) if back else (edge.source, edge.target)
+                frame = _frame(paths, ends[0], size, paths.route(*ends), paths.route(*ends[::-1]))
+                # no handover: gloo's own thread answers a notice, no rank has to be woken
+                self._group(_Group(frame, edge.source == edge.target, m, 1, 0.0, 0.0))
+                ranks = (first_rank + ends[0], first_rank + ends[1])
+                self._name(job, replica, NOTICE, edge.stage, range(m), ranks, (0.0, size))
+        numbers = np.arange(base, base + count)
+        self.notice.append((base, np.where(between, numbers + count, NONE)))
+        self.announcement.append((base, np.where(between, numbers + 2 * count, NONE)))
+        self.then += [(int(number + count), int(number)) for number in numbers[between]]
+
+    def _collective(
+        self, job: int, load: Load, stage: int, what: Collective, first_rank: int, first_stage: int, *, gather: bool
+    ) -> None:
+        """The messages of one collective over the replicas of a stage."""
+        problem, base = load.problem, self.n_messages
+        rank, kind = problem.stage_to_rank[stage], ALL_GATHER if gather else REDUCE_SCATTER
+        for index, step in enumerate(what.steps):
+            ends = (step.source, step.target)
+            back = what.routes.get(ends[::-1], ())
+            frame = _frame(problem.paths[step.source], rank, what.wire_bytes, what.route(step), back)
+            release = len(step.after) + step.own
+            self._group(_Group(frame, False, 1, release, problem.handover_s, load.start_s))
+            members = tuple(first_rank + replica * problem.n_ranks + rank for replica in ends)
+            sizes = (what.payload_bytes, what.wire_bytes)
+            self._name(job, step.source, kind, stage, range(step.number, step.number + 1), members, sizes)
+            self.then += [(base + before, base + index) for before in step.after]
+            of = [first_stage + replica * problem.n_stages + stage for replica in ends]
+            if gather:
+                self.gathers[base + index] = of[1]
+                self.shards[of[1]] += 1
+            else:
+                self.last.append(base + index)
+            if step.own:
+                self.reduces[of[0]].append(base + index)
+            if release == 0:
+                self.first.append(base + index)
+
+    def _group(self, group: _Group) -> None:
+        for route in (group.frame.route, group.frame.back):
+            self.routes.setdefault(route, len(self.routes))
+        if group.frame.acks:
+            for link in group.frame.back:
+                self.carried[link] += group.size * max(1, group.frame.pieces)
+        self.groups.append(group)
+        self.n_messages += group.size
+
+    def _name(
+        self,
+        job: int,
+        replica: int,
+        kind: int,
+        stage: int,
+        microbatches: range,
+        ranks: tuple[int, ...],
+        sizes: tuple[float, float],
+    ) -> None:
+        """Rows of `names`: between which ranks, and the bytes of payload and on the wire."""
+        rows = np.zeros(len(microbatches), NAME)
+        rows["job"], rows["replica"], rows["kind"], rows["stage"] = job, replica, kind, stage
+        rows["microbatch"], (rows["source_rank"], rows["target_rank"]) = microbatches, ranks
+        rows["payload_bytes"], rows["wire_bytes"] = sizes
+        self.named.append(rows)
+
+    # --- the whole -----------------------------------------------------------------------------
+
+    def names(self) -> Names:
+        """What the rows are called."""
+        ranks = np.arange(len(self.row_lengths)).repeat(self.row_lengths)
+        owner = np.array(self.owner)[ranks]
+        return Names(owner[:, 0], owner[:, 1], ranks, np.concatenate(self.named))
+
+    def program(self, loads: Sequence[Load]) -> Program:
+        """All of it as arrays."""
+        counts = np.array([group.size for group in self.groups])
+
+        def of_groups(values: Sequence[float], dtype: type) -> Any:
+            return np.array(values, dtype=dtype).repeat(counts)
+
+        frames = [group.frame for group in self.groups]
+        then = sorted(self.then)
+        followers = np.bincount([message for message, _ in then], minlength=self.n_messages)
+        routes = list(self.routes)
+        links = loads[0].problem.links
+        return Program(
+            row_start=_starts(self.row_lengths),
+            begin_s=np.array(self.begin_s),
+            duration_s=np.concatenate(self.durations),
+            needs=np.concatenate(self.needs),
+            makes=np.concatenate(self.makes),
+            unshards=np.concatenate(self.unshards),
+            completes=np.concatenate(self.completes),
+            release=of_groups([group.release for group in self.groups], np.int64),
+            first=np.array(self.first, np.int64),
+            first_s=of_groups([group.start_s for group in self.groups], np.float64),
+            local=of_groups([group.local for group in self.groups], np.bool_),
+            notice=self._scattered(self.notice),
+            announcement=self._scattered(self.announcement),
+            then_start=_starts(followers),
+            then=np.array([following for _, following in then], np.int64),
+            gathers=self._by_message(self.gathers),
+            wire_bytes=of_groups([frame.last_bytes for frame in frames], np.float64),
+            piece_bytes=of_groups([frame.piece_bytes for frame in frames], np.float64),
+            pieces=of_groups([frame.pieces for frame in frames], np.int64),
+            acks=of_groups([frame.acks for frame in frames], np.int64),
+            ack_bytes=of_groups([frame.ack_bytes for frame in frames], np.float64),
+            handover_s=of_groups([group.handover_s for group in self.groups], np.float64),
+            route=of_groups([self.routes[frame.route] for frame in frames], np.int64),
+            way_back=of_groups([self.routes[frame.back] for frame in frames], np.int64),
+            route_start=_starts([len(route) for route in routes]),
+            route_links=np.array([link for route in routes for link in route], dtype=np.int64),
+            shards=np.array(self.shards, np.int64),
+            gradients=np.array(self.gradients, np.int64),
+            reduce_start=_starts([len(messages) for messages in self.reduces]),
+            reduces=np.array([message for messages in self.reduces for message in messages], np.int64),
+            last=np.array(self.last, np.int64),
+            unnoticed_wait_s=loads[0].problem.unnoticed_wait_s,
+            delay_s=np.array([link.delay_s for link in links], dtype=np.float64),
+            seconds_per_byte=np.array([link.seconds_per_byte for link in links], dtype=np.float64),
+            acknowledgements=self.carried,
+        )
+
+    def _scattered(self, blocks: Sequence[tuple[int, Ints]]) -> Ints:
+        result = np.full(self.n_messages, NONE)
+        for first, values in blocks:
+            result[first : first + len(values)] = values
+        return result
+
+    def _by_message(self, values: Mapping[int, int]) -> Ints:
+        result = np.full(self.n_messages, NONE)
+        for message, value in values.items():
+            result[message] = value
+        return result
+
+
+_NOWHERE = _Frame((), (), 0, 0, 0.0, 0.0, 0.0)
+
+
+def _starts(lengths: Sequence[int] | Ints) -> Ints:
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))
+
+
+class _Rows:
+    """The actions of one pipeline; messages and stages are numbered from 0."""
+
+    def __init__(self, problem: Problem, schedule: Schedule) -> None:
+        n_stages, m = problem.n_stages, schedule.n_microbatches
+        needs: list[int] = []
+        makes: list[int] = []
+        durations: list[float] = []
+        unshards: list[int] = []
+        completes: list[int] = []
+        seconds = {(s, kind): problem.duration(Action(s, kind, 0)) for s in range(n_stages) for kind in KINDS}
+        forward, both, gradients = Kind.F, (Kind.I, Kind.B), (Kind.W, Kind.B)
+        for row in schedule.rows:
+            for stage, kind, microbatch, part in row:
+                assert microbatch is not None
+                durations.append(seconds[stage, kind] * part.fraction)
+                unshards.append(stage if kind is forward else NONE)
+                completes.append(stage if kind in gradients and part.is_last else NONE)
+                need = make = NONE
+                # the rules of depend.consumed and depend.produced (tests hold them together), without their objects
+                if kind is forward:
+                    if stage > 0 and part.is_first:
+                        need = 2 * (stage - 1) * m + microbatch
+                    if stage < n_stages - 1 and part.is_last:
+                        make = 2 * stage * m + microbatch
+                elif kind in both:
+                    if stage < n_stages - 1 and part.is_first:
+                        need = (2 * (stage + 1) + 1) * m + microbatch
+                    if stage > 0 and part.is_last:
+                        make = (2 * stage + 1) * m + microbatch
+                needs.append(need)
+                makes.append(make)
+        self.needs, self.makes = np.array(needs, np.int64), np.array(makes, np.int64)
+        self.unshards, self.completes = np.array(unshards, np.int64), np.array(completes, np.int64)
+        self.durations = np.array(durations)

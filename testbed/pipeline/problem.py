@@ -9,10 +9,30 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
 
-from testbed.pipeline.collective import NO_COLLECTIVE, Collective, Gathered, gathered
+from testbed.pipeline.collectives import NO_COLLECTIVE, Collective
 from testbed.pipeline.ir import Action, Kind
 from testbed.pipeline.link import LinkCost
+
+Route = tuple[int, ...]
+"""Indexes into a problem's `links`, first to last; () when it costs nothing."""
+
+
+class Paths(NamedTuple):
+    """How the messages of one replica travel: its routes, and what they are cut into on the way."""
+
+    routes: Mapping[tuple[int, int], Route]
+    """(source pipeline rank, target pipeline rank) -> route; a pair left out is joined without delay."""
+    piece_bytes: tuple[float, ...] = ()
+    """Per source rank, as `Problem.piece_bytes`."""
+    ack_bytes: tuple[float, ...] = ()
+    """Per source rank, as `Problem.ack_bytes`."""
+
+    def route(self, source_rank: int, target_rank: int) -> Route:
+        """Links a message takes between two ranks, in order; () when it costs nothing."""
+        return self.routes.get((source_rank, target_rank), ())
 
 
 @dataclass(frozen=True)
@@ -36,6 +56,8 @@ class Problem:
     """Per stage, memory an input gradient adds (CrossPipe's M_D), 0 unless given."""
     message_bytes: tuple[float, ...] = ()
     """Per boundary s -> s + 1 (length S - 1), wire bytes of one message in either direction."""
+    payload_bytes: tuple[float, ...] = ()
+    """Per boundary, what of them is the tensor; empty where nobody asks."""
     links: tuple[LinkCost, ...] = ()
     routes: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     """(source rank, target rank) -> indexes into `links`; a pair left out is joined without delay."""
@@ -49,6 +71,10 @@ class Problem:
     """From a message's last bit at the receiving rank's host to its use, on every message between ranks."""
     unnoticed_wait_s: float = 0.0
     """A rank that waits for its input no longer than this is not delayed (the engine's logical clock)."""
+    notice_bytes: float = 0.0
+    """Wire bytes of the notice that gloo sends when a send, and when a receive, is posted."""
+    others: tuple[Paths, ...] = ()
+    """The further replicas of a data-parallel job. Each is simulated for itself; generators look at the first."""
     all_gather: tuple[Collective, ...] = ()
     """Per stage, before its first F (ZeRO-1); empty without data parallelism."""
     reduce_scatter: tuple[Collective, ...] = ()
@@ -64,19 +90,33 @@ class Problem:
         """Number of stages S."""
         return len(self.stage_to_rank)
 
-    @cached_property
-    def gathered(self) -> Gathered:
-        """When the parameters of every stage are there, and how long the links are taken by that."""
-        if not self.all_gather:
-            return Gathered((0.0,) * self.n_stages, (0.0,) * len(self.links))
-        return gathered(self.all_gather, self.links)
+    @property
+    def paths(self) -> tuple[Paths, ...]:
+        """The ways of every replica, the first one first."""
+        return (Paths(self.routes, self.piece_bytes, self.ack_bytes), *self.others)
+
+    def gather(self, stage: int) -> Collective:
+        """What a stage's parameters come by before its first F; one without messages costs nothing."""
+        return self.all_gather[stage] if self.all_gather else NO_COLLECTIVE
 
     def reduction(self, stage: int) -> Collective:
-        """What a stage's gradients are reduced by after its last W; one without legs costs nothing."""
+        """What a stage's gradients are reduced by after its last W; one without messages costs nothing."""
         return self.reduce_scatter[stage] if self.reduce_scatter else NO_COLLECTIVE
 
+    @cached_property
+    def planned_bytes(self) -> tuple[float, ...]:
+        """Per boundary, wire bytes that a generator should count with: all replicas that send over the same link.
+
+        Replicas run in step, so what they send over a link comes to it at the same time.
+        """
+        ranks = self.stage_to_rank
+        counts = [
+            sum(bool({*self.route(a, b)} & {*paths.route(a, b)}) for paths in self.others) for a, b in pairwise(ranks)
+        ]
+        return tuple(size * (1 + count) for size, count in zip(self.message_bytes, counts, strict=True))
+
     def without_collectives(self) -> Problem:
-        """The same pipeline without data parallelism."""
+        """The same pipelines without what the replicas exchange."""
         return replace(self, all_gather=(), reduce_scatter=()) if self.all_gather or self.reduce_scatter else self
 
     def duration(self, action: Action) -> float:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
-
-import numpy as np
 
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
-from testbed.pipeline.collective import Collective
+from testbed.pipeline.collectives import Collective, Step, ring_all_gather, ring_reduce_scatter
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Problem
+from testbed.pipeline.problem import Paths, Problem
 from testbed.plan import routes
 from testbed.plan.framing import ack_bytes, super_packet_bytes, wire_bytes
-from testbed.plan.plan import Case, Job, JobSchedule, Plan, Route
+from testbed.plan.plan import Case, Framing, Job, JobSchedule, Plan, Route
 from testbed.plugins import Unusable
 from testbed.schedule.registry import family_of
 from testbed.spec.choice import ScheduleChoice
-from testbed.spec.workload import Pacing, Workload
-from testbed.trace.tables import ACTIVATION, GRADIENT, Trace
+from testbed.spec.workload import Pacing
+from testbed.trace.tables import Trace
 
 KEPT_WHEN_RECOMPUTING = 2 / 34
 """Share of a layer's activation memory that its input is: 2 s b h of 34 s b h bytes (Korthikanti et al. 2022, section
@@ -80,10 +78,7 @@ def predict_case(plan: Plan, case: Case, schedule: Schedule, pacing: Pacing | No
 
 
 def _simulate(job: Job, problem: Problem, schedule: Schedule) -> Trace:
-    trace = simulate(problem, schedule, receives=job.workload.receives)
-    boundary = np.isin(trace.messages["kind"], (ACTIVATION, GRADIENT))
-    trace.messages["payload_bytes"][boundary] = job.workload.message_bytes()
-    return trace
+    return simulate(problem, schedule, receives=job.workload.receives)
 
 
 def largest_burst_bytes(plan: Plan) -> int:
@@ -128,8 +123,12 @@ def _problem(
         raise BadInput.of(workload.name, "model.layers", workload.model.layers, expected)
     again, kept = (1.0, KEPT_WHEN_RECOMPUTING) if workload.recompute else (0.0, 1.0)
     taken = _Taken(plan, job, given)
-    rings = tuple(_ring(taken, job, rank, chunks) for rank in stages) if job.mesh.dp > 1 else ()
-    gso = [plan.framing.gso_bytes[routes.datacenter_of(node)] for node in taken.pipelines[0]]
+    first, *others = (taken.paths(replica, plan.framing) for replica in range(job.mesh.dp))
+    rings = (ring_all_gather(job.mesh.dp), ring_reduce_scatter(job.mesh.dp)) if others else ((), ())
+    gather, reduce = (
+        tuple(_collective(plan, taken, job, (rank, chunks), steps) for rank in stages if steps) for steps in rings
+    )
+    payload = workload.message_bytes()
     limits = [memory] * n_ranks if memory is not None else workload.memory_limits()
     return Problem(
         n_microbatches=workload.microbatches,
@@ -140,15 +139,18 @@ def _problem(
         memory_limit=tuple(limits),
         activation=(kept / chunks,) * len(stages),
         input_memory=((1.0 - kept) / chunks,) * len(stages),
-        message_bytes=tuple(_message_bytes(plan, taken, workload, a, b) for a, b in pairwise(stages)),
+        message_bytes=(float(wire_bytes(payload) + plan.host_costs.gloo_bytes),) * (len(stages) - 1),
+        payload_bytes=(float(payload),) * (len(stages) - 1),
         links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in plan.network.directions),
-        routes=taken.within_first_pipeline(),
-        piece_bytes=tuple(super_packet_bytes(size) for size in gso),
-        ack_bytes=tuple(ack_bytes(size) for size in gso),
+        routes=first.routes,
+        piece_bytes=first.piece_bytes,
+        ack_bytes=first.ack_bytes,
+        others=tuple(others),
         handover_s=plan.host_costs.handover_s,
         unnoticed_wait_s=plan.host_costs.unnoticed_wait_s if workload.pacing else 0.0,
-        all_gather=rings,
-        reduce_scatter=rings,
+        notice_bytes=plan.host_costs.notice_bytes,
+        all_gather=gather,
+        reduce_scatter=reduce,
     )
 
 
@@ -160,34 +162,27 @@ class _Taken:
         self._default = routes.by_datacenters(plan.network)
         node_of = dict(zip(job.mesh.ranks, job.nodes, strict=True))
         self._datacenter = {rank: routes.datacenter_of(node) for rank, node in node_of.items()}
-        self.pipelines = [[node_of[rank] for rank in job.mesh.pipeline(replica)] for replica in range(job.mesh.dp)]
 
     def route(self, source: tuple[int, int], target: tuple[int, int]) -> Route:
         """Between two (replica, pipeline rank)."""
         a, b = self._mesh.rank(*source), self._mesh.rank(*target)
         return self._given.get((a, b)) or self._default.get((self._datacenter[a], self._datacenter[b]), ())
 
-    def within_first_pipeline(self) -> dict[tuple[int, int], Route]:
-        """(source, target) pipeline rank -> route, of those that cross anything."""
+    def paths(self, replica: int, framing: Framing) -> Paths:
+        """How the messages of one pipeline travel."""
         ranks = range(self._mesh.pp)
-        return {(a, b): route for a in ranks for b in ranks if (route := self.route((0, a), (0, b)))}
+        found = {(a, b): route for a in ranks for b in ranks if (route := self.route((replica, a), (replica, b)))}
+        sites = [self._datacenter[rank] for rank in self._mesh.pipeline(replica)]
+        sizes = [framing.gso_bytes[site] for site in sites]
+        return Paths(found, tuple(map(super_packet_bytes, sizes)), tuple(map(ack_bytes, sizes)))
 
 
-def _message_bytes(plan: Plan, taken: _Taken, workload: Workload, source: int, target: int) -> float:
-    """Wire bytes of one message, times the pipelines that send one over the same link at the same time.
+def _collective(plan: Plan, taken: _Taken, job: Job, of: tuple[int, int], steps: tuple[Step, ...]) -> Collective:
+    """A ring over the replicas of a stage, in their order; each message is a share of 1/N.
 
-    Replicas run in step.
+    `of` is the pipeline rank that holds the stage, and the number of stages there.
     """
-    mine = set(taken.route((0, source), (0, target)))
-    others: Iterable[int] = range(1, len(taken.pipelines))
-    sharing = 1 + sum(bool(mine & set(taken.route((r, source), (r, target)))) for r in others)
-    return sharing * (wire_bytes(workload.message_bytes()) + plan.host_costs.gloo_bytes)
-
-
-def _ring(taken: _Taken, job: Job, rank: int, chunks: int) -> Collective:
-    """The ring over a rank's replicas, in their order: N - 1 rounds, in each a share of 1/N over every edge."""
-    degree = job.mesh.dp
-    members = [(replica, rank) for replica in range(degree)]
-    edges = (taken.route(a, b) for a, b in pairwise([*members, members[0]]))
-    size = wire_bytes(job.workload.parameter_bytes() / chunks * (degree - 1) / degree)
-    return Collective(tuple(edge for edge in edges if edge), size, degree - 1)
+    (rank, chunks), replicas = of, range(job.mesh.dp)
+    share = job.workload.parameter_bytes() / chunks / job.mesh.dp
+    found = {(a, b): route for a in replicas for b in replicas if (route := taken.route((a, rank), (b, rank)))}
+    return Collective(steps, wire_bytes(share) + plan.host_costs.gloo_bytes, found, share)

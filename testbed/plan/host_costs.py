@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from testbed.plan.framing import ETHERNET_HEADER, IP_TCP_HEADERS
 from testbed.plan.plan import HostCosts
 from testbed.trace.tables import UNNOTICED_WAIT_S
 
@@ -15,7 +16,11 @@ GLOO_BYTES = 162
 
 A preamble of 48 bytes, and a notice of 48 bytes in a packet of its own, would come to the same."""
 
+NOTICE_BYTES = 48 + ETHERNET_HEADER + IP_TCP_HEADERS
+"""Wire bytes of one of gloo's notices (of a send, of a receive): 48 bytes in a packet of its own. The notice of a send
+is among GLOO_BYTES."""
+
 
 def measured_costs() -> HostCosts:
     """The costs above."""
-    return HostCosts(HANDOVER_S, UNNOTICED_WAIT_S, GLOO_BYTES)
+    return HostCosts(HANDOVER_S, UNNOTICED_WAIT_S, GLOO_BYTES, NOTICE_BYTES)

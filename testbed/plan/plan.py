@@ -159,6 +159,9 @@ class HostCosts:
     handover_s: float
     unnoticed_wait_s: float
     gloo_bytes: int
+    """On the wire, beside a message's own."""
+    notice_bytes: int
+    """On the wire, of the notice that a receive is posted."""
 
 
 @_written

@@ -100,7 +100,6 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
     )
     for job in jobs:
         _check_ways(network, job)
-        _check_replicas(network, job)
     return plan
 
 
@@ -129,22 +128,6 @@ def _check_ways(network: Network, job: Job) -> None:
         for a, b in pairwise(nodes):
             routes.between(network, a, b)
             routes.between(network, b, a)
-
-
-def _check_replicas(network: Network, job: Job) -> None:
-    """The model follows the first pipeline for all: the others must see the same delays between their ranks."""
-
-    def delay_s(source: str, target: str) -> float:
-        return sum(network.directions[index].delay_s for index in routes.between(network, source, target))
-
-    first = pipeline_nodes(job)
-    for replica in range(1, job.mesh.dp):
-        nodes = pipeline_nodes(job, replica)
-        for rank in range(job.mesh.pp - 1):
-            mine, other = delay_s(first[rank], first[rank + 1]), delay_s(nodes[rank], nodes[rank + 1])
-            if mine != other:
-                where, expected = f"data_parallel.replicas.{replica - 1}", f"{mine:g} s as in the first pipeline"
-                raise BadInput.of(job.workload.name, where, f"{other:g} s from rank {rank} to {rank + 1}", expected)
 
 
 def pipeline_nodes(job: Job, replica: int = 0) -> tuple[str, ...]:

@@ -13,12 +13,13 @@ from fractions import Fraction
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
+from testbed.model.gather import gathered, idle_gather_s, idle_reduction_s
 from testbed.model.simulate import simulate
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
-from testbed.trace.tables import KINDS, NO_MICROBATCH
+from testbed.trace.tables import GRADIENT, KINDS
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -97,30 +98,25 @@ class Model:
                     model.add(self.start[Action(stage, after, m)] >= self.end[Action(stage, before, m)])
         for intervals in per_rank:
             model.add_no_overlap(intervals)
-        for stage, parameters_s in enumerate(problem.gathered.ready_s):
-            model.add(self.start[Action(stage, Kind.F, 0)] >= self.ticks(parameters_s))
-        model.add(self.start[Action(0, Kind.F, 0)] == self.ticks(problem.gathered.ready_s[0]))
+        for stage in range(problem.n_stages):
+            model.add(self.start[Action(stage, Kind.F, 0)] >= self.ticks(idle_gather_s(problem, stage)))
+        if not problem.all_gather:
+            model.add(self.start[Action(0, Kind.F, 0)] == 0)
 
     def _links(self, at: dict[Any, float], makespan: cp_model.IntVar) -> None:
-        """Messages, and the rings behind the last W of a stage, take turns on every link behind the all-gathers."""
+        """Messages of the first replica take turns on every link; collectives take what they would on idle links."""
         problem, model = self.problem, self.model
         on_link: list[list[cp_model.IntervalVar]] = [[] for _ in problem.links]
-        for index, taken_s in enumerate(problem.gathered.link_free_s):
-            if length := self.ticks(taken_s):
-                on_link[index].append(model.new_fixed_size_interval_var(0, length, f"all-gathers/{index}"))
         producer = {made: action for action in self.start if (made := produced(action, problem.n_stages)) is not None}
         for action, start in self.start.items():
             message = consumed(action, problem.n_stages)
             if message is not None:
                 route, size = _route(problem, message)
                 hints = [at[message, hop] for hop in range(len(route))]
-                self._transfer(str(message), route, size, 0.0, self.end[producer[message]], start, hints, on_link)
+                self._transfer(str(message), route, size, self.end[producer[message]], start, hints, on_link)
         for stage in range(problem.n_stages):
-            ring, last = problem.reduction(stage), Action(stage, Kind.W, problem.n_microbatches - 1)
-            for number, leg in enumerate(ring.legs):
-                extra_s = ring.extra_delay_s(number, problem.links)
-                name, hints = f"reduce {stage}.{number}", [at[last]] * len(leg)
-                self._transfer(name, leg, ring.wire_bytes, extra_s, self.end[last], makespan, hints, on_link)
+            last = Action(stage, Kind.W, problem.n_microbatches - 1)
+            model.add(makespan >= self.end[last] + self.ticks(idle_reduction_s(problem, stage)))
         for intervals in on_link:
             if intervals:
                 model.add_no_overlap(intervals)
@@ -130,16 +126,15 @@ class Model:
         name: str,
         route: tuple[int, ...],
         size: float,
-        extra_s: float,
         ready: Any,
         done: cp_model.IntVar,
         hints: list[float],
         on_link: list[list[cp_model.IntervalVar]],
     ) -> None:
-        """`done` is no earlier than what is `ready` has crossed its route and `extra_s` have gone by."""
+        """`done` is no earlier than what is `ready` has crossed its route."""
         links, model, base_s = self.problem.links, self.model, 0.0  # the first bit leaves at ready + base_s
         for hop, index in enumerate(route):
-            rest_s = sum(links[other].delay_s for other in route[hop:]) + extra_s
+            rest_s = sum(links[other].delay_s for other in route[hop:])
             wire_s = links[index].seconds_per_byte * size
             if length := self.ticks(wire_s):
                 wire = self._variable(f"{name}/{hop}", hints[hop])
@@ -148,7 +143,7 @@ class Model:
                 model.add(done >= wire + self.ticks(wire_s + rest_s))
                 ready, base_s = wire, 0.0
             base_s += links[index].delay_s  # cut through: the first bit goes on at once
-        model.add(done >= ready + self.ticks(base_s + extra_s))
+        model.add(done >= ready + self.ticks(base_s))
 
     def _memory(self, rank: int) -> None:
         """Memory is held from the start of the action that takes it to the end of its W.
@@ -225,9 +220,9 @@ class Model:
 def _tick(problem: Problem, horizon_s: float) -> float:
     """Seconds per tick: a common divisor of all times if that needs few enough ticks, else the horizon's share."""
     values = {*problem.forward_s, *problem.input_s, *problem.weight_s, *(link.delay_s for link in problem.links)}
-    sizes = {*problem.message_bytes, *(problem.reduction(stage).wire_bytes for stage in range(problem.n_stages))}
-    values |= {link.seconds_per_byte * size for link in problem.links for size in sizes}
-    values |= {*problem.gathered.ready_s, *problem.gathered.link_free_s}
+    values |= {link.seconds_per_byte * size for link in problem.links for size in problem.message_bytes}
+    values |= {idle_gather_s(problem, stage) for stage in range(problem.n_stages)}
+    values |= {idle_reduction_s(problem, stage) for stage in range(problem.n_stages)}
     smallest = horizon_s / _TICKS
     divisor = 0.0
     for value in values:
@@ -259,16 +254,18 @@ def _starts(problem: Problem, schedule: Schedule) -> dict[Any, float]:
     """When the event model starts every action, and under (message, hop) every message on every link; seconds."""
     timeline = simulate(problem, schedule)
     at: dict[Any, float] = {}
-    for row in timeline.actions:
+    mine = timeline.actions[timeline.actions["rank"] < problem.n_ranks]  # the first replica's
+    for row in mine:
         kind = KINDS[row["kind"]]
         at[Action(int(row["stage"]), kind, int(row["microbatch"]))] = float(row["start_s"])
     queue: list[tuple[float, int, Message, int, float]] = []
-    messages = timeline.messages[timeline.messages["microbatch"] != NO_MICROBATCH]
+    messages = timeline.messages[timeline.messages["kind"] <= GRADIENT]
+    messages = messages[messages["source_rank"] < problem.n_ranks]
     for number, row in enumerate(sorted(messages, key=lambda m: float(m["sent_s"]))):
         message = Message("FG"[int(row["kind"])], int(row["stage"]), int(row["microbatch"]))  # type: ignore[arg-type]
         queue.append((float(row["sent_s"]), number, message, 0, float(row["sent_s"])))
     heapq.heapify(queue)
-    free = list(problem.gathered.link_free_s)
+    free = list(gathered(problem).link_free_s)
     while queue:
         now, number, message, hop, last_bit = heapq.heappop(queue)
         route, size = _route(problem, message)

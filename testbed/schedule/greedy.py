@@ -16,6 +16,7 @@ from typing import Annotated
 from pydantic import Field
 
 from testbed.errors import BadInput
+from testbed.model.gather import Gathered, gathered
 from testbed.pipeline.depend import consumed, produced
 from testbed.pipeline.ir import WHOLE, Action, Kind, Part, Row, Schedule
 from testbed.pipeline.memory import TOLERANCE
@@ -49,8 +50,9 @@ def crosspipe_greedy(problem: Problem, n_sub: Annotated[int, Field(ge=1, le=64)]
 def plain_rows(problem: Problem, n_sub: int) -> tuple[Row, ...]:
     """Algorithm 1 in plain Python; greedy_compiled makes the same rows faster."""
     ranks = [_Rank(rank, problem, n_sub) for rank in range(problem.n_ranks)]
-    wires = [_Wire([(0.0, until)] if until else []) for until in problem.gathered.link_free_s]
-    begin_s = problem.gathered.ready_s[0]
+    gather = gathered(problem)
+    wires = [_Wire([(0.0, until)] if until else []) for until in gather.link_free_s]
+    begin_s = gather.ready_s[0]
     ranks[0].available[Kind.F].extend((begin_s, m) for m in range(problem.n_microbatches))
 
     queue = [(begin_s, 0)]  # (earliest start, rank); stale entries are skipped when they come up
@@ -63,7 +65,7 @@ def plain_rows(problem: Problem, n_sub: int) -> tuple[Row, ...]:
         if finished is not None:
             if finished.kind is Kind.I:
                 current.available[Kind.W].append((current.end_s, _microbatch(finished)))
-            _pass_on(problem, finished, ranks, wires, queue)
+            _pass_on(problem, gather, finished, ranks, wires, queue)
         _requeue(current, queue)
 
     return tuple(_merge(_pull_weights_earlier(current.sequence)) for current in ranks)
@@ -81,7 +83,12 @@ def _requeue(rank: _Rank, queue: list[tuple[float, int]]) -> None:
 
 
 def _pass_on(
-    problem: Problem, finished: Action, ranks: list[_Rank], wires: list[_Wire], queue: list[tuple[float, int]]
+    problem: Problem,
+    gather: Gathered,
+    finished: Action,
+    ranks: list[_Rank],
+    wires: list[_Wire],
+    queue: list[tuple[float, int]],
 ) -> None:
     """Make what depends on a finished block available, after the time its message spends on the links."""
     end = ranks[finished.stage].end_s
@@ -89,7 +96,7 @@ def _pass_on(
     message = produced(finished, problem.n_stages)
     if message is not None:
         arrival = end
-        size = problem.message_bytes[min(message.stage, message.consumer)]
+        size = problem.planned_bytes[min(message.stage, message.consumer)]
         for link in problem.route(message.stage, message.consumer):
             cost = problem.links[link]
             arrival = wires[link].reserve(arrival, cost.seconds_per_byte * size) + cost.delay_s
@@ -99,7 +106,7 @@ def _pass_on(
     else:
         return
     if kind is Kind.F:
-        arrival = max(arrival, problem.gathered.ready_s[target.rank])
+        arrival = max(arrival, gather.ready_s[target.rank])
     assert message is None or consumed(Action(target.rank, kind, microbatch), problem.n_stages) == message
     target.available[kind].append((arrival, microbatch))
     _requeue(target, queue)

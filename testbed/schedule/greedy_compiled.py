@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import heapq
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.model.compile import compiled
+from testbed.model.gather import gathered
 from testbed.pipeline.ir import WHOLE, Action, Kind, Part, Row
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
@@ -38,6 +39,7 @@ def greedy_rows(problem: Problem, n_sub: int) -> tuple[Row, ...]:
     for way in (0, 1):
         for rank, route in enumerate(routes[way]):
             route_links[way, rank, : len(route)] = route
+    gather = gathered(problem)
     sequence = _greedy(
         problem.n_microbatches,
         n_sub,
@@ -47,9 +49,9 @@ def greedy_rows(problem: Problem, n_sub: int) -> tuple[Row, ...]:
         route_links,
         np.array([link.delay_s for link in problem.links]),
         np.array([link.seconds_per_byte for link in problem.links]),
-        np.array([*problem.message_bytes, 0.0]),
-        np.array(problem.gathered.ready_s),
-        np.array(problem.gathered.link_free_s),
+        np.array([*problem.planned_bytes, 0.0]),
+        np.array(gather.ready_s),
+        np.array(gather.link_free_s),
     )
     return tuple(_row(rank, sequence[rank], n_sub) for rank in range(n_ranks))
 
@@ -67,7 +69,7 @@ def _row(rank: int, sequence: NDArray[np.int64], n_sub: int) -> Row:
     return tuple(actions)
 
 
-@numba.njit(cache=True)
+@compiled
 def _priority(teardown, last_full, fits_f, fits_i, frees_w_faster, order):
     """The kinds in CrossPipe's order of preference; see greedy.py for the rules."""
     if teardown:
@@ -84,7 +86,7 @@ def _priority(teardown, last_full, fits_f, fits_i, frees_w_faster, order):
         order[0], order[1], order[2] = _F, _I, _W
 
 
-@numba.njit(cache=True)
+@compiled
 def _reserve(busy, count, link, ready, length):
     """Earliest free window of a link at or after `ready`; kept sorted; returns its end."""
     position = count[link]
@@ -104,7 +106,7 @@ def _reserve(busy, count, link, ready, length):
     return begin + length
 
 
-@numba.njit(cache=True)
+@compiled
 def _greedy(
     n_microbatches,
     n_sub,

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from testbed.errors import BadInput
+from testbed.model.gather import gathered
 from testbed.pipeline.depend import produced
 from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.pipeline.memory import TOLERANCE
@@ -147,7 +148,8 @@ class _Lister:
         self.keys = [[[priority(s, kind, m) for m in microbatches] for kind in _KINDS] for s in stages]
         self.ready = [[[_NEVER] * problem.n_microbatches for _ in _KINDS] for _ in stages]
         """When an action's input is there; infinite while that is not known."""
-        self.parameters_s = problem.gathered.ready_s
+        gather = gathered(problem)
+        self.parameters_s = gather.ready_s
         self.ready[0][_F] = [self.parameters_s[0]] * problem.n_microbatches
         self.next = [[0, 0, 0] for _ in stages]
         """Per stage and kind, the microbatch that comes next."""
@@ -155,7 +157,7 @@ class _Lister:
         self.busy = [False] * problem.n_ranks
         self.free_s = [0.0] * problem.n_ranks
         self.last = [_F] * problem.n_ranks
-        self.link_free = list(problem.gathered.link_free_s)
+        self.link_free = list(gather.link_free_s)
         self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.sequence = 0
         self.touched: set[int] = set(range(problem.n_ranks))
@@ -235,7 +237,7 @@ class _Lister:
             source, target = self.problem.stage_to_rank[stage], self.problem.stage_to_rank[message.consumer]
             wanted = _F if message.kind == "F" else _I
             route = self.problem.route(source, target) if source != target else ()
-            size = self.problem.message_bytes[min(stage, message.consumer)] if route else 0.0
+            size = self.problem.planned_bytes[min(stage, message.consumer)] if route else 0.0
             self._hop(now, route, size, now, message.consumer, wanted, microbatch)
         elif kind is Kind.F:
             self.ready[stage][_I][microbatch] = now

@@ -7,10 +7,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from testbed.pipeline.collective import Collective
+from testbed.pipeline.collectives import Collective, ring_all_gather, ring_reduce_scatter
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.placement import stage_to_rank
-from testbed.pipeline.problem import Problem, uniform
+from testbed.pipeline.problem import Paths, Problem, uniform
 from testbed.schedule.registry import FAMILIES, generate
 
 QUICK = sorted(name for name, family in FAMILIES.items() if not family.solver)
@@ -32,14 +32,22 @@ def fitting(name: str, p: int, m: int, **costs: Any) -> Problem:
 
 @st.composite
 def with_collectives(draw: st.DrawFn, problem: Problem) -> Problem:
-    """The problem with all-gathers and reduce-scatters of any shape on its links, or without any."""
+    """The problem with replicas on any ways over its links, and rings between them, or without any."""
     if not problem.links or draw(st.booleans()):
         return problem
-    route = st.lists(st.sampled_from(range(len(problem.links))), min_size=1, max_size=2, unique=True).map(tuple)
-    legs = st.lists(route, max_size=2).map(tuple)
-    ring = st.builds(Collective, legs, st.integers(0, 5).map(float), st.integers(1, 3))
-    rings = st.lists(ring, min_size=problem.n_stages, max_size=problem.n_stages).map(tuple)
-    return replace(problem, all_gather=draw(rings), reduce_scatter=draw(rings))
+    degree, ranks = draw(st.integers(2, 3)), range(problem.n_ranks)
+    route = st.lists(st.sampled_from(range(len(problem.links))), max_size=2, unique=True).map(tuple)
+    pairs = [(a, b) for a in ranks for b in ranks]
+    others = tuple(Paths({pair: draw(route) for pair in pairs}) for _ in range(degree - 1))
+    ways = [(a, b) for a in range(degree) for b in range(degree)]
+    rings = {
+        name: tuple(
+            Collective(steps, float(draw(st.integers(0, 5))), {way: draw(route) for way in ways})
+            for _ in range(problem.n_stages)
+        )
+        for name, steps in (("all_gather", ring_all_gather(degree)), ("reduce_scatter", ring_reduce_scatter(degree)))
+    }
+    return replace(problem, others=others, **rings)  # type: ignore[arg-type]
 
 
 @st.composite
@@ -50,4 +58,13 @@ def in_packets(draw: st.DrawFn, problem: Problem) -> Problem:
     pieces = tuple(draw(st.sampled_from([0.2, 0.5, 1.0])) for _ in range(problem.n_ranks))
     ack, handover = draw(st.sampled_from([(), (0.125,) * problem.n_ranks])), draw(st.sampled_from([0.0, 0.25]))
     unnoticed = draw(st.sampled_from([0.0, 0.5]))
-    return replace(problem, piece_bytes=pieces, ack_bytes=ack, handover_s=handover, unnoticed_wait_s=unnoticed)
+    others = tuple(paths._replace(piece_bytes=pieces[::-1], ack_bytes=ack) for paths in problem.others)
+    return replace(
+        problem,
+        piece_bytes=pieces,
+        ack_bytes=ack,
+        handover_s=handover,
+        unnoticed_wait_s=unnoticed,
+        others=others,
+        notice_bytes=draw(st.sampled_from([0.0, 0.125])),
+    )

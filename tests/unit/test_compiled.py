@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from made import QUICK, in_packets, quick, with_collectives
 
 from testbed.model.bubble import time_by_cause
-from testbed.model.compiled import execute, makespan
-from testbed.model.lower import NONE, Program, lower, message_number
-from testbed.model.simulate import DeadlockError, Receives, simulate
+from testbed.model.execute import last_end
+from testbed.model.lower import Load, Receives, lower, message_number
+from testbed.model.program import NONE, Program
+from testbed.model.simulate import DeadlockError, makespan, run, simulate
 from testbed.pipeline.depend import consumed, produced
 from testbed.pipeline.ir import Schedule, parse_action
 from testbed.pipeline.placement import Placement, stage_to_rank
@@ -63,14 +64,12 @@ def problems(draw: st.DrawFn, placement: Placement = Placement.UD) -> Problem:
 def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, receives: Receives) -> None:
     problem = data.draw(in_packets(data.draw(problems(FAMILIES[name].placement))))
     schedule = quick(name, problem)
-    program = lower(problem, schedule)
+    program, _ = lower([Load(problem, schedule, 0.0, receives)])
     assert checked_against_depend(problem, schedule, program)
-    timeline = simulate(problem, schedule, receives=receives)
-    plain = timeline.actions
-    times = execute(program, receives)
-    assert times.makespan_s == timeline.makespans()[0]
-    assert np.array_equal(np.sort(plain["end_s"]), np.sort(times.end))
-    assert np.array_equal(np.sort(plain["start_s"]), np.sort(times.start))
+    interpreted, compiled = run(program, compiled=False), run(program, compiled=True)
+    for plain, fast in zip(interpreted, compiled, strict=True):
+        assert np.array_equal(plain, fast, equal_nan=True)
+    assert last_end(program, compiled) == simulate(problem, schedule, receives=receives).makespans()[0]
 
 
 @given(problems(), st.integers(1, 5), st.integers(0, 20))

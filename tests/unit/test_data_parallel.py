@@ -9,6 +9,7 @@ import pytest
 from testbed.errors import BadInput
 from testbed.plan.costs import predict, problem
 from testbed.plan.framing import wire_bytes
+from testbed.plan.host_costs import GLOO_BYTES
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import choose, generate, make_plan, pipeline_nodes, require_trainable
 from testbed.spec.choice import ScheduleChoice
@@ -33,10 +34,11 @@ def test_replicas_stand_beside_each_other_and_share_the_wide_area() -> None:
     two = plan(parallelism__data="2")
     assert pipeline_nodes(two.jobs[0]) == ("paris/0", "paris/1", "warsaw/0", "warsaw/1")
     assert pipeline_nodes(two.jobs[0], 1) == ("paris/2", "paris/3", "warsaw/2", "warsaw/3")
-    shared, one = problem(two, CHOICE), problem(plan(), CHOICE)
+    shared = problem(two, CHOICE)
     # parameters stay inside a datacenter; on the cut both pipelines' messages meet
-    assert all(ring.legs == () for ring in (*shared.all_gather, *shared.reduce_scatter))
-    assert [b / a for a, b in zip(one.message_bytes, shared.message_bytes, strict=True)] == [1, 2, 1]
+    assert all(ring.routes == {} for ring in (*shared.all_gather, *shared.reduce_scatter))
+    assert [p / m for p, m in zip(shared.planned_bytes, shared.message_bytes, strict=True)] == [1, 2, 1]
+    assert [paths.route(1, 2) for paths in shared.paths] == [(0,), (0,)]
 
 
 def test_a_pipeline_in_each_datacenter_reduces_across_the_wide_area() -> None:
@@ -45,9 +47,10 @@ def test_a_pipeline_in_each_datacenter_reduces_across_the_wide_area() -> None:
         placement="[paris/0, paris/1, paris/2, paris/3]",
         data_parallel="{replicas: [[warsaw/0, warsaw/1, warsaw/2, warsaw/3]], parameters: 4 MB}",
     )
-    (ring,) = set(problem(apart, CHOICE).all_gather)
     # two replicas: half of the bytes to the other, once, in both directions
-    assert (ring.wire_bytes, ring.rounds, sorted(ring.legs)) == (wire_bytes(2e6), 1, [(0,), (1,)])
+    for ring in problem(apart, CHOICE).all_gather:
+        assert (ring.wire_bytes, ring.routes) == (wire_bytes(2e6) + GLOO_BYTES, {(0, 1): (0,), (1, 0): (1,)})
+        assert len(ring.steps) == 2
     seconds = [_makespan(apart, choice) for choice in choose(apart, ["1f1b"])]
     alone = plan(placement="[paris/0, paris/1, paris/2, paris/3]")
     wire_s, delay_s = 2e6 * 8 / 1e9, 0.0102

@@ -14,12 +14,12 @@ from made import with_collectives
 
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
-from testbed.pipeline.collective import NO_COLLECTIVE, Collective
+from testbed.pipeline.collectives import NO_COLLECTIVE, Collective, ring_reduce_scatter
 from testbed.pipeline.ir import Kind, Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peaks
 from testbed.pipeline.placement import Placement, stage_to_rank
-from testbed.pipeline.problem import Problem, uniform
+from testbed.pipeline.problem import Paths, Problem, uniform
 from testbed.pipeline.validate import validate
 from testbed.schedule.gpipe import gpipe
 from testbed.schedule.greedy import crosspipe_greedy
@@ -97,9 +97,9 @@ def test_never_worse_than_the_hint_nor_below_the_bound(data: st.DataObject) -> N
 def test_a_long_reduction_is_begun_early() -> None:
     """Rank 3's gradients take 100 s to reduce, so it must not rest before its last W."""
     plain = two_sites(4, 8)
-    ring = Collective(((len(plain.links),),), 1.0, 1)
+    ring = Collective(ring_reduce_scatter(2), 1.0, {(0, 1): (len(plain.links),)})
     rings = (*[NO_COLLECTIVE] * 3, ring)
-    problem = replace(plain, links=(*plain.links, LinkCost(0.0, 100.0)), reduce_scatter=rings)
+    problem = replace(plain, links=(*plain.links, LinkCost(0.0, 100.0)), others=(Paths({}),), reduce_scatter=rings)
     hint = one_f_one_b(problem)
     solution = solve(problem, hint, time_limit_s=20, relative_gap=0.0)
     assert solution.proof.status == "optimal"

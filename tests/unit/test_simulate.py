@@ -15,7 +15,7 @@ from testbed.pipeline.ir import Kind, Schedule, parse_action
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.registry import generate
-from testbed.trace.tables import ACTIVATION, KINDS, Trace
+from testbed.trace.tables import ACTIVATION, KINDS, NOTICE, Trace
 
 small = st.integers(0, 6)
 
@@ -105,13 +105,27 @@ def test_latency_is_pipelined_and_bandwidth_is_not() -> None:
 
 
 def test_the_rendezvous_law() -> None:
-    """arrival = max(t_send, t_recv_posted + L) + L + bytes/BW (reading/pipelining.md, section 2)."""
+    """arrival = max(t_send, t_recv_posted + L) + L + bytes/BW, where nothing else is on the link."""
     problem = uniform(2, 1, delay_s=10, wire_s=3)
     schedule = hand_made("0F0 0B0", "1F0 1B0", microbatches=1)
-    late = simulate(problem, schedule, receives="late").messages
+    messages = simulate(problem, schedule, receives="late").messages
+    late = messages[messages["kind"] != NOTICE]
     # rank 1 posts at 0 and is heard at 10, so F (ready at 1) leaves then; rank 0 posts for G early enough
     assert dict(zip(late["kind"].tolist(), late["sent_s"].tolist(), strict=True)) == {0: 1.0, 1: 26.0}
     assert dict(zip(late["kind"].tolist(), late["arrived_s"].tolist(), strict=True)) == {0: 23.0, 1: 39.0}
+
+
+def test_a_notice_waits_behind_what_its_rank_has_sent() -> None:
+    """Rank 0 posts for the gradient right behind its forward, which has the link from 1 to 4."""
+    problem = replace(uniform(2, 1, wire_s=3), notice_bytes=0.25)
+    schedule = hand_made("0F0 0B0", "1F0 1B0", microbatches=1)
+    messages = simulate(problem, schedule, receives="late").messages
+    # rank 1's notice takes 0.75 s, the announcement of F0 as long, F0 the rest of 3 s, then comes the notice
+    rows = messages[["kind", "source_rank", "sent_s", "arrived_s"]].tolist()
+    assert (NOTICE, 1, 0.0, 0.75) in rows
+    assert (NOTICE, 0, 1.0, 1.75) in rows
+    assert (0, 0, 1.0, 4.0) in rows
+    assert (NOTICE, 0, 1.0, 4.75) in rows
 
 
 def test_a_free_notice_is_late_without_the_way_back() -> None:

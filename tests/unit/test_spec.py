@@ -190,14 +190,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
             changed(changed(WORKLOAD, "parallelism.data", 2), "data_parallel", {"replicas": [["runze/0"] * 4]}),
             "a node that no other rank has",
         ),
-        (
-            changed(
-                changed(WORKLOAD, "parallelism.data", 2),
-                "data_parallel",
-                {"replicas": [["wuqing/2", "runze/2", "wuqing/3", "runze/3"]]},
-            ),
-            "as in the first pipeline",
-        ),
     ],
 )
 def test_a_workload_that_does_not_fit_the_topology(tmp_path: Path, workload: dict[str, Any], expected: str) -> None:

@@ -1,0 +1,57 @@
+"""Compiles plain functions on arrays; keeps the machine code under the hash of the sources that it was made from.
+
+numba alone would notice a change of the function's own file, not of the files that it calls into.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
+
+import numba
+
+_SOURCES = (Path(__file__).parent, Path(__file__).parents[1] / "schedule")
+
+
+def _cache_directory() -> Path | None:
+    """Where machine code of exactly these sources lies; None where nothing can be written."""
+    total = hashlib.sha256(numba.__version__.encode())
+    for path in sorted(path for directory in _SOURCES for path in directory.rglob("*.py")):
+        total.update(path.read_bytes())
+    base = os.environ.get("XDG_CACHE_HOME")
+    directory = (Path(base) if base else Path.home() / ".cache") / "testbed" / "compiled" / total.hexdigest()[:16]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return directory if os.access(directory, os.W_OK) else None
+
+
+_CACHE = _cache_directory()
+if _CACHE is not None:
+    numba.config.CACHE_DIR = str(_CACHE)  # type: ignore[attr-defined]
+
+
+def compiled(function: Any) -> Any:
+    """The function, compiled at its first call. Its calls lead to compiled functions only."""
+    return numba.njit(cache=_CACHE is not None)(function)
+
+
+def compiled_modules(modules: Sequence[ModuleType], using: SimpleNamespace | None = None) -> SimpleNamespace:
+    """What the modules list under COMPILED, compiled, each calling the compiled form of the others and of `using`."""
+    namespace: dict[str, Any] = {}
+    for module in modules:
+        namespace |= vars(module)
+    namespace |= vars(using) if using is not None else {}
+    made = {}
+    for module in modules:
+        for name in module.COMPILED:
+            plain = getattr(module, name)
+            twin = FunctionType(plain.__code__, namespace, name, plain.__defaults__)
+            twin.__qualname__, twin.__module__ = plain.__qualname__, plain.__module__
+            made[name] = namespace[name] = compiled(twin)
+    return SimpleNamespace(**made)

@@ -1,0 +1,224 @@
+"""The event loop of the model: ranks run their rows in order, messages cross the network (network.py).
+
+Plain functions on arrays: interpreted as they are for small plans, compiled (compile.py) for large ones and for
+searches that judge thousands of schedules.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+import numpy as np
+
+from testbed.model.network import Floats, Ints, acknowledge, carry_acknowledgements, idle, occupy
+from testbed.model.program import FREE, NONE, Program
+
+COMPILED = ("execute", "last_end")
+"""What compile.py compiles of this module."""
+
+_REACH, _END, _LEAVE, _HOP = 0, 1, 2, 3
+"""What happens at an event: a rank begins, an action ends, a message leaves, a piece of one is at a router."""
+
+
+class Times(NamedTuple):
+    """When everything happened; nan for what never did. Per action, then per message."""
+
+    reached_s: Floats
+    ready_s: Floats
+    start_s: Floats
+    end_s: Floats
+    posted_s: Floats
+    """When a late receive was posted."""
+    sent_s: Floats
+    arrived_s: Floats
+    awaited: Floats
+    """1 where the receiving rank was waiting."""
+    link_free_s: Floats
+    """Per link, when it was free for good."""
+
+
+def execute(program: Program, order: Ints) -> Times:
+    """Run a program; an action that never comes to run has nan times.
+
+    `order` holds the actions in the order in which each rank runs them, rank after rank: a permutation within each row.
+    """
+    wires = idle(program.delay_s, program.seconds_per_byte, program.acknowledgements)
+    n_actions, n_messages = len(program.duration_s), len(program.release)
+    reached, ready = np.full(n_actions, np.nan), np.full(n_actions, np.nan)
+    start, end = np.full(n_actions, np.nan), np.full(n_actions, np.nan)
+    posted, sent = np.full(n_messages, np.nan), np.full(n_messages, np.nan)
+    arrived, awaited = np.full(n_messages, np.nan), np.zeros(n_messages)
+    position, rank_free = program.row_start[:-1].copy(), program.begin_s.copy()
+    release, may_leave = program.release.copy(), program.first_s.copy()
+    pieces_left, last_bit = np.maximum(program.pieces, 1), np.zeros(n_messages)
+    shards_left, gathered = program.shards.copy(), np.zeros(len(program.shards))
+    gradients_left = program.gradients.copy()
+    rank_waiting, stage_waiting = np.full(n_messages, NONE), np.full(len(program.shards), NONE)
+
+    # a heap of (time, sequence, what, rank or message, hops made * 2 + whether more pieces follow)
+    # sequence breaks ties: first scheduled, first served
+    events = [(0.0, 0, 0, 0, 0)]
+    events.clear()
+    sequence = 0
+    for message in program.first:
+        sequence += 1
+        heapq.heappush(events, (program.first_s[message], sequence, _LEAVE, message, 0))
+    for rank in range(len(program.row_start) - 1):
+        sequence += 1
+        heapq.heappush(events, (rank_free[rank], sequence, _REACH, rank, 0))
+    # ranks that may go on, and messages that have one thing less to wait for, at the time at hand
+    reach = [0]
+    reach.clear()
+    freed = [0]
+    freed.clear()
+    index = 0
+    while True:
+        # --- ranks: start the next action, or wait for its input
+        while index < len(reach):
+            rank = reach[index]
+            index += 1
+            if position[rank] == program.row_start[rank + 1]:
+                continue
+            action = order[position[rank]]
+            message, stage = program.needs[action], program.unshards[action]
+            if message != NONE and np.isnan(arrived[message]):
+                rank_waiting[message] = rank
+                notice = program.notice[message]
+                if notice != NONE:
+                    posted[message] = rank_free[rank]
+                    subject = message if notice == FREE else notice
+                    may_leave[subject] = max(may_leave[subject], rank_free[rank])
+                    freed.append(subject)
+                continue
+            if stage != NONE and shards_left[stage] > 0:
+                stage_waiting[stage] = rank
+                continue
+            came = program.begin_s[rank]
+            if message != NONE:
+                came = max(came, arrived[message])
+            if stage != NONE:
+                came = max(came, gathered[stage])
+            reached[action], ready[action] = rank_free[rank], came
+            start[action] = came if came > rank_free[rank] + program.unnoticed_wait_s else rank_free[rank]
+            end[action] = start[action] + program.duration_s[action]
+            sequence += 1
+            heapq.heappush(events, (end[action], sequence, _END, rank, 0))
+        # --- messages: one that waits for nothing more leaves
+        for message in freed:
+            release[message] -= 1
+            if release[message] == 0:
+                if np.isnan(sent[message]):
+                    sent[message] = may_leave[message]
+                sequence += 1
+                heapq.heappush(events, (may_leave[message], sequence, _LEAVE, message, 0))
+        freed.clear()
+        reach.clear()
+        index = 0
+        if len(events) == 0:
+            break
+        now, _, what, subject, piece = heapq.heappop(events)
+        message = NONE
+        if what == _REACH:
+            reach.append(subject)
+            continue
+        if what == _END:
+            rank = subject
+            action = order[position[rank]]
+            position[rank] += 1
+            rank_free[rank] = now
+            made, stage = program.makes[action], program.completes[action]
+            if made != NONE:
+                sent[made] = now
+                announced = program.announcement[made]
+                if program.local[made]:
+                    arrived[made] = now
+                elif program.release[made] > 1:
+                    if announced != NONE:
+                        may_leave[announced] = now
+                        freed.append(announced)
+                    may_leave[made] = max(may_leave[made], now)
+                    freed.append(made)
+                else:  # at once, before whatever else happens at this instant
+                    message, what = made, _LEAVE
+            if stage != NONE:
+                gradients_left[stage] -= 1
+                if gradients_left[stage] == 0:
+                    for place in range(program.reduce_start[stage], program.reduce_start[stage + 1]):
+                        shard = program.reduces[place]
+                        may_leave[shard] = max(may_leave[shard], now)
+                        freed.append(shard)
+            reach.append(rank)
+            if message == NONE:
+                continue
+        else:
+            message = subject
+        # --- network: a piece's first bit is at the head of a link; all pieces are at the head of the first
+        hops, count, more = piece // 2, 1, piece % 2
+        if what == _LEAVE:
+            last_bit[message] = now
+            count = pieces_left[message]
+            if np.isnan(sent[message]):
+                sent[message] = now
+        together = program.pieces[message] == 0
+        route = program.route[message]
+        hop, end_of_route = program.route_start[route] + hops, program.route_start[route + 1]
+        came = now
+        for number in range(count):
+            if what == _LEAVE:
+                more = 1 if number + 1 < count else 0
+            size = program.piece_bytes[message] if more else program.wire_bytes[message]
+            came = last_bit[message] if together else now
+            if hop < end_of_route:
+                link = program.route_links[hop]
+                carry_acknowledgements(wires, link, now)
+                begin = occupy(wires, link, size, now, came)
+                came = wires.free_s[link] + wires.delay_s[link]
+                if hop + 1 < end_of_route:
+                    out = begin if together else wires.free_s[link]  # cut through, or stored and forwarded
+                    last_bit[message] = came
+                    sequence += 1
+                    onward = (hops + 1) * 2 + more
+                    heapq.heappush(events, (out + wires.delay_s[link], sequence, _HOP, message, onward))
+                    continue
+                if program.acks[message] > 0:
+                    first = begin + wires.delay_s[link]
+                    first += (came - first) / program.acks[message]
+                    back = program.way_back[message]
+                    links = program.route_links[program.route_start[back] : program.route_start[back + 1]]
+                    acknowledge(wires, links, program.acks[message] * program.ack_bytes[message], first, came)
+            pieces_left[message] -= 1
+        if pieces_left[message] > 0:
+            continue
+        # --- arrival: hand over to the rank, to the messages that follow from it, to the stage that gathers
+        when = came + program.handover_s[message]
+        arrived[message] = when
+        if rank_waiting[message] != NONE:
+            awaited[message] = 1.0
+            reach.insert(0, rank_waiting[message])
+            rank_waiting[message] = NONE
+        for place in range(program.then_start[message], program.then_start[message + 1]):
+            following = program.then[place]
+            may_leave[following] = max(may_leave[following], when)
+            freed.append(following)
+        stage = program.gathers[message]
+        if stage != NONE:
+            shards_left[stage] -= 1
+            gathered[stage] = max(gathered[stage], when)
+            if shards_left[stage] == 0 and stage_waiting[stage] != NONE:
+                reach.insert(0, stage_waiting[stage])
+    return Times(reached, ready, start, end, posted, sent, arrived, awaited, wires.free_s)
+
+
+def last_end(program: Program, times: Times) -> float:
+    """Seconds to the end of the last action and the last reduction; nan when one never comes."""
+    last = 0.0
+    for when in times.end_s:
+        if np.isnan(when):
+            return np.nan
+        last = max(last, when)
+    for message in program.last:
+        if np.isnan(times.arrived_s[message]):
+            return np.nan
+        last = max(last, times.arrived_s[message])
+    return last

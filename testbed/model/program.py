@@ -1,0 +1,96 @@
+"""What the event model runs: the actions and messages of jobs on one network, as flat arrays.
+
+A job's replicas have a pipeline each, with ranks, stages and messages of their own; ranks are numbered job after job,
+replica after replica. Everything that travels is a message: what stages send each other, the steps of collectives, and
+with late receives gloo's notices.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from testbed.model.network import Bools, Floats, Ints
+
+COMPILED: tuple[str, ...] = ()
+"""Nothing here is compiled; compile.py takes the constants from it."""
+
+NONE = -1
+FREE = -2
+"""In `notice`: the notice takes no time and no link."""
+
+
+class Program(NamedTuple):
+    """Actions in rank-major program order; messages as lower.py numbers them; stages replica after replica."""
+
+    row_start: Ints
+    """Per rank (and one more), where its actions begin."""
+    begin_s: Floats
+    """Per rank, when its job begins."""
+    duration_s: Floats
+    """Per action, as the next four."""
+    needs: Ints
+    """The message it waits for, or NONE."""
+    makes: Ints
+    """The message it makes, or NONE."""
+    unshards: Ints
+    """The stage whose parameters it needs, or NONE."""
+    completes: Ints
+    """The stage of which it ends one microbatch's gradients, or NONE."""
+    release: Ints
+    """Per message, how many things it waits for before it leaves."""
+    first: Ints
+    """Messages that wait for nothing ..."""
+    first_s: Floats
+    """... and per message, when it may leave at the earliest."""
+    local: Bools
+    """Per message, whether it stays on its rank."""
+    notice: Ints
+    """Per message, the notice of its late receive: a message, FREE, or NONE."""
+    announcement: Ints
+    """Per message, gloo's notice of a send, which goes before it: a message, or NONE where it counts with its bytes."""
+    then_start: Ints
+    """Per message (and one more), where in `then` the messages begin that wait for its arrival."""
+    then: Ints
+    gathers: Ints
+    """Per message, the stage that has one shard more of its parameters when it arrives, or NONE."""
+    wire_bytes: Floats
+    """Per message; of its last piece where it is routed in pieces."""
+    piece_bytes: Floats
+    """Per message, wire bytes of its other pieces."""
+    pieces: Ints
+    """Per message, in how many pieces it is routed; 0 when it keeps together."""
+    acks: Ints
+    """Per message, how many super-packets one of its pieces is, each acknowledged; 0 without any of that."""
+    ack_bytes: Floats
+    """Per message, wire bytes that acknowledge one super-packet."""
+    handover_s: Floats
+    """Per message, from its last bit to its use."""
+    route: Ints
+    """Per message, its route."""
+    way_back: Ints
+    """Per message, the route of its acknowledgements."""
+    route_start: Ints
+    """Per route (and one more), where its links begin in `route_links`."""
+    route_links: Ints
+    shards: Ints
+    """Per stage, how many messages bring its parameters."""
+    gradients: Ints
+    """Per stage, how many microbatches' gradients it has to complete."""
+    reduce_start: Ints
+    """Per stage (and one more), where in `reduces` the messages begin that wait for its gradients."""
+    reduces: Ints
+    last: Ints
+    """Messages that must have arrived before the iteration is over."""
+    unnoticed_wait_s: float
+    """How long a rank may wait without being delayed."""
+    delay_s: Floats
+    """Per link, as the next two."""
+    seconds_per_byte: Floats
+    acknowledgements: Ints
+    """How many acknowledgements a link may have to carry."""
+
+    def in_order(self) -> Ints:
+        """The actions in the order of the rows."""
+        return np.arange(len(self.duration_s))
