@@ -93,12 +93,9 @@ def main() -> int:
     console = Console(width=150)
     console.print(table)
     if guest:
-        from testbed.lab.mininet_link import MininetLink
-        from testbed.lab.probes import Spread
-        from testbed.show import mininet_table
+        from testbed.cli.tables import mininet_table
 
-        found = [MininetLink(**{**one, "rtt": Spread(**one["rtt"])}) for one in result["mininet"]]
-        console.print(mininet_table(found))
+        console.print(mininet_table(result["mininet"]))
     return done.returncode
 
 

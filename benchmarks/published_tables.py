@@ -29,8 +29,8 @@ from testbed.model.lower import lower
 from testbed.model.simulate import Receives
 from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
-from testbed.plan import KEPT_WHEN_RECOMPUTING
-from testbed.progress import Reporter
+from testbed.plan.costs import KEPT_WHEN_RECOMPUTING
+from testbed.progress import Lines
 from testbed.schedule.registry import FAMILIES, Generated, generate_proven
 
 TABLES = Path(__file__).parents[1] / "studies/data/crosspipe_tables.csv"
@@ -182,7 +182,7 @@ def main() -> int:
     published = pd.read_csv(TABLES)
     covered = published[published["schedule"].isin(arguments.schedules)].copy()
     cells = []
-    with Reporter(quiet=False).step("cells", total=len(covered)) as step:
+    with Lines(quiet=False).step("cells", total=len(covered)) as step:
         for column in arguments.schedules:
             mine = covered[covered["schedule"] == column]
             backward = fitted_backward(OURS[column], mine, arguments.seconds)

@@ -24,8 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.errors import BadInput
-from testbed.plan import load_plan
-from testbed.progress import Reporter
+from testbed.plan.plan import Clock
+from testbed.plan.resolve import choose, generate, load_plan, with_cases
+from testbed.progress import Lines
 from testbed.schedule.registry import FAMILIES
 from testbed.vm import command
 
@@ -98,13 +99,14 @@ def training(number: int, seed: int, schedules: int, out: Path) -> command.Train
     for path, document in zip(files, (network, job), strict=True):
         path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     plan = load_plan(*files)
-    made = {}
-    for choice in plan.choose([]):
+    made, choices = {}, []
+    for choice in choose(plan):
         try:
-            made[choice.schedule] = plan.generate(choice)
+            made[choice.label] = generate(plan, choice)
+            choices.append(choice)
         except BadInput as error:
             print(f"cell {number}: {error}", file=sys.stderr)
-    return command.Training(files[0], files[1], directory, made)
+    return command.Training(with_cases(plan, choices, made), directory)
 
 
 def main() -> int:
@@ -117,13 +119,13 @@ def main() -> int:
     parser.add_argument("--per-boot", type=int, default=25, help="cells in one boot")
     parser.add_argument("--out", type=Path, default=ROOT / "results/random-grid")
     arguments = parser.parse_args()
-    reporter, found = Reporter(quiet=True), {}
+    reporter, found = Lines(quiet=True), {}
     numbers = range(arguments.first, arguments.first + arguments.cells)
     for begin in numbers[:: arguments.per_boot]:
         began = time.monotonic()
         batch = [n for n in numbers if begin <= n < begin + arguments.per_boot]
         trainings = [training(n, arguments.seed, arguments.schedules, arguments.out) for n in batch]
-        made_s, machine = time.monotonic() - began, command.choose_machine(virtual=True, seed=1)
+        made_s, machine = time.monotonic() - began, command.choose_machine(Clock("virtual"))
         _, documents = command.train(machine, trainings, limit_s=LIMIT_S, reporter=reporter)
         found |= dict(zip(batch, documents, strict=False))
         took_s = time.monotonic() - began

@@ -23,7 +23,7 @@ from testbed.model.compiled import makespan
 from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import InvalidSchedule
-from testbed.progress import Reporter
+from testbed.progress import Lines
 from testbed.schedule.optimal import solve
 from testbed.schedule.registry import FAMILIES, generate
 
@@ -91,7 +91,7 @@ def main() -> int:
         table.add_column(column, justify="right")
     table.add_column("best of ours")
     over, gains = [], []
-    with Reporter(quiet=False).step("cells", total=len(cells)) as step:
+    with Lines(quiet=False).step("cells", total=len(cells)) as step:
         for cell in cells:
             asked = problem("search", *cell)
             greedy = generate("crosspipe-greedy", asked)

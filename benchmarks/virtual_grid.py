@@ -21,13 +21,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from testbed.plan import Plan, make_plan
-from testbed.progress import Reporter
+from testbed.plan.framing import wire_bytes
+from testbed.plan.plan import Clock, Plan
+from testbed.plan.resolve import choose, generate, make_plan, with_cases
+from testbed.progress import Lines
 from testbed.schedule.registry import FAMILIES
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
 from testbed.vm import command
-from testbed.wire import wire_bytes
 
 ROOT = Path(__file__).parents[1]
 POINTS = ((0.0, 0.0), (0.25, 0.25), (0.25, 2.0), (2.0, 0.25), (2.0, 2.0))
@@ -77,14 +78,14 @@ def training(ranks: int, sites: int, point: tuple[float, float], quick: bool, ou
     """One cell: its schedules are made here, the solver's within SOLVER_LIMIT_S."""
     cell = settings(ranks, sites, *point)
     plan = plan_of(ranks, sites, cell)
-    made = {}
-    for choice in plan.choose(names(quick)):
+    made, choices = {}, []
+    for choice in choose(plan, names(quick)):
         if FAMILIES[choice.schedule].solver:
             choice = choice.model_copy(update={"time_limit_s": SOLVER_LIMIT_S})
-        made[choice.schedule] = plan.generate(choice)
+        choices.append(choice)
+        made[choice.label] = generate(plan, choice)
     directory = out / f"p{ranks}-dc{sites}-lat{point[0]:g}-bw{point[1]:g}"
-    flags = tuple(f"{key}={value}" for key, value in cell.items())
-    return command.Training(TOPOLOGIES[sites], WORKLOADS[ranks], directory, made, flags)
+    return command.Training(with_cases(plan, choices, made), directory)
 
 
 def main() -> int:
@@ -96,7 +97,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "results/virtual-grid")
     arguments = parser.parse_args()
     console = Console(width=150)
-    reporter = Reporter(quiet=False)
+    reporter = Lines(quiet=False)
     documents: dict[str, dict[str, Any] | None] = {}
     for ranks in map(int, arguments.ranks.split(",")):
         begin = time.monotonic()
@@ -104,7 +105,7 @@ def main() -> int:
         trainings = [training(ranks, s, p, arguments.quick, arguments.out) for s in sites for p in POINTS]
         made_s = time.monotonic() - begin
         boot, found = command.train(
-            command.choose_machine(virtual=True, seed=1), trainings, limit_s=5400, reporter=reporter
+            command.choose_machine(Clock("virtual")), trainings, limit_s=5400, reporter=reporter
         )
         documents |= {one.directory.name: document for one, document in zip(trainings, found, strict=False)}
         console.print(

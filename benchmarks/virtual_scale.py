@@ -17,7 +17,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from testbed.progress import Reporter
+from testbed.plan.plan import Clock
+from testbed.plan.resolve import choose, load_plan, make, with_cases
+from testbed.progress import Lines
 from testbed.vm import command
 from testbed.vm.boot import Boot
 from testbed.vm.determinism import fingerprint, nanoseconds
@@ -47,7 +49,7 @@ def main() -> int:
     parser.add_argument("--stages", default="8,16,32")
     parser.add_argument("--boots", type=int, default=2)
     arguments = parser.parse_args()
-    reporter = Reporter(quiet=True)
+    reporter = Lines(quiet=True)
     table = Table(title="scale under the virtual clock", title_justify="left")
     for column in (
         "stages",
@@ -68,9 +70,10 @@ def main() -> int:
             boots: list[Boot] = []
             for number in range(arguments.boots):
                 directory = Path(scratch) / f"{stages}-{number}"
-                made = command.make(TOPOLOGY, WORKLOAD, settings(stages), SCHEDULES)
-                training = command.Training(TOPOLOGY, WORKLOAD, directory, made, settings(stages))
-                machine = command.choose_machine(virtual=True, seed=1)
+                plan = load_plan(TOPOLOGY, WORKLOAD, settings=settings(stages))
+                choices = choose(plan, SCHEDULES)
+                training = command.Training(with_cases(plan, choices, make(plan, choices)), directory)
+                machine = command.choose_machine(Clock("virtual"))
                 boot, (document,) = command.train(machine, [training], limit_s=3000, reporter=reporter)
                 if document is None:
                     print(f"{stages} stages: the run failed, exit code {boot.ended[0].code}", file=sys.stderr)
@@ -83,7 +86,7 @@ def main() -> int:
             worst = max(errors, key=abs)
             good &= len(prints) == 1 and trusted and abs(worst) <= TARGET
             walls[stages] = statistics.median(boot.wall_s for boot in boots)
-            training_s = statistics.median(boot.wall_s - (boot.wall_until("command started") or 0.0) for boot in boots)
+            training_s = statistics.median(boot.wall_s - (boot.wall_until("task started") or 0.0) for boot in boots)
             table.add_row(
                 str(stages),
                 str(len(boots)),

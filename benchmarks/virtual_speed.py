@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.errors import MachineLacks
-from testbed.progress import Reporter
+from testbed.plan.resolve import choose, load_plan, make, with_cases
+from testbed.progress import Lines
 from testbed.vm import command, kernel, machine
 from testbed.vm.boot import Boot
 from testbed.vm.determinism import fingerprint, nanoseconds
@@ -35,7 +36,7 @@ def phases(boot: Boot) -> dict[str, float]:
     """Wall-clock seconds of a boot's phases, and of one virtual second while the command ran."""
     at = {one.report.event: one for one in boot.heard}
     booted, imported, started, ended = (
-        at[event] for event in ("booted", "imported torch", "command started", "command ended")
+        at[event] for event in ("booted", "imported torch", "task started", "task ended")
     )
     virtual_s = ended.report.time_s - started.report.time_s
     return {
@@ -64,13 +65,15 @@ def main() -> int:
     prints: dict[str, set[str]] = {series: set() for series in machines}
     worst: dict[str, float] = dict.fromkeys(machines, 0.0)
     good = bool(machines)
-    made = command.make(TOPOLOGY, WORKLOAD, (), SCHEDULES)
+    plan = load_plan(TOPOLOGY, WORKLOAD)
+    choices = choose(plan, SCHEDULES)
+    plan = with_cases(plan, choices, make(plan, choices))
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch:
         for number in range(arguments.boots):
             for series, chosen in machines.items():
                 directory = Path(scratch) / f"{series}-{number}"
-                training = command.Training(TOPOLOGY, WORKLOAD, directory, made)
-                boot, (document,) = command.train(chosen, [training], limit_s=900, reporter=Reporter(quiet=True))
+                training = command.Training(plan, directory)
+                boot, (document,) = command.train(chosen, [training], limit_s=900, reporter=Lines(quiet=True))
                 if document is None:
                     print(f"{series}: the run failed, exit code {boot.ended[0].code}", file=sys.stderr)
                     return 1

@@ -44,3 +44,13 @@ class RunFailed(TestbedError):
     """Something that was started did not finish: a worker died, a deadline passed, a link stayed down."""
 
     exit_code = ExitCode.RUN_FAILED
+
+
+class Interrupted(RunFailed):
+    """The user ended a run before it was over."""
+
+
+class UntrustedRun(TestbedError):
+    """A run finished, but what was asked for needs one that can be trusted; the message has the reasons."""
+
+    exit_code = ExitCode.UNTRUSTED

@@ -1,17 +1,12 @@
-"""Progress of long work: a live display on a terminal, one plain line per step elsewhere, nothing when quiet."""
+"""Progress of long work: what whoever works tells whoever watches. On a terminal that is cli/progress.py."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-from rich.console import Console
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from testbed.units import show_time
 
@@ -19,68 +14,82 @@ if TYPE_CHECKING:
     from testbed.schedule.proof import Standing, Watch
 
 
-class Reporter:
-    """Where a command says what it is doing. Always on stderr, so that stdout stays the result."""
+class Step(Protocol):
+    """A piece of work under way."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self.console = Console(stderr=True, quiet=quiet)
-        self.live = self.console.is_terminal and not quiet
+    def advance(self, detail: str | None = None) -> None:
+        """One unit is done."""
+
+    def detail(self, text: str) -> None:
+        """What is being done now."""
+
+
+class Reporter(Protocol):
+    """Where work says what it is doing."""
 
     def say(self, text: str) -> None:
         """One line that stays."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def pass_on(self, text: str) -> None:
+        """What another process said, as it is."""
+
+    def step(self, title: str, total: int | None = None) -> AbstractContextManager[Step]:
+        """A piece of work; `total` is its number of units where that is known."""
+
+    def solving(self) -> AbstractContextManager[Watch]:
+        """Solvers at work, one after the other."""
+
+
+class NoBar:
+    """A step of which nothing is shown while it lasts."""
+
+    def advance(self, detail: str | None = None) -> None:
+        """See Step."""
+
+    def detail(self, text: str) -> None:
+        """See Step."""
+
+
+class Lines:
+    """A Reporter that writes a line per step on stderr, or nothing: for guests, benchmarks and tests."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+
+    def say(self, text: str) -> None:
+        """See Reporter."""
+        self.pass_on(f"{text}\n")
+
+    def pass_on(self, text: str) -> None:
+        """See Reporter."""
+        if not self._quiet:
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[Step]:
-        """A piece of work; `total` is its number of units where that is known."""
-        if not self.live:
-            self.say(f"{title} ...")
-            yield Step(None, None)
-            return
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=30))
-        with Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=self.console) as progress:
-            yield Step(progress, progress.add_task(title, total=total))
+        """See Reporter."""
+        self.say(f"{title} ...")
+        yield NoBar()
 
     @contextmanager
     def solving(self) -> Iterator[Watch]:
-        """Solvers at work, one after the other: a live line on a terminal, elsewhere one per better schedule."""
-        if not self.live:
-            yield _SolverLines(self)
-            return
-        display = _SolverDisplay()
-        with Live(display, console=self.console, refresh_per_second=4, transient=True):
-            yield display
+        """See Reporter."""
+        yield SolverLines(self.say)
 
 
-class _SolverLines:
+class SolverLines:
     """One line per better schedule."""
 
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
         self._last: tuple[str, float] | None = None
 
     def __call__(self, name: str, standing: Standing) -> None:
+        """Hear how far the solver of schedule `name` has come."""
         if math.isfinite(standing.makespan_s) and (name, standing.makespan_s) != self._last:
             self._last = name, standing.makespan_s
-            self._reporter.say(standing_line(name, standing, standing.wall_s))
-
-
-class _SolverDisplay:
-    """The line of the solver that reported last; it counts down by itself."""
-
-    def __init__(self) -> None:
-        self._name = ""
-        self._standing: Standing | None = None
-        self._heard = 0.0
-
-    def __call__(self, name: str, standing: Standing) -> None:
-        self._name, self._standing, self._heard = name, standing, time.monotonic()
-
-    def __rich__(self) -> Text:
-        if self._standing is None:
-            return Text("")
-        wall_s = self._standing.wall_s + time.monotonic() - self._heard
-        return Text(standing_line(self._name, self._standing, wall_s))
+            self._say(standing_line(name, standing, standing.wall_s))
 
 
 def standing_line(name: str, standing: Standing, wall_s: float) -> str:
@@ -90,20 +99,3 @@ def standing_line(name: str, standing: Standing, wall_s: float) -> str:
         return f"{name}: looking for a schedule to begin from, {left}"
     best, bound = show_time(standing.makespan_s), show_time(standing.bound_s)
     return f"{name}: best {best}, proven bound {bound}, gap {standing.gap:.1%}, {left}"
-
-
-class Step:
-    """A piece of work under way."""
-
-    def __init__(self, progress: Progress | None, task: int | None) -> None:
-        self._progress, self._task = progress, task
-
-    def advance(self, detail: str | None = None) -> None:
-        """One unit is done."""
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, advance=1, **({"description": detail} if detail else {}))  # type: ignore[arg-type]
-
-    def detail(self, text: str) -> None:
-        """What is being done now."""
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, description=text)  # type: ignore[arg-type]

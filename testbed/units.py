@@ -10,7 +10,7 @@ import math
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ValidationInfo
 
 TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 RATE = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9, "Tbit/s": 1e12}
@@ -40,8 +40,15 @@ def parse(text: object, units: dict[str, float], kind: str) -> float:
     return value
 
 
+SI_UNITS = "numbers are SI units"
+"""Validation context of a document that a program wrote: quantities are plain numbers, not text with a unit."""
+
+
 def _quantity(units: dict[str, float], kind: str) -> BeforeValidator:
-    return BeforeValidator(lambda text: parse(text, units, kind))
+    def read(value: object, info: ValidationInfo) -> object:
+        return value if info.context == SI_UNITS else parse(value, units, kind)
+
+    return BeforeValidator(read)
 
 
 Seconds = Annotated[float, _quantity(TIME, "a time")]

@@ -22,6 +22,9 @@ class ScheduleComparison:
     """One schedule, measured and predicted. Speed-ups are over 1F1B in the same run, None where it did not run."""
 
     schedule: str
+    """The family, or the file it came from."""
+    label: str
+    """What the run calls it: the tables' key."""
     measured_s: float
     """Median iteration time."""
     measured_iqr_s: float
@@ -47,6 +50,7 @@ class Measured:
     """What was measured of one schedule, and what had been predicted."""
 
     schedule: str
+    label: str
     rows: Sequence[IterationRow]
     """Measured iterations only."""
     predicted: Summary
@@ -69,6 +73,7 @@ def compare(runs: Sequence[Measured]) -> list[ScheduleComparison]:
         result.append(
             ScheduleComparison(
                 schedule=run.schedule,
+                label=run.label,
                 measured_s=measured_s,
                 measured_iqr_s=iqr_s,
                 predicted_s=predicted_s,

@@ -14,7 +14,20 @@ from testbed.judge.thresholds import (
     MAX_LOSS_DIFFERENCE,
     MAX_OVERRUN_SHARE,
     MAX_SPREAD,
+    MAX_TRAFFIC_BYTES,
+    MAX_TRAFFIC_PER_MESSAGE_BYTES,
+    MAX_TRAFFIC_SHARE,
 )
+
+
+class Traffic(NamedTuple):
+    """One direction of a link while a case was trained."""
+
+    direction: str
+    counted_bytes: float
+    planned_bytes: float
+    messages: int
+    """That crossed it, or were acknowledged across it."""
 
 
 class NetworkEvidence(NamedTuple):
@@ -55,6 +68,21 @@ def run_reasons(rows: Sequence[IterationRow], network: NetworkEvidence, paced: b
     if network.lossless and network.other:
         counts = ", ".join(f"{name} {count}" for name, count in network.other.items())
         reasons.append(f"TCP had to squeeze or drop: {counts}")
+    return reasons
+
+
+def traffic_reasons(traffic: Sequence[Traffic], *, lossless: bool) -> list[str]:
+    """Directions that did not carry what the plan's routes send over them; where data is sent again, more is right."""
+    reasons = []
+    for one in traffic:
+        allowed = MAX_TRAFFIC_SHARE * one.planned_bytes + MAX_TRAFFIC_PER_MESSAGE_BYTES * one.messages
+        allowed += MAX_TRAFFIC_BYTES
+        off = one.counted_bytes - one.planned_bytes
+        if off < -allowed or (lossless and off > allowed):
+            reasons.append(
+                f"{one.direction} carried {one.counted_bytes:.0f} bytes, its routes should bring "
+                f"{one.planned_bytes:.0f} (±{allowed:.0f}): traffic did not take the routes of the plan"
+            )
     return reasons
 
 

@@ -34,3 +34,13 @@ MAX_LOSS_DIFFERENCE = 1e-5
 
 TIE = 1e-3
 """Schedules whose predicted times differ by less than this share are predicted equal; either order agrees with that."""
+
+MAX_TRAFFIC_SHARE = 0.02
+"""By how much the bytes on a direction may differ from those planned: TCP may cut super-packets shorter and
+acknowledges more often then (at most every segment: 66 bytes in 9,014), ..."""
+
+MAX_TRAFFIC_PER_MESSAGE_BYTES = 500
+"""... a message's end, its notice and their acknowledgements travel alone or together, ..."""
+
+MAX_TRAFFIC_BYTES = 50_000
+"""... and whatever is not training (keep-alives, a late warm-up) is small. A flow on another route is none of these."""

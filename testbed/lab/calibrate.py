@@ -90,38 +90,6 @@ class LinkCheck:
             "earlier": [check.as_json() for check in self.earlier],
         }
 
-    def as_cells(self) -> list[str]:
-        """One table row under TABLE_HEADER."""
-        measured = self.measured
-        return [
-            self.label,
-            show_time(self.asked.rtt_s),
-            "-" if measured.rtt is None else show_time(measured.rtt.median),
-            "-" if measured.rtt is None else show_time(measured.rtt.p99),
-            show_time(self.asked.delay_s),
-            "-" if measured.one_way is None else show_time(measured.one_way.median),
-            show_rate(self.asked.rate_bps),
-            "-" if measured.rate_bps is None else show_rate(measured.rate_bps),
-            str(measured.dropped),
-            str(self.attempts),
-            "ok" if self.ok else "; ".join(self.reasons),
-        ]
-
-
-TABLE_HEADER = (
-    "direction",
-    "RTT asked",
-    "median",
-    "p99",
-    "one-way asked",
-    "median",
-    "rate asked",
-    "measured",
-    "dropped",
-    "attempts",
-    "verdict",
-)
-
 
 def gate(lab: Lab, *, progress: Callable[[str], None] | None = None) -> list[LinkCheck]:
     """Measure every direction. Raises RunFailed naming each one that is not as asked, and why."""

@@ -11,7 +11,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from testbed.errors import RunFailed
 from testbed.lab import addresses
 from testbed.lab.namespaces import inside
-from testbed.wire import MTU
+from testbed.plan.framing import MTU
 
 _NEIGHBOUR_PERMANENT = 0x80  # NUD_PERMANENT
 

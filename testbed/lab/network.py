@@ -2,7 +2,7 @@
 
     node "paris/0" --veth-- border "paris" ==OTN link, shaped at each border's egress== border "warsaw" --veth-- ...
 
-Everything is routed (no switch, no bridge, no controller), along exactly the paths of `topology.route()`; addresses are
+Everything is routed (no switch, no bridge, no controller), along exactly the routes of the plan; addresses are
 explained in addresses.py. A Lab is built inside a sandbox (sandbox.py), which is also what removes it.
 """
 
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -20,14 +19,17 @@ from mininet.net import Mininet
 from testbed.lab import addresses, sizing, transport
 from testbed.lab.container import Container, Port, Wire
 from testbed.lab.counters import tcp_counters
+from testbed.lab.flow_routes import FlowRoutes
 from testbed.lab.host import Host, HostPriority
 from testbed.lab.namespaces import attach, inside
 from testbed.lab.netlink import Netlink, bring_up, shown_interface, shown_route
-from testbed.lab.routes import all_paths, border_routes
+from testbed.lab.routes import border_routes
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
 from testbed.lab.shaping import End, LinkCounters, ShapedDirection, ShapedLink, choose
-from testbed.spec.topology import Direction, Topology
-from testbed.wire import MTU, gso_bytes
+from testbed.plan.framing import gso_bytes
+from testbed.plan.plan import Plan, Route
+from testbed.plan.routes import by_datacenters, datacenter_of, datacenters_of
+from testbed.spec.topology import Direction
 
 _SOURCE_TABLES = 1000
 """Routing tables for traffic by source datacenter start here."""
@@ -35,18 +37,11 @@ _SOURCE_TABLES = 1000
 _SCOPE_LINK = 253  # RT_SCOPE_LINK
 _RTAX_RTO_MIN = 13  # an unlocked one is ignored
 
-SYSCTLS = {
-    "net.ipv4.conf.all.rp_filter": "0",
-    "net.ipv4.conf.default.rp_filter": "0",
-    "net.ipv4.conf.all.send_redirects": "0",
-    "net.ipv4.conf.default.send_redirects": "0",
-}
-"""Every container's namespace has these; borders forward as well."""
-
 
 class Lab:
-    """A live lab, as a context manager. Build it in the main thread of a sandbox.
+    """A live lab of a plan's network, as a context manager. Build it in the main thread of a sandbox.
 
+    Traffic takes the network's default routes; `use_routes` lays a case's over them.
     `largest_burst_bytes` is the most that a node may have on its way to another: queues and initial windows have room
     for it, so what is handed to a link first leaves first, whole.
     Raises MachineLacks when something is missing on the machine, RunFailed when the kernel refuses a setting.
@@ -54,32 +49,33 @@ class Lab:
 
     def __init__(
         self,
-        topology: Topology,
+        plan: Plan,
         *,
         shaper: str = "auto",
-        transport: str = "otn-lossless",
         largest_burst_bytes: int = 16_000_000,
         progress: Callable[[str], None] | None = None,
-        seed: int = 1,
         host_priority: HostPriority = HostPriority.on,
     ) -> None:
-        self.topology = topology
-        self.directions: tuple[Direction, ...] = tuple(topology.directions())
+        self.name = plan.network.name
+        self.directions: tuple[Direction, ...] = plan.network.directions
+        self.nodes: tuple[str, ...] = tuple(node.name for node in plan.network.nodes)
         self.containers: dict[str, Container] = {}
         """Every node ("paris/0")."""
         self.borders: dict[str, Container] = {}
         """Every datacenter's border router, by the datacenter's name."""
         self.warnings: list[str] = []
         self.largest_burst_bytes = largest_burst_bytes
-        self._seed = seed
+        self._seed = plan.seed
+        self._framing = plan.framing
         self._say = progress or (lambda _text: None)
-        self._datacenters = {name: i for i, name in enumerate(topology.datacenters)}
-        self._paths = all_paths(topology)
+        self._datacenters = {name: i for i, name in enumerate(datacenters_of(plan.network))}
+        self._paths = by_datacenters(plan.network)
         self._shaper = choose(shaper)
         self._host = Host(host_priority)
-        self._profile = self._make_profile(transport)
+        self._profile = self._make_profile(plan.transport)
         self._sysctls: dict[str, dict[str, str]] = {}
         self._net: Any = None
+        self._flow_routes = FlowRoutes(self)
 
     # --- what is where -------------------------------------------------------------------------
 
@@ -108,13 +104,13 @@ class Lab:
         if node in self._datacenters:
             return addresses.border_address(self._datacenters[node])
         datacenter, _, number = node.partition("/")
-        if node not in self.topology.nodes():
+        if node not in self.nodes:
             raise KeyError(node)
         return addresses.node_subnet(self._datacenters[datacenter], int(number)).second
 
     def interface(self, node: str) -> str:
         """The interface by which a node reaches the others (for GLOO_SOCKET_IFNAME). Raises KeyError."""
-        if node not in self.topology.nodes():
+        if node not in self.nodes:
             raise KeyError(node)
         return addresses.NODE_INTERFACE
 
@@ -161,15 +157,16 @@ class Lab:
         self._net.built = True
         self._make_containers()
         self._say("access links")
-        for datacenter, spec in self.topology.datacenters.items():
-            with self._netlink(self.borders[datacenter]) as border:
-                for number in range(spec.nodes):
-                    self._connect_node(datacenter, number, border)
-        self._say(f"{len(self.topology.links)} OTN links ({self.shaper_name})")
+        for datacenter in self._datacenters:
+            with self.netlink(self.borders[datacenter]) as border:
+                for node in self.nodes:
+                    if datacenter_of(node) == datacenter:
+                        self._connect_node(datacenter, int(node.partition("/")[2]), border)
+        self._say(f"{len(self.directions) // 2} OTN links ({self.shaper_name})")
         self._connect_borders()
         self._say("routes")
         self._route_borders()
-        for node in self.topology.nodes():
+        for node in self.nodes:
             self._route_node(node)
         self._say(f"TCP profile {self._profile.name}")
         for container in (*self.containers.values(), *self.borders.values()):
@@ -177,18 +174,19 @@ class Lab:
         self._check_memory()
 
     def _make_containers(self) -> None:
-        nodes = self.topology.nodes()
+        nodes = self.nodes
         total = len(nodes) + len(self._datacenters)
         for done, name in enumerate([*nodes, *self._datacenters]):
             self._say(f"container {done + 1} of {total}: {name}")
             container = self._net.addHost(name, cls=Container, ip=None)
             (self.borders if name in self._datacenters else self.containers)[name] = container
             with inside(container.pid):
-                self._sysctls[name] = _prepare_namespace(name, forward=name in self._datacenters)
-            with self._netlink(container) as netlink:
+                self._sysctls[name] = transport.prepare_namespace(name, forward=name in self._datacenters)
+            with self.netlink(container) as netlink:
                 netlink.ask("link", "set", index=netlink.index("lo"), state="up")
 
-    def _netlink(self, container: Container) -> Netlink:
+    def netlink(self, container: Container) -> Netlink:
+        """A connection to the kernel about a container's network."""
         return Netlink(container.pid, container.name)
 
     # --- wires ---------------------------------------------------------------------------------
@@ -197,23 +195,23 @@ class Lab:
         name = f"{datacenter}/{number}"
         pair = addresses.node_subnet(self._datacenters[datacenter], number)
         outer, inner = addresses.access_interface(number), addresses.NODE_INTERFACE
-        gso = gso_bytes(self.topology.ways_from(datacenter))
+        gso = self._framing.gso_bytes[datacenter]
         border.ask(
             "link",
             "add",
             kind="veth",
             ifname=outer,
             address=addresses.hardware_address(pair.first),
-            mtu=MTU,
+            mtu=self._framing.mtu,
             peer={
                 "ifname": inner,
                 "address": addresses.hardware_address(pair.second),
-                "mtu": MTU,
+                "mtu": self._framing.mtu,
                 "net_ns_pid": self.containers[name].pid,
             },
         )
         bring_up(border, outer, pair.first, pair.second, gso)
-        with self._netlink(self.containers[name]) as netlink:
+        with self.netlink(self.containers[name]) as netlink:
             bring_up(netlink, inner, pair.second, pair.first, gso)
         self._tell_mininet(self.containers[name], inner, pair.second, self.borders[datacenter], outer, pair.first)
 
@@ -232,14 +230,14 @@ class Lab:
                 )
                 for i, (asked, ends) in enumerate([(forward, (here, there)), (reverse, (there, here))])
             ]
-            links.append(ShapedLink(shaped[0], shaped[1], MTU))
+            links.append(ShapedLink(shaped[0], shaped[1], self._framing.mtu))
         if links:
             self._shaper.build(links)
         for number, link in enumerate(links):
             subnet = addresses.link_subnet(number)
             for direction, own, other in ((link.forward, *subnet), (link.reverse, *subnet[::-1])):
                 asked = direction.asked
-                with self._netlink(self.borders[asked.source]) as netlink:
+                with self.netlink(self.borders[asked.source]) as netlink:
                     gso = gso_bytes([asked])
                     bring_up(netlink, direction.source.interface, own, other, gso)
                     # The link gate's own connections use this route; without it they would measure slow start.
@@ -262,7 +260,7 @@ class Lab:
     def _route_borders(self) -> None:
         hops = border_routes(self._paths, self.directions)
         for name, border in self.borders.items():
-            with self._netlink(border) as netlink:
+            with self.netlink(border) as netlink:
                 for hop in (h for h in hops if h.at == name):
                     pair = addresses.link_subnet(hop.out // 2)
                     entry: dict[str, Any] = {
@@ -286,7 +284,7 @@ class Lab:
     def _route_node(self, node: str) -> None:
         datacenter, _, number = node.partition("/")
         gateway = addresses.node_subnet(self._datacenters[datacenter], int(number)).first
-        with self._netlink(self.containers[node]) as netlink:
+        with self.netlink(self.containers[node]) as netlink:
             oif = netlink.index(addresses.NODE_INTERFACE)
             netlink.ask("route", "add", dst="default", gateway=gateway, oif=oif)
             for target, index in self._datacenters.items():
@@ -294,10 +292,23 @@ class Lab:
                     continue
                 entry: dict[str, Any] = {"dst": addresses.datacenter_network(index), "gateway": gateway, "oif": oif}
                 if self._profile.initial_windows:
-                    ways = (*self._paths[datacenter, target], *self._paths.get((target, datacenter), ()))
-                    crossed = [self.directions[way] for way in ways]
-                    entry["metrics"] = self._metrics(self._facts(datacenter, target), crossed)
+                    there, back = self._paths[datacenter, target], self._paths.get((target, datacenter), ())
+                    entry["metrics"] = self._route_metrics(there, back)
                 netlink.ask("route", "add", **entry)
+
+    def use_routes(self, wanted: Mapping[tuple[str, str], Route]) -> None:
+        """Send traffic between these (source node, target node) this way from now on, all other as by default."""
+        exceptions = {
+            ends: route
+            for ends, route in wanted.items()
+            if route != self._paths[datacenter_of(ends[0]), datacenter_of(ends[1])]
+        }
+        self._flow_routes.use(exceptions)
+        if not self._profile.initial_windows:
+            return
+        for (source, target), route in exceptions.items():
+            back = wanted.get((target, source), self._paths.get((datacenter_of(target), datacenter_of(source)), ()))
+            self._flow_routes.size(source, target, self._route_metrics(route, back))
 
     # --- sizes ---------------------------------------------------------------------------------
 
@@ -311,14 +322,16 @@ class Lab:
         return metrics
 
     def _queue_room(self, direction: Direction) -> float:
-        return sizing.queue_room(direction, len(self.topology.nodes()), self.largest_burst_bytes)
+        return sizing.queue_room(direction, len(self.nodes), self.largest_burst_bytes)
 
-    def _facts(self, source: str, target: str) -> sizing.PathFacts:
-        there, back = self._paths[source, target], self._paths.get((target, source), ())
+    def _route_metrics(self, there: Route, back: Route) -> dict[str, int]:
+        return self._metrics(self._facts(there, back), [self.directions[way] for way in (*there, *back)])
+
+    def _facts(self, there: Route, back: Route) -> sizing.PathFacts:
         return sizing.path_facts([self.directions[i] for i in there], [self.directions[i] for i in back])
 
     def _make_profile(self, name: str) -> transport.Profile:
-        wan = [self._facts(source, target) for source, target in self._paths if source != target]
+        wan = [self._facts(route, self._paths.get((b, a), ())) for (a, b), route in self._paths.items() if a != b]
         largest = max((facts.bdp_bytes for facts in wan), default=0.0)
         return transport.profile(name, 2 * largest + self.largest_burst_bytes)
 
@@ -343,11 +356,17 @@ class Lab:
         """Change delay_s, rate_bps, jitter_s, loss or queue_bytes of a live direction. Raises RunFailed."""
         self._shaper.change(direction, **values)
 
+    def processes(self) -> dict[str, int]:
+        """What must live for the lab to live, in words, and its process id."""
+        relay = {} if self._shaper.pid is None else {"the relay process, which carries the links,": self._shaper.pid}
+        borders = {f"the border router of {name}": one.pid for name, one in self.borders.items()}
+        return relay | borders | {f"container {name}": one.pid for name, one in self.containers.items()}
+
     def describe(self) -> dict[str, Any]:
         """Everything in force, read back from the kernel, as JSON-able data for the manifest."""
         containers = {}
         for container in (*self.containers.values(), *self.borders.values()):
-            with self._netlink(container) as netlink:
+            with self.netlink(container) as netlink:
                 containers[container.name] = {
                     "interfaces": [shown_interface(m) for m in netlink.ask("get_links")],
                     "routes": [shown_route(m) for m in netlink.ask("get_routes", family=2)],
@@ -373,14 +392,3 @@ class Lab:
 
         setLogLevel("info")
         Shell(self._net)
-
-
-def _prepare_namespace(name: str, *, forward: bool) -> dict[str, str]:
-    """Sysctls of the current network namespace: no surprises from filters, redirects or IPv6."""
-    wanted = SYSCTLS | ({"net.ipv4.ip_forward": "1"} if forward else {})
-    for family in ("all", "default"):
-        if Path(f"/proc/sys/net/ipv6/conf/{family}").is_dir():
-            wanted[f"net.ipv6.conf.{family}.disable_ipv6"] = "1"
-    for key, value in wanted.items():
-        transport.set_sysctl(key, value, name)
-    return {key: transport.get_sysctl(key) for key in wanted}

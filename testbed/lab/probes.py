@@ -20,7 +20,7 @@ from typing import NamedTuple
 from testbed.errors import RunFailed
 from testbed.lab.container import Container
 from testbed.lab.namespaces import inside
-from testbed.wire import ETHERNET_HEADER, MSS, MTU
+from testbed.plan.framing import ETHERNET_HEADER, MSS, MTU
 
 _PING_BYTES = 98  # ping's frame: Ethernet, IP, ICMP, 56 bytes
 _PROBE_BYTES = 14 + 20 + 8 + 12

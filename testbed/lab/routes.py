@@ -1,15 +1,14 @@
-"""Which border sends what where: the paths of `topology.route()` as routing-table entries."""
+"""Which border sends what where: default routes as routing-table entries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from testbed.errors import BadInput
-from testbed.spec.topology import Direction, Topology
+from testbed.spec.topology import Direction
 
 Paths = Mapping[tuple[str, str], Sequence[int]]
-"""(source, target) of every connected pair of datacenters -> indexes into directions(); [] inside one datacenter."""
+"""(source, target) of every connected pair of datacenters -> indexes of directions; () inside one datacenter."""
 
 
 class Hop(NamedTuple):
@@ -22,18 +21,6 @@ class Hop(NamedTuple):
     source: str | None
     target: str
     out: int
-
-
-def all_paths(topology: Topology) -> dict[tuple[str, str], list[int]]:
-    """`topology.route()` of every pair that has one. A pair without is BadInput where a workload needs it, not here."""
-    paths = {}
-    for source in topology.datacenters:
-        for target in topology.datacenters:
-            try:
-                paths[source, target] = topology.route(source, target)
-            except BadInput:
-                continue
-    return paths
 
 
 def border_routes(paths: Paths, directions: Sequence[Direction]) -> list[Hop]:

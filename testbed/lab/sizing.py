@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from testbed.plan.framing import MSS, MTU
 from testbed.spec.topology import Direction
-from testbed.wire import MSS, MTU
 
 _SMALLEST_QUEUE = 64 * 2**20
 _SHORTEST_TIMEOUT_S, _LONGEST_TIMEOUT_S = 1.0, 60.0

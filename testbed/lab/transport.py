@@ -136,3 +136,23 @@ def _path(key: str) -> Path:
 
 def _power_of_two(size: float) -> int:
     return 1 << max(0, int(size) - 1).bit_length()
+
+
+_CONTAINER_SYSCTLS = {
+    "net.ipv4.conf.all.rp_filter": "0",
+    "net.ipv4.conf.default.rp_filter": "0",
+    "net.ipv4.conf.all.send_redirects": "0",
+    "net.ipv4.conf.default.send_redirects": "0",
+}
+"""Every container's namespace has these; borders forward as well."""
+
+
+def prepare_namespace(name: str, *, forward: bool) -> dict[str, str]:
+    """Sysctls of the current network namespace: no surprises from filters, redirects or IPv6."""
+    wanted = _CONTAINER_SYSCTLS | ({"net.ipv4.ip_forward": "1"} if forward else {})
+    for family in ("all", "default"):
+        if Path(f"/proc/sys/net/ipv6/conf/{family}").is_dir():
+            wanted[f"net.ipv6.conf.{family}.disable_ipv6"] = "1"
+    for key, value in wanted.items():
+        set_sysctl(key, value, name)
+    return {key: get_sysctl(key) for key in wanted}

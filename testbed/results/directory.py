@@ -1,4 +1,4 @@
-"""The results directory of a run: data files, written as soon as they are known; everything else is drawn from them."""
+"""Writing the data files of a run, after every schedule: whatever ends a run, what was finished can be read."""
 
 from __future__ import annotations
 
@@ -12,44 +12,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from testbed.errors import BadInput
 from testbed.judge.iterations import IterationRow
 from testbed.trace.tables import FORMAT, KINDS, MESSAGE_KINDS, Trace
 
-FILES = (
-    "manifest.json",
-    "schedules.json",
-    "links.json",
-    "actions.parquet",
-    "messages.parquet",
-    "iterations.parquet",
-    "links.parquet",
-    "comparison.json",
-    "timeline.svg",
-)
-"""Everything a run writes beside its logs."""
-
 FORMAT_KEY = b"testbed-format"
 """Metadata of a parquet file: the version of its columns."""
-
-
-def prepare_directory(path: Path, *, overwrite: bool) -> Path:
-    """A directory with nothing of an earlier run in it.
-
-    Raises BadInput when there is one and it may not be overwritten; with `overwrite` only our own files are removed.
-    """
-    if path.exists() and not path.is_dir():
-        raise BadInput.of("--out", "directory", str(path), "a directory, not a file")
-    if path.exists() and any(path.iterdir()):
-        if not overwrite:
-            raise BadInput.of("--out", "directory", str(path), "a new or empty directory (or --overwrite)")
-        for stale in (*(path / name for name in FILES), *path.glob("logs/rank*.log")):
-            stale.unlink(missing_ok=True)
-    try:
-        (path / "logs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput.of("--out", "directory", str(path), f"a place to write ({error.strerror})") from error
-    return path
 
 
 @dataclass

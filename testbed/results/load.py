@@ -1,26 +1,87 @@
-"""Reading a results directory: the traces of a run, as they were written."""
+"""Reading a results directory, of a finished run or of one that was killed: comparison and traces."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from testbed.errors import BadInput
+from testbed.judge.compare import ScheduleComparison
+from testbed.results.place import COMPARISON, is_complete
 from testbed.trace.tables import ACTION, FORMAT, KINDS, MESSAGE, MESSAGE_KINDS, Table, Trace, rows
+
+TRACE_TABLES = ("actions", "messages")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a results directory says of a run, finished or not."""
+
+    manifest: dict[str, Any]
+    """{} where the run ended before it wrote one: while links were measured."""
+    comparison: dict[str, Any]
+    """comparison.json; of a run that ended before its first schedule was finished, one without schedules."""
+    complete: bool
+    has_traces: bool
+
+    @property
+    def asked(self) -> list[str]:
+        """The schedules that were to be measured; [] where the run ended before it wrote that down."""
+        return [choice["schedule"] for choice in self.manifest.get("schedules", [])]
+
+    @property
+    def schedules(self) -> list[str]:
+        """The schedules that are finished."""
+        return [row["schedule"] for row in self.comparison["schedules"]]
+
+
+def load_run(directory: Path) -> Run:
+    """Raises BadInput for a directory that holds nothing of a run, or files that cannot be read."""
+    manifest, comparison = _json(directory / "manifest.json"), _json(directory / COMPARISON)
+    if manifest is None and _json(directory / "links.json") is None:
+        raise BadInput.of(str(directory), "directory", "no manifest.json", "the results of a run")
+    for row in (comparison or {}).get("schedules", []):
+        try:
+            ScheduleComparison(**row)
+        except TypeError as error:
+            raise BadInput.of(str(directory / COMPARISON), "schedules", str(error), "fields of this version") from error
+    nothing: dict[str, Any] = {"complete": False, "schedules": []}
+    has_traces = all((directory / f"{name}.parquet").is_file() for name in TRACE_TABLES)
+    return Run(manifest or {}, comparison or nothing, is_complete(directory), has_traces)
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    """None where there is no such file. Raises BadInput for one that is no JSON object."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise BadInput.of(str(path), "file", str(error), "a JSON document") from error
+    if not isinstance(document, dict):
+        raise BadInput.of(str(path), "file", type(document).__name__, "a JSON object")
+    return document
 
 
 def load_traces(directory: Path) -> dict[tuple[str, str], Trace]:
     """(schedule, "predicted" or "measured") -> trace, in the order of the run.
 
-    Raises BadInput for results of another format version.
+    Raises BadInput for a directory without a manifest and for results of another format version.
     """
-    manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
+    manifest = _json(directory / "manifest.json")
+    if manifest is None:
+        raise BadInput.of(str(directory), "manifest.json", "no such file", "the results of a run")
     if manifest.get("format", 1) != FORMAT:
-        raise BadInput.of(str(directory / "manifest.json"), "format", manifest.get("format", 1), str(FORMAT))
-    actions, messages = (pd.read_parquet(directory / f"{name}.parquet") for name in ("actions", "messages"))
+        expected = f"format {FORMAT}, that of this version"
+        raise BadInput.of(str(directory / "manifest.json"), "format", manifest.get("format", 1), expected)
+    missing = [name for name in TRACE_TABLES if not (directory / f"{name}.parquet").is_file()]
+    if missing:
+        raise BadInput.of(str(directory), f"{missing[0]}.parquet", "no such file", "the tables of a run")
+    actions, messages = (pd.read_parquet(directory / f"{name}.parquet") for name in TRACE_TABLES)
     done = _by_run(actions, [str(kind) for kind in KINDS], ACTION)
     sent = _by_run(messages, list(MESSAGE_KINDS), MESSAGE)
     return {key: Trace(table, sent.get(key, rows(MESSAGE, 0)), len(manifest["nodes"])) for key, table in done.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +12,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from testbed.results.load import load_traces
+from testbed.errors import BadInput
+from testbed.results.load import load_run, load_traces
 from testbed.trace.tables import KINDS, Trace
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ COLOURS = {"F": "#4c78c8", "B": "#3a9a63", "I": "#45b5a0", "W": "#e0a83c"}
 """Forward, full backward, input gradient, weight gradient."""
 
 MEANINGS = {"F": "forward", "B": "full backward", "I": "input gradient", "W": "weight gradient"}
-_SOURCES = ("manifest", "comparison")
 _IDLE = "#eef0f3"
 _INK = "#20242b"
 _CUT = "#c0392b"
@@ -72,18 +71,21 @@ def draw(panels: Sequence[Panel], path: Path, *, cuts: Sequence[int], lanes: Seq
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def draw_run(directory: Path) -> None:
-    """Write timeline.svg of a run from its data files: every schedule predicted over measured.
+def draw_run(directory: Path, path: Path) -> None:
+    """Write the picture of a run from its data files: every schedule predicted over measured.
 
-    Of the measured iterations it shows the one whose time is nearest to their median.
+    Of an incomplete run it shows the schedules that are finished, of the measured iterations the one whose time is
+    nearest to their median. Raises BadInput where there is none.
     """
-    read = {name: json.loads((directory / f"{name}.json").read_text(encoding="utf-8")) for name in _SOURCES}
-    nodes, traces = read["manifest"]["nodes"], load_traces(directory)
+    run, traces = load_run(directory), load_traces(directory)
+    if not run.schedules:
+        raise BadInput.of(str(directory), "schedules", 0, "at least one that is finished")
+    nodes = run.manifest["nodes"]
     iterations = pd.read_parquet(directory / "iterations.parquet")
     measured = iterations[~iterations["warmup"]]
     panels = []
-    for row in read["comparison"]["schedules"]:
-        name, median_s = row["schedule"], row["measured_s"]
+    for row in run.comparison["schedules"]:
+        name, median_s = row["label"], row["measured_s"]
         mine = measured[measured["schedule"] == name]
         typical = mine.loc[(mine["makespan_s"] - median_s).abs().idxmin(), "iteration"]
         strips = [
@@ -94,7 +96,7 @@ def draw_run(directory: Path) -> None:
     sites = [node.split("/")[0] for node in nodes]
     cuts = [rank for rank, (site, following) in enumerate(pairwise(sites)) if site != following]
     lanes = [f"{rank} {node}" for rank, node in enumerate(nodes)]
-    draw(panels, directory / "timeline.svg", cuts=cuts, lanes=lanes, heading=read["comparison"]["name"])
+    draw(panels, path, cuts=cuts, lanes=lanes, heading=run.comparison["name"])
 
 
 def _kind(letter: str) -> object:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import deque
 
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
+from testbed.pipeline.placement import Placement
 from testbed.pipeline.problem import Problem
+from testbed.schedule.family import Family
 from testbed.schedule.in_order import InOrderRow
 
 F, B, I, W = Kind.F, Kind.B, Kind.I, Kind.W  # noqa: E741
@@ -65,3 +67,6 @@ def _row(rank: int, n_ranks: int, n_microbatches: int) -> Row:
     while held_back:
         weight()
     return result.row()
+
+
+FAMILY = Family(dualpipe_v, "DualPipe in a V of two chunks per rank", Placement.WAVE)

@@ -7,15 +7,19 @@ reading/geopipe.md's, which removes the steady state's waiting exactly.
 from __future__ import annotations
 
 import math
+from typing import Annotated
+
+from pydantic import Field
 
 from testbed.errors import BadInput
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
+from testbed.schedule.family import Family
 from testbed.schedule.one_f_one_b import row
 
 
-def geopipe(problem: Problem, extra: int | None = None) -> Schedule:
+def geopipe(problem: Problem, extra: Annotated[int | None, Field(ge=0)] = None) -> Schedule:
     """Rank i runs min(M, P - 1 - i + sum of dN over the cuts after it) warm-up forwards; peak P - i + that sum.
 
     `extra` is dN of every cut. By default it is what hides each cut's round trip, as far as memory allows.
@@ -68,3 +72,6 @@ def _one_way(problem: Problem, source: int, target: int) -> float:
     """Delay and wire time of a message between neighbours: the slowest link's, as links are cut through."""
     slowest = max((problem.links[index].seconds_per_byte for index in problem.route(source, target)), default=0.0)
     return problem.route_delay(source, target) + problem.message_bytes[min(source, target)] * slowest
+
+
+FAMILY = Family(geopipe, "1F1B with extra warm-up forwards before every wide-area cut", uses_spare_memory=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.pipeline.problem import Problem
+from testbed.schedule.family import Family
 
 
 def gpipe(problem: Problem) -> Schedule:
@@ -14,3 +15,6 @@ def gpipe(problem: Problem) -> Schedule:
         for rank in range(problem.n_ranks)
     )
     return Schedule("gpipe", rows, problem.stage_to_rank, problem.n_microbatches)
+
+
+FAMILY = Family(gpipe, "all forwards, then all backwards")

@@ -11,6 +11,9 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
 
 from testbed.errors import BadInput
 from testbed.model.gather import Gathered, gathered
@@ -18,6 +21,7 @@ from testbed.pipeline.depend import consumed, produced
 from testbed.pipeline.ir import WHOLE, Action, Kind, Part, Row, Schedule
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
+from testbed.schedule.family import Family
 
 DEFAULT_SUB_BLOCKS = 4
 """CrossPipe's experiments use n_sub = 4."""
@@ -27,7 +31,7 @@ LARGE = 4000
 """Ranks x microbatches x sub-blocks from which the compiled loop is worth its import."""
 
 
-def crosspipe_greedy(problem: Problem, n_sub: int = DEFAULT_SUB_BLOCKS) -> Schedule:
+def crosspipe_greedy(problem: Problem, n_sub: Annotated[int, Field(ge=1, le=64)] = DEFAULT_SUB_BLOCKS) -> Schedule:
     """CrossUDSub for one stage per rank, every block cut into `n_sub` sub-blocks.
 
     Raises BadInput when a rank cannot hold a single microbatch, or holds several stages.
@@ -241,3 +245,6 @@ def _merge(sequence: list[Action]) -> Row:
         else:
             merged.append(action)
     return tuple(a._replace(part=WHOLE) if a.part.is_first and a.part.is_last else a for a in merged)
+
+
+FAMILY = Family(crosspipe_greedy, "CrossPipe's greedy CrossUDSub, made for the links at hand", uses_spare_memory=True)

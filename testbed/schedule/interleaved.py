@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
+from testbed.pipeline.placement import Placement
 from testbed.pipeline.problem import Problem
+from testbed.schedule.family import Family
 
 Block = tuple[int, int]
 """(stage, microbatch)"""
@@ -65,3 +67,6 @@ def _row(problem: Problem, rank: int) -> Row:
             actions.append(Action(next_stage, Kind.F, next_m))
         actions.append(Action(stage, Kind.B, m))
     return tuple(actions)
+
+
+FAMILY = Family(interleaved_1f1b, "1F1B with two chunks per rank", Placement.LOOP)

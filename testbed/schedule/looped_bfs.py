@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from testbed.pipeline.ir import Action, Kind, Schedule
+from testbed.pipeline.placement import Placement
 from testbed.pipeline.problem import Problem
+from testbed.schedule.family import Family
 
 
 def looped_bfs(problem: Problem) -> Schedule:
@@ -19,3 +21,6 @@ def looped_bfs(problem: Problem) -> Schedule:
         backwards = [Action(stage, Kind.B, m) for stage in reversed(stages) for m in reversed(microbatches)]
         rows.append(tuple(forwards + backwards))
     return Schedule("looped-bfs", tuple(rows), problem.stage_to_rank, problem.n_microbatches)
+
+
+FAMILY = Family(looped_bfs, "GPipe with two chunks per rank", Placement.LOOP)

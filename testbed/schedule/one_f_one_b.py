@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.problem import Problem
+from testbed.schedule.family import Family
 
 
 def one_f_one_b(problem: Problem) -> Schedule:
@@ -20,3 +21,6 @@ def row(stage: int, warmup: int, n_microbatches: int) -> Row:
         actions += [Action(stage, Kind.F, m), Action(stage, Kind.B, m - warmup)]
     actions += [Action(stage, Kind.B, m) for m in range(n_microbatches - warmup, n_microbatches)]
     return tuple(actions)
+
+
+FAMILY = Family(one_f_one_b, "one forward, one backward")

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
 
 from testbed.errors import BadInput
 from testbed.model.bounds import lower_bound
@@ -20,8 +22,12 @@ from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import InvalidSchedule, validate
 from testbed.schedule.cp_model import Model
+from testbed.schedule.family import Family
 from testbed.schedule.hints import best_hint, check_order, whole_blocks
 from testbed.schedule.proof import Progress, Proof, Standing
+
+TimeLimit = Annotated[float, Field(gt=0, le=3600)]
+"""Wall seconds."""
 
 HINT_SHARE = 0.2
 """Share of a family's time limit that its hint may take."""
@@ -162,7 +168,7 @@ def _crosspipe(
     return solve(problem, hint, time_limit_s=time_limit_s, progress=progress, begin=begin)
 
 
-def crosspipe_ud(problem: Problem, time_limit_s: float = 30.0, progress: Progress | None = None) -> Solution:
+def crosspipe_ud(problem: Problem, time_limit_s: TimeLimit = 30.0, progress: Progress | None = None) -> Solution:
     """CrossUD: one stage per rank, the best found in `time_limit_s` seconds or within 1 % of optimal.
 
     Raises BadInput for another placement, or when a rank cannot hold a single microbatch.
@@ -170,11 +176,18 @@ def crosspipe_ud(problem: Problem, time_limit_s: float = 30.0, progress: Progres
     return _crosspipe("crosspipe-ud", Placement.UD, problem, time_limit_s, progress)
 
 
-def crosspipe_wave(problem: Problem, time_limit_s: float = 30.0, progress: Progress | None = None) -> Solution:
+def crosspipe_wave(problem: Problem, time_limit_s: TimeLimit = 30.0, progress: Progress | None = None) -> Solution:
     """CrossWave: two stages per rank in a V; otherwise as `crosspipe_ud`."""
     return _crosspipe("crosspipe-wave", Placement.WAVE, problem, time_limit_s, progress)
 
 
-def crosspipe_loop(problem: Problem, time_limit_s: float = 30.0, progress: Progress | None = None) -> Solution:
+def crosspipe_loop(problem: Problem, time_limit_s: TimeLimit = 30.0, progress: Progress | None = None) -> Solution:
     """CrossLoop: two stages per rank, the second pass from rank 0 again; otherwise as `crosspipe_ud`."""
     return _crosspipe("crosspipe-loop", Placement.LOOP, problem, time_limit_s, progress)
+
+
+UD_FAMILY = Family(crosspipe_ud, "the solver's optimum, one stage per rank", solver=True, uses_spare_memory=True)
+WAVE_FAMILY = Family(crosspipe_wave, "the solver's optimum in a V", Placement.WAVE, solver=True, uses_spare_memory=True)
+LOOP_FAMILY = Family(
+    crosspipe_loop, "the solver's optimum in a loop", Placement.LOOP, solver=True, uses_spare_memory=True
+)

@@ -1,32 +1,46 @@
-"""Every schedule by name: how it places stages on ranks, and the function that generates it."""
+"""Schedules by name: built in, from installed packages, from FILE.py:NAME or a torch CSV; generated and validated."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, TestbedError
 from testbed.pipeline.ir import Schedule
-from testbed.pipeline.placement import Placement
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import validate
-from testbed.schedule.dualpipe_v import dualpipe_v
-from testbed.schedule.geopipe import geopipe
-from testbed.schedule.gpipe import gpipe
-from testbed.schedule.greedy import crosspipe_greedy
-from testbed.schedule.interleaved import interleaved_1f1b
-from testbed.schedule.looped_bfs import looped_bfs
-from testbed.schedule.one_f_one_b import one_f_one_b
-from testbed.schedule.optimal import Solution, crosspipe_loop, crosspipe_ud, crosspipe_wave
+from testbed.plugins import Registry, Unusable, in_file, problem_in
+from testbed.schedule.family import Family, as_family
 from testbed.schedule.proof import Proof, Watch
-from testbed.schedule.search import search
-from testbed.schedule.wave_greedy import wave_greedy
-from testbed.schedule.zb1p import zb1p
-from testbed.schedule.zb_h1 import zb_h1
-from testbed.schedule.zb_h2 import zb_h2
-from testbed.schedule.zb_v import zb_v
+from testbed.spec.choice import ScheduleChoice
+
+if TYPE_CHECKING:
+    from testbed.schedule.optimal import Solution
+
+FAMILIES = Registry(
+    "testbed.schedules",
+    {
+        "gpipe": "testbed.schedule.gpipe:FAMILY",
+        "1f1b": "testbed.schedule.one_f_one_b:FAMILY",
+        "zb-h1": "testbed.schedule.zb_h1:FAMILY",
+        "zb-h2": "testbed.schedule.zb_h2:FAMILY",
+        "geopipe": "testbed.schedule.geopipe:FAMILY",
+        "interleaved-1f1b": "testbed.schedule.interleaved:FAMILY",
+        "looped-bfs": "testbed.schedule.looped_bfs:FAMILY",
+        "zb1p": "testbed.schedule.zb1p:FAMILY",
+        "zb-v": "testbed.schedule.zb_v:FAMILY",
+        "dualpipe-v": "testbed.schedule.dualpipe_v:FAMILY",
+        "crosspipe-greedy": "testbed.schedule.greedy:FAMILY",
+        "wave-greedy": "testbed.schedule.wave_greedy:FAMILY",
+        "search": "testbed.schedule.search:FAMILY",
+        "crosspipe-ud": "testbed.schedule.optimal:UD_FAMILY",
+        "crosspipe-wave": "testbed.schedule.optimal:WAVE_FAMILY",
+        "crosspipe-loop": "testbed.schedule.optimal:LOOP_FAMILY",
+    },
+    as_family,
+)
+"""Families by name. To add one: a module with its Family, and a line here (docs/extending.md)."""
 
 
 class Generated(NamedTuple):
@@ -37,46 +51,43 @@ class Generated(NamedTuple):
     """A solver's; None from any other generator."""
 
 
-class Family(NamedTuple):
-    """A way to schedule."""
-
-    generate: Callable[..., Schedule | Solution]
-    """(problem, **options) -> Schedule; of a solver (problem, progress=None, **options) -> Solution"""
-    summary: str
-    placement: Placement = Placement.UD
-    solver: bool = False
-    """Takes its whole time limit: left out of `best` unless the workload lists it."""
-
-    def option_names(self) -> list[str]:
-        """Options the generator takes beside the problem."""
-        return [name for name in list(inspect.signature(self.generate).parameters)[1:] if name != "progress"]
-
-
-FAMILIES: dict[str, Family] = {
-    "gpipe": Family(gpipe, "all forwards, then all backwards"),
-    "1f1b": Family(one_f_one_b, "one forward, one backward"),
-    "zb-h1": Family(zb_h1, "1F1B with split backward, weight gradients fill the drain"),
-    "zb-h2": Family(zb_h2, "ZB-H1 with twice the warm-up and nearly twice the memory"),
-    "geopipe": Family(geopipe, "1F1B with extra warm-up forwards before every wide-area cut"),
-    "interleaved-1f1b": Family(interleaved_1f1b, "1F1B with two chunks per rank", Placement.LOOP),
-    "looped-bfs": Family(looped_bfs, "GPipe with two chunks per rank", Placement.LOOP),
-    "zb1p": Family(zb1p, "interleaved 1F1B with split backward", Placement.LOOP),
-    "zb-v": Family(zb_v, "zero bubble in a V of two chunks per rank, at 1F1B's memory", Placement.WAVE),
-    "dualpipe-v": Family(dualpipe_v, "DualPipe in a V of two chunks per rank", Placement.WAVE),
-    "crosspipe-greedy": Family(crosspipe_greedy, "CrossPipe's greedy CrossUDSub, made for the links at hand"),
-    "wave-greedy": Family(wave_greedy, "ours: a greedy in a V of two chunks per rank", Placement.WAVE),
-    "search": Family(search, "ours: the greedy steered by an evolution strategy, judged by the event model"),
-    "crosspipe-ud": Family(crosspipe_ud, "the solver's optimum, one stage per rank", solver=True),
-    "crosspipe-wave": Family(crosspipe_wave, "the solver's optimum in a V", Placement.WAVE, solver=True),
-    "crosspipe-loop": Family(crosspipe_loop, "the solver's optimum in a loop", Placement.LOOP, solver=True),
-}
-
-
 def family(name: str) -> Family:
-    """The family of that name. Raises BadInput naming the known ones."""
-    if name not in FAMILIES:
-        raise BadInput.of("schedule", "name", name, f"one of {', '.join(FAMILIES)}")
-    return FAMILIES[name]
+    """The registered family of that name. Raises BadInput naming the known ones."""
+    try:
+        return family_of(ScheduleChoice(schedule=name))
+    except Unusable as error:
+        raise error.at("schedule", "name") from error
+
+
+def family_of(choice: ScheduleChoice) -> Family:
+    """The family that a choice names, by name or in a file. Raises Unusable, or BadInput naming a CSV's cell."""
+    if choice.schedule.endswith(".csv"):
+        return _from_csv(choice.schedule, choice.content)
+    return FAMILIES.find(choice.schedule, choice.content)
+
+
+@lru_cache(maxsize=16)
+def _from_csv(file: str, content: str | None) -> Family:
+    """The family of which the schedule in a torch CSV is the only member. Raises BadInput naming row and cell."""
+    from testbed.pipeline.torch_csv import from_csv
+
+    if content is None:
+        raise Unusable(file, "what the file holds to be read first")
+    schedule = from_csv(content, PurePath(file).stem)
+
+    def generate(problem: Problem) -> Schedule:
+        return schedule
+
+    return Family(generate, f"the schedule in {file}", schedule.stage_to_rank)
+
+
+def check_choice(choice: ScheduleChoice, source: str, field: str) -> None:
+    """Raises BadInput when there is no such schedule, or its options are not right; `field` is where it stands."""
+    try:
+        known = family_of(choice)
+    except Unusable as error:
+        raise error.at(source, f"{field}.schedule") from error
+    known.options(choice.options(), choice.label, source, f"{field}.")
 
 
 def generate(name: str, problem: Problem, **options: Any) -> Schedule:
@@ -85,18 +96,39 @@ def generate(name: str, problem: Problem, **options: Any) -> Schedule:
 
 
 def generate_proven(name: str, problem: Problem, *, watch: Watch | None = None, **options: Any) -> Generated:
-    """The schedule `name` for a problem, validated, with what its solver proved; `watch` is told while that works.
+    """The schedule of a registered family. Raises as `generate_choice`."""
+    return generate_choice(ScheduleChoice(schedule=name, **options), problem, watch)
+
+
+def generate_choice(choice: ScheduleChoice, problem: Problem, watch: Watch | None = None) -> Generated:
+    """The schedule of a choice under its label, validated, with what its solver proved; `watch` is told of that work.
 
     Raises BadInput for an unknown name or option, or InvalidSchedule when the schedule does not fit in memory.
     """
-    chosen = family(name)
-    for option in options:
-        if option not in chosen.option_names():
-            known = ", ".join(chosen.option_names()) or "no options"
-            raise BadInput.of(f"schedule {name}", "option", option, known)
-    if chosen.solver and watch is not None:
-        options["progress"] = partial(watch, name)
-    made = chosen.generate(problem, **options)
-    generated = Generated(made, None) if isinstance(made, Schedule) else Generated(made.schedule, made.proof)
+    known = family_of(choice)
+    options = known.options(choice.options(), choice.label, f"schedule {choice.label}")
+    if known.solver and watch is not None:
+        options["progress"] = partial(watch, choice.label)
+    made = _run(known, choice, problem, options)
+    schedule, proof = (made, None) if isinstance(made, Schedule) else (made.schedule, made.proof)
+    generated = Generated(schedule.renamed(choice.label), proof)
     validate(generated.schedule, problem)
     return generated
+
+
+def _run(known: Family, choice: ScheduleChoice, problem: Problem, options: dict[str, Any]) -> Schedule | Solution:
+    """What the generator makes; a user's own that fails is bad input, and the line of the file is named."""
+    reference = in_file(choice.schedule)
+    if reference is None:
+        return known.generate(problem, **options)
+    source = f"schedule {choice.label}"
+    try:
+        made: object = known.generate(problem, **options)
+    except TestbedError:
+        raise
+    except Exception as error:
+        expected = f"a generator that works ({problem_in(reference.file, error)})"
+        raise BadInput.of(source, "schedule", choice.schedule, expected) from error
+    if not isinstance(made, Schedule):
+        raise BadInput.of(source, "schedule", choice.schedule, f"a generator of a Schedule, not {type(made).__name__}")
+    return made

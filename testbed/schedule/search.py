@@ -10,15 +10,18 @@ found is then improved action by action (local_search.py).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from testbed.model.bounds import lower_bound
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peaks
 from testbed.pipeline.problem import Problem
+from testbed.schedule.family import Family
 from testbed.schedule.greedy import DEFAULT_SUB_BLOCKS, crosspipe_greedy
 from testbed.schedule.zb_h1 import zb_h1
 from testbed.schedule.zb_h2 import zb_h2
@@ -67,7 +70,11 @@ class _Beliefs:
         return _Beliefs(moved(self.ranks), moved(self.links), n_sub)
 
 
-def search(problem: Problem, evaluations: int | None = None, seed: int = 1) -> Schedule:
+def search(
+    problem: Problem,
+    evaluations: Annotated[int | None, Field(ge=1, le=10**6)] = None,
+    seed: Annotated[int, Field(ge=0)] = 1,
+) -> Schedule:
     """The best schedule found for one stage per rank; the same seed gives the same schedule.
 
     `evaluations` of steered greedies (default 600, fewer for large plans) are followed by MOVES_PER_EVALUATION times as
@@ -113,3 +120,8 @@ def search(problem: Problem, evaluations: int | None = None, seed: int = 1) -> S
 
 def _fits(schedule: Schedule, problem: Problem) -> bool:
     return all(peak <= limit for peak, limit in zip(peaks(schedule, problem), problem.memory_limit, strict=True))
+
+
+FAMILY = Family(
+    search, "ours: the greedy steered by an evolution strategy, judged by the event model", uses_spare_memory=True
+)

@@ -11,7 +11,9 @@ from itertools import product
 
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peaks
+from testbed.pipeline.placement import Placement
 from testbed.pipeline.problem import Problem
+from testbed.schedule.family import Family
 from testbed.schedule.list_scheduler import forward_first, input_first, list_schedule, oldest_first
 from testbed.schedule.zb_v import zb_v
 
@@ -37,3 +39,6 @@ def wave_greedy(problem: Problem) -> Schedule:
     if all(peak <= limit for peak, limit in zip(peaks(static, problem), problem.memory_limit, strict=True)):
         candidates.append(static)
     return min(candidates, key=lambda schedule: makespan(problem, schedule)).renamed("wave-greedy")
+
+
+FAMILY = Family(wave_greedy, "ours: a greedy in a V of two chunks per rank", Placement.WAVE, uses_spare_memory=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
+from testbed.pipeline.placement import Placement
 from testbed.pipeline.problem import Problem
+from testbed.schedule.family import Family
 from testbed.schedule.interleaved import local_order, warmup_forwards
 
 
@@ -30,3 +32,6 @@ def _row(problem: Problem, rank: int) -> Row:
             actions.append(Action(held_stage, Kind.W, held_m))
     actions += [Action(stage, Kind.W, m) for stage, m in backwards[max(0, len(backwards) - rank) :]]
     return tuple(actions)
+
+
+FAMILY = Family(zb1p, "interleaved 1F1B with split backward", Placement.LOOP)

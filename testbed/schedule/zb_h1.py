@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.problem import Problem
+from testbed.schedule.family import Family
 
 
 def zb_h1(problem: Problem) -> Schedule:
@@ -23,3 +24,6 @@ def _row(rank: int, n_ranks: int, n_microbatches: int) -> Row:
             actions.append(Action(rank, Kind.W, m - rank))
     actions += [Action(rank, Kind.W, m) for m in range(max(0, n_microbatches - rank), n_microbatches)]
     return tuple(actions)
+
+
+FAMILY = Family(zb_h1, "1F1B with split backward, weight gradients fill the drain")

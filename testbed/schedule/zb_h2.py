@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.problem import Problem
+from testbed.schedule.family import Family
 
 
 def zb_h2(problem: Problem) -> Schedule:
@@ -27,3 +28,6 @@ def _row(rank: int, n_ranks: int, n_microbatches: int) -> Row:
             actions.append(Action(rank, Kind.F, m + warmup))
     actions += [Action(rank, Kind.W, m) for m in range(max(0, n_microbatches - held_back), n_microbatches)]
     return tuple(actions)
+
+
+FAMILY = Family(zb_h2, "ZB-H1 with twice the warm-up and nearly twice the memory")

@@ -5,7 +5,9 @@ Controllable Memory, 2024).
 from __future__ import annotations
 
 from testbed.pipeline.ir import Kind, Row, Schedule
+from testbed.pipeline.placement import Placement
 from testbed.pipeline.problem import Problem
+from testbed.schedule.family import Family
 from testbed.schedule.in_order import InOrderRow
 
 F, I, W = Kind.F, Kind.I, Kind.W  # noqa: E741
@@ -50,3 +52,6 @@ def _row(rank: int, n_ranks: int, n_microbatches: int) -> Row:
     for _ in range(rank):
         add((W, down))
     return result.row()
+
+
+FAMILY = Family(zb_v, "zero bubble in a V of two chunks per rank, at 1F1B's memory", Placement.WAVE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -89,27 +89,41 @@ def validate(model: type[Model], document: dict[str, Any], source: str) -> Model
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        _refuse(error, source)
+        refuse(error, source)
 
 
-def _refuse(error: ValidationError, source: str) -> NoReturn:
+def refuse(error: ValidationError, source: str) -> NoReturn:
+    """Raises the first of pydantic's errors as BadInput."""
+    raise BadInput.of(source, *first_fault(error))
+
+
+class Fault(NamedTuple):
+    """What is wrong with a document."""
+
+    field: str
+    value: object
+    expected: str
+
+
+def first_fault(error: ValidationError) -> Fault:
+    """The first thing that pydantic found wrong, in our words."""
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or "document"
     value = first.get("input")
     expected = first["msg"]
     match first["type"]:
-        case "extra_forbidden":
-            raise BadInput.of(source, field, value, "no such field (is it misspelt?)")
-        case "missing":
-            raise BadInput.of(source, field, "nothing", "this field to be given")
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            return Fault(field, value, "no such field (is it misspelt?)")
+        case "missing" | "missing_argument":
+            return Fault(field, "nothing", "this field to be given")
         case "value_error":
             cause = first["ctx"]["error"]
             if isinstance(cause, FieldError):
-                raise BadInput.of(source, cause.field, cause.value, cause.expected)
+                return Fault(cause.field, cause.value, cause.expected)
             expected = str(cause)
         case _:
             expected = expected.removeprefix("Input should be ").removeprefix("Value should be ")
-    raise BadInput.of(source, field, value, expected)
+    return Fault(field, value, expected)
 
 
 class FieldError(ValueError):

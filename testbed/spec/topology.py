@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import networkx
 from pydantic import Field, model_validator
 
-from testbed.errors import BadInput
 from testbed.spec.document import FieldError, Strict, override, read_yaml, validate
 from testbed.units import FIBRE_SECONDS_PER_METRE, BitsPerSecond, Bytes, Metres, Seconds
 
@@ -106,6 +102,17 @@ class Direction(NamedTuple):
         return ends if self.link in plain else f"{ends} ({self.link})"
 
 
+class RouteSpec(Strict):
+    """The links that traffic from one datacenter to another takes, instead of those that the policy would choose.
+
+    It says nothing of the way back, which is another route.
+    """
+
+    source: Name = Field(alias="from")
+    target: Name = Field(alias="to")
+    via: tuple[Name, ...] = Field(min_length=1, description="names of links, in order")
+
+
 class Topology(Strict):
     """Datacenters and links. Order matters: contiguous placement fills datacenters as they are listed."""
 
@@ -113,6 +120,7 @@ class Topology(Strict):
     description: str = ""
     datacenters: dict[Name, DatacenterSpec] = Field(min_length=1, max_length=MAX_DATACENTERS)
     links: tuple[LinkSpec, ...] = ()
+    routes: tuple[RouteSpec, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> Topology:
@@ -126,7 +134,33 @@ class Topology(Strict):
                 expected = "a name no other link has (parallel links each need one)"
                 raise FieldError(f"links.{index}.name", link.resolved_name(), expected)
             names.add(link.resolved_name())
+        pairs = [(route.source, route.target) for route in self.routes]
+        for index, route in enumerate(self.routes):
+            if pairs.index(pairs[index]) != index:
+                raise FieldError(f"routes.{index}", " -> ".join(pairs[index]), "a pair that no other route is for")
+            self.given_route(index, route)
         return self
+
+    def given_route(self, number: int, route: RouteSpec) -> tuple[int, ...]:
+        """Indexes into `directions()` of the route that `routes` has at `number`. Raises FieldError."""
+        field, directions = f"routes.{number}", self.directions()
+        for end, name in (("from", route.source), ("to", route.target)):
+            if name not in self.datacenters:
+                raise FieldError(f"{field}.{end}", name, f"one of the datacenters ({', '.join(self.datacenters)})")
+        at, taken, seen = route.source, [], [route.source]
+        for link in route.via:
+            out = [i for i, direction in enumerate(directions) if (direction.link, direction.source) == (link, at)]
+            if not out:
+                ways = ", ".join(direction.link for direction in directions if direction.source == at) or "none"
+                raise FieldError(f"{field}.via", link, f"a link that leaves {at} ({ways})")
+            taken.append(out[0])
+            at = directions[out[0]].target
+            if at in seen:
+                raise FieldError(f"{field}.via", list(route.via), f"a way that does not come to {at} twice")
+            seen.append(at)
+        if at != route.target:
+            raise FieldError(f"{field}.via", list(route.via), f"links that end in {route.target}, not in {at}")
+        return tuple(taken)
 
     def nodes(self) -> list[str]:
         """Every node as "datacenter/number", in the order of the file."""
@@ -135,33 +169,6 @@ class Topology(Strict):
     def directions(self) -> list[Direction]:
         """Both directions of every link: forward of the first, reverse of the first, and so on."""
         return [link.direction(side) for link in self.links for side in ("forward", "reverse")]
-
-    def route(self, source: str, target: str) -> list[int]:
-        """Indexes into `directions()` along the path of least one-way delay between two datacenters.
-
-        [] inside one datacenter. Raises BadInput when no path exists.
-        """
-        if source == target:
-            return []
-        graph = networkx.DiGraph()
-        for index, hop in enumerate(self.directions()):
-            known = graph.get_edge_data(hop.source, hop.target)
-            if known is None or hop.delay_s < known["delay"]:
-                graph.add_edge(hop.source, hop.target, delay=hop.delay_s, index=index)
-        try:
-            stops = networkx.shortest_path(graph, source, target, weight="delay")
-        except (networkx.NetworkXNoPath, networkx.NodeNotFound) as error:
-            raise BadInput.of(self.name, "links", f"no path {source} -> {target}", "connected datacenters") from error
-        return [graph.edges[hop]["index"] for hop in pairwise(stops)]
-
-    def ways_from(self, datacenter: str) -> list[Direction]:
-        """The directions on any route from a datacenter, each once."""
-        taken: set[int] = set()
-        for target in self.datacenters:
-            with contextlib.suppress(BadInput):  # not connected: a fault only where a workload needs it
-                taken.update(self.route(datacenter, target))
-        directions = self.directions()
-        return [directions[index] for index in sorted(taken)]
 
 
 def load_topology(path: Path, settings: dict[str, str] | None = None) -> Topology:

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
+from testbed.plugins import Unusable, read_content
+from testbed.spec.choice import ScheduleChoice, file_named, with_labels
 from testbed.spec.document import FieldError, Strict, override, read_yaml, validate
+from testbed.spec.model import ModelSpec, as_model
 from testbed.spec.topology import Name
 from testbed.units import Bytes, Seconds
 
 MAX_STAGES = 256
 MAX_MICROBATCHES = 4096
-
-
-class ModelSpec(Strict):
-    """Shape of the byte-level GPT that is trained (vocabulary: the 256 byte values)."""
-
-    layers: int = Field(ge=1, le=1024, description="transformer blocks, spread evenly over the stages")
-    d_model: int = Field(ge=8, le=8192)
-    heads: int = Field(ge=1, le=128)
-    d_ff: int | None = Field(default=None, ge=8, le=65536, description="default 4 x d_model")
-    sequence: int = Field(ge=2, le=8192, description="tokens per sample")
-    dtype: Literal["float32", "float64"] = "float32"
-
-    @model_validator(mode="after")
-    def _divisible(self) -> ModelSpec:
-        if self.d_model % self.heads:
-            raise FieldError("model.heads", self.heads, f"a divisor of d_model ({self.d_model})")
-        return self
-
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of one number on the wire."""
-        return 4 if self.dtype == "float32" else 8
 
 
 class Parallelism(Strict):
@@ -60,21 +42,6 @@ class Pacing(Strict):
         """Seconds that action `kind` of rank's whole stage takes."""
         value = getattr(self, kind)
         return float(value[rank]) if isinstance(value, list) else float(value)
-
-
-class ScheduleChoice(Strict):
-    """One schedule to run, with its options."""
-
-    schedule: Name | Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,29}$")]
-    n_sub: int | None = Field(default=None, ge=1, le=64, description="crosspipe-greedy: sub-blocks per block")
-    extra: int | None = Field(default=None, ge=0, description="geopipe: extra warm-up forwards per WAN cut")
-    evaluations: int | None = Field(default=None, ge=1, le=10**6, description="search: schedules to try")
-    time_limit_s: float | None = Field(default=None, gt=0, le=3600, description="solvers: seconds")
-    memory: float | None = Field(default=None, gt=0, description="microbatches in flight, for this schedule only")
-
-    def options(self) -> dict[str, Any]:
-        """The options a generator takes, without those left out."""
-        return self.model_dump(exclude={"schedule", "memory"}, exclude_none=True)
 
 
 class DataParallel(Strict):
@@ -105,7 +72,7 @@ class Workload(Strict):
 
     name: Name
     description: str = ""
-    model: ModelSpec
+    model: Annotated[SerializeAsAny[ModelSpec], BeforeValidator(as_model)]
     parallelism: Parallelism
     microbatches: int = Field(ge=1, le=MAX_MICROBATCHES, description="per iteration")
     microbatch_size: int = Field(ge=1, le=4096, description="samples in a microbatch")
@@ -142,6 +109,11 @@ class Workload(Strict):
             choices = [{"schedule": c} if isinstance(c, str) else c for c in data["schedules"]]
             return {**data, "schedules": choices}
         return data
+
+    @field_validator("schedules")
+    @classmethod
+    def _one_label_each(cls, schedules: list[ScheduleChoice]) -> list[ScheduleChoice]:
+        return with_labels(schedules)
 
     @model_validator(mode="after")
     def _consistent(self) -> Workload:
@@ -182,21 +154,14 @@ class Workload(Strict):
                 raise FieldError(f"data_parallel.replicas.{index}", nodes, f"one node for each of {ranks} ranks")
 
     def parameter_bytes(self) -> float:
-        """Bytes of parameters of one rank: as given, or the model's blocks in equal shares.
-
-        A block has 4 d^2 (attention) + 2 d d_ff (MLP) weights; biases, norms and embeddings are left out.
-        """
+        """Bytes of parameters of one rank: as given, or the model's in equal shares."""
         if self.data_parallel.parameters is not None:
             return float(self.data_parallel.parameters)
-        model = self.model
-        d_ff = model.d_ff or 4 * model.d_model
-        block = 4 * model.d_model**2 + 2 * model.d_model * d_ff
-        return model.layers * block * model.element_bytes / self.parallelism.pipeline
+        return self.model.parameter_count() * self.model.element_bytes / self.parallelism.pipeline
 
     def tensor_bytes(self) -> int:
-        """Bytes of the tensor that crosses a stage boundary: microbatch x sequence x d_model x element."""
-        model = self.model
-        return self.microbatch_size * model.sequence * model.d_model * model.element_bytes
+        """Bytes of the tensor that crosses a stage boundary."""
+        return math.prod(self.model.boundary_shape(self.microbatch_size)) * self.model.element_bytes
 
     def message_bytes(self) -> int:
         """Bytes sent per boundary message: the tensor, padded to `message` where given."""
@@ -205,7 +170,7 @@ class Workload(Strict):
     def memory_limits(self) -> list[float]:
         """Microbatches in flight allowed on each rank; by default the pipeline degree on every rank.
 
-        The default mirrors 1F1B's peak, as CrossPipe does for its dynamic schedules (reading/crosspipe.md).
+        The default mirrors 1F1B's peak, as CrossPipe does for its dynamic schedules (section 6).
         """
         ranks = self.parallelism.pipeline
         if isinstance(self.memory, list):
@@ -215,5 +180,33 @@ class Workload(Strict):
 
 def load_workload(path: Path, settings: dict[str, str] | None = None) -> Workload:
     """The workload in a file, with `settings` (dotted key -> YAML text) laid over it. Raises BadInput."""
+    return validate(Workload, workload_document(path, settings), str(path))
+
+
+def workload_document(path: Path, settings: dict[str, str] | None = None) -> dict[str, Any]:
+    """As `load_workload`, not yet validated; with the content of the files that it names, so that it stands alone.
+
+    Names of files are relative to the workload's own directory. Raises BadInput.
+    """
     document = override(read_yaml(path), settings or {}, str(path))
-    return validate(Workload, document, str(path))
+    if isinstance(model := document.get("model"), dict):
+        document["model"] = _with_content(model, "kind", path, "model")
+    if isinstance(schedules := document.get("schedules"), list):
+        document["schedules"] = [
+            _with_content({"schedule": one} if isinstance(one, str) else one, "schedule", path, f"schedules.{index}")
+            for index, one in enumerate(schedules)
+        ]
+    return document
+
+
+def _with_content(choice: Any, key: str, path: Path, field: str) -> Any:
+    """A choice with the content of the file that it names, where it names one."""
+    if not isinstance(choice, dict) or "content" in choice or not isinstance(choice.get(key), str):
+        return choice
+    file = file_named(choice[key])
+    if file is None:
+        return choice
+    try:
+        return {**choice, "content": read_content(file, path.parent)}
+    except Unusable as error:
+        raise error.at(str(path), f"{field}.{key}") from error

@@ -15,9 +15,9 @@ import torch.distributed as dist
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind
 from testbed.trace.tables import ACTION, KINDS, MESSAGE, MESSAGE_CODES, UNNOTICED_WAIT_S, rows
+from testbed.train.api import trainable
 from testbed.train.data import Corpus
 from testbed.train.job import IterationRecord, Job
-from testbed.train.model import layer_range
 from testbed.train.pacing import LONGEST_SPIN_S, LogicalClock, now_s, sleep_until
 from testbed.train.reference import make_optimizer, named_gradients
 from testbed.train.stage import Stage
@@ -47,7 +47,8 @@ class Engine:
         parameters = [p for stage in self.stages.values() for p in stage.layers.parameters()]
         self.optimizer = make_optimizer(self.workload.optimizer, parameters)
         self.dtype = torch.float32 if spec.dtype == "float32" else torch.float64
-        self.shape = (self.workload.microbatch_size, spec.sequence, spec.d_model)
+        self.model = trainable(spec)
+        self.shape = spec.boundary_shape(self.workload.microbatch_size)
         self.elements = -(-self.workload.message_bytes() // spec.element_bytes)
         self.incoming = [m for a in self.row if (m := self._remote_input(a)) is not None]
         outgoing = [m for a in self.row if (m := produced(a, self.n_stages)) and self._holder(m.consumer) != rank]
@@ -164,9 +165,8 @@ class Engine:
             case Kind.F:
                 targets = None
                 if action.stage in (0, self.n_stages - 1):
-                    inputs, targets = self.corpus.batch(
-                        self.workload.seed, iteration, microbatch, self.shape[0], self.shape[1]
-                    )
+                    size = self.workload.microbatch_size
+                    inputs, targets = self.model.batch(self.corpus, self.workload.seed, iteration, microbatch, size)
                     value = inputs if action.stage == 0 else value
                 return stage.forward(microbatch, part, value, targets)
             case Kind.B:
@@ -182,8 +182,7 @@ class Engine:
     def _gradients(self) -> dict[str, np.ndarray[Any, Any]]:
         result: dict[str, np.ndarray[Any, Any]] = {}
         for index, stage in self.stages.items():
-            blocks_before = layer_range(self.workload.model.layers, index, self.n_stages).start
-            first = 0 if index == 0 else 1 + blocks_before
+            first = self.workload.model.stage_layers(index, self.n_stages).start
             result |= {name: gradient.numpy() for name, gradient in named_gradients(stage, first).items()}
         return result
 

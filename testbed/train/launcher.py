@@ -1,4 +1,4 @@
-"""Starts the workers, runs jobs on them iteration by iteration, and notices when one is gone. Imports no torch."""
+"""Starts the workers of a job and ends them; knows which of them died first. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,20 +10,16 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection, wait
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn
 
 from testbed.errors import RunFailed
-from testbed.train.job import IterationRecord, Job
-from testbed.train.protocol import Done, Exited, Failed, Go, Imported, Prepare, Ready, StartWorkers, Stop, WorldSpec
+from testbed.train.protocol import Exited, Failed, Imported, StartWorkers, Stop, WorldSpec
 
 IMPORT_DEADLINE_S = 300.0
-START_MARGIN_S = 5e-3
-"""The common start of an iteration lies this far ahead, so that every worker has heard of it."""
-
 _LOG_LINES = 20
 _CULPRIT_GRACE_S = 1.0
 _POLL_S = 5e-3
@@ -31,15 +27,13 @@ _POLL_S = 5e-3
 WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    # page faults are dear in User-Mode Linux: keep freed memory (reading/emulation.md, section 1)
+    # page faults are dear in User-Mode Linux: keep freed memory (malloc_trim costs a system call per page there)
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TOP_PAD_": str(2**26),
     "PYTHONHASHSEED": "0",
 }
 """What the process that imports torch must find in its environment."""
-
-Reply = TypeVar("Reply")
 
 
 class _Forked:
@@ -98,8 +92,7 @@ def _fork_zygote(not_its: Sequence[Connection], fds: Sequence[int]) -> _Forked:
 class Launcher:
     """A zygote and its workers, one per rank. A context manager: leaving it ends every process.
 
-    Every wait has a deadline. Raises RunFailed when one passes or a worker ends; the message holds the tail of the
-    log of the rank that failed first.
+    Who waits for workers is session/loop.py. Every RunFailed holds the tail of the log of the rank that failed first.
     """
 
     def __init__(self, n_ranks: int) -> None:
@@ -132,61 +125,32 @@ class Launcher:
             self.process.kill()
             self.process.wait()
 
-    def start(self, world: WorldSpec, deadline_s: float) -> float:
-        """Fork the workers and wait until their connections are up and warm; returns torch's import time in s."""
+    def send(self, message: object) -> None:
+        """Tell every worker."""
+        for worker in self.workers:
+            worker.send(message)
+
+    def imported(self) -> float:
+        """Wait until torch is imported; returns how long that took, in s."""
         imported = self._receive(self.zygote, IMPORT_DEADLINE_S, "import torch")
         if not isinstance(imported, Imported):
             raise RunFailed(f"the zygote said {imported!r} instead of Imported")
-        self.world = world
-        self.zygote.send(StartWorkers(world))
-        self._gather(Ready, deadline_s, "connect")
         return imported.seconds
 
-    def run(self, job: Job, deadline_s: float, margin_s: float = START_MARGIN_S) -> Iterator[list[IterationRecord]]:
-        """Train a job; yields the records of all ranks, in rank order, after every iteration.
+    def fork_workers(self, world: WorldSpec) -> None:
+        """Have the workers forked; each says Ready when its connections are up and warm."""
+        self.world = world
+        self.zygote.send(StartWorkers(world))
 
-        `deadline_s` is for one iteration.
-        """
-        for worker in self.workers:
-            worker.send(Prepare(job))
-        self._gather(Ready, deadline_s, "prepare")
-        for iteration in range(job.iterations):
-            start_s = time.monotonic_ns() * 1e-9 + margin_s
-            for worker in self.workers:
-                worker.send(Go(iteration, start_s))
-            done = self._gather(Done, deadline_s, f"finish iteration {iteration} of {job.schedule.name}")
-            yield [reply.record for reply in done]
-
-    def _gather(self, expected: type[Reply], deadline_s: float, what: str) -> list[Reply]:
-        """One `expected` reply from every worker, in rank order."""
-        replies: dict[int, Reply] = {}
-        until = time.monotonic() + deadline_s
-        while len(replies) < self.n_ranks:
-            left = {self.workers[rank]: rank for rank in range(self.n_ranks) if rank not in replies}
-            ready = wait([*left, self.zygote], timeout=max(0.0, until - time.monotonic()))
-            if not ready:
-                missing = ", ".join(str(rank) for rank in left.values())
-                raise RunFailed(
-                    f"rank {missing} did not {what} within {deadline_s:.0f} s{self._log(min(left.values()))}"
-                )
-            for connection in ready:
-                if connection is self.zygote:
-                    self._note_exit()
-                    continue
-                rank = left[connection]  # type: ignore[index]
-                reply = self._reply(rank)
-                if not isinstance(reply, expected):
-                    self._fail(rank, reply, what)
-                replies[rank] = reply
-        return [replies[rank] for rank in range(self.n_ranks)]
-
-    def _reply(self, rank: int) -> Any:
+    def reply(self, rank: int) -> Any:
+        """What a worker that has something to say says; None when it has ended."""
         try:
             return self.workers[rank].recv()
         except (EOFError, ConnectionResetError):
             return None
 
-    def _note_exit(self) -> None:
+    def note_exit(self) -> None:
+        """Hear of a worker's end from the zygote. Raises RunFailed when it was killed, or the zygote is gone."""
         try:
             message = self.zygote.recv()
         except (EOFError, ConnectionResetError):
@@ -194,10 +158,10 @@ class Launcher:
         if isinstance(message, Exited):
             self._ended[message.rank] = message.status
             if message.status < 0:
-                self._fail(message.rank, None, "stay alive")
+                self.fail(message.rank, None, "stay alive")
 
-    def _fail(self, rank: int, reply: object, what: str) -> None:
-        """A worker said Failed, or nothing more. Blame the one that died: its peers only complain of it."""
+    def fail(self, rank: int, reply: object, what: str) -> NoReturn:
+        """A worker said Failed, or nothing more. Raises RunFailed; it blames the one that died: peers only complain."""
         until = time.monotonic() + _CULPRIT_GRACE_S
         while not any(status < 0 for status in self._ended.values()) and (left := until - time.monotonic()) > 0:
             if self.zygote.poll(left):
@@ -209,11 +173,12 @@ class Launcher:
                     self._ended[message.rank] = message.status
         for culprit, status in self._ended.items():
             if status < 0:
-                raise RunFailed(f"rank {culprit} was killed by signal {-status}; it did not {what}{self._log(culprit)}")
+                raise RunFailed(f"rank {culprit} was killed by signal {-status}; it did not {what}{self.log(culprit)}")
         reason = reply.reason if isinstance(reply, Failed) else "the worker ended without a word"
-        raise RunFailed(f"rank {rank} did not {what}: {reason}{self._log(rank)}")
+        raise RunFailed(f"rank {rank} did not {what}: {reason}{self.log(rank)}")
 
-    def _log(self, rank: int) -> str:
+    def log(self, rank: int) -> str:
+        """The last lines that a rank wrote, to be put behind an error."""
         if self.world is None:
             return ""
         path = Path(self.world.logs) / f"rank{rank}.log"

@@ -37,9 +37,7 @@ def train_reference(workload: Workload, corpus: Corpus, iterations: int) -> Refe
     for iteration in range(iterations):
         optimizer.zero_grad()
         for microbatch in range(workload.microbatches):
-            inputs, targets = corpus.batch(
-                workload.seed, iteration, microbatch, workload.microbatch_size, workload.model.sequence
-            )
+            inputs, targets = stage.model.batch(corpus, workload.seed, iteration, microbatch, workload.microbatch_size)
             stage.forward(microbatch, WHOLE, inputs, targets)
             stage.backward(microbatch, WHOLE, None)
         loss = stage.end_iteration()

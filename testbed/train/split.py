@@ -1,12 +1,14 @@
-"""Linear layers whose weight gradient can be kept back, so that one backward splits into I and W.
+"""Any model's linear layers, with weight gradients that can be kept back, so that one backward splits into I and W.
 
 Zero Bubble's WeightGradStore as an autograd function: the input gradient is computed at once, the weight-gradient
-matrix products (nearly all of W's work) are stored and run when the schedule says so. Biases, norms and embeddings
-are cheap and stay with I.
+matrix products (nearly all of W's work in a transformer) are stored and run when the schedule says so. All other
+gradients (biases, norms, embeddings, convolutions ...) stay with I: a layer without torch.nn.Linear has an empty W,
+and its gradients are right all the same.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -58,15 +60,17 @@ class _SplitProduct(torch.autograd.Function):
         return input_gradient, None, None
 
 
-class SplitLinear(nn.Module):
-    """A linear layer without bias; weight of shape (outputs, inputs)."""
+def keep_back(layer: nn.Module, store: GradientStore) -> nn.Module:
+    """The same layer, in which every torch.nn.Linear leaves its weight product in `store` while that collects.
 
-    def __init__(self, inputs: int, outputs: int, store: GradientStore, *, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs, dtype=dtype))
-        self.store = store
+    Classes derived from nn.Linear may compute something else and are left alone.
+    """
+    for module in layer.modules():
+        if type(module) is nn.Linear:
+            module.forward = partial(_linear, module, store)  # type: ignore[method-assign]
+    return layer
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """(..., inputs) -> (..., outputs)."""
-        result: torch.Tensor = _SplitProduct.apply(inputs, self.weight, self.store)  # type: ignore[no-untyped-call]
-        return result
+
+def _linear(module: nn.Linear, store: GradientStore, inputs: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = _SplitProduct.apply(inputs, module.weight, store)  # type: ignore[no-untyped-call]
+    return result if module.bias is None else result + module.bias

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from testbed.pipeline.ir import Part
-from testbed.spec.workload import ModelSpec
-from testbed.train.model import VOCABULARY, build_stage
+from testbed.spec.model import ModelSpec
+from testbed.train.api import build_layers, trainable
 from testbed.train.split import GradientStore, WeightProduct
 
 
@@ -43,7 +42,8 @@ class Stage:
     ) -> None:
         self.recompute = recompute
         self.store = GradientStore()
-        self.layers: nn.ModuleList = build_stage(spec, stage, n_stages, seed, self.store)
+        self.model = trainable(spec)
+        self.layers: nn.ModuleList = build_layers(spec, spec.stage_layers(stage, n_stages), seed, self.store)
         self.is_last = stage == n_stages - 1
         self.n_microbatches = n_microbatches
         self.in_flight: dict[int, _InFlight] = {}
@@ -89,8 +89,7 @@ class Stage:
         if not self._is_loss(index):
             return output
         assert state.targets is not None
-        logits = output.reshape(-1, VOCABULARY)
-        return functional.cross_entropy(logits, state.targets.reshape(-1)) / self.n_microbatches
+        return self.model.loss(output, state.targets) / self.n_microbatches
 
     def backward(self, microbatch: int, part: Part, gradient: torch.Tensor | None) -> torch.Tensor | None:
         """Full backward through the layers of `part`, counted from the top; frees the microbatch with the last part.

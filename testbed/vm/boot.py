@@ -1,6 +1,6 @@
-"""Boots a User-Mode Linux kernel over this machine's files and has it run testbed commands, as if they had run here.
+"""Boots a User-Mode Linux kernel over this machine's files and has it run plans, as if they had run here.
 
-    command --sandbox--> supervisor --exec--> kernel over hostfs --> guest.py (process 1) --fork--> every command
+    command --sandbox--> supervisor --exec--> kernel over hostfs --> guest.py (process 1) --fork--> every plan
 
 The sandbox (lab/sandbox.py) is why nothing outlives the command: the kernel and the host processes that carry its guest
 processes live in a PID namespace that dies with it. In its mount namespace everything is read-only but the results.
@@ -19,13 +19,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from testbed import source
-from testbed.errors import ExitCode, MachineLacks, RunFailed
+from testbed.errors import ExitCode, Interrupted, MachineLacks, RunFailed
 from testbed.lab import namespaces as ns
 from testbed.lab.sandbox import run_in_sandbox
-from testbed.run import MACHINE_VARIABLE
+from testbed.session.machine import MACHINE_VARIABLE
 from testbed.train.launcher import WORKER_ENVIRONMENT
 from testbed.vm.job import (
     GUEST_LOG,
@@ -37,14 +37,12 @@ from testbed.vm.job import (
     RESULT_FILE,
     GuestJob,
     Report,
+    Task,
+    result_file,
     standard_error,
-    standard_output,
 )
 from testbed.vm.kernel import SEED_VARIABLE
 from testbed.vm.machine import Machine
-
-OUT = "{out}"
-"""In a command's arguments: its results directory, as the guest sees it."""
 
 DEFAULT_LIMIT_S = 900.0
 """Wall-clock limit of a boot."""
@@ -68,31 +66,25 @@ _CHARACTERS_THAT_SPLIT = set(" \t\n\"'")
 
 
 @dataclass(frozen=True)
-class Text:
-    """An input file that exists only in the guest."""
+class Assignment:
+    """A plan to `train` or `calibrate` in the guest."""
 
-    text: str
-
-
-@dataclass(frozen=True)
-class Command:
-    """A testbed command to run in the guest.
-
-    In `arguments`, a Path is an input file (the guest gets what it holds), a Text is one that does not exist here, and
-    OUT is replaced by the results directory.
-    """
-
-    arguments: tuple[str | Path | Text, ...]
+    what: Literal["train", "calibrate"]
+    plan: str
+    """The text of plan.json: all that the guest is told of it."""
     out: Path | None = None
     """Results directory on this machine; made when it does not exist."""
+    shaper: str = "netem"
+    quiet: bool = False
+    beside_mininet: bool = False
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How one command ended: its exit code as here, and what it wrote on standard output."""
+    """How one assignment ended: its exit code as here, and its document; None where it has none."""
 
     code: int
-    stdout: str
+    document: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -120,29 +112,29 @@ class Boot:
         return next((heard.wall_s for heard in self.heard if heard.report.event == event), None)
 
 
-def run_commands(
+def run_assignments(
     machine: Machine,
-    commands: Sequence[Command],
+    assignments: Sequence[Assignment],
     *,
     limit_s: float = DEFAULT_LIMIT_S,
     training: bool = True,
     hear: Callable[[str], None] | None = None,
     memory_mb: int = MEMORY_MB,
 ) -> Boot:
-    """Run commands one after another in one boot; returns when the guest has powered off.
+    """Run assignments one after another in one boot; returns when the guest has powered off.
 
-    `hear` gets what commands write on standard error, as it comes (default: our standard error); with `training`
-    torch is imported once, before the first command. Call it while single-threaded, as root.
+    `hear` gets what they write on standard error, as it comes (default: our standard error); with `training`
+    torch is imported once, before the first of them. Call it while single-threaded, as root.
     Raises RunFailed when the wall-clock limit passes, the kernel dies or the user interrupts.
     """
-    for command in commands:
-        if command.out is not None:
-            command.out.mkdir(parents=True, exist_ok=True)
+    for one in assignments:
+        if one.out is not None:
+            one.out.mkdir(parents=True, exist_ok=True)
     answer = os.memfd_create("testbed-boot")
     try:
         run_in_sandbox(
             lambda: _answer(
-                answer, lambda: _supervise(machine, commands, limit_s, training, hear or _to_stderr, memory_mb)
+                answer, lambda: _supervise(machine, assignments, limit_s, training, hear or _to_stderr, memory_mb)
             )
         )
         os.lseek(answer, 0, os.SEEK_SET)
@@ -151,7 +143,7 @@ def run_commands(
     finally:
         os.close(answer)
     if not text:
-        raise RunFailed("interrupted, and ended before the guest did")
+        raise Interrupted("interrupted, and ended before the guest did")
     document = json.loads(text)
     if "error" in document:
         raise _ERRORS[document["kind"]](document["error"])
@@ -171,7 +163,7 @@ def _boot_from(document: dict[str, Any]) -> Boot:
 
 # --- in the sandbox ------------------------------------------------------------------------------
 
-_ERRORS = {error.__name__: error for error in (RunFailed, MachineLacks)}
+_ERRORS = {error.__name__: error for error in (RunFailed, Interrupted, MachineLacks)}
 
 
 def _answer(answer: int, body: Callable[[], dict[str, Any]]) -> int:
@@ -181,21 +173,21 @@ def _answer(answer: int, body: Callable[[], dict[str, Any]]) -> int:
     except (RunFailed, MachineLacks) as error:
         document = {"error": str(error), "kind": type(error).__name__}
     except KeyboardInterrupt:
-        document = {"error": "interrupted", "kind": RunFailed.__name__}
+        document = {"error": "interrupted", "kind": Interrupted.__name__}
     os.write(answer, json.dumps(document).encode())
     return ExitCode.OK
 
 
 def _supervise(
     machine: Machine,
-    commands: Sequence[Command],
+    assignments: Sequence[Assignment],
     limit_s: float,
     training: bool,
     hear: Callable[[str], None],
     memory_mb: int,
 ) -> dict[str, Any]:
-    job_directory = _prepare(machine, commands, training)
-    watch = _Watch(job_directory, len(commands), hear)
+    job_directory = _prepare(machine, assignments, training)
+    watch = _Watch(job_directory, len(assignments), hear)
     began = time.monotonic()
     kernel = _start(machine, memory_mb)
     try:
@@ -222,10 +214,10 @@ def _supervise(
     watch.look(time.monotonic() - began)
     result = job_directory / RESULT_FILE
     if not result.is_file():
-        raise RunFailed(f"the guest's kernel ended before the commands did{_kernel_output()}")
+        raise RunFailed(f"the guest's kernel ended before its work did{_kernel_output()}")
     found = json.loads(result.read_text(encoding="utf-8"))
     ended = [
-        Ended(code if code >= 0 else int(ExitCode.RUN_FAILED), (job_directory / standard_output(n)).read_text())
+        Ended(code if code >= 0 else int(ExitCode.RUN_FAILED), _document(job_directory / result_file(n)))
         for n, code in enumerate(found["codes"])
     ]
     return {
@@ -237,37 +229,27 @@ def _supervise(
     }
 
 
-def _prepare(machine: Machine, commands: Sequence[Command], training: bool) -> Path:
+def _prepare(machine: Machine, assignments: Sequence[Assignment], training: bool) -> Path:
     """Lay out what the guest sees: everything read-only, a tmpfs with the job, the results directories in it."""
-    results = [None if c.out is None else os.open(c.out, os.O_PATH | os.O_DIRECTORY) for c in commands]
-    texts = [
-        {n: _content(a) for n, a in enumerate(command.arguments) if not isinstance(a, str)} for command in commands
-    ]
+    results = [None if one.out is None else os.open(one.out, os.O_PATH | os.O_DIRECTORY) for one in assignments]
     ns.make_read_only("/")
     ns.mount("testbed-vm", str(_PRIVATE), "tmpfs")
     job, out = _PRIVATE / "job", _PRIVATE / "out"
     for directory in (job, out, _PRIVATE / "memory", _PRIVATE / "uml"):
         directory.mkdir()
-    translated = []
-    for number, (command, result, inputs) in enumerate(zip(commands, results, texts, strict=True)):
+    tasks = []
+    for number, (one, result) in enumerate(zip(assignments, results, strict=True)):
         if result is not None:
             target = out / str(number)
             target.mkdir()
             ns.mount(f"/proc/self/fd/{result}", str(target), "none", ns.MS_BIND)
             ns.make_writable(str(target))
             os.close(result)
-        # names do not tell where the files came from: in virtual time even a name's length is input
-        for index, text in inputs.items():
-            (job / f"{number}-{index}.input").write_bytes(text)
-        translated.append(
-            tuple(
-                argument.replace(OUT, f"{GUEST_OUT}/{number}")
-                if isinstance(argument, str)
-                else f"{JOB_DIRECTORY}/{number}-{index}.input"
-                for index, argument in enumerate(command.arguments)
-            )
-        )
-        (job / standard_output(number)).touch()
+        # names do not tell where anything came from: in virtual time even a name's length is input
+        (job / f"{number}.plan.json").write_text(one.plan, encoding="utf-8")
+        directory_there = None if result is None else f"{GUEST_OUT}/{number}"
+        plan_there = f"{JOB_DIRECTORY}/{number}.plan.json"
+        tasks.append(Task(one.what, plan_there, directory_there, one.shaper, one.quiet, one.beside_mininet))
         (job / standard_error(number)).touch()
     _freeze_source()
     (job / REPORT_FILE).touch()
@@ -280,7 +262,7 @@ def _prepare(machine: Machine, commands: Sequence[Command], training: bool) -> P
         "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         MACHINE_VARIABLE: json.dumps(machine.identity()),
     }
-    document = GuestJob(tuple(translated), environment, machine.modules, training, machine.virtual, _phase_s(machine))
+    document = GuestJob(tuple(tasks), environment, machine.modules, training, machine.virtual, _phase_s(machine))
     (job / JOB_FILE).write_text(document.as_json(), encoding="utf-8")
     return job
 
@@ -296,8 +278,8 @@ def _phase_s(machine: Machine) -> float:
     return _LONGEST_PHASE_S * random.Random(machine.seed).random() if machine.virtual else 0.0
 
 
-def _content(argument: Path | Text) -> bytes:
-    return argument.text.encode() if isinstance(argument, Text) else argument.read_bytes()
+def _document(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def _environment() -> dict[str, str]:
@@ -375,13 +357,13 @@ def _kernel_output() -> str:
 
 
 class _Watch:
-    """Follows the guest's reports and what its commands write, through the job directory."""
+    """Follows the guest's reports and what its tasks write, through the job directory."""
 
-    def __init__(self, directory: Path, commands: int, hear: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, tasks: int, hear: Callable[[str], None]) -> None:
         self.heard: list[Heard] = []
         self._hear = hear
         self._reports = (directory / REPORT_FILE).open("rb")
-        self._errors = [(directory / standard_error(n)).open("rb") for n in range(commands)]
+        self._errors = [(directory / standard_error(n)).open("rb") for n in range(tasks)]
         self._partial = b""
 
     def look(self, wall_s: float) -> None:
@@ -398,7 +380,7 @@ class _Watch:
             return f"nothing was heard of it{_kernel_output()}"
         latest = self.heard[-1]
         ranks = next((heard.report for heard in reversed(self.heard) if heard.report.processes), None)
-        where = "" if latest.report.command is None else f" in command {latest.report.command + 1}"
+        where = "" if latest.report.task is None else f" in task {latest.report.task + 1}"
         text = (
             f"it was last heard {wall_s - latest.wall_s:.0f} s ago ({latest.report.event}{where}), when its own clock "
             f"was at {latest.report.time_s:.3f} s"

@@ -1,69 +1,42 @@
-"""`testbed run` in a guest: the same command, the same files in the results directory, the same exit code."""
+"""Plans run in a guest: the same plan.json, the same files in the results directory, the same exit code."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from testbed.plan import load_plan
+from testbed.plan import file
+from testbed.plan.plan import Clock, Plan
 from testbed.progress import Reporter
-from testbed.schedule.registry import Generated
-from testbed.schedule.schedule_file import as_document
 from testbed.vm import kernel, machine
-from testbed.vm.boot import MEMORY_MB, OUT, Boot, Command, Text, run_commands
+from testbed.vm.boot import MEMORY_MB, Assignment, Boot, run_assignments
 
 _CALIBRATE_LIMIT_S = 900.0
 _BASE_MB, _MB_PER_RANK = 2048, 192
 
-NO_HOST_PRIORITY = ("--host-priority", "off")
-"""In a guest the one processor is shared by all, and virtual time would stand still while something spins."""
-
 
 @dataclass(frozen=True)
 class Training:
-    """A `testbed run` for a guest. `settings` are --set values, `schedules` names; empty: the workload's."""
+    """A plan to train in a guest, and where its results go (a directory that may hold an empty `logs` already)."""
 
-    topology: Path
-    workload: Path
+    plan: Plan
     directory: Path
-    made: Mapping[str, Generated] = field(default_factory=dict)
-    """The schedules to train with, generated here: a solver's time limit never passes in virtual time. Empty: `names`,
-    generated there once the guest has measured what its computation takes (no pacing)."""
-    settings: tuple[str, ...] = ()
-    iterations: int | None = None
     shaper: str = "netem"
-    names: tuple[str, ...] = ()
-    """Schedules by name, where none is made yet; empty: the workload's."""
+    quiet: bool = False
 
-    def command(self) -> Command:
-        """Its command line in the guest. The results directory may hold an empty `logs` already."""
-        words: list[str | Path | Text] = ["run", self.topology, self.workload, "--out", OUT, "--overwrite", "--json"]
-        words.append("--no-picture")  # drawn here, from the data
-        for name in self.made or self.names:
-            words += ["--schedule", name]
-        for setting in self.settings:
-            words += ["--set", setting]
-        if self.iterations is not None:
-            words += ["--iterations", str(self.iterations)]
-        if self.made:
-            words += ["--schedules-from", Text(json.dumps(as_document(self.made)))]
-        return Command((*words, "--shaper", self.shaper, *NO_HOST_PRIORITY), self.directory)
+    def assignment(self) -> Assignment:
+        """What the guest gets."""
+        return Assignment("train", file.to_json(self.plan), self.directory, self.shaper, self.quiet)
 
 
-def make(topology: Path, workload: Path, settings: Sequence[str], names: Sequence[str]) -> dict[str, Generated]:
-    """The schedules of a training, generated here. Raises BadInput."""
-    plan = load_plan(topology, workload, settings)
-    return plan.make(plan.choose(list(names)))
-
-
-def choose_machine(*, virtual: bool, seed: int) -> machine.Machine:
+def choose_machine(clock: Clock) -> machine.Machine:
     """The time-travel kernel or the packaged one. Raises MachineLacks naming the command that adds it."""
-    return machine.time_travel(kernel.require(), seed) if virtual else machine.packaged()
+    return machine.time_travel(kernel.require(), clock.seed) if clock.name == "virtual" else machine.packaged()
 
 
 def train(
@@ -75,37 +48,31 @@ def train(
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     reporter.say(f"booting the {_name(chosen)} kernel ...")
-    commands = [training.command() for training in trainings]
-    boot = run_commands(chosen, commands, limit_s=limit_s, hear=_teller(reporter), memory_mb=_memory_mb(trainings))
-    documents = []
-    for training, ended in zip(trainings, boot.ended, strict=False):
+    work = [training.assignment() for training in trainings]
+    boot = run_assignments(chosen, work, limit_s=limit_s, hear=reporter.pass_on, memory_mb=_memory_mb(trainings))
+    for training in trainings[: len(boot.ended)]:
         _sign(training.directory / "manifest.json", started)
-        documents.append(json.loads(ended.stdout) if ended.stdout else None)
-    return boot, documents
+    return boot, [ended.document for ended in boot.ended]
 
 
 def _memory_mb(trainings: Sequence[Training]) -> int:
     """What a guest needs: memory that is not touched costs nothing, too little makes it reclaim without end."""
-    ranks = max(load_plan(one.topology, one.workload, one.settings).n_ranks for one in trainings)
+    ranks = max(sum(job.mesh.size for job in one.plan.jobs) for one in trainings)
     return max(MEMORY_MB, _BASE_MB + ranks * _MB_PER_RANK)
 
 
-def calibrate(chosen: machine.Machine, topology: Path, flags: Sequence[str], reporter: Reporter) -> int:
-    """`testbed calibrate` in a guest: prints its table or JSON, returns its exit code. Raises RunFailed."""
+def calibrate(
+    chosen: machine.Machine, plan: Plan, *, beside_mininet: bool, reporter: Reporter
+) -> tuple[int, dict[str, Any] | None]:
+    """The exit code and the document of `testbed calibrate` in a guest. Raises RunFailed."""
     reporter.say(f"booting the {_name(chosen)} kernel ...")
-    words: tuple[str | Path | Text, ...] = ("calibrate", topology, "--shaper", "netem", *NO_HOST_PRIORITY, *flags)
-    boot = run_commands(chosen, [Command(words)], training=False, limit_s=_CALIBRATE_LIMIT_S, hear=_teller(reporter))
-    sys.stdout.write(boot.ended[0].stdout)
-    return boot.ended[0].code
+    work = [Assignment("calibrate", file.to_json(plan), beside_mininet=beside_mininet)]
+    boot = run_assignments(chosen, work, training=False, limit_s=_CALIBRATE_LIMIT_S, hear=reporter.pass_on)
+    return boot.ended[0].code, boot.ended[0].document
 
 
 def _name(chosen: machine.Machine) -> str:
     return "time-travel" if chosen.virtual else "packaged"
-
-
-def _teller(reporter: Reporter) -> Callable[[str], None]:
-    """Passes on what a guest's commands say on standard error."""
-    return lambda text: reporter.console.print(text, end="", highlight=False, markup=False, soft_wrap=True)
 
 
 def _sign(manifest: Path, started: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import signal
 import statistics
 import subprocess
@@ -13,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,9 @@ import pandas as pd
 from testbed import source
 from testbed.errors import MachineLacks, RunFailed
 from testbed.lab import namespaces as ns
+from testbed.plan import file
 from testbed.progress import Reporter
-from testbed.schedule.schedule_file import as_document
+from testbed.results.place import is_complete
 from testbed.vm.command import Training
 
 _POLL_S = 0.1
@@ -96,11 +96,7 @@ def measure(
 
     Raises RunFailed when a boot fails, MachineLacks when there is no kernel to boot.
     """
-    training = replace(
-        training,
-        topology=Path(shutil.copyfile(training.topology, training.directory / "topology.yaml")),
-        workload=Path(shutil.copyfile(training.workload, training.directory / "workload.yaml")),
-    )
+    file.write(training.plan, training.directory / file.NAME)
     package = source.freeze(training.directory / "source")
     wanted = [(seed, boot) for boot in range(1, boots + 1) for seed in seeds]
     waiting = list(reversed(wanted))
@@ -186,15 +182,8 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     directory = _boot_directory(training.directory, seed, boot)
     directory.mkdir(parents=True)
-    words = ["run", str(training.topology), str(training.workload), "--clock", "virtual", "--seed", str(seed)]
+    words = ["run", str(training.directory / file.NAME), "--clock", "virtual", "--seed", str(seed)]
     words += ["--out", str(directory), "--overwrite", "--json", "--quiet", "--no-picture", "--wall-limit", str(limit_s)]
-    for option, values in (("--schedule", training.made), ("--set", training.settings)):
-        words += [word for value in values for word in (option, value)]
-    if training.iterations is not None:
-        words += ["--iterations", str(training.iterations)]
-    # the same schedules in every boot, a solver's too
-    (directory / "made.json").write_text(json.dumps(as_document(training.made)), encoding="utf-8")
-    words += ["--schedules-from", str(directory / "made.json")]
     with (directory / "stderr.log").open("wb") as errors:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "testbed", *words],
@@ -214,7 +203,7 @@ def _prepare_child(cpu: int) -> None:
 
 def _collect(training: Training, seed: int, boot: int, code: int, wall_s: float) -> Measured:
     directory = _boot_directory(training.directory, seed, boot)
-    if not (directory / "comparison.json").is_file():
+    if not is_complete(directory):
         said = (directory / "stderr.log").read_text(errors="replace").strip()
         kind = MachineLacks if code == MachineLacks.exit_code else RunFailed
         raise kind(f"seed {seed}, boot {boot}: exit code {code}: {said}")
@@ -223,7 +212,7 @@ def _collect(training: Training, seed: int, boot: int, code: int, wall_s: float)
         seed,
         boot,
         fingerprint(nanoseconds(directory)),
-        {row["schedule"]: row["measured_s"] for row in rows},
+        {row["label"]: row["measured_s"] for row in rows},
         all(row["trusted"] for row in rows),
         round(wall_s, 1),
     )

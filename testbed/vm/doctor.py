@@ -7,7 +7,7 @@ from collections.abc import Callable
 from testbed.errors import TestbedError
 from testbed.lab.doctor import Finding
 from testbed.vm import kernel, machine
-from testbed.vm.boot import run_commands
+from testbed.vm.boot import run_assignments
 
 _LIMIT_S = 60.0
 
@@ -23,7 +23,7 @@ def examine() -> list[Finding]:
 def _try(name: str, choose: Callable[[], machine.Machine], remedy: str) -> Finding:
     try:
         chosen = choose()
-        boot = run_commands(chosen, [], training=False, limit_s=_LIMIT_S)
+        boot = run_assignments(chosen, [], training=False, limit_s=_LIMIT_S)
     except (TestbedError, OSError) as error:
         return Finding(name, False, str(error), remedy, needed=False)
     clock = "virtual" if chosen.virtual else "real"

@@ -1,4 +1,4 @@
-"""Process 1 of the guest: mounts, imports once, forks a process per command, reports, powers the machine off.
+"""Process 1 of the guest: mounts, imports once, forks a process per task, reports, powers the machine off.
 
 Started by the guest's kernel as `python -m testbed.vm.guest`, with the environment that boot.py puts on the kernel's
 command line. Output and reports are files on the host (a hostfs mount): a console would bring interrupts at times that
@@ -34,8 +34,9 @@ from testbed.vm.job import (
     RESULT_FILE,
     GuestJob,
     Report,
+    Task,
+    result_file,
     standard_error,
-    standard_output,
 )
 
 HEARTBEAT_S = 1.0
@@ -49,11 +50,11 @@ _PAGE, _MADV_POPULATE_WRITE = 4096, 23
 _POWER_OFF = 0x4321FEDC
 _RANK = re.compile(r"rank (\d+)")
 
-WARM_COMMAND = ("testbed.cli", "testbed.run", "testbed.show", "testbed.lab.network", "testbed.lab.shaping.netem")
-"""What every command imports; loaded before the first fork."""
+WARM_TASK = ("testbed.vm.task", "testbed.lab.calibrate", "testbed.lab.network", "testbed.lab.shaping.netem")
+"""What every task imports; loaded before the first fork."""
 
-WARM_TRAINING = ("testbed.train.warm",)
-"""What the zygote imports: torch."""
+WARM_TRAINING = ("testbed.session.run", "testbed.train.warm")
+"""What training imports: torch."""
 
 
 def main() -> NoReturn:
@@ -131,7 +132,7 @@ def _load_modules(paths: Sequence[str]) -> None:
 _NR_FINIT_MODULE = 313  # x86-64, the only machine UML runs on
 
 
-# --- the commands --------------------------------------------------------------------------------
+# --- the tasks -----------------------------------------------------------------------------------
 
 
 class _Reporter:
@@ -139,20 +140,20 @@ class _Reporter:
 
     def __init__(self) -> None:
         self._file = os.open(Path(JOB_DIRECTORY) / REPORT_FILE, os.O_WRONLY | os.O_APPEND)
-        self.command: int | None = None
+        self.task: int | None = None
 
     def say(self, event: str, processes: Sequence[str] = ()) -> None:
-        report = Report(event, time.monotonic(), self.command, tuple(processes))
+        report = Report(event, time.monotonic(), self.task, tuple(processes))
         os.write(self._file, (report.as_json() + "\n").encode())
 
 
 def _run_job(job: GuestJob, reporter: _Reporter) -> list[int]:
-    if not job.commands:
+    if not job.tasks:
         return []
     if job.training:
         _populate_heap()
-    # before any fork: what is imported here is shared by all commands and their workers
-    _warm(WARM_COMMAND, reporter, "imported the command")
+    # before any fork: what is imported here is shared by all tasks and their workers
+    _warm(WARM_TASK, reporter, "imported the task")
     if job.training:
         _warm(WARM_TRAINING, reporter, "imported torch")
     gc.collect()
@@ -161,11 +162,11 @@ def _run_job(job: GuestJob, reporter: _Reporter) -> list[int]:
         _run_in_turn()
     time.sleep(job.phase_s)
     codes = []
-    for number, arguments in enumerate(job.commands):
-        reporter.command = number
-        reporter.say("command started")
-        codes.append(_run_command(number, arguments, reporter))
-        reporter.say("command ended")
+    for number, task in enumerate(job.tasks):
+        reporter.task = number
+        reporter.say("task started")
+        codes.append(_run_task(number, task, reporter))
+        reporter.say("task ended")
         if _interrupted():
             break
     return codes
@@ -206,18 +207,18 @@ def _warm(modules: Sequence[str], reporter: _Reporter, event: str) -> None:
     reporter.say(event)
 
 
-def _run_command(number: int, arguments: Sequence[str], reporter: _Reporter) -> int:
-    """Run one command in a process of its own; returns its exit code, negative for a signal."""
+def _run_task(number: int, task: Task, reporter: _Reporter) -> int:
+    """Run one task in a process of its own; returns its exit code, negative for a signal."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     pid = os.fork()
     if pid == 0:
-        _command(number, arguments)
+        _task(number, task)
     interrupted = False
     while True:
         ended, status = _reap(pid)
         if ended:
             if os.WIFSIGNALED(status):
-                said = f"the command was killed by {signal.Signals(os.WTERMSIG(status)).name}\n"
+                said = f"the task was killed by {signal.Signals(os.WTERMSIG(status)).name}\n"
                 with (Path(JOB_DIRECTORY) / standard_error(number)).open("a", encoding="utf-8") as file:
                     file.write(said)
             return os.waitstatus_to_exitcode(status)
@@ -243,21 +244,17 @@ def _interrupted() -> bool:
     return (Path(JOB_DIRECTORY) / INTERRUPT_FILE).exists()
 
 
-def _command(number: int, arguments: Sequence[str]) -> NoReturn:
+def _task(number: int, task: Task) -> NoReturn:
     status = 1
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        for fd, name in ((1, standard_output(number)), (2, standard_error(number))):
-            file = os.open(Path(JOB_DIRECTORY) / name, os.O_WRONLY | os.O_APPEND)
-            os.dup2(file, fd)
-            os.close(file)
-        sys.argv = ["testbed", *arguments]
-        from testbed.cli import main as command
+        errors = os.open(Path(JOB_DIRECTORY) / standard_error(number), os.O_WRONLY | os.O_APPEND)
+        os.dup2(errors, 1)
+        os.dup2(errors, 2)
+        os.close(errors)
+        from testbed.vm.task import perform
 
-        command()
-        status = 0
-    except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        status = perform(task, Path(JOB_DIRECTORY) / result_file(number))
     except BaseException:  # noqa: BLE001 - the top of a process
         traceback.print_exc()
     finally:

@@ -9,7 +9,7 @@ JOB_DIRECTORY = "/run/testbed/job"
 """In the guest: where job, reports and output lie."""
 
 GUEST_OUT = "/run/testbed/out"
-"""In the guest: results; command n writes to GUEST_OUT/n."""
+"""In the guest: results; task n writes to GUEST_OUT/n."""
 
 JOB_FILE = "job.json"
 REPORT_FILE = "reports.jsonl"
@@ -21,31 +21,44 @@ INTERRUPT_FILE = "interrupt"
 """The host makes it when the user wants the guest to stop."""
 
 
-def standard_output(command: int) -> str:
-    """The file that a command's standard output goes to."""
-    return f"{command}.stdout"
+def result_file(task: int) -> str:
+    """The file that a task's document goes to."""
+    return f"{task}.json"
 
 
-def standard_error(command: int) -> str:
-    """The file that a command's standard error goes to."""
-    return f"{command}.stderr"
+def standard_error(task: int) -> str:
+    """The file that a task's standard error goes to."""
+    return f"{task}.stderr"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One plan, and what to do with it: `train` its cases, or `calibrate` its links."""
+
+    what: str
+    plan: str
+    """The file, as the guest sees it."""
+    out: str | None
+    """Results directory, as the guest sees it."""
+    shaper: str
+    quiet: bool = False
+    beside_mininet: bool = False
 
 
 @dataclass(frozen=True)
 class GuestJob:
     """What a guest has to do in one boot."""
 
-    commands: tuple[tuple[str, ...], ...]
-    """Arguments of `testbed`, one tuple per command; paths as the guest sees them."""
+    tasks: tuple[Task, ...]
     environment: dict[str, str]
     modules: tuple[str, ...]
     """Kernel modules to load, in order."""
     training: bool
-    """Whether the commands train: torch is imported before the first."""
+    """Whether the tasks train: torch is imported before the first."""
     virtual: bool
     """Whether time is virtual."""
     phase_s: float
-    """How long to sleep before the first command: where the run lies between the ticks of the guest's timers."""
+    """How long to sleep before the first task: where the run lies between the ticks of the guest's timers."""
 
     def as_json(self) -> str:
         """One JSON document."""
@@ -55,8 +68,8 @@ class GuestJob:
     def from_json(cls, text: str) -> GuestJob:
         """What as_json wrote."""
         document = json.loads(text)
-        commands = tuple(tuple(command) for command in document["commands"])
-        return cls(**document | {"commands": commands, "modules": tuple(document["modules"])})
+        tasks = tuple(Task(**task) for task in document["tasks"])
+        return cls(**document | {"tasks": tasks, "modules": tuple(document["modules"])})
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,7 @@ class Report:
     event: str
     time_s: float
     """Seconds of the guest's monotonic clock."""
-    command: int | None
+    task: int | None
     processes: tuple[str, ...]
     """What every rank was doing."""
 
@@ -78,4 +91,4 @@ class Report:
     def from_json(cls, line: str) -> Report:
         """What as_json wrote."""
         document = json.loads(line)
-        return cls(document["event"], document["time_s"], document["command"], tuple(document["processes"]))
+        return cls(document["event"], document["time_s"], document["task"], tuple(document["processes"]))

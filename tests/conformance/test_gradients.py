@@ -8,10 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from testbed.plan import make_plan
+from testbed.plan.costs import problem as problem_of
+from testbed.plan.resolve import generate, make_plan
 from testbed.schedule.registry import FAMILIES
+from testbed.session.deadlines import Deadline
+from testbed.session.loop import Loop
 from testbed.spec import Workload, load_topology, load_workload
-from testbed.spec.workload import ScheduleChoice
+from testbed.spec.choice import ScheduleChoice
 from testbed.train.data import load_corpus
 from testbed.train.job import Job
 from testbed.train.launcher import Launcher
@@ -45,7 +48,7 @@ def workload(ranks: int, dtype: str, variant: str) -> Workload:
 
 
 @pytest.fixture(scope="module", params=sorted(SHAPES))
-def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
     ranks: int = request.param
     directory = tmp_path_factory.mktemp("workers")
     with Launcher(ranks) as workers:
@@ -57,8 +60,10 @@ def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             neighbours=tuple((rank, rank + 1) for rank in range(ranks - 1)),
             logs=str(directory),
         )
-        workers.start(world, 120)
-        yield workers
+        workers.imported()
+        loop = Loop([workers])
+        loop.start([world], Deadline(120, "a test"))
+        yield loop
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +80,17 @@ def references() -> dict[tuple[int, str], Reference]:
 @pytest.mark.parametrize("dtype", sorted(TOLERANCE))
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_a_pipeline_trains_as_one_process_does(
-    launcher: Launcher, references: dict[tuple[int, str], Reference], name: str, dtype: str, variant: str
+    launcher: Loop, references: dict[tuple[int, str], Reference], name: str, dtype: str, variant: str
 ) -> None:
-    ranks = launcher.n_ranks
+    ranks = launcher.launchers[0].n_ranks
     job_workload = workload(ranks, dtype, variant)
     plan = make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), job_workload)
     choice = ScheduleChoice(schedule=name, time_limit_s=SOLVER_LIMIT_S if FAMILIES[name].solver else None)
-    schedule, problem = plan.schedule(choice), plan.problem(choice)
+    schedule, problem = generate(plan, choice).schedule, problem_of(plan, choice)
     durations = tuple(tuple(problem.duration(action) for action in row) for row in schedule.rows)
     losses, gradients = [], {}
-    for records in launcher.run(Job(schedule, job_workload, durations, ITERATIONS, keep_gradients=True), 60):
+    job = Job(schedule, job_workload, durations, ITERATIONS, keep_gradients=True)
+    for (records,) in launcher.run([job], Deadline(60, "a test")):
         losses += [record.loss for record in records if record.loss is not None]
         for record in records:
             gradients |= record.gradients
@@ -102,5 +108,5 @@ def test_a_pipeline_trains_as_one_process_does(
 def test_sub_blocks_were_among_them() -> None:
     """The greedy's parts of blocks are really executed above, not only whole blocks."""
     plan = make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), workload(4, "float64", "early"))
-    schedule = plan.schedule(ScheduleChoice(schedule="crosspipe-greedy"))
+    schedule = generate(plan, ScheduleChoice(schedule="crosspipe-greedy")).schedule
     assert any(action.part.of > 1 for _, action in schedule.actions())

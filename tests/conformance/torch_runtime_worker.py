@@ -16,15 +16,11 @@ from test_torch_runtime import workload  # the parent's: one definition of the j
 from torch import distributed, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
-from torch.nn import functional
 
+from testbed.train.api import build_layers
 from testbed.train.data import load_corpus
-from testbed.train.model import VOCABULARY, build_stage, layer_range
+from testbed.train.gpt_layers import next_byte_loss
 from testbed.train.split import GradientStore
-
-
-def mean_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
 
 
 def run(job: dict[str, object], rank: int, ranks: int, directory: Path) -> dict[str, np.ndarray]:
@@ -36,16 +32,20 @@ def run(job: dict[str, object], rank: int, ranks: int, directory: Path) -> dict[
     ]
     inputs, targets = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
     mine = [stage for stage in range(n_stages) if placement[stage] == rank]
-    # a store that collects nothing: torch splits the backward itself, by autograd.grad
-    modules = {s: nn.Sequential(*build_stage(spec.model, s, n_stages, spec.seed, GradientStore())) for s in mine}
+
+    def layers_of(stage: int) -> nn.ModuleList:
+        # a store that collects nothing: torch splits the backward itself, by autograd.grad
+        return build_layers(spec.model, spec.model.stage_layers(stage, n_stages), spec.seed, GradientStore())
+
+    modules = {s: nn.Sequential(*layers_of(s)) for s in mine}
     stages = [PipelineStage(modules[s], s, n_stages, torch.device("cpu")) for s in mine]
-    runtime = _PipelineScheduleRuntime(stages, spec.microbatches, loss_fn=mean_loss)
+    runtime = _PipelineScheduleRuntime(stages, spec.microbatches, loss_fn=next_byte_loss)
     runtime._load_csv(str(directory / f"{job['name']}.csv"), format=job["format"])
     last = {"target": targets, "losses": []} if n_stages - 1 in mine else {}
     runtime.step(*((inputs,) if 0 in mine else ()), **last)
     gradients = {}
     for stage, module in modules.items():
-        first = 1 + layer_range(spec.model.layers, stage, n_stages).start if stage else 0
+        first = spec.model.stage_layers(stage, n_stages).start
         for index, layer in enumerate(module):
             for name, parameter in layer.named_parameters():
                 gradients[f"{first + index}.{name}"] = parameter.grad.numpy()

@@ -14,18 +14,25 @@ from pathlib import Path
 import pytest
 from processes import command_line, descendants, wait_until, wait_until_gone
 
+from testbed.results.load import load_run, load_traces
+from testbed.session.deadlines import ITERATION_MARGIN_S
+
 pytestmark = pytest.mark.root
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60
 
 
+LONG = ("--iterations=500", "--schedule=1f1b")
+SHORT_THEN_ANOTHER = ("--iterations=2", "--set=warmup=1", "--schedule=zb-h1", "--schedule=1f1b")
+
+
 @contextmanager
-def training(out: Path) -> Iterator[subprocess.Popen[str]]:
-    """`testbed run` that has begun to train and would go on for long."""
+def training(out: Path, words: tuple[str, ...] = LONG) -> Iterator[subprocess.Popen[str]]:
+    """`testbed run` that has begun to train with 1f1b (and would go on for long)."""
     command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml"]
     process = subprocess.Popen(
-        [*command, "--iterations", "500", "--schedule", "1f1b", "--out", str(out)],
+        [*command, *words, "--out", str(out)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -38,7 +45,8 @@ def training(out: Path) -> Iterator[subprocess.Popen[str]]:
                 break
         else:
             raise AssertionError(f"it never began to train, exit code {process.wait()}")
-        time.sleep(3.0)  # into the iterations of 0.7 s
+        if words == LONG:
+            time.sleep(3.0)  # into the iterations of 0.7 s
         yield process
     finally:
         process.kill()
@@ -86,6 +94,18 @@ def test_kill_9_of_the_command_leaves_nothing(tmp_path: Path) -> None:
     assert Path("/proc/mounts").read_text() == mounts
 
 
+def test_kill_9_leaves_the_finished_schedules_readable(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with training(out, SHORT_THEN_ANOTHER) as command:
+        processes = descendants(command.pid)
+        command.kill()
+        command.wait(timeout=DEADLINE_S)
+        wait_until_gone(processes)
+    run = load_run(out)
+    assert (run.schedules, run.asked, run.complete) == (["zb-h1"], ["zb-h1", "1f1b"], False)
+    assert load_traces(out)["zb-h1", "measured"].iterations().tolist() == [0, 1, 2]
+
+
 def test_a_killed_worker_is_named_and_what_was_measured_is_kept(tmp_path: Path) -> None:
     with training(tmp_path / "out") as command:
         os.kill(worker_of(command), signal.SIGKILL)
@@ -95,6 +115,26 @@ def test_a_killed_worker_is_named_and_what_was_measured_is_kept(tmp_path: Path) 
     import pandas as pd
 
     assert len(pd.read_parquet(tmp_path / "out/iterations.parquet")) >= 1
+
+
+@pytest.mark.parametrize(
+    ("program", "blamed"),
+    [("relay_process.py", "the relay process, which carries the links, ended"), ("unshare", "ended while workers")],
+)
+def test_whatever_carries_the_network_is_missed_at_once(tmp_path: Path, program: str, blamed: str) -> None:
+    """A dead relay or border leaves workers waiting: it is blamed itself, long before any deadline."""
+    with training(tmp_path / "out") as command:
+        victims = [pid for pid in sorted(descendants(command.pid)) if program in command_line(pid)]
+        if not victims:
+            pytest.skip("netem has no relay process")
+        began = time.monotonic()
+        os.kill(victims[-1], signal.SIGKILL)
+        _, said = command.communicate(timeout=DEADLINE_S)
+        took_s = time.monotonic() - began
+    assert command.returncode == 4, said
+    assert blamed in said
+    # noticed within a second on a quiet machine; what is asserted is that no deadline (10 s and more) had to pass
+    assert took_s < ITERATION_MARGIN_S
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])

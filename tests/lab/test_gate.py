@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import statistics
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -157,8 +158,8 @@ def lossy(seed: int) -> dict[str, Any]:
     from testbed.lab.namespaces import inside
     from testbed.lab.network import Lab
 
-    topology = two_datacenters("3 ms", "100 Mbit/s", loss=0.2, jitter="2 ms")
-    with Lab(topology, shaper="relay", seed=seed) as lab:
+    plan = replace(two_datacenters("3 ms", "100 Mbit/s", loss=0.2, jitter="2 ms"), seed=seed)
+    with Lab(plan, shaper="relay") as lab:
         with inside(lab.containers["b/0"].pid):
             receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         receiver.bind((lab.address("b/0"), 0))

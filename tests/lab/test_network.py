@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +128,8 @@ def transfer(transport: str, size: int) -> dict[str, Any]:
     from testbed.lab.namespaces import inside
     from testbed.lab.network import Lab
 
-    with Lab(
-        two_datacenters("10 ms", "1 Gbit/s"), shaper="relay", transport=transport, largest_burst_bytes=size
-    ) as lab:
+    plan = replace(two_datacenters("10 ms", "1 Gbit/s"), transport=transport)
+    with Lab(plan, shaper="relay", largest_burst_bytes=size) as lab:
         with inside(lab.containers["b/0"].pid):
             listener = socket.create_server((lab.address("b/0"), 0))
         with inside(lab.containers["a/0"].pid):

@@ -24,6 +24,7 @@ SMALL = (
 )
 COMPARISON_KEYS = {
     "schedule",
+    "label",
     "measured_s",
     "measured_iqr_s",
     "predicted_s",
@@ -67,6 +68,7 @@ def test_the_comparison_is_printed_and_kept(finished: tuple[subprocess.Completed
         assert row["trusted"] == (not row["reasons"])
         assert row["error"] == pytest.approx(row["measured_s"] / row["predicted_s"] - 1)
         assert row["peak_in_flight_measured"] == row["peak_in_flight_predicted"]
+    assert document["complete"]
     assert (done.returncode == 0) == all(row["trusted"] for row in document["schedules"])
 
 
@@ -77,6 +79,11 @@ def test_nothing_is_faster_than_physics(finished: tuple[subprocess.CompletedProc
     wide = messages[(messages["source_rank"] + messages["target_rank"] == 3) & messages["awaited"]]
     measured = wide[wide["source"] == "measured"]
     assert len(measured) > 10
+    assert set(measured["kind"].astype(str)) == {"activation", "gradient"}
+    unawaited = messages[(messages["source"] == "measured") & ~messages["awaited"]]
+    assert unawaited["arrived_s"].isna().all(), "who was not waiting does not know when it came"
+    assert messages["taken_s"].notna().all()
+    assert (messages["payload_bytes"] == 1e6).all()
     assert ((measured["arrived_s"] - measured["sent_s"]) >= 0.0102 + 8e6 / 1e9).all()
     iterations = pd.read_parquet(out / "iterations.parquet")
     assert (iterations["makespan_s"] >= 6 * 0.030).all()

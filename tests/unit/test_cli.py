@@ -35,6 +35,7 @@ def test_predict_as_json() -> None:
     assert [row["schedule"] for row in rows] == ["1f1b"]
     assert set(rows[0]) == {
         "schedule",
+        "label",
         "predicted_s",
         "bubble_predicted",
         "peak_in_flight_predicted",

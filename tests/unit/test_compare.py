@@ -24,7 +24,7 @@ def rows(seconds: float, spread: float = 0.0) -> list[IterationRow]:
 
 def measured(name: str, seconds: float) -> Measured:
     problem = uniform(4, 8, delay_s=2, cuts=(1,))
-    return Measured(name, rows(seconds, 1.0), summaries(simulate(problem, generate(name, problem)))[0], [])
+    return Measured(name, name, rows(seconds, 1.0), summaries(simulate(problem, generate(name, problem)))[0], [])
 
 
 def test_errors_and_speedups() -> None:

@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import BadInput
-from testbed.plan import Plan, make_plan
+from testbed.plan.costs import predict, problem
+from testbed.plan.framing import wire_bytes
+from testbed.plan.host_costs import GLOO_BYTES
+from testbed.plan.plan import Plan
+from testbed.plan.resolve import choose, generate, make_plan, pipeline_nodes, require_trainable
+from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import load_topology
-from testbed.spec.workload import ScheduleChoice, load_workload
-from testbed.wire import GLOO_BYTES, wire_bytes
+from testbed.spec.workload import load_workload
 
 ROOT = Path(__file__).parents[2]
 CHOICE = ScheduleChoice(schedule="1f1b")
@@ -22,15 +26,19 @@ def plan(**settings: str) -> Plan:
     return make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), workload)
 
 
+def _makespan(of: Plan, choice: ScheduleChoice) -> float:
+    return float(predict(of, choice, generate(of, choice).schedule).makespans()[0])
+
+
 def test_replicas_stand_beside_each_other_and_share_the_wide_area() -> None:
     two = plan(parallelism__data="2")
-    assert two.nodes == ("paris/0", "paris/1", "warsaw/0", "warsaw/1")
-    assert two.replicas == (("paris/2", "paris/3", "warsaw/2", "warsaw/3"),)
-    problem = two.problem(CHOICE)
+    assert pipeline_nodes(two.jobs[0]) == ("paris/0", "paris/1", "warsaw/0", "warsaw/1")
+    assert pipeline_nodes(two.jobs[0], 1) == ("paris/2", "paris/3", "warsaw/2", "warsaw/3")
+    shared = problem(two, CHOICE)
     # parameters stay inside a datacenter; on the cut both pipelines' messages meet
-    assert all(ring.routes == {} for ring in (*problem.all_gather, *problem.reduce_scatter))
-    assert [p / m for p, m in zip(problem.planned_bytes, problem.message_bytes, strict=True)] == [1, 2, 1]
-    assert [paths.route(1, 2) for paths in problem.paths] == [(0,), (0,)]
+    assert all(ring.routes == {} for ring in (*shared.all_gather, *shared.reduce_scatter))
+    assert [p / m for p, m in zip(shared.planned_bytes, shared.message_bytes, strict=True)] == [1, 2, 1]
+    assert [paths.route(1, 2) for paths in shared.paths] == [(0,), (0,)]
 
 
 def test_a_pipeline_in_each_datacenter_reduces_across_the_wide_area() -> None:
@@ -39,26 +47,23 @@ def test_a_pipeline_in_each_datacenter_reduces_across_the_wide_area() -> None:
         placement="[paris/0, paris/1, paris/2, paris/3]",
         data_parallel="{replicas: [[warsaw/0, warsaw/1, warsaw/2, warsaw/3]], parameters: 4 MB}",
     )
-    problem = apart.problem(CHOICE)
     # two replicas: half of the bytes to the other, once, in both directions
-    for ring in problem.all_gather:
+    for ring in problem(apart, CHOICE).all_gather:
         assert (ring.wire_bytes, ring.routes) == (wire_bytes(2e6) + GLOO_BYTES, {(0, 1): (0,), (1, 0): (1,)})
         assert len(ring.steps) == 2
-    seconds = [apart.predict(choice, apart.schedule(choice)).makespans()[0] for choice in apart.choose(["1f1b"])]
+    seconds = [_makespan(apart, choice) for choice in choose(apart, ["1f1b"])]
     alone = plan(placement="[paris/0, paris/1, paris/2, paris/3]")
     wire_s, delay_s = 2e6 * 8 / 1e9, 0.0102
-    assert seconds[0] - alone.predict(CHOICE, alone.schedule(CHOICE)).makespans()[0] == pytest.approx(
-        2 * (wire_s + delay_s), rel=0.02
-    )
+    assert seconds[0] - _makespan(alone, CHOICE) == pytest.approx(2 * (wire_s + delay_s), rel=0.02)
 
 
 def test_parameters_default_to_the_models_weights() -> None:
-    workload = plan().workload
+    workload = plan().jobs[0].workload
     # 8 blocks of 4 d^2 + 2 d (4 d) weights of 4 bytes, over 4 ranks
     assert workload.parameter_bytes() == 8 * 12 * 64**2 * 4 / 4
 
 
 def test_it_can_be_predicted_but_not_trained_yet() -> None:
     with pytest.raises(BadInput, match=r"parallelism.data: got 2, expected 1: .* not trained yet"):
-        plan(parallelism__data="2").require_trainable()
-    plan().require_trainable()
+        require_trainable(plan(parallelism__data="2"))
+    require_trainable(plan())

@@ -7,10 +7,13 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from testbed import wire
 from testbed.errors import BadInput
 from testbed.lab import addresses, counters, sizing, transport
-from testbed.lab.routes import Hop, all_paths, border_routes
+from testbed.lab.routes import Hop, border_routes
+from testbed.plan import framing
+from testbed.plan.plan import Route
+from testbed.plan.resolve import network_of
+from testbed.plan.routes import by_datacenters
 from testbed.spec.document import validate
 from testbed.spec.topology import Direction, Topology
 
@@ -28,6 +31,10 @@ def topology(nodes: int, links: list[tuple[str, str, str]]) -> Topology:
         "links": [{"between": [one, other], "delay": delay, "rate": "1 Gbit/s"} for one, other, delay in links],
     }
     return validate(Topology, document, "t")
+
+
+def all_paths(of: Topology) -> dict[tuple[str, str], Route]:
+    return by_datacenters(network_of(of))
 
 
 def test_every_subnet_is_its_own() -> None:
@@ -85,12 +92,12 @@ def test_a_timeout_comes_after_the_longest_wait_in_lossless_queues() -> None:
     [(1e6, 0.0, 9000), (1e8, 0.0, 12_500), (1e9, 0.0, 65_536), (1e9, 100e3, 25_000), (1e9, 9e3, 9000)],
 )
 def test_super_packets_take_a_millisecond_at_most(rate: float, queue: float, size: int) -> None:
-    assert wire.gso_bytes([direction(), direction(rate_bps=rate, queue_bytes=queue)]) == size
+    assert framing.gso_bytes([direction(), direction(rate_bps=rate, queue_bytes=queue)]) == size
 
 
 @pytest.mark.parametrize(("gso", "size"), [(9000, 9014), (25_180, 2 * 9014), (65_536, 7 * 9014)])
 def test_super_packets_are_full_segments(gso: int, size: int) -> None:
-    assert wire.super_packet_bytes(gso) == size
+    assert framing.super_packet_bytes(gso) == size
 
 
 def test_netem_limit_holds_flight_and_queue_twice() -> None:
@@ -114,8 +121,8 @@ def test_routes_follow_the_paths_hop_by_hop() -> None:
 def test_a_pair_that_disagrees_with_a_border_on_its_way_is_routed_by_source() -> None:
     chain = topology(1, [("a", "b", "1 ms"), ("b", "c", "1 ms"), ("c", "d", "1 ms"), ("b", "d", "2 ms")])
     paths = all_paths(chain)
-    paths["a", "d"] = [0, 2, 4]  # over c
-    paths["b", "d"] = [6]  # not over c: as long
+    paths["a", "d"] = (0, 2, 4)  # over c
+    paths["b", "d"] = (6,)  # not over c: as long
     hops = border_routes(paths, chain.directions())
     assert Hop("b", "a", "d", 2) in hops
     assert Hop("b", None, "d", 6) in hops
@@ -124,7 +131,7 @@ def test_a_pair_that_disagrees_with_a_border_on_its_way_is_routed_by_source() ->
 def test_unconnected_datacenters_have_no_routes() -> None:
     islands = topology(1, [("a", "b", "1 ms"), ("c", "d", "1 ms")])
     assert ("a", "c") not in all_paths(islands)
-    assert all_paths(islands)["a", "a"] == []
+    assert all_paths(islands)["a", "a"] == ()
 
 
 def test_profiles_hold_what_is_in_flight() -> None:

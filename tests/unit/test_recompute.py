@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from testbed.pipeline.memory import peaks
-from testbed.plan import KEPT_WHEN_RECOMPUTING, make_plan
+from testbed.plan.costs import KEPT_WHEN_RECOMPUTING, problem
+from testbed.plan.resolve import candidate, generate, make_plan
 from testbed.spec import load_topology, load_workload
-from testbed.spec.workload import ScheduleChoice
+from testbed.spec.choice import ScheduleChoice
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,8 +23,10 @@ def plan(recompute: bool):  # type: ignore[no-untyped-def]
 
 def test_gpipe_fits_when_it_recomputes() -> None:
     choice = ScheduleChoice(schedule="gpipe")
-    schedule = plan(True).schedule(choice)  # without recompute it needs 8 microbatches' memory, the limit is 4
-    held = peaks(schedule, plan(True).problem(choice))
+    schedule = generate(
+        plan(True), choice
+    ).schedule  # without recompute it needs 8 microbatches' memory, the limit is 4
+    held = peaks(schedule, problem(plan(True), choice))
     # seven inputs kept, and one microbatch whole while its backward runs
     assert max(held) == pytest.approx(8 * KEPT_WHEN_RECOMPUTING + (1 - KEPT_WHEN_RECOMPUTING))
 
@@ -33,7 +36,7 @@ def test_recompute_costs_a_forward_per_backward(name: str) -> None:
     choice = ScheduleChoice(schedule=name)
     whole, again = plan(False), plan(True)
     # eight microbatches of 20 ms each on every rank
-    slower = again.candidate(choice).makespan_s - whole.candidate(choice).makespan_s
+    slower = candidate(again, choice).makespan_s - candidate(whole, choice).makespan_s
     assert slower <= 11 * 0.020 + 1e-9
-    work = [sum(again.problem(choice).duration(a) for a in row) for row in again.schedule(choice).rows]
+    work = [sum(problem(again, choice).duration(a) for a in row) for row in generate(again, choice).schedule.rows]
     assert work == pytest.approx([8 * 0.080] * 4)

@@ -77,7 +77,7 @@ def test_other_shapes_are_refused() -> None:
 def test_unknown_names_and_options() -> None:
     with pytest.raises(BadInput, match=r"expected one of gpipe, 1f1b"):
         generate("2f2b", uniform(2, 2))
-    with pytest.raises(BadInput, match=r"schedule 1f1b: option: got 'n_sub'"):
+    with pytest.raises(BadInput, match=r"schedule 1f1b: n_sub: got 4, expected an option of 1f1b \(it has none\)"):
         generate("1f1b", uniform(2, 2), n_sub=4)
 
 

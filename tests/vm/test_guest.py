@@ -18,7 +18,8 @@ from processes import command_line, descendants, wait_until_gone
 
 from testbed import source
 from testbed.model.compiled import makespan
-from testbed.plan import load_plan
+from testbed.plan.costs import problem
+from testbed.plan.resolve import choose, generate, load_plan
 from testbed.vm import kernel, machine
 from testbed.vm.determinism import fingerprint, nanoseconds
 
@@ -120,10 +121,12 @@ def test_bursts_at_routers_and_acknowledgements_are_in_the_model(
     assert code == 0, err
     (row,) = json.loads(out)["schedules"]
     assert abs(row["error"]) <= 0.001, row
-    made = load_plan(ROOT / plan[0], ROOT / plan[1], settings)
-    (choice,) = made.choose(["zb1p"])
-    together = replace(made.problem(choice), piece_bytes=(), ack_bytes=())
-    assert abs(row["measured_s"] / makespan(together, made.schedule(choice)) - 1) > 0.01, "this plan tells nothing"
+    made = load_plan(ROOT / plan[0], ROOT / plan[1], settings=settings)
+    (choice,) = choose(made, ["zb1p"])
+    together = replace(problem(made, choice), piece_bytes=(), ack_bytes=())
+    assert abs(row["measured_s"] / makespan(together, generate(made, choice).schedule) - 1) > 0.01, (
+        "this plan tells nothing"
+    )
 
 
 def test_the_same_input_gives_the_same_nanoseconds(twins: list[tuple[tuple[int, str, str], Path]]) -> None:
@@ -163,8 +166,10 @@ def test_nothing_interrupted_the_virtual_clock(time_travel_kernel: kernel.Kernel
     """In a process of its own, since a guest is booted by a single-threaded one."""
     code = (
         "import sys, pathlib; from testbed.vm import boot, kernel, machine\n"
-        "command = boot.Command(('calibrate', pathlib.Path(sys.argv[1]), '--shaper', 'netem', '--json'))\n"
-        "done = boot.run_commands(machine.time_travel(kernel.require(), 1), [command] * 2, training=False)\n"
+        "from testbed.plan import file, resolve; from testbed.spec import load_topology\n"
+        "plan = resolve.measurement_of(load_topology(pathlib.Path(sys.argv[1])))\n"
+        "work = [boot.Assignment('calibrate', file.to_json(plan))] * 2\n"
+        "done = boot.run_assignments(machine.time_travel(kernel.require(), 1), work, training=False)\n"
         "assert [one.code for one in done.ended] == [0, 0], done\n"
         "print(done.interrupts)\n"
     )

@@ -13,7 +13,7 @@ from processes import command_line, descendants, wait_until, wait_until_gone
 
 from testbed import source
 from testbed.errors import BadInput, MachineLacks, RunFailed
-from testbed.progress import Reporter
+from testbed.progress import Lines
 from testbed.vm import kernel, kernel_source, machine
 
 
@@ -52,7 +52,7 @@ def test_without_source_the_command_that_adds_it_is_named(tmp_path: Path, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(kernel_source, "_INSTALLED_ARCHIVE", tmp_path / "nothing.tar.xz")
     with pytest.raises(MachineLacks, match=r"apt-get install .*linux-source"):
-        kernel.build(Reporter(quiet=True), series="6.12")
+        kernel.build(Lines(quiet=True), series="6.12")
     with pytest.raises(MachineLacks, match="testbed kernel build"):
         kernel.require()
 
@@ -63,7 +63,7 @@ def test_a_kernel_that_is_there_is_not_built_again(
     if time_travel_kernel.series == kernel_source.INSTALLED:
         pytest.skip("this machine has the fallback: whether there is a better kernel is asked every time")
     monkeypatch.setattr(kernel_source, "fetch", lambda *_, **__: pytest.fail("it was fetched again"))
-    assert kernel.build(Reporter(quiet=True), series=time_travel_kernel.series) == (time_travel_kernel, False)
+    assert kernel.build(Lines(quiet=True), series=time_travel_kernel.series) == (time_travel_kernel, False)
 
 
 def pretend_built(version: str) -> kernel.Kernel:
@@ -126,17 +126,17 @@ def test_without_a_backport_the_fallback_is_built_and_the_reason_said(
     monkeypatch.setattr(kernel_source, "installed", lambda: kernel_source.Source(archive, "6.12.1-1"))
     monkeypatch.setattr(kernel, "_require_means", lambda: None)
 
-    def no_source(scratch: Path, reporter: Reporter, *, any_series: bool) -> kernel_source.Source:
+    def no_source(scratch: Path, reporter: Lines, *, any_series: bool) -> kernel_source.Source:
         raise kernel_source.NoSource("the mirror is on strike")
 
     monkeypatch.setattr(kernel_source, "fetch", no_source)
     fallback = pretend_built("6.12.1-1")
-    assert kernel.build(Reporter(quiet=False)) == (fallback, False)
+    assert kernel.build(Lines(quiet=False)) == (fallback, False)
     said = capsys.readouterr().err
     assert "the mirror is on strike" in said
     assert "linux-source-6.12 is used" in said
     with pytest.raises(MachineLacks, match="on strike"):
-        kernel.build(Reporter(quiet=True), series="7.2")
+        kernel.build(Lines(quiet=True), series="7.2")
 
 
 def test_a_series_that_the_recipe_does_not_fit_is_left_for_the_fallback(
@@ -151,7 +151,7 @@ def test_a_series_that_the_recipe_does_not_fit_is_left_for_the_fallback(
     monkeypatch.setattr(kernel_source, "fetch", lambda *_, **__: kernel_source.Source(archive, "7.9.1-1"))
     monkeypatch.setattr(kernel_source, "installed", lambda: kernel_source.Source(archive, "6.12.1-1"))
     fallback = pretend_built("6.12.1-1")
-    assert kernel.build(Reporter(quiet=False)) == (fallback, False)
+    assert kernel.build(Lines(quiet=False)) == (fallback, False)
     assert "stands there 0 times" in capsys.readouterr().err
 
 

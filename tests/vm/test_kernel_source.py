@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import RunFailed
-from testbed.progress import Reporter
+from testbed.progress import Lines
 from testbed.vm import kernel_source
 from testbed.vm.kernel_source import Mirror, apt_configuration, choose_package, debian_mirrors
 from testbed.vm.program import run_program
@@ -76,10 +76,10 @@ def test_no_mirror_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(kernel_source, "_APT", apt_directory(tmp_path / "apt", {}))
     monkeypatch.setattr(kernel_source, "_OS_RELEASE", tmp_path / "os-release")
     with pytest.raises(kernel_source.NoSource, match="does not name a version of Debian"):
-        kernel_source.fetch(tmp_path, Reporter(quiet=True), any_series=True)
+        kernel_source.fetch(tmp_path, Lines(quiet=True), any_series=True)
     (tmp_path / "os-release").write_text("ID=debian\nVERSION_CODENAME=bookworm\n")
     with pytest.raises(kernel_source.NoSource, match="no Debian mirror"):
-        kernel_source.fetch(tmp_path, Reporter(quiet=True), any_series=True)
+        kernel_source.fetch(tmp_path, Lines(quiet=True), any_series=True)
 
 
 def test_a_mirror_without_backports_is_a_reason_and_leaves_nothing(
@@ -93,7 +93,7 @@ def test_a_mirror_without_backports_is_a_reason_and_leaves_nothing(
     monkeypatch.setattr(kernel_source, "_OS_RELEASE", tmp_path / "os-release")
     (tmp_path / "scratch").mkdir()
     with pytest.raises(kernel_source.NoSource, match="trixie-backports"):
-        kernel_source.fetch(tmp_path / "scratch", Reporter(quiet=True), any_series=True)
+        kernel_source.fetch(tmp_path / "scratch", Lines(quiet=True), any_series=True)
     assert list((tmp_path / "scratch").iterdir()) == []
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from testbed.errors import BadInput
 from testbed.lab.shaping.relay_process import lateness_quantile
+from testbed.plugins import Registry, Unusable, in_file, read_content
 from testbed.spec.topology import Direction
-
-SHAPERS = ("auto", "relay", "netem")
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,15 @@ class LinkCounters:
         }
 
 
+@runtime_checkable
 class Shaper(Protocol):
     """Makes the interfaces of links and shapes them. All methods raise RunFailed naming the refused request."""
 
     name: str
+
+    @property
+    def pid(self) -> int | None:
+        """The process that carries the links, where the kernel alone does not."""
 
     def build(self, links: Sequence[ShapedLink]) -> None:
         """Make both interfaces of every link (down, without addresses) and have both directions shaped, read back."""
@@ -131,17 +136,55 @@ class Shaper(Protocol):
 CHANGEABLE = frozenset({"delay_s", "rate_bps", "jitter_s", "loss", "queue_bytes"})
 
 
+def _as_maker(name: str, loaded: object) -> Callable[[], Shaper]:
+    if callable(loaded):
+        return loaded
+    raise Unusable(name, f"a class or function that makes a Shaper, not {loaded!r}")
+
+
+AUTO = "auto"
+
+SHAPERS = Registry(
+    "testbed.shapers",
+    {"relay": "testbed.lab.shaping.relay:RelayShaper", "netem": "testbed.lab.shaping.netem:make"},
+    _as_maker,
+)
+"""What makes a shaper, by name: called without arguments once per lab."""
+
+
 def choose(name: str) -> Shaper:
-    """The shaper called `name`; `auto` is netem where adding such a qdisc to a scratch interface works, else relay.
+    """The shaper called `name`, or FILE.py:NAME.
+
+    `auto` is netem where adding such a qdisc to a scratch interface works, else relay.
 
     Raises BadInput for an unknown name, MachineLacks when netem is asked for and the kernel has none.
     """
-    from testbed.lab.shaping import netem, relay
+    if name == AUTO:
+        from testbed.lab.shaping import netem
 
-    if name not in SHAPERS:
-        raise BadInput.of("--shaper", "shaper", name, f"one of {', '.join(SHAPERS)}")
-    if name == "netem":
-        netem.require()
-    if name == "netem" or (name == "auto" and netem.available() is None):
-        return netem.NetemShaper()
-    return relay.RelayShaper()
+        name = "netem" if netem.available() is None else "relay"
+    shaper = _maker(name)()
+    if not isinstance(shaper, Shaper):
+        raise BadInput.of("--shaper", "shaper", name, "something that has all methods of testbed.lab.shaping.Shaper")
+    return shaper
+
+
+def anywhere(name: str) -> str:
+    """The name of a shaper that exists, with the whole path of its file. Raises BadInput."""
+    reference = in_file(name)
+    if reference is None:
+        if name not in SHAPERS:
+            _maker(name)
+        return name
+    whole = f"{Path(reference.file).resolve()}:{reference.name}"
+    _maker(whole)
+    return whole
+
+
+def _maker(name: str) -> Callable[[], Shaper]:
+    try:
+        reference = in_file(name)
+        return SHAPERS.find(name, None if reference is None else read_content(reference.file, Path()))
+    except Unusable as error:
+        expected = error.expected.replace("one of ", f"one of {AUTO}, ", 1)
+        raise BadInput.of("--shaper", "shaper", error.value, expected) from error

@@ -158,6 +158,12 @@ def require() -> None:
         raise MachineLacks(f"this kernel has no netem qdisc ({reason}); add it with: {REMEDY}")
 
 
+def make() -> NetemShaper:
+    """A shaper, where the kernel can. Raises MachineLacks."""
+    require()
+    return NetemShaper()
+
+
 class NetemShaper:
     """veth pairs between borders, each end with one netem qdisc."""
 
@@ -165,6 +171,11 @@ class NetemShaper:
 
     def __init__(self) -> None:
         self._directions: list[ShapedDirection] = []
+
+    @property
+    def pid(self) -> int | None:
+        """See Shaper: the kernel carries the links."""
+        return None
 
     def build(self, links: Sequence[ShapedLink]) -> None:
         """See Shaper."""

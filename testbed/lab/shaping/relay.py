@@ -52,6 +52,11 @@ class RelayShaper:
         self._in_force: list[dict[str, Any]] = []
         self._started: dict[str, Any] = {}
 
+    @property
+    def pid(self) -> int | None:
+        """See Shaper."""
+        return None if self._process is None else self._process.pid
+
     def build(self, links: Sequence[ShapedLink]) -> None:
         """See Shaper."""
         self._directions = [d for link in links for d in (link.forward, link.reverse)]

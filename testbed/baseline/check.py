@@ -1,0 +1,67 @@
+"""Repeats baselines and judges what that gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from testbed.baseline import plan_files, store
+from testbed.baseline.judge import Figures, judge
+from testbed.baseline.measure import Task, measure, require_possible
+from testbed.baseline.report import Checked
+from testbed.baseline.store import Baseline
+from testbed.baseline.tolerance import Mode, Tolerances, default_tolerances
+from testbed.errors import BadInput
+from testbed.progress import Reporter
+
+
+class Extent(StrEnum):
+    """How much of the baselines is repeated."""
+
+    all = "all"
+    quick = "quick"
+    """Runs only of those marked as quick; the others are predicted."""
+    predictions = "predictions"
+
+
+def load(root: Path, names: Sequence[str], settings: Sequence[str], extent: Extent) -> list[tuple[Baseline, Task]]:
+    """The baselines, and how each is repeated. Raises BadInput before anything is started.
+
+    Without pacing nothing can be predicted: such a baseline is left out unless its run is repeated.
+    """
+    subjects = []
+    for directory in store.find(root, names):
+        baseline, subject = store.read(directory), plan_files.read(directory, settings)
+        run = extent is Extent.all or (extent is Extent.quick and baseline.quick)
+        if not run and not subject.paced:
+            continue
+        task = Task(baseline.name, subject, baseline.mode if run else Mode.predict, baseline.seed, baseline.shaper)
+        require_possible(task)
+        subjects.append((baseline, task))
+    if not subjects:
+        raise BadInput.of("baseline check", "baselines", list(names), "one that can be predicted (it has no pacing)")
+    return subjects
+
+
+def repeat(
+    subjects: Sequence[tuple[Baseline, Task]], scratch: Path, *, limit_s: float, reporter: Reporter
+) -> tuple[Checked, ...]:
+    """Measure again and judge. Raises MachineLacks before anything is started."""
+    outcomes = measure([task for _, task in subjects], scratch, limit_s=limit_s, reporter=reporter)
+    checked = []
+    for baseline, task in subjects:
+        bands, outcome = _bands(baseline, task), outcomes[task.name]
+        findings = tuple(judge(task.name, _comparable(baseline, task), outcome, bands))
+        checked.append(Checked(baseline, task.mode, bands, outcome, findings))
+    return tuple(checked)
+
+
+def _bands(baseline: Baseline, task: Task) -> Tolerances:
+    """Those the baseline was saved with; of a run that is only predicted now, those of a prediction."""
+    return baseline.tolerances if task.mode is baseline.mode else default_tolerances(task.mode, paced=True)
+
+
+def _comparable(baseline: Baseline, task: Task) -> list[Figures]:
+    """Without what was measured where nothing is measured now."""
+    return list(baseline.figures) if task.mode is baseline.mode else [one.predicted_only() for one in baseline.figures]

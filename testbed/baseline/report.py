@@ -1,0 +1,279 @@
+"""A check's result for people and machines: table, Markdown, JUnit, JSON; each begins with the verdict."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+from testbed.baseline import environment, tolerance
+from testbed.baseline.judge import Finding, Outcome, Verdict, is_regression
+from testbed.baseline.store import Baseline
+from testbed.baseline.tolerance import TIMES, Mode, Quantity, Tolerances
+from testbed.units import show_time
+
+WIDTH = 80
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One baseline with what became of it."""
+
+    baseline: Baseline
+    mode: Mode
+    """How it was checked: a run's baseline may have been predicted only."""
+    tolerances: Tolerances
+    outcome: Outcome
+    findings: tuple[Finding, ...]
+
+    @property
+    def title(self) -> str:
+        """Its name, and how it was checked."""
+        how = {Mode.predict: "prediction", Mode.virtual: "virtual clock", Mode.real: "real clock"}[self.mode]
+        return f"{self.baseline.name} ({how})"
+
+    @property
+    def hints(self) -> list[str]:
+        """What is different now beside the figures."""
+        before, now = self.baseline.environment, self.outcome.environment
+        if self.mode is Mode.predict:
+            before, now = environment.of_model(before), environment.of_model(now)
+        return environment.differences(before, now)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a check."""
+
+    checked: tuple[Checked, ...]
+    allow_faster: bool
+    settings: tuple[str, ...] = ()
+    """What was laid over every plan on purpose."""
+
+    @property
+    def outside(self) -> list[Finding]:
+        """The findings that make it fail."""
+        findings = (finding for one in self.checked for finding in one.findings)
+        return [finding for finding in findings if is_regression(finding, allow_faster=self.allow_faster)]
+
+    @property
+    def verdict(self) -> str:
+        """One line."""
+        schedules = {(finding.baseline, finding.schedule) for one in self.checked for finding in one.findings}
+        total = f"{_count(len(self.checked), 'baseline')}, {_count(len(schedules), 'schedule')}"
+        if not self.outside:
+            return f"within tolerance: {total}"
+        worst = {(finding.baseline, finding.schedule): finding.verdict for finding in reversed(self.outside)}
+        counts = ", ".join(f"{number} {verdict}" for verdict, number in Counter(worst.values()).items())
+        return f"OUTSIDE TOLERANCE: {len(worst)} of {_count(len(schedules), 'schedule')} ({counts}); {total}"
+
+    @property
+    def hints(self) -> dict[str, list[str]]:
+        """What differs from when the baselines were saved -> the baselines for which it does."""
+        found: dict[str, list[str]] = {}
+        for one in self.checked:
+            for hint in one.hints:
+                found.setdefault(hint, []).append(one.baseline.name)
+        return found
+
+    def remarks(self) -> list[str]:
+        """What a reader must know beside the table."""
+        lines = [f"{hint} ({_count(len(names), 'baseline')})" for hint, names in self.hints.items()]
+        if self.settings:
+            lines.insert(0, f"plans changed on purpose: {', '.join(self.settings)}")
+        if any(finding.verdict is Verdict.faster for one in self.checked for finding in one.findings):
+            lines.append("what is faster for a good reason is saved anew: testbed baseline renew NAME --reason TEXT")
+        return lines
+
+    def bands(self) -> list[tuple[str, list[str]]]:
+        """(for which baselines, tolerances and their reasons)"""
+        groups: dict[tuple[Mode, str], list[Checked]] = {}
+        for one in self.checked:
+            groups.setdefault((one.mode, str(tolerance.as_document(one.tolerances))), []).append(one)
+        modes = Counter(mode for mode, _ in groups)
+        result = []
+        for (mode, _), members in groups.items():
+            names = f": {', '.join(one.baseline.name for one in members)}" if modes[mode] > 1 else ""
+            words = {Mode.predict: "predictions", Mode.virtual: "virtual clock", Mode.real: "real clock"}[mode]
+            result.append((f"{words}{names}", tolerance.describe(members[0].tolerances, mode)))
+        return result
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# --- cells ---------------------------------------------------------------------------------------
+
+
+def show_value(quantity: Quantity | None, value: float | None) -> str:
+    """A figure in the unit of its quantity."""
+    if value is None or quantity is None:
+        return "-"
+    if quantity in TIMES:
+        return f"{value:.5f} s" if abs(value) >= 1 else f"{value * 1e3:.3f} ms"
+    match quantity:
+        case Quantity.error:
+            return f"{value:+.3%}"
+        case Quantity.bubble:
+            return f"{value:.3%}"
+        case Quantity.speedup:
+            return f"{value:.3f}x"
+        case _:
+            return f"{value:.7g}"
+
+
+def show_difference(finding: Finding) -> str:
+    """By how much, absolute and as a share where that says more."""
+    difference, quantity = finding.difference, finding.quantity
+    if difference is None:
+        return "-"
+    if difference == 0:
+        return "0"
+    sign = "+" if difference > 0 else "-"
+    share = f" {difference / finding.before:+.3%}" if finding.before else ""
+    if quantity in TIMES:
+        value, _, unit = show_time(abs(difference)).partition(" ")
+        return f"{sign}{float(value):.3g} {unit}{share}"
+    if quantity in (Quantity.error, Quantity.bubble):
+        return f"{difference * 100:+.3f} points"
+    return f"{difference:+.3g}{share}"
+
+
+def _cells(finding: Finding) -> tuple[str, ...]:
+    quantity = finding.quantity
+    return (
+        finding.schedule,
+        str(quantity or "-"),
+        show_value(quantity, finding.before),
+        show_value(quantity, finding.now),
+        show_difference(finding),
+        str(finding.verdict),
+    )
+
+
+# --- for people ----------------------------------------------------------------------------------
+
+_HEADER = ("schedule", "what", "baseline", "now", "difference", "verdict")
+
+
+def _line(cells: Sequence[str]) -> str:
+    name, what, before, now, difference, verdict = cells
+    return f"  {name:<16} {what:<9} {before:>10} {now:>10} {difference:>17}  {verdict}"
+
+
+def table(report: Report) -> list[tuple[str, str]]:
+    """(line, style) at 80 columns: verdict, a row per schedule or finding, hints, tolerances."""
+    lines = [(text, "bold red" if report.outside else "bold green") for text in textwrap.wrap(report.verdict, WIDTH)]
+    lines += [("", ""), (_line(_HEADER), "bold")]
+    for one in report.checked:
+        lines.append((one.title, "bold"))
+        for finding in one.findings:
+            bad = is_regression(finding, allow_faster=report.allow_faster)
+            style = "red" if bad else "" if finding.verdict is Verdict.same else "yellow"
+            lines.append((_line(_cells(finding)), style))
+            lines += [(text, style) for text in _wrapped(finding.note, "    ")]
+    lines.append(("", ""))
+    for remark in report.remarks():
+        lines += [(text, "yellow") for text in _wrapped(remark, "")]
+    for title, bands in report.bands():
+        lines += [(text, "") for text in _wrapped(f"tolerances, {title}", "")]
+        lines += [(text, "dim") for band in bands for text in _wrapped(band, "  ")]
+    return lines
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+
+
+def markdown(report: Report) -> str:
+    """A summary for a pull request: verdict, what is outside, one row per baseline."""
+    lines = ["## Baselines", "", f"**{report.verdict}**", ""]
+    moved = [f for one in report.checked for f in one.findings if f.verdict is not Verdict.same]
+    if moved:
+        lines += _markdown_row("baseline", *_HEADER, "note")
+        lines += ["| --- | --- | --- | ---: | ---: | ---: | --- | --- |"]
+        lines += [row for f in moved for row in _markdown_row(f.baseline, *_cells(f), f.note)]
+        lines.append("")
+    lines += [f"* {_escaped(remark)}" for remark in report.remarks()]
+    lines += ["", "| baseline | checked by | schedules | result |", "| --- | --- | ---: | --- |"]
+    for one in report.checked:
+        verdicts = Counter(str(finding.verdict) for finding in one.findings)
+        schedules = len({finding.schedule for finding in one.findings})
+        result = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
+        lines += _markdown_row(one.baseline.name, str(one.mode), str(schedules), result)
+    for title, bands in report.bands():
+        lines += ["", f"Tolerances, {title}:", "", *(f"* {_escaped(band)}" for band in bands)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_row(*cells: str) -> list[str]:
+    return [f"| {' | '.join(map(_escaped, cells))} |"]
+
+
+def _escaped(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+# --- for machines --------------------------------------------------------------------------------
+
+
+def as_document(report: Report) -> dict[str, Any]:
+    """For --json."""
+    return {
+        "verdict": report.verdict,
+        "within_tolerance": not report.outside,
+        "allow_faster": report.allow_faster,
+        "settings": list(report.settings),
+        "baselines": [
+            {
+                "name": one.baseline.name,
+                "mode": str(one.mode),
+                "saved": one.baseline.saved,
+                "reason": one.baseline.reason,
+                "environment_before": one.baseline.environment,
+                "environment_now": dict(one.outcome.environment),
+                "hints": one.hints,
+                "tolerances": tolerance.as_document(one.tolerances),
+                "findings": [finding.as_json() for finding in one.findings],
+            }
+            for one in report.checked
+        ],
+    }
+
+
+def junit(report: Report) -> str:
+    """A test suite per baseline, a test case per schedule."""
+    suites = ElementTree.Element("testsuites", name="testbed baseline check")
+    for one in report.checked:
+        by_schedule: dict[str, list[Finding]] = {}
+        for finding in one.findings:
+            by_schedule.setdefault(finding.schedule, []).append(finding)
+        suite = ElementTree.SubElement(suites, "testsuite", name=one.baseline.name)
+        failed = 0
+        for schedule, findings in by_schedule.items():
+            case = ElementTree.SubElement(suite, "testcase", classname=f"baseline.{one.baseline.name}", name=schedule)
+            bad = [finding for finding in findings if is_regression(finding, allow_faster=report.allow_faster)]
+            if bad:
+                failed += 1
+                message = ", ".join(f"{finding.quantity or ''} {finding.verdict}".strip() for finding in bad)
+                failure = ElementTree.SubElement(case, "failure", message=message, type=str(bad[0].verdict))
+                failure.text = _xml_text("\n".join(_explained(finding) for finding in bad))
+        suite.set("tests", str(len(by_schedule)))
+        suite.set("failures", str(failed))
+        ElementTree.SubElement(suite, "system-out").text = _xml_text("\n".join([one.title, *one.hints]))
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _explained(finding: Finding) -> str:
+    _, what, before, now, difference, verdict = _cells(finding)
+    return f"{what}: {before} -> {now} ({difference}): {verdict} {finding.note}".strip()
+
+
+def _xml_text(text: str) -> str:
+    """Without what XML 1.0 cannot hold: a log's control characters."""
+    return "".join(c for c in text if c in "\t\n" or c >= " ")

@@ -1,0 +1,153 @@
+"""Baselines on disk: a directory each, with the plan (plan_files), its figures (comparison.json) and baseline.json."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed.baseline import tolerance
+from testbed.baseline.judge import Figures
+from testbed.baseline.tolerance import Mode, Tolerances
+from testbed.errors import BadInput
+
+FORMAT = 1
+BASELINE, COMPARISON = "baseline.json", "comparison.json"
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,59}")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What baseline.json and comparison.json say; the plan is read by plan_files."""
+
+    name: str
+    mode: Mode
+    saved: str
+    """Date and time, ISO 8601."""
+    reason: str
+    """Why it was saved, or saved anew."""
+    quick: bool
+    """Whether `check --quick` repeats the run too, not the prediction alone."""
+    seed: int
+    """Of the virtual clock's kernel."""
+    shaper: str
+    tolerances: Tolerances
+    environment: dict[str, Any]
+    figures: tuple[Figures, ...]
+
+
+def checked_name(name: str) -> str:
+    """A name that can be a directory's. Raises BadInput."""
+    if not _NAME.fullmatch(name):
+        raise BadInput.of("baseline", "name", name, "lower-case letters, digits, hyphens and dots (at most 60)")
+    return name
+
+
+def find(root: Path, asked: Sequence[str]) -> list[Path]:
+    """The directories of baselines: by name in `root` or by path; all in `root` when none is asked for.
+
+    Raises BadInput for one that is not there, or where there is none at all.
+    """
+    if not asked:
+        found = sorted(path.parent for path in root.glob(f"*/{BASELINE}"))
+        if not found:
+            raise BadInput.of("baseline", "directory", str(root), "a directory with baselines (testbed baseline save)")
+        return found
+    directories: list[Path] = []
+    for one in asked:
+        directory = next((path for path in (root / one, Path(one)) if (path / BASELINE).is_file()), None)
+        if directory is None:
+            known = ", ".join(sorted(path.parent.name for path in root.glob(f"*/{BASELINE}"))) or "none"
+            raise BadInput.of("baseline", "name", one, f"a directory with {BASELINE}, or one of {root} ({known})")
+        if directory.resolve() not in [path.resolve() for path in directories]:
+            directories.append(directory)
+    if len({path.resolve().name for path in directories}) < len(directories):
+        raise BadInput.of("baseline", "name", list(asked), "baselines that differ in name")
+    return directories
+
+
+def read(directory: Path) -> Baseline:
+    """A baseline without its plan. Raises BadInput naming file and field."""
+    document, comparison = _json(directory / BASELINE), _json(directory / COMPARISON)
+    where = str(directory / BASELINE)
+    if document.get("format") != FORMAT:
+        raise BadInput.of(where, "format", document.get("format"), f"{FORMAT} (save it anew)")
+    expected = ("mode", "saved", "reason", "quick", "seed", "shaper", "tolerances", "environment")
+    for name in expected:
+        if name not in document:
+            raise BadInput.of(where, name, "nothing", "this field to be given")
+    if document["mode"] not in list(Mode):
+        raise BadInput.of(where, "mode", document["mode"], f"one of {', '.join(Mode)}")
+    rows = comparison.get("schedules")
+    if not isinstance(rows, list) or not rows:
+        raise BadInput.of(str(directory / COMPARISON), "schedules", rows, "a list of schedules")
+    return Baseline(
+        name=directory.resolve().name,
+        mode=Mode(document["mode"]),
+        saved=document["saved"],
+        reason=document["reason"],
+        quick=document["quick"],
+        seed=document["seed"],
+        shaper=document["shaper"],
+        tolerances=tolerance.from_document(document["tolerances"], where),
+        environment=document["environment"],
+        figures=tuple(Figures.from_json(row, str(directory / COMPARISON)) for row in rows),
+    )
+
+
+def write(directory: Path, baseline: Baseline) -> None:
+    """Write baseline.json and comparison.json beside a plan that is there."""
+    document = {
+        "format": FORMAT,
+        "mode": baseline.mode,
+        "saved": baseline.saved,
+        "reason": baseline.reason,
+        "quick": baseline.quick,
+        "seed": baseline.seed,
+        "shaper": baseline.shaper,
+        "tolerances": tolerance.as_document(baseline.tolerances),
+        "environment": baseline.environment,
+    }
+    comparison = {"name": baseline.name, "schedules": [figures.as_json() for figures in baseline.figures]}
+    for name, content in ((BASELINE, document), (COMPARISON, comparison)):
+        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+        (directory / name).write_text(text, encoding="utf-8")
+
+
+def require_free(directory: Path, *, overwrite: bool) -> None:
+    """Raises BadInput where a baseline may not be replaced, or where something else is in its place."""
+    if not directory.exists():
+        return
+    if not (directory / BASELINE).is_file():
+        raise BadInput.of("baseline", "name", str(directory), "a new directory, or one of a baseline")
+    if not overwrite:
+        raise BadInput.of("baseline", "name", directory.name, "a new name (or --overwrite)")
+
+
+@contextmanager
+def replacing(directory: Path) -> Iterator[Path]:
+    """A new directory to fill; it takes the place of `directory` when the block ends well, else it goes."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=directory.parent) as scratch:
+        fresh = Path(scratch) / directory.name
+        fresh.mkdir()
+        yield fresh
+        if directory.exists():
+            directory.rename(Path(scratch) / "before")
+        fresh.rename(directory)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput.of(str(path), "file", str(error), "readable JSON") from error
+    if not isinstance(document, dict):
+        raise BadInput.of(str(path), "file", type(document).__name__, "an object")
+    return document

@@ -1,0 +1,167 @@
+"""How far a figure may be from its baseline's: every tolerance, and the reason for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from testbed.errors import BadInput
+
+
+class Mode(StrEnum):
+    """How a baseline's figures were come by."""
+
+    predict = "predict"
+    """By the event model alone."""
+    virtual = "virtual"
+    """A run under the virtual clock."""
+    real = "real"
+    """A run on a real clock."""
+
+
+class Quantity(StrEnum):
+    """What is compared of a schedule."""
+
+    measured = "measured"
+    """Median iteration time, seconds."""
+    predicted = "predicted"
+    """Predicted iteration time, seconds."""
+    remade = "made anew"
+    """Predicted iteration time of what the generator makes today, seconds; a solver's schedule is not made anew."""
+    error = "error"
+    """(measured - predicted) / predicted; only a larger distance from 0 counts."""
+    speedup = "speed-up"
+    """Over the first schedule of the same run."""
+    bubble = "bubble"
+    """Idle share of all ranks' time: the measured one where there is one."""
+    in_flight = "in flight"
+    """Most microbatches held at once on any rank: the measured one where there is one."""
+    loss = "loss"
+    """Loss of the last measured iteration."""
+
+
+TIMES = (Quantity.measured, Quantity.predicted, Quantity.remade)
+"""Those in seconds."""
+
+
+class Band(NamedTuple):
+    """A figure may differ by the larger of the two."""
+
+    absolute: float
+    relative: float
+    """Share of the baseline's figure."""
+
+    def allowed(self, baseline: float) -> float:
+        """The largest difference from this figure that is no difference."""
+        return max(self.absolute, self.relative * abs(baseline))
+
+
+Tolerances = Mapping[Quantity, Band]
+"""What is not in it is not compared."""
+
+_SAME_ARITHMETIC = Band(0.0, 1e-9)
+_SAME_COUNT = Band(1e-9, 0.0)
+_SAME_LOSS = Band(0.0, 1e-5)
+
+_DEFAULTS: dict[Mode, dict[Quantity, Band]] = {
+    Mode.predict: {
+        Quantity.predicted: _SAME_ARITHMETIC,
+        Quantity.remade: _SAME_ARITHMETIC,
+        Quantity.bubble: _SAME_COUNT,
+        Quantity.in_flight: _SAME_COUNT,
+    },
+    Mode.virtual: {
+        Quantity.measured: Band(20e-6, 50e-6),
+        Quantity.predicted: Band(20e-6, 50e-6),
+        Quantity.remade: Band(20e-6, 50e-6),
+        Quantity.error: Band(0.0, 0.0),
+        Quantity.bubble: Band(1e-4, 0.0),
+        Quantity.in_flight: _SAME_COUNT,
+        Quantity.loss: _SAME_LOSS,
+    },
+    Mode.real: {
+        Quantity.speedup: Band(0.0, 0.05),
+        Quantity.predicted: _SAME_ARITHMETIC,
+        Quantity.remade: _SAME_ARITHMETIC,
+        Quantity.error: Band(0.03, 0.0),
+        Quantity.in_flight: _SAME_COUNT,
+        Quantity.loss: _SAME_LOSS,
+    },
+}
+
+REASONS: dict[tuple[Mode, Quantity], str] = {
+    (Mode.predict, Quantity.predicted): "the same schedule on the same plan is the same arithmetic, up to its order",
+    (Mode.predict, Quantity.remade): "generators are deterministic",
+    (Mode.predict, Quantity.bubble): "as the time",
+    (Mode.predict, Quantity.in_flight): "a property of the schedule",
+    (Mode.virtual, Quantity.measured): "over ten seeds of the guest's kernel it lies within 1 us (docs/figures.md); "
+    "another guest kernel or package may move ticks and wake-ups by some microseconds, once per message on the way",
+    (Mode.virtual, Quantity.predicted): "a model that becomes truer may move as far as a measurement may",
+    (Mode.virtual, Quantity.remade): "as the predicted time: greedy schedules follow the model",
+    (Mode.virtual, Quantity.error): "beyond the tolerance of the measured time, as a share of the predicted one",
+    (Mode.virtual, Quantity.bubble): "follows the time",
+    (Mode.virtual, Quantity.in_flight): "a property of the schedule",
+    (Mode.virtual, Quantity.loss): "float32 sums in another order; what runs of one plan may differ by, too",
+    (Mode.real, Quantity.predicted): "the same schedule on the same plan is the same arithmetic",
+    (Mode.real, Quantity.remade): "generators are deterministic",
+    (Mode.real, Quantity.error): "what this machine does beside changes it: +1 to +4 % were seen (docs/figures.md)",
+    (Mode.real, Quantity.speedup): "a ratio inside one run: what slows one schedule slows the other; absolute times "
+    "of a real clock say as much about the machine's day and are not compared",
+    (Mode.real, Quantity.in_flight): "a property of the schedule",
+    (Mode.real, Quantity.loss): "float32 sums in another order",
+}
+
+
+def default_tolerances(mode: Mode, *, paced: bool) -> Tolerances:
+    """What a new baseline is judged by. Without pacing the prediction is made of times measured in the run itself."""
+    bands = _DEFAULTS[mode]
+    if paced:
+        return bands
+    profiled = (Quantity.predicted, Quantity.remade, Quantity.in_flight)
+    return {quantity: band for quantity, band in bands.items() if quantity not in profiled}
+
+
+def as_document(tolerances: Tolerances) -> dict[str, Any]:
+    """For baseline.json."""
+    return {str(quantity): band._asdict() for quantity, band in tolerances.items()}
+
+
+def from_document(document: object, source: str) -> Tolerances:
+    """What `as_document` wrote. Raises BadInput."""
+    if not isinstance(document, dict):
+        raise BadInput.of(source, "tolerances", document, "an object: quantity -> absolute and relative")
+    result = {}
+    for name, value in document.items():
+        field = f"tolerances.{name}"
+        if name not in list(Quantity):
+            raise BadInput.of(source, field, value, f"one of {', '.join(Quantity)}")
+        if not isinstance(value, dict) or set(value) != set(Band._fields):
+            raise BadInput.of(source, field, value, "an object with absolute and relative")
+        if not all(isinstance(one, int | float) and one >= 0 for one in value.values()):
+            raise BadInput.of(source, field, value, "numbers of 0 or more")
+        result[Quantity(name)] = Band(**value)
+    return result
+
+
+def describe(tolerances: Tolerances, mode: Mode) -> list[str]:
+    """One line per quantity: how far it may be off, and why that far."""
+    lines = []
+    for quantity, band in tolerances.items():
+        reason = REASONS.get((mode, quantity), "set in this baseline")
+        lines.append(f"{quantity}: {_show(quantity, band)} ({reason})")
+    return lines
+
+
+def _show(quantity: Quantity, band: Band) -> str:
+    timed = quantity in TIMES
+    parts = []
+    if band.absolute:
+        if timed:
+            parts.append(f"{band.absolute * 1e6:g} us")
+        else:
+            small = band.absolute < 1e-3 or quantity is Quantity.in_flight
+            parts.append(f"{band.absolute:g}" if small else f"{band.absolute * 100:g} points")
+    if band.relative:
+        parts.append(f"{band.relative * 1e6:g} ppm" if band.relative < 1e-3 else f"{band.relative * 100:g} %")
+    return " or ".join(parts) or "no more"

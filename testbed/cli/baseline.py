@@ -1,0 +1,208 @@
+"""`testbed baseline`: keep what plans take today, and say later what has become slower, faster or less true."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from testbed.cli.options import (
+    AUTO_SHAPER,
+    AsJson,
+    Clock,
+    ClockOption,
+    Quiet,
+    Schedules,
+    SeedOption,
+    Settings,
+    ShaperOption,
+    WallLimit,
+    emit,
+    stdout_console,
+)
+from testbed.errors import BadInput, ExitCode
+
+if TYPE_CHECKING:
+    from testbed.baseline.report import Report
+
+baseline_app = typer.Typer(help="Keep what plans take today, and hold later versions against it.", no_args_is_help=True)
+
+Root = Annotated[Path, typer.Option("--baselines", metavar="DIR", help="Where baselines lie.")]
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME|DIR]...", help="Only these; default: all in results/baselines/.")
+]
+Reason = Annotated[str, typer.Option(help="Why it is saved, or saved anew.")]
+QuickMark = Annotated[bool, typer.Option("--quick", help="`check --quick` shall repeat its run, too.")]
+
+ROOT = Path("results/baselines")
+MANY_PLANS_S = 1800.0
+"""Wall-clock limit of a boot that repeats all baselines, on a busy machine."""
+
+
+@baseline_app.command("save")
+def save(
+    name: Annotated[str, typer.Argument(help="Name of the baseline: a directory in results/baselines/.")],
+    topology: Annotated[Path | None, typer.Argument(metavar="[TOPOLOGY]", help="As for `testbed run`.")] = None,
+    workload: Annotated[Path | None, typer.Argument(metavar="[WORKLOAD]", help="As for `testbed run`.")] = None,
+    from_run: Annotated[
+        Path | None, typer.Option("--run", metavar="DIR", help="Take plan and figures of a finished run instead.")
+    ] = None,
+    schedule: Schedules = None,
+    settings: Settings = None,
+    iterations: Annotated[int | None, typer.Option(help="Measured iterations; default: the workload's.")] = None,
+    clock: ClockOption = Clock.virtual,
+    predict_only: Annotated[bool, typer.Option("--predict-only", help="The model alone: no run.")] = False,
+    shaper: ShaperOption = AUTO_SHAPER,
+    seed: SeedOption = 1,
+    reason: Reason = "",
+    quick: QuickMark = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the baseline of that name.")] = False,
+    root: Root = ROOT,
+    wall_limit: WallLimit = 900.0,
+    quiet: Quiet = False,
+) -> None:
+    """Run a plan (or take a finished run) and keep plan and figures. A run that cannot be trusted is not kept."""
+    from testbed.baseline import keep, plan_files, store
+    from testbed.baseline.tolerance import Mode
+    from testbed.cli.progress import Terminal
+
+    directory = root / store.checked_name(name)
+    store.require_free(directory, overwrite=overwrite)
+    if from_run is not None:
+        options = (topology, workload, schedule, settings, iterations)
+        if predict_only or any(option is not None for option in options):
+            raise BadInput.of("baseline save", "--run", str(from_run), "no plan beside it: the run has one")
+        keep.save_run(directory, from_run, keep.Terms(reason, quick))
+    elif topology is None or workload is None:
+        raise BadInput.of("baseline save", "plan", name, "TOPOLOGY and WORKLOAD, or --run DIR")
+    else:
+        specs = plan_files.resolve(topology, workload, settings or [], schedule or [], iterations=iterations)
+        mode = Mode.predict if predict_only else Mode(clock.value)
+        terms = keep.Terms(reason, quick, mode, seed, shaper)
+        keep.save(directory, specs, terms, limit_s=wall_limit, reporter=Terminal(quiet=quiet))
+    print(f"saved {directory}/")
+
+
+@baseline_app.command("renew")
+def renew(
+    names: Annotated[list[str], typer.Argument(metavar="NAME|DIR...", help="Baselines to save anew.")],
+    reason: Annotated[str, typer.Option(help="Why the old figures no longer hold.")],
+    schedules_anew: Annotated[
+        bool, typer.Option("--schedules-anew", help="Make schedules anew as well; default: those of the baseline.")
+    ] = False,
+    root: Root = ROOT,
+    wall_limit: WallLimit = MANY_PLANS_S,
+    quiet: Quiet = False,
+) -> None:
+    """Measure baselines again and keep the new figures in place of the old ones, with the reason."""
+    from testbed.baseline import keep, store
+    from testbed.cli.progress import Terminal
+
+    directories = store.find(root, names)
+    reporter = Terminal(quiet=quiet)
+    keep.renew(directories, reason, schedules_anew=schedules_anew, limit_s=wall_limit, reporter=reporter)
+    print(f"saved anew: {', '.join(directory.name for directory in directories)}")
+
+
+@baseline_app.command("check")
+def check(
+    names: Names = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Repeat the runs of those saved with --quick; predict the others.")
+    ] = False,
+    predict_only: Annotated[
+        bool, typer.Option("--predict-only", help="Predict all: no run, no root, seconds.")
+    ] = False,
+    allow_faster: Annotated[bool, typer.Option("--allow-faster", help="What became faster is no fault.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Lay this over every plan: to see what would be caught.")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the result as JUnit XML.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a summary in Markdown.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the runs here; default: not kept.")] = None,
+    root: Root = ROOT,
+    wall_limit: WallLimit = MANY_PLANS_S,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Repeat baselines and say what is slower, faster or less true, by how much. Exit code 1: outside tolerance."""
+    from testbed.baseline import report as reports
+    from testbed.baseline.check import Extent, load, repeat
+    from testbed.cli.progress import Terminal
+
+    for file in (junit, markdown):
+        if file is not None and not file.parent.is_dir():
+            raise BadInput.of("baseline check", "file", str(file), "a file in a directory that exists")
+    wanted = Extent.predictions if predict_only else Extent.quick if quick else Extent.all
+    subjects = load(root, names or [], settings or [], wanted)
+    with _place(out) as scratch:
+        checked = repeat(subjects, scratch, limit_s=wall_limit, reporter=Terminal(quiet=quiet))
+    report = reports.Report(checked, allow_faster, tuple(settings or ()))
+    if junit is not None:
+        junit.write_text(reports.junit(report), encoding="utf-8")
+    if markdown is not None:
+        markdown.write_text(reports.markdown(report), encoding="utf-8")
+    if as_json:
+        emit(reports.as_document(report))
+    else:
+        _print(report)
+    if report.outside:
+        raise typer.Exit(ExitCode.REGRESSION)
+
+
+@baseline_app.command("list")
+def list_baselines(root: Root = ROOT, as_json: AsJson = False) -> None:
+    """The baselines that there are."""
+    from rich.table import Table
+
+    from testbed.baseline import environment, store
+
+    found = [store.read(directory) for directory in store.find(root, [])]
+    if as_json:
+        keys = ("name", "mode", "saved", "reason", "quick", "seed", "shaper", "environment")
+        documents = [
+            {key: getattr(one, key) for key in keys} | {"schedules": [figures.schedule for figures in one.figures]}
+            for one in found
+        ]
+        emit({"baselines": documents})
+        return
+    table = Table("name", "by", "schedules", "saved", "kernel", "reason", box=None, pad_edge=False)
+    for one in found:
+        kernel = one.environment.get("kernel")
+        quick = ", quick" if one.quick else ""
+        table.add_row(
+            one.name,
+            f"{one.mode}{quick}",
+            str(len(one.figures)),
+            one.saved[:10],
+            environment.kernel_name(kernel) if kernel else "-",
+            one.reason,
+        )
+    stdout_console(120).print(table)
+
+
+@contextmanager
+def _place(out: Path | None) -> Iterator[Path]:
+    """Where runs write: a directory to keep, or one that goes."""
+    if out is not None:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise BadInput.of("--out", "directory", str(out), "a new or empty directory")
+        out.mkdir(parents=True, exist_ok=True)
+        yield out
+        return
+    with tempfile.TemporaryDirectory(prefix="testbed-baseline-") as scratch:
+        yield Path(scratch)
+
+
+def _print(report: Report) -> None:
+    from rich.text import Text
+
+    from testbed.baseline.report import table
+
+    console = stdout_console(80)
+    for line, style in table(report):
+        console.print(Text(line, style=style), soft_wrap=True)

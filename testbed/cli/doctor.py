@@ -1,0 +1,26 @@
+"""`testbed doctor`: what this machine can do, by trying it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+from rich.console import Console
+
+from testbed.cli.options import AsJson, emit
+from testbed.errors import ExitCode
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Try every feature the testbed needs, and name the command that adds what is missing."""
+    from testbed.cli import tables
+    from testbed.lab.doctor import examine, usable
+    from testbed.vm.doctor import examine as examine_guests
+
+    findings = [*examine(), *examine_guests()]
+    if as_json:
+        emit({"findings": [asdict(finding) for finding in findings]})
+    else:
+        Console().print(tables.doctor_table(findings))
+    if not usable(findings):
+        raise typer.Exit(ExitCode.MACHINE_LACKS)

@@ -1,0 +1,102 @@
+"""What several commands of the command line share: their options, and how they read and print."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from testbed.errors import BadInput
+from testbed.lab.host import HostPriority
+
+AUTO_SHAPER, NETEM = "auto", "netem"
+
+
+def _known_shaper(name: str) -> str:
+    """The shaper's name, or FILE.py:NAME with the whole path: a guest sees that file at the same place."""
+    if name == AUTO_SHAPER:
+        return name
+    from testbed.lab.shaping import anywhere
+
+    return anywhere(name)
+
+
+class Clock(StrEnum):
+    """What makes time pass."""
+
+    real = "real"
+    virtual = "virtual"
+
+
+TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="A file such as topologies/two-dc-metro.yaml.")]
+WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")]
+Schedules = Annotated[
+    list[str] | None,
+    typer.Option("--schedule", help="Only this schedule: a label, a family, FILE.py:NAME or FILE.csv (repeatable)."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a field of the workload, e.g. microbatches=16 or topology.links=... "),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+VmOption = Annotated[bool, typer.Option("--vm", help="In Debian's User-Mode Linux, which has netem anywhere.")]
+ClockOption = Annotated[Clock, typer.Option(help="virtual: in a guest whose time does not depend on this machine.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Of the virtual clock's kernel: ports, hashes, sequences.")]
+WallLimit = Annotated[float, typer.Option(help="Wall-clock seconds after which a guest is given up.")]
+ShaperOption = Annotated[
+    str,
+    typer.Option(
+        "--shaper",
+        metavar="auto|netem|relay|FILE.py:NAME",
+        callback=_known_shaper,
+        help="auto: netem where the kernel has it, else relay.",
+    ),
+]
+
+HostPriorityOption = Annotated[
+    HostPriority,
+    typer.Option(
+        "--host-priority", help="on: while a lab lives, idle spinners and real-time workers where the machine lets it."
+    ),
+]
+
+
+Iterations = Annotated[int | None, typer.Option(help="Measured iterations; default: the workload's.")]
+SchedulesFrom = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Take schedules from an earlier run's schedules.json; others are generated."),
+]
+
+
+def in_sandbox(body: Callable[[], int], *, interactive: bool = False) -> int:
+    """Run `body` in namespaces of its own; returns its exit code. Raises MachineLacks."""
+    from testbed.lab.sandbox import run_in_sandbox
+
+    return run_in_sandbox(body, interactive=interactive)
+
+
+def stdout_console(otherwise: int) -> Console:
+    """Stdout, as wide as the terminal or as COLUMNS says; else `otherwise` columns."""
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else otherwise)
+
+
+def emit(document: dict[str, Any]) -> None:
+    """JSON on stdout, where progress never goes."""
+    json.dump(document, sys.stdout, indent=2, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def read_text(path: Path) -> str:
+    """What a file holds. Raises BadInput."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput.of(str(path), "file", str(error), "a readable file") from error

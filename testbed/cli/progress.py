@@ -1,0 +1,86 @@
+"""Progress for a person: a live display on a terminal, one plain line per step elsewhere, nothing when quiet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from testbed.progress import NoBar, SolverLines, Step, standing_line
+
+if TYPE_CHECKING:
+    from testbed.schedule.proof import Standing, Watch
+
+
+class Terminal:
+    """A Reporter for a person. Always on stderr, so that stdout stays the result."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.console = Console(stderr=True, quiet=quiet)
+        self.live = self.console.is_terminal and not quiet
+
+    def say(self, text: str) -> None:
+        """One line that stays."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def pass_on(self, text: str) -> None:
+        """What another process said, as it is."""
+        self.console.print(text, end="", highlight=False, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def step(self, title: str, total: int | None = None) -> Iterator[Step]:
+        """A piece of work; `total` is its number of units where that is known."""
+        if not self.live:
+            self.say(f"{title} ...")
+            yield NoBar()
+            return
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=30))
+        with Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=self.console) as progress:
+            yield _Bar(progress, progress.add_task(title, total=total))
+
+    @contextmanager
+    def solving(self) -> Iterator[Watch]:
+        """Solvers at work, one after the other: a live line on a terminal, elsewhere one per better schedule."""
+        if not self.live:
+            yield SolverLines(self.say)
+            return
+        display = _SolverDisplay()
+        with Live(display, console=self.console, refresh_per_second=4, transient=True):
+            yield display
+
+
+class _SolverDisplay:
+    """The line of the solver that reported last; it counts down by itself."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._standing: Standing | None = None
+        self._heard = 0.0
+
+    def __call__(self, name: str, standing: Standing) -> None:
+        self._name, self._standing, self._heard = name, standing, time.monotonic()
+
+    def __rich__(self) -> Text:
+        if self._standing is None:
+            return Text("")
+        wall_s = self._standing.wall_s + time.monotonic() - self._heard
+        return Text(standing_line(self._name, self._standing, wall_s))
+
+
+class _Bar:
+    """A step's bar."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress, self._task = progress, task
+
+    def advance(self, detail: str | None = None) -> None:
+        self._progress.update(self._task, advance=1, **({"description": detail} if detail else {}))  # type: ignore[arg-type]
+
+    def detail(self, text: str) -> None:
+        self._progress.update(self._task, description=text)

@@ -1,0 +1,174 @@
+"""`testbed run`: a plan measured, made now from its files or read from plan.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from testbed.cli.options import (
+    AUTO_SHAPER,
+    NETEM,
+    AsJson,
+    Clock,
+    HostPriorityOption,
+    Iterations,
+    Quiet,
+    Schedules,
+    SchedulesFrom,
+    Settings,
+    ShaperOption,
+    VmOption,
+    WallLimit,
+    emit,
+    in_sandbox,
+    stdout_console,
+)
+from testbed.cli.plan import complete
+from testbed.errors import BadInput, ExitCode
+from testbed.lab.host import HostPriority
+
+if TYPE_CHECKING:
+    from testbed.plan.plan import Plan
+    from testbed.progress import Reporter
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a plan is to be run."""
+
+    directory: Path
+    overwrite: bool
+    shaper: str
+    host_priority: HostPriority
+    vm: bool
+    wall_limit_s: float
+    picture: bool
+    as_json: bool
+    quiet: bool
+
+
+def run(
+    what: Annotated[
+        Path, typer.Argument(metavar="TOPOLOGY|PLAN", help="A topology, or plan.json or a results directory to repeat.")
+    ],
+    workload: Annotated[
+        Path | None, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")
+    ] = None,
+    schedule: Schedules = None,
+    iterations: Iterations = None,
+    out: Annotated[Path | None, typer.Option(help="Results directory; default: results/<names>-<time>.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
+    shaper: ShaperOption = AUTO_SHAPER,
+    host_priority: HostPriorityOption = HostPriority.on,
+    schedules_from: SchedulesFrom = None,
+    vm: VmOption = False,
+    clock: Annotated[
+        Clock | None,
+        typer.Option(help="virtual: in a guest whose time does not depend on this machine; default: the plan's."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of the virtual clock's kernel: ports, hashes, sequences; default: 1.")
+    ] = None,
+    wall_limit: WallLimit = 900.0,
+    picture: Annotated[bool, typer.Option(help="Draw timeline.svg; the data files hold the same.")] = True,
+    settings: Settings = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train across emulated datacenters under each schedule and compare with the model. Needs root.
+
+    With one argument, repeat a plan: plan.json, or a results directory with one in it.
+    """
+    from testbed.plan import resolve
+    from testbed.plan.plan import Clock as PlannedClock
+
+    if workload is None:
+        options = ("--schedule", schedule), ("--iterations", iterations), ("--set", settings)
+        given = [name for name, value in (*options, ("--schedules-from", schedules_from)) if value]
+        plan = _read(what, given)
+    else:
+        plan = resolve.load_plan(what, workload, settings=settings or [], iterations=iterations)
+    name = plan.clock.name if clock is None else clock.value
+    plan = resolve.with_clock(plan, PlannedClock(name, plan.clock.seed if seed is None else seed))
+    resolve.require_trainable(plan)
+    if workload is not None:  # what cannot be scheduled is refused before anything starts
+        plan = complete(plan, schedule, schedules_from, quiet=quiet)
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    directory = out or Path("results") / f"{plan.network.name}-{plan.jobs[0].name}-{stamp}"
+    request = Request(directory, overwrite, shaper, host_priority, vm, wall_limit, picture, as_json, quiet)
+    raise typer.Exit(execute(plan, request))
+
+
+def _read(path: Path, given: list[str]) -> Plan:
+    """The plan in a file or directory, which decides what `given` options would."""
+    from testbed.plan import file
+
+    if given:
+        raise BadInput.of(given[0], "option", str(path), "TOPOLOGY and WORKLOAD: a plan has decided that already")
+    if path.suffix in (".yaml", ".yml"):
+        raise BadInput.of(str(path), "WORKLOAD", "nothing", "a workload after the topology")
+    plan = file.read(path)
+    if not plan.cases:
+        raise BadInput.of(str(path), "cases", "none", "something to measure")
+    return plan
+
+
+def execute(plan: Plan, request: Request) -> int:
+    """Run the plan where it belongs; returns the exit code. Raises what a run raises."""
+    from testbed.cli.progress import Terminal
+
+    reporter = Terminal(quiet=request.quiet)
+    if request.vm or plan.clock.name == "virtual":
+        return _in_guest(plan, request, reporter)
+    return _here(plan, request, reporter)
+
+
+def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
+    from testbed.results.place import results_directory
+    from testbed.vm import command
+
+    machine = command.choose_machine(plan.clock)
+    shaper = NETEM if request.shaper == AUTO_SHAPER else request.shaper
+    with results_directory(request.directory, overwrite=request.overwrite) as working:
+        training = command.Training(plan, working, shaper)
+        boot, (document,) = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
+        if document is not None:
+            _show(document, working, request, reporter)
+    return boot.ended[0].code
+
+
+def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
+    from testbed.results.place import results_directory
+
+    with results_directory(request.directory, overwrite=request.overwrite) as working:
+
+        def body() -> int:
+            from testbed.session.machine import this_machine
+            from testbed.session.run import SessionOptions
+            from testbed.session.run import run as run_plan
+
+            options = SessionOptions(working, request.shaper, this_machine(), request.host_priority)
+            document = run_plan(plan, options, reporter)
+            _show(document, working, request, reporter)
+            return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
+
+        return in_sandbox(body)
+
+
+def _show(document: dict[str, Any], working: Path, request: Request, reporter: Reporter) -> None:
+    """Draw what lies in `working`, print it under the name of the directory asked for."""
+    if request.picture:
+        from testbed.results.picture import draw_run
+
+        with reporter.step("drawing timeline.svg"):
+            draw_run(working, working / "timeline.svg")
+    if request.as_json:
+        emit(document)
+        return
+    from testbed.cli import tables
+
+    tables.print_run(stdout_console(140), document, request.directory, picture=request.picture)

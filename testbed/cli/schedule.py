@@ -1,0 +1,158 @@
+"""`testbed schedule`: look at schedules, compare them, and exchange them with torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from testbed.cli.options import (
+    AsJson,
+    Quiet,
+    Schedules,
+    Settings,
+    TopologyFile,
+    WorkloadFile,
+    emit,
+    read_text,
+    stdout_console,
+)
+from testbed.errors import BadInput
+
+schedule_app = typer.Typer(help="Look at schedules.", no_args_is_help=True)
+
+
+@schedule_app.command("show")
+def schedule_show(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    schedule: Schedules = None,
+    settings: Settings = None,
+    svg: Annotated[Path | None, typer.Option(help="Also draw the predicted timelines into this file.")] = None,
+    order: Annotated[bool, typer.Option("--order", help="Print every rank's actions instead of a timeline.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show the predicted timeline of schedules, in the terminal or as a picture."""
+    from testbed.cli import tables
+    from testbed.cli.progress import Terminal
+    from testbed.plan import costs, resolve
+
+    plan = resolve.load_plan(topology, workload, settings=settings or [])
+    lanes = [f"{rank} {node}" for rank, node in enumerate(resolve.pipeline_nodes(plan.jobs[0]))]
+    with Terminal(quiet=quiet).solving() as watch:
+        choices = resolve.choose(plan, schedule or [], watch)
+        shown = [(choice, resolve.generate(plan, choice, watch=watch).schedule) for choice in choices]
+    if as_json:
+        rows = {c.label: [[str(action) for action in row] for row in s.rows] for c, s in shown}
+        emit({"schedules": rows})
+    console = Console()
+    panels = []
+    for choice, generated in shown:
+        timeline = costs.predict(plan, choice, generated)
+        panels.append((choice.label, timeline))
+        if as_json:
+            continue
+        console.print(f"\n[bold]{choice.label}[/bold]")
+        if order:
+            for lane, row in zip(lanes, generated.rows, strict=True):
+                console.print(f"{lane}: {' '.join(map(str, row))}", highlight=False, soft_wrap=True)
+        else:
+            console.print(tables.grid(timeline, lanes, console.width), soft_wrap=True)
+    if svg is not None:
+        from testbed.results.picture import Panel, draw
+
+        heading = f"{plan.jobs[0].name} on {plan.network.name}"
+        drawn = [Panel(name, [("predicted", timeline)]) for name, timeline in panels]
+        draw(drawn, svg, cuts=resolve.cuts(plan.jobs[0]), lanes=lanes, heading=heading)
+
+
+@schedule_app.command("compare")
+def schedule_compare(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    schedule: Schedules = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root."""
+    from testbed.cli import tables
+    from testbed.cli.progress import Terminal
+    from testbed.plan import resolve
+    from testbed.plan.compare import compare_schedules
+
+    plan = resolve.load_plan(topology, workload, settings=settings or [])
+    with Terminal(quiet=quiet).solving() as watch:
+        choices = resolve.choose(plan, schedule, watch) if schedule else resolve.every_choice(plan)
+        comparison = compare_schedules(plan, choices, watch)
+    if as_json:
+        rows = [row.as_json() for row in comparison.schedules]
+        emit({"schedules": rows, "left_out": comparison.left_out})
+        return
+    console = stdout_console(150)
+    for table in tables.causes_tables(plan, comparison, console.width):
+        console.print(table)
+    for row in comparison.schedules:
+        if row.proof is not None:
+            console.print(tables.proof_line(row.label, row.proof), highlight=False)
+    for reason in comparison.left_out.values():
+        console.print(f"left out: {reason}", highlight=False)
+    if len(comparison.schedules) > 1:
+        first, second = comparison.schedules[:2]
+        gain = second.predicted_s / first.predicted_s - 1
+        console.print(f"best: {first.label}, {gain:.1%} ahead of {second.label}", highlight=False)
+
+
+@schedule_app.command("export")
+def schedule_export(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    schedule: Annotated[str, typer.Option("--schedule", help="The schedule to write.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write; default: stdout.")] = None,
+    comms: Annotated[
+        bool, typer.Option("--comms", help="compute_comms (with SEND and RECV) for compute_only.")
+    ] = False,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a schedule in torch.distributed.pipelining's CSV, for its runtime or torchtitan."""
+    from testbed.cli.progress import Terminal
+    from testbed.pipeline.torch_csv import to_csv
+    from testbed.plan import resolve
+
+    plan = resolve.load_plan(topology, workload, settings=settings or [])
+    with Terminal(quiet=quiet).solving() as watch:
+        choices = resolve.choose(plan, [schedule], watch)
+        if len(choices) > 1:
+            raise BadInput.of("--schedule", "label", schedule, f"one of {', '.join(one.label for one in choices)}")
+        (choice,) = choices
+        text = to_csv(resolve.generate(plan, choice, watch=watch).schedule, comms=comms)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        out.write_text(text)
+
+
+@schedule_app.command("validate")
+def schedule_validate(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    csv: Annotated[Path, typer.Argument(metavar="CSV", help="A schedule in torch's CSV, a row per rank.")],
+    settings: Settings = None,
+) -> None:
+    """Check a schedule in torch's CSV against a plan, and say what it would take."""
+    from testbed.model.simulate import simulate
+    from testbed.pipeline.torch_csv import from_csv
+    from testbed.pipeline.validate import validate
+    from testbed.plan import costs, resolve
+
+    plan = resolve.load_plan(topology, workload, settings=settings or [])
+    loaded = from_csv(read_text(csv), csv.stem)
+    problem = costs.problem_for(plan, loaded)
+    validate(loaded, problem)
+    makespan = float(simulate(problem, loaded, receives=plan.jobs[0].workload.receives).makespans()[0])
+    print(f"{csv}: valid; the model says {makespan * 1e3:.3f} ms per iteration")

@@ -1,0 +1,32 @@
+"""`testbed shell`: Mininet's command line in the lab."""
+
+from __future__ import annotations
+
+import typer
+
+from testbed.cli.options import AUTO_SHAPER, HostPriorityOption, ShaperOption, TopologyFile, in_sandbox
+from testbed.errors import ExitCode
+from testbed.lab.host import HostPriority
+
+
+def shell(
+    topology: TopologyFile,
+    shaper: ShaperOption = AUTO_SHAPER,
+    host_priority: HostPriorityOption = HostPriority.on,
+) -> None:
+    """Open Mininet's command line in the lab. Needs root."""
+    from testbed.plan.resolve import measurement_of
+    from testbed.spec import load_topology
+
+    plan = measurement_of(load_topology(topology))
+
+    def body() -> int:
+        from testbed.cli.progress import Terminal
+        from testbed.lab.network import Lab
+
+        say = Terminal(quiet=False).say
+        with Lab(plan, shaper=shaper, progress=say, host_priority=host_priority) as lab:
+            lab.shell()
+        return ExitCode.OK
+
+    raise typer.Exit(in_sandbox(body, interactive=True))

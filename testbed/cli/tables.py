@@ -1,0 +1,294 @@
+"""What commands print for a person: tables, grids, verdicts. Everything here takes data and returns a renderable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from testbed.plan.plan import Job, Plan
+from testbed.plan.resolve import pipeline_nodes
+from testbed.plan.routes import datacenter_of, datacenters_of
+from testbed.trace.tables import KINDS, Trace
+from testbed.units import show_rate, show_size, show_time
+
+if TYPE_CHECKING:
+    from testbed.judge.compare import ScheduleComparison
+    from testbed.lab.doctor import Finding
+    from testbed.plan.compare import Comparison
+    from testbed.schedule.proof import Proof
+
+STYLES = {"F": "white on blue", "B": "white on green", "I": "black on cyan", "W": "black on yellow"}
+
+
+def plan_table(plan: Plan) -> Table:
+    """Where the ranks of every job are, what joins the datacenters, and which way traffic goes."""
+    names = ", ".join(job.name for job in plan.jobs)
+    table = Table(title=f"{names} on {plan.network.name}", title_justify="left", show_header=False)
+    for name in datacenters_of(plan.network):
+        ranks = [
+            str(rank) for job in plan.jobs for rank in job.mesh.pipeline(0) if datacenter_of(_node(job, rank)) == name
+        ]
+        table.add_row(f"datacenter {name}", f"ranks {', '.join(ranks)}" if ranks else "no ranks")
+    for hop in plan.network.directions:
+        queue = f", queue {show_size(hop.queue_bytes)}" if hop.queue_bytes else ""
+        table.add_row(f"link {hop.label}", f"{show_time(hop.delay_s)} one way, {show_rate(hop.rate_bps)}{queue}")
+    for one in plan.network.routes:
+        over = [plan.network.directions[index] for index in one.route]
+        if len(over) > 1 or _has_parallel(plan, one.route[0]):
+            table.add_row(f"route {one.source}->{one.target}", " ".join(direction.label for direction in over))
+    for job in plan.jobs:
+        _add_job(table, job)
+    return table
+
+
+def _node(job: Job, rank: int) -> str:
+    return job.nodes[rank - job.mesh.first_rank]
+
+
+def _has_parallel(plan: Plan, index: int) -> bool:
+    ends = {(one.source, one.target): 0 for one in plan.network.directions}
+    for one in plan.network.directions:
+        ends[one.source, one.target] += 1
+    direction = plan.network.directions[index]
+    return ends[direction.source, direction.target] > 1
+
+
+def _add_job(table: Table, job: Job) -> None:
+    workload = job.workload
+    table.add_row("microbatches", f"{workload.microbatches} of {workload.microbatch_size} samples")
+    table.add_row("boundary message", show_size(workload.message_bytes()))
+    if job.mesh.dp > 1:
+        where = "; ".join(" ".join(pipeline_nodes(job, replica)) for replica in range(1, job.mesh.dp))
+        size = show_size(workload.parameter_bytes())
+        table.add_row("data parallel", f"{job.mesh.dp} pipelines, {size} per rank; more on {where}")
+
+
+def prediction_table(plan: Plan, rows: Sequence[tuple[str, float, float, float, float | None]]) -> Table:
+    """(schedule, predicted s, bubble ratio, peak in flight, speed-up over 1F1B or None) per row."""
+    table = Table(title=f"{plan.jobs[0].name} on {plan.network.name}: predicted", title_justify="left")
+    table.add_column("schedule")
+    for column in ("iteration", "bubble", "peak in flight", "speed-up over 1F1B"):
+        table.add_column(column, justify="right")
+    for name, seconds, bubble, peak, speedup in rows:
+        gain = "-" if speedup is None else f"{speedup:.2f}x"
+        table.add_row(name, show_time(seconds), f"{bubble:.1%}", f"{peak:g}", gain)
+    return table
+
+
+RESULT = ("iteration", "over bound", "bubble", "peak by rank")
+CAUSES = ("imbalance", "fill", "latency", "wire", "queueing", "memory")
+
+
+def causes_tables(plan: Plan, comparison: Comparison, width: int) -> list[Table]:
+    """Every schedule of one plan: its time, distance from the bound and memory, and the shares of time it loses.
+
+    One table where `width` columns hold it, else two.
+    """
+    title = f"{plan.jobs[0].name} on {plan.network.name}: predicted"
+    causes = (*CAUSES, "DP") if plan.jobs[0].mesh.dp > 1 else CAUSES
+    whole = _schedules_table(title, comparison, (*RESULT, *causes))
+    if Console(width=10_000).measure(whole).maximum <= width:
+        return [whole]
+    lost = "where the time of an iteration goes"
+    return [_schedules_table(title, comparison, RESULT), _schedules_table(lost, comparison, causes)]
+
+
+def _schedules_table(title: str, comparison: Comparison, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("schedule", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=column != "peak by rank")
+    for row in comparison.schedules:
+        lost = row.causes._asdict() | {"memory_s": row.memory_s, "DP_s": row.causes.data_parallel_s}
+        cells = {
+            "iteration": show_time(row.predicted_s),
+            "over bound": f"{row.predicted_s / row.bound.seconds - 1:+.1%}",
+            "bubble": f"{row.bubble_predicted:.1%}",
+            "peak by rank": (
+                f"{row.peaks[0]:g} each" if len(set(row.peaks)) == 1 else " ".join(f"{peak:g}" for peak in row.peaks)
+            ),
+        }
+        for cause in (*CAUSES, "DP"):
+            seconds = lost[f"{cause}_s"]
+            cells[cause] = "-" if seconds is None else f"{seconds / row.predicted_s:.1%}"
+        table.add_row(row.label, *(cells[column] for column in columns))
+    return table
+
+
+def print_run(console: Console, document: dict[str, Any], directory: Path, *, picture: bool) -> None:
+    """A run's comparison document, what is not as it should be, and where the results are."""
+    from testbed.judge.compare import ScheduleComparison
+    from testbed.schedule.proof import Proof
+
+    rows = [ScheduleComparison(**row) for row in document["schedules"]]
+    title = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
+    for table in comparison_tables(title, rows, console.width):
+        console.print(table)
+    for row in rows:
+        if row.solver is not None:
+            console.print(proof_line(row.label, Proof(**row.solver)), highlight=False)
+        for reason in row.reasons:
+            console.print(f"{row.label} is untrusted: {reason}", style="red", highlight=False)
+    verdict = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
+    console.print(f"measured ranking: {verdict}", highlight=False)
+    look = " (look at timeline.svg)" if picture else ""
+    console.print(f"results in {directory}/{look}", highlight=False, soft_wrap=True)
+
+
+def proof_line(schedule: str, proof: Proof) -> str:
+    """What a solver proved of a schedule, for a person."""
+    bound, took = show_time(proof.bound_s), f"{proof.wall_s:.1f} s of {proof.time_limit_s:g} s"
+    match proof.status:
+        case "optimal":
+            return f"{schedule}: optimal, proven in {took}"
+        case "gap":
+            return f"{schedule}: gap {proof.gap:.2%} to the proven bound {bound}, small enough after {took}"
+        case _:
+            return f"{schedule}: gap {proof.gap:.1%} to the proven bound {bound}, time limit of {took} reached"
+
+
+TIMES = ("measured", "+- IQR", "predicted", "error")
+RATIOS = ("bubble m/p", "in flight m/p", "speed-up m/p")
+TRUSTED = ("trusted",)
+
+
+def comparison_tables(title: str, rows: Sequence[ScheduleComparison], width: int) -> list[Table]:
+    """Measured against predicted, a row per schedule: one table where `width` columns hold it, else two."""
+    whole = _comparison_table(title, rows, (*TIMES, *RATIOS, *TRUSTED))
+    if Console(width=10_000).measure(whole).maximum <= width:
+        return [whole]
+    return [
+        _comparison_table(title, rows, (*TIMES, *TRUSTED)),
+        _comparison_table("measured / predicted", rows, RATIOS),
+    ]
+
+
+def _comparison_table(title: str, rows: Sequence[ScheduleComparison], columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("schedule", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        speedup = "-"
+        if row.speedup_measured is not None and row.speedup_predicted is not None:
+            speedup = f"{row.speedup_measured:.2f}x / {row.speedup_predicted:.2f}x"
+        cells: dict[str, str | Text] = {
+            "measured": show_time(row.measured_s),
+            "+- IQR": show_time(row.measured_iqr_s),
+            "predicted": show_time(row.predicted_s),
+            "error": f"{row.error:+.2%}",
+            "bubble m/p": f"{row.bubble_measured:.1%} / {row.bubble_predicted:.1%}",
+            "in flight m/p": f"{row.peak_in_flight_measured:g} / {row.peak_in_flight_predicted:g}",
+            "speed-up m/p": speedup,
+            "trusted": Text("yes", style="green") if row.trusted else Text("NO", style="bold red"),
+        }
+        table.add_row(row.label, *(cells[column] for column in columns))
+    return table
+
+
+LINK_COLUMNS = (
+    "direction",
+    "RTT asked",
+    "median",
+    "p99",
+    "one-way asked",
+    "median",
+    "rate asked",
+    "measured",
+    "dropped",
+    "attempts",
+    "verdict",
+)
+
+
+def link_table(title: str, checks: Sequence[Mapping[str, Any]]) -> Table:
+    """Links asked against measured, a row per direction; `checks` as links.json has them."""
+    table = Table(title=title, title_justify="left")
+    for column in LINK_COLUMNS:
+        table.add_column(column, justify="left" if column in ("direction", "verdict") else "right")
+    for check in checks:
+        asked, measured = check["asked"], check["measured"]
+        rtt, one_way, rate = measured["rtt_s"], measured["one_way_s"], measured["rate_bps"]
+        cells = [
+            check["label"],
+            show_time(asked["rtt_s"]),
+            "-" if rtt is None else show_time(rtt["median"]),
+            "-" if rtt is None else show_time(rtt["p99"]),
+            show_time(asked["delay_s"]),
+            "-" if one_way is None else show_time(one_way["median"]),
+            show_rate(asked["rate_bps"]),
+            "-" if rate is None else show_rate(rate),
+            str(measured["dropped"]),
+            str(check["attempts"]),
+            "ok" if check["ok"] else "; ".join(check["reasons"]),
+        ]
+        table.add_row(*cells, style=None if check["ok"] else "red")
+    return table
+
+
+def mininet_table(links: Sequence[Mapping[str, Any]]) -> Table:
+    """Plain Mininet links asked against measured, for comparison; `links` as `calibrate --json` has them."""
+    table = Table(title="plain Mininet TCLink, same delay and rate", title_justify="left")
+    for column in ("RTT asked", "median", "rate asked", "measured", "error", "retransmits", "dropped"):
+        table.add_column(column, justify="right")
+    table.add_column("Mininet said")
+    for link in links:
+        table.add_row(
+            show_time(2 * link["delay_s"]),
+            show_time(link["rtt"]["median"]),
+            show_rate(link["rate_bps"]),
+            show_rate(link["measured_bps"]),
+            f"{link['measured_bps'] / link['rate_bps'] - 1:+.1%}",
+            str(link["retransmits"]),
+            str(link["dropped"]),
+            "; ".join(dict.fromkeys(link["said"])),
+        )
+    return table
+
+
+def doctor_table(findings: Sequence[Finding]) -> Table:
+    """What works on this machine, and what adds the rest."""
+    table = Table(title="what this machine can do", title_justify="left")
+    for column in ("feature", "", "found"):
+        table.add_column(column)
+    table.add_column("to add it", overflow="fold", min_width=28)  # whole, so that it can be copied
+    for finding in findings:
+        mark = Text("ok", style="green") if finding.ok else Text("NO", style="bold red")
+        if not finding.ok and not finding.needed:
+            mark = Text("no, optional", style="yellow")
+        table.add_row(finding.name, mark, finding.detail, "" if finding.ok else finding.remedy)
+    return table
+
+
+def grid(trace: Trace, lanes: Sequence[str], width: int) -> Text:
+    """The trace in characters: one line per rank, time from left to right, `width` characters in all."""
+    margin = max(len(lane) for lane in lanes) + 1
+    columns = max(20, width - margin)
+    scale = columns / float(trace.makespans()[0])
+    text = Text()
+    for rank, lane in enumerate(lanes):
+        cells: list[tuple[str, str]] = [("·", "dim")] * columns
+        for row in trace.actions[trace.actions["rank"] == rank]:
+            kind = str(KINDS[row["kind"]])
+            begin, end = round(float(row["start_s"]) * scale), round(float(row["end_s"]) * scale)
+            label = f"{kind}{row['microbatch']}".ljust(end - begin)
+            for offset in range(min(end, columns) - begin):
+                cells[begin + offset] = (
+                    (label if len(label) <= end - begin else kind.ljust(end - begin))[offset],
+                    STYLES[kind],
+                )
+        text.append(lane.ljust(margin))
+        for character, style in cells:
+            text.append(character, style=style)
+        text.append("\n")
+    text.append(" " * margin)
+    for kind, style in STYLES.items():
+        text.append(f" {kind} ", style=style)
+        text.append(" ")
+    text.append(f"  {show_time(float(trace.makespans()[0]))}, bubble {float(trace.bubble_ratios()[0]):.1%}")
+    return text

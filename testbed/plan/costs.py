@@ -1,0 +1,188 @@
+"""What a plan costs, as the scheduling problem of one job: durations, memory, messages and the links they cross."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+
+from testbed.errors import BadInput
+from testbed.model.simulate import simulate
+from testbed.pipeline.collectives import Collective, Step, ring_all_gather, ring_reduce_scatter
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.link import LinkCost
+from testbed.pipeline.problem import Paths, Problem
+from testbed.plan import routes
+from testbed.plan.framing import ack_bytes, super_packet_bytes, wire_bytes
+from testbed.plan.plan import Case, Framing, Job, JobSchedule, Plan, Route
+from testbed.plugins import Unusable
+from testbed.schedule.registry import family_of
+from testbed.spec.choice import ScheduleChoice
+from testbed.spec.workload import Pacing
+from testbed.trace.tables import Trace
+
+KEPT_WHEN_RECOMPUTING = 2 / 34
+"""Share of a layer's activation memory that its input is: 2 s b h of 34 s b h bytes (Korthikanti et al. 2022, section
+4.1)."""
+
+
+def problem(plan: Plan, choice: ScheduleChoice, pacing: Pacing | None = None, *, job: int = 0) -> Problem:
+    """The scheduling problem that `choice` has to solve for a job, on the default routes.
+
+    `pacing` stands in for the workload's where that is `none` (durations measured on the machine).
+    Raises BadInput when there is neither, or when the model has fewer layers than stages.
+    """
+    stages = stages_of(plan.jobs[job], choice)
+    return _problem(plan, plan.jobs[job], stages, choice.memory, pacing, {})
+
+
+def stages_of(job: Job, choice: ScheduleChoice) -> tuple[int, ...]:
+    """The pipeline rank of every stage under a choice. Raises BadInput for a schedule made for other ranks."""
+    try:
+        return family_of(choice).stage_to_rank(job.mesh.pp)
+    except Unusable as error:
+        raise error.at(job.workload.name, choice.label) from error
+
+
+def problem_for(plan: Plan, schedule: Schedule, *, job: int = 0) -> Problem:
+    """The scheduling problem of a schedule from elsewhere, with the stages where it has them. Raises BadInput."""
+    return _problem(plan, plan.jobs[job], schedule.stage_to_rank, None, None, {})
+
+
+def problem_of_case(plan: Plan, case: Case, pacing: Pacing | None = None, *, job: int = 0) -> Problem:
+    """The scheduling problem of a job in a case, on the case's routes. Raises as `problem`."""
+    chosen = case.jobs[job]
+    given = {(flow.source, flow.target): route for flow, route in zip(plan.flows, case.routes, strict=True)}
+    return _problem(plan, plan.jobs[job], chosen.stage_to_rank, chosen.choice.memory, pacing, given)
+
+
+def schedule_of(plan: Plan, case: Case, *, job: int = 0) -> Schedule | None:
+    """The schedule of a job in a case; None where only a run can make it."""
+    chosen = case.jobs[job]
+    if chosen.rows is None:
+        return None
+    return Schedule(case.label, chosen.rows, chosen.stage_to_rank, plan.jobs[job].workload.microbatches)
+
+
+def predict(
+    plan: Plan, choice: ScheduleChoice, schedule: Schedule, pacing: Pacing | None = None, *, job: int = 0
+) -> Trace:
+    """The trace the event model predicts for one iteration of a job alone, on the default routes."""
+    return _simulate(plan.jobs[job], problem(plan, choice, pacing, job=job), schedule)
+
+
+def predict_case(plan: Plan, case: Case, schedule: Schedule, pacing: Pacing | None = None, *, job: int = 0) -> Trace:
+    """The same on the routes of a case."""
+    return _simulate(plan.jobs[job], problem_of_case(plan, case, pacing, job=job), schedule)
+
+
+def _simulate(job: Job, problem: Problem, schedule: Schedule) -> Trace:
+    return simulate(problem, schedule, receives=job.workload.receives)
+
+
+def largest_burst_bytes(plan: Plan) -> int:
+    """The most that a rank may have on its way to another in any case.
+
+    Each message out belongs to a microbatch in flight on the rank that sends it (F) or takes it (G).
+    """
+    most = 1
+    for case in plan.cases:
+        for job, chosen in zip(plan.jobs, case.jobs, strict=True):
+            most = max(most, _burst_bytes(job, chosen))
+    return most
+
+
+def _burst_bytes(job: Job, chosen: JobSchedule) -> int:
+    workload, stages = job.workload, chosen.stage_to_rank
+    pairs = Counter(pair for a, b in pairwise(stages) if a != b for pair in ((a, b), (b, a)))
+    sent = max(pairs.values(), default=0) * workload.microbatches
+    limit = chosen.choice.memory or max(workload.memory_limits())
+    return max(1, min(sent, 2 * math.ceil(limit) * len(stages) // job.mesh.pp)) * workload.message_bytes()
+
+
+def _problem(
+    plan: Plan,
+    job: Job,
+    stages: tuple[int, ...],
+    memory: float | None,
+    pacing: Pacing | None,
+    given: Mapping[tuple[int, int], Route],
+) -> Problem:
+    """The problem of a job's first pipeline, whose ranks count from 0; `given` are routes by rank of the plan."""
+    workload = job.workload
+    times = workload.pacing or pacing
+    if times is None:
+        raise BadInput.of(
+            workload.name, "pacing", "none", "seconds for F, I and W: without them only a run can tell the time"
+        )
+    n_ranks = job.mesh.pp
+    chunks = len(stages) // n_ranks
+    if workload.model.layers < len(stages):
+        expected = f"at least one layer for each of {len(stages)} stages ({chunks} per rank)"
+        raise BadInput.of(workload.name, "model.layers", workload.model.layers, expected)
+    again, kept = (1.0, KEPT_WHEN_RECOMPUTING) if workload.recompute else (0.0, 1.0)
+    taken = _Taken(plan, job, given)
+    first, *others = (taken.paths(replica, plan.framing) for replica in range(job.mesh.dp))
+    rings = (ring_all_gather(job.mesh.dp), ring_reduce_scatter(job.mesh.dp)) if others else ((), ())
+    gather, reduce = (
+        tuple(_collective(plan, taken, job, (rank, chunks), steps) for rank in stages if steps) for steps in rings
+    )
+    payload = workload.message_bytes()
+    limits = [memory] * n_ranks if memory is not None else workload.memory_limits()
+    return Problem(
+        n_microbatches=workload.microbatches,
+        stage_to_rank=stages,
+        forward_s=tuple(times.of("F", rank) / chunks for rank in stages),
+        input_s=tuple((times.of("I", rank) + again * times.of("F", rank)) / chunks for rank in stages),
+        weight_s=tuple(times.of("W", rank) / chunks for rank in stages),
+        memory_limit=tuple(limits),
+        activation=(kept / chunks,) * len(stages),
+        input_memory=((1.0 - kept) / chunks,) * len(stages),
+        message_bytes=(float(wire_bytes(payload) + plan.host_costs.gloo_bytes),) * (len(stages) - 1),
+        payload_bytes=(float(payload),) * (len(stages) - 1),
+        links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in plan.network.directions),
+        routes=first.routes,
+        piece_bytes=first.piece_bytes,
+        ack_bytes=first.ack_bytes,
+        others=tuple(others),
+        handover_s=plan.host_costs.handover_s,
+        unnoticed_wait_s=plan.host_costs.unnoticed_wait_s if workload.pacing else 0.0,
+        notice_bytes=plan.host_costs.notice_bytes,
+        all_gather=gather,
+        reduce_scatter=reduce,
+    )
+
+
+class _Taken:
+    """The routes between a job's ranks in one case."""
+
+    def __init__(self, plan: Plan, job: Job, given: Mapping[tuple[int, int], Route]) -> None:
+        self._mesh, self._given = job.mesh, given
+        self._default = routes.by_datacenters(plan.network)
+        node_of = dict(zip(job.mesh.ranks, job.nodes, strict=True))
+        self._datacenter = {rank: routes.datacenter_of(node) for rank, node in node_of.items()}
+
+    def route(self, source: tuple[int, int], target: tuple[int, int]) -> Route:
+        """Between two (replica, pipeline rank)."""
+        a, b = self._mesh.rank(*source), self._mesh.rank(*target)
+        return self._given.get((a, b)) or self._default.get((self._datacenter[a], self._datacenter[b]), ())
+
+    def paths(self, replica: int, framing: Framing) -> Paths:
+        """How the messages of one pipeline travel."""
+        ranks = range(self._mesh.pp)
+        found = {(a, b): route for a in ranks for b in ranks if (route := self.route((replica, a), (replica, b)))}
+        sites = [self._datacenter[rank] for rank in self._mesh.pipeline(replica)]
+        sizes = [framing.gso_bytes[site] for site in sites]
+        return Paths(found, tuple(map(super_packet_bytes, sizes)), tuple(map(ack_bytes, sizes)))
+
+
+def _collective(plan: Plan, taken: _Taken, job: Job, of: tuple[int, int], steps: tuple[Step, ...]) -> Collective:
+    """A ring over the replicas of a stage, in their order; each message is a share of 1/N.
+
+    `of` is the pipeline rank that holds the stage, and the number of stages there.
+    """
+    (rank, chunks), replicas = of, range(job.mesh.dp)
+    share = job.workload.parameter_bytes() / chunks / job.mesh.dp
+    found = {(a, b): route for a in replicas for b in replicas if (route := taken.route((a, rank), (b, rank)))}
+    return Collective(steps, wire_bytes(share) + plan.host_costs.gloo_bytes, found, share)

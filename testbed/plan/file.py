@@ -1,0 +1,169 @@
+"""plan.json: a plan written exactly, read strictly. A damaged file is one error: file, field, value, expected."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from testbed.errors import BadInput
+from testbed.pipeline.validate import validate
+from testbed.plan import costs, routes
+from testbed.plan.plan import Case, Job, JobSchedule, Network, Plan, Route
+from testbed.spec.document import refuse
+from testbed.units import SI_UNITS
+
+NAME = "plan.json"
+"""Of the file in a results directory."""
+
+MAX_PLAN_BYTES = 200_000_000
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)
+
+
+def to_json(plan: Plan) -> str:
+    """The plan as text; numbers come back as they were."""
+    return json.dumps(_adapter().dump_python(plan, mode="json"), indent=1, allow_nan=False) + "\n"
+
+
+def from_json(text: str | bytes, source: str) -> Plan:
+    """The plan that `to_json` wrote. Raises BadInput naming `source`, field, value and what was expected."""
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput.of(source, "file", str(error), "a plan as `testbed plan` writes it") from error
+    if not isinstance(document, dict):
+        raise BadInput.of(source, "file", type(document).__name__, "an object, as `testbed plan` writes it")
+    try:
+        plan = _adapter().validate_python(document, context=SI_UNITS)
+    except ValidationError as error:
+        refuse(error, source)
+    check(plan, source)
+    return plan
+
+
+def read(path: Path) -> Plan:
+    """The plan in a file, or in a results directory. Raises BadInput."""
+    file = path / NAME if path.is_dir() else path
+    try:
+        if file.stat().st_size > MAX_PLAN_BYTES:
+            raise BadInput.of(str(file), "file", f"{file.stat().st_size} bytes", f"at most {MAX_PLAN_BYTES}")
+        return from_json(file.read_bytes(), str(file))
+    except OSError as error:
+        raise BadInput.of(str(file), "file", error.strerror, "a readable plan.json") from error
+
+
+def write(plan: Plan, path: Path) -> None:
+    """Write the file, complete or not at all."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(to_json(plan), encoding="utf-8")
+    partial.replace(path)
+
+
+def check(plan: Plan, source: str) -> None:
+    """Raises BadInput for the first thing in a plan that does not fit together."""
+    _check_network(plan.network, source)
+    first = 0
+    for number, job in enumerate(plan.jobs):
+        _check_job(plan, job, first, source, f"jobs.{number}")
+        first = job.mesh.ranks.stop
+    nodes = [node for job in plan.jobs for node in job.nodes]
+    _require(len(set(nodes)) == len(nodes), source, "jobs.nodes", nodes, "a node for every rank alone")
+    for number, flow in enumerate(plan.flows):
+        for rank in (flow.source, flow.target):
+            _require(0 <= rank < first, source, f"flows.{number}", rank, f"a rank below {first}")
+    labels = [case.label for case in plan.cases]
+    _require(len(set(labels)) == len(labels), source, "cases.label", labels, "a label for every case alone")
+    for number, case in enumerate(plan.cases):
+        _check_case(plan, case, source, f"cases.{number}")
+    for name in routes.datacenters_of(plan.network):
+        size = plan.framing.gso_bytes.get(name, 0)
+        _require(plan.framing.mtu <= size <= 65536, source, f"framing.gso_bytes.{name}", size, "an MTU to 64 KiB")
+
+
+def _require(good: bool, source: str, field: str, value: object, expected: str) -> None:
+    if not good:
+        raise BadInput.of(source, field, value, expected)
+
+
+def _check_network(network: Network, source: str) -> None:
+    names = [node.name for node in network.nodes]
+    _require(bool(names), source, "network.nodes", names, "at least one node")
+    _require(len(set(names)) == len(names), source, "network.nodes", names, "every node once")
+    counted: dict[str, int] = {}
+    for index, node in enumerate(network.nodes):
+        number = counted.setdefault(node.datacenter, 0)
+        expected = f"{node.datacenter}/{number}, the next of its datacenter"
+        _require(node.name == f"{node.datacenter}/{number}", source, f"network.nodes.{index}", node.name, expected)
+        counted[node.datacenter] += 1
+    _require(
+        len(network.directions) % 2 == 0, source, "network.directions", len(network.directions), "two of each link"
+    )
+    for index, direction in enumerate(network.directions):
+        field = f"network.directions.{index}"
+        for end in (direction.source, direction.target):
+            _require(end in counted, source, field, end, f"one of the datacenters ({', '.join(counted)})")
+        _require(direction.rate_bps > 0, source, f"{field}.rate_bps", direction.rate_bps, "a rate above 0")
+        _require(direction.delay_s >= 0, source, f"{field}.delay_s", direction.delay_s, "a delay of 0 or more")
+        other = network.directions[index ^ 1]
+        reverse = (other.link, other.target, other.source)
+        mine = (direction.link, direction.source, direction.target)
+        _require(mine == reverse, source, field, direction.label, "forward and reverse of a link beside each other")
+    for index, one in enumerate(network.routes):
+        _check_route(network, one.route, (one.source, one.target), source, f"network.routes.{index}")
+
+
+def _check_route(network: Network, route: Route, ends: tuple[str, str], source: str, field: str) -> None:
+    at = ends[0]
+    for index in route:
+        known = 0 <= index < len(network.directions)
+        _require(known, source, field, index, f"directions below {len(network.directions)}")
+        _require(network.directions[index].source == at, source, field, list(route), f"a direction that leaves {at}")
+        at = network.directions[index].target
+    _require(at == ends[1], source, field, list(route), f"a route from {ends[0]} to {ends[1]}")
+
+
+def _check_job(plan: Plan, job: Job, first: int, source: str, field: str) -> None:
+    mesh, workload = job.mesh, job.workload
+    for axis, extent in (("dp", mesh.dp), ("pp", mesh.pp), ("tp", mesh.tp)):
+        _require(extent >= 1, source, f"{field}.mesh.{axis}", extent, "1 or more")
+    _require(mesh.first_rank == first, source, f"{field}.mesh.first_rank", mesh.first_rank, str(first))
+    _require(mesh.size == len(job.nodes), source, f"{field}.nodes", len(job.nodes), f"a node for {mesh.size} ranks")
+    asked = (workload.parallelism.data, workload.parallelism.pipeline, workload.parallelism.tensor)
+    _require((mesh.dp, mesh.pp, mesh.tp) == asked, source, f"{field}.mesh", str(mesh), f"{asked} as its workload has")
+    known = {node.name for node in plan.network.nodes}
+    for node in job.nodes:
+        _require(node in known, source, f"{field}.nodes", node, "a node of the network")
+
+
+def _check_case(plan: Plan, case: Case, source: str, field: str) -> None:
+    _require(len(case.jobs) == len(plan.jobs), source, f"{field}.jobs", len(case.jobs), "a schedule for every job")
+    flows, taken = len(plan.flows), len(case.routes)
+    _require(taken == flows, source, f"{field}.routes", taken, f"a route for each of {flows} flows")
+    nodes = routes.nodes_of_ranks(plan)
+    for number, (flow, route) in enumerate(zip(plan.flows, case.routes, strict=True)):
+        ends = routes.datacenter_of(nodes[flow.source]), routes.datacenter_of(nodes[flow.target])
+        _check_route(plan.network, route, ends, source, f"{field}.routes.{number}")
+    routes.routes_of_nodes(plan, case)
+    for number, (job, chosen) in enumerate(zip(plan.jobs, case.jobs, strict=True)):
+        _check_schedule(plan, case, job, chosen, number, (source, f"{field}.jobs.{number}"))
+
+
+def _check_schedule(plan: Plan, case: Case, job: Job, chosen: JobSchedule, number: int, where: tuple[str, str]) -> None:
+    stages, (source, field) = chosen.stage_to_rank, where
+    whole = len(stages) >= job.mesh.pp and all(stages.count(r) * job.mesh.pp == len(stages) for r in range(job.mesh.pp))
+    _require(whole, source, f"{field}.stage_to_rank", list(stages), f"as many stages on each of {job.mesh.pp} ranks")
+    schedule = costs.schedule_of(plan, case, job=number)
+    if schedule is None:
+        _require(job.workload.pacing is None, source, f"{field}.rows", None, "rows: this job is paced")
+    elif job.workload.pacing is not None:
+        try:
+            validate(schedule, costs.problem_of_case(plan, case, job=number))
+        except BadInput as error:
+            raise BadInput.of(source, f"{field}.rows", str(error), "a schedule that can be run") from error

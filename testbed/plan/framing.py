@@ -1,0 +1,53 @@
+"""What a message weighs on the wire: segments, their headers, the MTU that all links share, and super-packets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from testbed.spec.topology import Direction
+
+MTU = 9000
+"""Bytes of the largest IP packet."""
+
+ETHERNET_HEADER = 14
+IP_TCP_HEADERS = 52
+"""IPv4 (20) and TCP with timestamps (32)."""
+
+MSS = MTU - IP_TCP_HEADERS
+"""TCP payload of a full segment."""
+
+_LARGEST_GSO = 65536
+_GSO_SECONDS = 1e-3
+"""How much of a link's time one super-packet may take: it is delivered as one block."""
+
+
+def wire_bytes(payload_bytes: float) -> float:
+    """Bytes on the wire of a message: its payload and the headers of the segments that carry it."""
+    return payload_bytes + math.ceil(payload_bytes / MSS) * (ETHERNET_HEADER + IP_TCP_HEADERS)
+
+
+def gso_bytes(directions: Iterable[Direction]) -> int:
+    """The longest super-packet allowed towards links: 1 ms of the slowest, a quarter of the least queue that a file
+    asks for, 64 KiB; at least the MTU.
+    """
+    limits = [float(_LARGEST_GSO)]
+    for direction in directions:
+        limits.append(direction.rate_bps * _GSO_SECONDS / 8)
+        if direction.queue_bytes:
+            limits.append(direction.queue_bytes / 4)
+    return int(max(min(limits), MTU))
+
+
+def super_packet_bytes(gso: int) -> int:
+    """Wire bytes of the longest super-packet that TCP makes under a limit of `gso` bytes: full segments."""
+    return _segments(gso) * (MTU + ETHERNET_HEADER)
+
+
+def ack_bytes(gso: int) -> float:
+    """Wire bytes that acknowledge such a super-packet: one packet without data for every two segments, or for more."""
+    return min(1.0, _segments(gso) / 2) * (ETHERNET_HEADER + IP_TCP_HEADERS)
+
+
+def _segments(gso: int) -> int:
+    return max(1, gso // MTU)

@@ -1,0 +1,26 @@
+"""What engine and gloo cost on any machine: measured constants, each with where it comes from."""
+
+from __future__ import annotations
+
+from testbed.plan.framing import ETHERNET_HEADER, IP_TCP_HEADERS
+from testbed.plan.plan import HostCosts
+from testbed.trace.tables import UNNOTICED_WAIT_S
+
+HANDOVER_S = 10e-6
+"""What is left of a message's time on an ideal machine (virtual clock): waking gloo's thread and the rank
+(docs/figures.md). It decides who comes first where a plain model would hand two messages to a link at one instant.
+A real machine takes more, which is part of the error reported there."""
+
+GLOO_BYTES = 162
+"""What gloo adds to a message on the wire, as measured under the virtual clock at 250 kB and 1 MB (docs/figures.md).
+
+A preamble of 48 bytes, and a notice of 48 bytes in a packet of its own, would come to the same."""
+
+NOTICE_BYTES = 48 + ETHERNET_HEADER + IP_TCP_HEADERS
+"""Wire bytes of one of gloo's notices (of a send, of a receive): 48 bytes in a packet of its own. The notice of a send
+is among GLOO_BYTES."""
+
+
+def measured_costs() -> HostCosts:
+    """The costs above."""
+    return HostCosts(HANDOVER_S, UNNOTICED_WAIT_S, GLOO_BYTES, NOTICE_BYTES)

@@ -1,0 +1,183 @@
+"""The plan as a value: network, jobs, flows, and the cases to measure in one lab. No behaviour; file.py writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, PlainSerializer, PlainValidator, with_config
+
+from testbed.pipeline.ir import Row, parse_action
+from testbed.plan.mesh import Mesh
+from testbed.schedule.proof import Proof
+from testbed.spec.choice import ScheduleChoice
+from testbed.spec.topology import Direction
+from testbed.spec.workload import Workload
+
+_written = with_config(ConfigDict(extra="forbid"))
+"""In a file, a field that does not exist is an error."""
+
+WrittenDirection = Annotated[Direction, PlainSerializer(lambda direction: direction._asdict())]
+WrittenProof = Annotated[Proof, PlainSerializer(lambda proof: proof._asdict())]
+
+Route = tuple[int, ...]
+"""The directions a flow takes, first to last, as indexes into Network.directions; () inside a datacenter."""
+
+
+@_written
+@dataclass(frozen=True)
+class Clock:
+    """What makes time pass, and the seed of the virtual clock's kernel."""
+
+    name: Literal["real", "virtual"] = "real"
+    seed: int = 1
+
+
+@_written
+@dataclass(frozen=True)
+class Node:
+    """A container that can hold a rank: "datacenter/number"."""
+
+    name: str
+    datacenter: str
+
+
+@_written
+@dataclass(frozen=True)
+class DefaultRoute:
+    """How traffic between two datacenters goes where no flow says otherwise."""
+
+    source: str
+    target: str
+    route: Route
+
+
+@_written
+@dataclass(frozen=True)
+class Network:
+    """Nodes, and the directions of the links between datacenters: forward of the first, its reverse, and so on."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    """Datacenter by datacenter."""
+    directions: tuple[WrittenDirection, ...]
+    routes: tuple[DefaultRoute, ...]
+    """Of every connected pair of different datacenters."""
+    events: tuple[()] = ()
+    """What happens to the network while jobs run: nothing, so far."""
+
+
+class Traffic(StrEnum):
+    """What a flow carries."""
+
+    ACTIVATION = "activation"
+    GRADIENT = "gradient"
+    DATA_PARALLEL = "data-parallel"
+    TENSOR_PARALLEL = "tensor-parallel"
+
+
+@_written
+@dataclass(frozen=True)
+class Flow:
+    """Messages of one kind from one rank to another."""
+
+    source: int
+    target: int
+    kind: Traffic
+
+
+@_written
+@dataclass(frozen=True)
+class Job:
+    """One training run: its ranks, where they are, and what they train."""
+
+    name: str
+    start_s: float
+    mesh: Mesh
+    nodes: tuple[str, ...]
+    """The node of every rank, in the order of ranks."""
+    workload: Workload
+
+
+def _read_row(value: object) -> Row:
+    if not isinstance(value, str):
+        raise ValueError("actions such as 2F0, with blanks between them")  # noqa: TRY004 - an error of the input
+    return tuple(map(parse_action, value.split()))
+
+
+def _write_row(row: Row) -> str:
+    return " ".join(map(str, row))
+
+
+WrittenRow = Annotated[Row, PlainValidator(_read_row), PlainSerializer(_write_row)]
+
+
+@_written
+@dataclass(frozen=True)
+class JobSchedule:
+    """What one job does in a case."""
+
+    choice: ScheduleChoice
+    """Family, options, memory and label; of a family in a file, what the file holds."""
+    stage_to_rank: tuple[int, ...]
+    """The pipeline rank of every stage."""
+    rows: tuple[WrittenRow, ...] | None
+    """Per pipeline rank, its actions in order; None where only a run can make them (no pacing)."""
+    proof: WrittenProof | None
+    """What a solver proved of it."""
+
+
+@_written
+@dataclass(frozen=True)
+class Case:
+    """What is measured together: a schedule for every job, a route for every flow."""
+
+    label: str
+    jobs: tuple[JobSchedule, ...]
+    routes: tuple[Route, ...]
+    """One for every flow of the plan."""
+
+
+@_written
+@dataclass(frozen=True)
+class Framing:
+    """How messages are cut up on their way."""
+
+    mtu: int
+    """Bytes of the largest IP packet."""
+    gso_bytes: Mapping[str, int]
+    """Per datacenter, the longest super-packet that its nodes may send."""
+
+
+@_written
+@dataclass(frozen=True)
+class HostCosts:
+    """What the engine adds on any machine; measured, see host_costs.py."""
+
+    handover_s: float
+    unnoticed_wait_s: float
+    gloo_bytes: int
+    """On the wire, beside a message's own."""
+    notice_bytes: int
+    """On the wire, of the notice that a receive is posted."""
+
+
+@_written
+@dataclass(frozen=True)
+class Plan:
+    """One network, the jobs on it, and the cases to measure. Build it with resolve.py."""
+
+    network: Network
+    jobs: tuple[Job, ...]
+    flows: tuple[Flow, ...]
+    cases: tuple[Case, ...]
+    framing: Framing
+    host_costs: HostCosts
+    transport: Literal["otn-lossless", "tcp-default"] = "otn-lossless"
+    seed: int = 1
+    """Of what is left to chance in the network: jitter and loss."""
+    clock: Clock = field(default_factory=Clock)
+    format: Literal[1] = 1
+    """Of plan.json; one more for every change that an older reader would misunderstand."""

@@ -1,0 +1,323 @@
+"""From topology and workloads to a plan: places, routes and framing first, then the cases with their schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from testbed.errors import BadInput
+from testbed.pipeline.ir import Row, Schedule
+from testbed.pipeline.placement import Placement, stage_to_rank
+from testbed.pipeline.problem import Problem
+from testbed.pipeline.validate import validate
+from testbed.plan import costs, framing, routes
+from testbed.plan.host_costs import measured_costs
+from testbed.plan.mesh import Mesh
+from testbed.plan.place import place
+from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, Traffic
+from testbed.plugins import Unusable
+from testbed.schedule.proof import Proof, Watch
+from testbed.schedule.registry import FAMILIES, Generated, check_choice, family_of, generate_choice
+from testbed.schedule.schedule_file import Kept
+from testbed.spec import load_topology, load_workload
+from testbed.spec.choice import ScheduleChoice, choice_named
+from testbed.spec.topology import Topology
+from testbed.spec.workload import Pacing, Workload
+
+BEST = "best"
+"""Stands for the fastest of all schedules that fit."""
+
+
+class Candidate(NamedTuple):
+    """A schedule that could be run."""
+
+    choice: ScheduleChoice
+    problem: Problem
+    schedule: Schedule
+    makespan_s: float
+    proof: Proof | None
+    """What is proven of it, where a solver made it."""
+
+
+# --- network and jobs ----------------------------------------------------------------------------
+
+
+def network_of(topology: Topology) -> Network:
+    """Nodes, directions and default routes of a topology."""
+    nodes = tuple(Node(name, routes.datacenter_of(name)) for name in topology.nodes())
+    return Network(topology.name, nodes, tuple(topology.directions()), routes.default_routes(topology))
+
+
+def measurement_of(topology: Topology) -> Plan:
+    """A plan without jobs: its links can be measured, that is all."""
+    network = network_of(topology)
+    return Plan(network, (), (), (), framing_of(network, ()), measured_costs())
+
+
+def framing_of(network: Network, taken: Iterable[tuple[str, Route]]) -> Framing:
+    """The framing towards all default routes from every datacenter, and those that (datacenter, route) flows take."""
+    leaving: dict[str, set[int]] = {name: set() for name in routes.datacenters_of(network)}
+    for one in network.routes:
+        leaving[one.source].update(one.route)
+    for datacenter, route in taken:
+        leaving[datacenter].update(route)
+    gso = {
+        name: framing.gso_bytes(network.directions[index] for index in sorted(crossed))
+        for name, crossed in leaving.items()
+    }
+    return Framing(framing.MTU, gso)
+
+
+def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] = ()) -> Plan:
+    """The plan of workloads on a topology, still without cases. Raises BadInput when they do not fit together.
+
+    `sources` are the workloads' files, for errors in what only their schedules know: their options.
+    """
+    network = network_of(topology)
+    jobs: list[Job] = []
+    taken: set[str] = set()
+    for number, workload in enumerate(workloads):
+        pipelines = place(topology, workload, frozenset(taken))
+        nodes = tuple(node for pipeline in pipelines for node in pipeline)
+        taken.update(nodes)
+        first = jobs[-1].mesh.ranks.stop if jobs else 0
+        mesh = Mesh(len(pipelines), len(pipelines[0]), 1, first)
+        jobs.append(Job(_job_name(workload.name, jobs), 0.0, mesh, nodes, workload))
+        _check_schedules(workload, sources[number] if sources else workload.name)
+    _check_together(workloads)
+    plan = Plan(
+        network,
+        tuple(jobs),
+        (),
+        (),
+        framing_of(network, ()),
+        measured_costs(),
+        transport=workloads[0].transport,
+        seed=workloads[0].seed,
+    )
+    for job in jobs:
+        _check_ways(network, job)
+    return plan
+
+
+def _job_name(name: str, jobs: Sequence[Job]) -> str:
+    namesakes = sum(job.workload.name == name for job in jobs)
+    return f"{name}-{namesakes + 1}" if namesakes else name
+
+
+def _check_schedules(workload: Workload, source: str) -> None:
+    for index, choice in enumerate(workload.schedules):
+        if choice.schedule != BEST:
+            check_choice(choice, source, f"schedules.{index}")
+
+
+def _check_together(workloads: Sequence[Workload]) -> None:
+    """What one lab has only one of."""
+    for workload in workloads:
+        if workload.transport != workloads[0].transport:
+            expected = f"{workloads[0].transport}, as {workloads[0].name} in the same lab"
+            raise BadInput.of(workload.name, "transport", workload.transport, expected)
+
+
+def _check_ways(network: Network, job: Job) -> None:
+    for replica in range(job.mesh.dp):
+        nodes = pipeline_nodes(job, replica)
+        for a, b in pairwise(nodes):
+            routes.between(network, a, b)
+            routes.between(network, b, a)
+
+
+def pipeline_nodes(job: Job, replica: int = 0) -> tuple[str, ...]:
+    """The nodes of one pipeline, rank by rank."""
+    node_of = dict(zip(job.mesh.ranks, job.nodes, strict=True))
+    return tuple(node_of[rank] for rank in job.mesh.pipeline(replica))
+
+
+def cuts(job: Job) -> tuple[int, ...]:
+    """Pipeline ranks r whose successor r + 1 is in another datacenter."""
+    sites = [routes.datacenter_of(node) for node in pipeline_nodes(job)]
+    return tuple(rank for rank, (here, there) in enumerate(pairwise(sites)) if here != there)
+
+
+def load_plan(topology: Path, *workloads: Path, settings: Sequence[str] = (), **direct: object) -> Plan:
+    """The plan of files; see `load_files`."""
+    network, jobs = load_files(topology, *workloads, settings=settings, **direct)
+    return make_plan(network, *jobs, sources=[str(path) for path in workloads])
+
+
+def load_files(
+    topology: Path, *workloads: Path, settings: Sequence[str] = (), **direct: object
+) -> tuple[Topology, list[Workload]]:
+    """What files say, with settings (KEY=VALUE) laid over the workloads; `topology.` in front means the topology.
+
+    `direct` are further fields of the workloads, where not None. Raises BadInput.
+    """
+    overrides: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not separator or not key:
+            raise BadInput.of("--set", "setting", setting, "KEY=VALUE")
+        in_topology = key.startswith("topology.")
+        overrides[in_topology][key.removeprefix("topology.")] = value
+    overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
+    return load_topology(topology, overrides[1]), [load_workload(path, overrides[0]) for path in workloads]
+
+
+# --- schedules -----------------------------------------------------------------------------------
+
+
+def generate(plan: Plan, choice: ScheduleChoice, pacing: Pacing | None = None, watch: Watch | None = None) -> Generated:
+    """The schedule that `choice` names for the first job, validated, and what a solver proved of it. Raises BadInput.
+
+    `watch` is told how far the solver has come.
+    """
+    return generate_choice(choice, costs.problem(plan, choice, pacing), watch)
+
+
+def given(plan: Plan, choice: ScheduleChoice, rows: tuple[Row, ...]) -> Schedule:
+    """The schedule of that label with these rows, validated against the first job. Raises BadInput."""
+    problem = costs.problem(plan, choice)
+    schedule = Schedule(choice.label, rows, problem.stage_to_rank, problem.n_microbatches)
+    validate(schedule, problem)
+    return schedule
+
+
+def make(
+    plan: Plan, choices: Sequence[ScheduleChoice], kept: Mapping[str, Kept] | None = None, watch: Watch | None = None
+) -> dict[str, Generated]:
+    """The schedules of the choices by label: what is `kept` of them, validated, the others generated.
+
+    Nothing without pacing: then only a run can tell what actions take. Raises BadInput.
+    """
+    if not plan.jobs[0].workload.pacing and not kept:
+        return {}
+    made = {}
+    for choice in choices:
+        if kept and choice.label in kept:
+            rows, proof = kept[choice.label]
+            made[choice.label] = Generated(given(plan, choice, rows), proof)
+        else:
+            made[choice.label] = generate(plan, choice, watch=watch)
+    return made
+
+
+def choose(plan: Plan, names: Sequence[str] = (), watch: Watch | None = None) -> list[ScheduleChoice]:
+    """The first workload's choices of these names, each a label, a family or a file; none means all. Raises BadInput.
+
+    A family that the workload does not list is taken without options. `best` becomes the schedule that the model says
+    is fastest.
+    """
+    listed = plan.jobs[0].workload.schedules
+    chosen: dict[str, ScheduleChoice] = {}
+    for choice in listed if not names else [one for name in names for one in _named(listed, name)]:
+        found = choice
+        if choice.schedule == BEST:
+            found = ranked(plan, watch)[0].choice
+            found = found.model_copy(update={"label": choice.label}) if choice.labelled else found
+        chosen.setdefault(found.label, found)
+    return list(chosen.values())
+
+
+def _named(listed: Sequence[ScheduleChoice], name: str) -> list[ScheduleChoice]:
+    """Every choice of the workload with this label or, if there is none, of this family; else a new one."""
+    found = [one for one in listed if one.label == name] or [one for one in listed if one.schedule == name]
+    if found or name == BEST:
+        return found or [ScheduleChoice(schedule=BEST)]
+    try:
+        choice = choice_named(name, Path())
+        family_of(choice)
+    except Unusable as error:
+        raise error.at("schedule", "name") from error
+    if any(one.label == choice.label for one in listed):
+        expected = f"a file called otherwise: the workload has another schedule {choice.label}"
+        raise BadInput.of("schedule", "name", name, expected)
+    return [choice]
+
+
+def every_choice(plan: Plan) -> list[ScheduleChoice]:
+    """The first workload's choices, and all other families that need no solver."""
+    listed = [choice for choice in plan.jobs[0].workload.schedules if choice.schedule != BEST]
+    known, labels = {choice.schedule for choice in listed}, {choice.label for choice in listed}
+    others = (name for name in FAMILIES if name not in known | labels and not FAMILIES[name].solver)
+    return [*listed, *(ScheduleChoice(schedule=name) for name in others)]
+
+
+def candidate(plan: Plan, choice: ScheduleChoice, watch: Watch | None = None) -> Candidate:
+    """The schedule of a choice and how long the model says it takes. Raises BadInput."""
+    problem, (schedule, proof) = costs.problem(plan, choice), generate(plan, choice, watch=watch)
+    makespan_s = float(costs.predict(plan, choice, schedule).makespans()[0])
+    return Candidate(choice, problem, schedule, makespan_s, proof)
+
+
+def ranked(plan: Plan, watch: Watch | None = None) -> list[Candidate]:
+    """Every schedule that fits into memory and needs no solver, fastest first (CrossPipe, section 6)."""
+    candidates = []
+    for choice in every_choice(plan):
+        try:
+            candidates.append(candidate(plan, choice.model_copy(update={"memory": None}), watch))
+        except BadInput:
+            continue  # needs more memory than there is, or more layers
+    return sorted(candidates, key=lambda one: one.makespan_s)
+
+
+# --- cases ---------------------------------------------------------------------------------------
+
+
+def with_cases(plan: Plan, choices: Sequence[ScheduleChoice], made: Mapping[str, Generated]) -> Plan:
+    """The plan with one case for every choice of the first job, and all flows on their default routes.
+
+    A choice that is not `made` has rows that only a run can make. Raises BadInput for several jobs.
+    """
+    if len(plan.jobs) > 1:
+        names = ", ".join(job.name for job in plan.jobs)
+        raise BadInput.of(plan.network.name, "jobs", names, "one job: several can be placed, but not trained yet")
+    job = plan.jobs[0]
+    schedules = [_job_schedule(job, choice, made.get(choice.label)) for choice in choices]
+    flows = _flows(job, [one.stage_to_rank for one in schedules])
+    nodes = routes.nodes_of_ranks(plan)
+    taken = tuple(routes.between(plan.network, nodes[flow.source], nodes[flow.target]) for flow in flows)
+    cases = tuple(Case(choice.label, (one,), taken) for choice, one in zip(choices, schedules, strict=True))
+    return replace(plan, flows=flows, cases=cases)
+
+
+def _job_schedule(job: Job, choice: ScheduleChoice, made: Generated | None) -> JobSchedule:
+    rows, proof = (made.schedule.rows, made.proof) if made else (None, None)
+    return JobSchedule(choice, costs.stages_of(job, choice), rows, proof)
+
+
+def _flows(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:
+    """What the ranks of a job exchange under any of these placements; neighbours always (a profile's messages)."""
+    found: dict[Flow, None] = {}
+    for stages in dict.fromkeys([*placements, stage_to_rank(Placement.UD, job.mesh.pp)]):
+        for replica in range(job.mesh.dp):
+            ranks = job.mesh.pipeline(replica)
+            for a, b in pairwise(stages):
+                if a != b:
+                    found[Flow(ranks[a], ranks[b], Traffic.ACTIVATION)] = None
+                    found[Flow(ranks[b], ranks[a], Traffic.GRADIENT)] = None
+    if job.mesh.dp > 1:
+        for rank in range(job.mesh.pp):
+            ring = [job.mesh.rank(replica, rank) for replica in range(job.mesh.dp)]
+            for source, target in pairwise([*ring, ring[0]]):
+                found[Flow(source, target, Traffic.DATA_PARALLEL)] = None
+    return tuple(found)
+
+
+def require_trainable(plan: Plan) -> None:
+    """Raises BadInput for a plan that can be predicted and scheduled, but not trained yet."""
+    for job in plan.jobs:
+        if job.mesh.dp > 1:
+            expected = "1: data parallelism can be predicted and compared, but not trained yet"
+            raise BadInput.of(job.workload.name, "parallelism.data", job.workload.parallelism.data, expected)
+    if plan.clock.name == "virtual" and not all(job.workload.pacing for job in plan.jobs):
+        job = next(job for job in plan.jobs if not job.workload.pacing)
+        expected = "times for F, I and W: computation takes no virtual time"
+        raise BadInput.of(job.workload.name, "pacing", "none", expected)
+
+
+def with_clock(plan: Plan, clock: Clock) -> Plan:
+    """The same plan on another clock."""
+    return replace(plan, clock=clock)

@@ -1,0 +1,173 @@
+"""Finds what is registered under a group: built in, by an installed package's entry point, or as FILE.py:NAME.
+
+A file's content is what counts: it is read once, where the user names it, and travels with the plan from there. So
+guests and forked workers, which may not see the file, run the same text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import linecache
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
+
+from testbed.errors import BadInput
+
+T = TypeVar("T")
+
+_IN_FILE = re.compile(r"(?P<file>[^\0]+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+MOST_BYTES = 50_000_000
+
+
+class Unusable(BadInput):
+    """A name that stands for nothing that can be used; `value` and `expected` are for whoever knows the field."""
+
+    def __init__(self, value: object, expected: str) -> None:
+        super().__init__(f"got {value!r}, expected {expected}")
+        self.value, self.expected = value, expected
+
+    def at(self, source: str, field: str) -> BadInput:
+        """The same error, naming file and field."""
+        return BadInput.of(source, field, self.value, self.expected)
+
+
+class InFile(NamedTuple):
+    """FILE.py:NAME."""
+
+    file: str
+    name: str
+
+
+def in_file(reference: str) -> InFile | None:
+    """What FILE.py:NAME refers to; None for any other text."""
+    match = _IN_FILE.fullmatch(reference)
+    return None if match is None else InFile(match["file"], match["name"])
+
+
+def read_content(file: str, directory: Path) -> str:
+    """The text of a file that is named relative to `directory`. Raises Unusable."""
+    path = directory / file
+    try:
+        content = path.read_bytes()
+        if len(content) > MOST_BYTES:
+            raise Unusable(file, f"a file of at most {MOST_BYTES} bytes")
+        return content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise Unusable(file, f"a readable file (found {path}: {reason})") from error
+
+
+def load_from_text(reference: InFile, content: str) -> Any:
+    """The value NAME of the module that `content` is. The same content is run once per process.
+
+    Raises Unusable naming the error in the file, or what the file has instead of NAME.
+    """
+    module_name = f"testbed_file_{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    module = sys.modules.get(module_name)
+    if module is None:
+        module = _run(module_name, reference, content)
+    if not hasattr(module, reference.name):
+        there = [name for name, value in vars(module).items() if _made_there(name, value, module_name)]
+        raise Unusable(
+            f"{reference.file}:{reference.name}", f"a name in that file ({', '.join(there) or 'it has none'})"
+        )
+    return getattr(module, reference.name)
+
+
+def _made_there(name: str, value: object, module_name: str) -> bool:
+    if name.startswith("_") or isinstance(value, ModuleType):
+        return False
+    return getattr(value, "__module__", module_name) == module_name
+
+
+def _run(module_name: str, reference: InFile, content: str) -> ModuleType:
+    module = ModuleType(module_name)
+    module.__file__ = reference.file
+    linecache.cache[reference.file] = (len(content), None, content.splitlines(keepends=True), reference.file)
+    sys.modules[module_name] = module  # dataclasses and pydantic look their module up there
+    try:
+        exec(compile(content, reference.file, "exec", dont_inherit=True), vars(module))
+    except Exception as error:
+        del sys.modules[module_name]
+        raise Unusable(
+            reference.file, f"a module that can be imported ({problem_in(reference.file, error)})"
+        ) from error
+    return module
+
+
+def problem_in(file: str, error: Exception) -> str:
+    """The error in one line, with the line of the file that it happened in."""
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}{f' in line {line}' if line else ''}: {said}"
+
+
+class Registry(Mapping[str, T]):
+    """What is registered under a group, by name. Names are cheap to list; a value is imported when it is asked for.
+
+    Built-in names stand in a table of "module:attribute" in the code and cannot be overridden; entry points of
+    installed packages add to them.
+    """
+
+    def __init__(self, group: str, built_in: Mapping[str, str], check: Callable[[str, object], T]) -> None:
+        """`check` turns what was loaded under a name into a value, or raises Unusable."""
+        self.group = group
+        self._built_in = built_in
+        self._check = check
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._built_in
+        yield from sorted({point.name for point in entry_points(group=self.group)} - set(self._built_in))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._built_in or bool(entry_points(group=self.group, name=str(name)))
+
+    def __getitem__(self, name: str) -> T:
+        if name in self._built_in:
+            module, _, attribute = self._built_in[name].partition(":")
+            return self._check(name, getattr(importlib.import_module(module), attribute))
+        points = list(entry_points(group=self.group, name=name))
+        if not points:
+            raise KeyError(name)
+        return self._check(name, self._from_package(points))
+
+    def _from_package(self, points: list[EntryPoint]) -> object:
+        if len({point.value for point in points}) > 1:
+            packages = ", ".join(sorted(point.dist.name for point in points if point.dist))
+            raise Unusable(points[0].name, f"a name that one package registers (these do: {packages})")
+        try:
+            return points[0].load()
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise Unusable(
+                points[0].name, f"an entry point that can be imported ({points[0].value}: {problem})"
+            ) from error
+
+    def find(self, name: str, content: str | None = None) -> T:
+        """The value of a registered name, or of FILE.py:NAME where `content` is what the file holds.
+
+        Raises Unusable naming what is registered.
+        """
+        reference = in_file(name)
+        if reference is not None:
+            if content is None:
+                raise Unusable(name, "what the file holds to be read first")
+            return self._check(name, load_from_text(reference, content))
+        try:
+            return self[name]
+        except KeyError:
+            raise Unusable(name, f"one of {', '.join(self)}, or FILE.py:NAME") from None

@@ -1,0 +1,133 @@
+"""Where a run writes its results: one run at a time, and older results stay until the new ones are complete."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from testbed.errors import BadInput
+
+COMPARISON = "comparison.json"
+FILES = (
+    "manifest.json",
+    "plan.json",
+    "schedules.json",
+    "links.json",
+    "actions.parquet",
+    "messages.parquet",
+    "iterations.parquet",
+    "links.parquet",
+    "timeline.svg",
+    COMPARISON,  # the last: it says whether the others are complete
+)
+"""Everything a run writes beside its logs."""
+
+_EARLIER_FILES = ("events.parquet",)
+"""What runs of earlier versions wrote: replaced as well."""
+
+LOGS = "logs"
+LOCK = ".lock"
+"""Held by the run that writes into a directory; it stays there afterwards, empty."""
+
+
+@contextmanager
+def results_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
+    """The directory to write into while this lasts: `path`, or with `overwrite` of older results a new one beside it.
+
+    The older results are replaced at the end, and only by complete ones (`is_complete`); else they stay as they are,
+    and a line on stderr says where the new ones are. Files that no run wrote are never touched.
+    Raises BadInput when another run is writing to `path`, or when there is something that may not be overwritten.
+    """
+    if path.exists() and not path.is_dir():
+        raise BadInput.of("--out", "directory", str(path), "a directory, not a file")
+    _refuse_contents(path, overwrite)
+    with ExitStack() as stack:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(_locked(path))
+            _refuse_contents(path, overwrite)  # again: another run may have finished meanwhile
+            if _results_in(path):
+                working = stack.enter_context(_beside(path))
+            else:
+                working = path
+                (path / LOGS).mkdir(exist_ok=True)
+        except OSError as error:
+            raise BadInput.of("--out", "directory", str(path), f"a place to write ({error.strerror})") from error
+        yield working
+
+
+def _refuse_contents(path: Path, overwrite: bool) -> None:
+    if not overwrite and path.exists() and not _is_empty(path):
+        raise BadInput.of("--out", "directory", str(path), "a new or empty directory (or --overwrite)")
+
+
+def is_complete(directory: Path) -> bool:
+    """Whether a run has finished there with every schedule it was to measure."""
+    try:
+        document = json.loads((directory / COMPARISON).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return bool(document.get("complete", True))  # earlier versions wrote it at the end only
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInput.of("--out", "directory", str(path), "one that no other run is writing to") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A new directory beside `path`, whose files replace those in it at the end if they are complete."""
+    whole = path.resolve()
+    working = Path(tempfile.mkdtemp(prefix=f"{whole.name}.partial-", dir=whole.parent))
+    working.chmod(path.stat().st_mode & 0o7777)
+    (working / LOGS).mkdir()
+    try:
+        with _locked(working):
+            yield working
+    finally:
+        if is_complete(working):
+            _replace(path, working)
+        elif _results_in(working):
+            print(
+                f"the earlier results in {path}/ are kept; the new, incomplete ones are in {working}/", file=sys.stderr
+            )
+        else:
+            shutil.rmtree(working)
+
+
+def _replace(path: Path, working: Path) -> None:
+    """Move the files of a run over those of an earlier one. Without comparison.json, as meanwhile, it is incomplete."""
+    for name in (*reversed(FILES), *_EARLIER_FILES):
+        (path / name).unlink(missing_ok=True)
+    shutil.rmtree(path / LOGS, ignore_errors=True)
+    (working / LOGS).rename(path / LOGS)
+    for name in FILES:
+        with suppress(FileNotFoundError):  # e.g. no picture was wanted
+            (working / name).rename(path / name)
+    shutil.rmtree(working)
+
+
+def _results_in(path: Path) -> bool:
+    names = (*FILES, *_EARLIER_FILES)
+    return any((path / name).exists() for name in names) or any(path.glob(f"{LOGS}/rank*.log"))
+
+
+def _is_empty(path: Path) -> bool:
+    """Nothing in it but what this module makes."""
+    return not any(path.glob(f"{LOGS}/*")) and all(entry.name in (LOCK, LOGS) for entry in path.iterdir())

@@ -1,0 +1,89 @@
+"""A schedule family: how it generates, where it puts stages, which options it takes, what it does with memory."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from testbed.errors import BadInput
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.placement import Placement, stage_to_rank
+from testbed.plugins import Unusable
+from testbed.spec.document import first_fault
+
+if TYPE_CHECKING:
+    from testbed.schedule.optimal import Solution
+
+
+@dataclass(frozen=True)
+class Family:
+    """A way to schedule."""
+
+    generate: Callable[..., Schedule | Solution]
+    """(problem, **options) -> Schedule; of a solver (problem, progress=None, **options) -> Solution.
+
+    Its parameters behind the problem are the family's options; `Annotated[int, Field(ge=1)]` gives one bounds."""
+    summary: str = ""
+    placement: Placement | tuple[int, ...] = Placement.UD
+    """How stages lie on ranks; a tuple has the rank of every stage, for one number of ranks only."""
+    solver: bool = False
+    """Takes its whole time limit: left out of `best` unless the workload lists it."""
+    uses_spare_memory: bool = False
+    """Whether its order changes where a rank may hold more microbatches; False for a fixed order."""
+
+    def stage_to_rank(self, n_ranks: int) -> tuple[int, ...]:
+        """The rank of every stage. Raises Unusable when the family is made for another number of ranks."""
+        if isinstance(self.placement, Placement):
+            return stage_to_rank(self.placement, n_ranks)
+        made_for = max(self.placement) + 1
+        if made_for != n_ranks:
+            raise Unusable(f"a schedule for {made_for} ranks", f"one for {n_ranks} ranks")
+        return self.placement
+
+    def option_names(self) -> list[str]:
+        """Options the generator takes beside the problem."""
+        return [name for name in list(inspect.signature(self.generate).parameters)[1:] if name != "progress"]
+
+    def options(self, given: Mapping[str, Any], name: str, source: str, field: str = "") -> dict[str, Any]:
+        """The options as the generator's types have them; `field` stands in front of an option's name in errors.
+
+        Raises BadInput naming the option, and what is expected of it.
+        """
+        known = self.option_names()
+        for option, value in given.items():
+            if option not in known:
+                expected = f"an option of {name} ({', '.join(known) or 'it has none'})"
+                raise BadInput.of(source, f"{field}{option}", value, expected)
+        if not given:
+            return {}
+        try:
+            return self._options_model().model_validate(dict(given)).model_dump(exclude_unset=True)
+        except ValidationError as error:
+            fault = first_fault(error)
+            raise BadInput.of(source, f"{field}{fault.field}", fault.value, fault.expected) from error
+
+    def _options_model(self) -> type[BaseModel]:
+        """The generator's parameters as fields with types and bounds. Raises Unusable where a type is not known."""
+        try:
+            parameters = inspect.signature(self.generate, eval_str=True).parameters
+        except NameError as error:
+            raise Unusable(self.generate.__name__, f"annotations that mean something when it runs ({error})") from error
+        fields: dict[str, Any] = {}
+        for name in self.option_names():
+            parameter = parameters[name]
+            annotation = Any if parameter.annotation is parameter.empty else parameter.annotation
+            fields[name] = (annotation, ... if parameter.default is parameter.empty else parameter.default)
+        return create_model("Options", __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def as_family(name: str, loaded: object) -> Family:
+    """What is registered as a schedule: a Family, or a function problem -> Schedule. Raises Unusable."""
+    if isinstance(loaded, Family):
+        return loaded
+    if callable(loaded) and not isinstance(loaded, type):
+        return Family(loaded, (inspect.getdoc(loaded) or "").split("\n")[0])
+    raise Unusable(name, f"a Family or a function problem -> Schedule, not {type(loaded).__name__}")

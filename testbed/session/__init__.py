@@ -1,0 +1,1 @@
+"""A session: the cases of a plan measured one after the other in one lab."""

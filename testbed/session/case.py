@@ -1,0 +1,146 @@
+"""One case of a plan: trained, collected, and judged by what the network's counters say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from testbed.judge import fidelity, iterations
+from testbed.lab import host
+from testbed.lab.counters import LOSS_SIGNS
+from testbed.lab.network import Lab
+from testbed.lab.shaping import LinkCounters
+from testbed.pipeline.ir import Schedule
+from testbed.plan.costs import predict_case, problem_of_case
+from testbed.plan.plan import Case, Plan
+from testbed.plan.routes import routes_of_nodes
+from testbed.plan.traffic import Planned, planned_traffic
+from testbed.progress import Reporter
+from testbed.results.directory import Results
+from testbed.schedule.registry import Generated
+from testbed.session import deadlines
+from testbed.session.deadlines import Deadline
+from testbed.session.loop import Loop
+from testbed.spec.workload import Pacing
+from testbed.trace.tables import Trace, concatenate
+from testbed.train.job import IterationRecord, Job
+
+RETRANSMITS = "TcpRetransSegs"
+
+
+@dataclass(frozen=True)
+class Running:
+    """What every case of a session needs."""
+
+    plan: Plan
+    lab: Lab
+    loop: Loop
+    results: Results
+    reporter: Reporter
+    real_time: bool
+    """Whether workers run under SCHED_RR."""
+
+
+@dataclass
+class Trained:
+    """What one case left behind."""
+
+    case: Case
+    generated: Generated
+    predicted: Trace
+    deadline: Deadline
+    measured: list[Trace] = field(default_factory=list)
+    rows: list[iterations.IterationRow] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def schedule(self) -> Schedule:
+        """What was trained with."""
+        return self.generated.schedule
+
+    @property
+    def losses(self) -> list[float]:
+        """Of every iteration, warm-up included."""
+        return [row.loss for row in self.rows]
+
+
+def train(running: Running, case: Case, made: Generated, pacing: Pacing | None) -> Trained:
+    """Train one case and collect what happened. Raises RunFailed; what was measured until then is in the results."""
+    plan, results = running.plan, running.results
+    workload = plan.jobs[0].workload
+    problem = problem_of_case(plan, case, pacing)
+    predicted = predict_case(plan, case, made.schedule, pacing)
+    results.add_trace(case.label, "predicted", predicted)
+    durations = None
+    if workload.pacing:
+        durations = tuple(tuple(problem.duration(action) for action in row) for row in made.schedule.rows)
+    job = Job(made.schedule, workload, durations, workload.warmup + workload.iterations)
+    trained = Trained(case, made, predicted, deadlines.of_iteration(float(predicted.makespans()[0])))
+    running.lab.use_routes(routes_of_nodes(plan, case))
+    links_before, tcp_before = running.lab.counters(reset_peaks=True), _loss_signs(running.lab)
+    _iterate(running, job, trained)
+    links = [after.since(before) for after, before in zip(running.lab.counters(), links_before, strict=True)]
+    planned = planned_traffic(plan, case)
+    results.add_links(
+        case.label,
+        [
+            row.as_row() | {"planned_bytes": job.iterations * one.wire_bytes}
+            for row, one in zip(links, planned, strict=True)
+        ],
+    )
+    tcp = {name: count - tcp_before.get(name, 0) for name, count in _loss_signs(running.lab).items()}
+    trained.reasons += _reasons(plan, trained, links, tcp, [_times(one, job.iterations) for one in planned])
+    return trained
+
+
+def _iterate(running: Running, job: Job, trained: Trained) -> None:
+    label, results, warmup = trained.case.label, running.results, job.workload.warmup
+    with running.reporter.step(f"training {label}", total=job.iterations) as step, host.real_time(running.real_time):
+        try:
+            for (records,) in running.loop.run([job], trained.deadline):
+                _note_iteration(trained, records, warmup)
+                step.advance(f"training {label}: {trained.rows[-1].makespan_s * 1e3:.1f} ms")
+        finally:
+            if trained.measured:
+                results.add_trace(label, "measured", concatenate(trained.measured))
+                results.add_iterations(label, trained.rows)
+
+
+def _note_iteration(trained: Trained, records: Sequence[IterationRecord], warmup: int) -> None:
+    trained.rows.append(iterations.iteration_row(records, warmup))
+    trained.measured.append(iterations.trace(records))
+
+
+def _times(one: Planned, count: int) -> Planned:
+    return Planned(one.wire_bytes * count, one.messages * count)
+
+
+def _reasons(
+    plan: Plan, trained: Trained, links: Sequence[LinkCounters], tcp: dict[str, int], planned: Sequence[Planned]
+) -> list[str]:
+    lossless = plan.transport == "otn-lossless" and not any(d.loss for d in plan.network.directions)
+    evidence = fidelity.NetworkEvidence(
+        drops=sum(row.dropped for row in links),
+        retransmits=tcp.get(RETRANSMITS, 0),
+        other={name: count for name, count in tcp.items() if count and name != RETRANSMITS},
+        lossless=lossless,
+    )
+    measured = [row for row in trained.rows if not row.warmup]
+    paced = plan.jobs[0].workload.pacing is not None
+    counted = [
+        fidelity.Traffic(direction.label, row.wire_bytes, one.wire_bytes, one.messages)
+        for direction, row, one in zip(plan.network.directions, links, planned, strict=True)
+    ]
+    return [
+        *fidelity.run_reasons(measured, evidence, paced=paced),
+        *fidelity.traffic_reasons(counted, lossless=lossless),
+    ]
+
+
+def _loss_signs(lab: Lab) -> dict[str, int]:
+    """TCP's signs of loss, over all nodes."""
+    total = dict.fromkeys(LOSS_SIGNS, 0)
+    for counters in lab.tcp_counters().values():
+        for name in LOSS_SIGNS:
+            total[name] += counters.get(name, 0)
+    return total

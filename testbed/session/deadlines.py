@@ -1,0 +1,65 @@
+"""How long a session waits before it gives up, each deadline with what it was derived from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from testbed.plan.plan import Plan
+from testbed.units import show_time
+
+SLOWEST_FACTOR = 10.0
+"""An iteration may take this many times its predicted time: a machine that slow gives an untrusted run, no hang ..."""
+
+ITERATION_MARGIN_S = 10.0
+"""... and this much more: the first iteration touches all of its memory, and ranks wake up on a busy machine."""
+
+UNKNOWN_ITERATION_S = 60.0
+"""For an iteration that nothing is known of: the profile of unpaced computation."""
+
+CONNECT_S = 60.0
+"""For workers to be forked, enter their containers and join the process group, on a busy machine."""
+
+ROUND_TRIPS_PER_PAIR = 10
+"""Of two ranks that connect: the handshake, gloo's exchange of ids, and the warm-up messages."""
+
+WARM_UP_MESSAGES = 8
+"""Of each pair, both ways together (train/worker.py)."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A time limit, and why it is that long."""
+
+    seconds: float
+    derived: str
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s ({self.derived})"
+
+
+def of_iteration(predicted_s: float) -> Deadline:
+    """For one iteration that should take `predicted_s`."""
+    seconds = SLOWEST_FACTOR * predicted_s + ITERATION_MARGIN_S
+    derived = f"{SLOWEST_FACTOR:g} x the predicted {show_time(predicted_s)} + {ITERATION_MARGIN_S:g} s"
+    return Deadline(seconds, derived)
+
+
+def of_unknown_iteration() -> Deadline:
+    """For one iteration before anything is known of the machine."""
+    return Deadline(UNKNOWN_ITERATION_S, "nothing is known of an unpaced iteration yet")
+
+
+def of_connecting(plan: Plan) -> Deadline:
+    """For all workers to connect: every rank meets every other one after the other."""
+    ranks = sum(job.mesh.size for job in plan.jobs)
+    directions = plan.network.directions
+    rtt_s = 2 * max((sum(directions[index].delay_s for index in one.route) for one in plan.network.routes), default=0.0)
+    message = max((job.workload.message_bytes() for job in plan.jobs), default=0)
+    rate_bps = min((direction.rate_bps for direction in directions), default=float("inf"))
+    warm_up_s = WARM_UP_MESSAGES * ranks * 8 * message / rate_bps
+    seconds = CONNECT_S + ranks * ROUND_TRIPS_PER_PAIR * rtt_s + warm_up_s
+    derived = (
+        f"{CONNECT_S:g} s + {ROUND_TRIPS_PER_PAIR} round trips of {show_time(rtt_s)} with each of {ranks} ranks "
+        f"+ {show_time(warm_up_s)} for warm-up messages"
+    )
+    return Deadline(seconds, derived)

@@ -1,0 +1,46 @@
+"""The links of a plan's network built and measured, without any training: asked against measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.lab.calibrate import calibrate
+from testbed.lab.host import HostPriority
+from testbed.lab.network import Lab
+from testbed.plan.plan import Plan
+from testbed.progress import Reporter
+
+
+def measure_links(
+    plan: Plan, *, shaper: str, host_priority: HostPriority, beside_mininet: bool, reporter: Reporter
+) -> dict[str, Any]:
+    """The document of `testbed calibrate`. Call inside a sandbox. Raises MachineLacks or RunFailed."""
+    with reporter.step(f"building {plan.network.name}") as step:
+        lab = Lab(plan, shaper=shaper, progress=step.detail, host_priority=host_priority)
+        lab.__enter__()
+    try:
+        with reporter.step("measuring links", total=len(lab.directions) // 2) as step:
+            checks = calibrate(lab, progress=step.advance)
+    finally:
+        lab.__exit__(None, None, None)
+    document: dict[str, Any] = {
+        "topology": plan.network.name,
+        "shaper": lab.shaper_name,
+        "links": [check.as_json() for check in checks],
+    }
+    if beside_mininet:
+        document["mininet"] = _beside(lab, reporter)
+    return document
+
+
+def _beside(lab: Lab, reporter: Reporter) -> list[dict[str, Any]]:
+    """Plain Mininet links with the same delay and rate."""
+    from testbed.lab.mininet_link import measure
+
+    found = []
+    with reporter.step("measuring plain Mininet", total=len(lab.directions) // 2) as step:
+        for asked in lab.directions[::2]:
+            step.detail(asked.label)
+            found.append(measure(asked).as_json())
+            step.advance()
+    return found

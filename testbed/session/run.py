@@ -1,0 +1,197 @@
+"""A plan measured once: lab, link gate, workers, every case in turn, comparison. The plan is the only input."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from testbed import __version__
+from testbed.errors import RunFailed
+from testbed.judge import compare, fidelity
+from testbed.lab.calibrate import LinkCheck, calibrate, refuse_bad_links
+from testbed.lab.host import HostPriority
+from testbed.lab.network import Lab
+from testbed.plan import file
+from testbed.plan.costs import largest_burst_bytes, problem_of_case, schedule_of
+from testbed.plan.plan import Case, Plan
+from testbed.plan.resolve import require_trainable
+from testbed.progress import Reporter
+from testbed.results.directory import Results
+from testbed.results.provenance import environment
+from testbed.schedule.registry import Generated, generate_choice
+from testbed.schedule.schedule_file import as_document
+from testbed.session import deadlines
+from testbed.session.case import Running, Trained, train
+from testbed.session.loop import Loop
+from testbed.session.profile import profile
+from testbed.spec.workload import Pacing
+from testbed.trace.summary import summaries
+from testbed.trace.tables import FORMAT
+from testbed.train.launcher import Launcher
+from testbed.train.protocol import Place, WorldSpec
+
+PEER_TIMEOUT_S = 600.0
+"""Of gloo's own waits: longer than any deadline of the loop, which knows better what is the matter."""
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """What is not the plan's to say: how this machine goes about it, and where the results go."""
+
+    directory: Path
+    shaper: str
+    machine: Mapping[str, Any]
+    """What the results say of the machine and its clock."""
+    host_priority: HostPriority = HostPriority.on
+
+
+def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, Any]:
+    """Measure a plan; returns the comparison document. Call inside a sandbox.
+
+    Raises MachineLacks or RunFailed; what was measured until then is in the results directory. BadInput for a plan that
+    can be predicted only.
+    """
+    require_trainable(plan)
+    results = Results(options.directory)
+    file.write(plan, options.directory / file.NAME)
+    # the slow import of torch runs while the lab is built
+    with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, Launcher(plan.jobs[0].mesh.size) as launcher:
+        with reporter.step(f"building {plan.network.name}") as step:
+            lab = Lab(
+                plan,
+                shaper=options.shaper,
+                largest_burst_bytes=largest_burst_bytes(plan),
+                progress=step.detail,
+                host_priority=options.host_priority,
+            )
+            lab.__enter__()
+        try:
+            identity = _identity(plan, options, lab)
+            checks = _check_links(lab, reporter)
+            results.save_json("links.json", {"links": [check.as_json() for check in checks]})
+            refuse_bad_links(lab, checks)
+            with Loop([launcher], lab.processes()) as loop:
+                document = _train_cases(plan, options, (lab, loop, launcher), (results, scratch, identity), reporter)
+        finally:
+            results.save_tables()
+            lab.__exit__(None, None, None)
+    return document
+
+
+def _identity(plan: Plan, options: SessionOptions, lab: Lab) -> dict[str, Any]:
+    job = plan.jobs[0]
+    return {
+        "name": f"{job.name} on {plan.network.name}",
+        "topology": plan.network.name,
+        "workload": job.name,
+        **options.machine,
+        "iterations": job.workload.iterations,
+        "seed": job.workload.seed,
+        "version": __version__,
+        "shaper": lab.shaper_name,
+        "transport": lab.transport_name,
+    }
+
+
+def _train_cases(
+    plan: Plan,
+    options: SessionOptions,
+    live: tuple[Lab, Loop, Launcher],
+    kept: tuple[Results, str, Mapping[str, Any]],
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """Start the workers and train every case; returns the comparison document. Raises RunFailed."""
+    (lab, loop, launcher), (results, scratch, identity) = live, kept
+    world = _world(plan, lab, scratch, options.directory)
+    connecting = deadlines.of_connecting(plan)
+    with reporter.step("starting workers"):
+        imported_s = launcher.imported()
+        loop.start([world], connecting)
+    manifest = {
+        **identity,
+        "format": FORMAT,
+        **environment(),
+        "workload_spec": plan.jobs[0].workload.model_dump(mode="json"),
+        "nodes": list(plan.jobs[0].nodes),
+        "schedules": [case.jobs[0].choice.as_identity() for case in plan.cases],
+        "torch_import_s": round(imported_s, 3),
+        "lab": lab.describe(),
+        "deadlines": {"connect": asdict(connecting)},
+    }
+    results.save_json("manifest.json", manifest)
+    running = Running(plan, lab, loop, results, reporter, world.real_time)
+    pacing = None if plan.jobs[0].workload.pacing else profile(plan, loop, reporter)
+    trained: list[Trained] = []
+    document: dict[str, Any] = {}
+    for case in plan.cases:
+        trained.append(train(running, case, _made(plan, case, pacing, reporter), pacing))
+        manifest["deadlines"] |= {case.label: asdict(trained[-1].deadline)}
+        results.save_json("manifest.json", manifest)
+        document = _conclude(trained, identity, results, complete=len(trained) == len(plan.cases))
+    if not trained:
+        raise RunFailed("no schedule was trained")
+    return document
+
+
+def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> Generated:
+    """The schedule of a case: as the plan has it, or made now that it is known what actions take."""
+    chosen, schedule = case.jobs[0], schedule_of(plan, case)
+    if schedule is not None:
+        return Generated(schedule, chosen.proof)
+    with reporter.solving() as watch:
+        problem = problem_of_case(plan, case, pacing)
+        return generate_choice(chosen.choice, problem, watch)
+
+
+def _check_links(lab: Lab, reporter: Reporter) -> list[LinkCheck]:
+    with reporter.step("measuring links", total=len(lab.directions) // 2) as step:
+        return calibrate(lab, progress=step.advance)
+
+
+def _world(plan: Plan, lab: Lab, scratch: str, directory: Path) -> WorldSpec:
+    job = plan.jobs[0]
+    return WorldSpec(
+        places=tuple(Place(lab.containers[node].pid, lab.interface(node)) for node in job.nodes),
+        store=f"{scratch}/store",
+        timeout_s=PEER_TIMEOUT_S,
+        warmup_bytes=job.workload.message_bytes(),
+        neighbours=_neighbours(plan),
+        # unpaced ranks compute without a pause: in turns of 100 ms they would keep each other's gloo threads waiting
+        real_time=lab.real_time_workers and job.workload.pacing is not None,
+        logs=str((directory / "logs").absolute()),
+    )
+
+
+def _neighbours(plan: Plan) -> tuple[tuple[int, int], ...]:
+    """Pairs of ranks that exchange messages in any case, or while profiling."""
+    pairs = {(min(flow.source, flow.target), max(flow.source, flow.target)) for flow in plan.flows}
+    return tuple(sorted(pairs | set(pairwise(plan.jobs[0].mesh.ranks))))
+
+
+def _conclude(
+    trained: Sequence[Trained], identity: Mapping[str, Any], results: Results, *, complete: bool
+) -> dict[str, Any]:
+    """Judge and compare what was trained so far; write it all down, comparison.json last."""
+    by_loss = fidelity.loss_reasons({one.case.label: one.losses for one in trained})
+    runs = [
+        compare.Measured(
+            schedule=one.case.jobs[0].choice.schedule,
+            label=one.case.label,
+            rows=[row for row in one.rows if not row.warmup],
+            predicted=summaries(one.predicted)[0],
+            reasons=[*one.reasons, *by_loss[one.case.label]],
+            solver=one.generated.proof and one.generated.proof._asdict(),
+        )
+        for one in trained
+    ]
+    schedules = compare.compare(runs)
+    ranking = {"ranking_as_predicted": compare.same_ranking(schedules)}
+    document = compare.as_document({**identity, "complete": complete, **ranking}, schedules)
+    results.save_tables()
+    results.save_json("schedules.json", as_document({one.case.label: one.generated for one in trained}))
+    results.save_json("comparison.json", document)
+    return document

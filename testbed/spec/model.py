@@ -1,0 +1,70 @@
+"""What everything but the training itself knows of a model: how many layers, how large what goes between them is."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from testbed.plugins import Registry, Unusable
+from testbed.spec.document import FieldError, Strict, first_fault
+
+
+class ModelSpec(Strict):
+    """Base of every model's description: subclasses add their options as fields. Imports no torch.
+
+    What trains (layers, batches, loss) are methods of the same class that import torch themselves: train/api.py.
+    """
+
+    kind: str = Field(default="gpt", description="a registered name, or FILE.py:NAME")
+    content: str | None = Field(default=None, description="what FILE holds; filled in when the workload is read")
+    layers: int = Field(ge=1, le=1024, description="spread evenly over the stages")
+    dtype: Literal["float32", "float64"] = "float32"
+
+    def boundary_shape(self, microbatch_size: int) -> tuple[int, ...]:
+        """Shape of the tensor that goes from any layer to the next."""
+        raise NotImplementedError(f"{type(self).__name__}.boundary_shape")
+
+    def parameter_count(self) -> int:
+        """Parameters that are spread over the ranks: what data parallelism sends."""
+        raise NotImplementedError(f"{type(self).__name__}.parameter_count")
+
+    def stage_layers(self, stage: int, n_stages: int) -> range:
+        """The layers of a stage: an even, contiguous share."""
+        return range(stage * self.layers // n_stages, (stage + 1) * self.layers // n_stages)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one number on the wire."""
+        return 4 if self.dtype == "float32" else 8
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as a document: the process that reads it may not have run the model's file yet."""
+        return as_model, (self.model_dump(),)
+
+
+def _as_class(name: str, loaded: object) -> type[ModelSpec]:
+    if isinstance(loaded, type) and issubclass(loaded, ModelSpec) and loaded is not ModelSpec:
+        return loaded
+    raise Unusable(name, f"a class derived from testbed.spec.model.ModelSpec, not {loaded!r}")
+
+
+MODELS = Registry("testbed.models", {"gpt": "testbed.train.gpt:Gpt"}, _as_class)
+"""Classes of models by name; they stand beside what trains them, and import torch only when that is used."""
+
+
+def as_model(document: object) -> object:
+    """The model that a workload's `model:` describes; what is none is left to pydantic. Raises FieldError."""
+    if not isinstance(document, dict):
+        return document
+    kind, content = document.get("kind", "gpt"), document.get("content")
+    if not isinstance(kind, str) or not isinstance(content, str | None):
+        raise FieldError("model.kind", kind, "a registered name, or FILE.py:NAME")
+    try:
+        return MODELS.find(kind, content).model_validate(document)
+    except Unusable as error:
+        raise FieldError("model.kind", error.value, error.expected) from error
+    except ValidationError as error:
+        fault = first_fault(error)
+        field = fault.field if fault.field.startswith("model.") else f"model.{fault.field}"
+        raise FieldError(field, fault.value, fault.expected) from error

@@ -1,0 +1,57 @@
+"""What the engine needs of a model: layers, batches, a loss."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast, runtime_checkable
+
+import torch
+from torch import nn
+
+from testbed.errors import BadInput
+from testbed.spec.model import ModelSpec
+from testbed.train.data import Corpus
+from testbed.train.split import GradientStore, keep_back
+
+
+@runtime_checkable
+class Model(Protocol):
+    """The part of a model's class that trains, beside the description that `ModelSpec` is.
+
+    Layers are numbered from 0 and called in turn: the first with a batch's inputs, each further one with the output of
+    the one before, a tensor of `boundary_shape`. They can be cut apart anywhere. A layer must compute the same each
+    time it is called with the same input, for `recompute`: no dropout.
+    """
+
+    def layer(self, index: int) -> nn.Module:
+        """A new layer. torch's own generator has been seeded for it, so weights do not depend on the cut."""
+
+    def batch(
+        self, corpus: Corpus, seed: int, iteration: int, microbatch: int, size: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets of a microbatch of `size` samples; the same arguments must give the same tensors."""
+
+    def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The mean loss of a microbatch (a scalar), from the last layer's output."""
+
+
+def trainable(spec: ModelSpec) -> Model:
+    """The model as the engine sees it. Raises BadInput when a method is missing."""
+    if not isinstance(spec, Model):
+        missing = [name for name in ("layer", "batch", "loss") if not hasattr(spec, name)]
+        raise BadInput.of("model", "kind", spec.kind, f"a class that also has {', '.join(missing)}")
+    return cast(Model, spec)
+
+
+def build_layers(spec: ModelSpec, indexes: range, seed: int, store: GradientStore) -> nn.ModuleList:
+    """Some of a model's layers; each draws its weights from its own seed, so they do not depend on the cut.
+
+    While `store` collects, the weight gradients of every torch.nn.Linear in them are kept back (split.py).
+    """
+    model = trainable(spec)
+    dtype = torch.float32 if spec.dtype == "float32" else torch.float64
+    layers = nn.ModuleList()
+    for index in indexes:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed * 1_000_003 + index)
+            layers.append(keep_back(model.layer(index).to(dtype), store))
+    return layers

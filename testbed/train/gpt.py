@@ -1,0 +1,76 @@
+"""The byte-level GPT that is trained unless a workload names another model. Imports torch only to train."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field, model_validator
+
+from testbed.spec.document import FieldError
+from testbed.spec.model import ModelSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from testbed.train.data import Corpus
+
+
+class Gpt(ModelSpec):
+    """An embedding, `layers` pre-norm transformer blocks, a projection; vocabulary: the 256 byte values.
+
+    Blocks are spread evenly over the stages; the embedding comes with the first, the projection with the last.
+    """
+
+    d_model: int = Field(ge=8, le=8192)
+    heads: int = Field(ge=1, le=128)
+    d_ff: int | None = Field(default=None, ge=8, le=65536, description="default 4 x d_model")
+    sequence: int = Field(ge=2, le=8192, description="tokens per sample")
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Gpt:
+        if self.d_model % self.heads:
+            raise FieldError("model.heads", self.heads, f"a divisor of d_model ({self.d_model})")
+        return self
+
+    def boundary_shape(self, microbatch_size: int) -> tuple[int, ...]:
+        """Samples x tokens x d_model."""
+        return (microbatch_size, self.sequence, self.d_model)
+
+    def parameter_count(self) -> int:
+        """The blocks' 4 d^2 (attention) + 2 d d_ff (MLP) weights; biases, norms and embeddings are left out."""
+        return self.layers * (4 * self.d_model**2 + 2 * self.d_model * self._hidden)
+
+    def stage_layers(self, stage: int, n_stages: int) -> range:
+        """Layer 0 is the embedding, layer `layers` + 1 the projection."""
+        blocks = super().stage_layers(stage, n_stages)
+        return range(blocks.start + (stage > 0), blocks.stop + 1 + (stage == n_stages - 1))
+
+    @property
+    def _hidden(self) -> int:
+        return self.d_ff or 4 * self.d_model
+
+    def layer(self, index: int) -> nn.Module:
+        """See train.api.Model."""
+        import torch
+
+        from testbed.train.gpt_layers import Block, Embedding, Head, initialise
+
+        dtype = torch.float32 if self.dtype == "float32" else torch.float64
+        if index == 0:
+            return initialise(Embedding(self.d_model, self.sequence, dtype))
+        if index > self.layers:
+            return initialise(Head(self.d_model, dtype))
+        return initialise(Block(self.d_model, self._hidden, self.heads, dtype))
+
+    def batch(
+        self, corpus: Corpus, seed: int, iteration: int, microbatch: int, size: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See train.api.Model: bytes, and the byte behind each; both int64 of shape (size, sequence)."""
+        return corpus.batch(seed, iteration, microbatch, size, self.sequence)
+
+    def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """See train.api.Model: cross entropy of the next byte."""
+        from testbed.train.gpt_layers import next_byte_loss
+
+        return next_byte_loss(output, targets)

@@ -1,0 +1,114 @@
+"""What examples/ shows, run as its README says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+FAR = "--set=topology.links=[{between: [paris, warsaw], fibre: 10000 km, rate: 200 Mbit/s}]"
+"""Links that a busy machine, too, shapes within the gate's 2 %."""
+
+COMMANDS = re.findall(r"\| `testbed (.*?)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+
+
+def run(command: str, *more: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "testbed", *shlex.split(command), *more]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+
+
+def ended(done: subprocess.CompletedProcess[str]) -> None:
+    """It ended as it should, whatever this machine's noise did to times (5: not to be trusted)."""
+    if "the links are not as asked" in done.stderr:
+        pytest.skip(f"this machine is too busy to shape links: {done.stderr.splitlines()[-1]}")
+    assert done.returncode in (0, 5), done.stderr
+
+
+def the_command(start: str) -> str:
+    (command,) = [command for command in COMMANDS if start in command]
+    return command
+
+
+def test_every_example_is_short_and_has_a_command() -> None:
+    files = [path for path in EXAMPLES.iterdir() if path.is_file() and path.name != "README.md"]
+    assert {path.name for path in files} == {
+        *("my_schedule.py", "my_schedule.csv", "my_model.py", "my_shaper.py", "my_job.yaml")
+    }
+    assert all(len(path.read_text().splitlines()) <= 40 for path in files)
+    assert len(COMMANDS) == 5
+
+
+@pytest.mark.parametrize(("file", "label"), [("my_schedule.py:eager", "eager"), ("my_schedule.csv", "my_schedule")])
+def test_a_schedule_of_ones_own_is_predicted(file: str, label: str) -> None:
+    done = run(the_command(file), "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["schedules"]
+    assert (row["schedule"], row["label"]) == (f"examples/{file}", label)
+    assert row["predicted_s"] > 8 * 0.060
+
+
+@pytest.mark.root
+def test_a_job_of_ones_own_runs_under_every_label(tmp_path: Path) -> None:
+    """Model, schedules and shaper at once, in a lab: everything is kept by label, and computes the same."""
+    out = tmp_path / "out"
+    shaper = re.search(r"--shaper (\S+)", the_command("--shaper"))
+    assert shaper
+    job = "run topologies/two-dc-longhaul.yaml examples/my_job.yaml"
+    assert job in COMMANDS
+    done = run(job, FAR, "--iterations", "2", "--out", str(out), "--json", "--shaper", shaper[1])
+    ended(done)
+    document = json.loads(done.stdout)
+    assert document["shaper"] == "recording"
+    assert [(row["schedule"], row["label"]) for row in document["schedules"]] == [
+        ("1f1b", "1f1b"),
+        ("my_schedule.py:eager", "eager lead=1"),
+        ("my_schedule.py:eager", "eager lead=3"),
+        ("my_schedule.csv", "by hand"),
+    ]
+    assert all(row["speedup_predicted"] for row in document["schedules"])
+    labels = [row["label"] for row in document["schedules"]]
+    assert list(json.loads((out / "schedules.json").read_text())) == labels
+    iterations = pd.read_parquet(out / "iterations.parquet")
+    losses = {name: rows["loss"].tolist() for name, rows in iterations.groupby("schedule")}
+    assert sorted(losses) == sorted(labels)
+    for name in labels:
+        assert losses[name] == pytest.approx(losses["1f1b"], rel=1e-4)
+        assert losses[name][-1] < losses[name][0]
+    assert (out / "timeline.svg").is_file()
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert [choice["label"] for choice in manifest["schedules"]] == labels
+    assert manifest["workload_spec"]["model"]["content"] == (EXAMPLES / "my_model.py").read_text()
+    assert [row["changes"] for row in manifest["lab"]["links"]] == [[], []]
+
+
+@pytest.mark.root
+def test_the_other_commands_of_the_readme(tmp_path: Path) -> None:
+    done = run(the_command("--schedule 1f1b"), FAR, "--iterations", "2", "--out", str(tmp_path / "out"), "--quiet")
+    ended(done)
+    assert (tmp_path / "out/comparison.json").is_file()
+    done = run(the_command("calibrate"), "--json")
+    ended(done)
+    assert json.loads(done.stdout)["shaper"] == "recording"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("magic", "--shaper: shaper: got 'magic', expected one of auto, relay, netem"),
+        ("examples/my_shaper.py:Nothing", "expected a name in that file (Recording)"),
+        ("examples/none.py:X", "expected a readable file"),
+    ],
+)
+def test_a_shaper_that_is_none_is_refused_before_anything_starts(name: str, expected: str) -> None:
+    done = run("calibrate topologies/two-dc-longhaul.yaml", "--shaper", name)
+    assert done.returncode == 2, done.stderr
+    assert expected in done.stderr
+    assert len(done.stderr.splitlines()) == 1

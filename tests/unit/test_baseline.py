@@ -1,0 +1,417 @@
+"""Baselines: what counts as slower, faster or less true, how that is told, and the commands where no root is needed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+from testbed.baseline import plan_files, report, store
+from testbed.baseline.environment import differences
+from testbed.baseline.judge import Figures, Finding, Outcome, Verdict, judge
+from testbed.baseline.measure import Task, measure
+from testbed.baseline.tolerance import Band, Mode, Quantity, default_tolerances, from_document
+from testbed.errors import BadInput, Interrupted, RunFailed
+from testbed.plan import file as plan_file
+from testbed.plan.resolve import make, make_plan, with_cases
+from testbed.progress import Lines
+from testbed.vm import command
+from testbed.vm.command import Training
+
+ROOT = Path(__file__).parents[2]
+LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
+ENVIRONMENT = {"kernel": {"key": "6.12-abc", "sha256": "0123456789"}, "versions": {"python": "3.11.2"}}
+
+VIRTUAL = default_tolerances(Mode.virtual, paced=True)
+REAL = default_tolerances(Mode.real, paced=True)
+
+
+def figures(schedule: str = "1f1b", measured_s: float = 0.8, predicted_s: float = 0.8) -> Figures:
+    return Figures(
+        schedule,
+        predicted_s,
+        bubble_predicted=0.25,
+        peak_in_flight_predicted=4,
+        remade_s=predicted_s,
+        measured_s=measured_s,
+        measured_iqr_s=0.0,
+        error=(measured_s - predicted_s) / predicted_s,
+        bubble_measured=0.25,
+        peak_in_flight_measured=4,
+        losses=(5.0, 4.5),
+    )
+
+
+def write_run(directory: Path) -> None:
+    """What is read of a finished run."""
+    (directory / "comparison.json").write_text(json.dumps({"schedules": [figures().as_json()]}))
+    manifest = {"vm": {"kernel": ENVIRONMENT["kernel"]}, "shaper": "netem", "python": "3.11.2", "packages": {}}
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    rows = {"schedule": ["1f1b"] * 3, "warmup": [True, False, False], "loss": [9.0, 5.0, 4.5]}
+    pd.DataFrame(rows).to_parquet(directory / "iterations.parquet")
+
+
+def verdicts(before: Figures, now: Figures, bands: dict[Quantity, Band] | None = None) -> dict[str, Verdict]:
+    found = judge("b", [before], Outcome((now,)), VIRTUAL if bands is None else bands)
+    return {str(finding.quantity): finding.verdict for finding in found}
+
+
+# --- the judgement -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "verdict"),
+    [(0.8, "same"), (0.80003, "same"), (0.79997, "same"), (0.80005, "slower"), (0.79995, "faster")],
+)
+def test_virtual_time_may_move_by_50_ppm(measured_s: float, verdict: str) -> None:
+    now = replace(figures(), measured_s=measured_s)
+    assert verdicts(figures(), now) == {"measured": verdict}
+
+
+def test_short_iterations_may_move_by_20_us() -> None:
+    before = figures(measured_s=0.1, predicted_s=0.1)
+    assert verdicts(before, replace(before, measured_s=0.100019)) == {"measured": "same"}
+    assert verdicts(before, replace(before, measured_s=0.100021)) == {"measured": "slower"}
+
+
+def test_a_slower_prediction_and_another_schedule_of_the_generator_are_told_apart() -> None:
+    assert verdicts(figures(), replace(figures(), predicted_s=0.81, remade_s=0.81)) == {"predicted": "slower"}
+    assert verdicts(figures(), replace(figures(), remade_s=0.79)) == {"made anew": "faster"}
+    assert verdicts(figures(), replace(figures(), predicted_s=0.81, remade_s=0.82)) == {
+        "predicted": "slower",
+        "made anew": "slower",
+    }
+    refused = verdicts(figures(), replace(figures(), remade_s=None))
+    assert refused == {"made anew": "missing"}, "a generator that refuses the plan now"
+
+
+def test_less_true_is_a_larger_distance_from_the_prediction() -> None:
+    """Only away from 0: a model that comes closer is no fault, nor one that changes sides."""
+    assert verdicts(figures(), replace(figures(), error=-2e-4)) == {"error": "less true"}
+    assert verdicts(figures(), replace(figures(), error=4e-5)) == {"measured": "same"}
+    assert verdicts(replace(figures(), error=3e-4), replace(figures(), error=-3e-4)) == {"measured": "same"}
+    assert verdicts(replace(figures(), error=0.02), replace(figures(), error=0.0)) == {"measured": "same"}
+
+
+def test_another_bubble_memory_or_loss_at_the_same_time_is_a_change() -> None:
+    assert verdicts(figures(), replace(figures(), bubble_measured=0.26)) == {"bubble": "changed"}
+    assert verdicts(figures(), replace(figures(), peak_in_flight_measured=5)) == {"in flight": "changed"}
+    assert verdicts(figures(), replace(figures(), losses=(5.0, 4.501))) == {"loss": "changed"}
+    slower = replace(figures(), measured_s=0.9, bubble_measured=0.3)
+    assert verdicts(figures(), slower) == {"measured": "slower"}, "its bubble says nothing more"
+
+
+def test_an_untrusted_or_missing_or_failed_schedule_is_a_regression() -> None:
+    now = replace(figures(), trusted=False, reasons=("2 packets were dropped",))
+    (found,) = judge("b", [figures()], Outcome((now,)), VIRTUAL)
+    assert (found.verdict, found.note) == (Verdict.untrusted, "2 packets were dropped")
+    assert report.is_regression(found, allow_faster=True)
+    both = [figures(), figures("zb-h1")]
+    found = judge("b", both, Outcome((figures("zb-h1"),)), VIRTUAL)[0]
+    assert (found.schedule, found.verdict) == ("1f1b", Verdict.missing)
+    found = judge("b", both, Outcome((), "a worker died"), VIRTUAL)[1]
+    assert (found.schedule, found.verdict, found.note) == ("zb-h1", Verdict.failed, "a worker died")
+    found = judge("b", [figures()], Outcome(tuple(both)), VIRTUAL)[1]
+    assert (found.schedule, found.verdict) == ("zb-h1", Verdict.missing)
+
+
+def test_on_a_real_clock_only_ratios_inside_the_run_count() -> None:
+    before = (figures(), figures("zb-h1", measured_s=0.7, predicted_s=0.69))
+
+    def found(first_s: float, second_s: float) -> list[Verdict]:
+        now = (replace(before[0], measured_s=first_s), replace(before[1], measured_s=second_s))
+        return [finding.verdict for finding in judge("b", before, Outcome(now), REAL)]
+
+    assert found(1.6, 1.4) == ["same", "same"], "a machine half as fast"
+    assert found(0.8, 0.71) == ["same", "same"]
+    assert found(0.8, 0.78) == ["same", "slower"]
+    assert found(0.8, 0.6) == ["same", "faster"]
+    assert verdicts(before[0], replace(before[0], error=0.02), dict(REAL)) == {"speed-up": "same"}
+    assert verdicts(before[0], replace(before[0], error=0.04), dict(REAL)) == {"error": "less true"}
+
+
+def test_without_pacing_the_prediction_is_not_compared() -> None:
+    bands = dict(default_tolerances(Mode.real, paced=False))
+    assert verdicts(figures(), replace(figures(), predicted_s=0.5, remade_s=None), bands) == {"speed-up": "same"}
+
+
+def test_every_tolerance_has_its_reason() -> None:
+    for mode in Mode:
+        for line in report.tolerance.describe(default_tolerances(mode, paced=True), mode):
+            assert "set in this baseline" not in line
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (3, "got 3, expected an object"),
+        ({"speed": {}}, r"tolerances.speed: got \{\}, expected one of measured"),
+        ({"measured": {"absolute": 1}}, "expected an object with absolute and relative"),
+        ({"measured": {"absolute": -1, "relative": 0}}, "expected numbers of 0 or more"),
+    ],
+)
+def test_bad_tolerances_are_refused(document: object, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        from_document(document, "baseline.json")
+
+
+def test_another_kernel_or_version_is_a_hint() -> None:
+    now = {"kernel": {"key": "7.2-abc", "sha256": "fedcba9876"}, "versions": {"python": "3.11.7", "torch": "2"}}
+    assert differences(ENVIRONMENT, ENVIRONMENT) == []
+    assert differences(ENVIRONMENT, now) == [
+        "kernel: 6.12-abc (01234567) then, 7.2-abc (fedcba98) now",
+        "python: 3.11.2 then, 3.11.7 now",
+        "torch: none then, 2 now",
+    ]
+
+
+def test_a_prediction_depends_on_no_kernel() -> None:
+    now = {"kernel": {"key": "7.2-abc"}, "versions": {"python": "3.11.2", "torch": "2"}}
+    told = checked(Outcome((figures(),), "", now), figures(), mode=Mode.predict)
+    assert told.hints == []
+
+
+def test_a_boot_that_fails_leaves_what_it_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_files.resolve(LONGHAUL, PP4, [], ["1f1b"])
+    made = make(make_plan(*plan), plan.workload.schedules)
+    plan_files.write(tmp_path, plan, made)
+    tasks = [Task(name, plan_files.read(tmp_path), Mode.virtual, 1, "netem") for name in ("first", "second")]
+    error: Exception = RunFailed("the guest did not finish within 9 s")
+
+    def fails(chosen: object, trainings: Sequence[Training], **_: object) -> None:
+        write_run(trainings[0].directory)
+        raise error
+
+    monkeypatch.setattr(command, "choose_machine", lambda _: None)
+    monkeypatch.setattr(command, "train", fails)
+    (tmp_path / "runs").mkdir()
+    outcomes = measure(tasks, tmp_path / "runs", limit_s=9, reporter=Lines(quiet=True))
+    assert not outcomes["first"].failure
+    assert outcomes["second"].failure == "the guest did not finish within 9 s"
+    error = Interrupted("interrupted")
+    with pytest.raises(Interrupted):
+        measure(tasks, tmp_path / "again", limit_s=9, reporter=Lines(quiet=True))
+
+
+# --- how it is told ------------------------------------------------------------------------------
+
+
+def checked(now: Outcome, *before: Figures, mode: Mode = Mode.virtual) -> report.Checked:
+    baseline = store.Baseline("longhaul", mode, "2026-01-01", "", False, 1, "netem", VIRTUAL, ENVIRONMENT, before)
+    return report.Checked(baseline, mode, VIRTUAL, now, tuple(judge("longhaul", before, now, VIRTUAL)))
+
+
+def mixed(*, allow_faster: bool = False) -> report.Report:
+    """One the same, one slower with control characters in a reason, one faster; on another kernel."""
+    names = ("1f1b", "crosspipe-greedy", "zb-h1", "interleaved-1f1b")
+    untrusted = replace(figures(names[3]), trusted=False, reasons=("rank 1 said: <a> & \x1b[31m | " + "long " * 30,))
+    now = (figures(), figures(names[1], 0.812, 0.8), figures(names[2], 0.7, 0.8), untrusted)
+    environment = ENVIRONMENT | {"kernel": {"key": "7.2-abc"}}
+    return report.Report((checked(Outcome(now, "", environment), *map(figures, names)),), allow_faster)
+
+
+def test_the_table_begins_with_the_verdict_and_fits_80_columns() -> None:
+    lines = [line for line, _ in report.table(mixed())]
+    assert lines[0].startswith("OUTSIDE TOLERANCE: 3 of 4 schedules")
+    assert max(map(len, lines)) <= 80
+    (slower,) = [line for line in lines if "crosspipe-greedy measured" in line]
+    assert " ".join(slower.split()) == "crosspipe-greedy measured 800.000 ms 812.000 ms +12 ms +1.500% slower"
+    assert any(line.startswith("kernel: 6.12-abc (01234567) then, 7.2-abc now") for line in lines)
+    assert any(line.startswith("  measured: 20 us or 50 ppm (over ten seeds") for line in lines)
+
+
+def test_all_the_same_is_within_tolerance() -> None:
+    good = report.Report((checked(Outcome((figures(),), "", ENVIRONMENT), figures()),), False)
+    assert good.verdict == "within tolerance: 1 baseline, 1 schedule"
+    assert not good.outside
+    assert not good.remarks()
+
+
+def test_a_difference_of_kernel_alone_is_no_fault() -> None:
+    other = ENVIRONMENT | {"kernel": {"key": "7.2-abc"}}
+    told = report.Report((checked(Outcome((figures(),), "", other), figures()),), False)
+    assert not told.outside
+    assert told.remarks() == ["kernel: 6.12-abc (01234567) then, 7.2-abc now (1 baseline)"]
+
+
+def test_faster_can_be_allowed() -> None:
+    assert {finding.schedule for finding in mixed().outside} >= {"zb-h1"}
+    assert "zb-h1" not in {f.schedule for f in mixed(allow_faster=True).outside if f.verdict is Verdict.faster}
+
+
+def test_junit_is_well_formed_and_counts_failures() -> None:
+    (suite,) = ElementTree.fromstring(report.junit(mixed()))
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("longhaul", "4", "3")
+    cases = {case.get("name"): case for case in suite.findall("testcase")}
+    assert cases["1f1b"].find("failure") is None
+    failure = cases["crosspipe-greedy"].find("failure")
+    assert failure is not None
+    assert failure.text is not None
+    assert "800.000 ms -> 812.000 ms" in failure.text
+
+
+def test_markdown_has_whole_rows() -> None:
+    text = report.markdown(mixed())
+    assert text.startswith("## Baselines\n\n**OUTSIDE TOLERANCE")
+    rows = [line for line in text.splitlines() if line.startswith("| longhaul | ") and "measured" in line]
+    assert len(rows) == 3
+    assert all(row.replace("\\|", "").count("|") == 9 for row in rows)
+
+
+def test_json_holds_every_finding() -> None:
+    document = report.as_document(mixed())
+    json.dumps(document, allow_nan=False)
+    assert document["within_tolerance"] is False
+    found = {f["schedule"]: f for f in document["baselines"][0]["findings"] if f["quantity"] == "measured"}
+    assert found["crosspipe-greedy"]["difference"] == pytest.approx(0.012)
+    assert found["crosspipe-greedy"]["allowed"] == pytest.approx(40e-6)
+
+
+def test_values_are_shown_in_the_unit_of_their_quantity() -> None:
+    assert report.show_value(Quantity.measured, 1.234567) == "1.23457 s"
+    assert report.show_difference(Finding("b", "s", Verdict.same, Quantity.predicted, 0.8, 0.8 + 4e-9)).startswith(
+        "+4 ns"
+    )
+
+
+# --- files and commands --------------------------------------------------------------------------
+
+
+def run_testbed(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "testbed", "baseline", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with one baseline, predicted only."""
+    place = tmp_path_factory.mktemp("baselines")
+    done = run_testbed("save", "longhaul", LONGHAUL, PP4, "--predict-only", "--baselines", place, "--reason", "test")
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+def test_a_plan_is_kept_to_the_last_bit(tmp_path: Path) -> None:
+    ways = "forward: {rate: 3 Mbit/s}, reverse: {rate: 0.7 Gbit/s, queue: 1.1 MB}"
+    settings = (
+        f"topology.links=[{{between: [paris, warsaw], fibre: 1234.567 km, delay: 0.1 ms, {ways}}}]",
+        "pacing.F=[1.1 ms, 2.3 ms, 0.7 us, 3 s]",
+    )
+    plan = plan_files.resolve(LONGHAUL, PP4, settings, ["zb-h1", "geopipe"], iterations=3)
+    made = make(make_plan(*plan), plan.workload.schedules)
+    plan_files.write(tmp_path, plan, made)
+    read = plan_files.read(tmp_path)
+    assert read.specs == plan
+    assert list(read.made) == ["zb-h1", "geopipe"]
+    # a run keeps its plan, in which a delay is one number
+    run = with_cases(make_plan(*plan), plan.workload.schedules, made)
+    again = plan_files.of_run(plan_file.from_json(plan_file.to_json(run), "plan.json"), "plan.json")
+    assert again.workload == plan.workload
+    assert again.topology.directions() == plan.topology.directions()
+    assert again.topology.nodes() == plan.topology.nodes()
+
+
+def test_a_plan_without_pacing_is_kept_without_it(tmp_path: Path) -> None:
+    plan = plan_files.resolve(LONGHAUL, PP4, ["pacing=none"], [])
+    plan_files.write(tmp_path, plan, {})
+    assert plan_files.read(tmp_path).specs.workload.pacing is None
+
+
+def test_what_is_saved_is_found_the_same(root: Path) -> None:
+    done = run_testbed("check", "--baselines", root, "--json", "-q")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["within_tolerance"]
+    assert [f["schedule"] for f in document["baselines"][0]["findings"]] == [
+        "gpipe",
+        "1f1b",
+        "zb-h1",
+        "crosspipe-greedy",
+    ]
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_slot_lengthened_by_half_a_per_cent_on_one_rank_is_caught(root: Path, rank: int) -> None:
+    slots = ["20 ms"] * 4
+    slots[rank] = "20.1 ms"
+    done = run_testbed("check", "longhaul", "--baselines", root, "--set", f"pacing.F=[{', '.join(slots)}]")
+    assert done.returncode == 1, done.stdout
+    assert done.stdout.startswith("OUTSIDE TOLERANCE: 4 of 4 schedules (4 slower)")
+    assert "plans changed on purpose: pacing.F" in done.stdout
+
+
+def test_faster_is_a_fault_unless_allowed(root: Path, tmp_path: Path) -> None:
+    files = ("--junit", tmp_path / "junit.xml", "--markdown", tmp_path / "summary.md")
+    link = "{between: [paris, warsaw], fibre: 1000 km, rate: 1 Gbit/s}"
+    faster = ("check", root / "longhaul", "--baselines", root, "--set", f"topology.links=[{link}]")
+    done = run_testbed(*faster, *files)
+    assert done.returncode == 1, done.stdout
+    assert "faster" in done.stdout.splitlines()[0]
+    assert "testbed baseline renew" in done.stdout
+    ElementTree.parse(tmp_path / "junit.xml")
+    assert "**OUTSIDE TOLERANCE" in (tmp_path / "summary.md").read_text()
+    assert run_testbed(*faster, "--allow-faster").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("check", "nothing"), "got 'nothing', expected a directory with baseline.json"),
+        (("save", "longhaul", LONGHAUL, PP4, "--predict-only"), "expected a new name (or --overwrite)"),
+        (("save", "Long Haul", LONGHAUL, PP4), "expected lower-case letters"),
+        (("save", "other"), "expected TOPOLOGY and WORKLOAD, or --run DIR"),
+        (("save", "other", LONGHAUL, PP4, "--run", ROOT), "expected no plan beside it"),
+        (("save", "other", "--run", ROOT / "docs"), "expected the results of a finished run"),
+        (("save", "other", LONGHAUL, PP4, "--set", "pacing=none"), "computation takes no virtual time"),
+        (("save", "other", LONGHAUL, PP4, "--set", "pacing=none", "--predict-only"), "pacing: got 'none'"),
+        (("save", "other", LONGHAUL, PP4, "--set", "parallelism.data=2"), "not trained yet"),
+        (("check", "--junit", "/nowhere/junit.xml"), "expected a file in a directory that exists"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(root: Path, arguments: tuple[str | Path, ...], message: str) -> None:
+    done = run_testbed(*arguments, "--baselines", root)
+    assert done.returncode == 2, done
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert [path.name for path in root.iterdir()] == ["longhaul"]
+
+
+def test_a_baseline_of_another_format_is_refused(root: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    for file in (root / "longhaul").iterdir():
+        (old / file.name).write_text(file.read_text())
+    document = json.loads((old / "baseline.json").read_text())
+    (old / "baseline.json").write_text(json.dumps(document | {"format": 0}))
+    done = run_testbed("check", old)
+    assert done.returncode == 2
+    assert "format: got 0, expected 1" in done.stderr
+
+
+def test_renewed_figures_have_the_new_reason(root: Path, tmp_path: Path) -> None:
+    done = run_testbed("save", "mine", LONGHAUL, PP4, "--schedule", "zb-h1", "--predict-only", "--baselines", tmp_path)
+    assert done.returncode == 0, done.stderr
+    comparison = tmp_path / "mine" / "comparison.json"
+    document = json.loads(comparison.read_text())
+    document["schedules"][0]["predicted_s"] = 1.0
+    comparison.write_text(json.dumps(document))
+    assert run_testbed("check", "--baselines", tmp_path).returncode == 1
+    assert run_testbed("renew", "mine", "--reason", "it was wrong", "--baselines", tmp_path).returncode == 0
+    assert run_testbed("check", "--baselines", tmp_path).returncode == 0
+    listed = json.loads(run_testbed("list", "--json", "--baselines", tmp_path).stdout)["baselines"]
+    assert [(one["name"], one["reason"], one["schedules"]) for one in listed] == [("mine", "it was wrong", ["zb-h1"])]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_predictions_of_the_kept_baselines_still_hold() -> None:
+    """All in results/baselines/, runs too: their schedules are predicted, and made, as when they were saved."""
+    done = run_testbed("check", "--predict-only", "--quiet")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.startswith("within tolerance")

@@ -1,0 +1,172 @@
+"""Schedules that a workload chooses: labels, options, files of one's own."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed.errors import BadInput
+from testbed.pipeline.torch_csv import to_csv
+from testbed.pipeline.validate import InvalidSchedule
+from testbed.plan.compare import compare_schedules
+from testbed.plan.costs import predict
+from testbed.plan.plan import Plan
+from testbed.plan.resolve import choose, generate, load_plan, make, ranked
+from testbed.schedule.registry import FAMILIES
+from testbed.spec.choice import ScheduleChoice, with_labels
+from testbed.spec.document import FieldError
+from testbed.spec.workload import load_workload, workload_document
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
+
+
+def plan_of(schedules: list[Any], directory: Path) -> Plan:
+    document = yaml.safe_load(PP4.read_text()) | {"schedules": schedules}
+    (directory / "job.yaml").write_text(yaml.safe_dump(document))
+    return load_plan(LONGHAUL, directory / "job.yaml")
+
+
+def labels(*choices: dict[str, Any]) -> list[str]:
+    return [choice.label for choice in with_labels([ScheduleChoice(**choice) for choice in choices])]
+
+
+def test_labels_say_what_differs() -> None:
+    assert labels({"schedule": "geopipe", "extra": 2}, {"schedule": "1f1b"}) == ["geopipe", "1f1b"]
+    assert labels({"schedule": "geopipe", "extra": 0}, {"schedule": "geopipe", "extra": 3}) == [
+        "geopipe extra=0",
+        "geopipe extra=3",
+    ]
+    assert labels(
+        {"schedule": "search", "seed": 1, "evaluations": 9, "memory": 4},
+        {"schedule": "search", "seed": 1, "memory": 6.5},
+        {"schedule": "search", "label": "ours"},
+    ) == ["search evaluations=9 memory=4", "search memory=6.5", "ours"]
+    assert labels({"schedule": "a/eager.py:eager"}, {"schedule": "my own.csv"}) == ["eager", "my own"]
+
+
+def test_equal_labels_are_refused() -> None:
+    for choices in (
+        [{"schedule": "1f1b"}, {"schedule": "1f1b"}],
+        [{"schedule": "1f1b"}, {"schedule": "gpipe", "label": "1f1b"}],
+        [{"schedule": "a/x.csv"}, {"schedule": "b/x.csv"}],
+    ):
+        with pytest.raises(FieldError, match=r"a label of its own \(schedules.0 has this one\)"):
+            labels(*choices)
+
+
+def test_one_family_runs_with_several_options(tmp_path: Path) -> None:
+    plan = plan_of([{"schedule": "geopipe", "extra": 0}, {"schedule": "geopipe", "extra": 3, "memory": 8}], tmp_path)
+    made = make(plan, choose(plan))
+    assert list(made) == ["geopipe extra=0", "geopipe extra=3 memory=8"]
+    assert made["geopipe extra=0"].schedule.rows != made["geopipe extra=3 memory=8"].schedule.rows
+    assert [choice.label for choice in choose(plan, ["geopipe"])] == list(made)
+    (second,) = choose(plan, ["geopipe extra=3 memory=8"])
+    assert second.options() == {"extra": 3}
+    compared = compare_schedules(plan, choose(plan))
+    assert {row.label: row.schedule for row in compared.schedules} == dict.fromkeys(made, "geopipe")
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ({"schedule": "geopipe", "extra": -1}, "schedules.1.extra: got -1, expected greater than or equal to 0"),
+        ({"schedule": "geopipe", "n_sub": 4}, "schedules.1.n_sub: got 4, expected an option of geopipe (extra)"),
+        ({"schedule": "1f1b", "extra": 1}, "schedules.1.extra: got 1, expected an option of 1f1b (it has none)"),
+        ({"schedule": "crosspipe-ud", "progress": 1}, "schedules.1.progress: got 1, expected an option"),
+        ({"schedule": "crosspipe-ud", "time_limit_s": 0}, "schedules.1.time_limit_s: got 0, expected greater than 0"),
+        ({"schedule": "fastest"}, "schedules.1.schedule: got 'fastest', expected one of gpipe, 1f1b"),
+        ({"schedule": "none.py:x"}, "schedules.1.schedule: got 'none.py', expected a readable file"),
+        ({"schedule": "s.py:late"}, "schedules.1.schedule: got 's.py:late', expected a name in that file (early"),
+        ({"schedule": "s.py:early", "lead": "x"}, "schedules.1.lead: got 'x', expected a valid integer"),
+        ({"schedule": "s.py:number"}, "a Family or a function problem -> Schedule, not int"),
+        ({"schedule": "bad.csv"}, "bad: row 1, cell 2: got '0F', expected an action"),
+    ],
+)
+def test_a_bad_choice_names_file_field_and_what_was_expected(
+    tmp_path: Path, choice: dict[str, Any], expected: str
+) -> None:
+    (tmp_path / "s.py").write_text("def early(problem, lead: int = 1): ...\nnumber = 3\n")
+    (tmp_path / "bad.csv").write_text("0F0,0F\n")
+    with pytest.raises(BadInput) as caught:
+        plan_of(["gpipe", choice], tmp_path)
+    assert expected in str(caught.value)
+    if "schedules.1" in expected:
+        assert str(caught.value).startswith(f"{tmp_path / 'job.yaml'}: schedules.1")
+
+
+def test_generators_of_ones_own_that_fail(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text("def crash(problem):\n    return [][1]\ndef text(problem):\n    return 'F'\n")
+    plan = plan_of([{"schedule": "s.py:crash"}, {"schedule": "s.py:text"}], tmp_path)
+    with pytest.raises(BadInput, match=r"a generator that works \(IndexError in line 2: "):
+        generate(plan, choose(plan, ["crash"])[0])
+    with pytest.raises(BadInput, match="a generator of a Schedule, not str"):
+        generate(plan, choose(plan, ["text"])[0])
+
+
+def test_a_torch_csv_runs_under_its_own_name(tmp_path: Path) -> None:
+    original = plan_of(["zb-v"], tmp_path)
+    schedule = generate(original, choose(original, ["zb-v"])[0]).schedule
+    (tmp_path / "mine.csv").write_text(to_csv(schedule, comms=False))
+    plan = plan_of([{"schedule": "mine.csv"}], tmp_path)
+    (choice,) = choose(plan)
+    mine = generate(plan, choice).schedule
+    assert (mine.name, mine.rows, mine.stage_to_rank) == ("mine", schedule.rows, schedule.stage_to_rank)
+    (first,) = choose(original)
+    assert predict(plan, choice, mine).makespans()[0] == predict(original, first, schedule).makespans()[0]
+
+
+def test_a_csv_that_does_not_fit_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "two.csv").write_text("0F0,0B0\n1F0,1B0\n")
+    plan = plan_of([{"schedule": "two.csv"}], tmp_path)
+    with pytest.raises(BadInput, match="two: got 'a schedule for 2 ranks', expected one for 4 ranks"):
+        make(plan, choose(plan))
+    (tmp_path / "short.csv").write_text("".join(f"{s}F0,{s}B0\n" for s in range(4)))
+    plan = plan_of([{"schedule": "short.csv"}], tmp_path)
+    with pytest.raises(InvalidSchedule, match="made for 1 microbatches, expected 8"):
+        make(plan, choose(plan))
+
+
+def test_files_on_the_command_line_are_relative_to_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of([{"schedule": "crosspipe-greedy", "label": "eager"}], tmp_path)
+    monkeypatch.chdir(EXAMPLES)
+    with pytest.raises(BadInput, match="a file called otherwise"):
+        choose(plan, ["my_schedule.py:eager"])
+    (choice,) = choose(plan_of(["1f1b"], tmp_path), ["my_schedule.py:eager"])
+    assert choice.label == "eager"
+    assert choice.content == (EXAMPLES / "my_schedule.py").read_text()
+
+
+def test_a_workload_stands_alone_once_it_is_read(tmp_path: Path) -> None:
+    """What guests and workers get needs no other file."""
+    document = workload_document(EXAMPLES / "my_job.yaml", {"microbatches": "8"})
+    (tmp_path / "copy.yaml").write_text(yaml.safe_dump(document))
+    copy, original = load_workload(tmp_path / "copy.yaml"), load_workload(EXAMPLES / "my_job.yaml")
+    assert copy == original
+    assert pickle.loads(pickle.dumps(original)) == original
+    plan = load_plan(LONGHAUL, tmp_path / "copy.yaml")
+    assert list(make(plan, choose(plan))) == ["1f1b", "eager lead=1", "eager lead=3", "by hand"]
+    assert (original.tensor_bytes(), original.parameter_bytes()) == (4 * 32 * 64 * 4, (6 * 65 * 64 + 513 * 64) * 4 / 4)
+
+
+def test_the_best_is_among_the_workloads_own_and_all_others(tmp_path: Path) -> None:
+    plan = plan_of(["best", {"schedule": "geopipe", "extra": 0}, {"schedule": "geopipe", "extra": 1}], tmp_path)
+    found = [candidate.choice.label for candidate in ranked(plan)]
+    assert {"geopipe extra=0", "zb-v", "1f1b"} <= set(found)
+    assert "crosspipe-ud" not in found
+    assert choose(plan, ["best"])[0].label == found[0]
+
+
+def test_what_a_family_says_of_itself() -> None:
+    """Memory is used by those that look at it, and only by those."""
+    assert {name for name, family in FAMILIES.items() if family.uses_spare_memory} == {
+        *("geopipe", "crosspipe-greedy", "search", "wave-greedy", "crosspipe-ud", "crosspipe-wave", "crosspipe-loop")
+    }
+    assert all(family.summary for family in FAMILIES.values())
+    assert FAMILIES["search"].option_names() == ["evaluations", "seed"]
+    assert FAMILIES["crosspipe-ud"].option_names() == ["time_limit_s"]

@@ -1,0 +1,214 @@
+"""Results of a run on disk: written schedule by schedule, older ones kept until newer ones are complete, read again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from testbed.cli import main
+from testbed.errors import BadInput
+from testbed.judge.compare import Measured, as_document, compare
+from testbed.judge.iterations import IterationRow
+from testbed.model.simulate import simulate
+from testbed.pipeline.problem import uniform
+from testbed.results.directory import Results
+from testbed.results.load import load_run, load_traces
+from testbed.results.place import is_complete, results_directory
+from testbed.schedule.registry import generate
+from testbed.trace.summary import summaries
+from testbed.trace.tables import FORMAT, Trace
+
+ASKED = ("1f1b", "zb-h1")
+DEADLINE_S = 60
+
+
+def predicted(name: str) -> Trace:
+    problem = uniform(4, 8, delay_s=2, cuts=(1,))
+    return simulate(problem, generate(name, problem))
+
+
+def write_run(directory: Path, *finished: str, seconds: float = 50.0) -> None:
+    """What a run leaves that was to measure ASKED, after it has `finished` these."""
+    results = Results(directory)
+    nodes = ["paris/0", "paris/1", "warsaw/0", "warsaw/1"]
+    asked = [{"schedule": name} for name in ASKED]
+    results.save_json("manifest.json", {"format": FORMAT, "nodes": nodes, "schedules": asked})
+    runs = []
+    identity = {"name": "w on t", "shaper": "netem", "transport": "otn-lossless", "clock": "virtual"}
+    for number, name in enumerate(finished):
+        trace = predicted(name)
+        peaks = (4.0, 3.0, 2.0, 1.0)
+        row = IterationRow(0, False, seconds + number, 0.4, 5.0, peaks, peaks, 0, 0.0, 96, 0.0)
+        results.add_trace(name, "predicted", trace)
+        results.add_trace(name, "measured", trace)
+        results.add_iterations(name, [row])
+        runs.append(Measured(name, [row], summaries(trace)[0], []))
+        complete = len(runs) == len(ASKED)
+        results.save_tables()
+        document = {**identity, "complete": complete, "ranking_as_predicted": True}
+        results.save_json("comparison.json", as_document(document, compare(runs)))
+
+
+def comparison(directory: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((directory / "comparison.json").read_text())
+    return document
+
+
+def report(*words: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["testbed", "report", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_traces_are_read_as_they_were_written(tmp_path: Path) -> None:
+    write_run(tmp_path, *ASKED)
+    traces = load_traces(tmp_path)
+    assert list(traces) == [(name, source) for name in ASKED for source in ("predicted", "measured")]
+    for name in ASKED:
+        written, found = predicted(name), traces[name, "predicted"]
+        assert found.n_ranks == written.n_ranks
+        for table, again in ((written.actions, found.actions), (written.messages, found.messages)):
+            assert table.dtype == again.dtype
+            for column in table.dtype.names or ():
+                assert np.array_equal(table[column], again[column], equal_nan=table.dtype[column].kind == "f"), column
+    assert pq.read_schema(tmp_path / "actions.parquet").metadata[b"testbed-format"] == str(FORMAT).encode()
+
+
+def test_one_summary_tells_peaks_as_the_order_does() -> None:
+    assert summaries(predicted("1f1b"))[0].peaks == (4, 3, 2, 1)
+
+
+def test_a_prediction_knows_when_messages_were_taken() -> None:
+    messages = predicted("1f1b").messages
+    assert (messages["taken_s"] >= messages["arrived_s"]).all()
+    assert (messages["taken_s"][messages["awaited"]] == messages["arrived_s"][messages["awaited"]]).all()
+    assert (messages["taken_s"] > messages["arrived_s"]).any()
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path, *ASKED)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    del manifest["format"]  # as the first version wrote it
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BadInput, match="format: got 1, expected format 2"):
+        load_traces(tmp_path)
+
+
+def test_a_killed_run_leaves_what_was_finished(tmp_path: Path) -> None:
+    """A process of its own writes one schedule of two and dies by SIGKILL inside results_directory."""
+    out = tmp_path / "out"
+    script = (
+        "import os, signal, sys; from pathlib import Path; sys.path.insert(0, sys.argv[2])\n"
+        "from test_results import write_run; from testbed.results.place import results_directory\n"
+        "with results_directory(Path(sys.argv[1]), overwrite=False) as working:\n"
+        "    write_run(working, '1f1b'); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    command = [sys.executable, "-c", script, str(out), str(Path(__file__).parent)]
+    done = subprocess.run(command, timeout=DEADLINE_S, check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode == -signal.SIGKILL
+    assert not is_complete(out)
+    assert load_run(out).schedules == ["1f1b"]
+    assert ("1f1b", "measured") in load_traces(out)
+    with results_directory(out, overwrite=True) as working:  # nobody holds it any more
+        write_run(working, *ASKED)
+    assert load_run(out).schedules == list(ASKED)
+
+
+def test_older_results_stay_until_newer_ones_are_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    with results_directory(out, overwrite=False) as working:
+        assert working == out
+        write_run(working, *ASKED, seconds=50)
+    (out / "notes.txt").write_text("mine")
+    with results_directory(out, overwrite=True) as working:
+        write_run(working, "1f1b", seconds=60)
+    assert comparison(out)["schedules"][0]["measured_s"] == 50
+    assert f"incomplete ones are in {working}/" in capsys.readouterr().err
+    assert load_run(working).schedules == ["1f1b"]
+    with results_directory(out, overwrite=True) as working:
+        write_run(working, *ASKED, seconds=70)
+        (working / "logs/rank0.log").write_text("new")
+        assert comparison(out)["schedules"][0]["measured_s"] == 50
+    assert comparison(out)["schedules"][0]["measured_s"] == 70
+    assert not working.exists()
+    assert (out / "logs/rank0.log").read_text() == "new"
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_nothing_new_leaves_nothing_beside(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with results_directory(out, overwrite=False) as working:
+        write_run(working, *ASKED)
+    with results_directory(out, overwrite=True):
+        pass
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+    assert is_complete(out)
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    for overwrite in (False, True):
+        with (
+            results_directory(tmp_path / "out", overwrite=True),
+            pytest.raises(BadInput, match="no other run is writing to"),
+            results_directory(tmp_path / "out", overwrite=overwrite),
+        ):
+            pass
+
+
+def test_other_files_are_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(BadInput, match="a new or empty directory"), results_directory(tmp_path, overwrite=False):
+        pass
+    assert [entry.name for entry in tmp_path.iterdir()] == ["notes.txt"]
+    with pytest.raises(BadInput, match="not a file"), results_directory(tmp_path / "notes.txt", overwrite=True):
+        pass
+
+
+def test_a_report_fits_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, *ASKED)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert report(str(tmp_path), monkeypatch=monkeypatch) == 0
+    said = capsys.readouterr().out
+    table = [line for line in said.splitlines() if line.startswith(("│", "┃"))]
+    assert len(table) == 6
+    assert max(map(len, table)) <= 80
+    assert "…" not in said
+    assert "incomplete" not in said
+    assert "zb-h1 - measured" in (tmp_path / "timeline.svg").read_text()
+
+
+def test_a_report_of_an_incomplete_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, "1f1b")
+    assert report(str(tmp_path), "--svg", str(tmp_path / "other.svg"), monkeypatch=monkeypatch) == 0
+    assert "incomplete: 1 of 2 schedules finished, not zb-h1" in capsys.readouterr().out
+    assert "1f1b - measured" in (tmp_path / "other.svg").read_text()
+    assert not (tmp_path / "timeline.svg").exists()
+    assert report(str(tmp_path), "--json", monkeypatch=monkeypatch) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["complete"] is False
+    (tmp_path / "comparison.json").unlink()  # as if killed before the first schedule was finished
+    assert report(str(tmp_path), monkeypatch=monkeypatch) == 0
+    assert "incomplete: 0 of 2 schedules finished" in capsys.readouterr().out
+
+
+def test_a_report_of_what_is_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(str(tmp_path), monkeypatch=monkeypatch) == 2
+    assert "expected the results of a run" in capsys.readouterr().err
+    (tmp_path / "manifest.json").write_text("[1]")
+    assert report(str(tmp_path), monkeypatch=monkeypatch) == 2
+    assert "expected a JSON object" in capsys.readouterr().err
