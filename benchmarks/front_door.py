@@ -3,8 +3,8 @@
     python benchmarks/front_door.py [--labs 20] [--demos 5] [--busy 0] [--host-priority on|off] [--out DIR]
 
 Every lab is one `testbed calibrate` of the long-haul topology, every demo one `testbed run` of what `make demo` runs.
-`--busy N` keeps N processes computing at ordinary priority meanwhile. Prints how many gates passed, at which attempt and
-with which round trips; and of every demo the errors, the verdicts and the wall time.
+`--busy N` keeps N processes computing at ordinary priority meanwhile. Prints how many gates passed, at which attempt
+and with which round trips; and of every demo the errors, the verdicts and the wall time.
 """
 
 from __future__ import annotations

@@ -93,6 +93,19 @@ def largest_burst_bytes(plan: Plan) -> int:
     return most
 
 
+def buffer_bytes(plan: Plan) -> int:
+    """What the ranks keep of messages in the case that needs most: a buffer at either end, for two iterations."""
+    most = 0
+    for case in plan.cases:
+        held = 0
+        for job, chosen in zip(plan.jobs, case.jobs, strict=True):
+            boundaries = sum(a != b for a, b in pairwise(chosen.stage_to_rank))
+            messages = 2 * boundaries * job.workload.microbatches * job.mesh.dp
+            held += 4 * messages * job.workload.message_bytes()
+        most = max(most, held)
+    return most
+
+
 def _burst_bytes(job: Job, chosen: JobSchedule) -> int:
     workload, stages = job.workload, chosen.stage_to_rank
     pairs = Counter(pair for a, b in pairwise(stages) if a != b for pair in ((a, b), (b, a)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.plan import file
+from testbed.plan.costs import buffer_bytes
 from testbed.plan.plan import Clock, Plan
 from testbed.progress import Reporter
 from testbed.vm import kernel, machine
@@ -18,6 +20,8 @@ from testbed.vm.boot import MEMORY_MB, Assignment, Boot, run_assignments
 
 _CALIBRATE_LIMIT_S = 900.0
 _BASE_MB, _MB_PER_RANK = 2048, 192
+_BUFFERS_IN_KERNEL = 1.5
+"""Half as much again: what is on its way lies in the kernel's buffers as well."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,12 @@ def train(
 
 def _memory_mb(trainings: Sequence[Training]) -> int:
     """What a guest needs: memory that is not touched costs nothing, too little makes it reclaim without end."""
-    ranks = max(sum(job.mesh.size for job in one.plan.jobs) for one in trainings)
-    return max(MEMORY_MB, _BASE_MB + ranks * _MB_PER_RANK)
+    return max(MEMORY_MB, *(_needed_mb(one.plan) for one in trainings))
+
+
+def _needed_mb(plan: Plan) -> int:
+    ranks = sum(job.mesh.size for job in plan.jobs)
+    return _BASE_MB + ranks * _MB_PER_RANK + math.ceil(_BUFFERS_IN_KERNEL * buffer_bytes(plan) / 2**20)
 
 
 def calibrate(
