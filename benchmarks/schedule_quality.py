@@ -2,7 +2,7 @@
 
     python benchmarks/schedule_quality.py [--seconds 30] [--microbatches 16 32]
 
-Figure of issue B: on {2, 4} datacenters x the five (T_lat, T_bw)/T_F points of CrossPipe's tables x {1x, 2x} memory,
+On {2, 4} datacenters x the five (T_lat, T_bw)/T_F points of CrossPipe's tables x {1x, 2x} memory,
 P = 8: best of ours never worse than UDSub; `search` within 1 % of CP-SAT's incumbent on the median, 3 % at worst. Where
 `search` meets the lower bound it is optimal and CP-SAT is not asked. Unit: T_F = T_I = T_W = 1. CP-SAT starts from
 UDSub, as a user without `search` would.

@@ -2,7 +2,7 @@
 
     python benchmarks/schedule_speed.py
 
-Figure of issue B: time per action constant (near-linear growth); P = 64, M = 1,024 greedy and simulation within 5 s;
+Time per action constant (near-linear growth); P = 64, M = 1,024 greedy and simulation within 5 s;
 the event model at a million actions per second or more. Every shape is timed in this one process, best of three, after
 one untimed call that loads the compiled code. Two datacenters, T_lat = T_F, T_bw = 0.25 T_F, memory P.
 """

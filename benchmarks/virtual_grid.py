@@ -2,10 +2,10 @@
 
     python benchmarks/virtual_grid.py [--ranks 4,8] [--sites 2,4] [--receives early,late] [--quick] [--out DIR]
 
-P in {4, 8} x {2, 4} datacenters x early or late receives x the five (T_lat, T_bw)/T_F points of CrossPipe's tables, M = 2P, memory for 2P
-microbatches so that every schedule fits. All cells of one P run in one boot. Prints a row per cell and a row per
-schedule, with the worst error, and writes every comparison to --out. P = 8 sends quarter-size messages over links a
-quarter as fast: the ratios are the same, and a boot takes half the time.
+P in {4, 8} x {2, 4} datacenters x early or late receives x the five (T_lat, T_bw)/T_F points of CrossPipe's tables,
+M = 2P, memory for 2P microbatches so that every schedule fits. All cells of one P run in one boot. Prints a row per
+cell and a row per schedule, with the worst error, and writes every comparison to --out. P = 8 sends quarter-size
+messages over links a quarter as fast: the ratios are the same, and a boot takes half the time.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every command (DESIGN.md, section 6)."""
+    """Exit codes of every command."""
 
     OK = 0
     REGRESSION = 1

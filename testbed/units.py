@@ -18,7 +18,7 @@ SIZE = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**2
 LENGTH = {"m": 1.0, "km": 1e3}
 
 FIBRE_SECONDS_PER_METRE = 5e-9
-"""One-way delay of light in glass: 5 us per km (reading/geopipe.md, link parameters)."""
+"""One-way delay of light in glass: 5 us per km, a group index of 1.5."""
 
 _QUANTITY = re.compile(r"(?P<number>[0-9]+(?:[_,][0-9]{3})*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*(?P<unit>\S+)")
 

@@ -17,7 +17,7 @@ from testbed.errors import TestbedError
 from testbed.lab import namespaces as ns
 
 _TCP_MEM_BYTES = 512 * 2**20
-"""emulation.md, section 5: a guest with less throttled; with this much it did not."""
+"""With less TCP throttled at 1 Gbit/s over 50 ms, with this much it did not (docs/how-true.md)."""
 
 _PROBE_S = 10
 

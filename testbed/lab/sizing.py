@@ -32,7 +32,7 @@ def path_facts(there: Sequence[Direction], back: Sequence[Direction]) -> PathFac
 
 
 def initial_window(path: PathFacts, largest_burst_bytes: float) -> int:
-    """initcwnd and initrwnd in segments: twice the BDP, and the largest burst (emulation.md, section 2)."""
+    """initcwnd and initrwnd in segments: twice the BDP, and the largest burst."""
     bdp = path.bdp_bytes if math.isfinite(path.rate_bps) else 0.0
     return max(10, math.ceil((2 * bdp + largest_burst_bytes) / MSS))
 
@@ -63,7 +63,7 @@ def queue_room(direction: Direction, nodes: int, largest_burst_bytes: float) -> 
 
 
 def netem_limit(direction: Direction, queue_bytes: float) -> int:
-    """netem's `limit`: packets in flight and waiting together, twice over (emulation.md, 3.5).
+    """netem's `limit`: packets in flight and waiting together, twice over.
 
     R x D / 8 bytes are in flight. GSO packets count as one, so this bounds packets, not bytes.
     """

@@ -1,7 +1,7 @@
 """TCP profiles as data, applied to one container's namespace after Mininet made it, and read back.
 
 `otn-lossless` imitates RDMA over a lossless OTN; `tcp-default` changes nothing and shows what ordinary TCP would do.
-Why each setting is there: reading/emulation.md, section 2.
+Why each setting is there: docs/how-true.md, "TCP as a stand-in for RDMA".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Makespans in closed form, each with the domain it holds on: oracles for the generators and the event model.
 
-Source: reading/pipelining.md, section 8 (formulas from the schedules' papers, domains found by enumeration).
+Formulas from the papers that introduced the schedules, or derived from their orders; domains found by enumeration.
 Uniform stages; f, i, w are the times of forward, input and weight gradient of a rank, P ranks, M microbatches.
 T is the time from the common start to the last end.
 """

@@ -1,4 +1,4 @@
-"""Compiles plain functions on arrays; keeps the machine code under the hash of the sources that it was made from.
+"""Compiles plain functions on arrays, and keeps the machine code under the hash of the sources that it was made from.
 
 numba alone would notice a change of the function's own file, not of the files that it calls into.
 """

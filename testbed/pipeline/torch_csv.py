@@ -1,6 +1,6 @@
 """Schedules to and from the CSV of torch.distributed.pipelining: one row per rank, one action per cell.
 
-torch's own reader takes much that is wrong without a word (reading/pipelining.md, section 4); this one takes nothing
+torch's own reader takes much that is wrong without a word (garbage behind an action, for one); this one takes nothing
 but whole, known cells, and hands back only schedules that can run.
 """
 

@@ -1,6 +1,6 @@
 """A pipeline scheduling problem as a CP-SAT model in integer ticks, and its solutions as schedules.
 
-Source: reading/crosspipe.md, "Optimal schedule by constraint optimisation", with OR-Tools' CP-SAT in place of CP
+Source: CrossPipe, section 4.1, with OR-Tools' CP-SAT in place of CP
 Optimizer. All durations are rounded *down*, so rounding down the starts of any real schedule solves the model.
 """
 

@@ -1,7 +1,7 @@
 """GeoPipe: 1F1B in which the ranks before a wide-area cut run further ahead (Dai et al., arXiv 2510.12064, 2025).
 
 The paper's text says that the number of warm-up forwards changes by dN, not by which formula; the rule here is
-reading/geopipe.md's, which removes the steady state's waiting exactly.
+ours, which removes the steady state's waiting exactly (closed_form.geopipe).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CrossPipe's greedy schedule, CrossUDSub (section 4.2, Algorithm 1): list scheduling of sub-blocks over delayed links.
 
-Source: reading/crosspipe.md, "Greedy CrossUDSub", with the details the paper omits as read in its code. Beyond the
+What the paper leaves open (ties, what follows a full block) is as in its published code. Beyond the
 paper, forwards wait for their stage's all-gather. Reduce-scatters, which follow a stage's last action, are not planned.
 """
 

@@ -3,8 +3,8 @@
 Links are those of the event model (first come, first served, several hops cut through), so what it plans is what
 `simulate` predicts, but for reduce-scatters, which follow a stage's last action. Costs O(S M v log(S M)) for S stages,
 M microbatches and v stages per rank.
-Source: reading/pipelining.md, section 10 (priority input gradient, forward, weight gradient), and a banker's check
-that keeps ranks with several stages out of deadlock.
+By default an input gradient goes before a forward, and that before a weight gradient. A banker's check (Dijkstra) keeps
+ranks with several stages out of deadlock.
 """
 
 from __future__ import annotations

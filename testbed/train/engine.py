@@ -1,7 +1,7 @@
 """The engine: runs one rank's row for real over torch.distributed, and writes down when everything happened.
 
 Receives are posted a step ahead, sends are never waited for inside a step, every message has its own tag
-(reading/pipelining.md, sections 2, 5 and 9 say why).
+(docs/how-true.md, "The rendezvous of gloo", says why).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The logical clock that paces real computation into the slots of a schedule.
 
 An action that did not have to wait for data starts at the logical end of the action before it, not at "now": the
-overshoot of sleeps and the engine's own overhead do not add up (reading/pipelining.md, section 7).
+overshoot of sleeps and the engine's own overhead do not add up.
 """
 
 from __future__ import annotations

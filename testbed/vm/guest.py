@@ -41,7 +41,7 @@ from testbed.vm.job import (
 
 HEARTBEAT_S = 1.0
 _TCP_MEM_PAGES = "262144 393216 524288"
-"""2 GiB at most: a guest's own default throttles TCP (emulation.md, section 5)."""
+"""2 GiB at most: a guest's own default throttles TCP."""
 
 _HEAP_BYTES = 200 * 2**20
 """What importing torch and everything else takes from the heap, about."""

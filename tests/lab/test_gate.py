@@ -28,7 +28,7 @@ def calibrated(delay: str, rate: str, change: dict[str, Any], link: dict[str, An
 @pytest.mark.parametrize("rate", ["100 Mbit/s", "1 Gbit/s"])
 @pytest.mark.parametrize("delay", ["1 ms", "10 ms", "50 ms"])
 def test_links_are_as_asked(delay: str, rate: str) -> None:
-    """The bands of issue A. A host that wakes late cannot show delays to 0.2 ms: skipped with its figure."""
+    """The bands of the link gate. A host that wakes late cannot show delays to 0.2 ms: skipped with its figure."""
     for _ in range(FRESH_LABS):
         checks = in_sandbox(calibrated, delay, rate, {}, {})
         for check in checks:

@@ -160,7 +160,7 @@ def test_geopipe_without_extra_forwards_is_1f1b() -> None:
 
 
 def test_geopipe_reproduces_the_notes_latency_sweep() -> None:
-    """reading/geopipe.md, "Model predictions": P = 8, M = 64, f = 1, b = 2, one cut in the middle."""
+    """P = 8, M = 64, f = 1, b = 2, one cut in the middle."""
     for c, plain, short, full in [
         (0.3, 231.6, 231.6, 213.6),
         (1.5, 306, 306, 216),

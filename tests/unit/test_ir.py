@@ -73,7 +73,7 @@ def test_anything_behind_an_action_is_an_error_or_another_action(action: Action,
     ],
 )
 def test_what_is_not_an_action(text: str) -> None:
-    """torch's parser accepts several of these silently (reading/pipelining.md, section 4)."""
+    """torch's parser accepts several of these silently."""
     with pytest.raises(ValueError, match=r"not an action|not a part|takes"):
         parse_action(text)
 

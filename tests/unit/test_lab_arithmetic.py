@@ -101,7 +101,7 @@ def test_super_packets_are_full_segments(gso: int, size: int) -> None:
 
 
 def test_netem_limit_holds_flight_and_queue_twice() -> None:
-    # emulation.md 3.5 with an MTU of 9000: 2 x ceil((1.25 MB + 16 MB) / 9000)
+    # with an MTU of 9000: 2 x ceil((1.25 MB + 16 MB) / 9000)
     assert sizing.netem_limit(direction(), 16e6) == 2 * math.ceil(17.25e6 / 9000)
 
 

@@ -52,7 +52,7 @@ def makespan(problem: Problem, schedule: Schedule) -> float:
 
 @pytest.mark.parametrize(("m", "memory", "optimum"), [(4, 6, 190), (8, 6, 290), (8, 8, 290)])
 def test_known_optima(m: int, memory: float, optimum: float) -> None:
-    """reading/pipelining.md, section 10; from a poor hint, so that it is the solver that finds them."""
+    """Optima found by another solver; from a poor hint, so that it is the solver that finds them."""
     problem = two_sites(m, memory)
     solution = solve(problem, one_f_one_b(problem), time_limit_s=20, relative_gap=0.0)
     validate(solution.schedule, problem)
