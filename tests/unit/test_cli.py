@@ -129,3 +129,53 @@ def test_compare_cuts_nothing_off(columns: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "…" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= max(int(columns), 80)
+
+
+def test_the_doctor_starts_without_mininet() -> None:
+    """It is to say what is missing, so it may not need it."""
+    script = (
+        "import sys; sys.modules['mininet'] = None\n"
+        "import testbed.cli, testbed.cli.tables, testbed.lab.doctor, testbed.vm.doctor\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_guest_imports_no_command_line() -> None:
+    script = (
+        "import sys, importlib; from testbed.vm import guest\n"
+        "for name in (*guest.WARM_TASK, 'testbed.session.run'): importlib.import_module(name)\n"
+        "print([m for m in sys.modules if m.split('.')[0] in ('typer', 'rich') or m.startswith('testbed.cli')])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "nowhere.json"), "nowhere.json: file: got 'No such file or directory', expected a readable plan.json"),
+        (("run", LONGHAUL), "WORKLOAD: got 'nothing', expected a workload after the topology"),
+        (("run", "plan.json", "--iterations", "3"), "--iterations: option: got 'plan.json', expected TOPOLOGY and"),
+        (
+            ("plan", LONGHAUL, PP4, "-o", "/nowhere/plan.json"),
+            "--out: file: got '/nowhere/plan.json', expected a place",
+        ),
+    ],
+)
+def test_a_plan_that_cannot_be_had(arguments: tuple[str, ...], message: str) -> None:
+    done = run_testbed(*arguments)
+    assert done.returncode == 2, done
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_plan_is_written_and_says_what_it_holds(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    done = run_testbed("plan", LONGHAUL, PP4, "-o", str(out), "--clock", "virtual", "--seed", "7", "--schedule", "1f1b")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(out.read_text())
+    assert document["clock"] == {"name": "virtual", "seed": 7}
+    assert [case["label"] for case in document["cases"]] == ["1f1b"]
+    assert document["cases"][0]["jobs"][0]["rows"][3].startswith("3F0 3B0 3F1 3B1")
+    assert f"written to {out}" in done.stdout
