@@ -24,9 +24,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from testbed.model.compiled import execute
-from testbed.model.lower import lower
-from testbed.model.simulate import Receives
+from testbed.model.simulate import Receives, makespan
 from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.plan.costs import KEPT_WHEN_RECOMPUTING
@@ -96,7 +94,7 @@ def scheduled(name: str, asked: Problem, seconds: float) -> Generated:
 
 def per_microbatch(asked: Problem, made: Generated, way: Receives) -> float:
     """Predicted seconds per microbatch."""
-    return execute(lower(asked, made.schedule), way).makespan_s / asked.n_microbatches
+    return makespan(asked, made.schedule, receives=way) / asked.n_microbatches
 
 
 def fitted_backward(name: str, cells: pd.DataFrame, seconds: float) -> float:

@@ -17,9 +17,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from testbed.model.compiled import execute
-from testbed.model.lower import lower
-from testbed.model.simulate import simulate
+from testbed.model.lower import Load, lower
+from testbed.model.simulate import run
 from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.greedy_compiled import greedy_rows
 from testbed.schedule.registry import generate
@@ -49,7 +48,7 @@ def best(call: Callable[[], Result], runs: int = 3) -> tuple[float, Result]:
 def main() -> int:
     """Print the table."""
     warm = problem(4, 8)
-    execute(lower(warm, generate("crosspipe-greedy", warm)))
+    run(lower([Load(warm, generate("crosspipe-greedy", warm))])[0], compiled=True)
     greedy_rows(warm, 4)
     table = Table(
         title="seconds, and microseconds per action (F, I, W of every rank and microbatch)", title_justify="left"
@@ -69,12 +68,12 @@ def main() -> int:
         core_s, _ = best(lambda p=asked: greedy_rows(p, 4), runs)  # type: ignore[misc]
         whole_s, schedule = best(lambda p=asked: generate("crosspipe-greedy", p), runs)  # type: ignore[misc]
         search_s, _ = best(lambda p=asked: search(p), 1)  # type: ignore[misc]
-        lower_s, program = best(lambda p=asked, s=schedule: lower(p, s), runs)  # type: ignore[misc]
-        run_s, _ = best(lambda p=program: execute(p), runs)  # type: ignore[misc]
+        lower_s, program = best(lambda p=asked, s=schedule: lower([Load(p, s)])[0], runs)  # type: ignore[misc]
+        run_s, _ = best(lambda p=program: run(p, compiled=True), runs)  # type: ignore[misc]
         plain = "-"
         if actions <= PLAIN_UP_TO:
-            plain = shown(best(lambda p=asked, s=schedule: simulate(p, s), 1)[0])  # type: ignore[misc]
-        rate = f"{shown(run_s)}  ({len(program.duration) / run_s / 1e6:.1f} M/s)"
+            plain = shown(best(lambda p=program: run(p, compiled=False), 1)[0])  # type: ignore[misc]
+        rate = f"{shown(run_s)}  ({len(program.duration_s) / run_s / 1e6:.1f} M/s)"
         columns = [shown(core_s), shown(whole_s), shown(search_s), shown(lower_s), rate, plain]
         table.add_row(str(ranks), str(microbatches), str(actions), *columns)
     Console(width=170).print(table)

@@ -12,6 +12,7 @@ from typing import Any
 
 from testbed.errors import RunFailed
 from testbed.judge.thresholds import ATTEMPTS, DELAY_BAND_S, RELATIVE_BAND
+from testbed.lab.host import real_time
 from testbed.lab.network import Lab
 from testbed.lab.probes import (
     Ends,
@@ -113,7 +114,8 @@ def calibrate(lab: Lab, *, progress: Callable[[str], None] | None = None) -> lis
             if progress is not None:
                 again = f", attempt {attempt + 1}" if attempt else ""
                 progress(f"measuring {lab.directions[2 * link].label}{again}")
-            found = _measure_link(lab, link)
+            with real_time(lab.real_time_workers):  # or a probe would measure its own wait for a processor
+                found = _measure_link(lab, link)
             if last:
                 found = [
                     replace(new, earlier=(*old.earlier, replace(old, earlier=())))
