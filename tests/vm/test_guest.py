@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from processes import command_line, descendants, wait_until_gone
 
@@ -133,6 +134,45 @@ def test_the_same_input_gives_the_same_nanoseconds(twins: list[tuple[tuple[int, 
     tables = [nanoseconds(directory) for _, directory in twins]
     assert len(tables[0]) > 100
     assert fingerprint(tables[0]) == fingerprint(tables[1])
+
+
+def test_a_finished_run_is_repeated_from_its_own_plan(
+    twins: list[tuple[tuple[int, str, str], Path]], tmp_path: Path
+) -> None:
+    """plan.json says all that the run was told: schedules, clock, seed and iterations among it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "testbed", "run", str(twins[0][1]), "--json", "--out", str(tmp_path / "again")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    code, _, err = finished(process)
+    assert code == 0, err
+    assert (tmp_path / "again/plan.json").read_bytes() == (twins[0][1] / "plan.json").read_bytes()
+    assert fingerprint(nanoseconds(tmp_path / "again")) == fingerprint(nanoseconds(twins[0][1]))
+
+
+def test_traffic_over_the_second_of_two_parallel_links_is_counted_there(
+    time_travel_kernel: kernel.Kernel, tmp_path: Path
+) -> None:
+    (tmp_path / "parallel.yaml").write_text(
+        "name: parallel\ndatacenters: {paris: {nodes: 2}, warsaw: {nodes: 2}}\n"
+        "links:\n"
+        "  - {name: north, between: [paris, warsaw], delay: 5 ms, rate: 1 Gbit/s}\n"
+        "  - {name: south, between: [paris, warsaw], delay: 8 ms, rate: 500 Mbit/s}\n"
+        "routes: [{from: paris, to: warsaw, via: [south]}]\n"
+    )
+    words = ("--clock", "virtual", "--schedule", "1f1b", "--set=microbatches=4", "--iterations=1", "--json")
+    plan = str(tmp_path / "parallel.yaml"), PLAN[1]
+    code, out, err = finished(started(*words, "--out", str(tmp_path / "out"), plan=plan))
+    assert code == 0, err
+    (row,) = json.loads(out)["schedules"]
+    assert row["trusted"], row
+    assert abs(row["error"]) <= 0.001, row
+    links = pd.read_parquet(tmp_path / "out/links.parquet")
+    assert (links["wire_bytes"] > 12e6).tolist() == [False, True, True, False]  # north and south, each both ways
+    assert links["wire_bytes"].to_numpy() == pytest.approx(links["planned_bytes"].to_numpy(), rel=0.01)
 
 
 def test_the_manifest_says_what_made_time_pass(
