@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from testbed.lab.namespaces import die_with_parent
 
 ROOT = Path(__file__).parents[1]
 TOPOLOGY, WORKLOAD = "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"
@@ -27,7 +30,8 @@ LIMIT_S = 300
 @contextmanager
 def busy(count: int) -> Iterator[None]:
     """So many processes that compute without a pause."""
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command, preexec_fn=lambda: die_with_parent(signal.SIGKILL)) for _ in range(count)]
     try:
         yield
     finally:
