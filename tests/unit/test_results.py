@@ -50,7 +50,7 @@ def write_run(directory: Path, *finished: str, seconds: float = 50.0) -> None:
         results.add_trace(name, "predicted", trace)
         results.add_trace(name, "measured", trace)
         results.add_iterations(name, [row])
-        runs.append(Measured(name, [row], summaries(trace)[0], []))
+        runs.append(Measured(name, name, [row], summaries(trace)[0], []))
         complete = len(runs) == len(ASKED)
         results.save_tables()
         document = {**identity, "complete": complete, "ranking_as_predicted": True}
