@@ -14,7 +14,8 @@ import numpy as np
 from testbed.model.network import Floats, Ints, Wires, acknowledge, carry_acknowledgements, idle, occupy
 from testbed.model.program import FREE, NONE, Program
 
-COMPILED = ("_begin", "_schedule", "_go_on", "_let_leave", "_end", "_carry", "_arrive", "execute", "last_end")
+_STEPS = ("_begin", "_schedule", "_go_on", "_let_leave", "_end", "_carry", "_handed_over", "_arrive")
+COMPILED = (*_STEPS, "execute", "last_end")
 """What compile.py compiles of this module."""
 
 _REACH, _END, _LEAVE, _HOP = 0, 1, 2, 3
@@ -68,6 +69,8 @@ class _State(NamedTuple):
     """Per message, the rank that waits for it, or NONE."""
     stage_waiting: Ints
     """Per stage, the rank that waits for its parameters, or NONE."""
+    awake_s: Floats
+    """Per rank, until when gloo's thread is awake."""
 
 
 def _begin(program: Program) -> _State:
@@ -100,6 +103,7 @@ def _begin(program: Program) -> _State:
         program.gradients.copy(),
         np.full(n_messages, NONE),
         np.full(n_stages, NONE),
+        np.full(len(program.row_start) - 1, -1.0),
     )
 
 
@@ -254,7 +258,18 @@ def _carry(
                 links = program.route_links[program.route_start[back] : program.route_start[back + 1]]
                 acknowledge(wires, links, program.acks[message] * program.ack_bytes[message], first, came)
         state.pieces_left[message] -= 1
-    return came + program.handover_s[message] if state.pieces_left[message] == 0 else _ON_ITS_WAY
+    return _handed_over(program, state, message, came) if state.pieces_left[message] == 0 else _ON_ITS_WAY
+
+
+def _handed_over(program: Program, state: _State, message: int, came: float) -> float:
+    """When a message whose last bit has come is there for its rank, or when a notice is answered."""
+    rank = program.target[message]
+    asleep = came > state.awake_s[rank]
+    state.awake_s[rank] = max(state.awake_s[rank], came + program.wake_s)
+    if program.answered[message]:
+        return came + program.wake_s if asleep else came
+    handed_over: float = came + program.handover_s[message]
+    return handed_over
 
 
 def _arrive(program: Program, state: _State, message: int, when: float, reach: list[int], freed: list[int]) -> None:

@@ -53,6 +53,10 @@ class Program(NamedTuple):
     then_start: Ints
     """Per message (and one more), where in `then` the messages begin that wait for its arrival."""
     then: Ints
+    target: Ints
+    """Per message, the rank that takes it."""
+    answered: Bools
+    """Per message, whether gloo's thread answers it by itself: a notice."""
     gathers: Ints
     """Per message, the stage that has one shard more of its parameters when it arrives, or NONE."""
     wire_bytes: Floats
@@ -83,6 +87,8 @@ class Program(NamedTuple):
     reduces: Ints
     last: Ints
     """Messages that must have arrived before the iteration is over."""
+    wake_s: float
+    """How long gloo's thread takes to answer a notice, unless something else has just woken it."""
     unnoticed_wait_s: float
     """How long a rank may wait without being delayed."""
     delay_s: Floats

@@ -69,6 +69,8 @@ class Problem:
     """Per source rank, wire bytes that go back as acknowledgement of every piece; empty: none."""
     handover_s: float = 0.0
     """From a message's last bit at the receiving rank's host to its use, on every message between ranks."""
+    wake_s: float = 0.0
+    """How long gloo's thread takes to answer a notice, unless something else has just woken it."""
     unnoticed_wait_s: float = 0.0
     """A rank that waits for its input no longer than this is not delayed (the engine's logical clock)."""
     notice_bytes: float = 0.0

@@ -21,6 +21,12 @@ NOTICE_BYTES = 48 + ETHERNET_HEADER + IP_TCP_HEADERS
 is among GLOO_BYTES."""
 
 
+WAKE_S = 3e-6
+"""What gloo's thread takes to answer a notice when it sleeps. Found under the virtual clock on the first 40 cells of
+benchmarks/random_grid.py: of two notices that arrive within a microsecond, the one is answered first whose thread is
+awake because data has just come in."""
+
+
 def measured_costs() -> HostCosts:
     """The costs above."""
-    return HostCosts(HANDOVER_S, UNNOTICED_WAIT_S, GLOO_BYTES, NOTICE_BYTES)
+    return HostCosts(HANDOVER_S, UNNOTICED_WAIT_S, GLOO_BYTES, NOTICE_BYTES, WAKE_S)

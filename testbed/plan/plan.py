@@ -162,6 +162,8 @@ class HostCosts:
     """On the wire, beside a message's own."""
     notice_bytes: int
     """On the wire, of the notice that a receive is posted."""
+    wake_s: float
+    """For gloo's thread to answer a notice, unless something else has just woken it."""
 
 
 @_written

@@ -66,5 +66,6 @@ def in_packets(draw: st.DrawFn, problem: Problem) -> Problem:
         handover_s=handover,
         unnoticed_wait_s=unnoticed,
         others=others,
+        wake_s=draw(st.sampled_from([0.0, 0.125])),
         notice_bytes=draw(st.sampled_from([0.0, 0.125])),
     )

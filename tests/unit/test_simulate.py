@@ -210,3 +210,14 @@ def test_a_circular_wait_is_an_error() -> None:
 def test_bubble_ratio_is_idle_over_total() -> None:
     trace = simulate(uniform(4, 8), generate("1f1b", uniform(4, 8)))
     assert trace.bubble_ratios()[0] == pytest.approx(3 / 11)
+
+
+def test_a_thread_that_sleeps_takes_a_while_to_answer_a_notice() -> None:
+    """Rank 1's notice finds rank 0's thread asleep: the forward leaves that much later."""
+    problem = replace(uniform(2, 1, delay_s=10, wire_s=3), wake_s=0.5)
+    schedule = hand_made("0F0 0B0", "1F0 1B0", microbatches=1)
+    messages = simulate(problem, schedule, receives="late").messages
+    arrived = messages[messages["kind"] == ACTIVATION]["arrived_s"]
+    assert arrived.tolist() == [23.5]
+    early = simulate(problem, schedule).messages
+    assert early[early["kind"] == ACTIVATION]["arrived_s"].tolist() == [14.0]
