@@ -57,9 +57,6 @@ ACTIVATION, GRADIENT, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, TENSOR, NOTICE = r
 MESSAGE_CODES = {"F": ACTIVATION, "G": GRADIENT}
 """The code of a message between stages, by its letter in pipeline.depend."""
 
-NO_MICROBATCH = -1
-"""In the `microbatch` column of a collective's row that stands for all its steps."""
-
 MESSAGE = np.dtype(
     [
         ("job", "i4"),
