@@ -182,7 +182,7 @@ def _comparison_table(title: str, rows: Sequence[ScheduleComparison], columns: S
             speedup = f"{row.speedup_measured:.2f}x / {row.speedup_predicted:.2f}x"
         cells: dict[str, str | Text] = {
             "measured": show_time(row.measured_s),
-            "+- IQR": show_time(row.measured_iqr_s),
+            "+- IQR": show_time(round(row.measured_iqr_s, 9)),
             "predicted": show_time(row.predicted_s),
             "error": f"{row.error:+.2%}",
             "bubble m/p": f"{row.bubble_measured:.1%} / {row.bubble_predicted:.1%}",
