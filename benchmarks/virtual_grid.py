@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Clock, Plan
 from testbed.plan.resolve import choose, generate, make_plan, with_cases
 from testbed.progress import Lines
-from testbed.schedule.registry import FAMILIES
+from testbed.schedule.registry import FAMILIES, Generated
+from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
 from testbed.vm import command
@@ -75,20 +77,28 @@ def names(quick: bool) -> list[str]:
     return ["1f1b", "crosspipe-greedy", "zb-v"] if quick else list(FAMILIES)
 
 
-def training(
-    ranks: int, sites: int, receives: str, point: tuple[float, float], quick: bool, out: Path
-) -> command.Training:
-    """One cell: its schedules are made here, the solver's within SOLVER_LIMIT_S."""
-    cell = settings(ranks, sites, *point, receives)
-    plan = plan_of(ranks, sites, cell)
+@cache
+def schedules(
+    ranks: int, sites: int, point: tuple[float, float], quick: bool
+) -> tuple[list[ScheduleChoice], dict[str, Generated]]:
+    """The schedules of a cell, the same for early and late receives, a solver's made within SOLVER_LIMIT_S."""
+    plan = plan_of(ranks, sites, settings(ranks, sites, *point, "early"))
     made, choices = {}, []
     for choice in choose(plan, names(quick)):
         if FAMILIES[choice.schedule].solver:
             choice = choice.model_copy(update={"time_limit_s": SOLVER_LIMIT_S})
         choices.append(choice)
         made[choice.label] = generate(plan, choice)
+    return choices, made
+
+
+def training(
+    ranks: int, sites: int, receives: str, point: tuple[float, float], quick: bool, out: Path
+) -> command.Training:
+    """One cell."""
+    plan = plan_of(ranks, sites, settings(ranks, sites, *point, receives))
     directory = out / f"p{ranks}-dc{sites}-{receives}-lat{point[0]:g}-bw{point[1]:g}"
-    return command.Training(with_cases(plan, choices, made), directory)
+    return command.Training(with_cases(plan, *schedules(ranks, sites, point, quick)), directory)
 
 
 def main() -> int:

@@ -154,6 +154,8 @@ def _check_links(lab: Lab, reporter: Reporter) -> list[LinkCheck]:
 
 def _world(plan: Plan, lab: Lab, scratch: str, directory: Path) -> WorldSpec:
     job = plan.jobs[0]
+    logs = (directory / "logs").absolute()
+    logs.mkdir(exist_ok=True)
     return WorldSpec(
         places=tuple(Place(lab.containers[node].pid, lab.interface(node)) for node in job.nodes),
         store=f"{scratch}/store",
@@ -162,7 +164,7 @@ def _world(plan: Plan, lab: Lab, scratch: str, directory: Path) -> WorldSpec:
         neighbours=_neighbours(plan),
         # unpaced ranks compute without a pause: in turns of 100 ms they would keep each other's gloo threads waiting
         real_time=lab.real_time_workers and job.workload.pacing is not None,
-        logs=str((directory / "logs").absolute()),
+        logs=str(logs),
     )
 
 

@@ -116,7 +116,8 @@ def test_two_stages_per_rank(generate: object, placement: Placement) -> None:
     schedule = generate(problem, time_limit_s=3).schedule  # type: ignore[operator]
     validate(schedule, problem)
     assert schedule.name == f"crosspipe-{placement}"
-    assert makespan(problem, schedule) <= makespan(problem, best_hint(problem))
+    # the hint that takes no time: a better one takes as much as the machine lets it have
+    assert makespan(problem, schedule) <= makespan(problem, best_hint(problem, time_limit_s=0.0))
 
 
 def test_ud_is_at_least_as_good_as_the_greedy_in_whole_blocks() -> None:
