@@ -45,9 +45,8 @@ ACTION = np.dtype(
 """One row per action."""
 
 UNNOTICED_WAIT_S = 200e-6
-"""A wait for input shorter than this found the data in its buffer and is the cost of the call: a paced rank's clock
-goes on, so the model lets the rank go on too. A constant of the engine; it stands here because the model needs it and
-must not import the engine."""
+"""A wait for input shorter than this found the data in its buffer and is the cost of the call: the column `awaited`
+does not count it, and a paced rank's clock goes on. The model is told of it by the plan (plan/host_costs.py)."""
 
 MESSAGE_KINDS = ("activation", "gradient", "all-gather", "reduce-scatter", "all-reduce", "tensor", "notice")
 """Kinds of message by the code in the `kind` column; a notice tells a sender that a receive was posted."""
