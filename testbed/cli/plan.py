@@ -38,12 +38,20 @@ def plan(
     settings: Settings = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write plan.json: who is where, which way everything goes, every schedule. `testbed run plan.json` measures it."""
+    """Write plan.json: who is where, which way everything goes, every schedule. `testbed run plan.json` measures it.
+
+    Of several workloads it says where their ranks are: they have no schedules yet, and cannot be run.
+    """
     from testbed.cli import tables
     from testbed.errors import BadInput
     from testbed.plan import file, resolve
     from testbed.plan.plan import Clock as PlannedClock
 
+    given = [name for name, value in (("--schedule", schedule), ("--schedules-from", schedules_from)) if value]
+    if len(workloads) > 1 and given:
+        raise BadInput.of(
+            given[0], "option", f"{len(workloads)} workloads", "one: several are placed, not scheduled yet"
+        )
     made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
     made = resolve.with_clock(made, PlannedClock(clock.value, seed))
     if len(workloads) == 1:

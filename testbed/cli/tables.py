@@ -42,7 +42,7 @@ def plan_table(plan: Plan) -> Table:
         if len(over) > 1 or _has_parallel(plan, one.route[0]):
             table.add_row(f"route {one.source}->{one.target}", " ".join(direction.label for direction in over))
     for job in plan.jobs:
-        _add_job(table, job)
+        _add_job(table, job, f"{job.name}: " if len(plan.jobs) > 1 else "")
     return table
 
 
@@ -58,14 +58,16 @@ def _has_parallel(plan: Plan, index: int) -> bool:
     return ends[direction.source, direction.target] > 1
 
 
-def _add_job(table: Table, job: Job) -> None:
+def _add_job(table: Table, job: Job, prefix: str) -> None:
     workload = job.workload
-    table.add_row("microbatches", f"{workload.microbatches} of {workload.microbatch_size} samples")
-    table.add_row("boundary message", show_size(workload.message_bytes()))
+    if prefix:
+        table.add_row(f"{prefix}ranks", ", ".join(map(str, job.mesh.ranks)))
+    table.add_row(f"{prefix}microbatches", f"{workload.microbatches} of {workload.microbatch_size} samples")
+    table.add_row(f"{prefix}boundary message", show_size(workload.message_bytes()))
     if job.mesh.dp > 1:
         where = "; ".join(" ".join(pipeline_nodes(job, replica)) for replica in range(1, job.mesh.dp))
         size = show_size(workload.parameter_bytes())
-        table.add_row("data parallel", f"{job.mesh.dp} pipelines, {size} per rank; more on {where}")
+        table.add_row(f"{prefix}data parallel", f"{job.mesh.dp} pipelines, {size} per rank; more on {where}")
 
 
 def prediction_table(plan: Plan, rows: Sequence[tuple[str, float, float, float, float | None]]) -> Table:
@@ -115,7 +117,8 @@ def _schedules_table(title: str, comparison: Comparison, columns: Sequence[str])
         }
         for cause in (*CAUSES, "DP"):
             seconds = lost[f"{cause}_s"]
-            cells[cause] = "-" if seconds is None else f"{seconds / row.predicted_s:.1%}"
+            # rounded first, and 0 added: a rounding error below 0 would read -0.0%
+            cells[cause] = "-" if seconds is None else f"{round(seconds / row.predicted_s, 3) + 0.0:.1%}"
         table.add_row(row.label, *(cells[column] for column in columns))
     return table
 
@@ -179,7 +182,7 @@ def _comparison_table(title: str, rows: Sequence[ScheduleComparison], columns: S
             speedup = f"{row.speedup_measured:.2f}x / {row.speedup_predicted:.2f}x"
         cells: dict[str, str | Text] = {
             "measured": show_time(row.measured_s),
-            "+- IQR": show_time(row.measured_iqr_s),
+            "+- IQR": show_time(round(row.measured_iqr_s, 9)),
             "predicted": show_time(row.predicted_s),
             "error": f"{row.error:+.2%}",
             "bubble m/p": f"{row.bubble_measured:.1%} / {row.bubble_predicted:.1%}",

@@ -92,13 +92,6 @@ class LinkCheck:
         }
 
 
-def gate(lab: Lab, *, progress: Callable[[str], None] | None = None) -> list[LinkCheck]:
-    """Measure every direction. Raises RunFailed naming each one that is not as asked, and why."""
-    checks = calibrate(lab, progress=progress)
-    refuse_bad_links(lab, checks)
-    return checks
-
-
 def refuse_bad_links(lab: Lab, checks: Sequence[LinkCheck]) -> None:
     """Raises RunFailed naming each direction that is not as asked, and why."""
     if bad := [f"{check.label}: {'; '.join(check.reasons)}" for check in checks if not check.ok]:

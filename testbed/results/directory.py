@@ -30,7 +30,7 @@ class Results:
     links: list[pd.DataFrame] = field(default_factory=list)
 
     def add_trace(self, schedule: str, source: str, trace: Trace) -> None:
-        """`source` is "predicted" or "measured"."""
+        """`schedule` is its label, here and below; `source` is "predicted" or "measured"."""
         self.actions.append(_frame(trace.actions, [str(k) for k in KINDS], schedule, source))
         self.messages.append(_frame(trace.messages, list(MESSAGE_KINDS), schedule, source))
 

@@ -30,13 +30,13 @@ class Run:
 
     @property
     def asked(self) -> list[str]:
-        """The schedules that were to be measured; [] where the run ended before it wrote that down."""
-        return [choice["schedule"] for choice in self.manifest.get("schedules", [])]
+        """The labels of the schedules that were to be measured; [] where the run ended before it wrote that down."""
+        return [choice["label"] for choice in self.manifest.get("schedules", [])]
 
     @property
     def schedules(self) -> list[str]:
-        """The schedules that are finished."""
-        return [row["schedule"] for row in self.comparison["schedules"]]
+        """The labels of the schedules that are finished."""
+        return [row["label"] for row in self.comparison["schedules"]]
 
 
 def load_run(directory: Path) -> Run:
@@ -68,7 +68,7 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 
 def load_traces(directory: Path) -> dict[tuple[str, str], Trace]:
-    """(schedule, "predicted" or "measured") -> trace, in the order of the run.
+    """(label of a schedule, "predicted" or "measured") -> trace, in the order of the run.
 
     Raises BadInput for a directory without a manifest and for results of another format version.
     """

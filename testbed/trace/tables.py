@@ -45,9 +45,8 @@ ACTION = np.dtype(
 """One row per action."""
 
 UNNOTICED_WAIT_S = 200e-6
-"""A wait for input shorter than this found the data in its buffer and is the cost of the call: a paced rank's clock
-goes on, so the model lets the rank go on too. A constant of the engine; it stands here because the model needs it and
-must not import the engine."""
+"""A wait for input shorter than this found the data in its buffer and is the cost of the call: the column `awaited`
+does not count it, and a paced rank's clock goes on. The model is told of it by the plan (plan/host_costs.py)."""
 
 MESSAGE_KINDS = ("activation", "gradient", "all-gather", "reduce-scatter", "all-reduce", "tensor", "notice")
 """Kinds of message by the code in the `kind` column; a notice tells a sender that a receive was posted."""
@@ -56,9 +55,6 @@ ACTIVATION, GRADIENT, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, TENSOR, NOTICE = r
 
 MESSAGE_CODES = {"F": ACTIVATION, "G": GRADIENT}
 """The code of a message between stages, by its letter in pipeline.depend."""
-
-NO_MICROBATCH = -1
-"""In the `microbatch` column of a collective's row that stands for all its steps."""
 
 MESSAGE = np.dtype(
     [

@@ -5,16 +5,20 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 
 from testbed.lab.host import become_real_time
+from testbed.lab.namespaces import attach
 from testbed.train.data import Corpus
 from testbed.train.engine import Engine
 from testbed.train.pacing import needed_spin_s
@@ -25,7 +29,43 @@ _WARMUP_TAG = 1 << 28
 _PR_SET_NAME, _PR_SET_TIMERSLACK = 15, 29
 
 
-def work(rank: int, world: WorldSpec, launcher: Connection, corpus: Corpus) -> int:
+def become_worker(
+    rank: int, world: WorldSpec, zygote: Connection, worker_fds: Sequence[int], corpus: Corpus
+) -> NoReturn:
+    """Make the calling process, just forked, the worker of `rank`: it enters its container, and ends as its work ends.
+
+    `worker_fds` are the launcher's connections to all ranks. Those of other ranks are closed, and the zygote's own.
+    """
+    launcher = Connection(worker_fds[rank])
+    status = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+        zygote.close()
+        for other, fd in enumerate(worker_fds):
+            if other != rank:
+                os.close(fd)
+        container = world.places[rank].container_pid
+        if container is not None:
+            attach(container)
+        # joining a PID namespace takes effect for children only
+        inner = os.fork()
+        if inner == 0:
+            status = _work(rank, world, launcher, corpus)
+        else:
+            launcher.close()
+            _, waited = os.waitpid(inner, 0)
+            status = os.waitstatus_to_exitcode(waited)
+            if status < 0:
+                if -status != signal.SIGKILL:  # whose disposition cannot be set
+                    signal.signal(-status, signal.SIG_DFL)
+                os.kill(os.getpid(), -status)
+    except BaseException as error:  # noqa: BLE001 - nothing may escape a fork, and the launcher must hear of it
+        launcher.send(Failed(rank, f"cannot enter its container: {error!r}"))
+    finally:
+        os._exit(status)
+
+
+def _work(rank: int, world: WorldSpec, launcher: Connection, corpus: Corpus) -> int:
     """Serve the launcher until it says Stop; returns the exit status. Anything that goes wrong is reported first."""
     log = (Path(world.logs) / f"rank{rank}.log").open("a", buffering=1)
     os.dup2(log.fileno(), sys.stdout.fileno())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from local_workers import local_workers
 
 from testbed.plan.costs import problem as problem_of
 from testbed.plan.resolve import generate, make_plan
@@ -17,8 +18,6 @@ from testbed.spec import Workload, load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
 from testbed.train.data import load_corpus
 from testbed.train.job import Job
-from testbed.train.launcher import Launcher
-from testbed.train.protocol import Place, WorldSpec
 from testbed.train.reference import Reference, train_reference
 
 ROOT = Path(__file__).parents[2]
@@ -49,20 +48,7 @@ def workload(ranks: int, dtype: str, variant: str) -> Workload:
 
 @pytest.fixture(scope="module", params=sorted(SHAPES))
 def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
-    ranks: int = request.param
-    directory = tmp_path_factory.mktemp("workers")
-    with Launcher(ranks) as workers:
-        world = WorldSpec(
-            places=tuple(Place(None, "lo") for _ in range(ranks)),
-            store=str(directory / "store"),
-            timeout_s=60,
-            warmup_bytes=1000,
-            neighbours=tuple((rank, rank + 1) for rank in range(ranks - 1)),
-            logs=str(directory),
-        )
-        workers.imported()
-        loop = Loop([workers])
-        loop.start([world], Deadline(120, "a test"))
+    with local_workers(request.param, tmp_path_factory.mktemp("workers")) as loop:
         yield loop
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from local_workers import local_workers
 from torch import nn
 
 from testbed.plan.costs import problem as problem_of
@@ -16,8 +17,6 @@ from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.train.data import load_corpus
 from testbed.train.job import Job
-from testbed.train.launcher import Launcher
-from testbed.train.protocol import Place, WorldSpec
 from testbed.train.reference import train_reference
 from testbed.train.split import GradientStore, keep_back
 from testbed.train.stage import Stage
@@ -75,19 +74,7 @@ class Odd(ModelSpec):
 
 @pytest.fixture(scope="module")
 def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
-    directory = tmp_path_factory.mktemp("workers")
-    with Launcher(RANKS) as workers:
-        world = WorldSpec(
-            places=tuple(Place(None, "lo") for _ in range(RANKS)),
-            store=str(directory / "store"),
-            timeout_s=60,
-            warmup_bytes=1000,
-            neighbours=tuple((rank, rank + 1) for rank in range(RANKS - 1)),
-            logs=str(directory),
-        )
-        workers.imported()
-        loop = Loop([workers])
-        loop.start([world], Deadline(120, "a test"))
+    with local_workers(RANKS, tmp_path_factory.mktemp("workers")) as loop:
         yield loop
 
 

@@ -90,13 +90,13 @@ def test_a_link_that_is_not_as_asked_is_caught(change: dict[str, Any], reason: s
 
 def gate_refuses() -> str:
     from testbed.errors import RunFailed
-    from testbed.lab.calibrate import gate
+    from testbed.lab.calibrate import calibrate, refuse_bad_links
     from testbed.lab.network import Lab
 
     with Lab(two_datacenters("2 ms", "100 Mbit/s"), shaper="relay") as lab:
         lab.change_link(1, delay_s=0.004)
         try:
-            gate(lab)
+            refuse_bad_links(lab, calibrate(lab))
         except RunFailed as error:
             return str(error)
     return "passed"

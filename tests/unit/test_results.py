@@ -20,7 +20,7 @@ from testbed.judge.iterations import IterationRow
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
 from testbed.results.directory import Results
-from testbed.results.load import load_run, load_traces
+from testbed.results.load import Run, load_run, load_traces
 from testbed.results.place import is_complete, results_directory
 from testbed.schedule.registry import generate
 from testbed.trace.summary import summaries
@@ -39,7 +39,7 @@ def write_run(directory: Path, *finished: str, seconds: float = 50.0) -> None:
     """What a run leaves that was to measure ASKED, after it has `finished` these."""
     results = Results(directory)
     nodes = ["paris/0", "paris/1", "warsaw/0", "warsaw/1"]
-    asked = [{"schedule": name} for name in ASKED]
+    asked = [{"schedule": name, "label": name} for name in ASKED]
     results.save_json("manifest.json", {"format": FORMAT, "nodes": nodes, "schedules": asked})
     runs = []
     identity = {"name": "w on t", "shaper": "netem", "transport": "otn-lossless", "clock": "virtual"}
@@ -121,6 +121,12 @@ def test_a_killed_run_leaves_what_was_finished(tmp_path: Path) -> None:
     with results_directory(out, overwrite=True) as working:  # nobody holds it any more
         write_run(working, *ASKED)
     assert load_run(out).schedules == list(ASKED)
+
+
+def test_schedules_of_one_family_are_told_apart_by_label() -> None:
+    near, far = ({"schedule": "geopipe", "label": label} for label in ("near", "far"))
+    run = Run({"schedules": [near, far]}, {"schedules": [near]}, complete=False, has_traces=True)
+    assert (run.asked, run.schedules) == (["near", "far"], ["near"])
 
 
 def test_older_results_stay_until_newer_ones_are_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

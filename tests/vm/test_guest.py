@@ -202,7 +202,7 @@ def test_the_fallback_kernel_runs_the_same_command(
     assert row["trusted"], row
 
 
-def test_nothing_interrupted_the_virtual_clock(time_travel_kernel: kernel.Kernel, tmp_path: Path) -> None:
+def test_nothing_interrupted_the_virtual_clock(time_travel_kernel: kernel.Kernel) -> None:
     """In a process of its own, since a guest is booted by a single-threaded one."""
     code = (
         "import sys, pathlib; from testbed.vm import boot, kernel, machine\n"
