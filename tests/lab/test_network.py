@@ -161,7 +161,8 @@ def test_lossless_transport_sends_a_message_in_its_ideal_time() -> None:
     size = 1_000_000  # below the BDP of 2.5 MB, where slow start would show
     found = in_sandbox(transfer, "otn-lossless", size)
     ideal = 0.010 + 8 * size * (9014 / 8948) / 1e9
-    assert min(found["times"]) == pytest.approx(ideal, rel=0.05)
+    # slow start would cost at least one round trip, 20 ms, more; a busy machine costs less
+    assert 0.98 * ideal < min(found["times"]) < ideal + 0.010
     assert found["tcp"]["TcpRetransSegs"] == 0
     assert found["row"]["dropped"] == 0
     assert found["row"]["payload_bytes"] == 4 * size
