@@ -37,7 +37,7 @@ def test_a_kept_run_is_found_the_same_and_can_be_kept_again(time_travel_kernel: 
     assert {key: now[key] for key in ("mode", "seed", "shaper", "tolerances")} == {
         key: before[key] for key in ("mode", "seed", "shaper", "tolerances")
     }
-    # a run keeps its plan, which has no word for fibre: delays are the same, and so is everything that follows from them
+    # a run keeps its plan, which has no word for fibre: delays are the same, and so is all that follows from them
     directions = [load_topology(place / "topology.yaml").directions() for place in (original, kept / "again")]
     assert [(d.delay_s, d.rate_bps) for d in directions[0]] == [(d.delay_s, d.rate_bps) for d in directions[1]]
     workloads = [load_workload(place / "workload.yaml") for place in (original, kept / "again")]
