@@ -13,10 +13,13 @@ and leave acknowledgements out; `closed_form` knows formulas. All of them take n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from testbed.pipeline.link import LinkCost
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -48,6 +51,14 @@ def idle(delay_s: Floats, seconds_per_byte: Floats, acknowledgements: Ints) -> W
     begin = np.concatenate((np.zeros(1, np.int64), np.cumsum(acknowledgements)))
     queued = np.zeros((int(begin[-1]), 3))
     return Wires(delay_s, seconds_per_byte, np.zeros(len(delay_s)), queued, begin[:-1].copy(), begin[:-1].copy())
+
+
+def idle_links(links: Sequence[LinkCost], free_s: Sequence[float]) -> Wires:
+    """The links of a problem, free from these times on, for a view that leaves acknowledgements out."""
+    costs = [np.array([link[place] for link in links], dtype=np.float64) for place in (0, 1)]
+    wires = idle(costs[0], costs[1], np.zeros(len(links), np.int64))
+    wires.free_s[:] = free_s
+    return wires
 
 
 def carry_acknowledgements(wires: Wires, link: int, now: float) -> None:

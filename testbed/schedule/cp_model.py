@@ -14,6 +14,7 @@ from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 from testbed.model.gather import gathered, idle_gather_s, idle_reduction_s
+from testbed.model.network import idle_links, occupy
 from testbed.model.simulate import simulate
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind, Schedule
@@ -265,13 +266,12 @@ def _starts(problem: Problem, schedule: Schedule) -> dict[Any, float]:
         message = Message("FG"[int(row["kind"])], int(row["stage"]), int(row["microbatch"]))  # type: ignore[arg-type]
         queue.append((float(row["sent_s"]), number, message, 0, float(row["sent_s"])))
     heapq.heapify(queue)
-    free = list(gathered(problem).link_free_s)
+    wires = idle_links(problem.links, gathered(problem).link_free_s)
     while queue:
         now, number, message, hop, last_bit = heapq.heappop(queue)
         route, size = _route(problem, message)
         if hop < len(route):
-            start = at[message, hop] = max(now, free[route[hop]])
-            free[route[hop]] = max(start + problem.links[route[hop]].seconds_per_byte * size, last_bit)
+            start = at[message, hop] = float(occupy(wires, route[hop], size, now, last_bit))
             delay = problem.links[route[hop]].delay_s
-            heapq.heappush(queue, (start + delay, number, message, hop + 1, free[route[hop]] + delay))
+            heapq.heappush(queue, (start + delay, number, message, hop + 1, float(wires.free_s[route[hop]]) + delay))
     return at

@@ -16,6 +16,7 @@ from typing import Any
 
 from testbed.errors import BadInput
 from testbed.model.gather import gathered
+from testbed.model.network import idle_links, occupy
 from testbed.pipeline.depend import produced
 from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.pipeline.memory import TOLERANCE
@@ -157,7 +158,7 @@ class _Lister:
         self.busy = [False] * problem.n_ranks
         self.free_s = [0.0] * problem.n_ranks
         self.last = [_F] * problem.n_ranks
-        self.link_free = list(gather.link_free_s)
+        self.wires = idle_links(problem.links, gather.link_free_s)
         self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.sequence = 0
         self.touched: set[int] = set(range(problem.n_ranks))
@@ -249,15 +250,12 @@ class _Lister:
         if not route:
             self._arrives(last_bit, stage, kind, microbatch)
             return
-        link = self.problem.links[route[0]]
-        start = max(now, self.link_free[route[0]])
-        end = max(start + size * link.seconds_per_byte, last_bit)
-        self.link_free[route[0]] = end
+        start, delay_s = occupy(self.wires, route[0], size, now, last_bit), self.problem.links[route[0]].delay_s
+        out = float(self.wires.free_s[route[0]]) + delay_s
         if len(route) == 1:
-            self._arrives(end + link.delay_s, stage, kind, microbatch)
+            self._arrives(out, stage, kind, microbatch)
         else:
-            rest = (route[1:], size, end + link.delay_s, stage, kind, microbatch)
-            self._at(start + link.delay_s, self._hop, *rest)
+            self._at(start + delay_s, self._hop, route[1:], size, out, stage, kind, microbatch)
 
     def _arrives(self, when: float, stage: int, kind: int, microbatch: int) -> None:
         if kind == _F:
