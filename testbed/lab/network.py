@@ -90,6 +90,11 @@ class Lab:
         return self._shaper.name
 
     @property
+    def relay_pids(self) -> list[int]:
+        """The process that carries the links, where it is no part of the kernel."""
+        return [] if self._shaper.pid is None else [self._shaper.pid]
+
+    @property
     def real_time_workers(self) -> bool:
         """Whether the machine lets workers run under SCHED_RR, and the lab is asked to use that."""
         return self._host.real_time

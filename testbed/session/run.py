@@ -15,6 +15,7 @@ from testbed.judge import compare, fidelity
 from testbed.lab.calibrate import LinkCheck, calibrate, refuse_bad_links
 from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
+from testbed.lab.witness import MachineWitness
 from testbed.plan import file
 from testbed.plan.costs import largest_burst_bytes, problem_of_case, schedule_of
 from testbed.plan.plan import Case, Plan
@@ -46,6 +47,8 @@ class SessionOptions:
     shaper: str
     machine: Mapping[str, Any]
     """What the results say of the machine and its clock."""
+    witness: MachineWitness
+    """Opened outside the sandbox: inside, the machine's own threads cannot be seen."""
     host_priority: HostPriority = HostPriority.on
 
 
@@ -123,7 +126,8 @@ def _train_cases(
         "deadlines": {"connect": asdict(connecting)},
     }
     results.save_json("manifest.json", manifest)
-    running = Running(plan, lab, loop, results, reporter, world.real_time)
+    options.witness.watch(lab.relay_pids)
+    running = Running(plan, lab, loop, results, reporter, world.real_time, options.witness)
     pacing = None if plan.jobs[0].workload.pacing else profile(plan, loop, reporter)
     trained: list[Trained] = []
     document: dict[str, Any] = {}

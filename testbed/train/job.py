@@ -11,6 +11,7 @@ from testbed.pipeline.depend import Message
 from testbed.pipeline.ir import Schedule
 from testbed.spec.workload import Workload
 from testbed.trace.tables import Table
+from testbed.train.witness import RankWitness
 
 
 @dataclass(frozen=True)
@@ -45,4 +46,5 @@ class IterationRecord:
     """By how much each action's real computation overran its slot."""
     late_start_s: float
     """How late this rank was at the common start."""
+    witness: RankWitness
     gradients: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.judge.compare import Measured, compare, same_ranking
 from testbed.judge.fidelity import NetworkEvidence, loss_reasons, run_reasons
-from testbed.judge.iterations import IterationRow
+from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
 from testbed.schedule.registry import generate
@@ -18,7 +18,8 @@ from testbed.trace.summary import summaries
 def rows(seconds: float, spread: float = 0.0) -> list[IterationRow]:
     times = [seconds - spread, seconds, seconds + spread]
     return [
-        IterationRow(i, False, t, 0.4, 5.0 - i, (4.0, 3.0), (4.0, 3.0), 0, 0.0, 96, 0.0) for i, t in enumerate(times)
+        IterationRow(i, False, t, 0.4, 5.0 - i, (4.0, 3.0), (4.0, 3.0), 0, 0.0, 96, 0.0, Witnesses())
+        for i, t in enumerate(times)
     ]
 
 
