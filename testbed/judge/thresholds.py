@@ -28,7 +28,13 @@ MAX_SPREAD = 0.10
 """Interquartile range of the iteration time over its median: the same work at the same pace takes the same time."""
 
 MAX_LOSS_DIFFERENCE = 1e-5
-"""Relative difference between the losses of two schedules: they compute the same thing, in another order of sums."""
+"""Relative difference between a case's loss and that of one process without a pipeline, in any iteration: they compute
+the same thing, in another order of sums."""
+
+MIN_ITERATIONS = 3
+"""Measured iterations on a real clock: of fewer the spread says nothing (of one it is 0), and a single disturbed one
+decides the median. On the virtual clock nothing can disturb, and every repetition gives the same nanoseconds: one is
+enough."""
 
 # --- comparison with the model ---
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from testbed import __version__
 from testbed.errors import RunFailed
-from testbed.judge import compare, fidelity
+from testbed.judge import compare, numerics
 from testbed.lab.calibrate import LinkCheck, calibrate, refuse_bad_links
 from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
@@ -31,8 +31,9 @@ from testbed.session.profile import profile
 from testbed.spec.workload import Pacing
 from testbed.trace.summary import summaries
 from testbed.trace.tables import FORMAT
+from testbed.train.job import Reference
 from testbed.train.launcher import Launcher
-from testbed.train.protocol import Place, WorldSpec
+from testbed.train.protocol import Place, TrainReference, WorldSpec
 
 PEER_TIMEOUT_S = 600.0
 """Of gloo's own waits: longer than any deadline of the loop, which knows better what is the matter."""
@@ -60,6 +61,7 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     file.write(plan, options.directory / file.NAME)
     # the slow import of torch runs while the lab is built
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, Launcher(plan.jobs[0].mesh.size) as launcher:
+        launcher.ask_for_reference(_reference_of(plan))
         with reporter.step(f"building {plan.network.name}") as step:
             lab = Lab(
                 plan,
@@ -70,12 +72,16 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
             )
             lab.__enter__()
         try:
+            with reporter.step("training the reference in one process"):
+                reference = launcher.reference()  # over before anything is measured
             identity = _identity(plan, options, lab)
             checks = _check_links(lab, reporter)
             results.save_json("links.json", {"links": [check.as_json() for check in checks]})
             refuse_bad_links(lab, checks)
             with Loop([launcher], lab.processes()) as loop:
-                document = _train_cases(plan, options, (lab, loop, launcher), (results, scratch, identity), reporter)
+                document = _train_cases(
+                    plan, options, (lab, loop, launcher), (results, scratch, identity, reference), reporter
+                )
         finally:
             results.save_tables()
             lab.__exit__(None, None, None)
@@ -101,11 +107,11 @@ def _train_cases(
     plan: Plan,
     options: SessionOptions,
     live: tuple[Lab, Loop, Launcher],
-    kept: tuple[Results, str, Mapping[str, Any]],
+    kept: tuple[Results, str, Mapping[str, Any], Reference],
     reporter: Reporter,
 ) -> dict[str, Any]:
     """Start the workers and train every case; returns the comparison document. Raises RunFailed."""
-    (lab, loop, launcher), (results, scratch, identity) = live, kept
+    (lab, loop, launcher), (results, scratch, identity, reference) = live, kept
     world = _world(plan, lab, scratch, options.directory)
     connecting = deadlines.of_connecting(plan)
     with reporter.step("starting workers"):
@@ -131,7 +137,7 @@ def _train_cases(
         trained.append(train(running, case, _made(plan, case, pacing, reporter), pacing))
         manifest["deadlines"] |= {case.label: asdict(trained[-1].deadline)}
         results.save_json("manifest.json", manifest)
-        document = _conclude(trained, identity, results, complete=len(trained) == len(plan.cases))
+        document = _conclude(trained, reference, identity, results, complete=len(trained) == len(plan.cases))
     if not trained:
         raise RunFailed("no schedule was trained")
     return document
@@ -145,6 +151,18 @@ def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> 
     with reporter.solving() as watch:
         problem = problem_of_case(plan, case, pacing)
         return generate_choice(chosen.choice, problem, watch)
+
+
+def _reference_of(plan: Plan) -> TrainReference:
+    workload = plan.jobs[0].workload
+    deadline = deadlines.of_reference(workload)
+    return TrainReference(workload, workload.warmup + workload.iterations, deadline.seconds)
+
+
+def _reasons(one: Trained, reference: Reference, clock: str) -> list[str]:
+    """What of a case can be judged only now: what it computed, and whether it was measured often enough."""
+    count = sum(not row.warmup for row in one.rows)
+    return [*numerics.loss_reasons(one.losses, reference), *numerics.count_reasons(count, clock)]
 
 
 def _check_links(lab: Lab, reporter: Reporter) -> list[LinkCheck]:
@@ -175,17 +193,21 @@ def _neighbours(plan: Plan) -> tuple[tuple[int, int], ...]:
 
 
 def _conclude(
-    trained: Sequence[Trained], identity: Mapping[str, Any], results: Results, *, complete: bool
+    trained: Sequence[Trained],
+    reference: Reference,
+    identity: Mapping[str, Any],
+    results: Results,
+    *,
+    complete: bool,
 ) -> dict[str, Any]:
     """Judge and compare what was trained so far; write it all down, comparison.json last."""
-    by_loss = fidelity.loss_reasons({one.case.label: one.losses for one in trained})
     runs = [
         compare.Measured(
             schedule=one.case.jobs[0].choice.schedule,
             label=one.case.label,
             rows=[row for row in one.rows if not row.warmup],
             predicted=summaries(one.predicted)[0],
-            reasons=[*one.reasons, *by_loss[one.case.label]],
+            reasons=[*one.reasons, *_reasons(one, reference, str(identity["clock"]))],
             solver=one.generated.proof and one.generated.proof._asdict(),
         )
         for one in trained
@@ -194,6 +216,8 @@ def _conclude(
     ranking = {"ranking_as_predicted": compare.same_ranking(schedules)}
     document = compare.as_document({**identity, "complete": complete, **ranking}, schedules)
     results.save_tables()
+    losses: dict[str, Sequence[float]] = {one.case.label: one.losses for one in trained}
+    results.save_json("numerics.json", numerics.as_document(reference, losses))
     results.save_json("schedules.json", as_document({one.case.label: one.generated for one in trained}))
     results.save_json("comparison.json", document)
     return document

@@ -28,6 +28,16 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Reference:
+    """What one process gets that trains the same without a pipeline, or why it is not known."""
+
+    losses: tuple[float, ...] = ()
+    """Per iteration, warm-up included."""
+    took_s: float = 0.0
+    refused: str = ""
+
+
+@dataclass(frozen=True)
 class IterationRecord:
     """What one rank did in one iteration. Times are seconds since the iteration's common start."""
 
