@@ -32,6 +32,8 @@ class IterationRow(NamedTuple):
     actions: int
     late_start_s: float
     """Of the rank that was latest at the common start."""
+    gradient_norms: tuple[float, ...] = ()
+    """Of every layer."""
 
 
 def trace(records: Sequence[IterationRecord]) -> Trace:
@@ -64,7 +66,13 @@ def iteration_row(records: Sequence[IterationRecord], warmup: int) -> IterationR
         worst_overrun_s=float(late.max()) if len(late) else 0.0,
         actions=len(measured.actions),
         late_start_s=max(record.late_start_s for record in records),
+        gradient_norms=_norms(records),
     )
+
+
+def _norms(records: Sequence[IterationRecord]) -> tuple[float, ...]:
+    norms = {layer: norm for record in records for layer, norm in record.gradient_norms.items()}
+    return tuple(norms[layer] for layer in sorted(norms))
 
 
 def median_and_iqr(values: NDArray[np.float64]) -> tuple[float, float]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from testbed.judge.thresholds import MAX_LOSS_DIFFERENCE, MIN_ITERATIONS
+from testbed.judge.iterations import IterationRow
+from testbed.judge.thresholds import MAX_GRADIENT_DIFFERENCE, MAX_LOSS_DIFFERENCE, MIN_ITERATIONS
 from testbed.train.job import Reference
 
 
@@ -38,6 +39,25 @@ def loss_reasons(losses: Sequence[float], reference: Reference) -> list[str]:
     ]
 
 
+def gradient_reasons(rows: Sequence[IterationRow], reference: Reference) -> list[str]:
+    """Why the gradients of a case (one row per iteration, warm-up included) cannot be trusted; [] when they can."""
+    worst = worst_gradient_difference(rows, reference)
+    if reference.refused or worst <= MAX_GRADIENT_DIFFERENCE:
+        return []
+    return [
+        f"the norm of a layer's gradients differs from that in one process without a pipeline by up to {worst:.1e} "
+        f"(limit {MAX_GRADIENT_DIFFERENCE:.0e})"
+    ]
+
+
+def worst_gradient_difference(rows: Sequence[IterationRow], reference: Reference) -> float:
+    """As `worst_difference`, over the gradient norms of all layers in all iterations."""
+    if len(rows) != len(reference.gradient_norms):
+        return math.inf
+    pairs = zip(rows, reference.gradient_norms, strict=True)
+    return max((worst_difference(row.gradient_norms, norms) for row, norms in pairs), default=math.inf)
+
+
 def count_reasons(measured: int, clock: str) -> list[str]:
     """Too few measured iterations to tell a disturbed one from the others; the virtual clock repeats exactly."""
     if clock != "real" or measured >= MIN_ITERATIONS:
@@ -46,13 +66,23 @@ def count_reasons(measured: int, clock: str) -> list[str]:
     return [f"only {iterations} measured: below {MIN_ITERATIONS} nothing says whether they were disturbed"]
 
 
-def as_document(reference: Reference, losses: dict[str, Sequence[float]]) -> dict[str, Any]:
-    """numerics.json: the reference's losses, and by how much those of every case (by label) differ."""
-    differences = {label: worst_difference(one, reference.losses) for label, one in losses.items()}
+def as_document(reference: Reference, cases: Mapping[str, Sequence[IterationRow]]) -> dict[str, Any]:
+    """numerics.json: the reference's losses, and by how much losses and gradients of every case (by label) differ."""
     return {
-        "reference_losses": [loss if math.isfinite(loss) else None for loss in reference.losses],
+        "reference_losses": [_written(loss) for loss in reference.losses],
         "reference_took_s": round(reference.took_s, 3),
         "refused": reference.refused,
-        "limit": MAX_LOSS_DIFFERENCE,
-        "worst_difference": {label: one if math.isfinite(one) else None for label, one in differences.items()},
+        "limits": {"loss": MAX_LOSS_DIFFERENCE, "gradient_norm": MAX_GRADIENT_DIFFERENCE},
+        "worst": {
+            label: {
+                "loss": _written(worst_difference([row.loss for row in rows], reference.losses)),
+                "gradient_norm": _written(worst_gradient_difference(rows, reference)),
+            }
+            for label, rows in cases.items()
+        },
     }
+
+
+def _written(value: float) -> float | None:
+    """JSON knows no infinity, nor what is not a number."""
+    return value if math.isfinite(value) else None

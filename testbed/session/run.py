@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from testbed.schedule.schedule_file import as_document
 from testbed.session import deadlines
 from testbed.session.case import Running, Trained, train
 from testbed.session.loop import Loop
+from testbed.session.pinning import Pinning, pinning
 from testbed.session.profile import profile
 from testbed.spec.workload import Pacing
 from testbed.trace.summary import summaries
@@ -112,7 +113,10 @@ def _train_cases(
 ) -> dict[str, Any]:
     """Start the workers and train every case; returns the comparison document. Raises RunFailed."""
     (lab, loop, launcher), (results, scratch, identity, reference) = live, kept
-    world = _world(plan, lab, scratch, options.directory)
+    pinned = pinning(plan)
+    for reason in pinned.reasons:
+        reporter.say(f"the run will not be trusted: {reason}")
+    world = _world(plan, lab, scratch, options.directory, pinned)
     connecting = deadlines.of_connecting(plan)
     with reporter.step("starting workers"):
         imported_s = launcher.imported()
@@ -126,21 +130,42 @@ def _train_cases(
         "schedules": [case.jobs[0].choice.as_identity() for case in plan.cases],
         "torch_import_s": round(imported_s, 3),
         "lab": lab.describe(),
+        "cores_of_ranks": pinned.cores,
         "deadlines": {"connect": asdict(connecting)},
     }
     results.save_json("manifest.json", manifest)
     running = Running(plan, lab, loop, results, reporter, world.real_time)
-    pacing = None if plan.jobs[0].workload.pacing else profile(plan, loop, reporter)
+    pacing = None
+    if plan.jobs[0].workload.pacing is None:
+        pacing, document = profile(plan, loop, reporter)
+        results.save_json("profile.json", document)
+        plan = _with_profile(plan, pacing)
     trained: list[Trained] = []
-    document: dict[str, Any] = {}
+    comparison: dict[str, Any] = {}
     for case in plan.cases:
-        trained.append(train(running, case, _made(plan, case, pacing, reporter), pacing))
+        made = _made(plan, case, pacing, reporter)
+        if pacing is not None:  # the plan is kept with what only the run could tell: its predictions can be repeated
+            plan = _with_rows(plan, case, made)
+            file.write(plan, options.directory / file.NAME)
+        trained.append(train(running, case, made, pacing))
+        trained[-1].reasons += pinned.reasons
         manifest["deadlines"] |= {case.label: asdict(trained[-1].deadline)}
         results.save_json("manifest.json", manifest)
-        document = _conclude(trained, reference, identity, results, complete=len(trained) == len(plan.cases))
+        comparison = _conclude(trained, reference, identity, results, complete=len(trained) == len(plan.cases))
     if not trained:
         raise RunFailed("no schedule was trained")
-    return document
+    return comparison
+
+
+def _with_profile(plan: Plan, pacing: Pacing) -> Plan:
+    return replace(plan, jobs=(replace(plan.jobs[0], profile=pacing), *plan.jobs[1:]))
+
+
+def _with_rows(plan: Plan, case: Case, made: Generated) -> Plan:
+    """The plan in which a case has the schedule that was made for it."""
+    chosen = replace(case.jobs[0], rows=made.schedule.rows, proof=made.proof)
+    filled = replace(case, jobs=(chosen, *case.jobs[1:]))
+    return replace(plan, cases=tuple(filled if one.label == case.label else one for one in plan.cases))
 
 
 def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> Generated:
@@ -162,7 +187,11 @@ def _reference_of(plan: Plan) -> TrainReference:
 def _reasons(one: Trained, reference: Reference, clock: str) -> list[str]:
     """What of a case can be judged only now: what it computed, and whether it was measured often enough."""
     count = sum(not row.warmup for row in one.rows)
-    return [*numerics.loss_reasons(one.losses, reference), *numerics.count_reasons(count, clock)]
+    return [
+        *numerics.loss_reasons(one.losses, reference),
+        *numerics.gradient_reasons(one.rows, reference),
+        *numerics.count_reasons(count, clock),
+    ]
 
 
 def _check_links(lab: Lab, reporter: Reporter) -> list[LinkCheck]:
@@ -170,7 +199,7 @@ def _check_links(lab: Lab, reporter: Reporter) -> list[LinkCheck]:
         return calibrate(lab, progress=step.advance)
 
 
-def _world(plan: Plan, lab: Lab, scratch: str, directory: Path) -> WorldSpec:
+def _world(plan: Plan, lab: Lab, scratch: str, directory: Path, pinned: Pinning) -> WorldSpec:
     job = plan.jobs[0]
     logs = (directory / "logs").absolute()
     logs.mkdir(exist_ok=True)
@@ -183,6 +212,7 @@ def _world(plan: Plan, lab: Lab, scratch: str, directory: Path) -> WorldSpec:
         # unpaced ranks compute without a pause: in turns of 100 ms they would keep each other's gloo threads waiting
         real_time=lab.real_time_workers and job.workload.pacing is not None,
         logs=str(logs),
+        cores=pinned.cores,
     )
 
 
@@ -216,8 +246,8 @@ def _conclude(
     ranking = {"ranking_as_predicted": compare.same_ranking(schedules)}
     document = compare.as_document({**identity, "complete": complete, **ranking}, schedules)
     results.save_tables()
-    losses: dict[str, Sequence[float]] = {one.case.label: one.losses for one in trained}
-    results.save_json("numerics.json", numerics.as_document(reference, losses))
+    cases = {one.case.label: one.rows for one in trained}
+    results.save_json("numerics.json", numerics.as_document(reference, cases))
     results.save_json("schedules.json", as_document({one.case.label: one.generated for one in trained}))
     results.save_json("comparison.json", document)
     return document

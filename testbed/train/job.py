@@ -33,6 +33,8 @@ class Reference:
 
     losses: tuple[float, ...] = ()
     """Per iteration, warm-up included."""
+    gradient_norms: tuple[tuple[float, ...], ...] = ()
+    """Per iteration, the Euclidean norm of every layer's gradients, in the order of layers."""
     took_s: float = 0.0
     refused: str = ""
 
@@ -55,4 +57,6 @@ class IterationRecord:
     """By how much each action's real computation overran its slot."""
     late_start_s: float
     """How late this rank was at the common start."""
+    gradient_norms: dict[int, float]
+    """Layer, numbered over all stages -> Euclidean norm of its gradients."""
     gradients: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
+from testbed.lab.namespaces import die_with_parent
 from testbed.train.data import Corpus
 from testbed.train.job import Reference
 from testbed.train.protocol import TrainReference
 from testbed.train.reference import train_reference
-
-_PR_SET_PDEATHSIG = 1
 
 
 def trained_apart(request: TrainReference, corpus: Corpus) -> Reference:
@@ -41,11 +39,11 @@ def trained_apart(request: TrainReference, corpus: Corpus) -> Reference:
 def _train(request: TrainReference, corpus: Corpus, answer: Connection) -> None:
     """The forked process: never returns."""
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent(signal.SIGKILL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
         began = time.monotonic()
-        losses = train_reference(request.workload, corpus, request.iterations).losses
-        answer.send(Reference(losses, time.monotonic() - began))
+        trained = train_reference(request.workload, corpus, request.iterations)
+        answer.send(Reference(trained.losses, trained.gradient_norms, time.monotonic() - began))
     except BaseException as error:  # noqa: BLE001 - nothing may escape a fork, and the run's verdict needs the reason
         answer.send(Reference(refused=f"training in one process failed: {type(error).__name__}: {error}"))
     finally:
