@@ -143,11 +143,16 @@ class Problem:
         """Seconds of a stage's fused backward."""
         return self.backward_s[stage] if self.backward_s else self.input_s[stage] + self.weight_s[stage]
 
-    @property
+    @cached_property
+    def least_input_s(self) -> tuple[float, ...]:
+        """Per stage, until a gradient can leave at the earliest: after I, or after a fused backward."""
+        return tuple(min(i, self.whole_backward_s(s)) for s, i in enumerate(self.input_s))
+
+    @cached_property
     def least_weight_s(self) -> tuple[float, ...]:
-        """Per stage, what a weight gradient adds to its input gradient at least: as W, or within a fused backward."""
-        pairs = zip(self.input_s, self.weight_s, strict=True)
-        return tuple(min(w, max(0.0, self.whole_backward_s(s) - i)) for s, (i, w) in enumerate(pairs))
+        """Per stage, what a weight gradient adds to that at least: as W, or within a fused backward."""
+        pairs = zip(self.least_input_s, self.weight_s, strict=True)
+        return tuple(min(w, self.whole_backward_s(s) - i) for s, (i, w) in enumerate(pairs))
 
     def memory_delta(self, action: Action) -> float:
         """Net change of a rank's memory by an action: positive from its start, negative from its end."""
