@@ -55,8 +55,10 @@ class IterationRow(NamedTuple):
     actions: int
     late_start_s: float
     """Of the rank that was latest at the common start."""
-    witnesses: Witnesses
+    witnesses: Witnesses = Witnesses()
     """What the machine did meanwhile."""
+    gradient_norms: tuple[float, ...] = ()
+    """Of every layer."""
 
 
 def trace(records: Sequence[IterationRecord]) -> Trace:
@@ -92,6 +94,7 @@ def iteration_row(records: Sequence[IterationRecord], warmup: int, machine: Mach
         worst_overrun_s=float(late.max()) if len(late) else 0.0,
         actions=len(measured.actions),
         late_start_s=max(record.late_start_s for record in records),
+        gradient_norms=_norms(records),
         witnesses=_witnesses([record.witness for record in records], machine),
     )
 
@@ -107,6 +110,11 @@ def _witnesses(ranks: Sequence[RankWitness], machine: MachineCounts) -> Witnesse
         wake_late_s=max(one.wake_late_s for one in ranks),
         clock_step_s=machine.clock_offset_s,
     )
+
+
+def _norms(records: Sequence[IterationRecord]) -> tuple[float, ...]:
+    norms = {layer: norm for record in records for layer, norm in record.gradient_norms.items()}
+    return tuple(norms[layer] for layer in sorted(norms))
 
 
 def median_and_iqr(values: NDArray[np.float64]) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from testbed.train.api import trainable
 from testbed.train.data import Corpus
 from testbed.train.job import IterationRecord, Job
 from testbed.train.pacing import LogicalClock, now_s, sleep_until
-from testbed.train.reference import make_optimizer, named_gradients
+from testbed.train.reference import gradient_norms, make_optimizer, named_gradients
 from testbed.train.stage import Stage
 from testbed.train.witness import Accounts, RankWitness
 
@@ -141,10 +141,11 @@ class Engine:
             raise RuntimeError(f"never consumed: {list(local)}")
         losses = [loss for stage in self.stages.values() if (loss := stage.end_iteration()) is not None]
         gradients = self._gradients() if self.job.keep_gradients and iteration == self.job.iterations - 1 else {}
+        norms = self._gradient_norms()
         self.optimizer.step()
         self._post_iteration(iteration + 2)
         chunks = len(self.stages)
-        return log.record(losses[0] if losses else None, late_start_s, chunks, gradients, witness)
+        return log.record(losses[0] if losses else None, late_start_s, chunks, (witness, norms, gradients))
 
     def _take(
         self, action: Action, iteration: int, local: dict[Message, torch.Tensor], log: _Log
@@ -193,6 +194,12 @@ class Engine:
                 return None
             case _:
                 raise ValueError(f"the engine does not run {action}")
+
+    def _gradient_norms(self) -> dict[int, float]:
+        result: dict[int, float] = {}
+        for index, stage in self.stages.items():
+            result |= gradient_norms(stage, self.workload.model.stage_layers(index, self.n_stages).start)
+        return result
 
     def _gradients(self) -> dict[str, np.ndarray[Any, Any]]:
         result: dict[str, np.ndarray[Any, Any]] = {}
@@ -250,8 +257,7 @@ class _Log:
         loss: float | None,
         late_start_s: float,
         chunks: int,
-        gradients: dict[str, np.ndarray[Any, Any]],
-        witness: RankWitness,
+        computed: tuple[RankWitness, dict[int, float], dict[str, np.ndarray[Any, Any]]],
     ) -> IterationRecord:
         return IterationRecord(
             self.iteration,
@@ -263,6 +269,5 @@ class _Log:
             self.most_in_flight / chunks,
             tuple(self.overruns),
             late_start_s,
-            witness,
-            gradients,
+            *computed,
         )

@@ -29,6 +29,18 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Reference:
+    """What one process gets that trains the same without a pipeline, or why it is not known."""
+
+    losses: tuple[float, ...] = ()
+    """Per iteration, warm-up included."""
+    gradient_norms: tuple[tuple[float, ...], ...] = ()
+    """Per iteration, the Euclidean norm of every layer's gradients, in the order of layers."""
+    took_s: float = 0.0
+    refused: str = ""
+
+
+@dataclass(frozen=True)
 class IterationRecord:
     """What one rank did in one iteration. Times are seconds since the iteration's common start."""
 
@@ -47,4 +59,6 @@ class IterationRecord:
     late_start_s: float
     """How late this rank was at the common start."""
     witness: RankWitness
+    gradient_norms: dict[int, float]
+    """Layer, numbered over all stages -> Euclidean norm of its gradients."""
     gradients: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)

@@ -75,6 +75,8 @@ def _work(rank: int, world: WorldSpec, launcher: Connection, corpus: Corpus) -> 
     try:
         # a sleep otherwise ends up to 50 us late
         _prctl(_PR_SET_TIMERSLACK, 1)
+        if world.cores:  # gloo's threads too: they are part of what a rank does
+            os.sched_setaffinity(0, {world.cores[rank]})
         if world.real_time:  # before the process group is joined: gloo's threads inherit it
             become_real_time()
         _show(rank, "joining")
