@@ -14,6 +14,19 @@ DELAY_BAND_S = 0.4e-3
 ATTEMPTS = 3
 """A link outside the bands is measured again: other work on the host can disturb a measurement."""
 
+QUIET_LIMIT_S = 20.0
+"""For so long the gate waits for a quiet machine before it measures such a link again: other people's work often ends
+within seconds, and who waits longer is better served by the virtual clock."""
+
+QUIET_STOLEN = 0.02
+"""Share of the processors' time that may be stolen on a quiet machine: as much as rates may be off."""
+
+QUIET_WAITED = 0.02
+"""Share of the time that a probe, or the relay, may stand in a run queue: as much as rates may be off."""
+
+QUIET_LATE_S = 0.2e-3
+"""By so much the median sleep may end late: half of what a short delay may be off."""
+
 # --- fidelity: was a run what it says it was? ---
 
 MAX_OVERRUN_SHARE = 0.01

@@ -362,6 +362,10 @@ class Lab:
         borders = {f"the border router of {name}": one.pid for name, one in self.borders.items()}
         return relay | borders | {f"container {name}": one.pid for name, one in self.containers.items()}
 
+    def carriers(self) -> tuple[int, ...]:
+        """Processes that carry the links' packets, where the kernel alone does not."""
+        return () if self._shaper.pid is None else (self._shaper.pid,)
+
     def describe(self) -> dict[str, Any]:
         """Everything in force, read back from the kernel, as JSON-able data for the manifest."""
         containers = {}

@@ -12,7 +12,7 @@ from typing import Any
 from testbed import __version__
 from testbed.errors import RunFailed
 from testbed.judge import compare, fidelity
-from testbed.lab.calibrate import LinkCheck, calibrate, refuse_bad_links
+from testbed.lab import gate
 from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
 from testbed.plan import file
@@ -47,6 +47,8 @@ class SessionOptions:
     machine: Mapping[str, Any]
     """What the results say of the machine and its clock."""
     host_priority: HostPriority = HostPriority.on
+    strict: bool = False
+    """Whether links that are not as asked end the run, instead of leaving it untrusted."""
 
 
 def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, Any]:
@@ -71,11 +73,13 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
             lab.__enter__()
         try:
             identity = _identity(plan, options, lab)
-            checks = _check_links(lab, reporter)
-            results.save_json("links.json", {"links": [check.as_json() for check in checks]})
-            refuse_bad_links(lab, checks)
+            links = _check_links(lab, reporter)
+            results.save_json("links.json", links.as_json())
+            gate.refuse(lab, links, strict=options.strict)
+            gate.warn(links, reporter.say)
             with Loop([launcher], lab.processes()) as loop:
-                document = _train_cases(plan, options, (lab, loop, launcher), (results, scratch, identity), reporter)
+                kept = (results, scratch, identity, links)
+                document = _train_cases(plan, options, (lab, loop, launcher), kept, reporter)
         finally:
             results.save_tables()
             lab.__exit__(None, None, None)
@@ -101,11 +105,11 @@ def _train_cases(
     plan: Plan,
     options: SessionOptions,
     live: tuple[Lab, Loop, Launcher],
-    kept: tuple[Results, str, Mapping[str, Any]],
+    kept: tuple[Results, str, Mapping[str, Any], gate.Gate],
     reporter: Reporter,
 ) -> dict[str, Any]:
     """Start the workers and train every case; returns the comparison document. Raises RunFailed."""
-    (lab, loop, launcher), (results, scratch, identity) = live, kept
+    (lab, loop, launcher), (results, scratch, identity, links) = live, kept
     world = _world(plan, lab, scratch, options.directory)
     connecting = deadlines.of_connecting(plan)
     with reporter.step("starting workers"):
@@ -120,6 +124,7 @@ def _train_cases(
         "schedules": [case.jobs[0].choice.as_identity() for case in plan.cases],
         "torch_import_s": round(imported_s, 3),
         "lab": lab.describe(),
+        "links": links.summary(),
         "deadlines": {"connect": asdict(connecting)},
     }
     results.save_json("manifest.json", manifest)
@@ -131,7 +136,8 @@ def _train_cases(
         trained.append(train(running, case, _made(plan, case, pacing, reporter), pacing))
         manifest["deadlines"] |= {case.label: asdict(trained[-1].deadline)}
         results.save_json("manifest.json", manifest)
-        document = _conclude(trained, identity, results, complete=len(trained) == len(plan.cases))
+        complete = len(trained) == len(plan.cases)
+        document = _conclude(trained, links.reasons(), identity, results, complete=complete)
     if not trained:
         raise RunFailed("no schedule was trained")
     return document
@@ -147,9 +153,9 @@ def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> 
         return generate_choice(chosen.choice, problem, watch)
 
 
-def _check_links(lab: Lab, reporter: Reporter) -> list[LinkCheck]:
+def _check_links(lab: Lab, reporter: Reporter) -> gate.Gate:
     with reporter.step("measuring links", total=len(lab.directions) // 2) as step:
-        return calibrate(lab, progress=step.advance)
+        return gate.measure(lab, progress=step.advance, say=reporter.say)
 
 
 def _world(plan: Plan, lab: Lab, scratch: str, directory: Path) -> WorldSpec:
@@ -175,9 +181,17 @@ def _neighbours(plan: Plan) -> tuple[tuple[int, int], ...]:
 
 
 def _conclude(
-    trained: Sequence[Trained], identity: Mapping[str, Any], results: Results, *, complete: bool
+    trained: Sequence[Trained],
+    of_links: Sequence[str],
+    identity: Mapping[str, Any],
+    results: Results,
+    *,
+    complete: bool,
 ) -> dict[str, Any]:
-    """Judge and compare what was trained so far; write it all down, comparison.json last."""
+    """Judge and compare what was trained so far; write it all down, comparison.json last.
+
+    `of_links` are reasons not to trust any of it, from before the first case.
+    """
     by_loss = fidelity.loss_reasons({one.case.label: one.losses for one in trained})
     runs = [
         compare.Measured(
@@ -185,7 +199,7 @@ def _conclude(
             label=one.case.label,
             rows=[row for row in one.rows if not row.warmup],
             predicted=summaries(one.predicted)[0],
-            reasons=[*one.reasons, *by_loss[one.case.label]],
+            reasons=[*of_links, *one.reasons, *by_loss[one.case.label]],
             solver=one.generated.proof and one.generated.proof._asdict(),
         )
         for one in trained
