@@ -128,8 +128,8 @@ def _reasons(
     measured = [row for row in trained.rows if not row.warmup]
     paced = plan.jobs[0].workload.pacing is not None
     counted = [
-        fidelity.Traffic(direction.label, row.wire_bytes, one.wire_bytes, one.messages)
-        for direction, row, one in zip(plan.network.directions, links, planned, strict=True)
+        fidelity.Traffic(row.label, row.wire_bytes, one.wire_bytes, one.messages)
+        for row, one in zip(links, planned, strict=True)
     ]
     return [
         *fidelity.run_reasons(measured, evidence, paced=paced),

@@ -13,6 +13,7 @@ from testbed import __version__
 from testbed.errors import RunFailed
 from testbed.judge import compare, fidelity
 from testbed.lab import gate
+from testbed.lab.calibrate import lines
 from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
 from testbed.plan import file
@@ -154,7 +155,7 @@ def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> 
 
 
 def _check_links(lab: Lab, reporter: Reporter) -> gate.Gate:
-    with reporter.step("measuring links", total=len(lab.directions) // 2) as step:
+    with reporter.step("measuring links", total=len(lines(lab))) as step:
         return gate.measure(lab, progress=step.advance, say=reporter.say)
 
 
