@@ -33,7 +33,9 @@ def plan_table(plan: Plan) -> Table:
         ranks = [
             str(rank) for job in plan.jobs for rank in job.mesh.pipeline(0) if datacenter_of(_node(job, rank)) == name
         ]
-        table.add_row(f"datacenter {name}", f"ranks {', '.join(ranks)}" if ranks else "no ranks")
+        card = next((card for card in plan.network.cards if card.target == name), None)
+        inside = f"; network cards {show_time(card.delay_s)} one way, {show_rate(card.rate_bps)}" if card else ""
+        table.add_row(f"datacenter {name}", (f"ranks {', '.join(ranks)}" if ranks else "no ranks") + inside)
     for hop in plan.network.directions:
         queue = f", queue {show_size(hop.queue_bytes)}" if hop.queue_bytes else ""
         table.add_row(f"link {hop.label}", f"{show_time(hop.delay_s)} one way, {show_rate(hop.rate_bps)}{queue}")
