@@ -35,7 +35,7 @@ def spinners_lack() -> str | None:
 
 
 def halting() -> tuple[Spread, Spread | None]:
-    """How late sleeps end on the machine as it is, and with spinners where it allows them. Takes a third of a second."""
+    """How late sleeps end on the machine as it is, and with spinners where it allows them: a third of a second."""
     host = Host(HostPriority.on)
     libc = ctypes.CDLL(None)
     libc.prctl(_SET_TIMER_SLACK, 1)  # or the 50 us by which timers may be put together would hide what halting costs
