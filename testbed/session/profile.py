@@ -29,7 +29,9 @@ def profile(plan: Plan, loop: Loop, reporter: Reporter) -> Pacing:
     job = Job(schedule, workload, None, workload.warmup + MEASURED_ITERATIONS)
     traces = []
     with reporter.step("profiling the unpaced computation", total=job.iterations) as step:
-        for (records,) in loop.run([job], deadlines.of_unknown_iteration()):
+        deadline = deadlines.of_unknown_iteration()
+        reporter.note(f"each iteration has to end within {deadline}")
+        for (records,) in loop.run([job], deadline):
             traces.append(iterations.trace(records))
             step.advance()
     actions = concatenate(traces[workload.warmup :]).actions

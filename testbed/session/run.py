@@ -109,6 +109,7 @@ def _train_cases(
     world = _world(plan, lab, scratch, options.directory)
     connecting = deadlines.of_connecting(plan)
     with reporter.step("starting workers"):
+        reporter.note(f"all have to connect within {connecting}")
         imported_s = launcher.imported()
         loop.start([world], connecting)
     manifest = {
