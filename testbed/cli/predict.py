@@ -12,7 +12,6 @@ from rich.table import Table
 
 from testbed.cli.options import AsJson, Quiet, Schedules, Settings, TopologyOrPlan, emit
 from testbed.cli.plan import complete, read_plan
-from testbed.units import show_time
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Case, Plan
@@ -119,6 +118,8 @@ def _document(case: Case, number: int, one: JobPrediction) -> dict[str, Any]:
 
 
 def _jobs_table(plan: Plan, cases: Sequence[Mapping[str, Any]]) -> Table:
+    from testbed.units import show_time
+
     names = ", ".join(job.name for job in plan.jobs)
     table = Table(title=f"{names} on {plan.network.name}: predicted", title_justify="left")
     for column in ("case", "job"):
