@@ -92,7 +92,9 @@ def measure(
         host.real_time(real_time),
     ):
         before = witness.read()
-        for (records,) in loop.run([job], deadlines.of_iteration(seconds)):
+        deadline = deadlines.of_iteration(seconds)
+        reporter.note(f"each iteration has to end within {deadline}")
+        for (records,) in loop.run([job], deadline):
             now = witness.read()
             rows.append(iterations.iteration_row(records, WARM_UP, now.since(before)))
             traces.append(iterations.trace(records))
