@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +27,15 @@ from testbed.session import deadlines, message_costs
 from testbed.session.case import Running, Trained, train
 from testbed.session.loop import Loop
 from testbed.session.message_costs import MessageCosts
-from testbed.session.pinning import Pinning, pinning
+from testbed.session.pinning import pinning
 from testbed.session.profile import profile
 from testbed.session.verdict import Before, conclude
+from testbed.session.world import world_of
 from testbed.spec.workload import Pacing
 from testbed.trace.tables import FORMAT
 from testbed.train.job import Reference
 from testbed.train.launcher import Launcher
-from testbed.train.protocol import Place, TrainReference, WorldSpec
-
-PEER_TIMEOUT_S = 600.0
-"""Of gloo's own waits: longer than any deadline of the loop, which knows better what is the matter."""
+from testbed.train.protocol import TrainReference
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ def _train_cases(plan: Plan, live: _Live, scratch: str, reference: Reference, li
     pinned = pinning(plan)
     for reason in pinned.reasons:
         reporter.say(f"the run will not be trusted: {reason}")
-    world = _world(plan, live, scratch, pinned)
+    world = world_of(plan, live.lab, Path(scratch), live.options.directory / "logs", pinned)
     connecting = deadlines.of_connecting(plan)
     with reporter.step("starting workers"):
         reporter.note(f"all have to connect within {connecting}")
@@ -212,26 +209,3 @@ def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> 
     with reporter.solving() as watch:
         problem = problem_of_case(plan, case, pacing)
         return generate_choice(chosen.choice, problem, watch)
-
-
-def _world(plan: Plan, live: _Live, scratch: str, pinned: Pinning) -> WorldSpec:
-    job, lab = plan.jobs[0], live.lab
-    logs = (live.options.directory / "logs").absolute()
-    logs.mkdir(exist_ok=True)
-    return WorldSpec(
-        places=tuple(Place(lab.containers[node].pid, lab.interface(node)) for node in job.nodes),
-        store=f"{scratch}/store",
-        timeout_s=PEER_TIMEOUT_S,
-        warmup_bytes=job.workload.message_bytes(),
-        neighbours=_neighbours(plan),
-        # unpaced ranks compute without a pause: in turns of 100 ms they would keep each other's gloo threads waiting
-        real_time=lab.real_time_workers and job.workload.pacing is not None,
-        logs=str(logs),
-        cores=pinned.cores,
-    )
-
-
-def _neighbours(plan: Plan) -> tuple[tuple[int, int], ...]:
-    """Pairs of ranks that exchange messages in any case, or while profiling."""
-    pairs = {(min(flow.source, flow.target), max(flow.source, flow.target)) for flow in plan.flows}
-    return tuple(sorted(pairs | set(pairwise(plan.jobs[0].mesh.ranks))))
