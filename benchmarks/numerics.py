@@ -39,6 +39,7 @@ class Worst(NamedTuple):
 
 
 def differences(rows: list[IterationRow], reference: Reference) -> Worst:
+    rows = rows[: len(reference.losses)]
     loss = numerics.worst_difference([row.loss for row in rows], reference.losses)
     return Worst(loss, numerics.worst_gradient_difference(rows, reference))
 
@@ -67,9 +68,9 @@ def train(plan: Plan, choice: ScheduleChoice, loop: Loop) -> list[IterationRow]:
 
 def show(plan: Plan, names: list[str]) -> None:
     workload = plan.jobs[0].workload
-    count = workload.warmup + workload.iterations
+    count = numerics.compared(workload)
     with tempfile.TemporaryDirectory() as directory, Launcher(plan.jobs[0].mesh.size) as launcher:
-        launcher.ask_for_reference(TrainReference(workload, count, deadlines.of_reference(workload).seconds))
+        launcher.ask_for_reference(TrainReference(workload, count, deadlines.of_reference(workload, count).seconds))
         reference = launcher.reference()
         print(f"{workload.name}: {count} iterations in one process took {reference.took_s:.2f} s", flush=True)
         with Loop([launcher]) as loop:
@@ -89,7 +90,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", type=Path, default=sorted((ROOT / "workloads").glob("*.yaml")))
     parser.add_argument("--schedules", nargs="+", default=sorted(FAMILIES))
-    parser.add_argument("--iterations", type=int, default=12, help="warm-up included")
+    parser.add_argument(
+        "--iterations", type=int, default=12, help="warm-up included; of more only the first that are compared"
+    )
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
     for workload in given.workloads:

@@ -184,8 +184,8 @@ def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> 
 
 def _reference_of(plan: Plan) -> TrainReference:
     workload = plan.jobs[0].workload
-    deadline = deadlines.of_reference(workload)
-    return TrainReference(workload, workload.warmup + workload.iterations, deadline.seconds)
+    iterations = numerics.compared(workload)
+    return TrainReference(workload, iterations, deadlines.of_reference(workload, iterations).seconds)
 
 
 def _reasons(one: Trained, reference: Reference, clock: str) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.judge.iterations import IterationRow
 from testbed.judge.numerics import as_document, count_reasons, gradient_reasons, loss_reasons, worst_difference
-from testbed.judge.thresholds import MAX_GRADIENT_DIFFERENCE, MAX_LOSS_DIFFERENCE
+from testbed.judge.thresholds import COMPARED_ITERATIONS, MAX_GRADIENT_DIFFERENCE, MAX_LOSS_DIFFERENCE
 from testbed.train.job import Reference
 
 REFERENCE = Reference((5.0, 4.0), ((1.0, 2.0), (0.5, 0.25)), 1.5)
@@ -60,6 +60,17 @@ def test_a_reference_that_diverged_or_is_missing_clears_nobody() -> None:
 def test_gradients_that_losses_do_not_show(norms: tuple[tuple[float, ...], ...]) -> None:
     (found,) = gradient_reasons(rows((5.0, 4.0), norms), REFERENCE)
     assert "gradients" in found
+
+
+def test_after_the_compared_iterations_losses_must_be_finite_only() -> None:
+    """Rounding that has grown for long says nothing; what is not a number does."""
+    count = COMPARED_ITERATIONS
+    reference = Reference((1.0,) * count, ((1.0,),) * count)
+    assert loss_reasons([1.0] * count + [2.0], reference) == []
+    assert gradient_reasons(rows((1.0,) * (count + 1), (*reference.gradient_norms, (2.0,))), reference) == []
+    assert loss_reasons([1.0] * (count - 1) + [2.0, 2.0], reference)
+    (found,) = loss_reasons([1.0] * count + [math.nan], reference)
+    assert f"iteration {count}" in found
 
 
 @pytest.mark.parametrize(("clock", "measured", "trusted"), [("real", 1, False), ("real", 2, False), ("real", 3, True)])
