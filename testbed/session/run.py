@@ -28,7 +28,7 @@ from testbed.schedule.schedule_file import as_document
 from testbed.session import deadlines
 from testbed.session.case import Running, Trained, train
 from testbed.session.loop import Loop
-from testbed.session.pinning import Pinning, pinning
+from testbed.session.pinning import Pinning, keep_on, pinning
 from testbed.session.profile import profile
 from testbed.spec.workload import Pacing
 from testbed.trace.summary import summaries
@@ -119,6 +119,9 @@ def _train_cases(
     pinned = pinning(plan)
     for reason in pinned.reasons:
         reporter.say(f"the run will not be trusted: {reason}")
+    if pinned.relay_core is not None:
+        for pid in lab.relay_pids:
+            keep_on(pid, pinned.relay_core)
     world = _world(plan, lab, scratch, options.directory, pinned)
     connecting = deadlines.of_connecting(plan)
     with reporter.step("starting workers"):
@@ -133,7 +136,7 @@ def _train_cases(
         "schedules": [case.jobs[0].choice.as_identity() for case in plan.cases],
         "torch_import_s": round(imported_s, 3),
         "lab": lab.describe(),
-        "cores_of_ranks": pinned.cores,
+        "pinning": pinned._asdict(),
         "deadlines": {"connect": asdict(connecting)},
     }
     results.save_json("manifest.json", manifest)

@@ -11,7 +11,7 @@ from testbed.errors import BadInput
 from testbed.plan import file, resolve
 from testbed.plan.costs import predict, predict_case, problem, schedule_of
 from testbed.plan.plan import Plan
-from testbed.session.pinning import by_processor, pinning
+from testbed.session.pinning import Pinning, by_processor, pinning
 from testbed.session.profile import durations, summary
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.workload import Pacing
@@ -31,7 +31,13 @@ def test_every_unpaced_rank_has_a_core_for_itself() -> None:
     found = pinning(planned("pacing=none", "parallelism.pipeline=2"), allowed=[3, 5, 7])
     assert len(set(found.cores)) == 2
     assert set(found.cores) <= {3, 5, 7}
+    assert found.relay_core in {3, 5, 7} - set(found.cores), "the relay has the spare one"
     assert not found.reasons
+
+
+def test_without_a_spare_core_the_relay_always_takes_from_the_same_rank() -> None:
+    found = pinning(planned("pacing=none", "parallelism.pipeline=2"), allowed=[0, 1])
+    assert found.relay_core == found.cores[-1]
 
 
 def test_more_ranks_than_cores_are_said_so() -> None:
@@ -42,7 +48,7 @@ def test_more_ranks_than_cores_are_said_so() -> None:
 
 
 def test_paced_ranks_need_no_core_for_themselves() -> None:
-    assert pinning(planned(), allowed=[0]) == ((), ())
+    assert pinning(planned(), allowed=[0]) == Pinning()
 
 
 def test_two_threads_of_a_processor_come_last(tmp_path: Path) -> None:
