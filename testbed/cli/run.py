@@ -44,6 +44,7 @@ class Request:
     overwrite: bool
     shaper: str
     host_priority: HostPriority
+    strict: bool
     vm: bool
     wall_limit_s: float
     picture: bool
@@ -64,6 +65,9 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
     shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = HostPriority.on,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail, instead of an untrusted run, when links are not as asked.")
+    ] = False,
     schedules_from: SchedulesFrom = None,
     vm: VmOption = False,
     clock: Annotated[
@@ -99,7 +103,7 @@ def run(
         plan = complete(plan, schedule, schedules_from, quiet=quiet)
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     directory = out or Path("results") / f"{plan.network.name}-{plan.jobs[0].name}-{stamp}"
-    request = Request(directory, overwrite, shaper, host_priority, vm, wall_limit, picture, as_json, quiet)
+    request = Request(directory, overwrite, shaper, host_priority, strict, vm, wall_limit, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request))
 
 
@@ -134,7 +138,7 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
     machine = command.choose_machine(plan.clock)
     shaper = NETEM if request.shaper == AUTO_SHAPER else request.shaper
     with results_directory(request.directory, overwrite=request.overwrite) as working:
-        training = command.Training(plan, working, shaper)
+        training = command.Training(plan, working, shaper, strict=request.strict)
         boot, (document,) = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
         if document is not None:
             _show(document, working, request, reporter)
@@ -155,7 +159,9 @@ def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
             from testbed.session.run import SessionOptions
             from testbed.session.run import run as run_plan
 
-            options = SessionOptions(working, request.shaper, this_machine(), witness, request.host_priority)
+            options = SessionOptions(
+                working, request.shaper, this_machine(), witness, request.host_priority, strict=request.strict
+            )
             document = run_plan(plan, options, reporter)
             _show(document, working, request, reporter)
             return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED

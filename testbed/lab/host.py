@@ -51,6 +51,16 @@ def real_time_refused() -> str | None:
     return None
 
 
+def spinner_refused() -> str | None:
+    """Why this machine lets nothing spin at idle priority, by trying it; None when it does. Raises RunFailed."""
+    host = Host(HostPriority.on)
+    try:
+        host.spinners.append(_start_spinner(min(os.sched_getaffinity(0))))
+        return _answer(host.spinners[0]) or None
+    finally:
+        host.close()
+
+
 def become_real_time(priority: int = MESSAGE_PRIORITY) -> None:
     """Run the calling thread, and every thread that it starts from now on, under SCHED_RR. Raises OSError."""
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(priority))

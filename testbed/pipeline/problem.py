@@ -61,6 +61,8 @@ class Problem:
     payload_bytes: tuple[float, ...] = ()
     """Per boundary, what of them is the tensor; empty where nobody asks."""
     links: tuple[LinkCost, ...] = ()
+    cards: frozenset[int] = frozenset()
+    """Which of the links are network cards: a route over nothing else stays inside a datacenter."""
     routes: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     """(source rank, target rank) -> indexes into `links`; a pair left out is joined without delay."""
     piece_bytes: tuple[float, ...] = ()

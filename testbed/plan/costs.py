@@ -158,7 +158,8 @@ def _problem(
         input_memory=((1.0 - kept) / chunks,) * len(stages),
         message_bytes=(float(wire_bytes(payload) + plan.host_costs.gloo_bytes),) * (len(stages) - 1),
         payload_bytes=(float(payload),) * (len(stages) - 1),
-        links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in plan.network.directions),
+        links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in routes.all_directions(plan.network)),
+        cards=frozenset(range(len(plan.network.directions), len(routes.all_directions(plan.network)))),
         routes=first.routes,
         piece_bytes=first.piece_bytes,
         ack_bytes=first.ack_bytes,
@@ -180,11 +181,16 @@ class _Taken:
         self._default = routes.by_datacenters(plan.network)
         node_of = dict(zip(job.mesh.ranks, job.nodes, strict=True))
         self._datacenter = {rank: routes.datacenter_of(node) for rank, node in node_of.items()}
+        cards = routes.card_routes(plan.network)
+        self._card = {rank: cards.get(node, ()) for rank, node in node_of.items()}
 
     def route(self, source: tuple[int, int], target: tuple[int, int]) -> Route:
-        """Between two (replica, pipeline rank)."""
+        """Between two (replica, pipeline rank), the network card of the first included."""
         a, b = self._mesh.rank(*source), self._mesh.rank(*target)
-        return self._given.get((a, b)) or self._default.get((self._datacenter[a], self._datacenter[b]), ())
+        if a == b:
+            return ()
+        links = self._given.get((a, b)) or self._default.get((self._datacenter[a], self._datacenter[b]), ())
+        return self._card[a] + links
 
     def paths(self, replica: int, framing: Framing) -> Paths:
         """How the messages of one pipeline travel."""

@@ -65,6 +65,9 @@ class Network:
     directions: tuple[WrittenDirection, ...]
     routes: tuple[DefaultRoute, ...]
     """Of every connected pair of different datacenters."""
+    cards: tuple[WrittenDirection, ...] = ()
+    """Network cards, from a node to its datacenter, datacenter by datacenter; none where the host's cost stands for it.
+    Whatever leaves a node crosses its card first, so routes do not name it; numbered after the directions."""
     events: tuple[()] = ()
     """What happens to the network while jobs run: nothing, so far."""
 

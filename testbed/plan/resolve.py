@@ -48,7 +48,8 @@ class Candidate(NamedTuple):
 def network_of(topology: Topology) -> Network:
     """Nodes, directions and default routes of a topology."""
     nodes = tuple(Node(name, routes.datacenter_of(name)) for name in topology.nodes())
-    return Network(topology.name, nodes, tuple(topology.directions()), routes.default_routes(topology))
+    directions, ways = tuple(topology.directions()), routes.default_routes(topology)
+    return Network(topology.name, nodes, directions, ways, tuple(topology.cards()))
 
 
 def measurement_of(topology: Topology) -> Plan:
@@ -65,7 +66,12 @@ def framing_of(network: Network, taken: Iterable[tuple[str, Route]]) -> Framing:
     for datacenter, route in taken:
         leaving[datacenter].update(route)
     gso = {
-        name: framing.gso_bytes(network.directions[index] for index in sorted(crossed))
+        name: framing.gso_bytes(
+            [
+                *(network.directions[index] for index in sorted(crossed)),
+                *(card for card in network.cards if card.target == name),
+            ]
+        )
         for name, crossed in leaving.items()
     }
     return Framing(framing.MTU, gso)

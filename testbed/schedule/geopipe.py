@@ -36,8 +36,8 @@ def geopipe(problem: Problem, extra: Annotated[int | None, Field(ge=0)] = None) 
 
 
 def cuts(problem: Problem) -> list[int]:
-    """Ranks r from which a message to r + 1 takes a link."""
-    return [rank for rank in range(problem.n_ranks - 1) if problem.route(rank, rank + 1)]
+    """Ranks r from which a message to r + 1 takes a link between datacenters."""
+    return [rank for rank in range(problem.n_ranks - 1) if {*problem.route(rank, rank + 1)} - problem.cards]
 
 
 def hiding(problem: Problem) -> dict[int, int]:

@@ -53,7 +53,7 @@ class Trained:
     deadline: Deadline
     measured: list[Trace] = field(default_factory=list)
     rows: list[iterations.IterationRow] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
+    checks: list[fidelity.Check] = field(default_factory=list)
 
     @property
     def schedule(self) -> Schedule:
@@ -91,7 +91,7 @@ def train(running: Running, case: Case, made: Generated, pacing: Pacing | None) 
         ],
     )
     tcp = {name: count - tcp_before.get(name, 0) for name, count in _loss_signs(running.lab).items()}
-    trained.reasons += _reasons(plan, trained, links, tcp, [_times(one, job.iterations) for one in planned])
+    trained.checks += _checks(plan, trained, links, tcp, [_times(one, job.iterations) for one in planned])
     return trained
 
 
@@ -120,9 +120,9 @@ def _times(one: Planned, count: int) -> Planned:
     return Planned(one.wire_bytes * count, one.messages * count)
 
 
-def _reasons(
+def _checks(
     plan: Plan, trained: Trained, links: Sequence[LinkCounters], tcp: dict[str, int], planned: Sequence[Planned]
-) -> list[str]:
+) -> list[fidelity.Check]:
     lossless = plan.transport == "otn-lossless" and not any(d.loss for d in plan.network.directions)
     evidence = fidelity.NetworkEvidence(
         drops=sum(row.dropped for row in links),
@@ -133,12 +133,13 @@ def _reasons(
     measured = [row for row in trained.rows if not row.warmup]
     paced = plan.jobs[0].workload.pacing is not None
     counted = [
-        fidelity.Traffic(direction.label, row.wire_bytes, one.wire_bytes, one.messages)
-        for direction, row, one in zip(plan.network.directions, links, planned, strict=True)
+        fidelity.Traffic(row.label, row.wire_bytes, one.wire_bytes, one.messages)
+        for row, one in zip(links, planned, strict=True)
     ]
     return [
-        *fidelity.run_reasons(measured, evidence, paced=paced),
-        *fidelity.traffic_reasons(counted, lossless=lossless),
+        *fidelity.run_checks(measured, paced=paced),
+        fidelity.network_check(evidence),
+        fidelity.traffic_check(counted, lossless=lossless),
     ]
 
 

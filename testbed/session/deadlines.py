@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from testbed.plan.plan import Plan
+from testbed.plan.routes import all_directions
 from testbed.spec.workload import Workload
 from testbed.units import show_time
 
@@ -69,8 +70,8 @@ def of_connecting(plan: Plan) -> Deadline:
     directions = plan.network.directions
     rtt_s = 2 * max((sum(directions[index].delay_s for index in one.route) for one in plan.network.routes), default=0.0)
     message = max((job.workload.message_bytes() for job in plan.jobs), default=0)
-    rate_bps = min((direction.rate_bps for direction in directions), default=float("inf"))
-    warm_up_s = WARM_UP_MESSAGES * ranks * 8 * message / rate_bps
+    slowest = min((direction.rate_bps for direction in all_directions(plan.network)), default=float("inf"))
+    warm_up_s = WARM_UP_MESSAGES * ranks * 8 * message / slowest
     seconds = CONNECT_S + ranks * ROUND_TRIPS_PER_PAIR * rtt_s + warm_up_s
     derived = (
         f"{CONNECT_S:g} s + {ROUND_TRIPS_PER_PAIR} round trips of {show_time(rtt_s)} with each of {ranks} ranks "

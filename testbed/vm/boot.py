@@ -77,6 +77,7 @@ class Assignment:
     shaper: str = "netem"
     quiet: bool = False
     beside_mininet: bool = False
+    strict: bool = False
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ def _prepare(machine: Machine, assignments: Sequence[Assignment], training: bool
         (job / f"{number}.plan.json").write_text(one.plan, encoding="utf-8")
         directory_there = None if result is None else f"{GUEST_OUT}/{number}"
         plan_there = f"{JOB_DIRECTORY}/{number}.plan.json"
-        tasks.append(Task(one.what, plan_there, directory_there, one.shaper, one.quiet, one.beside_mininet))
+        tasks.append(Task(one.what, plan_there, directory_there, one.shaper, one.quiet, one.beside_mininet, one.strict))
         (job / standard_error(number)).touch()
     _freeze_source()
     (job / REPORT_FILE).touch()
