@@ -64,7 +64,7 @@ def show(document: dict[str, Any], name: str) -> None:
 
 def show_kinds(directory: Path) -> None:
     """Per schedule, rank and kind: what actions took in training over what was profiled."""
-    profiled = json.loads((directory / "profile.json").read_text())["pacing"]
+    profiled = json.loads((directory / "profile.json").read_text())["few"]["pacing"]
     for (label, source), trace in load_traces(directory).items():
         if source == "measured":
             print(f"  {label:18} " + "  ".join(_ratios(trace, profiled)))

@@ -32,7 +32,6 @@ from testbed.session.message_costs import MessageCosts
 from testbed.session.pinning import Pinning, keep_on, pinning
 from testbed.session.profile import profile
 from testbed.session.verdict import Before, conclude
-from testbed.spec.workload import Pacing
 from testbed.trace.tables import FORMAT
 from testbed.train.job import Reference
 from testbed.train.launcher import Launcher
@@ -163,21 +162,21 @@ def _train_cases(plan: Plan, live: _Live, scratch: str, reference: Reference, li
     }
     results.save_json("manifest.json", manifest)
     witness.watch(live.lab.carriers())
-    running = Running(plan, live.lab, live.loop, results, reporter, world.real_time, witness)
-    pacing = None
     if plan.jobs[0].workload.pacing is None:
-        pacing, document = profile(plan, live.loop, reporter)
+        plan, document = profile(plan, live.loop, reporter)
         results.save_json("profile.json", document)
-        plan = _with_profile(plan, pacing)
+    running = Running(plan, live.lab, live.loop, results, reporter, world.real_time, witness)
     before = Before(reference, links, pinned, _message_costs(plan, live, real_time=world.real_time))
     trained: list[Trained] = []
     comparison: dict[str, Any] = {}
     for case in plan.cases:
-        made = _made(plan, case, pacing, reporter)
-        if pacing is not None:  # the plan is kept with what only the run could tell: its predictions can be repeated
+        made = _made(plan, case, reporter)
+        if (
+            plan.jobs[0].profile is not None
+        ):  # the plan is kept with what only the run could tell: its predictions can be repeated
             plan = _with_rows(plan, case, made)
             file.write(plan, live.options.directory / file.NAME)
-        trained.append(train(running, case, made, pacing))
+        trained.append(train(running, case, made))
         manifest["deadlines"] |= {case.label: asdict(trained[-1].deadline)}
         results.save_json("manifest.json", manifest)
         comparison = conclude(plan, trained, before, live.identity, results)
@@ -196,10 +195,6 @@ def _message_costs(plan: Plan, live: _Live, *, real_time: bool) -> MessageCosts 
     return found
 
 
-def _with_profile(plan: Plan, pacing: Pacing) -> Plan:
-    return replace(plan, jobs=(replace(plan.jobs[0], profile=pacing), *plan.jobs[1:]))
-
-
 def _with_rows(plan: Plan, case: Case, made: Generated) -> Plan:
     """The plan in which a case has the schedule that was made for it."""
     chosen = replace(case.jobs[0], rows=made.schedule.rows, proof=made.proof)
@@ -207,13 +202,13 @@ def _with_rows(plan: Plan, case: Case, made: Generated) -> Plan:
     return replace(plan, cases=tuple(filled if one.label == case.label else one for one in plan.cases))
 
 
-def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> Generated:
+def _made(plan: Plan, case: Case, reporter: Reporter) -> Generated:
     """The schedule of a case: as the plan has it, or made now that it is known what actions take."""
     chosen, schedule = case.jobs[0], schedule_of(plan, case)
     if schedule is not None:
         return Generated(schedule, chosen.proof)
     with reporter.solving() as watch:
-        problem = problem_of_case(plan, case, pacing)
+        problem = problem_of_case(plan, case)
         return generate_choice(chosen.choice, problem, watch)
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import BadInput
+from testbed.pipeline.memory import peak_in_flight
+from testbed.pipeline.validate import validate
 from testbed.plan import file, resolve
-from testbed.plan.costs import predict, predict_case, problem, schedule_of
-from testbed.plan.plan import Plan
+from testbed.plan.costs import predict_case, problem, profiled, schedule_of
+from testbed.plan.plan import Plan, Profile
 from testbed.session.pinning import Pinning, by_processor, pinning
-from testbed.session.profile import durations, summary
+from testbed.session.profile import durations, phases, summary
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.workload import Pacing
 from testbed.trace.tables import ACTION, KINDS, rows
@@ -71,9 +73,9 @@ def test_a_duration_begins_where_the_one_before_ended_or_when_the_input_came() -
 
 def test_the_profile_is_the_median_of_an_iterations_means() -> None:
     samples = {(kind, 0): [2.0, 3.0, 50.0] for kind in "FIWB"} | {("F", 0): [1.0, 1.0, 9.0]}
-    assert summary(samples, 1, recompute=False).pacing == Pacing(F=["1 s"], I=["3 s"], W=["3 s"], B=["3 s"])
+    assert summary(samples, 1, recompute=False) == Pacing(F=["1 s"], I=["3 s"], W=["3 s"], B=["3 s"])
     # plan/costs.py adds the forward that a recomputing backward runs again
-    assert summary(samples, 1, recompute=True).pacing == Pacing(F=["1 s"], I=["2 s"], W=["3 s"], B=["2 s"])
+    assert summary(samples, 1, recompute=True) == Pacing(F=["1 s"], I=["2 s"], W=["3 s"], B=["2 s"])
 
 
 def test_a_fused_backward_has_a_time_of_its_own() -> None:
@@ -87,16 +89,40 @@ def test_a_fused_backward_has_a_time_of_its_own() -> None:
         planned("pacing={F: 20 ms, I: 20 ms, W: 20 ms, B: [30 ms]}")
 
 
+FEW = Pacing(F=["3 ms", "4 ms"], I=["3 ms", "5 ms"], W=["2 ms", "2 ms"], B=["4.5 ms", "6 ms"])
+MANY = Pacing(F=["5 ms", "6 ms"], I=["4 ms", "5 ms"], W=["2 ms", "2 ms"], B=["6.5 ms", "6 ms"])
+PROFILE = Profile(FEW, MANY, (2.0, 1.0), (8.0, 8.0))
+
+
+def test_actions_take_longer_where_more_memory_is_gone_through() -> None:
+    plan = planned("parallelism.pipeline=2", "memory=8")
+    one, gpipe = (resolve.generate(plan, ScheduleChoice(schedule=name)).schedule for name in ("1f1b", "gpipe"))
+    assert pytest.approx([0.003, 0.004]) == profiled(PROFILE, one).F
+    assert pytest.approx([0.005, 0.006]) == profiled(PROFILE, gpipe).F
+    between = replace(PROFILE, held_few=(0.0, 1.0), held_many=(4.0, 1.0))  # 1F1B holds 2 and 1
+    assert pytest.approx([0.004, 0.004]) == profiled(between, one).F
+    assert [pytest.approx(0.0055), pytest.approx(0.006)] == profiled(between, one).B
+
+
+@pytest.mark.parametrize(("split", "expected"), [(True, "0F0 0F1 0I0 0I1 0W0 0W1 0F2 0I2 0W2"), (False, "")])
+def test_a_profile_in_phases_holds_no_more_than_it_may(split: bool, expected: str) -> None:
+    plan = planned("parallelism.pipeline=2", "microbatches=3")
+    schedule = phases(resolve.generate(plan, ONE).schedule, 2, split=split)
+    assert " ".join(map(str, schedule.rows[0])) == (expected or "0F0 0F1 0B0 0B1 0F2 0B2")
+    assert peak_in_flight(schedule) == (2.0, 2.0)
+    validate(schedule, problem(plan, ONE))
+
+
 def test_a_plan_with_a_profile_repeats_the_prediction(tmp_path: Path) -> None:
     """What a run leaves: an unpaced plan with what was profiled, and the schedules made from that."""
     plan = planned("pacing=none", "parallelism.pipeline=2")
     with pytest.raises(BadInput, match="only a run can tell"):
         problem(plan, ONE)
-    pacing = Pacing(F=["3 ms", "4 ms"], I=["3 ms", "5 ms"], W=["2 ms", "2 ms"], B=["4.5 ms", "6 ms"])
-    made = resolve.generate(plan, ONE, pacing)
-    expected = predict(plan, ONE, made.schedule, pacing).makespans()[0]
-    profiled = replace(plan, jobs=(replace(plan.jobs[0], profile=pacing),))
-    file.write(resolve.with_cases(profiled, [ONE], {ONE.label: made}), tmp_path / file.NAME)
+    known = replace(plan, jobs=(replace(plan.jobs[0], profile=PROFILE),))
+    made = resolve.generate(known, ONE)
+    left = resolve.with_cases(known, [ONE], {ONE.label: made})
+    expected = predict_case(left, left.cases[0], made.schedule).makespans()[0]
+    file.write(left, tmp_path / file.NAME)
     again = file.read(tmp_path)
     assert again.jobs[0].workload.pacing is None, "a run of it measures again"
     schedule = schedule_of(again, again.cases[0])
