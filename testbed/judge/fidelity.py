@@ -111,6 +111,14 @@ def _spread(rows: Sequence[IterationRow]) -> Check:
     return Check("spread of iteration times", f"{spread:.2%}", limit, SPREAD.why, (reason,) if wide else ())
 
 
+def profile_check(spread: float) -> Check:
+    """Whether an unpaced job took the same time whenever it was profiled: its prediction is made of nothing else."""
+    reason = f"what a rank was busy with spread by {spread:.1%} while it was profiled (limit {SPREAD.value:.0%})"
+    wide = spread > SPREAD.value
+    limit = f"{SPREAD.value:.0%}"
+    return Check("spread of the profile", f"{spread:.2%}", limit, SPREAD.why, (reason,) if wide else ())
+
+
 def network_check(network: NetworkEvidence) -> Check:
     """Whether a lossless network lost anything."""
     why = "a lossless network loses nothing, and TCP notices nothing"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from testbed.judge import iterations
 from testbed.judge.messages import message_times
+from testbed.lab.witness import MachineWitness
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.plan.costs import predict
@@ -37,9 +39,20 @@ class Profiled(NamedTuple):
     plan: Plan
     document: dict[str, Any]
     """profile.json"""
+    rows: Sequence[iterations.IterationRow]
+    """Of its iterations: what the machine does to the job while nothing else is known of it."""
+    spread: float
+    """Of what an iteration under one schedule keeps a rank busy: interquartile range over median, the worst."""
 
 
-def profile(plan: Plan, loop: Loop, reporter: Reporter) -> Profiled:
+class _Run(NamedTuple):
+    """The measured iterations of one schedule."""
+
+    traces: list[Trace]
+    rows: list[iterations.IterationRow]
+
+
+def profile(plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness) -> Profiled:
     """Measure the first job, rank by rank, with all ranks at work as they are in the cases. Raises RunFailed.
 
     What an action takes depends on the memory that a rank goes through: what was just freed is still in the caches. So
@@ -50,9 +63,9 @@ def profile(plan: Plan, loop: Loop, reporter: Reporter) -> Profiled:
     many = [phases(few[0], _most_in_flight(plan), split=split) for split in (True, False)]
     total = (len(few) + len(many)) * (WARM_UP + MEASURED_ITERATIONS)
     with reporter.step("profiling the unpaced computation", total=total) as step:
-        traces = {schedule: _train(plan, loop, schedule, step) for schedule in (*many, *few)}
+        runs = {schedule: _train(plan, loop, schedule, witness, step) for schedule in (*many, *few)}
     ranks, recompute = plan.jobs[0].mesh.pp, plan.jobs[0].workload.recompute
-    samples = [_samples([traces[schedule] for schedule in schedules]) for schedules in (few, many)]
+    samples = [_samples([runs[schedule].traces for schedule in schedules]) for schedules in (few, many)]
     found = Profile(
         summary(samples[0], ranks, recompute=recompute),
         summary(samples[1], ranks, recompute=recompute),
@@ -60,10 +73,12 @@ def profile(plan: Plan, loop: Loop, reporter: Reporter) -> Profiled:
         peak_in_flight(many[0]),
     )
     profiled = replace(plan, jobs=(replace(plan.jobs[0], profile=found), *plan.jobs[1:]))
-    extra_s = _extra_s(profiled, few[1], traces[few[1]])
+    extra_s = _extra_s(profiled, few[1], runs[few[1]].traces)
     handover_s = max(0.0, plan.host_costs.handover_s + extra_s)
     profiled = replace(profiled, host_costs=replace(plan.host_costs, handover_s=handover_s))
-    return Profiled(profiled, _document(found, samples, handover_s))
+    spread = max(_spread(run.traces) for run in runs.values())
+    rows = [row for run in runs.values() for row in run.rows]
+    return Profiled(profiled, _document(found, samples, handover_s) | {"spread": spread}, rows, spread)
 
 
 def phases(like: Schedule, depth: int, *, split: bool) -> Schedule:
@@ -85,14 +100,26 @@ def _most_in_flight(plan: Plan) -> int:
     return max(1, min(workload.microbatches, int(max(limits))))
 
 
-def _train(plan: Plan, loop: Loop, schedule: Schedule, step: Step) -> list[Trace]:
-    """The measured iterations."""
+def _train(plan: Plan, loop: Loop, schedule: Schedule, witness: MachineWitness, step: Step) -> _Run:
     job = Job(schedule, plan.jobs[0].workload, None, WARM_UP + MEASURED_ITERATIONS)
-    traces = []
+    run = _Run([], [])
+    before = witness.read()
     for (records,) in loop.run([job], deadlines.of_unknown_iteration()):
-        traces.append(iterations.trace(records))
+        now = witness.read()
+        run.traces.append(iterations.trace(records))
+        run.rows.append(iterations.iteration_row(records, WARM_UP, now.since(before)))
+        before = now
         step.advance()
-    return traces[WARM_UP:]
+    return _Run(run.traces[WARM_UP:], run.rows[WARM_UP:])
+
+
+def _spread(traces: list[Trace]) -> float:
+    worst = 0.0
+    for rank in range(traces[0].n_ranks):
+        busy_s = [float(durations(one.actions[one.actions["rank"] == rank]).sum()) for one in traces]
+        median_s, iqr_s = iterations.median_and_iqr(np.array(busy_s))
+        worst = max(worst, iqr_s / median_s)
+    return worst
 
 
 def _samples(runs: list[list[Trace]]) -> Samples:
@@ -138,16 +165,18 @@ def summary(samples: Samples, ranks: int, *, recompute: bool) -> Pacing:
 
 
 def _extra_s(plan: Plan, schedule: Schedule, traces: list[Trace]) -> float:
-    """What a message takes beyond the model's prediction, median of those that were awaited; 0 where none was.
+    """What a message takes beyond the model's prediction, of those that were awaited; 0 where none was.
 
-    From the end of the action that made it, with its hand-over to the network: durations hold that.
+    Summed up as durations are. From the end of the action that made it: its hand-over to the network is in durations.
     """
     measured = concatenate(traces)
     measured.actions["computed_s"] = measured.actions["end_s"]
     predicted = predict(plan, ScheduleChoice(schedule="1f1b"), schedule)
-    extra_s = message_times(measured, predicted, paced=False).extra_s
-    known = extra_s[~np.isnan(extra_s)]
-    return float(np.median(known)) if len(known) else 0.0
+    times = message_times(measured, predicted, paced=False)
+    known, extra_s = ~np.isnan(times.extra_s), times.extra_s
+    numbers = times.rows["iteration"]
+    means = [float(extra_s[known & (numbers == one)].mean()) for one in sorted(set(numbers[known].tolist()))]
+    return statistics.median(means) if means else 0.0
 
 
 def _document(found: Profile, samples: list[Samples], handover_s: float) -> dict[str, Any]:

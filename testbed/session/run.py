@@ -162,11 +162,13 @@ def _train_cases(plan: Plan, live: _Live, scratch: str, reference: Reference, li
     }
     results.save_json("manifest.json", manifest)
     witness.watch(live.lab.carriers())
+    profiled = None
     if plan.jobs[0].workload.pacing is None:
-        plan, document = profile(plan, live.loop, reporter)
-        results.save_json("profile.json", document)
+        profiled = profile(plan, live.loop, reporter, witness)
+        results.save_json("profile.json", profiled.document)
+        plan = profiled.plan
     running = Running(plan, live.lab, live.loop, results, reporter, world.real_time, witness)
-    before = Before(reference, links, pinned, _message_costs(plan, live, real_time=world.real_time))
+    before = Before(reference, links, pinned, _message_costs(plan, live, real_time=world.real_time), profiled)
     trained: list[Trained] = []
     comparison: dict[str, Any] = {}
     for case in plan.cases:
