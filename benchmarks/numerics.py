@@ -9,6 +9,7 @@ no root), and prints the worst relative difference of an iteration's loss and of
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from testbed.errors import BadInput
 from testbed.judge import iterations, numerics
 from testbed.judge.iterations import IterationRow
+from testbed.lab.witness import MachineCounts
 from testbed.plan import resolve
 from testbed.plan.plan import Plan
 from testbed.schedule.registry import FAMILIES
@@ -29,6 +31,8 @@ from testbed.train.protocol import Place, TrainReference, WorldSpec
 ROOT = Path(__file__).parents[1]
 TOPOLOGY = ROOT / "topologies/two-dc-longhaul.yaml"
 SOLVER_LIMIT_S = 2.0
+UNWITNESSED = MachineCounts(math.nan, math.nan, math.nan, math.nan)
+"""No time is looked at here."""
 
 
 class Worst(NamedTuple):
@@ -61,7 +65,7 @@ def train(plan: Plan, choice: ScheduleChoice, loop: Loop) -> list[IterationRow]:
     schedule = resolve.generate(plan, choice).schedule
     job = Job(schedule, workload, None, workload.warmup + workload.iterations)
     return [
-        iterations.iteration_row(records, workload.warmup)
+        iterations.iteration_row(records, workload.warmup, UNWITNESSED)
         for (records,) in loop.run([job], deadlines.of_unknown_iteration())
     ]
 

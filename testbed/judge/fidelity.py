@@ -9,6 +9,7 @@ import numpy as np
 
 from testbed.judge.iterations import IterationRow
 from testbed.judge.thresholds import (
+    CORE_SHARE,
     DISTURBED_SHARE,
     HOST_SHARE,
     LATE_START_S,
@@ -117,6 +118,22 @@ def profile_check(spread: float) -> Check:
     wide = spread > SPREAD.value
     limit = f"{SPREAD.value:.0%}"
     return Check("spread of the profile", f"{spread:.2%}", limit, SPREAD.why, (reason,) if wide else ())
+
+
+def core_check(rows: Sequence[IterationRow], usual: Sequence[IterationRow]) -> Check:
+    """Whether others took the cores of unpaced ranks more than while they were profiled (`usual`)."""
+
+    def share(some: Sequence[IterationRow]) -> float:
+        return float(np.median([row.witnesses.rank_queued_s / row.makespan_s for row in some]))
+
+    beyond = share(rows) - share(usual)
+    reason = (
+        f"a rank stood in its core's queue for {share(rows):.1%} of the time, {share(usual):.1%} while it was profiled "
+        f"(limit: {CORE_SHARE.value:.1%} more): others computed on its core"
+    )
+    limit = f"{CORE_SHARE.value:.1%}"
+    off = beyond > CORE_SHARE.value
+    return Check("a core taken by others", f"{beyond:.2%}", limit, CORE_SHARE.why, (reason,) if off else ())
 
 
 def network_check(network: NetworkEvidence) -> Check:

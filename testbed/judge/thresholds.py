@@ -79,6 +79,10 @@ TRAFFIC_BYTES = 50_000
 
 HOST_SHARE = Limit(0.025, "where the machine adds more, the time says more of the machine than of the network")
 
+CORE_SHARE = Limit(0.025, "an unpaced prediction is made of what actions took while their rank had its core so much")
+"""Of an iteration, that an unpaced rank may stand in its core's queue beyond what it did while it was profiled: half of
+what predictions of unpaced runs should be within. Messages take a rank's core as well, by schedule up to 2 % more."""
+
 DISTURBED_SHARE = Limit(0.01, "beyond it a median moves by more than schedules that are worth telling apart differ")
 
 # --- comparison with the model ---

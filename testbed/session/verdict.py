@@ -75,6 +75,8 @@ def _measured(plan: Plan, one: Trained, before: Before) -> compare.Measured:
     ]
     if real:
         checks += [numerics.count_check(len(rows)), fidelity.disturbance_check(rows, usual)]
+    if before.profile is not None:
+        checks.append(fidelity.core_check(rows, before.profile.rows))
     if host is not None:
         checks.append(fidelity.host_check(float(one.predicted.makespans()[0]), host.median_s))
     counted = {row.iteration for row in rows}

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import BadInput
+from testbed.judge.fidelity import core_check, profile_check
+from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.validate import validate
 from testbed.plan import file, resolve
@@ -61,6 +63,21 @@ def test_two_threads_of_a_processor_come_last(tmp_path: Path) -> None:
     assert by_processor([3, 2, 1, 0], tmp_path) == [0, 1, 2, 3]
     assert by_processor([0, 2, 3], tmp_path) == [0, 3, 2]
     assert by_processor([5, 4], tmp_path) == [4, 5]
+
+
+@pytest.mark.parametrize(("queued_s", "trusted"), [(0.05, True), (0.07, True), (0.08, False), (0.25, False)])
+def test_a_core_that_others_took_is_noticed(queued_s: float, trusted: bool) -> None:
+    """Measured against what is usual for the job: messages always take some of a rank's core."""
+    quiet = Witnesses(0.05, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0)
+    row = IterationRow(0, False, 1.0, 0.4, 5.0, (4.0,), (4.0,), 0, 0.0, 96, 0.0, witnesses=quiet)
+    busy = row._replace(witnesses=quiet._replace(rank_queued_s=queued_s))
+    assert core_check([busy] * 3, [row] * 3).ok == trusted
+
+
+def test_a_profile_that_scattered_is_not_trusted() -> None:
+    assert profile_check(0.05).ok
+    (reason,) = profile_check(0.3).reasons
+    assert "while it was profiled" in reason
 
 
 def test_a_duration_begins_where_the_one_before_ended_or_when_the_input_came() -> None:
