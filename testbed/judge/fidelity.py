@@ -8,12 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from testbed.judge.iterations import IterationRow
+from testbed.judge.messages import FlowMessages
 from testbed.judge.thresholds import (
     CORE_SHARE,
     DISTURBED_SHARE,
     HOST_SHARE,
     LATE_START_S,
     LATE_START_SHARE,
+    MESSAGE_SHIFT_S,
     OVERRUN_SHARE,
     SPREAD,
     TRAFFIC_BYTES,
@@ -167,6 +169,23 @@ def traffic_check(traffic: Sequence[Traffic], *, lossless: bool) -> Check:
             )
     why = f"headers and acknowledgements differ a little ({TRAFFIC_SHARE:.0%}); a flow elsewhere differs by all of it"
     return Check("bytes off the plan, of allowed", f"{worst:.0%}", "100%", why, tuple(reasons))
+
+
+def message_check(flows: Sequence[FlowMessages], usual_s: Sequence[float]) -> Check:
+    """Whether messages took what they took before the run; `usual_s` per flow, its median extra time then."""
+    pairs = zip(flows, usual_s, strict=True)
+    shifts = [(flow, flow.extra_median_s - usual) for flow, usual in pairs if flow.extra_median_s is not None]
+    reasons = tuple(
+        f"{flow.kind}s from rank {flow.source_rank} to {flow.target_rank} were on their way {show_time(abs(shift))} "
+        f"{'longer' if shift > 0 else 'shorter'} than predicted and measured before the run (median, limit "
+        f"{show_time(MESSAGE_SHIFT_S.value)}): something changed"
+        for flow, shift in shifts
+        if abs(shift) > MESSAGE_SHIFT_S.value
+    )
+    worst = max((shift for _, shift in shifts), key=abs, default=0.0)
+    question = "messages' times since measured"
+    limit = f"{MESSAGE_SHIFT_S.value * 1e3:.1f} ms"
+    return Check(question, f"{worst * 1e3:+.2f} ms", limit, MESSAGE_SHIFT_S.why, reasons)
 
 
 def host_check(predicted_s: float, on_this_host_s: float) -> Check:

@@ -77,6 +77,9 @@ TRAFFIC_PER_MESSAGE_BYTES = 500
 TRAFFIC_BYTES = 50_000
 """... and whatever is not training (keep-alives, a late warm-up) is small. A flow on another route is none of these."""
 
+MESSAGE_SHIFT_S = Limit(1e-3, "links that changed, or a rank that is slower now, shift every message of a flow")
+"""Between a flow's median extra time in the run and before it: several times what it differs by from run to run."""
+
 HOST_SHARE = Limit(0.025, "where the machine adds more, the time says more of the machine than of the network")
 
 CORE_SHARE = Limit(0.025, "an unpaced prediction is made of what actions took while their rank had its core so much")

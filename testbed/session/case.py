@@ -97,6 +97,7 @@ def train(running: Running, case: Case, made: Generated) -> Trained:
 def _iterate(running: Running, job: Job, trained: Trained) -> None:
     label, results, warmup = trained.case.label, running.results, job.workload.warmup
     with running.reporter.step(f"training {label}", total=job.iterations) as step, host.real_time(running.real_time):
+        running.reporter.note(f"each iteration has to end within {trained.deadline}")
         try:
             before = running.witness.read()
             for (records,) in running.loop.run([job], trained.deadline):

@@ -16,6 +16,7 @@ import numpy as np
 from testbed.errors import BadInput
 from testbed.judge import iterations
 from testbed.judge.messages import FlowMessages, by_flow, message_times
+from testbed.judge.witnesses import disturbed
 from testbed.lab import host
 from testbed.lab.witness import MachineWitness
 from testbed.model.host import ExtraTimes
@@ -91,13 +92,16 @@ def measure(
         host.real_time(real_time),
     ):
         before = witness.read()
-        for (records,) in loop.run([job], deadlines.of_iteration(seconds)):
+        deadline = deadlines.of_iteration(seconds)
+        reporter.note(f"each iteration has to end within {deadline}")
+        for (records,) in loop.run([job], deadline):
             now = witness.read()
             rows.append(iterations.iteration_row(records, WARM_UP, now.since(before)))
             traces.append(iterations.trace(records))
             before = now
             step.advance()
-    times = message_times(concatenate(traces[WARM_UP:]), predicted, paced=True)
+    calm = _calm(rows[WARM_UP:])
+    times = message_times(concatenate([traces[WARM_UP + index] for index in calm]), predicted, paced=True)
     known = ~np.isnan(times.extra_s)
     if not known.any():
         return None
@@ -109,7 +113,13 @@ def measure(
     for crosses in (False, True):
         some = [values for pair, values in by_pair.items() if bool(problem.paths[0].route(*pair)) is crosses]
         by_kind[crosses] = np.sort(np.concatenate(some)) if some else np.zeros(0)
-    return MessageCosts(ExtraTimes(by_pair, by_kind), rows[WARM_UP:], by_flow(times))
+    return MessageCosts(ExtraTimes(by_pair, by_kind), [rows[WARM_UP + index] for index in calm], by_flow(times))
+
+
+def _calm(rows: Sequence[iterations.IterationRow]) -> list[int]:
+    """The iterations that the machine did not disturb; all where too few were left alone."""
+    alone = np.flatnonzero(~disturbed(rows, rows)).tolist()
+    return alone if len(alone) >= LEAST_ITERATIONS else list(range(len(rows)))
 
 
 def _schedule(plan: Plan) -> Generated:

@@ -63,6 +63,7 @@ def profile(plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness)
     many = [phases(few[0], _most_in_flight(plan), split=split) for split in (True, False)]
     total = (len(few) + len(many)) * (WARM_UP + MEASURED_ITERATIONS)
     with reporter.step("profiling the unpaced computation", total=total) as step:
+        reporter.note(f"each iteration has to end within {deadlines.of_unknown_iteration()}")
         runs = {schedule: _train(plan, loop, schedule, witness, step) for schedule in (*many, *few)}
     ranks, recompute = plan.jobs[0].mesh.pp, plan.jobs[0].workload.recompute
     samples = [_samples([runs[schedule].traces for schedule in schedules]) for schedules in (few, many)]

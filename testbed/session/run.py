@@ -145,6 +145,7 @@ def _train_cases(plan: Plan, live: _Live, scratch: str, reference: Reference, li
     world = _world(plan, live, scratch, pinned)
     connecting = deadlines.of_connecting(plan)
     with reporter.step("starting workers"):
+        reporter.note(f"all have to connect within {connecting}")
         imported_s = live.launcher.imported()
         live.loop.start([world], connecting)
     manifest = {

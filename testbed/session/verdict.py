@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from testbed.judge import compare, fidelity, numerics
-from testbed.judge.messages import by_flow, message_times
+from testbed.judge.messages import FlowMessages, by_flow, message_times
 from testbed.judge.witnesses import disturbed
 from testbed.lab.gate import Gate
 from testbed.model.host import HostPrediction, predict_on_host
@@ -81,6 +81,9 @@ def _measured(plan: Plan, one: Trained, before: Before) -> compare.Measured:
         checks.append(fidelity.host_check(float(one.predicted.makespans()[0]), host.median_s))
     counted = {row.iteration for row in rows}
     traces = [trace for trace in one.measured if int(trace.iterations()[0]) in counted]
+    flows = by_flow(message_times(concatenate(traces), one.predicted, paced=paced))
+    if paced:
+        checks.append(fidelity.message_check(flows, _usual_s(plan, one, flows, before.costs)))
     return compare.Measured(
         schedule=one.case.jobs[0].choice.schedule,
         label=one.case.label,
@@ -90,7 +93,7 @@ def _measured(plan: Plan, one: Trained, before: Before) -> compare.Measured:
         solver=one.generated.proof and one.generated.proof._asdict(),
         on_this_host=host,
         disturbed=np.asarray(disturbed(rows, usual)).tolist() if real else None,
-        messages=by_flow(message_times(concatenate(traces), one.predicted, paced=paced)),
+        messages=flows,
     )
 
 
@@ -102,6 +105,17 @@ def _given(before: Before) -> list[fidelity.Check]:
     if before.profile is not None:
         checks.append(fidelity.profile_check(before.profile.spread))
     return checks
+
+
+def _usual_s(plan: Plan, one: Trained, flows: Sequence[FlowMessages], costs: MessageCosts | None) -> list[float]:
+    """Per flow, the median extra time of its messages before the run; 0 where the machine adds nothing."""
+    if costs is None:
+        return [0.0] * len(flows)
+    paths = problem_of_case(plan, one.case).paths[0]
+    return [
+        float(np.median(costs.extra.of(flow.source_rank, flow.target_rank, bool(paths.route(*flow[:2])))))
+        for flow in flows
+    ]
 
 
 def _on_this_host(plan: Plan, one: Trained, costs: MessageCosts | None) -> HostPrediction | None:
