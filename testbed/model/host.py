@@ -6,7 +6,7 @@ proper; here it is added, drawn at random from a measurement.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,19 +24,37 @@ DRAWS = 100
 
 
 class ExtraTimes(NamedTuple):
-    """What messages took beyond the model, in seconds, sorted."""
+    """What messages took beyond the model, in seconds, by iteration of the measurement."""
 
-    by_flow: Mapping[tuple[int, int], Floats]
-    """By pipeline rank that sends and that takes."""
-    by_kind: Mapping[bool, Floats]
-    """The same times by whether the message crossed links; for flows that were not measured."""
+    by_flow: Mapping[tuple[int, int], Sequence[Floats]]
+    """By pipeline rank that sends and that takes: per iteration, the times of the messages whose arrival is known."""
+    crossing: frozenset[tuple[int, int]]
+    """The flows among them that cross links."""
+
+    @property
+    def iterations(self) -> int:
+        """How many were measured."""
+        return max(map(len, self.by_flow.values()), default=0)
 
     def of(self, source: int, target: int, crosses: bool) -> Floats:
-        """What to draw from for a flow. Raises ValueError where nothing like it was measured."""
-        for times in (self.by_flow.get((source, target)), self.by_kind.get(crosses), self.by_kind.get(not crosses)):
-            if times is not None and len(times):
-                return times
+        """All times of a flow; of one that was not measured, those of flows that cross links as it does, or of all.
+
+        Raises ValueError where nothing was measured.
+        """
+        alike = [parts for pair, parts in self.by_flow.items() if (pair in self.crossing) is crosses]
+        for parts in ([self.by_flow.get((source, target), ())], alike, list(self.by_flow.values())):
+            if times := [one for part in parts for one in part if len(one)]:
+                return np.concatenate(times)
         raise ValueError("no message was measured")
+
+    def of_iteration(self, number: int, source: int, target: int) -> Floats:
+        """The times of a flow in one iteration; empty where too few are known."""
+        parts = self.by_flow.get((source, target), ())
+        return parts[number] if number < len(parts) and len(parts[number]) >= _ENOUGH else np.zeros(0)
+
+
+_ENOUGH = 2
+"""Messages of a flow in one iteration, for it to be drawn from alone."""
 
 
 class HostPrediction(NamedTuple):
@@ -65,22 +83,36 @@ def predict_on_host(load: Load, extra: ExtraTimes, *, draws: int = DRAWS, seed: 
     return HostPrediction(float(median), float(low), float(high))
 
 
+class _Flow(NamedTuple):
+    """The messages of a flow in the program, and what to draw from: all times, and those of each iteration."""
+
+    messages: NDArray[np.int64]
+    all: Floats
+    of_iteration: Sequence[Floats]
+
+
 class _Drawn:
-    """The messages of every flow, and what their extra times are drawn from."""
+    """Draws extra times for the messages of an iteration, all from one measured iteration.
+
+    What a machine does to one message it often does to the next: messages drawn one by one would average that out.
+    """
 
     def __init__(self, load: Load, names: Names, extra: ExtraTimes) -> None:
         rows, ranks = names.messages, load.problem.n_ranks
         between = np.isin(rows["kind"], (ACTIVATION, GRADIENT)) & (rows["source_rank"] != rows["target_rank"])
-        self._flows: list[tuple[NDArray[np.int64], Floats]] = []
+        self._iterations = extra.iterations
+        self._flows: list[_Flow] = []
         for source, target in sorted(set(zip(rows["source_rank"][between], rows["target_rank"][between], strict=True))):
             mine = between & (rows["source_rank"] == source) & (rows["target_rank"] == target)
             paths = load.problem.paths[int(source) // ranks]
-            ends = int(source) % ranks, int(target) % ranks
-            self._flows.append((np.flatnonzero(mine), extra.of(*ends, bool(paths.route(*ends)))))
+            a, b = int(source) % ranks, int(target) % ranks
+            each = [extra.of_iteration(number, a, b) for number in range(self._iterations)]
+            self._flows.append(_Flow(np.flatnonzero(mine), extra.of(a, b, bool(paths.route(a, b))), each))
 
     def once(self, random: np.random.Generator, n_messages: int) -> Floats:
         """Extra times for all messages of an iteration; 0 for those that stay on their rank."""
-        times = np.zeros(n_messages)
-        for messages, measured in self._flows:
-            times[messages] = random.choice(measured, len(messages))
+        times, number = np.zeros(n_messages), int(random.integers(self._iterations))
+        for flow in self._flows:
+            measured = flow.of_iteration[number] if len(flow.of_iteration[number]) else flow.all
+            times[flow.messages] = random.choice(measured, len(flow.messages))
         return times

@@ -25,7 +25,7 @@ from testbed.plan.traffic import planned_traffic
 from testbed.progress import Reporter
 from testbed.session import deadlines
 from testbed.session.loop import Loop
-from testbed.session.message_costs import SCHEDULE, Observed, observe, of_observed, percentiles
+from testbed.session.message_costs import SCHEDULE, MessageCosts, Observed, observe, of_observed, percentiles
 from testbed.session.world import world_of
 from testbed.trace.tables import UNNOTICED_WAIT_S
 from testbed.train.launcher import Launcher
@@ -93,16 +93,25 @@ def _with_messages(plan: Plan, size: int) -> Plan:
 
 def _of_size(plan: Plan, seen: Observed, counted: Sequence[float]) -> dict[str, Any]:
     costs = of_observed(seen)
-    by_kind = costs.extra.by_kind if costs else {}
+    of_kind = {crosses: _of_kind(costs, crosses) for crosses in (False, True)}
     messages = plan.jobs[0].workload.message_bytes()
     return {
         "message_bytes": messages,
         "iterations": len(seen.rows),
-        "inside_s": _shown(by_kind.get(False)),
-        "across_s": _shown(by_kind.get(True)),
+        "inside_s": _shown(of_kind[False]),
+        "across_s": _shown(of_kind[True]),
         "gloo_bytes": _gloo_bytes(plan, seen, counted),
         "ready_wait_s": _shown(_ready_waits(seen)),
     }
+
+
+def _of_kind(costs: MessageCosts | None, crosses: bool) -> Floats | None:
+    """The extra times of all flows that cross links, or of all that do not."""
+    if costs is None:
+        return None
+    flows = costs.extra.by_flow.items()
+    times = [one for pair, parts in flows if (pair in costs.extra.crossing) is crosses for one in parts]
+    return np.concatenate(times) if times else None
 
 
 def _shown(times: Floats | None) -> dict[str, float] | None:

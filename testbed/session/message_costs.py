@@ -30,17 +30,17 @@ from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.loop import Loop
 from testbed.spec.choice import ScheduleChoice
-from testbed.trace.tables import Trace, concatenate
+from testbed.trace.tables import Trace
 from testbed.train.job import Job
 
 SCHEDULE = "1f1b"
 """Every rank waits for most of its messages under it, so that their arrival is known."""
 
-BUDGET_S = 6.0
-LEAST_ITERATIONS, MOST_ITERATIONS = 3, 12
+BUDGET_S = 10.0
+LEAST_ITERATIONS, MOST_ITERATIONS = 3, 16
 """As many iterations as fit into the budget, within these bounds: three show most flows often enough to draw from."""
 
-WARM_UP = 2
+WARM_UP = 3
 """The first iterations touch their memory for the first time."""
 
 
@@ -58,8 +58,8 @@ class MessageCosts:
             "schedule": SCHEDULE,
             "iterations": len(self.rows),
             "extra_s": [
-                {"source_rank": source, "target_rank": target, **percentiles(times)}
-                for (source, target), times in self.extra.by_flow.items()
+                {"source_rank": source, "target_rank": target, **percentiles(np.concatenate(parts))}
+                for (source, target), parts in self.extra.by_flow.items()
             ],
         }
 
@@ -117,19 +117,18 @@ def measure(
 def of_observed(seen: Observed) -> MessageCosts | None:
     """The extra times of the messages of undisturbed iterations; None where no arrival is known."""
     calm = _calm(seen.rows)
-    times = message_times(concatenate([seen.traces[index] for index in calm]), seen.predicted, paced=True)
-    flows: dict[tuple[int, int], list[float]] = {}
-    for row, extra_s in zip(times.rows, times.extra_s, strict=True):
-        if not np.isnan(extra_s):
-            flows.setdefault((int(row["source_rank"]), int(row["target_rank"])), []).append(float(extra_s))
+    flows: dict[tuple[int, int], list[list[float]]] = {}
+    for number, index in enumerate(calm):
+        times = message_times(seen.traces[index], seen.predicted, paced=True)
+        for row, extra_s in zip(times.rows, times.extra_s, strict=True):
+            if not np.isnan(extra_s):
+                pair = int(row["source_rank"]), int(row["target_rank"])
+                flows.setdefault(pair, [[] for _ in calm])[number].append(float(extra_s))
     if not flows:
         return None
-    by_pair = {pair: np.sort(values) for pair, values in sorted(flows.items())}
-    by_kind = {}
-    for crosses in (False, True):
-        some = [values for pair, values in by_pair.items() if bool(seen.problem.paths[0].route(*pair)) is crosses]
-        by_kind[crosses] = np.sort(np.concatenate(some)) if some else np.zeros(0)
-    return MessageCosts(ExtraTimes(by_pair, by_kind), [seen.rows[index] for index in calm])
+    by_flow = {pair: [np.array(one) for one in parts] for pair, parts in sorted(flows.items())}
+    crossing = frozenset(pair for pair in by_flow if seen.problem.paths[0].route(*pair))
+    return MessageCosts(ExtraTimes(by_flow, crossing), [seen.rows[index] for index in calm])
 
 
 def _calm(rows: Sequence[iterations.IterationRow]) -> list[int]:
