@@ -45,7 +45,9 @@ def execute(program: Program, order: Ints) -> Times:
     One long function on purpose: handing its state, many arrays, from one compiled function to another counts the
     references to each of them, which made it ten times slower.
     """
-    wires = idle(program.delay_s, program.seconds_per_byte, program.acknowledgements)
+    wires = idle(
+        program.delay_s, program.seconds_per_byte, program.queue_start, program.queue_link, program.acknowledgements
+    )
     n_actions, n_messages = len(program.duration_s), len(program.release)
     reached, ready = np.full(n_actions, np.nan), np.full(n_actions, np.nan)
     start, end = np.full(n_actions, np.nan), np.full(n_actions, np.nan)
@@ -185,11 +187,18 @@ def execute(program: Program, order: Ints) -> Times:
                     heapq.heappush(events, (out + wires.delay_s[link], sequence, _HOP, message, onward))
                     continue
                 if program.acks[message] > 0:
-                    first = begin + wires.delay_s[link]
-                    first += (came - first) / program.acks[message]
-                    back = program.way_back[message]
-                    links = program.route_links[program.route_start[back] : program.route_start[back + 1]]
-                    acknowledge(wires, links, program.acks[message] * program.ack_bytes[message], first, came)
+                    answers = program.answers[message]
+                    queues = program.answer_queues[program.answer_start[answers] : program.answer_start[answers + 1]]
+                    acks, first, step = program.acks[message], came, 0.0
+                    apart = program.apart_bytes[message]
+                    if together:  # super-packets arrive one after the other, behind the packet that goes ahead
+                        step = program.piece_bytes[message] * wires.seconds_per_byte[link]
+                        first = begin + wires.delay_s[link]
+                        first += apart * wires.seconds_per_byte[link] if apart > 0 else step
+                        first = min(first, came)
+                    else:
+                        acks = 2 if apart > 0 and pieces_left[message] == program.pieces[message] else 1
+                    acknowledge(wires, queues, program.ack_bytes[message], (first, step, came), acks)
             pieces_left[message] -= 1
         if pieces_left[message] > 0:
             continue
