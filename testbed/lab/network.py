@@ -314,8 +314,8 @@ class Lab:
     # --- sizes ---------------------------------------------------------------------------------
 
     def _metrics(self, facts: sizing.PathFacts, crossed: Sequence[Direction]) -> dict[str, int]:
-        """A route's TCP metrics: no slow start, every arrival acknowledged by itself, and no timeout while a segment may
-        wait in the queues of `crossed`.
+        """A route's TCP metrics: no slow start, acknowledgements without delay, and no timeout while a segment may wait in
+        the queues of `crossed`.
         """
         window = sizing.initial_window(facts, self.largest_burst_bytes)
         metrics = {"initcwnd": window, "initrwnd": window, "quickack": 1}

@@ -44,8 +44,8 @@ class Wires(NamedTuple):
     link: Ints
     """Per queue, its link."""
     queued: Floats
-    """Acknowledgements under way, a row for those of a message or piece: when the next one comes, seconds from one to the
-    next, when the last one comes at the latest, how many are left, seconds that each occupies the link."""
+    """Acknowledgements under way, a row for those of a message or piece: when the next one comes, seconds from one to
+    the next, when the last one comes at the latest, how many are left, seconds that each occupies the link."""
     head: Ints
     """Per queue, its first row that is not carried yet."""
     tail: Ints
