@@ -314,7 +314,7 @@ class Lab:
     # --- sizes ---------------------------------------------------------------------------------
 
     def _metrics(self, facts: sizing.PathFacts, crossed: Sequence[Direction]) -> dict[str, int]:
-        """A route's TCP metrics: no slow start, acknowledgements without delay, and no timeout while a segment may wait in
+        """A route's TCP metrics: no slow start, acknowledgements at once, and no timeout while a segment may wait in
         the queues of `crossed`.
         """
         window = sizing.initial_window(facts, self.largest_burst_bytes)
