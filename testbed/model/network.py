@@ -3,8 +3,8 @@
 A message occupies a link for its bytes' time on the wire, first come, first served, and comes out one delay later; the
 delay occupies nothing (CrossPipe, section 3.5). Several links are cut through: a message may leave a router while its
 tail still comes in. Where a message travels in super-packets, each of them is stored, queued and forwarded by itself,
-so what a router's own site sends meanwhile comes between them. What arrives is acknowledged over the way back, where
-acknowledgements slip in behind whatever occupies the link.
+so what a router's own site sends meanwhile comes between them. Every super-packet is acknowledged as it arrives;
+acknowledgements take their turn on the links of the way back.
 
 Plain functions on arrays: interpreted as they are, or compiled (compile.py). Simpler views elsewhere, on purpose:
 `greedy` reserves windows of links out of turn (Algorithm 1's bw_model); `cp_model` and `bounds` keep a message together

@@ -184,6 +184,15 @@ def test_acknowledgements_take_the_link_back() -> None:
     assert (carried["G1:0"], carried["G1:1"]) == (21.5, 26.5)
 
 
+def test_what_goes_ahead_in_a_packet_of_its_own_is_acknowledged_by_itself() -> None:
+    """Half a second of the 3.5 of a message for the packet ahead, and for every acknowledgement; a second per piece."""
+    problem = replace(uniform(2, 2, delay_s=5, wire_s=1, weight_s=0), message_bytes=(3.5,), notice_bytes=0.5)
+    framed = replace(problem, piece_bytes=(1.0, 1.0), ack_bytes=(0.5, 0.5))
+    carried = arrivals(framed, "0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1")
+    # F0:1 is acknowledged at 10, 11, 12 and 13: two before G1:0, there at 11.5, two before G1:1, there at 15
+    assert (carried["G1:0"], carried["G1:1"]) == (20.0, 24.5)
+
+
 def test_every_message_between_ranks_is_handed_over() -> None:
     problem = replace(uniform(2, 1), handover_s=0.25)
     assert arrivals(problem, "0F0 0B0", "1F0 1B0") == {"F0:0": 1.25, "G1:0": 4.5}
