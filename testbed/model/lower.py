@@ -94,13 +94,16 @@ def _frame(paths: Paths, source: int, size: float, ways: tuple[Route, Route], ap
     """
     route, back = ways
     whole = paths.piece_bytes[source] if paths.piece_bytes and route else 0.0
-    count = math.ceil(max(size - apart, 0.0) / whole) if whole else 0
-    several, rest = len(route) > 1, size
-    for _ in range(count - 1 if several else 0):
-        rest -= whole
-    acks = count + (apart > 0) if paths.ack_bytes else 0
-    ack_bytes = paths.ack_bytes[source] if acks else 0.0
-    return _Frame(route, back, count if several else 0, acks, rest, whole, apart if acks else 0.0, ack_bytes)
+    if not whole:
+        return _Frame(route, back, 0, 0, size, 0.0, 0.0, 0.0)
+    count, several, rest = math.ceil((size - apart) / whole), len(route) > 1, size
+    if several:
+        rest -= apart
+        for _ in range(count - 1):
+            rest -= whole
+    packets = count + (apart > 0)
+    acks, ack_bytes = (packets, paths.ack_bytes[source]) if paths.ack_bytes else (0, 0.0)
+    return _Frame(route, back, packets if several else 0, acks, rest, whole, apart, ack_bytes)
 
 
 class _Edge(NamedTuple):

@@ -72,23 +72,30 @@ def idle_links(links: Sequence[LinkCost], free_s: Sequence[float]) -> Wires:
 
 
 def carry_acknowledgements(wires: Wires, link: int, now: float) -> None:
-    """Have a link carry what acknowledgements have come to it until now, each behind what occupies it then."""
-    free = wires.free_s[link]
-    for queue in range(wires.queue_start[link], wires.queue_start[link + 1]):
-        head = wires.head[queue]
-        while head < wires.tail[queue] and wires.queued[head, 0] <= now:
-            first, step, end = wires.queued[head, 0], wires.queued[head, 1], wires.queued[head, 2]
-            left, busy = wires.queued[head, 3], wires.queued[head, 4]
-            come = left if now >= end else min(left, np.floor((now - first) / step) + 1)
-            # the last of those behind what was there before, behind the first of them, or by itself
-            last = min(first + (come - 1) * step, end)
-            free = max(free + come * busy, first + come * busy, last + busy)
-            if come < left:
-                wires.queued[head, 0], wires.queued[head, 3] = first + come * step, left - come
-                break
-            head += 1
-        wires.head[queue] = head
-    wires.free_s[link] = free
+    """Have a link carry what acknowledgements have come to it until now, in the order in which they came."""
+    while True:
+        chosen, until = -1, now
+        for queue in range(wires.queue_start[link], wires.queue_start[link + 1]):
+            head = wires.head[queue]
+            if head == wires.tail[queue] or wires.queued[head, 0] > until:
+                continue
+            if chosen >= 0:  # from where the other queue goes on
+                until = max(wires.queued[head, 0], wires.queued[wires.head[chosen], 0])
+            if chosen < 0 or wires.queued[head, 0] < wires.queued[wires.head[chosen], 0]:
+                chosen = queue
+        if chosen < 0:
+            return
+        head, free = wires.head[chosen], wires.free_s[link]
+        first, step, end = wires.queued[head, 0], wires.queued[head, 1], wires.queued[head, 2]
+        left, busy = wires.queued[head, 3], wires.queued[head, 4]
+        come = left if until >= end else min(left, np.floor((until - first) / step) + 1)
+        # the last of them behind what was there before, behind the first of them, or by itself
+        last = min(first + (come - 1) * step, end)
+        wires.free_s[link] = max(free + come * busy, first + come * busy, last + busy)
+        if come < left:
+            wires.queued[head, 0], wires.queued[head, 3] = max(first + come * step, until), left - come
+        else:
+            wires.head[chosen] = head + 1
 
 
 def occupy(wires: Wires, link: int, size: float, now: float, last_bit: float) -> float:

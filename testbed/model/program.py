@@ -60,13 +60,13 @@ class Program(NamedTuple):
     gathers: Ints
     """Per message, the stage that has one shard more of its parameters when it arrives, or NONE."""
     wire_bytes: Floats
-    """Per message; of its last piece where it is routed in pieces."""
+    """Per message; of its last piece alone where it is routed in pieces."""
     piece_bytes: Floats
     """Per message, wire bytes of its other pieces; of its super-packets where it keeps together."""
     pieces: Ints
     """Per message, in how many pieces it is routed; 0 when it keeps together."""
     apart_bytes: Floats
-    """Per message, how many of its wire bytes go ahead in a packet of their own; 0 without."""
+    """Per message, how many wire bytes go ahead in a packet of their own; 0 without."""
     acks: Ints
     """Per message, how many packets and super-packets it is, each acknowledged; 0 without acknowledgements."""
     ack_bytes: Floats
