@@ -97,7 +97,11 @@ def _topology_of(network: Network, where: str) -> Topology:
             for index in range(0, len(directions), 2)
         ],
     }
-    document["datacenters"] = {name: {"nodes": count} for name, count in document["datacenters"].items()}
+    cards = {card.target: {"delay": card.delay_s, "rate": card.rate_bps} for card in network.cards}
+    document["datacenters"] = {
+        name: {"nodes": count} | ({"inside": cards[name]} if name in cards else {})
+        for name, count in document["datacenters"].items()
+    }
     for link in document["links"]:
         if link["name"] == "--".join(link["between"]):
             del link["name"]

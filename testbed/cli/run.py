@@ -21,14 +21,15 @@ from testbed.cli.options import (
     SchedulesFrom,
     Settings,
     ShaperOption,
+    TopologyOrPlan,
     VmOption,
     WallLimit,
     emit,
     in_sandbox,
     stdout_console,
 )
-from testbed.cli.plan import complete
-from testbed.errors import BadInput, ExitCode
+from testbed.cli.plan import complete, read_plan
+from testbed.errors import ExitCode
 from testbed.lab.host import HostPriority
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Request:
     overwrite: bool
     shaper: str
     host_priority: HostPriority
+    strict: bool
     vm: bool
     wall_limit_s: float
     picture: bool
@@ -52,9 +54,7 @@ class Request:
 
 
 def run(
-    what: Annotated[
-        Path, typer.Argument(metavar="TOPOLOGY|PLAN", help="A topology, or plan.json or a results directory to repeat.")
-    ],
+    what: TopologyOrPlan,
     workload: Annotated[
         Path | None, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")
     ] = None,
@@ -64,6 +64,9 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
     shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = HostPriority.on,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail, instead of an untrusted run, when links are not as asked.")
+    ] = False,
     schedules_from: SchedulesFrom = None,
     vm: VmOption = False,
     clock: Annotated[
@@ -87,9 +90,8 @@ def run(
     from testbed.plan.plan import Clock as PlannedClock
 
     if workload is None:
-        options = ("--schedule", schedule), ("--iterations", iterations), ("--set", settings)
-        given = [name for name, value in (*options, ("--schedules-from", schedules_from)) if value]
-        plan = _read(what, given)
+        given = {"--schedule": schedule, "--iterations": iterations, "--set": settings}
+        plan = read_plan(what, {**given, "--schedules-from": schedules_from})
     else:
         plan = resolve.load_plan(what, workload, settings=settings or [], iterations=iterations)
     name = plan.clock.name if clock is None else clock.value
@@ -99,22 +101,8 @@ def run(
         plan = complete(plan, schedule, schedules_from, quiet=quiet)
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     directory = out or Path("results") / f"{plan.network.name}-{plan.jobs[0].name}-{stamp}"
-    request = Request(directory, overwrite, shaper, host_priority, vm, wall_limit, picture, as_json, quiet)
+    request = Request(directory, overwrite, shaper, host_priority, strict, vm, wall_limit, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request))
-
-
-def _read(path: Path, given: list[str]) -> Plan:
-    """The plan in a file or directory, which decides what `given` options would."""
-    from testbed.plan import file
-
-    if given:
-        raise BadInput.of(given[0], "option", str(path), "TOPOLOGY and WORKLOAD: a plan has decided that already")
-    if path.suffix in (".yaml", ".yml"):
-        raise BadInput.of(str(path), "WORKLOAD", "nothing", "a workload after the topology")
-    plan = file.read(path)
-    if not plan.cases:
-        raise BadInput.of(str(path), "cases", "none", "something to measure")
-    return plan
 
 
 def execute(plan: Plan, request: Request) -> int:
@@ -134,7 +122,7 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
     machine = command.choose_machine(plan.clock)
     shaper = NETEM if request.shaper == AUTO_SHAPER else request.shaper
     with results_directory(request.directory, overwrite=request.overwrite) as working:
-        training = command.Training(plan, working, shaper)
+        training = command.Training(plan, working, shaper, strict=request.strict)
         boot, (document,) = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
         if document is not None:
             _show(document, working, request, reporter)
@@ -142,16 +130,22 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
 
 
 def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
+    from testbed.lab.witness import MachineWitness
     from testbed.results.place import results_directory
 
-    with results_directory(request.directory, overwrite=request.overwrite) as working:
+    with (
+        results_directory(request.directory, overwrite=request.overwrite) as working,
+        MachineWitness() as witness,
+    ):
 
         def body() -> int:
             from testbed.session.machine import this_machine
             from testbed.session.run import SessionOptions
             from testbed.session.run import run as run_plan
 
-            options = SessionOptions(working, request.shaper, this_machine(), request.host_priority)
+            options = SessionOptions(
+                working, request.shaper, this_machine(), witness, request.host_priority, strict=request.strict
+            )
             document = run_plan(plan, options, reporter)
             _show(document, working, request, reporter)
             return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED

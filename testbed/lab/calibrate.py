@@ -1,17 +1,19 @@
-"""The link gate: every direction of every link is measured before a job may start, and compared with what was asked.
+"""Every direction of every link measured, and compared with what was asked; gate.py says what follows from it.
 
-Its bands stand in judge/thresholds.py. A link outside them is measured up to two more times, since other work on the
-host can disturb a measurement; all attempts are kept.
+The bands stand in judge/thresholds.py. A link outside them is measured up to two more times, since other work on the
+host can disturb a measurement; all attempts are kept, with what the machine did meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.errors import RunFailed
 from testbed.judge.thresholds import ATTEMPTS, DELAY_BAND_S, RELATIVE_BAND
+from testbed.lab.cards import delay_note
+from testbed.lab.disturbance import Disturbance, between, count, sleep_lateness
 from testbed.lab.host import real_time
 from testbed.lab.network import Lab
 from testbed.lab.probes import (
@@ -24,6 +26,7 @@ from testbed.lab.probes import (
     wire_rate,
 )
 from testbed.lab.sizing import queue_room
+from testbed.spec.topology import Direction
 from testbed.units import show_rate, show_time
 
 
@@ -57,6 +60,10 @@ class LinkCheck:
     reasons: tuple[str, ...]
     notes: tuple[str, ...] = ()
     earlier: tuple[LinkCheck, ...] = field(default=())
+    broken: bool = False
+    """Whether probes did not come through: the lab itself is broken, whatever the machine does."""
+    machine: Disturbance | None = None
+    """What the machine did meanwhile."""
 
     @property
     def ok(self) -> bool:
@@ -87,78 +94,121 @@ class LinkCheck:
             "ok": self.ok,
             "reasons": list(self.reasons),
             "notes": list(self.notes),
+            "broken": self.broken,
+            "machine": self.machine and self.machine.as_json(),
             "attempts": self.attempts,
             "earlier": [check.as_json() for check in self.earlier],
         }
 
 
-def refuse_bad_links(lab: Lab, checks: Sequence[LinkCheck]) -> None:
-    """Raises RunFailed naming each direction that is not as asked, and why."""
-    if bad := [f"{check.label}: {'; '.join(check.reasons)}" for check in checks if not check.ok]:
-        raise RunFailed(f"the links are not as asked ({lab.shaper_name}, {ATTEMPTS} attempts): " + " | ".join(bad))
+class _Line(NamedTuple):
+    """A direction to measure: its number, what is asked, and between which ends."""
+
+    number: int
+    asked: Direction
+    ends: Ends
 
 
-def calibrate(lab: Lab, *, progress: Callable[[str], None] | None = None) -> list[LinkCheck]:
-    """One LinkCheck per direction of the lab, in their order. Raises RunFailed only when the lab itself is broken."""
-    checks: list[LinkCheck] = []
+def lines(lab: Lab) -> list[tuple[_Line, ...]]:
+    """What is measured together: both directions of each link, then of each datacenter the cards of two nodes.
+
+    All cards of a datacenter are asked for in one line of a file, and each is read back from the kernel; measuring
+    every one would take a second for each node. A node alone is measured towards its border.
+    """
+    found = []
     for link in range(len(lab.directions) // 2):
-        last: list[LinkCheck] = []
-        for attempt in range(ATTEMPTS):
-            if progress is not None:
-                again = f", attempt {attempt + 1}" if attempt else ""
-                progress(f"measuring {lab.directions[2 * link].label}{again}")
-            with real_time(lab.real_time_workers):  # or a probe would measure its own wait for a processor
-                found = _measure_link(lab, link)
-            if last:
-                found = [
-                    replace(new, earlier=(*old.earlier, replace(old, earlier=())))
-                    for new, old in zip(found, last, strict=True)
-                ]
-            last = found
-            if all(check.ok for check in found):
-                break
-        checks += found
+        pair = 2 * link, 2 * link + 1
+        found.append(tuple(_Line(i, lab.directions[i], Ends(*lab.link_ends(i))) for i in pair))
+    by_site: dict[str, list[int]] = {}
+    for number, card in enumerate(lab.cards):
+        by_site.setdefault(card.target, []).append(number)
+    for site, numbers in by_site.items():
+        two = numbers[:2]
+        towards = [lab.cards[other].source for other in reversed(two)] if len(two) == 2 else [site]
+        found.append(
+            tuple(
+                _Line(len(lab.directions) + number, lab.cards[number], Ends(*lab.card_ends(number, neighbour)))
+                for number, neighbour in zip(two, towards, strict=True)
+            )
+        )
+    return found
+
+
+def calibrate(
+    lab: Lab, *, progress: Callable[[str], None] | None = None, again: Sequence[LinkCheck] = ()
+) -> list[LinkCheck]:
+    """One LinkCheck per direction of `lines`, in their order. Raises RunFailed only when the lab itself is broken.
+
+    With the checks of a first time, only links that were not as asked are measured `again`.
+    """
+    checks: list[LinkCheck] = []
+    for link in lines(lab):
+        earlier = again[len(checks) : len(checks) + len(link)]
+        if earlier and all(check.ok for check in earlier):
+            checks += earlier
+        else:
+            checks += _measure_with_patience(lab, link, earlier, progress)
     return checks
 
 
-def _measure_link(lab: Lab, link: int) -> list[LinkCheck]:
-    pair = (2 * link, 2 * link + 1)
-    asked = [lab.directions[i] for i in pair]
+def _measure_with_patience(
+    lab: Lab, link: Sequence[_Line], earlier: Sequence[LinkCheck], progress: Callable[[str], None] | None
+) -> list[LinkCheck]:
+    """A link measured until it is as asked, up to ATTEMPTS times."""
+    last = list(earlier)
+    for attempt in range(ATTEMPTS):
+        if progress is not None:
+            more = f", attempt {attempt + 1}" if attempt else ""
+            progress(f"measuring {link[0].asked.label}{more}")
+        with real_time(lab.real_time_workers):  # or a probe would measure its own wait for a processor
+            before = count(lab.carriers())
+            found = _measure_link(lab, link)
+            machine = between(before, count(lab.carriers()))
+            if not all(check.ok for check in found):
+                machine = replace(machine, late=sleep_lateness())
+        found = [replace(check, machine=machine) for check in found]
+        if last:
+            found = [
+                replace(new, earlier=(*old.earlier, replace(old, earlier=())))
+                for new, old in zip(found, last, strict=True)
+            ]
+        last = found
+        if all(check.ok for check in found):
+            break
+    return last
+
+
+def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
+    """Round trips and one-way delays first, then rates, direction by direction."""
+    asked = [line.asked for line in link]
     rtt = sum(direction.delay_s for direction in asked)
-    slowest = min(direction.rate_bps for direction in asked)
-    lossy = any(direction.loss > 0 for direction in asked)
     before = lab.counters()
-    found = [Measured(), Measured()]
-    trouble: list[list[str]] = [[], []]
-    notes: list[list[str]] = [[], []]
-    both = [Ends(*lab.link_ends(index)) for index in pair]
+    found = [Measured() for _ in link]
+    trouble: list[list[str]] = [[] for _ in link]
+    notes: list[list[str]] = [[] for _ in link]
     try:
         overhead = sum(ping_overhead_s(d.rate_bps) for d in asked)
-        for i, pings in enumerate(round_trips(both, rtt, slowest)):
-            found[i] = replace(found[i], rtt=_less(pings, overhead))
+        pings = round_trips([line.ends for line in link], rtt, min(direction.rate_bps for direction in asked))
+        found = [Measured(rtt=_less(one, overhead)) for one in pings]
     except RunFailed as error:
-        trouble[0].append(str(error))
-        trouble[1].append(str(error))
-    for i, direction in enumerate(asked):
+        trouble = [[str(error)] for _ in link]
+    for i, (_, direction, ends) in enumerate(link):
         try:
-            probes = one_way_delays(both[i], direction.delay_s, direction.rate_bps)
+            probes = one_way_delays(ends, direction.delay_s, direction.rate_bps)
             found[i] = replace(found[i], one_way=_less(probes, probe_overhead_s(direction.rate_bps)))
         except RunFailed as error:
             trouble[i].append(str(error))
-    for i, direction in enumerate(asked):
-        if lossy:
+    for i, line in enumerate(link):
+        if any(direction.loss > 0 for direction in asked):
             notes[i].append("rate not measured: the link is asked to lose packets, and TCP would measure that")
-            continue
-        if trouble[i]:
-            continue  # a link that does not carry probes has no rate
-        try:
-            room = queue_room(direction, len(lab.containers), lab.largest_burst_bytes)
-            found[i] = replace(found[i], rate_bps=wire_rate(both[i], direction.delay_s, rtt, direction.rate_bps, room))
-        except (RunFailed, OSError) as error:
-            trouble[i].append(f"rate probe: {error}")
+        elif not trouble[i]:  # a link that does not carry probes has no rate
+            try:
+                found[i] = replace(found[i], rate_bps=_rate(lab, line, rtt))
+            except (RunFailed, OSError) as error:
+                trouble[i].append(f"rate probe: {error}")
     after = lab.counters()
     checks = []
-    for i, (index, direction) in enumerate(zip(pair, asked, strict=True)):
+    for i, (index, direction, _) in enumerate(link):
         counted = after[index].since(before[index])
         dropped = counted.dropped
         if direction.loss > 0 and counted.lost is None:
@@ -166,9 +216,26 @@ def _measure_link(lab: Lab, link: int) -> list[LinkCheck]:
             notes[i].append("drops not checked: this shaper counts asked-for losses among them")
         wanted = Asked(direction.delay_s, rtt, direction.rate_bps)
         complete = replace(found[i], dropped=dropped)
+        notes[i] += _notes_on_card(lab, index, complete)
         reasons = (*trouble[i], *verdict(wanted, complete, jitter_s=sum(d.jitter_s for d in asked)))
-        checks.append(LinkCheck(index, direction.label, wanted, complete, reasons, tuple(notes[i])))
+        broken = bool(trouble[i])
+        checks.append(LinkCheck(index, direction.label, wanted, complete, reasons, tuple(notes[i]), broken=broken))
     return checks
+
+
+def _rate(lab: Lab, line: _Line, rtt: float) -> float:
+    room = queue_room(line.asked, len(lab.containers), lab.largest_burst_bytes)
+    return wire_rate(line.ends, line.asked.delay_s, rtt, line.asked.rate_bps, room)
+
+
+def _notes_on_card(lab: Lab, index: int, measured: Measured) -> list[str]:
+    """What is to be said about the delay of a direction that is a network card."""
+    number = index - len(lab.directions)
+    if number < 0 or lab.card_shaper_name is None:
+        return []
+    taken = None if measured.one_way is None else measured.one_way.median
+    note = delay_note(lab.card_shaper_name, lab.cards[number].delay_s, taken)
+    return [] if note is None else [note]
 
 
 def verdict(asked: Asked, measured: Measured, *, jitter_s: float = 0.0) -> list[str]:

@@ -168,6 +168,14 @@ def _netem() -> str:
     return "sch_netem takes delay, rate and limit"
 
 
+def _tbf() -> str:
+    from testbed.lab.shaping import tbf
+
+    if (reason := tbf.available()) is not None:
+        raise _MissingError(reason)
+    return "sch_tbf takes rate, burst and limit"
+
+
 def _multipath() -> str:
     from testbed.lab.netlink import Netlink
 
@@ -201,6 +209,28 @@ def _iperf3() -> str:
 def _sched_fifo() -> str:
     _in_child(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(20)))
     return "SCHED_FIFO is allowed"
+
+
+def _spinners() -> str:
+    from testbed.lab.steadiness import spinners_lack
+
+    if (lacks := spinners_lack()) is not None:
+        raise _MissingError(lacks)
+    return "spinners at idle priority (SCHED_IDLE) may keep processors awake"
+
+
+def _real_time() -> str:
+    from testbed.lab.steadiness import real_time_lacks
+
+    if (lacks := real_time_lacks()) is not None:
+        raise _MissingError(lacks)
+    return "workers may run under SCHED_RR"
+
+
+def _halting() -> str:
+    from testbed.lab.steadiness import halting, shown
+
+    return shown(*halting())
 
 
 def _tcp_mem() -> str:
@@ -245,6 +275,11 @@ _NETEM_REMEDY = (
     "apt-get install linux-modules-extra-$(uname -r) && modprobe sch_netem   (without it: --vm, or --shaper relay)"
 )
 
+_REAL_TIME_REMEDY = (
+    "run with CAP_SYS_NICE (docker run --cap-add SYS_NICE), or raise the limit with ulimit -r 20; in a cgroup of "
+    "version 1 write a share to its cpu.rt_runtime_us   (without it: workers wait behind other work)"
+)
+
 _PROBES = (
     _Probe("root", _root, "run as root: sudo testbed ..."),
     _Probe("namespaces", _namespaces, "use a kernel with namespaces, in a VM or a privileged container"),
@@ -254,10 +289,14 @@ _PROBES = (
     _Probe("veth", _veth, "modprobe veth"),
     _Probe("tap", _tap, "modprobe tun"),
     _Probe("netem", _netem, _NETEM_REMEDY, needed=False),
+    _Probe("tbf", _tbf, "modprobe sch_tbf   (only for network cards, `inside`, without netem)", needed=False),
     _Probe("multipath", _multipath, "use a kernel with CONFIG_IP_ROUTE_MULTIPATH", needed=False),
     _Probe("ping", _ping, "apt-get install iputils-ping"),
     _Probe("iperf3", _iperf3, "apt-get install iperf3", needed=False),
     _Probe("sched_fifo", _sched_fifo, "give the process CAP_SYS_NICE", needed=False),
+    _Probe("spinners", _spinners, "use a sandbox that lets SCHED_IDLE be asked for", needed=False),
+    _Probe("real_time", _real_time, _REAL_TIME_REMEDY, needed=False),
+    _Probe("halting", _halting, "stop other load, and try again", needed=False),
     _Probe("timers", _timers, "use a kernel with high-resolution timers; stop other load", needed=False),
     _Probe("tcp_mem", _tcp_mem, "sysctl -w net.ipv4.tcp_mem='131072 131072 262144'", needed=False),
     _Probe("memory", _memory, "use a machine with 2 GiB free"),

@@ -2,6 +2,8 @@
 
     node "paris/0" --veth-- border "paris" ==OTN link, shaped at each border's egress== border "warsaw" --veth-- ...
 
+Where the topology has network cards (`inside`), a node's own end of its veth pair is shaped too.
+
 Everything is routed (no switch, no bridge, no controller), along exactly the routes of the plan; addresses are
 explained in addresses.py. A Lab is built inside a sandbox (sandbox.py), which is also what removes it.
 """
@@ -16,7 +18,7 @@ from typing import Any
 
 from mininet.net import Mininet
 
-from testbed.lab import addresses, sizing, transport
+from testbed.lab import addresses, cards, sizing, transport
 from testbed.lab.container import Container, Port, Wire
 from testbed.lab.counters import tcp_counters
 from testbed.lab.flow_routes import FlowRoutes
@@ -28,7 +30,7 @@ from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
 from testbed.lab.shaping import End, LinkCounters, ShapedDirection, ShapedLink, choose
 from testbed.plan.framing import LARGEST_GSO, gso_bytes
 from testbed.plan.plan import Plan, Route
-from testbed.plan.routes import by_datacenters, datacenter_of, datacenters_of
+from testbed.plan.routes import all_directions, by_datacenters, card_routes, datacenter_of, datacenters_of
 from testbed.spec.topology import Direction
 
 _SOURCE_TABLES = 1000
@@ -58,6 +60,7 @@ class Lab:
     ) -> None:
         self.name = plan.network.name
         self.directions: tuple[Direction, ...] = plan.network.directions
+        self.cards: tuple[Direction, ...] = plan.network.cards
         self.nodes: tuple[str, ...] = tuple(node.name for node in plan.network.nodes)
         self.containers: dict[str, Container] = {}
         """Every node ("paris/0")."""
@@ -70,7 +73,9 @@ class Lab:
         self._say = progress or (lambda _text: None)
         self._datacenters = {name: i for i, name in enumerate(datacenters_of(plan.network))}
         self._paths = by_datacenters(plan.network)
+        self._everything, self._card_of = all_directions(plan.network), card_routes(plan.network)
         self._shaper = choose(shaper)
+        self._card_shaper = cards.choose() if self.cards else None
         self._host = Host(host_priority)
         self._profile = self._make_profile(plan.transport)
         self._sysctls: dict[str, dict[str, str]] = {}
@@ -88,6 +93,11 @@ class Lab:
     def shaper_name(self) -> str:
         """The shaper in use: "netem" or "relay"."""
         return self._shaper.name
+
+    @property
+    def card_shaper_name(self) -> str | None:
+        """What shapes network cards: "netem", "tbf", or None where there are none."""
+        return None if self._card_shaper is None else self._card_shaper.name
 
     @property
     def real_time_workers(self) -> bool:
@@ -124,6 +134,12 @@ class Lab:
         pair = addresses.link_subnet(direction // 2)
         here, there = pair if direction % 2 == 0 else pair[::-1]
         return self.borders[asked.source], here, self.borders[asked.target], there
+
+    def card_ends(self, card: int, neighbour: str) -> tuple[Container, str, Container, str]:
+        """(node, its address, another node or border of its datacenter, its address) of a network card."""
+        node = self.cards[card].source
+        there = self.containers.get(neighbour) or self.borders[neighbour]
+        return self.containers[node], self.address(node), there, self.address(neighbour)
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -162,6 +178,7 @@ class Lab:
                 for node in self.nodes:
                     if datacenter_of(node) == datacenter:
                         self._connect_node(datacenter, int(node.partition("/")[2]), border)
+        self._shape_cards()
         self._say(f"{len(self.directions) // 2} OTN links ({self.shaper_name})")
         self._connect_borders()
         self._say("routes")
@@ -215,6 +232,17 @@ class Lab:
         with self.netlink(self.containers[name]) as netlink:
             bring_up(netlink, inner, pair.second, pair.first, gso)
         self._tell_mininet(self.containers[name], inner, pair.second, self.borders[datacenter], outer, pair.first)
+
+    def _shape_cards(self) -> None:
+        if self._card_shaper is None:
+            return
+        self._say(f"{len(self.cards)} network cards ({self._card_shaper.name})")
+        for number, card in enumerate(self.cards):
+            index, node = len(self.directions) + number, self.containers[card.source]
+            here = self.address(card.source)
+            end = End(card.source, node.pid, addresses.NODE_INTERFACE, addresses.hardware_address(here))
+            shaped = ShapedDirection(index, card, end, end, self._queue_room(card), self._seed * 1_000_003 + index)
+            self._card_shaper.shape(shaped, self._framing.gso_bytes[card.target])
 
     def _connect_borders(self) -> None:
         links = []
@@ -294,7 +322,7 @@ class Lab:
                 entry: dict[str, Any] = {"dst": addresses.datacenter_network(index), "gateway": gateway, "oif": oif}
                 if self._profile.initial_windows:
                     there, back = self._paths[datacenter, target], self._paths.get((target, datacenter), ())
-                    entry["metrics"] = self._route_metrics(there, back)
+                    entry["metrics"] = self._route_metrics(node, target, there, back)
                 netlink.ask("route", "add", **entry)
 
     def use_routes(self, wanted: Mapping[tuple[str, str], Route]) -> None:
@@ -309,7 +337,7 @@ class Lab:
             return
         for (source, target), route in exceptions.items():
             back = wanted.get((target, source), self._paths.get((datacenter_of(target), datacenter_of(source)), ()))
-            self._flow_routes.size(source, target, self._route_metrics(route, back))
+            self._flow_routes.size(source, target, self._route_metrics(source, datacenter_of(target), route, back))
 
     # --- sizes ---------------------------------------------------------------------------------
 
@@ -327,11 +355,14 @@ class Lab:
     def _queue_room(self, direction: Direction) -> float:
         return sizing.queue_room(direction, len(self.nodes), self.largest_burst_bytes)
 
-    def _route_metrics(self, there: Route, back: Route) -> dict[str, int]:
-        return self._metrics(self._facts(there, back), [self.directions[way] for way in (*there, *back)])
+    def _route_metrics(self, node: str, target: str, there: Route, back: Route) -> dict[str, int]:
+        """Of the route from a node to another datacenter, or its own; both ends' network cards included."""
+        at_target = next((card for name, card in self._card_of.items() if datacenter_of(name) == target), ())
+        there, back = self._card_of.get(node, ()) + there, at_target + back
+        return self._metrics(self._facts(there, back), [self._everything[way] for way in (*there, *back)])
 
     def _facts(self, there: Route, back: Route) -> sizing.PathFacts:
-        return sizing.path_facts([self.directions[i] for i in there], [self.directions[i] for i in back])
+        return sizing.path_facts([self._everything[i] for i in there], [self._everything[i] for i in back])
 
     def _make_profile(self, name: str) -> transport.Profile:
         wan = [self._facts(route, self._paths.get((b, a), ())) for (a, b), route in self._paths.items() if a != b]
@@ -348,8 +379,9 @@ class Lab:
     # --- measuring and changing ----------------------------------------------------------------
 
     def counters(self, *, reset_peaks: bool = False) -> list[LinkCounters]:
-        """One reading per direction, in the order of `directions`; see LinkCounters.since for windows."""
-        return self._shaper.counters(reset_peaks=reset_peaks) if self.directions else []
+        """One reading per direction, in the order of `directions`, then per card; see LinkCounters.since."""
+        links = self._shaper.counters(reset_peaks=reset_peaks) if self.directions else []
+        return links + ([] if self._card_shaper is None else self._card_shaper.counters())
 
     def tcp_counters(self) -> dict[str, dict[str, int]]:
         """Per node: TCP's counters (testbed.lab.counters) since the lab was built."""
@@ -357,13 +389,20 @@ class Lab:
 
     def change_link(self, direction: int, **values: float) -> None:
         """Change delay_s, rate_bps, jitter_s, loss or queue_bytes of a live direction. Raises RunFailed."""
-        self._shaper.change(direction, **values)
+        if self._card_shaper is not None and direction >= len(self.directions):
+            self._card_shaper.change(direction, **values)
+        else:
+            self._shaper.change(direction, **values)
 
     def processes(self) -> dict[str, int]:
         """What must live for the lab to live, in words, and its process id."""
         relay = {} if self._shaper.pid is None else {"the relay process, which carries the links,": self._shaper.pid}
         borders = {f"the border router of {name}": one.pid for name, one in self.borders.items()}
         return relay | borders | {f"container {name}": one.pid for name, one in self.containers.items()}
+
+    def carriers(self) -> tuple[int, ...]:
+        """Processes that carry the links' packets, where the kernel alone does not."""
+        return () if self._shaper.pid is None else (self._shaper.pid,)
 
     def describe(self) -> dict[str, Any]:
         """Everything in force, read back from the kernel, as JSON-able data for the manifest."""
@@ -381,6 +420,7 @@ class Lab:
             "host": self._host.describe(),
             "largest_burst_bytes": self.largest_burst_bytes,
             "links": self._shaper.describe() if self.directions else [],
+            "cards": [] if self._card_shaper is None else self._card_shaper.describe(),
             "containers": containers,
             "warnings": self.warnings,
         }

@@ -30,7 +30,8 @@ KEPT_WHEN_RECOMPUTING = 2 / 34
 def problem(plan: Plan, choice: ScheduleChoice, pacing: Pacing | None = None, *, job: int = 0) -> Problem:
     """The scheduling problem that `choice` has to solve for a job, on the default routes.
 
-    `pacing` stands in for the workload's where that is `none` (durations measured on the machine).
+    `pacing` stands in for the workload's where that is `none` (durations measured on the machine); without it, the
+    profile that an earlier run has left in the plan.
     Raises BadInput when there is neither, or when the model has fewer layers than stages.
     """
     stages = stages_of(plan.jobs[job], choice)
@@ -124,7 +125,7 @@ def _problem(
 ) -> Problem:
     """The problem of a job's first pipeline, whose ranks count from 0; `given` are routes by rank of the plan."""
     workload = job.workload
-    times = workload.pacing or pacing
+    times = workload.pacing or pacing or job.profile
     if times is None:
         raise BadInput.of(
             workload.name, "pacing", "none", "seconds for F, I and W: without them only a run can tell the time"
@@ -149,12 +150,16 @@ def _problem(
         forward_s=tuple(times.of("F", rank) / chunks for rank in stages),
         input_s=tuple((times.of("I", rank) + again * times.of("F", rank)) / chunks for rank in stages),
         weight_s=tuple(times.of("W", rank) / chunks for rank in stages),
+        backward_s=tuple(
+            (times.of("B", rank) + again * times.of("F", rank)) / chunks for rank in stages if times.B is not None
+        ),
         memory_limit=tuple(limits),
         activation=(kept / chunks,) * len(stages),
         input_memory=((1.0 - kept) / chunks,) * len(stages),
         message_bytes=(float(wire_bytes(payload) + plan.host_costs.gloo_bytes),) * (len(stages) - 1),
         payload_bytes=(float(payload),) * (len(stages) - 1),
-        links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in plan.network.directions),
+        links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in routes.all_directions(plan.network)),
+        cards=frozenset(range(len(plan.network.directions), len(routes.all_directions(plan.network)))),
         routes=first.routes,
         piece_bytes=first.piece_bytes,
         ack_bytes=first.ack_bytes,
@@ -176,11 +181,16 @@ class _Taken:
         self._default = routes.by_datacenters(plan.network)
         node_of = dict(zip(job.mesh.ranks, job.nodes, strict=True))
         self._datacenter = {rank: routes.datacenter_of(node) for rank, node in node_of.items()}
+        cards = routes.card_routes(plan.network)
+        self._card = {rank: cards.get(node, ()) for rank, node in node_of.items()}
 
     def route(self, source: tuple[int, int], target: tuple[int, int]) -> Route:
-        """Between two (replica, pipeline rank)."""
+        """Between two (replica, pipeline rank), the network card of the first included."""
         a, b = self._mesh.rank(*source), self._mesh.rank(*target)
-        return self._given.get((a, b)) or self._default.get((self._datacenter[a], self._datacenter[b]), ())
+        if a == b:
+            return ()
+        links = self._given.get((a, b)) or self._default.get((self._datacenter[a], self._datacenter[b]), ())
+        return self._card[a] + links
 
     def paths(self, replica: int, framing: Framing) -> Paths:
         """How the messages of one pipeline travel."""

@@ -29,7 +29,10 @@ def _adapter() -> TypeAdapter[Plan]:
 
 def to_json(plan: Plan) -> str:
     """The plan as text; numbers come back as they were."""
-    return json.dumps(_adapter().dump_python(plan, mode="json"), indent=1, allow_nan=False) + "\n"
+    document = _adapter().dump_python(plan, mode="json")
+    if not plan.network.cards:
+        del document["network"]["cards"]  # as files were before there were any, to the last byte
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
 def from_json(text: str | bytes, source: str) -> Plan:
@@ -115,8 +118,28 @@ def _check_network(network: Network, source: str) -> None:
         reverse = (other.link, other.target, other.source)
         mine = (direction.link, direction.source, direction.target)
         _require(mine == reverse, source, field, direction.label, "forward and reverse of a link beside each other")
+    _check_cards(network, source)
     for index, one in enumerate(network.routes):
         _check_route(network, one.route, (one.source, one.target), source, f"network.routes.{index}")
+
+
+def _check_cards(network: Network, source: str) -> None:
+    datacenter = {node.name: node.datacenter for node in network.nodes}
+    owners = [card.source for card in network.cards]
+    for index, card in enumerate(network.cards):
+        field = f"network.cards.{index}"
+        _require(card.source in datacenter, source, f"{field}.source", card.source, "a node of the network")
+        home = datacenter[card.source]
+        _require(card.target == home, source, f"{field}.target", card.target, f"{home}, the datacenter of its node")
+        _require(owners.count(card.source) == 1, source, f"{field}.source", card.source, "one card for a node")
+        _require(card.rate_bps > 0, source, f"{field}.rate_bps", card.rate_bps, "a rate above 0")
+        _require(card.delay_s >= 0, source, f"{field}.delay_s", card.delay_s, "a delay of 0 or more")
+    for name in dict.fromkeys(datacenter.values()):
+        having = sum(card.target == name for card in network.cards)
+        nodes = sum(where == name for where in datacenter.values())
+        _require(
+            having in (0, nodes), source, "network.cards", having, f"cards for all {nodes} nodes of {name}, or none"
+        )
 
 
 def _check_route(network: Network, route: Route, ends: tuple[str, str], source: str, field: str) -> None:
@@ -162,7 +185,7 @@ def _check_schedule(plan: Plan, case: Case, job: Job, chosen: JobSchedule, numbe
     schedule = costs.schedule_of(plan, case, job=number)
     if schedule is None:
         _require(job.workload.pacing is None, source, f"{field}.rows", None, "rows: this job is paced")
-    elif job.workload.pacing is not None:
+    elif job.workload.pacing is not None or job.profile is not None:
         try:
             validate(schedule, costs.problem_of_case(plan, case, job=number))
         except BadInput as error:

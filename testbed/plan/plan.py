@@ -14,7 +14,7 @@ from testbed.plan.mesh import Mesh
 from testbed.schedule.proof import Proof
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Direction
-from testbed.spec.workload import Workload
+from testbed.spec.workload import Pacing, Workload
 
 _written = with_config(ConfigDict(extra="forbid"))
 """In a file, a field that does not exist is an error."""
@@ -65,6 +65,9 @@ class Network:
     directions: tuple[WrittenDirection, ...]
     routes: tuple[DefaultRoute, ...]
     """Of every connected pair of different datacenters."""
+    cards: tuple[WrittenDirection, ...] = ()
+    """Network cards, from a node to its datacenter, datacenter by datacenter; none where the host's cost stands for it.
+    Whatever leaves a node crosses its card first, so routes do not name it; numbered after the directions."""
     events: tuple[()] = ()
     """What happens to the network while jobs run: nothing, so far."""
 
@@ -99,6 +102,8 @@ class Job:
     nodes: tuple[str, ...]
     """The node of every rank, in the order of ranks."""
     workload: Workload
+    profile: Pacing | None = None
+    """Of an unpaced job that has been run: what its actions took there, for predictions. A run profiles again."""
 
 
 def _read_row(value: object) -> Row:

@@ -21,13 +21,15 @@ class Planned(NamedTuple):
 
 
 def planned_traffic(plan: Plan, case: Case) -> tuple[Planned, ...]:
-    """Per direction of the network; pipelines' messages only, since nothing else is trained yet."""
-    bytes_, messages = [0.0] * len(plan.network.directions), [0] * len(plan.network.directions)
+    """Per direction of the network, then per network card; pipelines' messages only: nothing else is trained yet."""
+    count = len(routes.all_directions(plan.network))
+    bytes_, messages = [0.0] * count, [0] * count
     routed = {(flow.source, flow.target): route for flow, route in zip(plan.flows, case.routes, strict=True)}
-    nodes = routes.nodes_of_ranks(plan)
+    nodes, cards = routes.nodes_of_ranks(plan), routes.card_routes(plan.network)
 
-    def add(route: Route, size: float) -> None:
-        for index in route:
+    def add(source: int, target: int, size: float) -> None:
+        way: Route = cards.get(nodes[source], ()) + routed[source, target]
+        for index in way:
             bytes_[index] += size
             messages[index] += job.workload.microbatches
 
@@ -42,6 +44,6 @@ def planned_traffic(plan: Plan, case: Case) -> tuple[Planned, ...]:
                         continue
                     gso = plan.framing.gso_bytes[routes.datacenter_of(nodes[source])]
                     packets = 1 + math.ceil((size - notice) / super_packet_bytes(gso))
-                    add(routed[source, target], n * (size + ACK_BYTES))
-                    add(routed[target, source], n * (packets * ACK_BYTES + notice))
+                    add(source, target, n * (size + ACK_BYTES))
+                    add(target, source, n * (packets * ACK_BYTES + notice))
     return tuple(Planned(*one) for one in zip(bytes_, messages, strict=True))

@@ -10,6 +10,7 @@ from testbed.lab import host
 from testbed.lab.counters import LOSS_SIGNS
 from testbed.lab.network import Lab
 from testbed.lab.shaping import LinkCounters
+from testbed.lab.witness import MachineCounts, MachineWitness
 from testbed.pipeline.ir import Schedule
 from testbed.plan.costs import predict_case, problem_of_case
 from testbed.plan.plan import Case, Plan
@@ -39,6 +40,7 @@ class Running:
     reporter: Reporter
     real_time: bool
     """Whether workers run under SCHED_RR."""
+    witness: MachineWitness
 
 
 @dataclass
@@ -51,7 +53,7 @@ class Trained:
     deadline: Deadline
     measured: list[Trace] = field(default_factory=list)
     rows: list[iterations.IterationRow] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
+    checks: list[fidelity.Check] = field(default_factory=list)
 
     @property
     def schedule(self) -> Schedule:
@@ -89,16 +91,20 @@ def train(running: Running, case: Case, made: Generated, pacing: Pacing | None) 
         ],
     )
     tcp = {name: count - tcp_before.get(name, 0) for name, count in _loss_signs(running.lab).items()}
-    trained.reasons += _reasons(plan, trained, links, tcp, [_times(one, job.iterations) for one in planned])
+    trained.checks += _checks(plan, trained, links, tcp, [_times(one, job.iterations) for one in planned])
     return trained
 
 
 def _iterate(running: Running, job: Job, trained: Trained) -> None:
     label, results, warmup = trained.case.label, running.results, job.workload.warmup
     with running.reporter.step(f"training {label}", total=job.iterations) as step, host.real_time(running.real_time):
+        running.reporter.note(f"each iteration has to end within {trained.deadline}")
         try:
+            before = running.witness.read()
             for (records,) in running.loop.run([job], trained.deadline):
-                _note_iteration(trained, records, warmup)
+                now = running.witness.read()
+                _note_iteration(trained, records, warmup, now.since(before))
+                before = now
                 step.advance(f"training {label}: {trained.rows[-1].makespan_s * 1e3:.1f} ms")
         finally:
             if trained.measured:
@@ -106,8 +112,8 @@ def _iterate(running: Running, job: Job, trained: Trained) -> None:
                 results.add_iterations(label, trained.rows)
 
 
-def _note_iteration(trained: Trained, records: Sequence[IterationRecord], warmup: int) -> None:
-    trained.rows.append(iterations.iteration_row(records, warmup))
+def _note_iteration(trained: Trained, records: Sequence[IterationRecord], warmup: int, machine: MachineCounts) -> None:
+    trained.rows.append(iterations.iteration_row(records, warmup, machine))
     trained.measured.append(iterations.trace(records))
 
 
@@ -115,9 +121,9 @@ def _times(one: Planned, count: int) -> Planned:
     return Planned(one.wire_bytes * count, one.messages * count)
 
 
-def _reasons(
+def _checks(
     plan: Plan, trained: Trained, links: Sequence[LinkCounters], tcp: dict[str, int], planned: Sequence[Planned]
-) -> list[str]:
+) -> list[fidelity.Check]:
     lossless = plan.transport == "otn-lossless" and not any(d.loss for d in plan.network.directions)
     evidence = fidelity.NetworkEvidence(
         drops=sum(row.dropped for row in links),
@@ -128,12 +134,13 @@ def _reasons(
     measured = [row for row in trained.rows if not row.warmup]
     paced = plan.jobs[0].workload.pacing is not None
     counted = [
-        fidelity.Traffic(direction.label, row.wire_bytes, one.wire_bytes, one.messages)
-        for direction, row, one in zip(plan.network.directions, links, planned, strict=True)
+        fidelity.Traffic(row.label, row.wire_bytes, one.wire_bytes, one.messages)
+        for row, one in zip(links, planned, strict=True)
     ]
     return [
-        *fidelity.run_reasons(measured, evidence, paced=paced),
-        *fidelity.traffic_reasons(counted, lossless=lossless),
+        *fidelity.run_checks(measured, paced=paced),
+        fidelity.network_check(evidence),
+        fidelity.traffic_check(counted, lossless=lossless),
     ]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from testbed.plan.plan import Plan
+from testbed.plan.routes import all_directions
+from testbed.spec.workload import Workload
 from testbed.units import show_time
 
 SLOWEST_FACTOR = 10.0
@@ -49,14 +51,27 @@ def of_unknown_iteration() -> Deadline:
     return Deadline(UNKNOWN_ITERATION_S, "nothing is known of an unpaced iteration yet")
 
 
+def of_reference(workload: Workload) -> Deadline:
+    """For all iterations in one process: computation that fits its slots takes no longer than all slots in turn."""
+    iterations, pacing = workload.warmup + workload.iterations, workload.pacing
+    if pacing is None:
+        seconds = iterations * UNKNOWN_ITERATION_S
+        return Deadline(seconds, f"{iterations} iterations of which nothing is known, {UNKNOWN_ITERATION_S:g} s each")
+    ranks = range(workload.parallelism.pipeline)
+    slots_s = sum(pacing.of("F", rank) + pacing.of("I", rank) + pacing.of("W", rank) for rank in ranks)
+    slots_s *= iterations * workload.microbatches
+    derived = f"{SLOWEST_FACTOR:g} x all slots in turn, {show_time(slots_s)}, + {ITERATION_MARGIN_S:g} s"
+    return Deadline(SLOWEST_FACTOR * slots_s + ITERATION_MARGIN_S, derived)
+
+
 def of_connecting(plan: Plan) -> Deadline:
     """For all workers to connect: every rank meets every other one after the other."""
     ranks = sum(job.mesh.size for job in plan.jobs)
     directions = plan.network.directions
     rtt_s = 2 * max((sum(directions[index].delay_s for index in one.route) for one in plan.network.routes), default=0.0)
     message = max((job.workload.message_bytes() for job in plan.jobs), default=0)
-    rate_bps = min((direction.rate_bps for direction in directions), default=float("inf"))
-    warm_up_s = WARM_UP_MESSAGES * ranks * 8 * message / rate_bps
+    slowest = min((direction.rate_bps for direction in all_directions(plan.network)), default=float("inf"))
+    warm_up_s = WARM_UP_MESSAGES * ranks * 8 * message / slowest
     seconds = CONNECT_S + ranks * ROUND_TRIPS_PER_PAIR * rtt_s + warm_up_s
     derived = (
         f"{CONNECT_S:g} s + {ROUND_TRIPS_PER_PAIR} round trips of {show_time(rtt_s)} with each of {ranks} ranks "

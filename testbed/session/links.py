@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.lab.calibrate import calibrate
+from testbed.lab.calibrate import calibrate, lines
 from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
 from testbed.plan.plan import Plan
@@ -19,7 +19,7 @@ def measure_links(
         lab = Lab(plan, shaper=shaper, progress=step.detail, host_priority=host_priority)
         lab.__enter__()
     try:
-        with reporter.step("measuring links", total=len(lab.directions) // 2) as step:
+        with reporter.step("measuring links", total=len(lines(lab))) as step:
             checks = calibrate(lab, progress=step.advance)
     finally:
         lab.__exit__(None, None, None)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from testbed import __version__
 from testbed.errors import RunFailed
-from testbed.judge import compare, fidelity
-from testbed.lab.calibrate import LinkCheck, calibrate, refuse_bad_links
+from testbed.lab import gate
+from testbed.lab.calibrate import lines
 from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
+from testbed.lab.witness import MachineWitness
 from testbed.plan import file
 from testbed.plan.costs import largest_burst_bytes, problem_of_case, schedule_of
 from testbed.plan.plan import Case, Plan
@@ -23,16 +24,18 @@ from testbed.progress import Reporter
 from testbed.results.directory import Results
 from testbed.results.provenance import environment
 from testbed.schedule.registry import Generated, generate_choice
-from testbed.schedule.schedule_file import as_document
-from testbed.session import deadlines
+from testbed.session import deadlines, message_costs
 from testbed.session.case import Running, Trained, train
 from testbed.session.loop import Loop
+from testbed.session.message_costs import MessageCosts
+from testbed.session.pinning import Pinning, pinning
 from testbed.session.profile import profile
+from testbed.session.verdict import Before, conclude
 from testbed.spec.workload import Pacing
-from testbed.trace.summary import summaries
 from testbed.trace.tables import FORMAT
+from testbed.train.job import Reference
 from testbed.train.launcher import Launcher
-from testbed.train.protocol import Place, WorldSpec
+from testbed.train.protocol import Place, TrainReference, WorldSpec
 
 PEER_TIMEOUT_S = 600.0
 """Of gloo's own waits: longer than any deadline of the loop, which knows better what is the matter."""
@@ -46,7 +49,24 @@ class SessionOptions:
     shaper: str
     machine: Mapping[str, Any]
     """What the results say of the machine and its clock."""
+    witness: MachineWitness
+    """Opened outside the sandbox: inside, the machine's own threads cannot be seen."""
     host_priority: HostPriority = HostPriority.on
+    strict: bool = False
+    """Whether links that are not as asked end the run, instead of leaving it untrusted."""
+
+
+@dataclass(frozen=True)
+class _Live:
+    """What a session has, once its lab is built."""
+
+    options: SessionOptions
+    results: Results
+    reporter: Reporter
+    lab: Lab
+    launcher: Launcher
+    loop: Loop
+    identity: Mapping[str, Any]
 
 
 def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, Any]:
@@ -60,6 +80,7 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     file.write(plan, options.directory / file.NAME)
     # the slow import of torch runs while the lab is built
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, Launcher(plan.jobs[0].mesh.size) as launcher:
+        launcher.ask_for_reference(_reference_of(plan))
         with reporter.step(f"building {plan.network.name}") as step:
             lab = Lab(
                 plan,
@@ -70,16 +91,15 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
             )
             lab.__enter__()
         try:
-            identity = _identity(plan, options, lab)
-            checks = _check_links(lab, reporter)
-            results.save_json("links.json", {"links": [check.as_json() for check in checks]})
-            refuse_bad_links(lab, checks)
+            with reporter.step("training the reference in one process"):
+                reference = launcher.reference()  # over before anything is measured
+            links = _measure_links(lab, results, reporter, strict=options.strict)
             with Loop([launcher], lab.processes()) as loop:
-                document = _train_cases(plan, options, (lab, loop, launcher), (results, scratch, identity), reporter)
+                live = _Live(options, results, reporter, lab, launcher, loop, _identity(plan, options, lab))
+                return _train_cases(plan, live, scratch, reference, links)
         finally:
             results.save_tables()
             lab.__exit__(None, None, None)
-    return document
 
 
 def _identity(plan: Plan, options: SessionOptions, lab: Lab) -> dict[str, Any]:
@@ -97,44 +117,91 @@ def _identity(plan: Plan, options: SessionOptions, lab: Lab) -> dict[str, Any]:
     }
 
 
-def _train_cases(
-    plan: Plan,
-    options: SessionOptions,
-    live: tuple[Lab, Loop, Launcher],
-    kept: tuple[Results, str, Mapping[str, Any]],
-    reporter: Reporter,
-) -> dict[str, Any]:
+def _reference_of(plan: Plan) -> TrainReference:
+    workload = plan.jobs[0].workload
+    deadline = deadlines.of_reference(workload)
+    return TrainReference(workload, workload.warmup + workload.iterations, deadline.seconds)
+
+
+def _measure_links(lab: Lab, results: Results, reporter: Reporter, *, strict: bool) -> gate.Gate:
+    """The link gate. Raises RunFailed for links that carry nothing, and if `strict` for any that is not as asked."""
+    with reporter.step("measuring links", total=len(lines(lab))) as step:
+        links = gate.measure(lab, progress=step.advance, say=reporter.say)
+    results.save_json("links.json", links.as_json())
+    gate.refuse(lab, links, strict=strict)
+    gate.warn(links, reporter.say)
+    return links
+
+
+def _train_cases(plan: Plan, live: _Live, scratch: str, reference: Reference, links: gate.Gate) -> dict[str, Any]:
     """Start the workers and train every case; returns the comparison document. Raises RunFailed."""
-    (lab, loop, launcher), (results, scratch, identity) = live, kept
-    world = _world(plan, lab, scratch, options.directory)
+    results, reporter, witness = live.results, live.reporter, live.options.witness
+    pinned = pinning(plan)
+    for reason in pinned.reasons:
+        reporter.say(f"the run will not be trusted: {reason}")
+    world = _world(plan, live, scratch, pinned)
     connecting = deadlines.of_connecting(plan)
     with reporter.step("starting workers"):
-        imported_s = launcher.imported()
-        loop.start([world], connecting)
+        reporter.note(f"all have to connect within {connecting}")
+        imported_s = live.launcher.imported()
+        live.loop.start([world], connecting)
     manifest = {
-        **identity,
+        **live.identity,
         "format": FORMAT,
         **environment(),
         "workload_spec": plan.jobs[0].workload.model_dump(mode="json"),
         "nodes": list(plan.jobs[0].nodes),
         "schedules": [case.jobs[0].choice.as_identity() for case in plan.cases],
         "torch_import_s": round(imported_s, 3),
-        "lab": lab.describe(),
+        "lab": live.lab.describe(),
+        "cores_of_ranks": pinned.cores,
+        "links": links.summary(),
         "deadlines": {"connect": asdict(connecting)},
     }
     results.save_json("manifest.json", manifest)
-    running = Running(plan, lab, loop, results, reporter, world.real_time)
-    pacing = None if plan.jobs[0].workload.pacing else profile(plan, loop, reporter)
+    witness.watch(live.lab.carriers())
+    running = Running(plan, live.lab, live.loop, results, reporter, world.real_time, witness)
+    pacing = None
+    if plan.jobs[0].workload.pacing is None:
+        pacing, document = profile(plan, live.loop, reporter)
+        results.save_json("profile.json", document)
+        plan = _with_profile(plan, pacing)
+    before = Before(reference, links, pinned, _message_costs(plan, live, real_time=world.real_time))
     trained: list[Trained] = []
-    document: dict[str, Any] = {}
+    comparison: dict[str, Any] = {}
     for case in plan.cases:
-        trained.append(train(running, case, _made(plan, case, pacing, reporter), pacing))
+        made = _made(plan, case, pacing, reporter)
+        if pacing is not None:  # the plan is kept with what only the run could tell: its predictions can be repeated
+            plan = _with_rows(plan, case, made)
+            file.write(plan, live.options.directory / file.NAME)
+        trained.append(train(running, case, made, pacing))
         manifest["deadlines"] |= {case.label: asdict(trained[-1].deadline)}
         results.save_json("manifest.json", manifest)
-        document = _conclude(trained, identity, results, complete=len(trained) == len(plan.cases))
+        comparison = conclude(plan, trained, before, live.identity, results)
     if not trained:
         raise RunFailed("no schedule was trained")
-    return document
+    return comparison
+
+
+def _message_costs(plan: Plan, live: _Live, *, real_time: bool) -> MessageCosts | None:
+    """What this machine adds to every message; None where it adds nothing, or where computation takes its own time."""
+    if plan.clock.name != "real" or plan.jobs[0].workload.pacing is None:
+        return None
+    found = message_costs.measure(plan, live.loop, live.reporter, live.options.witness, real_time=real_time)
+    if found is not None:
+        live.results.save_json("message_costs.json", found.as_json())
+    return found
+
+
+def _with_profile(plan: Plan, pacing: Pacing) -> Plan:
+    return replace(plan, jobs=(replace(plan.jobs[0], profile=pacing), *plan.jobs[1:]))
+
+
+def _with_rows(plan: Plan, case: Case, made: Generated) -> Plan:
+    """The plan in which a case has the schedule that was made for it."""
+    chosen = replace(case.jobs[0], rows=made.schedule.rows, proof=made.proof)
+    filled = replace(case, jobs=(chosen, *case.jobs[1:]))
+    return replace(plan, cases=tuple(filled if one.label == case.label else one for one in plan.cases))
 
 
 def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> Generated:
@@ -147,14 +214,9 @@ def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> 
         return generate_choice(chosen.choice, problem, watch)
 
 
-def _check_links(lab: Lab, reporter: Reporter) -> list[LinkCheck]:
-    with reporter.step("measuring links", total=len(lab.directions) // 2) as step:
-        return calibrate(lab, progress=step.advance)
-
-
-def _world(plan: Plan, lab: Lab, scratch: str, directory: Path) -> WorldSpec:
-    job = plan.jobs[0]
-    logs = (directory / "logs").absolute()
+def _world(plan: Plan, live: _Live, scratch: str, pinned: Pinning) -> WorldSpec:
+    job, lab = plan.jobs[0], live.lab
+    logs = (live.options.directory / "logs").absolute()
     logs.mkdir(exist_ok=True)
     return WorldSpec(
         places=tuple(Place(lab.containers[node].pid, lab.interface(node)) for node in job.nodes),
@@ -165,6 +227,7 @@ def _world(plan: Plan, lab: Lab, scratch: str, directory: Path) -> WorldSpec:
         # unpaced ranks compute without a pause: in turns of 100 ms they would keep each other's gloo threads waiting
         real_time=lab.real_time_workers and job.workload.pacing is not None,
         logs=str(logs),
+        cores=pinned.cores,
     )
 
 
@@ -172,28 +235,3 @@ def _neighbours(plan: Plan) -> tuple[tuple[int, int], ...]:
     """Pairs of ranks that exchange messages in any case, or while profiling."""
     pairs = {(min(flow.source, flow.target), max(flow.source, flow.target)) for flow in plan.flows}
     return tuple(sorted(pairs | set(pairwise(plan.jobs[0].mesh.ranks))))
-
-
-def _conclude(
-    trained: Sequence[Trained], identity: Mapping[str, Any], results: Results, *, complete: bool
-) -> dict[str, Any]:
-    """Judge and compare what was trained so far; write it all down, comparison.json last."""
-    by_loss = fidelity.loss_reasons({one.case.label: one.losses for one in trained})
-    runs = [
-        compare.Measured(
-            schedule=one.case.jobs[0].choice.schedule,
-            label=one.case.label,
-            rows=[row for row in one.rows if not row.warmup],
-            predicted=summaries(one.predicted)[0],
-            reasons=[*one.reasons, *by_loss[one.case.label]],
-            solver=one.generated.proof and one.generated.proof._asdict(),
-        )
-        for one in trained
-    ]
-    schedules = compare.compare(runs)
-    ranking = {"ranking_as_predicted": compare.same_ranking(schedules)}
-    document = compare.as_document({**identity, "complete": complete, **ranking}, schedules)
-    results.save_tables()
-    results.save_json("schedules.json", as_document({one.case.label: one.generated for one in trained}))
-    results.save_json("comparison.json", document)
-    return document

@@ -17,10 +17,18 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
 """Lower case, digits and hyphens: safe as a host name; never part of a shell command all the same."""
 
 
+class InsideSpec(Strict):
+    """The network inside a datacenter: what every node's network card does to what leaves the node."""
+
+    delay: Seconds = Field(default=0.0, ge=0, le=10e-3, description="one way, from a node to its neighbour or border")
+    rate: BitsPerSecond = Field(ge=1e6, le=100e9)
+
+
 class DatacenterSpec(Strict):
-    """One site."""
+    """One site. Without `inside` its nodes are joined as fast as the host can."""
 
     nodes: int = Field(ge=1, le=MAX_NODES_PER_DATACENTER, description="containers that can hold a stage")
+    inside: InsideSpec | None = None
 
 
 class _Direction(Strict):
@@ -102,6 +110,10 @@ class Direction(NamedTuple):
         return ends if self.link in plain else f"{ends} ({self.link})"
 
 
+CARD = "card"
+"""What stands for a link's name where a direction is a node's network card."""
+
+
 class RouteSpec(Strict):
     """The links that traffic from one datacenter to another takes, instead of those that the policy would choose.
 
@@ -165,6 +177,16 @@ class Topology(Strict):
     def nodes(self) -> list[str]:
         """Every node as "datacenter/number", in the order of the file."""
         return [f"{dc}/{n}" for dc, spec in self.datacenters.items() for n in range(spec.nodes)]
+
+    def cards(self) -> list[Direction]:
+        """The network cards of all nodes of datacenters with an `inside`, from the node to its datacenter."""
+        found = []
+        for name, spec in self.datacenters.items():
+            if spec.inside is not None:
+                delay_s, rate_bps = spec.inside.delay, spec.inside.rate
+                for number in range(spec.nodes):
+                    found.append(Direction(CARD, f"{name}/{number}", name, delay_s, rate_bps, 0.0, 0.0, 0.0))
+        return found
 
     def directions(self) -> list[Direction]:
         """Both directions of every link: forward of the first, reverse of the first, and so on."""

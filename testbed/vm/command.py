@@ -32,10 +32,11 @@ class Training:
     directory: Path
     shaper: str = "netem"
     quiet: bool = False
+    strict: bool = False
 
     def assignment(self) -> Assignment:
         """What the guest gets."""
-        return Assignment("train", file.to_json(self.plan), self.directory, self.shaper, self.quiet)
+        return Assignment("train", file.to_json(self.plan), self.directory, self.shaper, self.quiet, strict=self.strict)
 
 
 def choose_machine(clock: Clock) -> machine.Machine:

@@ -43,6 +43,8 @@ class Task:
     shaper: str
     quiet: bool = False
     beside_mininet: bool = False
+    strict: bool = False
+    """Whether links that are not as asked end a training."""
 
 
 @dataclass(frozen=True)

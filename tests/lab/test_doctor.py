@@ -14,6 +14,7 @@ pytestmark = pytest.mark.root
 def test_this_machine_can_run_labs() -> None:
     findings = {finding.name: finding for finding in examine()}
     assert {"root", "namespaces", "mnexec", "mininet", "veth", "tap", "netem", "ping", "torch"} <= set(findings)
+    assert {"spinners", "real_time", "halting"} <= set(findings)
     assert usable(list(findings.values())), [f for f in findings.values() if not f.ok]
     for finding in findings.values():
         assert finding.detail

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 from in_sandbox import in_sandbox, processes, started
 from networks import two_datacenters
 
-from testbed.lab.host import Host, HostPriority, real_time, real_time_refused
+from testbed.lab.host import Host, HostPriority, real_time, real_time_refused, spinner_refused
 from testbed.lab.network import Lab
+from testbed.lab.probes import Spread
+from testbed.lab.steadiness import real_time_lacks, shown
 
 pytestmark = pytest.mark.root
 GONE_S = 5.0
@@ -90,3 +93,49 @@ def test_spinners_die_with_a_killed_lab() -> None:
         while processes(mark) and time.monotonic() < until:
             time.sleep(0.05)
         assert processes(mark) == []
+
+
+def in_child_without_rights() -> str:
+    """What is said to lack in a process that may not have real-time priority."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
+            os.setresuid(65534, 65534, 65534)
+            os.write(write, str(real_time_lacks()).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as said:
+        text = said.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+def test_what_is_lacking_for_real_time_workers_is_said() -> None:
+    assert (real_time_lacks() is None) == (real_time_refused() is None)
+    assert "neither CAP_SYS_NICE nor a limit (RLIMIT_RTPRIO) above 0" in in_child_without_rights()
+
+
+def test_asking_for_spinners_leaves_none_behind() -> None:
+    before = set(Path("/proc").glob("[0-9]*"))
+    spinner_refused()
+    left = [one for one in set(Path("/proc").glob("[0-9]*")) - before if b"spinner.py" in command_line_of(one)]
+    assert left == []
+
+
+def command_line_of(process: Path) -> bytes:
+    try:
+        line = (process / "cmdline").read_bytes()
+        return line if f"\0{os.getpid()}\0".encode() in line else b""  # this test's, not another lab's
+    except OSError:
+        return b""  # ended meanwhile
+
+
+def test_whether_processors_halt_follows_from_what_spinners_change() -> None:
+    late, prompt = Spread(5e-5, 9e-5, 3e-4, 100), Spread(5e-6, 1e-5, 3e-5, 100)
+    assert "processors halt when idle" in shown(late, prompt)
+    assert "do not halt" in shown(prompt, prompt)
+    assert "do not halt" in shown(late, late)
+    assert "not known" in shown(late, None)

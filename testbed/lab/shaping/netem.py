@@ -182,8 +182,12 @@ class NetemShaper:
         for link in links:
             self._make_wire(link)
             for direction in (link.forward, link.reverse):
-                self._shape(direction, _ADD)
-                self._directions.append(direction)
+                self.shape_existing(direction)
+
+    def shape_existing(self, direction: ShapedDirection) -> None:
+        """Shape what leaves an interface that is there already. Raises RunFailed."""
+        self._shape(direction, _ADD)
+        self._directions.append(direction)
 
     def _make_wire(self, link: ShapedLink) -> None:
         here, there = link.forward.source, link.forward.target

@@ -1,0 +1,90 @@
+"""Did a run compute what it should? Its losses against those of one process that trains the same without a pipeline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from testbed.judge.fidelity import Check
+from testbed.judge.iterations import IterationRow
+from testbed.judge.thresholds import GRADIENT_DIFFERENCE, ITERATIONS, LOSS_DIFFERENCE
+from testbed.train.job import Reference
+
+
+def worst_difference(losses: Sequence[float], reference: Sequence[float]) -> float:
+    """The largest relative difference between two runs, iteration by iteration; inf where it cannot be told."""
+    if len(losses) != len(reference) or not all(map(math.isfinite, [*losses, *reference])):
+        return math.inf
+    return max((_relative(ours, theirs) for ours, theirs in zip(losses, reference, strict=True)), default=math.inf)
+
+
+def _relative(value: float, reference: float) -> float:
+    difference = abs(value - reference)
+    return difference / abs(reference) if reference else (math.inf if difference else 0.0)
+
+
+def loss_check(losses: Sequence[float], reference: Reference) -> Check:
+    """Whether the losses of a case (one per iteration, warm-up included) are the reference's."""
+    worst = worst_difference(losses, reference.losses)
+    limit, why = LOSS_DIFFERENCE
+    wrong = [iteration for iteration, loss in enumerate(losses) if not math.isfinite(loss)]
+    reason = ""
+    if wrong:
+        reason = f"the loss of iteration {wrong[0]} is {losses[wrong[0]]}: the training diverged"
+    elif reference.refused:
+        reason = f"its losses could not be checked: {reference.refused}"
+    elif worst > limit:
+        reason = f"its losses differ from those of one process without a pipeline by up to {worst:.1e} "
+        reason += f"(limit {limit:.0e})"
+    return Check("losses off one process's", f"{worst:.1e}", f"{limit:.0e}", why, (reason,) if reason else ())
+
+
+def gradient_check(rows: Sequence[IterationRow], reference: Reference) -> Check:
+    """Whether the gradients of a case (one row per iteration, warm-up included) are the reference's."""
+    worst = worst_gradient_difference(rows, reference)
+    limit, why = GRADIENT_DIFFERENCE
+    reason = (
+        f"the norm of a layer's gradients differs from that in one process without a pipeline by up to {worst:.1e} "
+        f"(limit {limit:.0e})"
+    )
+    off = not reference.refused and worst > limit
+    return Check("gradients off one process's", f"{worst:.1e}", f"{limit:.0e}", why, (reason,) if off else ())
+
+
+def worst_gradient_difference(rows: Sequence[IterationRow], reference: Reference) -> float:
+    """As `worst_difference`, over the gradient norms of all layers in all iterations."""
+    if len(rows) != len(reference.gradient_norms):
+        return math.inf
+    pairs = zip(rows, reference.gradient_norms, strict=True)
+    return max((worst_difference(row.gradient_norms, norms) for row, norms in pairs), default=math.inf)
+
+
+def count_check(measured: int) -> Check:
+    """Whether a real clock measured often enough to tell a disturbed iteration from the others."""
+    least, why = ITERATIONS
+    iterations = "1 iteration was" if measured == 1 else f"{measured} iterations were"
+    reason = f"only {iterations} measured: below {least:g} nothing says whether they were disturbed"
+    return Check("iterations measured", f"{measured}", f"{least:g} or more", why, (reason,) if measured < least else ())
+
+
+def as_document(reference: Reference, cases: Mapping[str, Sequence[IterationRow]]) -> dict[str, Any]:
+    """numerics.json: the reference's losses, and by how much losses and gradients of every case (by label) differ."""
+    return {
+        "reference_losses": [_written(loss) for loss in reference.losses],
+        "reference_took_s": round(reference.took_s, 3),
+        "refused": reference.refused,
+        "limits": {"loss": LOSS_DIFFERENCE.value, "gradient_norm": GRADIENT_DIFFERENCE.value},
+        "worst": {
+            label: {
+                "loss": _written(worst_difference([row.loss for row in rows], reference.losses)),
+                "gradient_norm": _written(worst_gradient_difference(rows, reference)),
+            }
+            for label, rows in cases.items()
+        },
+    }
+
+
+def _written(value: float) -> float | None:
+    """JSON knows no infinity, nor what is not a number."""
+    return value if math.isfinite(value) else None

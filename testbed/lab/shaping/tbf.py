@@ -1,0 +1,173 @@
+"""Token buckets: the rate of an interface where the kernel has no netem, `rate R burst B limit L`, and no delay.
+
+A bucket lets its burst pass at once, here a super-packet and a little more: the first of a message comes that much
+earlier than over a wire. Everything asked for is read back and compared; a difference is fatal.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, nla, nlmsg
+from pyroute2.netlink.rtnl import RTM_NEWQDISC
+from pyroute2.netlink.rtnl.tcmsg import sched_tbf, tcmsg
+
+from testbed.errors import BadInput, RunFailed
+from testbed.lab.namespaces import scratch_network
+from testbed.lab.netlink import Netlink
+from testbed.lab.shaping import LinkCounters, ShapedDirection
+from testbed.plan.framing import super_packet_bytes
+from testbed.spec.topology import Direction
+
+_UINT32 = 2**32 - 1
+_TC_H_ROOT = _UINT32
+_HANDLE = 0x10000
+_CHANGE = NLM_F_REQUEST | NLM_F_ACK
+_ADD = _CHANGE | NLM_F_CREATE | NLM_F_EXCL
+_ETHERNET = 1  # TC_LINKLAYER_ETHERNET: the kernel needs no table of times then
+_CREDIT_S = 0.25e-3
+"""So late a timer may be without costing rate: with one super-packet's burst, 25 us of lateness cost 3 %."""
+
+
+class TbfParameters(NamedTuple):
+    """A token bucket in the kernel's own units: bytes per second, bytes, bytes."""
+
+    rate_bytes_per_s: int
+    burst_bytes: int
+    limit_bytes: int
+
+
+class BucketMessage(nlmsg):  # type: ignore[misc]
+    """A qdisc request with a token bucket whose burst is in bytes.
+
+    Not derived from pyroute2's tcmsg: once that has been used, what a derived class says of its options is ignored.
+    """
+
+    fields = tcmsg.fields
+    nla_map = (("TCA_UNSPEC", "none"), ("TCA_KIND", "asciiz"), ("TCA_OPTIONS", "options"))
+
+    class options(nla):  # type: ignore[misc]  # noqa: N801 - pyroute2's way to name nested attributes
+        """enum in linux/pkt_sched.h"""
+
+        nla_map = (
+            ("TCA_TBF_UNSPEC", "none"),
+            ("TCA_TBF_PARMS", "parms"),
+            ("TCA_TBF_RTAB", "none"),
+            ("TCA_TBF_PTAB", "none"),
+            ("TCA_TBF_RATE64", "uint64"),
+            ("TCA_TBF_PRATE64", "uint64"),
+            ("TCA_TBF_BURST", "uint32"),
+        )
+
+        class parms(nla):  # type: ignore[misc]  # noqa: N801
+            """struct tc_tbf_qopt"""
+
+            fields = sched_tbf.options.tbf_parms.fields
+
+
+def parameters(direction: ShapedDirection, gso: int) -> TbfParameters:
+    """What to ask the kernel for, where super-packets are of `gso` bytes at most. Raises BadInput above 34 Gbit/s."""
+    asked = direction.asked
+    if asked.rate_bps > 8.0 * _UINT32:
+        raise BadInput.of(asked.label, "rate", asked.rate_bps, "at most 34 Gbit/s")
+    burst = super_packet_bytes(gso) + round(asked.rate_bps / 8 * _CREDIT_S)
+    return TbfParameters(round(asked.rate_bps / 8), burst, int(min(max(direction.queue_bytes, burst), _UINT32)))
+
+
+def request(interface_index: int, want: TbfParameters) -> BucketMessage:
+    """The netlink message that puts `want` at the root of an interface."""
+    message = BucketMessage()
+    message["index"], message["handle"], message["parent"] = interface_index, _HANDLE, _TC_H_ROOT
+    parms = {"rate": want.rate_bytes_per_s, "rate___reserved": _ETHERNET, "limit": want.limit_bytes}
+    options = {"attrs": [["TCA_TBF_PARMS", parms], ["TCA_TBF_BURST", want.burst_bytes]]}
+    message["attrs"] = [["TCA_KIND", "tbf"], ["TCA_OPTIONS", options]]
+    return message
+
+
+def available() -> str | None:
+    """None when this kernel has tbf (tried on a scratch interface), else why not."""
+    try:
+        with scratch_network(), Netlink(None, "scratch namespace") as netlink:
+            _send(netlink, netlink.index("lo"), TbfParameters(125_000, 10_000, 100_000), _ADD)
+    except RunFailed as refused:
+        return str(refused)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+class Buckets:
+    """Interfaces that exist already, each with one token bucket on what leaves it."""
+
+    name = "tbf"
+
+    def __init__(self) -> None:
+        self._shaped: dict[int, tuple[ShapedDirection, int]] = {}
+
+    def shape(self, direction: ShapedDirection, gso: int) -> None:
+        """Shape the direction's source interface. Raises RunFailed when the kernel has something else than asked."""
+        self._put(direction, gso, _ADD)
+        self._shaped[direction.index] = direction, gso
+
+    def change(self, direction: int, **values: float) -> None:
+        """Change rate_bps of a live direction; a delay cannot be had."""
+        if unknown := set(values) - {"rate_bps"}:
+            raise ValueError(f"tbf cannot change {sorted(unknown)}")
+        old, gso = self._shaped[direction]
+        asked = Direction(**(old.asked._asdict() | values))
+        new = ShapedDirection(old.index, asked, old.source, old.target, old.queue_bytes, old.seed)
+        self._put(new, gso, _CHANGE)
+        self._shaped[direction] = new, gso
+
+    def counters(self) -> list[LinkCounters]:
+        """One reading per direction, in the order in which they were shaped; tbf keeps no peaks and no lateness."""
+        rows = []
+        for direction, _ in self._shaped.values():
+            with Netlink(direction.source.pid, direction.source.border) as netlink:
+                statistics = _qdisc(netlink, direction.source.interface).get_attr("TCA_STATS2")
+                device = netlink.interface(direction.source.interface).get_attr("IFLA_STATS64")
+            sent, queue = statistics.get_attr("TCA_STATS_BASIC"), statistics.get_attr("TCA_STATS_QUEUE")
+            rows.append(
+                LinkCounters(
+                    direction=direction.index,
+                    label=direction.asked.label,
+                    packets=sent["packets"],
+                    wire_bytes=sent["bytes"],
+                    payload_bytes=None,
+                    dropped=queue["drops"] + int(device["tx_dropped"]),
+                    lost=None,
+                    queue_high_water_bytes=None,
+                    lateness=None,
+                )
+            )
+        return rows
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Per direction, what is in force."""
+        return [
+            {"direction": one.asked.label, "shaper": self.name, **parameters(one, gso)._asdict()}
+            for one, gso in self._shaped.values()
+        ]
+
+    def _put(self, direction: ShapedDirection, gso: int, flags: int) -> None:
+        want, end = parameters(direction, gso), direction.source
+        with Netlink(end.pid, f"{end.border} ({direction.asked.label})") as netlink:
+            _send(netlink, netlink.index(end.interface), want, flags)
+            found = _qdisc(netlink, end.interface).get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")
+        # the burst comes back as a time, rounded
+        if (found["rate"], found["limit"]) != (want.rate_bytes_per_s, want.limit_bytes):
+            raise RunFailed(
+                f"{direction.asked.label}: tbf is not as asked: {want}, the kernel has rate {found['rate']}, "
+                f"limit {found['limit']}"
+            )
+
+
+def _qdisc(netlink: Netlink, interface: str) -> Any:
+    found = [m for m in netlink.ask("get_qdiscs", index=netlink.index(interface)) if m["parent"] == _TC_H_ROOT]
+    if len(found) != 1 or found[0].get_attr("TCA_KIND") != "tbf":
+        raise RunFailed(f"{interface}: no tbf at its root, but {[m.get_attr('TCA_KIND') for m in found]}")
+    return found[0]
+
+
+def _send(netlink: Netlink, index: int, want: TbfParameters, flags: int) -> None:
+    netlink.send(request(index, want), RTM_NEWQDISC, flags, shown=f"qdisc tbf {want._asdict()}")
