@@ -11,7 +11,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from testbed.errors import RunFailed
 from testbed.lab import addresses
 from testbed.lab.namespaces import inside
-from testbed.plan.framing import MTU
+from testbed.plan.framing import LARGEST_GSO, MTU
 
 _NEIGHBOUR_PERMANENT = 0x80  # NUD_PERMANENT
 
@@ -68,7 +68,8 @@ def bring_up(netlink: Netlink, interface: str, own: str, other: str, gso: int) -
     """Address, state, segmentation and the permanent neighbour of one end of a point-to-point subnet."""
     index = netlink.index(interface)
     segments = max(1, gso // MTU)
-    netlink.ask("link", "set", index=index, gso_max_size=gso, gso_max_segs=segments)
+    # by number alone: of a size TCP first takes room for any headers that there may be (sk_dst_gso_max_size)
+    netlink.ask("link", "set", index=index, gso_max_size=LARGEST_GSO, gso_max_segs=segments)
     netlink.ask("addr", "add", index=index, address=own, prefixlen=addresses.PREFIX_LENGTH)
     netlink.ask("link", "set", index=index, state="up")
     hardware = addresses.hardware_address(other)

@@ -28,7 +28,7 @@ from testbed.lab.netlink import Netlink, bring_up, shown_interface, shown_route
 from testbed.lab.routes import border_routes
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
 from testbed.lab.shaping import End, LinkCounters, ShapedDirection, ShapedLink, choose
-from testbed.plan.framing import gso_bytes
+from testbed.plan.framing import LARGEST_GSO, gso_bytes
 from testbed.plan.plan import Plan, Route
 from testbed.plan.routes import all_directions, by_datacenters, card_routes, datacenter_of, datacenters_of
 from testbed.spec.topology import Direction
@@ -227,7 +227,8 @@ class Lab:
                 "net_ns_pid": self.containers[name].pid,
             },
         )
-        bring_up(border, outer, pair.first, pair.second, gso)
+        # towards the node as large as any may come: a border that cuts a super-packet has every segment acknowledged
+        bring_up(border, outer, pair.first, pair.second, LARGEST_GSO)
         with self.netlink(self.containers[name]) as netlink:
             bring_up(netlink, inner, pair.second, pair.first, gso)
         self._tell_mininet(self.containers[name], inner, pair.second, self.borders[datacenter], outer, pair.first)
@@ -341,9 +342,11 @@ class Lab:
     # --- sizes ---------------------------------------------------------------------------------
 
     def _metrics(self, facts: sizing.PathFacts, crossed: Sequence[Direction]) -> dict[str, int]:
-        """A route's TCP metrics: no slow start, and no timeout while a segment may wait in the queues of `crossed`."""
+        """A route's TCP metrics: no slow start, acknowledgements at once, and no timeout while a segment may wait in
+        the queues of `crossed`.
+        """
         window = sizing.initial_window(facts, self.largest_burst_bytes)
-        metrics = {"initcwnd": window, "initrwnd": window}
+        metrics = {"initcwnd": window, "initrwnd": window, "quickack": 1}
         floor_s = sizing.retransmission_floor_s((direction, self._queue_room(direction)) for direction in crossed)
         if floor_s is not None:
             metrics |= {"lock": 1 << _RTAX_RTO_MIN, "rto_min": math.ceil(1e3 * floor_s)}

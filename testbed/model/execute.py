@@ -20,6 +20,9 @@ COMPILED = ("execute", "last_end")
 _REACH, _END, _LEAVE, _HOP = 0, 1, 2, 3
 """What happens at an event: a rank begins, an action ends, a message leaves, a piece of one is at a router."""
 
+_LAST, _MORE, _AHEAD = 0, 1, 2
+"""Pieces of a message: the last one, one that more follow, the packet that goes ahead."""
+
 
 class Times(NamedTuple):
     """When everything happened; nan for what never did. Per action, then per message."""
@@ -45,7 +48,9 @@ def execute(program: Program, order: Ints) -> Times:
     One long function on purpose: handing its state, many arrays, from one compiled function to another counts the
     references to each of them, which made it ten times slower.
     """
-    wires = idle(program.delay_s, program.seconds_per_byte, program.acknowledgements)
+    wires = idle(
+        program.delay_s, program.seconds_per_byte, program.queue_start, program.queue_link, program.acknowledgements
+    )
     n_actions, n_messages = len(program.duration_s), len(program.release)
     reached, ready = np.full(n_actions, np.nan), np.full(n_actions, np.nan)
     start, end = np.full(n_actions, np.nan), np.full(n_actions, np.nan)
@@ -59,7 +64,7 @@ def execute(program: Program, order: Ints) -> Times:
     awake = np.full(len(rank_free), -1.0)
     rank_waiting, stage_waiting = np.full(n_messages, NONE), np.full(len(program.shards), NONE)
 
-    # a heap of (time, sequence, what, rank or message, hops made * 2 + whether more pieces follow)
+    # a heap of (time, sequence, what, rank or message, hops made * 3 + which piece: _LAST, _MORE or _AHEAD)
     # sequence breaks ties: first scheduled, first served
     events = [(0.0, 0, 0, 0, 0)]
     events.clear()
@@ -157,7 +162,7 @@ def execute(program: Program, order: Ints) -> Times:
         else:
             message = subject
         # --- network: a piece's first bit is at the head of a link; all pieces are at the head of the first
-        hops, count, more = piece // 2, 1, piece % 2
+        hops, count, which = piece // 3, 1, piece % 3
         if what == _LEAVE:
             last_bit[message] = now
             count = pieces_left[message]
@@ -169,8 +174,12 @@ def execute(program: Program, order: Ints) -> Times:
         came = now
         for number in range(count):
             if what == _LEAVE:
-                more = 1 if number + 1 < count else 0
-            size = program.piece_bytes[message] if more else program.wire_bytes[message]
+                which = _MORE if number + 1 < count else _LAST
+                if number == 0 and not together and program.apart_bytes[message] > 0:
+                    which = _AHEAD
+            size = program.wire_bytes[message]
+            if which != _LAST:
+                size = program.piece_bytes[message] if which == _MORE else program.apart_bytes[message]
             came = last_bit[message] if together else now
             if hop < end_of_route:
                 link = program.route_links[hop]
@@ -181,15 +190,20 @@ def execute(program: Program, order: Ints) -> Times:
                     out = begin if together else wires.free_s[link]  # cut through, or stored and forwarded
                     last_bit[message] = came
                     sequence += 1
-                    onward = (hops + 1) * 2 + more
+                    onward = (hops + 1) * 3 + which
                     heapq.heappush(events, (out + wires.delay_s[link], sequence, _HOP, message, onward))
                     continue
                 if program.acks[message] > 0:
-                    first = begin + wires.delay_s[link]
-                    first += (came - first) / program.acks[message]
-                    back = program.way_back[message]
-                    links = program.route_links[program.route_start[back] : program.route_start[back + 1]]
-                    acknowledge(wires, links, program.acks[message] * program.ack_bytes[message], first, came)
+                    answers = program.answers[message]
+                    queues = program.answer_queues[program.answer_start[answers] : program.answer_start[answers + 1]]
+                    acks, first, step = 1, came, 0.0
+                    if together:  # super-packets arrive one after the other, behind the packet that goes ahead
+                        acks, apart = program.acks[message], program.apart_bytes[message]
+                        step = program.piece_bytes[message] * wires.seconds_per_byte[link]
+                        first = begin + wires.delay_s[link]
+                        first += apart * wires.seconds_per_byte[link] if apart > 0 else step
+                        first = min(first, came)
+                    acknowledge(wires, queues, program.ack_bytes[message], (first, step, came), acks)
             pieces_left[message] -= 1
         if pieces_left[message] > 0:
             continue

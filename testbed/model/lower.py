@@ -83,18 +83,27 @@ class _Frame(NamedTuple):
     acks: int
     last_bytes: float
     piece_bytes: float
+    apart_bytes: float
     ack_bytes: float
 
 
-def _frame(paths: Paths, source: int, size: float, route: Route, back: Route) -> _Frame:
-    """`size` wire bytes sent by pipeline rank `source` over `route`."""
+def _frame(paths: Paths, source: int, size: float, ways: tuple[Route, Route], apart: float = 0.0) -> _Frame:
+    """`size` wire bytes sent by pipeline rank `source`, `apart` of them ahead in a packet of their own.
+
+    `ways` are the route there and the one that acknowledgements take back.
+    """
+    route, back = ways
     whole = paths.piece_bytes[source] if paths.piece_bytes and route else 0.0
-    count = math.ceil(size / whole) if whole else 0
-    several, rest = len(route) > 1, size
-    for _ in range(count - 1 if several else 0):
-        rest -= whole
-    acks = (1 if several else count) if paths.ack_bytes else 0
-    return _Frame(route, back, count if several else 0, acks, rest, whole, paths.ack_bytes[source] if acks else 0.0)
+    if not whole:
+        return _Frame(route, back, 0, 0, size, 0.0, 0.0, 0.0)
+    count, several, rest = math.ceil((size - apart) / whole), len(route) > 1, size
+    if several:
+        rest -= apart
+        for _ in range(count - 1):
+            rest -= whole
+    packets = count + (apart > 0)
+    acks, ack_bytes = (packets, paths.ack_bytes[source]) if paths.ack_bytes else (0, 0.0)
+    return _Frame(route, back, packets if several else 0, acks, rest, whole, apart, ack_bytes)
 
 
 class _Edge(NamedTuple):
@@ -139,8 +148,10 @@ class _Building:
     """The program under construction: columns of actions, and kinds of messages, block by block."""
 
     def __init__(self, n_links: int) -> None:
-        self.carried = np.zeros(n_links, np.int64)
+        self.n_links = n_links
         self.routes: dict[Route, int] = {}
+        self.answers: dict[tuple[Route, Route], list[int]] = {}
+        """(route, route back) -> how many messages and pieces are acknowledged that way."""
         self.groups: list[_Group] = []
         self.n_messages = 0
         self.named: list[np.ndarray[tuple[int], np.dtype[np.void]]] = []
@@ -199,8 +210,9 @@ class _Building:
         notices = problem.notice_bytes if load.receives == "late" else 0.0
         for edge in edges:
             ends, local = (edge.source, edge.target), edge.source == edge.target
-            there, back = paths.route(*ends), paths.route(*ends[::-1])
-            frame = _NOWHERE if local else _frame(paths, edge.source, edge.wire_bytes - notices, there, back)
+            ways = paths.route(*ends), paths.route(*ends[::-1])
+            apart = 0.0 if notices else problem.notice_bytes
+            frame = _NOWHERE if local else _frame(paths, edge.source, edge.wire_bytes - notices, ways, apart)
             release = 1 if load.receives == "early" or local else 2
             self._group(_Group(frame, local, m, release, problem.handover_s, 0.0))
             ranks = (first_rank + ends[0], first_rank + ends[1])
@@ -230,7 +242,7 @@ class _Building:
         for back in (True, False):
             for edge in edges:
                 ends = (edge.target, edge.source) if back else (edge.source, edge.target)
-                frame = _frame(paths, ends[0], size, paths.route(*ends), paths.route(*ends[::-1]))
+                frame = _frame(paths, ends[0], size, (paths.route(*ends), paths.route(*ends[::-1])))
                 # no handover: gloo's own thread answers a notice, no rank has to be woken
                 self._group(_Group(frame, edge.source == edge.target, m, 1, 0.0, 0.0))
                 ranks = (first_rank + ends[0], first_rank + ends[1])
@@ -248,8 +260,8 @@ class _Building:
         rank, kind = problem.stage_to_rank[stage], ALL_GATHER if gather else REDUCE_SCATTER
         for index, step in enumerate(what.steps):
             ends = (step.source, step.target)
-            back = what.routes.get(ends[::-1], ())
-            frame = _frame(problem.paths[step.source], rank, what.wire_bytes, what.route(step), back)
+            ways = what.route(step), what.routes.get(ends[::-1], ())
+            frame = _frame(problem.paths[step.source], rank, what.wire_bytes, ways, problem.notice_bytes)
             release = len(step.after) + step.own
             self._group(_Group(frame, False, 1, release, problem.handover_s, load.start_s))
             members = tuple(first_rank + replica * problem.n_ranks + rank for replica in ends)
@@ -268,11 +280,11 @@ class _Building:
                 self.first.append(base + index)
 
     def _group(self, group: _Group) -> None:
-        for route in (group.frame.route, group.frame.back):
-            self.routes.setdefault(route, len(self.routes))
-        if group.frame.acks:
-            for link in group.frame.back:
-                self.carried[link] += group.size * max(1, group.frame.pieces)
+        frame = group.frame
+        self.routes.setdefault(frame.route, len(self.routes))
+        rows = self.answers.setdefault((frame.route, frame.back), [])
+        if frame.acks:
+            rows.append(group.size * max(1, frame.pieces))
         self.groups.append(group)
         self.n_messages += group.size
 
@@ -312,6 +324,11 @@ class _Building:
         then = sorted(self.then)
         followers = np.bincount([message for message, _ in then], minlength=self.n_messages)
         routes = list(self.routes)
+        # a queue for every link of every way back, numbered link by link
+        answers = {ways: number for number, ways in enumerate(self.answers)}
+        links_of = np.array([link for _, back in self.answers for link in back], np.int64)
+        rows = np.array([sum(counts) for (_, back), counts in self.answers.items() for _ in back], np.int64)
+        queues = links_of.argsort(kind="stable")
         links = loads[0].problem.links
         return Program(
             row_start=_starts(self.row_lengths),
@@ -335,13 +352,18 @@ class _Building:
             wire_bytes=of_groups([frame.last_bytes for frame in frames], np.float64),
             piece_bytes=of_groups([frame.piece_bytes for frame in frames], np.float64),
             pieces=of_groups([frame.pieces for frame in frames], np.int64),
+            apart_bytes=of_groups([frame.apart_bytes for frame in frames], np.float64),
             acks=of_groups([frame.acks for frame in frames], np.int64),
             ack_bytes=of_groups([frame.ack_bytes for frame in frames], np.float64),
             handover_s=of_groups([group.handover_s for group in self.groups], np.float64),
             route=of_groups([self.routes[frame.route] for frame in frames], np.int64),
-            way_back=of_groups([self.routes[frame.back] for frame in frames], np.int64),
             route_start=_starts([len(route) for route in routes]),
             route_links=np.array([link for route in routes for link in route], dtype=np.int64),
+            answers=of_groups([answers[frame.route, frame.back] for frame in frames], np.int64),
+            answer_start=_starts([len(back) for _, back in self.answers]),
+            answer_queues=queues.argsort(kind="stable"),
+            queue_start=_starts(np.bincount(links_of, minlength=self.n_links)),
+            queue_link=links_of[queues],
             shards=np.array(self.shards, np.int64),
             gradients=np.array(self.gradients, np.int64),
             reduce_start=_starts([len(messages) for messages in self.reduces]),
@@ -351,7 +373,7 @@ class _Building:
             unnoticed_wait_s=loads[0].problem.unnoticed_wait_s,
             delay_s=np.array([link.delay_s for link in links], dtype=np.float64),
             seconds_per_byte=np.array([link.seconds_per_byte for link in links], dtype=np.float64),
-            acknowledgements=self.carried,
+            acknowledgements=rows[queues],
         )
 
     def _scattered(self, blocks: Sequence[tuple[int, Ints]]) -> Ints:
@@ -367,7 +389,7 @@ class _Building:
         return result
 
 
-_NOWHERE = _Frame((), (), 0, 0, 0.0, 0.0, 0.0)
+_NOWHERE = _Frame((), (), 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 
 def _starts(lengths: Sequence[int] | Ints) -> Ints:

@@ -3,8 +3,8 @@
 A message occupies a link for its bytes' time on the wire, first come, first served, and comes out one delay later; the
 delay occupies nothing (CrossPipe, section 3.5). Several links are cut through: a message may leave a router while its
 tail still comes in. Where a message travels in super-packets, each of them is stored, queued and forwarded by itself,
-so what a router's own site sends meanwhile comes between them. What arrives is acknowledged over the way back, where
-acknowledgements slip in behind whatever occupies the link.
+so what a router's own site sends meanwhile comes between them. Every super-packet is acknowledged as it arrives;
+acknowledgements take their turn on the links of the way back.
 
 Plain functions on arrays: interpreted as they are, or compiled (compile.py). Simpler views elsewhere, on purpose:
 `greedy` reserves windows of links out of turn (Algorithm 1's bw_model); `cp_model` and `bounds` keep a message together
@@ -30,7 +30,8 @@ COMPILED = ("idle", "carry_acknowledgements", "occupy", "acknowledge")
 
 
 class Wires(NamedTuple):
-    """All links and what is on them. The last four change as time goes on."""
+    """All links and what is on them. Acknowledgements that come to a link by different ways have a queue each there, so
+    that each queue is in the order of time. `free_s`, `queued`, `head` and `tail` change as time goes on."""
 
     delay_s: Floats
     """Per link, one way."""
@@ -38,44 +39,63 @@ class Wires(NamedTuple):
     """Per link."""
     free_s: Floats
     """Per link, until when it is occupied."""
+    queue_start: Ints
+    """Per link (and one more), where its queues of acknowledgements begin."""
+    link: Ints
+    """Per queue, its link."""
     queued: Floats
-    """Acknowledgements under way, a row each: from, until, seconds that they occupy their link; link after link."""
+    """Acknowledgements under way, a row for those of a message or piece: when the next one comes, seconds from one to
+    the next, when the last one comes at the latest, how many are left, seconds that each occupies the link."""
     head: Ints
-    """Per link, the first of its acknowledgements that it has not carried yet."""
+    """Per queue, its first row that is not carried yet."""
     tail: Ints
-    """Per link, where its next acknowledgement goes."""
+    """Per queue, where its next row goes."""
 
 
-def idle(delay_s: Floats, seconds_per_byte: Floats, acknowledgements: Ints) -> Wires:
-    """Idle links with room for so many acknowledgements each."""
+def idle(
+    delay_s: Floats, seconds_per_byte: Floats, queue_start: Ints, queue_link: Ints, acknowledgements: Ints
+) -> Wires:
+    """Idle links, with room for so many rows of acknowledgements in every queue."""
     begin = np.concatenate((np.zeros(1, np.int64), np.cumsum(acknowledgements)))
-    queued = np.zeros((int(begin[-1]), 3))
-    return Wires(delay_s, seconds_per_byte, np.zeros(len(delay_s)), queued, begin[:-1].copy(), begin[:-1].copy())
+    queued, free_s = np.zeros((int(begin[-1]), 5)), np.zeros(len(delay_s))
+    head, tail = begin[:-1].copy(), begin[:-1].copy()
+    return Wires(delay_s, seconds_per_byte, free_s, queue_start, queue_link, queued, head, tail)
 
 
 def idle_links(links: Sequence[LinkCost], free_s: Sequence[float]) -> Wires:
     """The links of a problem, free from these times on, for a view that leaves acknowledgements out."""
     costs = [np.array([link[place] for link in links], dtype=np.float64) for place in (0, 1)]
-    wires = idle(costs[0], costs[1], np.zeros(len(links), np.int64))
+    none = np.zeros(0, np.int64)
+    wires = idle(costs[0], costs[1], np.zeros(len(links) + 1, np.int64), none, none)
     wires.free_s[:] = free_s
     return wires
 
 
 def carry_acknowledgements(wires: Wires, link: int, now: float) -> None:
-    """Have a link carry what acknowledgements have come to it until now, behind what occupies it."""
-    head = wires.head[link]
-    free = wires.free_s[link]
-    while head < wires.tail[link] and wires.queued[head, 0] <= now:
-        begin, end, busy = wires.queued[head, 0], wires.queued[head, 1], wires.queued[head, 2]
-        until = min(end, now)
-        share = (until - begin) / (end - begin) if end > begin else 1.0
-        if free > begin:  # those that find the link idle are in nobody's way
-            free += busy * (share if free >= until else (free - begin) / (end - begin))
-        if until < end:
-            wires.queued[head, 0], wires.queued[head, 2] = until, busy * (1 - share)
-            break
-        head += 1
-    wires.free_s[link], wires.head[link] = free, head
+    """Have a link carry what acknowledgements have come to it until now, in the order in which they came."""
+    while True:
+        chosen, until = -1, now
+        for queue in range(wires.queue_start[link], wires.queue_start[link + 1]):
+            head = wires.head[queue]
+            if head == wires.tail[queue] or wires.queued[head, 0] > until:
+                continue
+            if chosen >= 0:  # from where the other queue goes on
+                until = max(wires.queued[head, 0], wires.queued[wires.head[chosen], 0])
+            if chosen < 0 or wires.queued[head, 0] < wires.queued[wires.head[chosen], 0]:
+                chosen = queue
+        if chosen < 0:
+            return
+        head, free = wires.head[chosen], wires.free_s[link]
+        first, step, end = wires.queued[head, 0], wires.queued[head, 1], wires.queued[head, 2]
+        left, busy = wires.queued[head, 3], wires.queued[head, 4]
+        come = left if until >= end else min(left, np.floor((until - first) / step) + 1)
+        # the last of them behind what was there before, behind the first of them, or by itself
+        last = min(first + (come - 1) * step, end)
+        wires.free_s[link] = max(free + come * busy, first + come * busy, last + busy)
+        if come < left:
+            wires.queued[head, 0], wires.queued[head, 3] = max(first + come * step, until), left - come
+        else:
+            wires.head[chosen] = head + 1
 
 
 def occupy(wires: Wires, link: int, size: float, now: float, last_bit: float) -> float:
@@ -88,12 +108,17 @@ def occupy(wires: Wires, link: int, size: float, now: float, last_bit: float) ->
     return begin
 
 
-def acknowledge(wires: Wires, route: Ints, size: float, begin: float, end: float) -> None:
-    """Send `size` wire bytes of acknowledgements, spread evenly from `begin` to `end`, over the links of a route."""
-    first, last = begin, end
-    for link in route:
-        place = wires.tail[link]
-        wires.tail[link] = place + 1
-        wires.queued[place, 0], wires.queued[place, 1] = first, last
-        wires.queued[place, 2] = size * wires.seconds_per_byte[link]
-        first, last = first + wires.delay_s[link], last + wires.delay_s[link]
+def acknowledge(wires: Wires, queues: Ints, size: float, times: tuple[float, float, float], count: int) -> None:
+    """Send `count` acknowledgements of `size` wire bytes each over the links of these queues, first to last.
+
+    `times` are when the first one leaves, seconds from one to the next, and when the last one leaves at the latest.
+    """
+    first, step, end = times
+    for queue in queues:
+        place, link = wires.tail[queue], wires.link[queue]
+        busy = size * wires.seconds_per_byte[link]
+        wires.tail[queue] = place + 1
+        wires.queued[place, 0], wires.queued[place, 1], wires.queued[place, 2] = first, step, end
+        wires.queued[place, 3], wires.queued[place, 4] = count, busy
+        onward = busy + wires.delay_s[link]
+        first, end = first + onward, end + onward

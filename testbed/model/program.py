@@ -60,24 +60,33 @@ class Program(NamedTuple):
     gathers: Ints
     """Per message, the stage that has one shard more of its parameters when it arrives, or NONE."""
     wire_bytes: Floats
-    """Per message; of its last piece where it is routed in pieces."""
+    """Per message; of its last piece alone where it is routed in pieces."""
     piece_bytes: Floats
-    """Per message, wire bytes of its other pieces."""
+    """Per message, wire bytes of its other pieces; of its super-packets where it keeps together."""
     pieces: Ints
     """Per message, in how many pieces it is routed; 0 when it keeps together."""
+    apart_bytes: Floats
+    """Per message, how many wire bytes go ahead in a packet of their own; 0 without."""
     acks: Ints
-    """Per message, how many super-packets one of its pieces is, each acknowledged; 0 without any of that."""
+    """Per message, how many packets and super-packets it is, each acknowledged; 0 without acknowledgements."""
     ack_bytes: Floats
-    """Per message, wire bytes that acknowledge one super-packet."""
+    """Per message, wire bytes of one acknowledgement."""
     handover_s: Floats
     """Per message, from its last bit to its use."""
     route: Ints
     """Per message, its route."""
-    way_back: Ints
-    """Per message, the route of its acknowledgements."""
     route_start: Ints
     """Per route (and one more), where its links begin in `route_links`."""
     route_links: Ints
+    answers: Ints
+    """Per message, the way of its acknowledgements: of one for every pair of a route and a route back."""
+    answer_start: Ints
+    """Per such way (and one more), where the queues that they pass begin in `answer_queues`."""
+    answer_queues: Ints
+    queue_start: Ints
+    """Per link (and one more), where its queues of acknowledgements begin."""
+    queue_link: Ints
+    """Per queue, its link."""
     shards: Ints
     """Per stage, how many messages bring its parameters."""
     gradients: Ints
@@ -95,7 +104,7 @@ class Program(NamedTuple):
     """Per link, as the next two."""
     seconds_per_byte: Floats
     acknowledgements: Ints
-    """How many acknowledgements a link may have to carry."""
+    """Per queue, of how many messages and pieces it may have to hold the acknowledgements."""
 
     def in_order(self) -> Ints:
         """The actions in the order of the rows."""

@@ -16,7 +16,7 @@ from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import Paths, Problem
 from testbed.plan import routes
-from testbed.plan.framing import ack_bytes, super_packet_bytes, wire_bytes
+from testbed.plan.framing import ACK_BYTES, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Case, Framing, Job, JobSchedule, Plan, Profile, Route
 from testbed.plugins import Unusable
 from testbed.schedule.registry import family_of
@@ -221,7 +221,7 @@ class _Taken:
         found = {(a, b): route for a in ranks for b in ranks if (route := self.route((replica, a), (replica, b)))}
         sites = [self._datacenter[rank] for rank in self._mesh.pipeline(replica)]
         sizes = [framing.gso_bytes[site] for site in sites]
-        return Paths(found, tuple(map(super_packet_bytes, sizes)), tuple(map(ack_bytes, sizes)))
+        return Paths(found, tuple(map(super_packet_bytes, sizes)), (float(ACK_BYTES),) * len(sizes))
 
 
 def _collective(plan: Plan, taken: _Taken, job: Job, of: tuple[int, int], steps: tuple[Step, ...]) -> Collective:

@@ -17,7 +17,11 @@ IP_TCP_HEADERS = 52
 MSS = MTU - IP_TCP_HEADERS
 """TCP payload of a full segment."""
 
-_LARGEST_GSO = 65536
+ACK_BYTES = ETHERNET_HEADER + IP_TCP_HEADERS
+"""A packet without data. Every super-packet is acknowledged by one as it arrives: routes have `quickack`."""
+
+LARGEST_GSO = 65536
+"""Bytes of the longest super-packet that any interface of a lab takes."""
 _GSO_SECONDS = 1e-3
 """How much of a link's time one super-packet may take: it is delivered as one block."""
 
@@ -31,7 +35,7 @@ def gso_bytes(directions: Iterable[Direction]) -> int:
     """The longest super-packet allowed towards links: 1 ms of the slowest, a quarter of the least queue that a file
     asks for, 64 KiB; at least the MTU.
     """
-    limits = [float(_LARGEST_GSO)]
+    limits = [float(LARGEST_GSO)]
     for direction in directions:
         limits.append(direction.rate_bps * _GSO_SECONDS / 8)
         if direction.queue_bytes:
@@ -42,11 +46,6 @@ def gso_bytes(directions: Iterable[Direction]) -> int:
 def super_packet_bytes(gso: int) -> int:
     """Wire bytes of the longest super-packet that TCP makes under a limit of `gso` bytes: full segments."""
     return _segments(gso) * (MTU + ETHERNET_HEADER)
-
-
-def ack_bytes(gso: int) -> float:
-    """Wire bytes that acknowledge such a super-packet: one packet without data for every two segments, or for more."""
-    return min(1.0, _segments(gso) / 2) * (ETHERNET_HEADER + IP_TCP_HEADERS)
 
 
 def _segments(gso: int) -> int:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from testbed.plan import routes
-from testbed.plan.framing import ack_bytes, super_packet_bytes, wire_bytes
+from testbed.plan.framing import ACK_BYTES, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Case, Plan, Route
 
 
@@ -15,7 +15,7 @@ class Planned(NamedTuple):
     """Of one direction in one iteration."""
 
     wire_bytes: float
-    """Messages with headers, what gloo adds to them, and acknowledgements of those that go the other way."""
+    """Messages with headers, what gloo adds to them and its notices of receives, and acknowledgements of all these."""
     messages: int
     """That cross it, and that are acknowledged across it."""
 
@@ -35,6 +35,7 @@ def planned_traffic(plan: Plan, case: Case) -> tuple[Planned, ...]:
 
     for job, chosen in zip(plan.jobs, case.jobs, strict=True):
         size = wire_bytes(job.workload.message_bytes()) + plan.host_costs.gloo_bytes
+        notice, n = plan.host_costs.notice_bytes, job.workload.microbatches
         for replica in range(job.mesh.dp):
             ranks = job.mesh.pipeline(replica)
             for a, b in pairwise(chosen.stage_to_rank):
@@ -42,7 +43,7 @@ def planned_traffic(plan: Plan, case: Case) -> tuple[Planned, ...]:
                     if source == target:
                         continue
                     gso = plan.framing.gso_bytes[routes.datacenter_of(nodes[source])]
-                    acknowledged = math.ceil(size / super_packet_bytes(gso)) * ack_bytes(gso)
-                    add(source, target, job.workload.microbatches * size)
-                    add(target, source, job.workload.microbatches * acknowledged)
+                    packets = 1 + math.ceil((size - notice) / super_packet_bytes(gso))
+                    add(source, target, n * (size + ACK_BYTES))
+                    add(target, source, n * (packets * ACK_BYTES + notice))
     return tuple(Planned(*one) for one in zip(bytes_, messages, strict=True))

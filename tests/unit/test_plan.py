@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,18 @@ def test_a_file_may_send_traffic_over_the_other_link() -> None:
     traffic = planned_traffic(plan, case)
     assert [one.wire_bytes > 8e6 for one in traffic] == [False, True, True, False]
     assert traffic[0].messages == traffic[3].messages == 0
+
+
+def test_what_an_iteration_puts_on_a_link_is_known_to_the_byte() -> None:
+    """Per message: a packet of 48 bytes, 48 bytes and the tensor, the notice of its receive, and acknowledgements."""
+    plan = planned(parallel())
+    payload, microbatches = plan.jobs[0].workload.message_bytes(), plan.jobs[0].workload.microbatches
+    segments = math.ceil((payload + 48) / 8948)
+    super_packets = math.ceil(segments / (plan.framing.gso_bytes["a"] // 9000))
+    there = (48 + 66) + (48 + payload + 66 * segments)
+    back = 66 * (1 + super_packets) + (48 + 66)
+    both = microbatches * (there + back + 66)
+    assert [one.wire_bytes for one in planned_traffic(plan, plan.cases[0])] == [both, both, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -174,15 +174,23 @@ def test_a_burst_at_a_router_comes_between_the_pieces_of_what_passes_it() -> Non
 
 
 def test_acknowledgements_take_the_link_back() -> None:
-    """Half a second for each of a message's four pieces: in the way only of what comes after they had to wait."""
+    """Half a second for each of a message's four pieces, in turn with what else comes to the link."""
     problem = replace(uniform(2, 2, delay_s=5, wire_s=4, weight_s=0), piece_bytes=(0.25, 0.25))
     rows = "0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"
     without = arrivals(problem, *rows)
     assert (without["G1:0"], without["G1:1"]) == (21.0, 25.0)
     carried = arrivals(replace(problem, ack_bytes=(0.125, 0.125)), *rows)
-    # F0:1 comes in from 10 to 14 and is acknowledged from 11 on; from 12 on the link back carries G1:0
-    assert carried["G1:0"] == 21.0
-    assert carried["G1:1"] == pytest.approx(25 + 2 * 2 / 3)
+    # F0:1 is acknowledged at 11, 12, 13 and 14. G1:0, there at 12, comes after the second, G1:1 after the fourth
+    assert (carried["G1:0"], carried["G1:1"]) == (21.5, 26.5)
+
+
+def test_what_goes_ahead_in_a_packet_of_its_own_is_acknowledged_by_itself() -> None:
+    """Half a second of the 3.5 of a message for the packet ahead, and for every acknowledgement; a second per piece."""
+    problem = replace(uniform(2, 2, delay_s=5, wire_s=1, weight_s=0), message_bytes=(3.5,), notice_bytes=0.5)
+    framed = replace(problem, piece_bytes=(1.0, 1.0), ack_bytes=(0.5, 0.5))
+    carried = arrivals(framed, "0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1")
+    # F0:1 is acknowledged at 10, 11, 12 and 13: two before G1:0, there at 11.5, two before G1:1, there at 15
+    assert (carried["G1:0"], carried["G1:1"]) == (20.0, 24.5)
 
 
 def test_every_message_between_ranks_is_handed_over() -> None:
