@@ -147,6 +147,7 @@ def _run_in_guest(
 def _run_here(task: Task, directory: Path, reporter: Reporter) -> str:
     """Train one plan on the real clock, in a sandbox; returns why it failed, or nothing."""
     from testbed.lab.sandbox import run_in_sandbox
+    from testbed.lab.witness import MachineWitness
 
     subject = task.subject
     _made(directory)
@@ -155,10 +156,11 @@ def _run_here(task: Task, directory: Path, reporter: Reporter) -> str:
         from testbed.session.machine import this_machine
         from testbed.session.run import SessionOptions, run
 
-        run(subject.plan, SessionOptions(directory, task.shaper, this_machine()), reporter)
+        run(subject.plan, SessionOptions(directory, task.shaper, this_machine(), witness), reporter)
         return 0
 
-    code = run_in_sandbox(body)
+    with MachineWitness() as witness:
+        code = run_in_sandbox(body)
     return f"the run ended with exit code {code}" if code else ""
 
 

@@ -146,16 +146,21 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
 
 
 def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
+    from testbed.lab.witness import MachineWitness
     from testbed.results.place import results_directory
 
-    with results_directory(request.directory, overwrite=request.overwrite) as working:
+    with (
+        results_directory(request.directory, overwrite=request.overwrite) as working,
+        MachineWitness() as witness,
+    ):
 
         def body() -> int:
             from testbed.session.machine import this_machine
             from testbed.session.run import SessionOptions
             from testbed.session.run import run as run_plan
 
-            options = SessionOptions(working, request.shaper, this_machine(), request.host_priority, request.strict)
+            priority, strict = request.host_priority, request.strict
+            options = SessionOptions(working, request.shaper, this_machine(), witness, priority, strict)
             document = run_plan(plan, options, reporter)
             _show(document, working, request, reporter)
             return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED

@@ -11,7 +11,6 @@ from testbed.judge.iterations import IterationRow
 from testbed.judge.thresholds import (
     MAX_LATE_START_S,
     MAX_LATE_START_SHARE,
-    MAX_LOSS_DIFFERENCE,
     MAX_OVERRUN_SHARE,
     MAX_SPREAD,
     MAX_TRAFFIC_BYTES,
@@ -83,16 +82,4 @@ def traffic_reasons(traffic: Sequence[Traffic], *, lossless: bool) -> list[str]:
                 f"{one.direction} carried {one.counted_bytes:.0f} bytes, its routes should bring "
                 f"{one.planned_bytes:.0f} (±{allowed:.0f}): traffic did not take the routes of the plan"
             )
-    return reasons
-
-
-def loss_reasons(losses: dict[str, list[float]]) -> dict[str, list[str]]:
-    """Per schedule, whether its losses differ from those of the first schedule."""
-    names = list(losses)
-    reference = np.array(losses[names[0]])
-    reasons: dict[str, list[str]] = {name: [] for name in names}
-    for name in names[1:]:
-        difference = float(np.max(np.abs(np.array(losses[name]) - reference) / np.abs(reference)))
-        if difference > MAX_LOSS_DIFFERENCE:
-            reasons[name].append(f"its losses differ from {names[0]}'s by up to {difference:.1e}")
     return reasons

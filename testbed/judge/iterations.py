@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.lab.witness import MachineCounts
 from testbed.pipeline.depend import Message
 from testbed.trace.summary import summaries
 from testbed.trace.tables import GRADIENT, Trace
 from testbed.train.job import IterationRecord
+from testbed.train.witness import RankWitness
+
+
+class Witnesses(NamedTuple):
+    """What the machine did during an iteration; nan where it does not tell."""
+
+    rank_queued_s: float = math.nan
+    """Of the rank whose computing thread was longest runnable without running, as the next one for gloo's threads."""
+    threads_queued_s: float = math.nan
+    relay_queued_s: float = math.nan
+    """nan without a relay, and where the kernel does not tell, as the others."""
+    kernel_queued_s: float = math.nan
+    """Of the kernel's threads that carry packets on, together."""
+    steal_s: float = math.nan
+    """Per processor, what the owner of a virtual machine took."""
+    involuntary_switches: float = math.nan
+    """Of all ranks."""
+    wake_late_s: float = math.nan
+    """Of the sleep at the end of a slot that ended latest, on any rank."""
+    clock_step_s: float = math.nan
+    """By how much the wall clock was moved."""
 
 
 class IterationRow(NamedTuple):
@@ -32,6 +55,10 @@ class IterationRow(NamedTuple):
     actions: int
     late_start_s: float
     """Of the rank that was latest at the common start."""
+    witnesses: Witnesses = Witnesses()
+    """What the machine did meanwhile."""
+    gradient_norms: tuple[float, ...] = ()
+    """Of every layer."""
 
 
 def trace(records: Sequence[IterationRecord]) -> Trace:
@@ -45,8 +72,11 @@ def trace(records: Sequence[IterationRecord]) -> Trace:
     return Trace(actions, messages, len(records))
 
 
-def iteration_row(records: Sequence[IterationRecord], warmup: int) -> IterationRow:
-    """The summary of one iteration; the first `warmup` iterations are marked as such."""
+def iteration_row(records: Sequence[IterationRecord], warmup: int, machine: MachineCounts) -> IterationRow:
+    """The summary of one iteration; the first `warmup` iterations are marked as such.
+
+    `machine` is what it counted from the end of the iteration before to the end of this one.
+    """
     measured = trace(records)
     (summary,) = summaries(measured)
     overruns = np.concatenate([np.array(record.overruns_s) for record in records])
@@ -64,7 +94,27 @@ def iteration_row(records: Sequence[IterationRecord], warmup: int) -> IterationR
         worst_overrun_s=float(late.max()) if len(late) else 0.0,
         actions=len(measured.actions),
         late_start_s=max(record.late_start_s for record in records),
+        gradient_norms=_norms(records),
+        witnesses=_witnesses([record.witness for record in records], machine),
     )
+
+
+def _witnesses(ranks: Sequence[RankWitness], machine: MachineCounts) -> Witnesses:
+    return Witnesses(
+        rank_queued_s=max(one.rank_queued_s for one in ranks),
+        threads_queued_s=max(one.threads_queued_s for one in ranks),
+        relay_queued_s=machine.relay_queued_s,
+        kernel_queued_s=machine.kernel_queued_s,
+        steal_s=machine.steal_s,
+        involuntary_switches=sum(one.involuntary_switches for one in ranks),
+        wake_late_s=max(one.wake_late_s for one in ranks),
+        clock_step_s=machine.clock_offset_s,
+    )
+
+
+def _norms(records: Sequence[IterationRecord]) -> tuple[float, ...]:
+    norms = {layer: norm for record in records for layer, norm in record.gradient_norms.items()}
+    return tuple(norms[layer] for layer in sorted(norms))
 
 
 def median_and_iqr(values: NDArray[np.float64]) -> tuple[float, float]:

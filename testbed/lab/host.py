@@ -20,8 +20,14 @@ from typing import Any
 
 from testbed.errors import RunFailed
 
-WORKER_PRIORITY = 1
-"""The least of the real-time priorities: below the relay's, above everything ordinary."""
+COMPUTING_PRIORITY = 1
+"""The least of the real-time priorities: above everything ordinary, below messages."""
+
+MESSAGE_PRIORITY = 2
+"""Of gloo's threads and of a rank that does not compute: a message that has come must not wait until another rank on
+the same processor has computed, since accelerators do not share one. Below the relay's."""
+
+_WORKER_SCHEDULER = f"SCHED_RR {MESSAGE_PRIORITY}, {COMPUTING_PRIORITY} while computing"
 
 _ANSWER_S = 10.0
 
@@ -38,7 +44,7 @@ def real_time_refused() -> str | None:
     """Why this process may not run under SCHED_RR (a cgroup or a missing right forbids it); None when it may."""
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(WORKER_PRIORITY))
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(MESSAGE_PRIORITY))
         os.sched_setscheduler(0, policy, parameters)
     except OSError as error:
         return error.strerror or str(error)
@@ -55,9 +61,19 @@ def spinner_refused() -> str | None:
         host.close()
 
 
-def become_real_time() -> None:
-    """Run the calling process, and every thread that it starts from now on, under SCHED_RR. Raises OSError."""
-    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(WORKER_PRIORITY))
+def become_real_time(priority: int = MESSAGE_PRIORITY) -> None:
+    """Run the calling thread, and every thread that it starts from now on, under SCHED_RR. Raises OSError."""
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(priority))
+
+
+class Computing:
+    """A context manager: the calling thread, which is under SCHED_RR, gives way to messages in its body."""
+
+    def __enter__(self) -> None:
+        become_real_time(COMPUTING_PRIORITY)
+
+    def __exit__(self, *_: object) -> None:
+        become_real_time(MESSAGE_PRIORITY)
 
 
 @contextmanager
@@ -70,7 +86,7 @@ def real_time(wanted: bool) -> Iterator[None]:
         yield
         return
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
-    os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(WORKER_PRIORITY))
+    os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(MESSAGE_PRIORITY))
     try:
         yield
     finally:
@@ -113,7 +129,7 @@ class Host:
         return {
             "host_priority": self.wanted.value,
             "spinners": len(self.spinners),
-            "worker_scheduler": f"SCHED_RR {WORKER_PRIORITY}" if self.real_time else "SCHED_OTHER",
+            "worker_scheduler": _WORKER_SCHEDULER if self.real_time else "SCHED_OTHER",
             "refused": self.refused,
         }
 

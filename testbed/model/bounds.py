@@ -50,7 +50,7 @@ class _Ways:
     """Along the way of one microbatch: per stage, earliest starts of F and I, and shortest rests behind their ends."""
 
     def __init__(self, problem: Problem) -> None:
-        n, f, i, w = problem.n_stages, problem.forward_s, problem.input_s, problem.weight_s
+        n, f, i, w = problem.n_stages, problem.forward_s, problem.least_input_s, problem.least_weight_s
         self.down_s = [_transfer(problem, s, s + 1) for s in range(n - 1)]
         """Per boundary, seconds a message takes from stage s to s + 1 on idle links."""
         self.up_s = [_transfer(problem, s + 1, s) for s in range(n - 1)]
@@ -110,7 +110,7 @@ def _best_subset(loads: Iterable[_Load]) -> float:
 def _rank_bound(problem: Problem, ways: _Ways, rank: int) -> Bound:
     m, loads = problem.n_microbatches, []
     for s in (s for s, r in enumerate(problem.stage_to_rank) if r == rank):
-        f, i, w = problem.forward_s[s], problem.input_s[s], problem.weight_s[s]
+        f, i, w = problem.forward_s[s], problem.least_input_s[s], problem.least_weight_s[s]
         loads += [
             _Load(ways.forward_s[s], m * f, ways.after_forward_s[s]),
             _Load(ways.input_s[s], m * i, ways.after_input_s[s]),
@@ -126,8 +126,8 @@ def _link_bounds(problem: Problem, ways: _Ways) -> list[Bound]:
     for s in range(problem.n_stages - 1):
         ready_down = ways.forward_s[s] + problem.forward_s[s]
         rest_down = problem.forward_s[s + 1] + ways.after_forward_s[s + 1]
-        ready_up = ways.input_s[s + 1] + problem.input_s[s + 1]
-        rest_up = problem.input_s[s] + ways.after_input_s[s]
+        ready_up = ways.input_s[s + 1] + problem.least_input_s[s + 1]
+        rest_up = problem.least_input_s[s] + ways.after_input_s[s]
         for source, target, ready, rest in ((s, s + 1, ready_down, rest_down), (s + 1, s, ready_up, rest_up)):
             route = _route(problem, source, target)
             for hop, index in enumerate(route):
@@ -140,7 +140,7 @@ def _link_bounds(problem: Problem, ways: _Ways) -> list[Bound]:
     for s, rank in enumerate(problem.stage_to_rank):
         collective = problem.reduction(s)
         # whichever replica sends: no stage has its gradients before it has run all its blocks
-        blocks_s = m * (problem.forward_s[s] + problem.input_s[s] + problem.weight_s[s])
+        blocks_s = m * (problem.forward_s[s] + problem.least_input_s[s] + problem.least_weight_s[s])
         for route in (collective.route(step) for step in collective.steps if step.own):
             for hop, index in enumerate(route):
                 link = problem.links[index]
@@ -163,7 +163,7 @@ def _memory_bound(problem: Problem, ways: _Ways, rank: int) -> Bound:
     for s in stages:
         extra = min(0.0, problem.input_memory[s]) if problem.input_memory else 0.0
         share = max(0.0, problem.activation[s] + extra)  # an I that frees memory leaves only the rest behind
-        f, i, w = problem.forward_s[s], problem.input_s[s], problem.weight_s[s]
+        f, i, w = problem.forward_s[s], problem.least_input_s[s], problem.least_weight_s[s]
         occupied += share * (f / 2 + ways.away_s[s] + (i + w) / 2)
     first = min((ways.forward_s[s] for s in stages), default=0.0)
     limit = problem.memory_limit[rank]

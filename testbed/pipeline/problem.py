@@ -52,6 +52,8 @@ class Problem:
     """Per rank, microbatches in flight."""
     activation: tuple[float, ...]
     """Per stage, memory a forward adds (CrossPipe's M_F); the end of B or W frees what is held."""
+    backward_s: tuple[float, ...] = ()
+    """Per stage, a fused backward; empty: I and W together."""
     input_memory: tuple[float, ...] = ()
     """Per stage, memory an input gradient adds (CrossPipe's M_D), 0 unless given."""
     message_bytes: tuple[float, ...] = ()
@@ -124,7 +126,7 @@ class Problem:
         return replace(self, all_gather=(), reduce_scatter=()) if self.all_gather or self.reduce_scatter else self
 
     def duration(self, action: Action) -> float:
-        """Seconds an action takes on its rank; B takes I and W together."""
+        """Seconds an action takes on its rank; B takes I and W together unless its own time is known."""
         stage = action.stage
         match action.kind:
             case Kind.F:
@@ -134,10 +136,25 @@ class Problem:
             case Kind.W:
                 whole = self.weight_s[stage]
             case Kind.B:
-                whole = self.input_s[stage] + self.weight_s[stage]
+                whole = self.whole_backward_s(stage)
             case _:
                 raise ValueError(f"{action} has no compute time")
         return whole * action.part.fraction
+
+    def whole_backward_s(self, stage: int) -> float:
+        """Seconds of a stage's fused backward."""
+        return self.backward_s[stage] if self.backward_s else self.input_s[stage] + self.weight_s[stage]
+
+    @cached_property
+    def least_input_s(self) -> tuple[float, ...]:
+        """Per stage, until a gradient can leave at the earliest: after I, or after a fused backward."""
+        return tuple(min(i, self.whole_backward_s(s)) for s, i in enumerate(self.input_s))
+
+    @cached_property
+    def least_weight_s(self) -> tuple[float, ...]:
+        """Per stage, what a weight gradient adds to that at least: as W, or within a fused backward."""
+        pairs = zip(self.least_input_s, self.weight_s, strict=True)
+        return tuple(min(w, self.whole_backward_s(s) - i) for s, (i, w) in enumerate(pairs))
 
     def memory_delta(self, action: Action) -> float:
         """Net change of a rank's memory by an action: positive from its start, negative from its end."""

@@ -30,7 +30,8 @@ KEPT_WHEN_RECOMPUTING = 2 / 34
 def problem(plan: Plan, choice: ScheduleChoice, pacing: Pacing | None = None, *, job: int = 0) -> Problem:
     """The scheduling problem that `choice` has to solve for a job, on the default routes.
 
-    `pacing` stands in for the workload's where that is `none` (durations measured on the machine).
+    `pacing` stands in for the workload's where that is `none` (durations measured on the machine); without it, the
+    profile that an earlier run has left in the plan.
     Raises BadInput when there is neither, or when the model has fewer layers than stages.
     """
     stages = stages_of(plan.jobs[job], choice)
@@ -124,7 +125,7 @@ def _problem(
 ) -> Problem:
     """The problem of a job's first pipeline, whose ranks count from 0; `given` are routes by rank of the plan."""
     workload = job.workload
-    times = workload.pacing or pacing
+    times = workload.pacing or pacing or job.profile
     if times is None:
         raise BadInput.of(
             workload.name, "pacing", "none", "seconds for F, I and W: without them only a run can tell the time"
@@ -149,6 +150,9 @@ def _problem(
         forward_s=tuple(times.of("F", rank) / chunks for rank in stages),
         input_s=tuple((times.of("I", rank) + again * times.of("F", rank)) / chunks for rank in stages),
         weight_s=tuple(times.of("W", rank) / chunks for rank in stages),
+        backward_s=tuple(
+            (times.of("B", rank) + again * times.of("F", rank)) / chunks for rank in stages if times.B is not None
+        ),
         memory_limit=tuple(limits),
         activation=(kept / chunks,) * len(stages),
         input_memory=((1.0 - kept) / chunks,) * len(stages),

@@ -185,7 +185,7 @@ def _check_schedule(plan: Plan, case: Case, job: Job, chosen: JobSchedule, numbe
     schedule = costs.schedule_of(plan, case, job=number)
     if schedule is None:
         _require(job.workload.pacing is None, source, f"{field}.rows", None, "rows: this job is paced")
-    elif job.workload.pacing is not None:
+    elif job.workload.pacing is not None or job.profile is not None:
         try:
             validate(schedule, costs.problem_of_case(plan, case, job=number))
         except BadInput as error:

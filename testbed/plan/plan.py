@@ -14,7 +14,7 @@ from testbed.plan.mesh import Mesh
 from testbed.schedule.proof import Proof
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Direction
-from testbed.spec.workload import Workload
+from testbed.spec.workload import Pacing, Workload
 
 _written = with_config(ConfigDict(extra="forbid"))
 """In a file, a field that does not exist is an error."""
@@ -102,6 +102,8 @@ class Job:
     nodes: tuple[str, ...]
     """The node of every rank, in the order of ranks."""
     workload: Workload
+    profile: Pacing | None = None
+    """Of an unpaced job that has been run: what its actions took there, for predictions. A run profiles again."""
 
 
 def _read_row(value: object) -> Row:

@@ -36,7 +36,8 @@ class Results:
 
     def add_iterations(self, schedule: str, rows: Iterable[IterationRow]) -> None:
         """One row per iteration, warm-up included."""
-        frame = pd.DataFrame([row._asdict() for row in rows])
+        flat = [row._asdict() | row.witnesses._asdict() for row in rows]
+        frame = pd.DataFrame(flat).drop(columns="witnesses")
         frame.insert(0, "schedule", schedule)
         self.iterations.append(frame)
 

@@ -220,7 +220,13 @@ class Model:
 
 def _tick(problem: Problem, horizon_s: float) -> float:
     """Seconds per tick: a common divisor of all times if that needs few enough ticks, else the horizon's share."""
-    values = {*problem.forward_s, *problem.input_s, *problem.weight_s, *(link.delay_s for link in problem.links)}
+    values = {
+        *problem.forward_s,
+        *problem.input_s,
+        *problem.weight_s,
+        *problem.backward_s,
+        *(link.delay_s for link in problem.links),
+    }
     values |= {link.seconds_per_byte * size for link in problem.links for size in problem.message_bytes}
     values |= {idle_gather_s(problem, stage) for stage in range(problem.n_stages)}
     values |= {idle_reduction_s(problem, stage) for stage in range(problem.n_stages)}

@@ -46,7 +46,7 @@ def hiding(problem: Problem) -> dict[int, int]:
     Raises nothing when even 1F1B does not fit: `validate` says so.
     """
     stages = range(problem.n_stages)
-    tau = max(problem.forward_s[s] + problem.input_s[s] + problem.weight_s[s] for s in stages)
+    tau = max(problem.forward_s[s] + problem.whole_backward_s(s) for s in stages)
     trip = {cut: _one_way(problem, cut, cut + 1) + _one_way(problem, cut + 1, cut) for cut in cuts(problem)}
     # a trip of exactly n tau needs n, whatever rounding has made of it
     ahead = {cut: math.ceil(trip[cut] / tau - TOLERANCE) if tau else 0 for cut in trip}

@@ -55,6 +55,7 @@ class _Beliefs:
             forward_s=tuple(t * rank_factors[r, 0] for t, r in zip(problem.forward_s, stages, strict=True)),
             input_s=tuple(t * rank_factors[r, 1] for t, r in zip(problem.input_s, stages, strict=True)),
             weight_s=tuple(t * rank_factors[r, 2] for t, r in zip(problem.weight_s, stages, strict=True)),
+            backward_s=(),  # a belief, like the others: what is made with it is timed with the true costs
             links=tuple(
                 LinkCost(link.delay_s * delay, link.seconds_per_byte * wire)
                 for link, (delay, wire) in zip(problem.links, link_factors, strict=True)

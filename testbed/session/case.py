@@ -10,6 +10,7 @@ from testbed.lab import host
 from testbed.lab.counters import LOSS_SIGNS
 from testbed.lab.network import Lab
 from testbed.lab.shaping import LinkCounters
+from testbed.lab.witness import MachineCounts, MachineWitness
 from testbed.pipeline.ir import Schedule
 from testbed.plan.costs import predict_case, problem_of_case
 from testbed.plan.plan import Case, Plan
@@ -39,6 +40,7 @@ class Running:
     reporter: Reporter
     real_time: bool
     """Whether workers run under SCHED_RR."""
+    witness: MachineWitness
 
 
 @dataclass
@@ -97,8 +99,11 @@ def _iterate(running: Running, job: Job, trained: Trained) -> None:
     label, results, warmup = trained.case.label, running.results, job.workload.warmup
     with running.reporter.step(f"training {label}", total=job.iterations) as step, host.real_time(running.real_time):
         try:
+            before = running.witness.read()
             for (records,) in running.loop.run([job], trained.deadline):
-                _note_iteration(trained, records, warmup)
+                now = running.witness.read()
+                _note_iteration(trained, records, warmup, now.since(before))
+                before = now
                 step.advance(f"training {label}: {trained.rows[-1].makespan_s * 1e3:.1f} ms")
         finally:
             if trained.measured:
@@ -106,8 +111,8 @@ def _iterate(running: Running, job: Job, trained: Trained) -> None:
                 results.add_iterations(label, trained.rows)
 
 
-def _note_iteration(trained: Trained, records: Sequence[IterationRecord], warmup: int) -> None:
-    trained.rows.append(iterations.iteration_row(records, warmup))
+def _note_iteration(trained: Trained, records: Sequence[IterationRecord], warmup: int, machine: MachineCounts) -> None:
+    trained.rows.append(iterations.iteration_row(records, warmup, machine))
     trained.measured.append(iterations.trace(records))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from testbed.plan.plan import Plan
 from testbed.plan.routes import all_directions
+from testbed.spec.workload import Workload
 from testbed.units import show_time
 
 SLOWEST_FACTOR = 10.0
@@ -48,6 +49,19 @@ def of_iteration(predicted_s: float) -> Deadline:
 def of_unknown_iteration() -> Deadline:
     """For one iteration before anything is known of the machine."""
     return Deadline(UNKNOWN_ITERATION_S, "nothing is known of an unpaced iteration yet")
+
+
+def of_reference(workload: Workload) -> Deadline:
+    """For all iterations in one process: computation that fits its slots takes no longer than all slots in turn."""
+    iterations, pacing = workload.warmup + workload.iterations, workload.pacing
+    if pacing is None:
+        seconds = iterations * UNKNOWN_ITERATION_S
+        return Deadline(seconds, f"{iterations} iterations of which nothing is known, {UNKNOWN_ITERATION_S:g} s each")
+    ranks = range(workload.parallelism.pipeline)
+    slots_s = sum(pacing.of("F", rank) + pacing.of("I", rank) + pacing.of("W", rank) for rank in ranks)
+    slots_s *= iterations * workload.microbatches
+    derived = f"{SLOWEST_FACTOR:g} x all slots in turn, {show_time(slots_s)}, + {ITERATION_MARGIN_S:g} s"
+    return Deadline(SLOWEST_FACTOR * slots_s + ITERATION_MARGIN_S, derived)
 
 
 def of_connecting(plan: Plan) -> Deadline:

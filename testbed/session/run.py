@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from testbed import __version__
 from testbed.errors import RunFailed
-from testbed.judge import compare, fidelity
+from testbed.judge import compare, numerics
 from testbed.lab import gate
 from testbed.lab.calibrate import lines
 from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
+from testbed.lab.witness import MachineWitness
 from testbed.plan import file
 from testbed.plan.costs import largest_burst_bytes, problem_of_case, schedule_of
 from testbed.plan.plan import Case, Plan
@@ -28,12 +29,14 @@ from testbed.schedule.schedule_file import as_document
 from testbed.session import deadlines
 from testbed.session.case import Running, Trained, train
 from testbed.session.loop import Loop
+from testbed.session.pinning import Pinning, pinning
 from testbed.session.profile import profile
 from testbed.spec.workload import Pacing
 from testbed.trace.summary import summaries
 from testbed.trace.tables import FORMAT
+from testbed.train.job import Reference
 from testbed.train.launcher import Launcher
-from testbed.train.protocol import Place, WorldSpec
+from testbed.train.protocol import Place, TrainReference, WorldSpec
 
 PEER_TIMEOUT_S = 600.0
 """Of gloo's own waits: longer than any deadline of the loop, which knows better what is the matter."""
@@ -47,6 +50,8 @@ class SessionOptions:
     shaper: str
     machine: Mapping[str, Any]
     """What the results say of the machine and its clock."""
+    witness: MachineWitness
+    """Opened outside the sandbox: inside, the machine's own threads cannot be seen."""
     host_priority: HostPriority = HostPriority.on
     strict: bool = False
     """Whether links that are not as asked end the run, instead of leaving it untrusted."""
@@ -63,6 +68,7 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     file.write(plan, options.directory / file.NAME)
     # the slow import of torch runs while the lab is built
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, Launcher(plan.jobs[0].mesh.size) as launcher:
+        launcher.ask_for_reference(_reference_of(plan))
         with reporter.step(f"building {plan.network.name}") as step:
             lab = Lab(
                 plan,
@@ -73,13 +79,15 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
             )
             lab.__enter__()
         try:
+            with reporter.step("training the reference in one process"):
+                reference = launcher.reference()  # over before anything is measured
             identity = _identity(plan, options, lab)
             links = _check_links(lab, reporter)
             results.save_json("links.json", links.as_json())
             gate.refuse(lab, links, strict=options.strict)
             gate.warn(links, reporter.say)
             with Loop([launcher], lab.processes()) as loop:
-                kept = (results, scratch, identity, links)
+                kept = (results, scratch, identity, reference, links)
                 document = _train_cases(plan, options, (lab, loop, launcher), kept, reporter)
         finally:
             results.save_tables()
@@ -106,12 +114,15 @@ def _train_cases(
     plan: Plan,
     options: SessionOptions,
     live: tuple[Lab, Loop, Launcher],
-    kept: tuple[Results, str, Mapping[str, Any], gate.Gate],
+    kept: tuple[Results, str, Mapping[str, Any], Reference, gate.Gate],
     reporter: Reporter,
 ) -> dict[str, Any]:
     """Start the workers and train every case; returns the comparison document. Raises RunFailed."""
-    (lab, loop, launcher), (results, scratch, identity, links) = live, kept
-    world = _world(plan, lab, scratch, options.directory)
+    (lab, loop, launcher), (results, scratch, identity, reference, links) = live, kept
+    pinned = pinning(plan)
+    for reason in pinned.reasons:
+        reporter.say(f"the run will not be trusted: {reason}")
+    world = _world(plan, lab, scratch, options.directory, pinned)
     connecting = deadlines.of_connecting(plan)
     with reporter.step("starting workers"):
         imported_s = launcher.imported()
@@ -126,22 +137,43 @@ def _train_cases(
         "torch_import_s": round(imported_s, 3),
         "lab": lab.describe(),
         "links": links.summary(),
+        "cores_of_ranks": pinned.cores,
         "deadlines": {"connect": asdict(connecting)},
     }
     results.save_json("manifest.json", manifest)
-    running = Running(plan, lab, loop, results, reporter, world.real_time)
-    pacing = None if plan.jobs[0].workload.pacing else profile(plan, loop, reporter)
+    options.witness.watch(lab.relay_pids)
+    running = Running(plan, lab, loop, results, reporter, world.real_time, options.witness)
+    pacing = None
+    if plan.jobs[0].workload.pacing is None:
+        pacing, document = profile(plan, loop, reporter)
+        results.save_json("profile.json", document)
+        plan = _with_profile(plan, pacing)
     trained: list[Trained] = []
-    document: dict[str, Any] = {}
+    comparison: dict[str, Any] = {}
     for case in plan.cases:
-        trained.append(train(running, case, _made(plan, case, pacing, reporter), pacing))
+        made = _made(plan, case, pacing, reporter)
+        if pacing is not None:  # the plan is kept with what only the run could tell: its predictions can be repeated
+            plan = _with_rows(plan, case, made)
+            file.write(plan, options.directory / file.NAME)
+        trained.append(train(running, case, made, pacing))
+        trained[-1].reasons += [*links.reasons(), *pinned.reasons]
         manifest["deadlines"] |= {case.label: asdict(trained[-1].deadline)}
         results.save_json("manifest.json", manifest)
-        complete = len(trained) == len(plan.cases)
-        document = _conclude(trained, links.reasons(), identity, results, complete=complete)
+        comparison = _conclude(trained, reference, identity, results, complete=len(trained) == len(plan.cases))
     if not trained:
         raise RunFailed("no schedule was trained")
-    return document
+    return comparison
+
+
+def _with_profile(plan: Plan, pacing: Pacing) -> Plan:
+    return replace(plan, jobs=(replace(plan.jobs[0], profile=pacing), *plan.jobs[1:]))
+
+
+def _with_rows(plan: Plan, case: Case, made: Generated) -> Plan:
+    """The plan in which a case has the schedule that was made for it."""
+    chosen = replace(case.jobs[0], rows=made.schedule.rows, proof=made.proof)
+    filled = replace(case, jobs=(chosen, *case.jobs[1:]))
+    return replace(plan, cases=tuple(filled if one.label == case.label else one for one in plan.cases))
 
 
 def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> Generated:
@@ -154,12 +186,28 @@ def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> 
         return generate_choice(chosen.choice, problem, watch)
 
 
+def _reference_of(plan: Plan) -> TrainReference:
+    workload = plan.jobs[0].workload
+    deadline = deadlines.of_reference(workload)
+    return TrainReference(workload, workload.warmup + workload.iterations, deadline.seconds)
+
+
+def _reasons(one: Trained, reference: Reference, clock: str) -> list[str]:
+    """What of a case can be judged only now: what it computed, and whether it was measured often enough."""
+    count = sum(not row.warmup for row in one.rows)
+    return [
+        *numerics.loss_reasons(one.losses, reference),
+        *numerics.gradient_reasons(one.rows, reference),
+        *numerics.count_reasons(count, clock),
+    ]
+
+
 def _check_links(lab: Lab, reporter: Reporter) -> gate.Gate:
     with reporter.step("measuring links", total=len(lines(lab))) as step:
         return gate.measure(lab, progress=step.advance, say=reporter.say)
 
 
-def _world(plan: Plan, lab: Lab, scratch: str, directory: Path) -> WorldSpec:
+def _world(plan: Plan, lab: Lab, scratch: str, directory: Path, pinned: Pinning) -> WorldSpec:
     job = plan.jobs[0]
     logs = (directory / "logs").absolute()
     logs.mkdir(exist_ok=True)
@@ -172,6 +220,7 @@ def _world(plan: Plan, lab: Lab, scratch: str, directory: Path) -> WorldSpec:
         # unpaced ranks compute without a pause: in turns of 100 ms they would keep each other's gloo threads waiting
         real_time=lab.real_time_workers and job.workload.pacing is not None,
         logs=str(logs),
+        cores=pinned.cores,
     )
 
 
@@ -183,24 +232,20 @@ def _neighbours(plan: Plan) -> tuple[tuple[int, int], ...]:
 
 def _conclude(
     trained: Sequence[Trained],
-    of_links: Sequence[str],
+    reference: Reference,
     identity: Mapping[str, Any],
     results: Results,
     *,
     complete: bool,
 ) -> dict[str, Any]:
-    """Judge and compare what was trained so far; write it all down, comparison.json last.
-
-    `of_links` are reasons not to trust any of it, from before the first case.
-    """
-    by_loss = fidelity.loss_reasons({one.case.label: one.losses for one in trained})
+    """Judge and compare what was trained so far; write it all down, comparison.json last."""
     runs = [
         compare.Measured(
             schedule=one.case.jobs[0].choice.schedule,
             label=one.case.label,
             rows=[row for row in one.rows if not row.warmup],
             predicted=summaries(one.predicted)[0],
-            reasons=[*of_links, *one.reasons, *by_loss[one.case.label]],
+            reasons=[*one.reasons, *_reasons(one, reference, str(identity["clock"]))],
             solver=one.generated.proof and one.generated.proof._asdict(),
         )
         for one in trained
@@ -209,6 +254,8 @@ def _conclude(
     ranking = {"ranking_as_predicted": compare.same_ranking(schedules)}
     document = compare.as_document({**identity, "complete": complete, **ranking}, schedules)
     results.save_tables()
+    cases = {one.case.label: one.rows for one in trained}
+    results.save_json("numerics.json", numerics.as_document(reference, cases))
     results.save_json("schedules.json", as_document({one.case.label: one.generated for one in trained}))
     results.save_json("comparison.json", document)
     return document

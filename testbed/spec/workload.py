@@ -37,10 +37,13 @@ class Pacing(Strict):
     F: PerStage = Field(description="forward")
     I: PerStage = Field(description="input gradient")  # noqa: E741 - torch's and the literature's letter
     W: PerStage = Field(description="weight gradient")
+    B: PerStage | None = Field(default=None, description="fused backward; default: I and W together")
 
-    def of(self, kind: Literal["F", "I", "W"], rank: int) -> float:
+    def of(self, kind: Literal["F", "I", "W", "B"], rank: int) -> float:
         """Seconds that action `kind` of rank's whole stage takes."""
         value = getattr(self, kind)
+        if value is None:
+            return self.of("I", rank) + self.of("W", rank)
         return float(value[rank]) if isinstance(value, list) else float(value)
 
 
@@ -131,7 +134,7 @@ class Workload(Strict):
         if any(limit < 1 for limit in self.memory_limits()):
             raise FieldError("memory", self.memory, "room for at least 1 microbatch in flight")
         if self.pacing:
-            for kind in ("F", "I", "W"):
+            for kind in ("F", "I", "W", *(("B",) if self.pacing.B is not None else ())):
                 given = getattr(self.pacing, kind)
                 if isinstance(given, list) and len(given) != ranks:
                     raise FieldError(f"pacing.{kind}", given, f"one time for each of {ranks} ranks")

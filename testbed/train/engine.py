@@ -6,6 +6,7 @@ Receives are posted a step ahead, sends are never waited for inside a step, ever
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,27 @@ from testbed.trace.tables import ACTION, KINDS, MESSAGE, MESSAGE_CODES, UNNOTICE
 from testbed.train.api import trainable
 from testbed.train.data import Corpus
 from testbed.train.job import IterationRecord, Job
-from testbed.train.pacing import LONGEST_SPIN_S, LogicalClock, now_s, sleep_until
-from testbed.train.reference import make_optimizer, named_gradients
+from testbed.train.pacing import LogicalClock, now_s, sleep_until
+from testbed.train.reference import gradient_norms, make_optimizer, named_gradients
 from testbed.train.stage import Stage
+from testbed.train.witness import Accounts, RankWitness
 
 
 class Engine:
     """One rank of one job. Call `prepare`, then `iterate` for every iteration in turn."""
 
-    def __init__(self, job: Job, rank: int, corpus: Corpus, spin_s: float = LONGEST_SPIN_S) -> None:
+    def __init__(
+        self,
+        job: Job,
+        rank: int,
+        corpus: Corpus,
+        spin_s: float,
+        computing: AbstractContextManager[None],
+        accounts: Accounts,
+    ) -> None:
+        """`computing` is entered for as long as the rank computes; `accounts` tell what the machine did meanwhile."""
         self.job, self.rank, self.corpus, self.spin_s = job, rank, corpus, spin_s
+        self.computing, self.accounts = computing, accounts
         self.workload = job.workload
         self.row = job.schedule.rows[rank]
         self.n_stages = job.schedule.n_stages
@@ -95,6 +107,7 @@ class Engine:
         """
         self.optimizer.zero_grad()
         late_start_s = max(0.0, now_s() - start_s)
+        self.accounts.begin()
         sleep_until(start_s, self.spin_s)
         log = _Log(iteration, self.rank, start_s, len(self.row), len(self.incoming))
         clock = LogicalClock(start_s, self.spin_s)
@@ -105,7 +118,8 @@ class Engine:
             value = self._take(action, iteration, local, log)
             ready = now_s()
             start = clock.begin(reached, ready)
-            result = self._compute(action, iteration, value)
+            with self.computing:
+                result = self._compute(action, iteration, value)
             log.in_flight(sum(len(stage.in_flight) for stage in self.stages.values()))
             computed = now_s()
             if self.job.durations_s is None:
@@ -122,14 +136,16 @@ class Engine:
             log.action(index, action, (reached, ready, start, computed, now_s()))
         for send in sends:
             send.wait()
+        witness = self.accounts.end(clock.wake_late_s)
         if local:
             raise RuntimeError(f"never consumed: {list(local)}")
         losses = [loss for stage in self.stages.values() if (loss := stage.end_iteration()) is not None]
         gradients = self._gradients() if self.job.keep_gradients and iteration == self.job.iterations - 1 else {}
+        norms = self._gradient_norms()
         self.optimizer.step()
         self._post_iteration(iteration + 2)
         chunks = len(self.stages)
-        return log.record(losses[0] if losses else None, late_start_s, chunks, gradients)
+        return log.record(losses[0] if losses else None, late_start_s, chunks, (witness, norms, gradients))
 
     def _take(
         self, action: Action, iteration: int, local: dict[Message, torch.Tensor], log: _Log
@@ -178,6 +194,12 @@ class Engine:
                 return None
             case _:
                 raise ValueError(f"the engine does not run {action}")
+
+    def _gradient_norms(self) -> dict[int, float]:
+        result: dict[int, float] = {}
+        for index, stage in self.stages.items():
+            result |= gradient_norms(stage, self.workload.model.stage_layers(index, self.n_stages).start)
+        return result
 
     def _gradients(self) -> dict[str, np.ndarray[Any, Any]]:
         result: dict[str, np.ndarray[Any, Any]] = {}
@@ -231,7 +253,11 @@ class _Log:
         self.n_messages += 1
 
     def record(
-        self, loss: float | None, late_start_s: float, chunks: int, gradients: dict[str, np.ndarray[Any, Any]]
+        self,
+        loss: float | None,
+        late_start_s: float,
+        chunks: int,
+        computed: tuple[RankWitness, dict[int, float], dict[str, np.ndarray[Any, Any]]],
     ) -> IterationRecord:
         return IterationRecord(
             self.iteration,
@@ -243,5 +269,5 @@ class _Log:
             self.most_in_flight / chunks,
             tuple(self.overruns),
             late_start_s,
-            gradients,
+            *computed,
         )

@@ -11,6 +11,7 @@ from testbed.pipeline.depend import Message
 from testbed.pipeline.ir import Schedule
 from testbed.spec.workload import Workload
 from testbed.trace.tables import Table
+from testbed.train.witness import RankWitness
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,18 @@ class Job:
     """Warm-up included."""
     keep_gradients: bool = False
     """Hand over the last iteration's gradients, for parity tests."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What one process gets that trains the same without a pipeline, or why it is not known."""
+
+    losses: tuple[float, ...] = ()
+    """Per iteration, warm-up included."""
+    gradient_norms: tuple[tuple[float, ...], ...] = ()
+    """Per iteration, the Euclidean norm of every layer's gradients, in the order of layers."""
+    took_s: float = 0.0
+    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,4 +58,7 @@ class IterationRecord:
     """By how much each action's real computation overran its slot."""
     late_start_s: float
     """How late this rank was at the common start."""
+    witness: RankWitness
+    gradient_norms: dict[int, float]
+    """Layer, numbered over all stages -> Euclidean norm of its gradients."""
     gradients: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)

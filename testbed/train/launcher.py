@@ -17,9 +17,20 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from testbed.errors import RunFailed
-from testbed.train.protocol import Exited, Failed, Imported, StartWorkers, Stop, WorldSpec
+from testbed.train.job import Reference
+from testbed.train.protocol import (
+    Exited,
+    Failed,
+    Imported,
+    StartWorkers,
+    Stop,
+    Trained,
+    TrainReference,
+    WorldSpec,
+)
 
 IMPORT_DEADLINE_S = 300.0
+_ANSWER_MARGIN_S = 10.0
 _LOG_LINES = 20
 _CULPRIT_GRACE_S = 1.0
 _POLL_S = 5e-3
@@ -99,6 +110,8 @@ class Launcher:
         self.n_ranks = n_ranks
         self.world: WorldSpec | None = None
         self._ended: dict[int, int] = {}
+        self._imported_s: float | None = None
+        self._asked: TrainReference | None = None
         pairs = [socket.socketpair() for _ in range(n_ranks + 1)]
         ours = [Connection(pair[0].detach()) for pair in pairs]
         theirs = [pair[1].detach() for pair in pairs]
@@ -132,10 +145,26 @@ class Launcher:
 
     def imported(self) -> float:
         """Wait until torch is imported; returns how long that took, in s."""
-        imported = self._receive(self.zygote, IMPORT_DEADLINE_S, "import torch")
-        if not isinstance(imported, Imported):
-            raise RunFailed(f"the zygote said {imported!r} instead of Imported")
-        return imported.seconds
+        if self._imported_s is None:
+            imported = self._receive(self.zygote, IMPORT_DEADLINE_S, "import torch")
+            if not isinstance(imported, Imported):
+                raise RunFailed(f"the zygote said {imported!r} instead of Imported")
+            self._imported_s = imported.seconds
+        return self._imported_s
+
+    def ask_for_reference(self, request: TrainReference) -> None:
+        """Have one process train the same, as soon as torch is imported; `reference` waits for it."""
+        self._asked = request
+        self.zygote.send(request)
+
+    def reference(self) -> Reference:
+        """What was asked for: its losses, or why there are none. Raises RunFailed when the zygote is gone."""
+        assert self._asked is not None
+        self.imported()
+        answer = self._receive(self.zygote, self._asked.deadline_s + _ANSWER_MARGIN_S, "train the reference")
+        if not isinstance(answer, Trained):
+            raise RunFailed(f"the zygote said {answer!r} instead of Trained")
+        return answer.reference
 
     def fork_workers(self, world: WorldSpec) -> None:
         """Have the workers forked; each says Ready when its connections are up and warm."""

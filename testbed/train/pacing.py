@@ -37,11 +37,17 @@ def needed_spin_s() -> float:
     return min(LONGEST_SPIN_S, _SPIN_FACTOR * statistics.median(late))
 
 
-def sleep_until(when_s: float, spin_s: float = LONGEST_SPIN_S) -> None:
-    """Return at `when_s` on the monotonic clock, at once if it is past; the last `spin_s` are spun."""
+def sleep_until(when_s: float, spin_s: float = LONGEST_SPIN_S) -> float:
+    """Return at `when_s` on the monotonic clock, at once if it is past; the last `spin_s` are spun.
+
+    Returns by how much it woke up too late; 0 where there was nothing to wait for.
+    """
+    slept = False
     while (left := when_s - now_s()) > 0:
+        slept = True
         if left > spin_s:
             time.sleep(left - spin_s)
+    return -left if slept else 0.0
 
 
 class LogicalClock:
@@ -49,6 +55,8 @@ class LogicalClock:
 
     def __init__(self, start_s: float, spin_s: float = LONGEST_SPIN_S) -> None:
         self.time_s = start_s
+        self.wake_late_s = 0.0
+        """By how much the worst wake-up at the end of a slot was late."""
         self._spin_s = spin_s
 
     def begin(self, reached_s: float, ready_s: float) -> float:
@@ -63,7 +71,7 @@ class LogicalClock:
         The clock stays logical after an overrun: a following action that needs no data makes good for it.
         """
         self.time_s += duration_s
-        sleep_until(self.time_s, self._spin_s)
+        self.wake_late_s = max(self.wake_late_s, sleep_until(self.time_s, self._spin_s))
         return max(0.0, computed_s - self.time_s)
 
     def follow(self, computed_s: float) -> None:

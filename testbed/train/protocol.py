@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from testbed.train.job import IterationRecord, Job
+from testbed.spec.workload import Workload
+from testbed.train.job import IterationRecord, Job, Reference
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,21 @@ class WorldSpec:
     """Directory for rank<r>.log."""
     real_time: bool = False
     """Whether workers run under SCHED_RR."""
+    cores: tuple[int, ...] = ()
+    """Per rank, the processor core that it and its threads stay on; empty: any."""
 
 
 # launcher -> zygote
+
+
+@dataclass(frozen=True)
+class TrainReference:
+    """Train the same in one process, once torch is imported and before workers are forked; answered by Trained."""
+
+    workload: Workload
+    iterations: int
+    """Warm-up included."""
+    deadline_s: float
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,13 @@ class Imported:
     """torch is imported; workers can be forked."""
 
     seconds: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The reference is trained, or could not be."""
+
+    reference: Reference
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -22,9 +23,11 @@ def make_optimizer(spec: OptimizerSpec, parameters: list[nn.Parameter]) -> torch
 
 @dataclass(frozen=True)
 class Reference:
-    """Losses per iteration, and every parameter's gradient in the last one, named by global layer index."""
+    """Losses and norms per iteration, and every parameter's gradient in the last one, named by global layer index."""
 
     losses: tuple[float, ...]
+    gradient_norms: tuple[tuple[float, ...], ...]
+    """Per iteration, of every layer."""
     gradients: dict[str, torch.Tensor]
 
 
@@ -33,6 +36,7 @@ def train_reference(workload: Workload, corpus: Corpus, iterations: int) -> Refe
     stage = Stage(workload.model, 0, 1, workload.microbatches, workload.seed)
     optimizer = make_optimizer(workload.optimizer, list(stage.layers.parameters()))
     losses: list[float] = []
+    norms: list[tuple[float, ...]] = []
     gradients: dict[str, torch.Tensor] = {}
     for iteration in range(iterations):
         optimizer.zero_grad()
@@ -43,9 +47,22 @@ def train_reference(workload: Workload, corpus: Corpus, iterations: int) -> Refe
         loss = stage.end_iteration()
         assert loss is not None
         losses.append(loss)
+        norms.append(tuple(gradient_norms(stage, 0).values()))
         gradients = named_gradients(stage, 0)
         optimizer.step()
-    return Reference(tuple(losses), gradients)
+    return Reference(tuple(losses), tuple(norms), gradients)
+
+
+def gradient_norms(stage: Stage, first_layer: int) -> dict[int, float]:
+    """The Euclidean norm of every layer's gradients, by global layer index, summed in double precision.
+
+    What losses do not show: Adam's steps hardly depend on the size of gradients.
+    """
+    squares = {
+        first_layer + index: [p.grad.double().square().sum() for p in layer.parameters() if p.grad is not None]
+        for index, layer in enumerate(stage.layers)
+    }
+    return {index: math.sqrt(sum(map(float, parts))) for index, parts in squares.items()}
 
 
 def named_gradients(stage: Stage, first_layer: int) -> dict[str, torch.Tensor]:

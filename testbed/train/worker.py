@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,12 +18,13 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from testbed.lab.host import become_real_time
+from testbed.lab.host import Computing, become_real_time
 from testbed.lab.namespaces import attach
 from testbed.train.data import Corpus
 from testbed.train.engine import Engine
 from testbed.train.pacing import needed_spin_s
 from testbed.train.protocol import Done, Failed, Go, Prepare, Ready, Stop, WorldSpec
+from testbed.train.witness import Accounts
 
 WARMUP_ROUNDS = 4
 _WARMUP_TAG = 1 << 28
@@ -73,12 +75,14 @@ def _work(rank: int, world: WorldSpec, launcher: Connection, corpus: Corpus) -> 
     try:
         # a sleep otherwise ends up to 50 us late
         _prctl(_PR_SET_TIMERSLACK, 1)
+        if world.cores:  # gloo's threads too: they are part of what a rank does
+            os.sched_setaffinity(0, {world.cores[rank]})
         if world.real_time:  # before the process group is joined: gloo's threads inherit it
             become_real_time()
         _show(rank, "joining")
         _join(rank, world)
         launcher.send(Ready(rank))
-        _serve(rank, launcher, corpus)
+        _serve(rank, launcher, corpus, real_time=world.real_time)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
         traceback.print_exc()
         launcher.send(Failed(rank, f"{type(error).__name__}: {error}"))
@@ -116,9 +120,10 @@ def _join(rank: int, world: WorldSpec) -> None:
             pending.wait()
 
 
-def _serve(rank: int, launcher: Connection, corpus: Corpus) -> None:
+def _serve(rank: int, launcher: Connection, corpus: Corpus, *, real_time: bool) -> None:
     engine: Engine | None = None
-    spin_s = needed_spin_s()
+    spin_s, accounts = needed_spin_s(), Accounts()
+    computing = Computing() if real_time else nullcontext()
     gc.disable()  # a collection in the middle of an action would look like slow computation
     while True:
         match launcher.recv():
@@ -126,7 +131,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus) -> None:
                 engine = None
                 _show(rank, "prepare")
                 gc.collect()
-                engine = Engine(job, rank, corpus, spin_s)
+                engine = Engine(job, rank, corpus, spin_s, computing, accounts)
                 engine.prepare()
                 launcher.send(Ready(rank))
             case Go(iteration, start_s):

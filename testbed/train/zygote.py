@@ -13,14 +13,15 @@ from multiprocessing.connection import Connection
 
 
 def main(arguments: list[str]) -> int:
-    """Import torch, wait for StartWorkers, fork the workers, report how each ends."""
+    """Import torch, train the reference where asked, fork the workers on StartWorkers, report how each ends."""
     control_fd, *worker_fds = map(int, arguments)
     control = Connection(control_fd)
     began = time.monotonic()
     # deferred on purpose: this is the slow import that only the zygote pays
     import testbed.train.warm  # noqa: F401 - isort: skip
     from testbed.train.data import load_corpus
-    from testbed.train.protocol import Exited, Imported, StartWorkers
+    from testbed.train.protocol import Exited, Imported, StartWorkers, Trained, TrainReference
+    from testbed.train.reference_process import trained_apart
     from testbed.train.worker import become_worker
 
     corpus = load_corpus()
@@ -28,8 +29,9 @@ def main(arguments: list[str]) -> int:
     gc.freeze()  # what was imported is never garbage: workers need not look at it, nor copy its pages
     control.send(Imported(time.monotonic() - began))
     try:
-        request = control.recv()
-    except EOFError:
+        while isinstance(request := control.recv(), TrainReference):
+            control.send(Trained(trained_apart(request, corpus)))
+    except (EOFError, BrokenPipeError):
         return 0
     if not isinstance(request, StartWorkers):
         raise TypeError(f"not a message for the zygote: {request!r}")

@@ -10,6 +10,7 @@ from typing import Any
 from testbed.errors import ExitCode, TestbedError
 from testbed.lab.host import HostPriority
 from testbed.lab.sandbox import run_in_sandbox
+from testbed.lab.witness import MachineWitness
 from testbed.plan import file
 from testbed.plan.plan import Plan
 from testbed.progress import Lines
@@ -23,18 +24,21 @@ def perform(task: Task, answer: Path) -> int:
     """Do it and write the document to `answer`; returns the exit code that the command line would return."""
     try:
         plan = file.read(Path(task.plan))
-        return run_in_sandbox(lambda: (_train if task.what == "train" else _calibrate)(plan, task, answer))
+        if task.what == "calibrate":
+            return run_in_sandbox(lambda: _calibrate(plan, task, answer))
+        with MachineWitness() as witness:
+            return run_in_sandbox(lambda: _train(plan, task, answer, witness))
     except TestbedError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def _train(plan: Plan, task: Task, answer: Path) -> int:
+def _train(plan: Plan, task: Task, answer: Path, witness: MachineWitness) -> int:
     from testbed.session.machine import this_machine
     from testbed.session.run import SessionOptions, run
 
     assert task.out is not None
-    options = SessionOptions(Path(task.out), task.shaper, this_machine(), HOST_PRIORITY, strict=task.strict)
+    options = SessionOptions(Path(task.out), task.shaper, this_machine(), witness, HOST_PRIORITY, task.strict)
     document = run(plan, options, Lines(quiet=task.quiet))
     _write(document, answer)
     return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED

@@ -39,6 +39,8 @@ def test_no_family_is_below_the_bound(data: st.DataObject) -> None:
     routes = {pair: tuple(data.draw(st.permutations(range(3)))[: data.draw(st.integers(1, 3))]) for pair in pairs}
     times = [tuple(float(data.draw(st.integers(low, 6))) for _ in range(stages)) for low in (1, 0, 0)]
     problem = replace(problem, forward_s=times[0], input_s=times[1], weight_s=times[2], links=links, routes=routes)
+    if data.draw(st.booleans()):  # a fused backward that has been measured may take less than I and W
+        problem = replace(problem, backward_s=tuple(float(data.draw(small)) for _ in range(stages)))
     problem = data.draw(with_collectives(problem))
     schedule = quick(name, problem)
     tight = problem.with_memory(tuple(max(peak, 1e-6) for peak in peaks(schedule, problem)))

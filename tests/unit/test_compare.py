@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from testbed.judge.compare import Measured, compare, same_ranking
-from testbed.judge.fidelity import NetworkEvidence, loss_reasons, run_reasons
-from testbed.judge.iterations import IterationRow
+from testbed.judge.fidelity import NetworkEvidence, run_reasons
+from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
 from testbed.schedule.registry import generate
@@ -18,7 +18,8 @@ from testbed.trace.summary import summaries
 def rows(seconds: float, spread: float = 0.0) -> list[IterationRow]:
     times = [seconds - spread, seconds, seconds + spread]
     return [
-        IterationRow(i, False, t, 0.4, 5.0 - i, (4.0, 3.0), (4.0, 3.0), 0, 0.0, 96, 0.0) for i, t in enumerate(times)
+        IterationRow(i, False, t, 0.4, 5.0 - i, (4.0, 3.0), (4.0, 3.0), 0, 0.0, 96, 0.0, Witnesses())
+        for i, t in enumerate(times)
     ]
 
 
@@ -69,8 +70,3 @@ def test_what_makes_a_run_untrusted(run: list[IterationRow], network: NetworkEvi
 def test_an_experiment_that_asked_for_loss_may_lose() -> None:
     lossy = NetworkEvidence(drops=3, retransmits=9, other={"TcpExtPruneCalled": 1}, lossless=False)
     assert run_reasons(rows(1.0), lossy, paced=True) == []
-
-
-def test_schedules_that_compute_something_else_are_found() -> None:
-    reasons = loss_reasons({"1f1b": [5.0, 4.0], "zb-h1": [5.0, 4.0 + 1e-6], "search": [5.0, 4.1]})
-    assert [bool(reasons[name]) for name in ("1f1b", "zb-h1", "search")] == [False, False, True]

@@ -16,7 +16,7 @@ import pytest
 from testbed.cli import main
 from testbed.errors import BadInput
 from testbed.judge.compare import Measured, as_document, compare
-from testbed.judge.iterations import IterationRow
+from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
 from testbed.results.directory import Results
@@ -46,7 +46,7 @@ def write_run(directory: Path, *finished: str, seconds: float = 50.0) -> None:
     for number, name in enumerate(finished):
         trace = predicted(name)
         peaks = (4.0, 3.0, 2.0, 1.0)
-        row = IterationRow(0, False, seconds + number, 0.4, 5.0, peaks, peaks, 0, 0.0, 96, 0.0)
+        row = IterationRow(0, False, seconds + number, 0.4, 5.0, peaks, peaks, 0, 0.0, 96, 0.0, Witnesses())
         results.add_trace(name, "predicted", trace)
         results.add_trace(name, "measured", trace)
         results.add_iterations(name, [row])

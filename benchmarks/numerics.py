@@ -1,0 +1,101 @@
+"""By how much losses and gradients of every schedule differ from one process's: what the limits are derived from.
+
+    python benchmarks/numerics.py [--iterations 12] [--schedules NAME...] [WORKLOAD...]
+
+Trains every shipped workload under every schedule, unpaced, with real processes over the loopback interface (no lab,
+no root), and prints the worst relative difference of an iteration's loss and of a layer's gradient norm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from testbed.errors import BadInput
+from testbed.judge import iterations, numerics
+from testbed.judge.iterations import IterationRow
+from testbed.plan import resolve
+from testbed.plan.plan import Plan
+from testbed.schedule.registry import FAMILIES
+from testbed.session import deadlines
+from testbed.session.loop import Loop
+from testbed.spec.choice import ScheduleChoice
+from testbed.train.job import Job, Reference
+from testbed.train.launcher import Launcher
+from testbed.train.protocol import Place, TrainReference, WorldSpec
+
+ROOT = Path(__file__).parents[1]
+TOPOLOGY = ROOT / "topologies/two-dc-longhaul.yaml"
+SOLVER_LIMIT_S = 2.0
+
+
+class Worst(NamedTuple):
+    """The worst relative differences of one schedule."""
+
+    loss: float
+    gradient_norm: float
+
+
+def differences(rows: list[IterationRow], reference: Reference) -> Worst:
+    loss = numerics.worst_difference([row.loss for row in rows], reference.losses)
+    return Worst(loss, numerics.worst_gradient_difference(rows, reference))
+
+
+def world(plan: Plan, directory: str) -> WorldSpec:
+    ranks = plan.jobs[0].mesh.size
+    return WorldSpec(
+        places=(Place(None, "lo"),) * ranks,
+        store=f"{directory}/store",
+        timeout_s=60.0,
+        warmup_bytes=1000,
+        neighbours=tuple((a, b) for a in range(ranks) for b in range(a + 1, ranks)),
+        logs=directory,
+    )
+
+
+def train(plan: Plan, choice: ScheduleChoice, loop: Loop) -> list[IterationRow]:
+    workload = plan.jobs[0].workload
+    schedule = resolve.generate(plan, choice).schedule
+    job = Job(schedule, workload, None, workload.warmup + workload.iterations)
+    return [
+        iterations.iteration_row(records, workload.warmup)
+        for (records,) in loop.run([job], deadlines.of_unknown_iteration())
+    ]
+
+
+def show(plan: Plan, names: list[str]) -> None:
+    workload = plan.jobs[0].workload
+    count = workload.warmup + workload.iterations
+    with tempfile.TemporaryDirectory() as directory, Launcher(plan.jobs[0].mesh.size) as launcher:
+        launcher.ask_for_reference(TrainReference(workload, count, deadlines.of_reference(workload).seconds))
+        reference = launcher.reference()
+        print(f"{workload.name}: {count} iterations in one process took {reference.took_s:.2f} s", flush=True)
+        with Loop([launcher]) as loop:
+            loop.start([world(plan, directory)], deadlines.of_connecting(plan))
+            for name in names:
+                limit = SOLVER_LIMIT_S if FAMILIES[name].solver else None
+                choice = ScheduleChoice(schedule=name, memory=float(workload.microbatches), time_limit_s=limit)
+                try:
+                    worst = differences(train(plan, choice, loop), reference)
+                except BadInput as error:
+                    print(f"  {name:18} {error}")
+                    continue
+                print(f"  {name:18} loss {worst.loss:.1e}   gradient norm {worst.gradient_norm:.1e}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workloads", nargs="*", type=Path, default=sorted((ROOT / "workloads").glob("*.yaml")))
+    parser.add_argument("--schedules", nargs="+", default=sorted(FAMILIES))
+    parser.add_argument("--iterations", type=int, default=12, help="warm-up included")
+    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
+    given = parser.parse_args()
+    for workload in given.workloads:
+        settings = ["warmup=1", f"iterations={given.iterations - 1}", *given.settings]
+        show(resolve.load_plan(TOPOLOGY, workload, settings=settings), given.schedules)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Messages, measured against predicted, flow by flow: two errors that cancel in an iteration time are seen here.
+
+When a message arrived is known where its receiver was waiting for it. Of a message that lay ready it is only known that
+it arrived before it was taken: it counts where that alone contradicts the prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.pipeline.ir import Kind
+from testbed.trace.tables import ACTIVATION, GRADIENT, KINDS, MESSAGE_KINDS, NOTICE, Table, Trace
+
+Floats = NDArray[np.float64]
+
+_ACTION = ("rank", "stage", "kind", "microbatch", "part_begin")
+_MAKES = {KINDS.index(Kind.F): ACTIVATION, KINDS.index(Kind.I): GRADIENT, KINDS.index(Kind.B): GRADIENT}
+_KEY = ("job", "kind", "stage", "microbatch", "source_rank", "target_rank")
+
+
+class FlowMessages(NamedTuple):
+    """The messages of one kind from one rank to another. Differences are measured minus predicted, in seconds."""
+
+    source_rank: int
+    target_rank: int
+    kind: str
+    messages: int
+    """In all measured iterations."""
+    awaited: int
+    """Those whose arrival is known."""
+    impossible: int
+    """Those taken before they were predicted to arrive; their differences count as well."""
+    arrival_median_s: float | None
+    """Of the arrivals, since the start of the iteration; None where none is known."""
+    arrival_worst_s: float | None
+    """The one furthest from its prediction, with its sign."""
+    extra_median_s: float | None
+    """Of the time from the end of the slot that made the message to its arrival."""
+    extra_p90_s: float | None
+    extra_worst_s: float | None
+
+
+class MessageTimes(NamedTuple):
+    """All measured messages beside their predictions, a row each; seconds."""
+
+    rows: Table
+    """The measured ones, dtype MESSAGE."""
+    arrival_off_s: Floats
+    """Measured minus predicted arrival; nan where it is not known and nothing contradicts the prediction."""
+    extra_s: Floats
+    """Arrival since the end of the slot that made it, measured minus predicted; nan in the same rows."""
+
+
+def message_times(measured: Trace, predicted: Trace, *, paced: bool) -> MessageTimes:
+    """Pair every measured message with its prediction.
+
+    `measured` may hold several iterations, `predicted` one. `paced`: slots are as long as predicted, however long the
+    real computation took. Raises KeyError for a message that was not predicted.
+    """
+    rows = measured.messages
+    expected = predicted.messages[predicted.messages["kind"] != NOTICE]
+    place = {key: index for index, key in enumerate(_columns(expected, _KEY))}
+    twin = expected[[place[key] for key in _columns(rows, _KEY)]]
+    known = rows["awaited"] | (rows["taken_s"] < twin["arrived_s"])
+    off_s = np.where(known, rows["taken_s"], np.nan) - twin["arrived_s"]
+    planned_s = _made(predicted.actions, predicted.actions["end_s"])
+    made_s = _made(measured.actions, _slot_ends(measured, predicted) if paced else measured.actions["computed_s"])
+    late_s = [
+        made_s[iteration, *message] - planned_s[0, *message]
+        for iteration, *message in _columns(rows, ("iteration", "source_rank", "stage", "kind", "microbatch"))
+    ]
+    return MessageTimes(rows, off_s, off_s - np.array(late_s))
+
+
+def by_flow(times: MessageTimes) -> list[FlowMessages]:
+    """One row per kind of message and pair of ranks, in the order of ranks."""
+    rows = times.rows
+    flows = sorted({(int(r["source_rank"]), int(r["target_rank"]), int(r["kind"])) for r in rows})
+    found = []
+    for source, target, kind in flows:
+        mine = (rows["source_rank"] == source) & (rows["target_rank"] == target) & (rows["kind"] == kind)
+        off_s, extra_s = (values[mine & ~np.isnan(values)] for values in (times.arrival_off_s, times.extra_s))
+        impossible = mine & ~rows["awaited"] & ~np.isnan(times.arrival_off_s)
+        found.append(
+            FlowMessages(
+                source,
+                target,
+                MESSAGE_KINDS[kind],
+                int(mine.sum()),
+                int((mine & rows["awaited"]).sum()),
+                int(impossible.sum()),
+                _median(off_s),
+                _worst(off_s),
+                _median(extra_s),
+                float(np.percentile(extra_s, 90)) if len(extra_s) else None,
+                _worst(extra_s),
+            )
+        )
+    return found
+
+
+def _slot_ends(measured: Trace, predicted: Trace) -> Floats:
+    """When the slot of every measured action should have ended: its own start, and the length that was predicted."""
+    length_s = predicted.actions["end_s"] - predicted.actions["start_s"]
+    of = dict(zip(_columns(predicted.actions, _ACTION), length_s, strict=True))
+    ends: Floats = np.array([of[key] for key in _columns(measured.actions, _ACTION)])
+    ends += measured.actions["start_s"]
+    return ends
+
+
+def _made(actions: Table, ends_s: Floats) -> dict[tuple[int, ...], float]:
+    """(iteration, rank, stage, kind of message, microbatch) -> end of the action that makes that message."""
+    last = (actions["part_end"] == actions["part_of"]) & np.isin(actions["kind"], list(_MAKES))
+    made: dict[tuple[int, ...], float] = {}
+    keys = _columns(actions[last], ("iteration", "rank", "stage", "kind", "microbatch"))
+    for (iteration, rank, stage, kind, microbatch), end_s in zip(keys, ends_s[last], strict=True):
+        made[iteration, rank, stage, _MAKES[kind], microbatch] = float(end_s)
+    return made
+
+
+def _columns(rows: Table, names: Sequence[str]) -> Iterator[tuple[int, ...]]:
+    return zip(*(rows[name].tolist() for name in names), strict=True)
+
+
+def _median(values: Floats) -> float | None:
+    return float(np.median(values)) if len(values) else None
+
+
+def _worst(values: Floats) -> float | None:
+    return float(values[np.argmax(np.abs(values))]) if len(values) else None

@@ -1,0 +1,50 @@
+"""Trains the reference in a process of its own, forked from the one that has imported torch: no network, a deadline."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+from testbed.lab.namespaces import die_with_parent
+from testbed.train.data import Corpus
+from testbed.train.job import Reference
+from testbed.train.protocol import TrainReference
+from testbed.train.reference import train_reference
+
+
+def trained_apart(request: TrainReference, corpus: Corpus) -> Reference:
+    """The losses, or why there are none: whatever happens to the process is no reason to end the run."""
+    ours, theirs = Pipe(duplex=False)
+    pid = os.fork()
+    if pid == 0:
+        _train(request, corpus, theirs)
+    theirs.close()
+    try:
+        if not ours.poll(request.deadline_s):
+            return Reference(refused=f"one process did not train the same within {request.deadline_s:.0f} s")
+        answer = ours.recv()
+    except (EOFError, OSError):
+        return Reference(refused="the process that trained the same without a pipeline ended without a word")
+    finally:
+        ours.close()
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert isinstance(answer, Reference)
+    return answer
+
+
+def _train(request: TrainReference, corpus: Corpus, answer: Connection) -> None:
+    """The forked process: never returns."""
+    try:
+        die_with_parent(signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+        began = time.monotonic()
+        trained = train_reference(request.workload, corpus, request.iterations)
+        answer.send(Reference(trained.losses, trained.gradient_norms, time.monotonic() - began))
+    except BaseException as error:  # noqa: BLE001 - nothing may escape a fork, and the run's verdict needs the reason
+        answer.send(Reference(refused=f"training in one process failed: {type(error).__name__}: {error}"))
+    finally:
+        os._exit(0)

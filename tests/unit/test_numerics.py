@@ -1,0 +1,79 @@
+"""Losses and gradients of a run against one process's: what is believed, and what is not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from testbed.judge.iterations import IterationRow
+from testbed.judge.numerics import as_document, count_reasons, gradient_reasons, loss_reasons, worst_difference
+from testbed.judge.thresholds import MAX_GRADIENT_DIFFERENCE, MAX_LOSS_DIFFERENCE
+from testbed.train.job import Reference
+
+REFERENCE = Reference((5.0, 4.0), ((1.0, 2.0), (0.5, 0.25)), 1.5)
+
+
+def rows(losses: tuple[float, ...], norms: tuple[tuple[float, ...], ...]) -> list[IterationRow]:
+    blank = IterationRow(0, False, 1.0, 0.4, 5.0, (4.0,), (4.0,), 0, 0.0, 96, 0.0)
+    both = zip(losses, norms, strict=True)
+    return [blank._replace(iteration=i, loss=loss, gradient_norms=norm) for i, (loss, norm) in enumerate(both)]
+
+
+def test_what_rounding_gives_is_believed() -> None:
+    assert loss_reasons([5.0, 4.0 * (1 + 0.5 * MAX_LOSS_DIFFERENCE)], REFERENCE) == []
+    close = ((1.0, 2.0), (0.5 * (1 + 0.5 * MAX_GRADIENT_DIFFERENCE), 0.25))
+    assert gradient_reasons(rows((5.0, 4.0), close), REFERENCE) == []
+
+
+@pytest.mark.parametrize(
+    ("losses", "reason"),
+    [
+        ([5.0, 4.0 * (1 + 2 * MAX_LOSS_DIFFERENCE)], "differ from those of one process"),
+        ([5.0, math.nan], "the loss of iteration 1 is nan"),
+        ([math.inf, 4.0], "the loss of iteration 0 is inf"),
+        ([5.0], "differ from those of one process"),
+    ],
+)
+def test_what_is_not_believed_even_of_a_single_schedule(losses: list[float], reason: str) -> None:
+    (found,) = loss_reasons(losses, REFERENCE)
+    assert reason in found
+
+
+def test_a_reference_that_diverged_or_is_missing_clears_nobody() -> None:
+    assert loss_reasons([5.0, 4.0], Reference((5.0, math.nan)))
+    (found,) = loss_reasons([5.0, 4.0], Reference(refused="it took too long"))
+    assert "it took too long" in found
+    assert loss_reasons([0.0], Reference((0.0,))) == []
+    assert worst_difference([], []) == math.inf
+
+
+@pytest.mark.parametrize(
+    "norms",
+    [
+        ((1.0, 2.0), (0.5, 0.5)),  # doubled
+        ((1.0, 0.0), (0.5, 0.25)),  # missing
+        ((1.0, 2.0), (0.5,)),
+        ((1.0, math.nan), (0.5, 0.25)),
+    ],
+)
+def test_gradients_that_losses_do_not_show(norms: tuple[tuple[float, ...], ...]) -> None:
+    (found,) = gradient_reasons(rows((5.0, 4.0), norms), REFERENCE)
+    assert "gradients" in found
+
+
+@pytest.mark.parametrize(("clock", "measured", "trusted"), [("real", 1, False), ("real", 2, False), ("real", 3, True)])
+def test_one_iteration_has_no_spread(clock: str, measured: int, trusted: bool) -> None:
+    assert (count_reasons(measured, clock) == []) == trusted
+
+
+def test_the_virtual_clock_repeats_exactly() -> None:
+    assert count_reasons(1, "virtual") == []
+
+
+def test_the_document_is_json_whatever_happened() -> None:
+    document = as_document(
+        Reference((5.0, math.nan), ((1.0,), (math.nan,))), {"1f1b": rows((5.0, 4.0), ((1.0,), (1.0,)))}
+    )
+    assert document["reference_losses"] == [5.0, None]
+    assert document["worst"] == {"1f1b": {"loss": None, "gradient_norm": None}}
