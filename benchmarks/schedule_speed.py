@@ -1,6 +1,6 @@
 """How fast are generators and the event model? Time per action from P = 4 to 64, M = 2P to 16P.
 
-    python benchmarks/schedule_speed.py
+    python benchmarks/schedule_speed.py [--shapes 4x8,64x1024] [--no-search]
 
 Time per action constant (near-linear growth); P = 64, M = 1,024 greedy and simulation within 5 s;
 the event model at a million actions per second or more. Every shape is timed in this one process, best of three, after
@@ -9,6 +9,7 @@ one untimed call that loads the compiled code. Two datacenters, T_lat = T_F, T_b
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -47,6 +48,10 @@ def best(call: Callable[[], Result], runs: int = 3) -> tuple[float, Result]:
 
 def main() -> int:
     """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default=",".join(f"{p}x{m}" for p, m in SHAPES), help="ranks x microbatches")
+    parser.add_argument("--no-search", action="store_true", help="leave out `search`, which takes most of the time")
+    arguments = parser.parse_args()
     warm = problem(4, 8)
     run(lower([Load(warm, generate("crosspipe-greedy", warm))])[0], compiled=True)
     greedy_rows(warm, 4)
@@ -57,7 +62,8 @@ def main() -> int:
         table.add_column(column, justify="right")
     for column in ("greedy", "greedy + validation", "search", "lowering", "compiled model", "plain model"):
         table.add_column(column, justify="right")
-    for ranks, microbatches in SHAPES:
+    for shape in arguments.shapes.split(","):
+        ranks, microbatches = map(int, shape.split("x"))
         asked = problem(ranks, microbatches)
         actions = 3 * ranks * microbatches
         runs = 3 if actions < 100_000 else 1
@@ -67,14 +73,16 @@ def main() -> int:
 
         core_s, _ = best(lambda p=asked: greedy_rows(p, 4), runs)  # type: ignore[misc]
         whole_s, schedule = best(lambda p=asked: generate("crosspipe-greedy", p), runs)  # type: ignore[misc]
-        search_s, _ = best(lambda p=asked: search(p), 1)  # type: ignore[misc]
+        searched = "-"
+        if not arguments.no_search:
+            searched = shown(best(lambda p=asked: search(p), 1)[0])  # type: ignore[misc]
         lower_s, program = best(lambda p=asked, s=schedule: lower([Load(p, s)])[0], runs)  # type: ignore[misc]
         run_s, _ = best(lambda p=program: run(p, compiled=True), runs)  # type: ignore[misc]
         plain = "-"
         if actions <= PLAIN_UP_TO:
             plain = shown(best(lambda p=program: run(p, compiled=False), 1)[0])  # type: ignore[misc]
         rate = f"{shown(run_s)}  ({len(program.duration_s) / run_s / 1e6:.1f} M/s)"
-        columns = [shown(core_s), shown(whole_s), shown(search_s), shown(lower_s), rate, plain]
+        columns = [shown(core_s), shown(whole_s), searched, shown(lower_s), rate, plain]
         table.add_row(str(ranks), str(microbatches), str(actions), *columns)
     Console(width=170).print(table)
     return 0

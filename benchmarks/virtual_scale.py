@@ -59,6 +59,7 @@ def main() -> int:
         "trusted",
         "wall per boot",
         "of it training",
+        "CPU per boot",
         "peak memory",
     ):
         table.add_column(column, justify="right")
@@ -95,6 +96,7 @@ def main() -> int:
                 "yes" if trusted else "NO",
                 f"{walls[stages]:.0f} s",
                 f"{training_s:.0f} s",
+                f"{statistics.median(boot.cpu_s for boot in boots):.0f} s",
                 f"{max(boot.peak_memory_kb for boot in boots) / 2**20:.2f} GiB",
             )
     console = Console(width=140)

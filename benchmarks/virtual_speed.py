@@ -33,7 +33,7 @@ TARGET = 0.005
 
 
 def phases(boot: Boot) -> dict[str, float]:
-    """Wall-clock seconds of a boot's phases, and of one virtual second while the command ran."""
+    """Wall-clock seconds of a boot's phases, and of one virtual second while the command ran; CPU time of it all."""
     at = {one.report.event: one for one in boot.heard}
     booted, imported, started, ended = (
         at[event] for event in ("booted", "imported torch", "task started", "task ended")
@@ -46,6 +46,7 @@ def phases(boot: Boot) -> dict[str, float]:
         "virtual seconds of it": virtual_s,
         "per virtual second": (ended.wall_s - started.wall_s) / virtual_s,
         "whole boot": boot.wall_s,
+        "CPU time": boot.cpu_s,
     }
 
 

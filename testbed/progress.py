@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -29,6 +30,9 @@ class Reporter(Protocol):
 
     def say(self, text: str) -> None:
         """One line that stays."""
+
+    def note(self, text: str) -> None:
+        """A detail that stays, less prominent."""
 
     def pass_on(self, text: str) -> None:
         """What another process said, as it is."""
@@ -60,6 +64,10 @@ class Lines:
         """See Reporter."""
         self.pass_on(f"{text}\n")
 
+    def note(self, text: str) -> None:
+        """See Reporter."""
+        self.say(indented(text))
+
     def pass_on(self, text: str) -> None:
         """See Reporter."""
         if not self._quiet:
@@ -76,6 +84,11 @@ class Lines:
     def solving(self) -> Iterator[Watch]:
         """See Reporter."""
         yield SolverLines(self.say)
+
+
+def indented(text: str) -> str:
+    """A note, set off from the step that it belongs to, in lines of at most 80 columns."""
+    return textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 class SolverLines:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from testbed import __version__
-from testbed.cli import baseline, calibrate, doctor, kernel, plan, predict, report, run, schedule, shell
+from testbed.cli import baseline, calibrate, determinism, doctor, kernel, plan, predict, report, run, schedule, shell
 from testbed.errors import TestbedError
 
 app = typer.Typer(
@@ -28,7 +28,7 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(schedule.schedule_app, name="schedule")
 app.add_typer(baseline.baseline_app, name="baseline")
 app.add_typer(kernel.kernel_app, name="kernel")
-app.command("test-determinism")(kernel.determinism)
+app.command("test-determinism")(determinism.determinism)
 
 
 def main() -> None:

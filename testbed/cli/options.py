@@ -37,6 +37,12 @@ class Clock(StrEnum):
 
 TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="A file such as topologies/two-dc-metro.yaml.")]
 WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")]
+WorkloadFiles = Annotated[
+    list[Path], typer.Argument(metavar="WORKLOAD...", help="Files such as workloads/*.yaml, each a job of its own.")
+]
+TopologyOrPlan = Annotated[
+    Path, typer.Argument(metavar="TOPOLOGY|PLAN", help="A topology, or plan.json or a results directory with one.")
+]
 Schedules = Annotated[
     list[str] | None,
     typer.Option("--schedule", help="Only this schedule: a label, a family, FILE.py:NAME or FILE.csv (repeatable)."),

@@ -2,49 +2,139 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from testbed.cli.options import AsJson, Quiet, Schedules, Settings, TopologyFile, WorkloadFile, emit
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from testbed.cli.options import AsJson, Quiet, Schedules, Settings, TopologyOrPlan, emit
+from testbed.cli.plan import complete, read_plan
+
+if TYPE_CHECKING:
+    from testbed.plan.plan import Case, Plan
+    from testbed.plan.together import JobPrediction
 
 
 def predict(
-    topology: TopologyFile,
-    workload: WorkloadFile,
+    what: TopologyOrPlan,
+    workloads: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="WORKLOAD...", help="Files such as workloads/*.yaml, each a job of its own."),
+    ] = None,
     schedule: Schedules = None,
     settings: Settings = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Predict the iteration time of every schedule. Needs no root, starts no containers."""
-    from testbed.cli import tables
-    from testbed.cli.progress import Terminal
-    from testbed.pipeline.memory import peak_in_flight
-    from testbed.plan import costs, resolve
+    """Predict the iteration time of every schedule. Needs no root, starts no containers.
 
-    plan = resolve.load_plan(topology, workload, settings=settings or [])
-    rows, proofs, families = [], [], []
-    with Terminal(quiet=quiet).solving() as watch:
-        for choice in resolve.choose(plan, schedule or [], watch):
-            generated, proof = resolve.generate(plan, choice, watch=watch)
-            timeline = costs.predict(plan, choice, generated)
-            makespan, bubble = float(timeline.makespans()[0]), float(timeline.bubble_ratios()[0])
-            rows.append((choice.label, makespan, bubble, max(peak_in_flight(generated))))
-            proofs.append(proof)
-            families.append(choice.schedule)
-    baseline = next((row[1] for row, name in zip(rows, families, strict=True) if name == "1f1b"), None)
-    full = [(*row, baseline / row[1] if baseline else None) for row in rows]
+    Of several workloads: every job alone, and beside the others on the links that they share (an iteration of each,
+    from one common start). Their schedules meet one by one, as `testbed plan --help` says.
+    """
+    from testbed.plan import resolve
+    from testbed.plan.together import predict_jobs
+
+    if not workloads:
+        plan = read_plan(what, {"--schedule": schedule, "--set": settings})
+    else:
+        unfinished = resolve.load_plan(what, *workloads, settings=settings or [])
+        plan = complete(unfinished, schedule, None, quiet=quiet)
+    predicted = [(case, predict_jobs(plan, case)) for case in plan.cases]
+    if len(plan.jobs) == 1:
+        _show_one(plan, [(case, jobs[0]) for case, jobs in predicted], as_json=as_json)
+    else:
+        _show_several(plan, predicted, as_json=as_json)
+
+
+def _show_one(plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], *, as_json: bool) -> None:
+    from testbed.cli import tables
+    from testbed.pipeline.memory import peak_in_flight
+
+    baseline = next((one.alone_s for case, one in predicted if case.jobs[0].choice.schedule == "1f1b"), None)
+    rows = [
+        (
+            case.label,
+            one.alone_s,
+            one.bubble_alone,
+            max(peak_in_flight(one.schedule)),
+            baseline / one.alone_s if baseline else None,
+        )
+        for case, one in predicted
+    ]
+    chosen = [case.jobs[0] for case, _ in predicted]
     if as_json:
         keys = ("label", "predicted_s", "bubble_predicted", "peak_in_flight_predicted", "speedup_predicted")
-        names = {"topology": plan.network.name, "workload": plan.jobs[0].name}
         documents = [
-            {"schedule": name} | dict(zip(keys, row, strict=True)) | {"solver": proof and proof._asdict()}
-            for name, row, proof in zip(families, full, proofs, strict=True)
+            {"schedule": one.choice.schedule}
+            | dict(zip(keys, row, strict=True))
+            | {"solver": one.proof and one.proof._asdict()}
+            for one, row in zip(chosen, rows, strict=True)
         ]
-        emit({**names, "schedules": documents})
+        emit({"topology": plan.network.name, "workload": plan.jobs[0].name, "schedules": documents})
         return
     console = Console()
     console.print(tables.plan_table(plan))
-    console.print(tables.prediction_table(plan, full))
-    for row, proof in zip(full, proofs, strict=True):
-        if proof is not None:
-            console.print(tables.proof_line(row[0], proof), highlight=False)
+    console.print(tables.prediction_table(plan, rows))
+    for row, one in zip(rows, chosen, strict=True):
+        if one.proof is not None:
+            console.print(tables.proof_line(row[0], one.proof), highlight=False)
+
+
+def _show_several(plan: Plan, predicted: Sequence[tuple[Case, list[JobPrediction]]], *, as_json: bool) -> None:
+    from testbed.cli import tables
+
+    documents = [
+        {"label": case.label, "jobs": [_document(case, number, one) for number, one in enumerate(jobs)]}
+        for case, jobs in predicted
+    ]
+    if as_json:
+        emit({"topology": plan.network.name, "workloads": [job.name for job in plan.jobs], "cases": documents})
+        return
+    console = Console()
+    console.print(tables.plan_table(plan))
+    console.print(_jobs_table(plan, documents))
+
+
+def _document(case: Case, number: int, one: JobPrediction) -> dict[str, Any]:
+    """A job in a case: the keys of comparison.json with what is predicted alone, and the same beside the others."""
+    from testbed.pipeline.memory import peak_in_flight
+
+    chosen = case.jobs[number]
+    return {
+        "job": one.job.name,
+        "schedule": chosen.choice.schedule,
+        "label": chosen.choice.label,
+        "predicted_alone_s": one.alone_s,
+        "predicted_s": one.together_s,
+        "slowdown_predicted": one.together_s / one.alone_s,
+        "bubble_alone_predicted": one.bubble_alone,
+        "bubble_predicted": one.bubble_together,
+        "peak_in_flight_predicted": max(peak_in_flight(one.schedule)),
+        "solver": chosen.proof and chosen.proof._asdict(),
+    }
+
+
+def _jobs_table(plan: Plan, cases: Sequence[Mapping[str, Any]]) -> Table:
+    from testbed.units import show_time
+
+    names = ", ".join(job.name for job in plan.jobs)
+    table = Table(title=f"{names} on {plan.network.name}: predicted", title_justify="left")
+    for column in ("case", "job"):
+        table.add_column(column, overflow="fold")
+    for column in ("alone", "together", "slower by", "bubble"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for case in cases:
+        for number, job in enumerate(case["jobs"]):
+            table.add_row(
+                "" if number else case["label"],
+                job["job"],
+                show_time(job["predicted_alone_s"]),
+                show_time(job["predicted_s"]),
+                f"{job['slowdown_predicted'] - 1:+.1%}",
+                f"{job['bubble_predicted']:.1%}",
+                end_section=number == len(case["jobs"]) - 1,
+            )
+    return table

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from testbed.progress import NoBar, SolverLines, Step, standing_line
+from testbed.progress import NoBar, SolverLines, Step, indented, standing_line
 
 if TYPE_CHECKING:
     from testbed.schedule.proof import Standing, Watch
@@ -28,6 +28,10 @@ class Terminal:
     def say(self, text: str) -> None:
         """One line that stays."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """A detail that stays, less prominent."""
+        self.console.print(indented(text), highlight=False, markup=False, soft_wrap=True, style="dim")
 
     def pass_on(self, text: str) -> None:
         """What another process said, as it is."""

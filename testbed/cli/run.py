@@ -21,14 +21,15 @@ from testbed.cli.options import (
     SchedulesFrom,
     Settings,
     ShaperOption,
+    TopologyOrPlan,
     VmOption,
     WallLimit,
     emit,
     in_sandbox,
     stdout_console,
 )
-from testbed.cli.plan import complete
-from testbed.errors import BadInput, ExitCode
+from testbed.cli.plan import complete, read_plan
+from testbed.errors import ExitCode
 from testbed.lab.host import HostPriority
 
 if TYPE_CHECKING:
@@ -53,9 +54,7 @@ class Request:
 
 
 def run(
-    what: Annotated[
-        Path, typer.Argument(metavar="TOPOLOGY|PLAN", help="A topology, or plan.json or a results directory to repeat.")
-    ],
+    what: TopologyOrPlan,
     workload: Annotated[
         Path | None, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")
     ] = None,
@@ -91,9 +90,8 @@ def run(
     from testbed.plan.plan import Clock as PlannedClock
 
     if workload is None:
-        options = ("--schedule", schedule), ("--iterations", iterations), ("--set", settings)
-        given = [name for name, value in (*options, ("--schedules-from", schedules_from)) if value]
-        plan = _read(what, given)
+        given = {"--schedule": schedule, "--iterations": iterations, "--set": settings}
+        plan = read_plan(what, {**given, "--schedules-from": schedules_from})
     else:
         plan = resolve.load_plan(what, workload, settings=settings or [], iterations=iterations)
     name = plan.clock.name if clock is None else clock.value
@@ -105,20 +103,6 @@ def run(
     directory = out or Path("results") / f"{plan.network.name}-{plan.jobs[0].name}-{stamp}"
     request = Request(directory, overwrite, shaper, host_priority, strict, vm, wall_limit, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request))
-
-
-def _read(path: Path, given: list[str]) -> Plan:
-    """The plan in a file or directory, which decides what `given` options would."""
-    from testbed.plan import file
-
-    if given:
-        raise BadInput.of(given[0], "option", str(path), "TOPOLOGY and WORKLOAD: a plan has decided that already")
-    if path.suffix in (".yaml", ".yml"):
-        raise BadInput.of(str(path), "WORKLOAD", "nothing", "a workload after the topology")
-    plan = file.read(path)
-    if not plan.cases:
-        raise BadInput.of(str(path), "cases", "none", "something to measure")
-    return plan
 
 
 def execute(plan: Plan, request: Request) -> int:
@@ -159,8 +143,9 @@ def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
             from testbed.session.run import SessionOptions
             from testbed.session.run import run as run_plan
 
-            priority, strict = request.host_priority, request.strict
-            options = SessionOptions(working, request.shaper, this_machine(), witness, priority, strict)
+            options = SessionOptions(
+                working, request.shaper, this_machine(), witness, request.host_priority, strict=request.strict
+            )
             document = run_plan(plan, options, reporter)
             _show(document, working, request, reporter)
             return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,11 +16,17 @@ from testbed.cli.options import (
     Settings,
     TopologyFile,
     WorkloadFile,
+    WorkloadFiles,
     emit,
     read_text,
     stdout_console,
 )
+from testbed.cli.plan import complete
 from testbed.errors import BadInput
+
+if TYPE_CHECKING:
+    from testbed.pipeline.ir import Row
+    from testbed.plan.plan import Case, Plan
 
 schedule_app = typer.Typer(help="Look at schedules.", no_args_is_help=True)
 
@@ -28,7 +34,7 @@ schedule_app = typer.Typer(help="Look at schedules.", no_args_is_help=True)
 @schedule_app.command("show")
 def schedule_show(
     topology: TopologyFile,
-    workload: WorkloadFile,
+    workloads: WorkloadFiles,
     schedule: Schedules = None,
     settings: Settings = None,
     svg: Annotated[Path | None, typer.Option(help="Also draw the predicted timelines into this file.")] = None,
@@ -36,38 +42,76 @@ def schedule_show(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show the predicted timeline of schedules, in the terminal or as a picture."""
-    from testbed.cli import tables
-    from testbed.cli.progress import Terminal
-    from testbed.plan import costs, resolve
+    """Show the predicted timeline of schedules, in the terminal or as a picture.
 
-    plan = resolve.load_plan(topology, workload, settings=settings or [])
-    lanes = [f"{rank} {node}" for rank, node in enumerate(resolve.pipeline_nodes(plan.jobs[0]))]
-    with Terminal(quiet=quiet).solving() as watch:
-        choices = resolve.choose(plan, schedule or [], watch)
-        shown = [(choice, resolve.generate(plan, choice, watch=watch).schedule) for choice in choices]
-    if as_json:
-        rows = {c.label: [[str(action) for action in row] for row in s.rows] for c, s in shown}
-        emit({"schedules": rows})
+    Of several workloads: of all jobs at the same time, as `testbed plan` puts their schedules together.
+    """
+    from testbed.cli import tables
+    from testbed.plan import resolve
+    from testbed.plan.together import predict_together
+
+    plan = complete(resolve.load_plan(topology, *workloads, settings=settings or []), schedule, None, quiet=quiet)
+    lanes = _lanes(plan)
     console = Console()
-    panels = []
-    for choice, generated in shown:
-        timeline = costs.predict(plan, choice, generated)
-        panels.append((choice.label, timeline))
-        if as_json:
-            continue
-        console.print(f"\n[bold]{choice.label}[/bold]")
+    panels = [(case, predict_together(plan, case)) for case in plan.cases]
+    if as_json:
+        emit(_rows_document(plan))
+    for case, timeline in panels if not as_json else ():
+        console.print(f"\n[bold]{case.label}[/bold]")
         if order:
-            for lane, row in zip(lanes, generated.rows, strict=True):
+            for lane, row in zip(lanes.values(), _rows(plan, case), strict=True):
                 console.print(f"{lane}: {' '.join(map(str, row))}", highlight=False, soft_wrap=True)
         else:
-            console.print(tables.grid(timeline, lanes, console.width), soft_wrap=True)
+            console.print(tables.grid(timeline, list(lanes.values()), console.width), soft_wrap=True)
     if svg is not None:
         from testbed.results.picture import Panel, draw
 
-        heading = f"{plan.jobs[0].name} on {plan.network.name}"
-        drawn = [Panel(name, [("predicted", timeline)]) for name, timeline in panels]
-        draw(drawn, svg, cuts=resolve.cuts(plan.jobs[0]), lanes=lanes, heading=heading)
+        heading = f"{', '.join(job.name for job in plan.jobs)} on {plan.network.name}"
+        drawn = [Panel(case.label, [("predicted", timeline)]) for case, timeline in panels]
+        draw(drawn, svg, cuts=_cuts(plan), lanes=list(lanes.values()), heading=heading)
+
+
+def _lanes(plan: Plan) -> dict[int, str]:
+    """Per rank shown, its label: of a single job the first pipeline, of several jobs every rank."""
+    from testbed.plan.routes import nodes_of_ranks
+
+    job, *others = plan.jobs
+    shown = job.mesh.pipeline(0) if not others else range(plan.jobs[-1].mesh.ranks.stop)
+    nodes = nodes_of_ranks(plan)
+    return {rank: f"{rank} {nodes[rank]}" for rank in shown}
+
+
+def _rows(plan: Plan, case: Case) -> list[Row]:
+    """The actions of every rank shown."""
+    rows: list[Row] = []
+    for job, chosen in zip(plan.jobs, case.jobs, strict=True):
+        rows += list(chosen.rows or ()) * (job.mesh.dp if len(plan.jobs) > 1 else 1)
+    return rows
+
+
+def _rows_document(plan: Plan) -> dict[str, Any]:
+    written = {
+        case.label: {
+            job.name: [list(map(str, row)) for row in chosen.rows or ()]
+            for job, chosen in zip(plan.jobs, case.jobs, strict=True)
+        }
+        for case in plan.cases
+    }
+    if len(plan.jobs) > 1:
+        return {"cases": written}
+    return {"schedules": {label: rows[plan.jobs[0].name] for label, rows in written.items()}}
+
+
+def _cuts(plan: Plan) -> list[int]:
+    """Ranks whose successor in their pipeline is in another datacenter."""
+    from testbed.plan import resolve
+
+    return [
+        job.mesh.rank(replica, rank)
+        for job in plan.jobs
+        for replica in range(job.mesh.dp if len(plan.jobs) > 1 else 1)
+        for rank in resolve.cuts(job)
+    ]
 
 
 @schedule_app.command("compare")

@@ -137,8 +137,11 @@ def print_run(console: Console, document: dict[str, Any], directory: Path, *, pi
     for row in rows:
         if row.solver is not None:
             console.print(proof_line(row.label, Proof(**row.solver)), highlight=False)
-        for reason in row.reasons:
-            console.print(f"{row.label} is untrusted: {reason}", style="red", highlight=False)
+    for extra in (messages_table(rows), verdict_table(rows)):
+        if extra is not None:
+            console.print(extra)
+    for reason, labels in _reasons(rows).items():
+        console.print(f"{', '.join(labels)} untrusted: {reason}", style="red", highlight=False)
     verdict = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
     console.print(f"measured ranking: {verdict}", highlight=False)
     look = " (look at timeline.svg)" if picture else ""
@@ -157,18 +160,92 @@ def proof_line(schedule: str, proof: Proof) -> str:
             return f"{schedule}: gap {proof.gap:.1%} to the proven bound {bound}, time limit of {took} reached"
 
 
+def _reasons(rows: Sequence[ScheduleComparison]) -> dict[str, list[str]]:
+    """Every reason not to trust a schedule, once, with the schedules it is given for."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for reason in row.reasons:
+            found.setdefault(reason, []).append(row.label)
+    return {reason: ["all schedules"] if len(labels) == len(rows) > 1 else labels for reason, labels in found.items()}
+
+
+def messages_table(rows: Sequence[ScheduleComparison]) -> Table | None:
+    """How far messages came from their predictions, a row per pair of ranks; None where no arrival is known."""
+    table = Table(title="messages: measured - predicted, over all schedules", title_justify="left")
+    columns = ("flow", "awaited", "arrival median", "worst", "on the way median", "p90", "worst")
+    for column in columns:
+        table.add_column(column, justify="left" if column == "flow" else "right")
+    flows: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        for flow in row.messages:
+            flows.setdefault((flow["source_rank"], flow["target_rank"]), []).append(flow)
+    for (source, target), parts in flows.items():
+        known = [part for part in parts if part["arrival_median_s"] is not None]
+        if not known:
+            continue
+        total, awaited = (sum(part[name] for part in parts) for name in ("messages", "awaited"))
+
+        def typical(name: str, known: Sequence[Mapping[str, Any]] = known) -> str:
+            return _off(sorted(part[name] for part in known)[len(known) // 2])
+
+        def worst(name: str, known: Sequence[Mapping[str, Any]] = known) -> str:
+            return _off(max((part[name] for part in known), key=abs))
+
+        table.add_row(
+            f"{source} -> {target}",
+            f"{awaited} of {total}",
+            typical("arrival_median_s"),
+            worst("arrival_worst_s"),
+            typical("extra_median_s"),
+            typical("extra_p90_s"),
+            worst("extra_worst_s"),
+        )
+    return table if table.row_count else None
+
+
+def _off(seconds: float) -> str:
+    """A difference in time, with its sign, to a microsecond."""
+    return f"{seconds * 1e3:+.3f} ms"
+
+
+def verdict_table(rows: Sequence[ScheduleComparison]) -> Table | None:
+    """What the verdict rests on: every question with the worst answer of any schedule, and the reason of its limit."""
+    table = Table(title="verdict", title_justify="left")
+    table.add_column("checked", min_width=16)
+    table.add_column("found", justify="right", min_width=8)
+    table.add_column("limit", justify="right", min_width=6)
+    table.add_column("why this limit", style="dim")
+    questions = dict.fromkeys(check["question"] for row in rows for check in row.checks)
+    for question in questions:
+        answers = [check for row in rows for check in row.checks if check["question"] == question]
+        failed = [check for check in answers if not check["ok"]]
+        shown = failed[0] if failed else max(answers, key=lambda check: _number(check["found"]))
+        table.add_row(question, shown["found"], shown["limit"], shown["why"], style="red" if failed else None)
+    return table if questions else None
+
+
+def _number(found: str) -> float:
+    """What an answer counts, for the worst of several; words count nothing."""
+    try:
+        return float(found.rstrip("%"))
+    except ValueError:
+        return 0.0
+
+
 TIMES = ("measured", "+- IQR", "predicted", "error")
+ON_THIS_HOST = ("on this host", "error there")
 RATIOS = ("bubble m/p", "in flight m/p", "speed-up m/p")
 TRUSTED = ("trusted",)
 
 
 def comparison_tables(title: str, rows: Sequence[ScheduleComparison], width: int) -> list[Table]:
     """Measured against predicted, a row per schedule: one table where `width` columns hold it, else two."""
-    whole = _comparison_table(title, rows, (*TIMES, *RATIOS, *TRUSTED))
+    times = (*TIMES, *ON_THIS_HOST) if any(row.predicted_on_this_host_s for row in rows) else TIMES
+    whole = _comparison_table(title, rows, (*times, *RATIOS, *TRUSTED))
     if Console(width=10_000).measure(whole).maximum <= width:
         return [whole]
     return [
-        _comparison_table(title, rows, (*TIMES, *TRUSTED)),
+        _comparison_table(title, rows, (*times, *TRUSTED)),
         _comparison_table("measured / predicted", rows, RATIOS),
     ]
 
@@ -187,6 +264,8 @@ def _comparison_table(title: str, rows: Sequence[ScheduleComparison], columns: S
             "+- IQR": show_time(round(row.measured_iqr_s, 9)),
             "predicted": show_time(row.predicted_s),
             "error": f"{row.error:+.2%}",
+            "on this host": _on_this_host(row),
+            "error there": "-" if row.error_on_this_host is None else f"{row.error_on_this_host:+.2%}",
             "bubble m/p": f"{row.bubble_measured:.1%} / {row.bubble_predicted:.1%}",
             "in flight m/p": f"{row.peak_in_flight_measured:g} / {row.peak_in_flight_predicted:g}",
             "speed-up m/p": speedup,
@@ -194,6 +273,14 @@ def _comparison_table(title: str, rows: Sequence[ScheduleComparison], columns: S
         }
         table.add_row(row.label, *(cells[column] for column in columns))
     return table
+
+
+def _on_this_host(row: ScheduleComparison) -> str:
+    """Predicted with what this machine adds, and how far nineteen iterations of twenty may be from it."""
+    middle, low, high = row.predicted_on_this_host_s, row.on_this_host_low_s, row.on_this_host_high_s
+    if middle is None or low is None or high is None:
+        return "-"
+    return f"{show_time(middle)} {low / middle - 1:+.1%} {high / middle - 1:+.1%}"
 
 
 LINK_COLUMNS = (

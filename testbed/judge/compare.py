@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
+from testbed.judge.fidelity import Check
 from testbed.judge.iterations import IterationRow, median_and_iqr
+from testbed.judge.messages import FlowMessages
 from testbed.judge.thresholds import TIE
+from testbed.model.host import HostPrediction
 from testbed.trace.summary import Summary
 
 BASELINE = "1f1b"
@@ -43,6 +46,25 @@ class ScheduleComparison:
     reasons: list[str]
     solver: dict[str, Any] | None = None
     """What a solver proved of the schedule (schedule/proof.py); None where none made it."""
+    predicted_on_this_host_s: float | None = None
+    """With what this machine adds to every message, as measured before the run; None on the virtual clock and without
+    pacing, as the next two: nineteen iterations of twenty lie between them."""
+    on_this_host_low_s: float | None = None
+    on_this_host_high_s: float | None = None
+    disturbed_iterations: int | None = None
+    """Of the measured ones, those that the machine disturbed by its own accounts; None on the virtual clock."""
+    measured_undisturbed_s: float | None = None
+    """Median over the others; None where there are none."""
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    """What was asked for the verdict, found, and allowed (judge/fidelity.py)."""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    """Measured against predicted arrivals, flow by flow (judge/messages.py)."""
+
+    @property
+    def error_on_this_host(self) -> float | None:
+        """(measured - predicted on this host) / predicted on this host"""
+        expected = self.predicted_on_this_host_s
+        return None if expected is None else (self.measured_s - expected) / expected
 
 
 @dataclass(frozen=True)
@@ -54,8 +76,25 @@ class Measured:
     rows: Sequence[IterationRow]
     """Measured iterations only."""
     predicted: Summary
-    reasons: Sequence[str]
+    checks: Sequence[Check]
     solver: dict[str, Any] | None = None
+    on_this_host: HostPrediction | None = None
+    disturbed: Sequence[bool] | None = None
+    """Per row."""
+    messages: Sequence[FlowMessages] = ()
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it cannot be trusted; [] when it can."""
+        return [reason for check in self.checks for reason in check.reasons]
+
+    @property
+    def undisturbed_s(self) -> float | None:
+        """Median over the iterations that nothing disturbed."""
+        if self.disturbed is None or all(self.disturbed):
+            return None
+        calm = [row.makespan_s for row, far in zip(self.rows, self.disturbed, strict=True) if not far]
+        return median_and_iqr(np.array(calm))[0]
 
     @property
     def median_s(self) -> float:
@@ -85,11 +124,25 @@ def compare(runs: Sequence[Measured]) -> list[ScheduleComparison]:
                 speedup_measured=baseline.median_s / measured_s if baseline else None,
                 speedup_predicted=baseline.predicted.makespan_s / predicted_s if baseline else None,
                 trusted=not run.reasons,
-                reasons=list(run.reasons),
+                reasons=run.reasons,
                 solver=run.solver,
+                **_on_this_host(run),
+                checks=[check._asdict() | {"ok": check.ok} for check in run.checks],
+                messages=[flow._asdict() for flow in run.messages],
             )
         )
     return result
+
+
+def _on_this_host(run: Measured) -> dict[str, Any]:
+    host = run.on_this_host
+    return {
+        "predicted_on_this_host_s": host and host.median_s,
+        "on_this_host_low_s": host and host.low_s,
+        "on_this_host_high_s": host and host.high_s,
+        "disturbed_iterations": None if run.disturbed is None else sum(map(bool, run.disturbed)),
+        "measured_undisturbed_s": run.undisturbed_s,
+    }
 
 
 def same_ranking(schedules: Sequence[ScheduleComparison]) -> bool:

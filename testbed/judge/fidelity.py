@@ -1,4 +1,4 @@
-"""Was a run what it says it was? A run that fails a threshold is untrusted and says why."""
+"""Was a run what it says it was? A run that fails a check is untrusted and says why. The error is no part of it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,38 @@ from typing import NamedTuple
 import numpy as np
 
 from testbed.judge.iterations import IterationRow
+from testbed.judge.messages import FlowMessages
 from testbed.judge.thresholds import (
-    MAX_LATE_START_S,
-    MAX_LATE_START_SHARE,
-    MAX_OVERRUN_SHARE,
-    MAX_SPREAD,
-    MAX_TRAFFIC_BYTES,
-    MAX_TRAFFIC_PER_MESSAGE_BYTES,
-    MAX_TRAFFIC_SHARE,
+    DISTURBED_SHARE,
+    HOST_SHARE,
+    LATE_START_S,
+    LATE_START_SHARE,
+    MESSAGE_SHIFT_S,
+    OVERRUN_SHARE,
+    SPREAD,
+    TRAFFIC_BYTES,
+    TRAFFIC_PER_MESSAGE_BYTES,
+    TRAFFIC_SHARE,
 )
+from testbed.judge.witnesses import disturbance_s
+from testbed.units import show_time
+
+
+class Check(NamedTuple):
+    """One question of the verdict, with its answer."""
+
+    question: str
+    found: str
+    limit: str
+    why: str
+    """The reason of the limit."""
+    reasons: tuple[str, ...] = ()
+    """Why the run is untrusted; none where it passes."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is passed."""
+        return not self.reasons
 
 
 class Traffic(NamedTuple):
@@ -40,46 +63,126 @@ class NetworkEvidence(NamedTuple):
     """Whether the experiment asked for a network without loss."""
 
 
-def run_reasons(rows: Sequence[IterationRow], network: NetworkEvidence, paced: bool) -> list[str]:
-    """Why the run of one schedule cannot be trusted; [] when it can. `rows` are the measured iterations."""
-    reasons: list[str] = []
-    if any(row.held != row.peak_in_flight for row in rows):
-        reasons.append("a rank held another number of microbatches than the order of its actions needs")
+def given_check(question: str, reasons: Sequence[str], why: str) -> Check:
+    """A question that was answered before the first case: passed where nothing was found against it."""
+    return Check(question, "no" if reasons else "yes", "yes", why, tuple(reasons))
+
+
+def run_checks(rows: Sequence[IterationRow], *, paced: bool) -> list[Check]:
+    """What the measured iterations themselves tell."""
+    checks = [_memory(rows), _starts(rows), _spread(rows)]
+    return [_slots(rows), *checks] if paced else checks
+
+
+def _memory(rows: Sequence[IterationRow]) -> Check:
+    off = any(row.held != row.peak_in_flight for row in rows)
+    reason = "a rank held another number of microbatches than the order of its actions needs"
+    why = "more: something leaks; fewer: something was not computed"
+    found = "otherwise" if off else "as ordered"
+    return Check("microbatches held", found, "as ordered", why, (reason,) if off else ())
+
+
+def _slots(rows: Sequence[IterationRow]) -> Check:
     share = sum(row.overruns for row in rows) / sum(row.actions for row in rows)
-    if paced and share > MAX_OVERRUN_SHARE:
-        worst = max(row.worst_overrun_s for row in rows)
-        reasons.append(
-            f"{share:.1%} of the actions did not fit into their slots (worst by {worst * 1e3:.1f} ms, "
-            f"limit {MAX_OVERRUN_SHARE:.0%}): longer pacing or a smaller model is needed"
-        )
-    late = np.mean([row.late_start_s > MAX_LATE_START_S for row in rows])
-    if late > MAX_LATE_START_SHARE:
-        worst = max(row.late_start_s for row in rows)
-        reasons.append(f"a rank started late in {late:.0%} of the iterations (worst by {worst * 1e3:.1f} ms)")
-    times = np.array([row.makespan_s for row in rows])
-    low, median, high = np.percentile(times, (25, 50, 75))
-    if (high - low) / median > MAX_SPREAD:
-        reasons.append(f"iteration times spread by {(high - low) / median:.1%} (limit {MAX_SPREAD:.0%})")
-    if network.lossless and network.drops:
+    worst = max(row.worst_overrun_s for row in rows)
+    reason = (
+        f"{share:.1%} of the actions did not fit into their slots (worst by {worst * 1e3:.1f} ms, "
+        f"limit {OVERRUN_SHARE.value:.0%}): longer pacing or a smaller model is needed"
+    )
+    over = share > OVERRUN_SHARE.value
+    limit = f"{OVERRUN_SHARE.value:.0%}"
+    return Check("actions beyond their slots", f"{share:.2%}", limit, OVERRUN_SHARE.why, (reason,) if over else ())
+
+
+def _starts(rows: Sequence[IterationRow]) -> Check:
+    share = float(np.mean([row.late_start_s > LATE_START_S for row in rows]))
+    worst = max(row.late_start_s for row in rows)
+    reason = f"a rank started late in {share:.0%} of the iterations (worst by {worst * 1e3:.1f} ms)"
+    late = share > LATE_START_SHARE.value
+    question = f"iterations begun {show_time(LATE_START_S)} late"
+    limit = f"{LATE_START_SHARE.value:.0%}"
+    return Check(question, f"{share:.0%}", limit, LATE_START_SHARE.why, (reason,) if late else ())
+
+
+def _spread(rows: Sequence[IterationRow]) -> Check:
+    low, median, high = np.percentile([row.makespan_s for row in rows], (25, 50, 75))
+    spread = (high - low) / median
+    reason = f"iteration times spread by {spread:.1%} (limit {SPREAD.value:.0%})"
+    wide = spread > SPREAD.value
+    limit = f"{SPREAD.value:.0%}"
+    return Check("spread of iteration times", f"{spread:.2%}", limit, SPREAD.why, (reason,) if wide else ())
+
+
+def network_check(network: NetworkEvidence) -> Check:
+    """Whether a lossless network lost anything."""
+    why = "a lossless network loses nothing, and TCP notices nothing"
+    if not network.lossless:
+        return Check("packets lost", f"{network.drops}", "not lossless", why)
+    reasons = []
+    if network.drops:
         reasons.append(f"{network.drops} packets were dropped on a network that should lose none")
-    if network.lossless and network.retransmits:
+    if network.retransmits:
         reasons.append(f"TCP retransmitted {network.retransmits} segments on a network that should lose none")
-    if network.lossless and network.other:
+    if network.other:
         counts = ", ".join(f"{name} {count}" for name, count in network.other.items())
         reasons.append(f"TCP had to squeeze or drop: {counts}")
-    return reasons
+    signs = network.drops + network.retransmits + sum(network.other.values())
+    return Check("signs of loss", f"{signs}", "0", why, tuple(reasons))
 
 
-def traffic_reasons(traffic: Sequence[Traffic], *, lossless: bool) -> list[str]:
-    """Directions that did not carry what the plan's routes send over them; where data is sent again, more is right."""
-    reasons = []
+def traffic_check(traffic: Sequence[Traffic], *, lossless: bool) -> Check:
+    """Whether directions carried what the plan's routes send over them; where data is sent again, more is right."""
+    reasons, worst = [], 0.0
     for one in traffic:
-        allowed = MAX_TRAFFIC_SHARE * one.planned_bytes + MAX_TRAFFIC_PER_MESSAGE_BYTES * one.messages
-        allowed += MAX_TRAFFIC_BYTES
+        allowed = TRAFFIC_SHARE * one.planned_bytes + TRAFFIC_PER_MESSAGE_BYTES * one.messages + TRAFFIC_BYTES
         off = one.counted_bytes - one.planned_bytes
+        worst = max(worst, (-off if off < 0 else off * lossless) / allowed)
         if off < -allowed or (lossless and off > allowed):
             reasons.append(
                 f"{one.direction} carried {one.counted_bytes:.0f} bytes, its routes should bring "
                 f"{one.planned_bytes:.0f} (±{allowed:.0f}): traffic did not take the routes of the plan"
             )
-    return reasons
+    why = f"headers and acknowledgements differ a little ({TRAFFIC_SHARE:.0%}); a flow elsewhere differs by all of it"
+    return Check("bytes off the plan, of allowed", f"{worst:.0%}", "100%", why, tuple(reasons))
+
+
+def message_check(flows: Sequence[FlowMessages], usual_s: Sequence[float]) -> Check:
+    """Whether messages took what they took before the run; `usual_s` per flow, its median extra time then."""
+    pairs = zip(flows, usual_s, strict=True)
+    shifts = [(flow, flow.extra_median_s - usual) for flow, usual in pairs if flow.extra_median_s is not None]
+    reasons = tuple(
+        f"{flow.kind}s from rank {flow.source_rank} to {flow.target_rank} were on their way {show_time(abs(shift))} "
+        f"{'longer' if shift > 0 else 'shorter'} than predicted and measured before the run (median, limit "
+        f"{show_time(MESSAGE_SHIFT_S.value)}): something changed"
+        for flow, shift in shifts
+        if abs(shift) > MESSAGE_SHIFT_S.value
+    )
+    worst = max((shift for _, shift in shifts), key=abs, default=0.0)
+    question = "messages' times since measured"
+    limit = f"{MESSAGE_SHIFT_S.value * 1e3:.1f} ms"
+    return Check(question, f"{worst * 1e3:+.2f} ms", limit, MESSAGE_SHIFT_S.why, reasons)
+
+
+def host_check(predicted_s: float, on_this_host_s: float) -> Check:
+    """Whether this machine, as it was before the run, is fast enough for the plan."""
+    share = on_this_host_s / predicted_s - 1
+    reason = (
+        f"this machine adds {share:.1%} to the iteration, as measured before the run (limit "
+        f"{HOST_SHARE.value:.1%}): longer slots, smaller messages, a quieter machine, or --clock virtual"
+    )
+    slow = share > HOST_SHARE.value
+    limit = f"{HOST_SHARE.value:.1%}"
+    return Check("what this machine adds", f"{share:.2%}", limit, HOST_SHARE.why, (reason,) if slow else ())
+
+
+def disturbance_check(rows: Sequence[IterationRow], usual: Sequence[IterationRow]) -> Check:
+    """Whether the machine's own accounts could explain a share of the iteration times; `usual` as in witnesses.py."""
+    shares = disturbance_s(rows, usual) / np.array([row.makespan_s for row in rows])
+    share = float(np.median(shares))
+    reason = (
+        f"the machine was busy otherwise: stolen time, late wake-ups and queues could explain {share:.1%} of the "
+        f"median iteration (limit {DISTURBED_SHARE.value:.0%}); stop other work, or use --clock virtual"
+    )
+    busy = share > DISTURBED_SHARE.value
+    limit = f"{DISTURBED_SHARE.value:.0%}"
+    return Check("what disturbances explain", f"{share:.2%}", limit, DISTURBED_SHARE.why, (reason,) if busy else ())

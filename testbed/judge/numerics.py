@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from testbed.judge.fidelity import Check
 from testbed.judge.iterations import IterationRow
-from testbed.judge.thresholds import MAX_GRADIENT_DIFFERENCE, MAX_LOSS_DIFFERENCE, MIN_ITERATIONS
+from testbed.judge.thresholds import GRADIENT_DIFFERENCE, ITERATIONS, LOSS_DIFFERENCE
 from testbed.train.job import Reference
 
 
@@ -23,31 +24,32 @@ def _relative(value: float, reference: float) -> float:
     return difference / abs(reference) if reference else (math.inf if difference else 0.0)
 
 
-def loss_reasons(losses: Sequence[float], reference: Reference) -> list[str]:
-    """Why the losses of a case (one per iteration, warm-up included) cannot be trusted; [] when they can."""
-    wrong = [iteration for iteration, loss in enumerate(losses) if not math.isfinite(loss)]
-    if wrong:
-        return [f"the loss of iteration {wrong[0]} is {losses[wrong[0]]}: the training diverged"]
-    if reference.refused:
-        return [f"its losses could not be checked: {reference.refused}"]
+def loss_check(losses: Sequence[float], reference: Reference) -> Check:
+    """Whether the losses of a case (one per iteration, warm-up included) are the reference's."""
     worst = worst_difference(losses, reference.losses)
-    if worst <= MAX_LOSS_DIFFERENCE:
-        return []
-    return [
-        f"its losses differ from those of one process without a pipeline by up to {worst:.1e} "
-        f"(limit {MAX_LOSS_DIFFERENCE:.0e})"
-    ]
+    limit, why = LOSS_DIFFERENCE
+    wrong = [iteration for iteration, loss in enumerate(losses) if not math.isfinite(loss)]
+    reason = ""
+    if wrong:
+        reason = f"the loss of iteration {wrong[0]} is {losses[wrong[0]]}: the training diverged"
+    elif reference.refused:
+        reason = f"its losses could not be checked: {reference.refused}"
+    elif worst > limit:
+        reason = f"its losses differ from those of one process without a pipeline by up to {worst:.1e} "
+        reason += f"(limit {limit:.0e})"
+    return Check("losses off one process's", f"{worst:.1e}", f"{limit:.0e}", why, (reason,) if reason else ())
 
 
-def gradient_reasons(rows: Sequence[IterationRow], reference: Reference) -> list[str]:
-    """Why the gradients of a case (one row per iteration, warm-up included) cannot be trusted; [] when they can."""
+def gradient_check(rows: Sequence[IterationRow], reference: Reference) -> Check:
+    """Whether the gradients of a case (one row per iteration, warm-up included) are the reference's."""
     worst = worst_gradient_difference(rows, reference)
-    if reference.refused or worst <= MAX_GRADIENT_DIFFERENCE:
-        return []
-    return [
+    limit, why = GRADIENT_DIFFERENCE
+    reason = (
         f"the norm of a layer's gradients differs from that in one process without a pipeline by up to {worst:.1e} "
-        f"(limit {MAX_GRADIENT_DIFFERENCE:.0e})"
-    ]
+        f"(limit {limit:.0e})"
+    )
+    off = not reference.refused and worst > limit
+    return Check("gradients off one process's", f"{worst:.1e}", f"{limit:.0e}", why, (reason,) if off else ())
 
 
 def worst_gradient_difference(rows: Sequence[IterationRow], reference: Reference) -> float:
@@ -58,12 +60,12 @@ def worst_gradient_difference(rows: Sequence[IterationRow], reference: Reference
     return max((worst_difference(row.gradient_norms, norms) for row, norms in pairs), default=math.inf)
 
 
-def count_reasons(measured: int, clock: str) -> list[str]:
-    """Too few measured iterations to tell a disturbed one from the others; the virtual clock repeats exactly."""
-    if clock != "real" or measured >= MIN_ITERATIONS:
-        return []
+def count_check(measured: int) -> Check:
+    """Whether a real clock measured often enough to tell a disturbed iteration from the others."""
+    least, why = ITERATIONS
     iterations = "1 iteration was" if measured == 1 else f"{measured} iterations were"
-    return [f"only {iterations} measured: below {MIN_ITERATIONS} nothing says whether they were disturbed"]
+    reason = f"only {iterations} measured: below {least:g} nothing says whether they were disturbed"
+    return Check("iterations measured", f"{measured}", f"{least:g} or more", why, (reason,) if measured < least else ())
 
 
 def as_document(reference: Reference, cases: Mapping[str, Sequence[IterationRow]]) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def as_document(reference: Reference, cases: Mapping[str, Sequence[IterationRow]
         "reference_losses": [_written(loss) for loss in reference.losses],
         "reference_took_s": round(reference.took_s, 3),
         "refused": reference.refused,
-        "limits": {"loss": MAX_LOSS_DIFFERENCE, "gradient_norm": MAX_GRADIENT_DIFFERENCE},
+        "limits": {"loss": LOSS_DIFFERENCE.value, "gradient_norm": GRADIENT_DIFFERENCE.value},
         "worst": {
             label: {
                 "loss": _written(worst_difference([row.loss for row in rows], reference.losses)),

@@ -1,6 +1,19 @@
-"""Every threshold of a judgement, with its reason: the link gate's bands, fidelity, comparison. Imports nothing."""
+"""Every limit of a judgement, with its reason: the link gate's bands, the verdict on a run, comparison.
+
+Imports nothing of the project. The reasons of the verdict's limits are printed beside them.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Limit(NamedTuple):
+    """A number, and why it is that one."""
+
+    value: float
+    why: str
+
 
 # --- the link gate: is a link what was asked for? ---
 
@@ -27,44 +40,46 @@ QUIET_WAITED = 0.02
 QUIET_LATE_S = 0.2e-3
 """By so much the median sleep may end late: half of what a short delay may be off."""
 
-# --- fidelity: was a run what it says it was? ---
+# --- the verdict: was a run what it says it was? ---
 
-MAX_OVERRUN_SHARE = 0.01
-"""Share of measured actions whose real computation may not fit into the slot it stands for."""
+OVERRUN_SHARE = Limit(0.01, "longer computation than its slot delays what follows; one action in a hundred is noise")
 
-MAX_LATE_START_S = 2e-3
-MAX_LATE_START_SHARE = 0.25
-"""At most this share of iterations may have a rank that was later than MAX_LATE_START_S at the common start: one late
-start delays one iteration, and the median of the iterations does not move until they are half of them."""
+LATE_START_S = 2e-3
+"""A rank that begins later than this delays the iteration."""
 
-MAX_SPREAD = 0.10
-"""Interquartile range of the iteration time over its median: the same work at the same pace takes the same time."""
+LATE_START_SHARE = Limit(0.25, "the median iteration does not move until half of them are delayed")
 
-MAX_LOSS_DIFFERENCE = 1e-5
-"""Relative difference between a case's loss and that of one process without a pipeline, in any iteration: they compute
-the same thing, in another order of sums."""
+SPREAD = Limit(0.10, "the same work at the same pace takes the same time")
 
-MAX_GRADIENT_DIFFERENCE = 1e-2
-"""Relative difference between the norms of a layer's gradients. Adam divides by a gradient's own size, which turns
-rounding into steps of its own, so gradients differ more than losses; a gradient that is missing, doubled or added twice
-differs by far more. Losses alone would not show that: Adam's steps hardly depend on the size of gradients."""
+LOSS_DIFFERENCE = Limit(1e-5, "a pipeline computes what one process does, in another order of sums")
+"""Relative, in any iteration."""
 
-MIN_ITERATIONS = 3
-"""Measured iterations on a real clock: of fewer the spread says nothing (of one it is 0), and a single disturbed one
-decides the median. On the virtual clock nothing can disturb, and every repetition gives the same nanoseconds: one is
-enough."""
+GRADIENT_DIFFERENCE = Limit(1e-2, "Adam turns rounding into steps; a gradient missing or doubled differs far more")
+"""Relative difference between the norms of a layer's gradients. Adam divides by a gradient's own size, so gradients
+differ more than losses; losses alone would not show a wrong one, since Adam's steps hardly depend on its size."""
+
+ITERATIONS = Limit(3, "of fewer, one that was disturbed decides the median, and the spread says nothing")
+"""Measured on a real clock. On the virtual clock nothing can disturb, and every repetition gives the same nanoseconds:
+one is enough."""
+
+TRAFFIC_SHARE = 0.02
+"""By how much the bytes on a direction may differ from those planned: TCP may cut super-packets shorter and
+acknowledges more often then (at most every segment: 66 bytes in 9,014), ..."""
+
+TRAFFIC_PER_MESSAGE_BYTES = 500
+"""... a message's end, its notice and their acknowledgements travel alone or together, ..."""
+
+TRAFFIC_BYTES = 50_000
+"""... and whatever is not training (keep-alives, a late warm-up) is small. A flow on another route is none of these."""
+
+MESSAGE_SHIFT_S = Limit(1e-3, "links that changed, or a rank that is slower now, shift every message of a flow")
+"""Between a flow's median extra time in the run and before it: several times what it differs by from run to run."""
+
+HOST_SHARE = Limit(0.025, "where the machine adds more, the time says more of the machine than of the network")
+
+DISTURBED_SHARE = Limit(0.01, "beyond it a median moves by more than schedules that are worth telling apart differ")
 
 # --- comparison with the model ---
 
 TIE = 1e-3
 """Schedules whose predicted times differ by less than this share are predicted equal; either order agrees with that."""
-
-MAX_TRAFFIC_SHARE = 0.02
-"""By how much the bytes on a direction may differ from those planned: TCP may cut super-packets shorter and
-acknowledges more often then (at most every segment: 66 bytes in 9,014), ..."""
-
-MAX_TRAFFIC_PER_MESSAGE_BYTES = 500
-"""... a message's end, its notice and their acknowledgements travel alone or together, ..."""
-
-MAX_TRAFFIC_BYTES = 50_000
-"""... and whatever is not training (keep-alives, a late warm-up) is small. A flow on another route is none of these."""

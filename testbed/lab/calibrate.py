@@ -161,9 +161,9 @@ def _measure_with_patience(
             more = f", attempt {attempt + 1}" if attempt else ""
             progress(f"measuring {link[0].asked.label}{more}")
         with real_time(lab.real_time_workers):  # or a probe would measure its own wait for a processor
-            before = count(lab.relay_pids)
+            before = count(lab.carriers())
             found = _measure_link(lab, link)
-            machine = between(before, count(lab.relay_pids))
+            machine = between(before, count(lab.carriers()))
             if not all(check.ok for check in found):
                 machine = replace(machine, late=sleep_lateness())
         found = [replace(check, machine=machine) for check in found]

@@ -62,7 +62,7 @@ def measure(lab: Lab, *, progress: Callable[[str], None] | None = None, say: Cal
         say(f"  {'quiet' if seen.quiet else 'disturbed'}: {seen}; {left_s:.0f} s left")
 
     with real_time(lab.real_time_workers):  # as the probes are
-        waited = wait_for_quiet(QUIET_LIMIT_S, lambda: look(lab.relay_pids), _now_and_then(tell))
+        waited = wait_for_quiet(QUIET_LIMIT_S, lambda: look(lab.carriers()), _now_and_then(tell))
     return Gate(tuple(calibrate(lab, progress=progress, again=checks)), waited)
 
 

@@ -100,11 +100,6 @@ class Lab:
         return None if self._card_shaper is None else self._card_shaper.name
 
     @property
-    def relay_pids(self) -> list[int]:
-        """The process that carries the links, where it is no part of the kernel."""
-        return [] if self._shaper.pid is None else [self._shaper.pid]
-
-    @property
     def real_time_workers(self) -> bool:
         """Whether the machine lets workers run under SCHED_RR, and the lab is asked to use that."""
         return self._host.real_time
@@ -401,6 +396,10 @@ class Lab:
         relay = {} if self._shaper.pid is None else {"the relay process, which carries the links,": self._shaper.pid}
         borders = {f"the border router of {name}": one.pid for name, one in self.borders.items()}
         return relay | borders | {f"container {name}": one.pid for name, one in self.containers.items()}
+
+    def carriers(self) -> tuple[int, ...]:
+        """Processes that carry the links' packets, where the kernel alone does not."""
+        return () if self._shaper.pid is None else (self._shaper.pid,)
 
     def describe(self) -> dict[str, Any]:
         """Everything in force, read back from the kernel, as JSON-able data for the manifest."""

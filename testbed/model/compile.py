@@ -1,13 +1,16 @@
 """Compiles plain functions on arrays, and keeps the machine code under the hash of the sources that it was made from.
 
-numba alone would notice a change of the function's own file, not of the files that it calls into.
+numba alone would notice a change of the function's own file, not of the files that it calls into. Of older sources'
+machine code only what was used last is kept.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -15,6 +18,9 @@ from typing import Any
 import numba
 
 _SOURCES = (Path(__file__).parent, Path(__file__).parents[1] / "schedule")
+
+KEPT = 8
+"""Versions of the sources whose machine code is kept: several checkouts may take turns."""
 
 
 def _cache_directory() -> Path | None:
@@ -24,11 +30,27 @@ def _cache_directory() -> Path | None:
         total.update(path.read_bytes())
     base = os.environ.get("XDG_CACHE_HOME")
     directory = (Path(base) if base else Path.home() / ".cache") / "testbed" / "compiled" / total.hexdigest()[:16]
+    new = not directory.is_dir()
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError:
         return None
-    return directory if os.access(directory, os.W_OK) else None
+    if not os.access(directory, os.W_OK):
+        return None
+    os.utime(directory)  # when it was used last
+    if new:
+        prune(directory.parent)
+    return directory
+
+
+def prune(caches: Path, kept: int = KEPT) -> None:
+    """Remove machine code of all versions of the sources but the `kept` ones that were used last."""
+    used = {}
+    for path in caches.iterdir():
+        with suppress(FileNotFoundError):  # another process has just removed it
+            used[path] = path.stat().st_mtime
+    for path in sorted(used, key=lambda path: used[path], reverse=True)[kept:]:
+        shutil.rmtree(path, ignore_errors=True)  # what is left goes next time
 
 
 _CACHE = _cache_directory()

@@ -42,6 +42,13 @@ class Candidate(NamedTuple):
     """What is proven of it, where a solver made it."""
 
 
+class Meeting(NamedTuple):
+    """A case to be made: its label, and the choice of every job."""
+
+    label: str
+    choices: tuple[ScheduleChoice, ...]
+
+
 # --- network and jobs ----------------------------------------------------------------------------
 
 
@@ -175,53 +182,60 @@ def load_files(
 # --- schedules -----------------------------------------------------------------------------------
 
 
-def generate(plan: Plan, choice: ScheduleChoice, pacing: Pacing | None = None, watch: Watch | None = None) -> Generated:
-    """The schedule that `choice` names for the first job, validated, and what a solver proved of it. Raises BadInput.
+def generate(
+    plan: Plan, choice: ScheduleChoice, pacing: Pacing | None = None, watch: Watch | None = None, *, job: int = 0
+) -> Generated:
+    """The schedule that `choice` names for a job, validated, and what a solver proved of it. Raises BadInput.
 
     `watch` is told how far the solver has come.
     """
-    return generate_choice(choice, costs.problem(plan, choice, pacing), watch)
+    return generate_choice(choice, costs.problem(plan, choice, pacing, job=job), watch)
 
 
-def given(plan: Plan, choice: ScheduleChoice, rows: tuple[Row, ...]) -> Schedule:
-    """The schedule of that label with these rows, validated against the first job. Raises BadInput."""
-    problem = costs.problem(plan, choice)
+def given(plan: Plan, choice: ScheduleChoice, rows: tuple[Row, ...], *, job: int = 0) -> Schedule:
+    """The schedule of that label with these rows, validated against a job. Raises BadInput."""
+    problem = costs.problem(plan, choice, job=job)
     schedule = Schedule(choice.label, rows, problem.stage_to_rank, problem.n_microbatches)
     validate(schedule, problem)
     return schedule
 
 
 def make(
-    plan: Plan, choices: Sequence[ScheduleChoice], kept: Mapping[str, Kept] | None = None, watch: Watch | None = None
+    plan: Plan,
+    choices: Sequence[ScheduleChoice],
+    kept: Mapping[str, Kept] | None = None,
+    watch: Watch | None = None,
+    *,
+    job: int = 0,
 ) -> dict[str, Generated]:
-    """The schedules of the choices by label: what is `kept` of them, validated, the others generated.
+    """The schedules of a job's choices by label: what is `kept` of them, validated, the others generated.
 
     Nothing without pacing: then only a run can tell what actions take. Raises BadInput.
     """
-    if not plan.jobs[0].workload.pacing and not kept:
+    if not plan.jobs[job].workload.pacing and not kept:
         return {}
     made = {}
     for choice in choices:
         if kept and choice.label in kept:
             rows, proof = kept[choice.label]
-            made[choice.label] = Generated(given(plan, choice, rows), proof)
+            made[choice.label] = Generated(given(plan, choice, rows, job=job), proof)
         else:
-            made[choice.label] = generate(plan, choice, watch=watch)
+            made[choice.label] = generate(plan, choice, watch=watch, job=job)
     return made
 
 
-def choose(plan: Plan, names: Sequence[str] = (), watch: Watch | None = None) -> list[ScheduleChoice]:
-    """The first workload's choices of these names, each a label, a family or a file; none means all. Raises BadInput.
+def choose(plan: Plan, names: Sequence[str] = (), watch: Watch | None = None, *, job: int = 0) -> list[ScheduleChoice]:
+    """A job's choices of these names, each a label, a family or a file; none means all. Raises BadInput.
 
     A family that the workload does not list is taken without options. `best` becomes the schedule that the model says
     is fastest.
     """
-    listed = plan.jobs[0].workload.schedules
+    listed = plan.jobs[job].workload.schedules
     chosen: dict[str, ScheduleChoice] = {}
     for choice in listed if not names else [one for name in names for one in _named(listed, name)]:
         found = choice
         if choice.schedule == BEST:
-            found = ranked(plan, watch)[0].choice
+            found = ranked(plan, watch, job=job)[0].choice
             found = found.model_copy(update={"label": choice.label}) if choice.labelled else found
         chosen.setdefault(found.label, found)
     return list(chosen.values())
@@ -243,27 +257,27 @@ def _named(listed: Sequence[ScheduleChoice], name: str) -> list[ScheduleChoice]:
     return [choice]
 
 
-def every_choice(plan: Plan) -> list[ScheduleChoice]:
-    """The first workload's choices, and all other families that need no solver."""
-    listed = [choice for choice in plan.jobs[0].workload.schedules if choice.schedule != BEST]
+def every_choice(plan: Plan, *, job: int = 0) -> list[ScheduleChoice]:
+    """A job's choices, and all other families that need no solver."""
+    listed = [choice for choice in plan.jobs[job].workload.schedules if choice.schedule != BEST]
     known, labels = {choice.schedule for choice in listed}, {choice.label for choice in listed}
     others = (name for name in FAMILIES if name not in known | labels and not FAMILIES[name].solver)
     return [*listed, *(ScheduleChoice(schedule=name) for name in others)]
 
 
-def candidate(plan: Plan, choice: ScheduleChoice, watch: Watch | None = None) -> Candidate:
-    """The schedule of a choice and how long the model says it takes. Raises BadInput."""
-    problem, (schedule, proof) = costs.problem(plan, choice), generate(plan, choice, watch=watch)
-    makespan_s = float(costs.predict(plan, choice, schedule).makespans()[0])
+def candidate(plan: Plan, choice: ScheduleChoice, watch: Watch | None = None, *, job: int = 0) -> Candidate:
+    """The schedule of a choice and how long the model says a job alone takes with it. Raises BadInput."""
+    problem, (schedule, proof) = costs.problem(plan, choice, job=job), generate(plan, choice, watch=watch, job=job)
+    makespan_s = float(costs.predict(plan, choice, schedule, job=job).makespans()[0])
     return Candidate(choice, problem, schedule, makespan_s, proof)
 
 
-def ranked(plan: Plan, watch: Watch | None = None) -> list[Candidate]:
+def ranked(plan: Plan, watch: Watch | None = None, *, job: int = 0) -> list[Candidate]:
     """Every schedule that fits into memory and needs no solver, fastest first (CrossPipe, section 6)."""
     candidates = []
-    for choice in every_choice(plan):
+    for choice in every_choice(plan, job=job):
         try:
-            candidates.append(candidate(plan, choice.model_copy(update={"memory": None}), watch))
+            candidates.append(candidate(plan, choice.model_copy(update={"memory": None}), watch, job=job))
         except BadInput:
             continue  # needs more memory than there is, or more layers
     return sorted(candidates, key=lambda one: one.makespan_s)
@@ -273,19 +287,49 @@ def ranked(plan: Plan, watch: Watch | None = None) -> list[Candidate]:
 
 
 def with_cases(plan: Plan, choices: Sequence[ScheduleChoice], made: Mapping[str, Generated]) -> Plan:
-    """The plan with one case for every choice of the first job, and all flows on their default routes.
+    """The plan of one job with one case for every choice, and all flows on their default routes.
 
-    A choice that is not `made` has rows that only a run can make. Raises BadInput for several jobs.
+    A choice that is not `made` has rows that only a run can make.
     """
-    if len(plan.jobs) > 1:
-        names = ", ".join(job.name for job in plan.jobs)
-        raise BadInput.of(plan.network.name, "jobs", names, "one job: several can be placed, but not trained yet")
-    job = plan.jobs[0]
-    schedules = [_job_schedule(job, choice, made.get(choice.label)) for choice in choices]
-    flows = _flows(job, [one.stage_to_rank for one in schedules])
+    return with_meetings(plan, meetings(plan, [choices]), [made])
+
+
+def meetings(plan: Plan, choices: Sequence[Sequence[ScheduleChoice]]) -> list[Meeting]:
+    """What is measured together of every job's choices: the first of each, the second of each, and so on.
+
+    A job with one choice has it in every case. A case has the schedules' label where all jobs have the same, else all
+    labels, as in "1f1b + zb-h1". Raises BadInput for lists of different lengths.
+    """
+    cases = max(map(len, choices))
+    for job, mine in zip(plan.jobs, choices, strict=True):
+        if len(mine) not in (1, cases):
+            labels = ", ".join(choice.label for choice in mine)
+            expected = f"1 or {cases} schedules, which meet those of the other jobs one by one"
+            raise BadInput.of(job.workload.name, "schedules", labels, expected)
+    met = []
+    for number in range(cases):
+        together = tuple(mine[number if len(mine) > 1 else 0] for mine in choices)
+        met.append(Meeting(" + ".join(dict.fromkeys(choice.label for choice in together)), together))
+    return met
+
+
+def with_meetings(plan: Plan, met: Sequence[Meeting], made: Sequence[Mapping[str, Generated]]) -> Plan:
+    """The plan with these cases, all flows on their default routes; per job, what is `made` of its choices."""
+    chosen = [
+        tuple(
+            _job_schedule(job, choice, mine.get(choice.label))
+            for job, choice, mine in zip(plan.jobs, one.choices, made, strict=True)
+        )
+        for one in met
+    ]
+    flows = tuple(
+        flow
+        for number, job in enumerate(plan.jobs)
+        for flow in _flows(job, [schedules[number].stage_to_rank for schedules in chosen])
+    )
     nodes = routes.nodes_of_ranks(plan)
     taken = tuple(routes.between(plan.network, nodes[flow.source], nodes[flow.target]) for flow in flows)
-    cases = tuple(Case(choice.label, (one,), taken) for choice, one in zip(choices, schedules, strict=True))
+    cases = tuple(Case(one.label, schedules, taken) for one, schedules in zip(met, chosen, strict=True))
     return replace(plan, flows=flows, cases=cases)
 
 
@@ -314,6 +358,10 @@ def _flows(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:
 
 def require_trainable(plan: Plan) -> None:
     """Raises BadInput for a plan that can be predicted and scheduled, but not trained yet."""
+    if len(plan.jobs) > 1:
+        names = ", ".join(job.name for job in plan.jobs)
+        expected = "one job: several can be scheduled and predicted, but not trained yet"
+        raise BadInput.of(plan.network.name, "jobs", names, expected)
     for job in plan.jobs:
         if job.mesh.dp > 1:
             expected = "1: data parallelism can be predicted and compared, but not trained yet"

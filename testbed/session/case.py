@@ -53,7 +53,7 @@ class Trained:
     deadline: Deadline
     measured: list[Trace] = field(default_factory=list)
     rows: list[iterations.IterationRow] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
+    checks: list[fidelity.Check] = field(default_factory=list)
 
     @property
     def schedule(self) -> Schedule:
@@ -91,13 +91,14 @@ def train(running: Running, case: Case, made: Generated, pacing: Pacing | None) 
         ],
     )
     tcp = {name: count - tcp_before.get(name, 0) for name, count in _loss_signs(running.lab).items()}
-    trained.reasons += _reasons(plan, trained, links, tcp, [_times(one, job.iterations) for one in planned])
+    trained.checks += _checks(plan, trained, links, tcp, [_times(one, job.iterations) for one in planned])
     return trained
 
 
 def _iterate(running: Running, job: Job, trained: Trained) -> None:
     label, results, warmup = trained.case.label, running.results, job.workload.warmup
     with running.reporter.step(f"training {label}", total=job.iterations) as step, host.real_time(running.real_time):
+        running.reporter.note(f"each iteration has to end within {trained.deadline}")
         try:
             before = running.witness.read()
             for (records,) in running.loop.run([job], trained.deadline):
@@ -120,9 +121,9 @@ def _times(one: Planned, count: int) -> Planned:
     return Planned(one.wire_bytes * count, one.messages * count)
 
 
-def _reasons(
+def _checks(
     plan: Plan, trained: Trained, links: Sequence[LinkCounters], tcp: dict[str, int], planned: Sequence[Planned]
-) -> list[str]:
+) -> list[fidelity.Check]:
     lossless = plan.transport == "otn-lossless" and not any(d.loss for d in plan.network.directions)
     evidence = fidelity.NetworkEvidence(
         drops=sum(row.dropped for row in links),
@@ -137,8 +138,9 @@ def _reasons(
         for row, one in zip(links, planned, strict=True)
     ]
     return [
-        *fidelity.run_reasons(measured, evidence, paced=paced),
-        *fidelity.traffic_reasons(counted, lossless=lossless),
+        *fidelity.run_checks(measured, paced=paced),
+        fidelity.network_check(evidence),
+        fidelity.traffic_check(counted, lossless=lossless),
     ]
 
 

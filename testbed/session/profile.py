@@ -41,11 +41,13 @@ def profile(plan: Plan, loop: Loop, reporter: Reporter) -> Profile:
     guess = Pacing(F="1 ms", I="1 ms", W="1 ms")  # only the order of actions matters here
     samples: Samples = defaultdict(list)
     total = len(SCHEDULES) * (workload.warmup + MEASURED_ITERATIONS)
+    deadline = deadlines.of_unknown_iteration()
     with reporter.step("profiling the unpaced computation", total=total) as step:
+        reporter.note(f"each iteration has to end within {deadline}")
         for name in SCHEDULES:
             schedule = generate(plan, ScheduleChoice(schedule=name), guess).schedule
             job = Job(schedule, workload, None, workload.warmup + MEASURED_ITERATIONS)
-            for iteration, (records,) in enumerate(loop.run([job], deadlines.of_unknown_iteration())):
+            for iteration, (records,) in enumerate(loop.run([job], deadline)):
                 if iteration >= workload.warmup:
                     _add(samples, iterations.trace(records).actions)
                 step.advance()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any
 
 from testbed import __version__
 from testbed.errors import RunFailed
-from testbed.judge import compare, numerics
 from testbed.lab import gate
 from testbed.lab.calibrate import lines
 from testbed.lab.host import HostPriority
@@ -25,14 +24,14 @@ from testbed.progress import Reporter
 from testbed.results.directory import Results
 from testbed.results.provenance import environment
 from testbed.schedule.registry import Generated, generate_choice
-from testbed.schedule.schedule_file import as_document
-from testbed.session import deadlines
+from testbed.session import deadlines, message_costs
 from testbed.session.case import Running, Trained, train
 from testbed.session.loop import Loop
+from testbed.session.message_costs import MessageCosts
 from testbed.session.pinning import Pinning, pinning
 from testbed.session.profile import profile
+from testbed.session.verdict import Before, conclude
 from testbed.spec.workload import Pacing
-from testbed.trace.summary import summaries
 from testbed.trace.tables import FORMAT
 from testbed.train.job import Reference
 from testbed.train.launcher import Launcher
@@ -55,6 +54,19 @@ class SessionOptions:
     host_priority: HostPriority = HostPriority.on
     strict: bool = False
     """Whether links that are not as asked end the run, instead of leaving it untrusted."""
+
+
+@dataclass(frozen=True)
+class _Live:
+    """What a session has, once its lab is built."""
+
+    options: SessionOptions
+    results: Results
+    reporter: Reporter
+    lab: Lab
+    launcher: Launcher
+    loop: Loop
+    identity: Mapping[str, Any]
 
 
 def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, Any]:
@@ -81,18 +93,13 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
         try:
             with reporter.step("training the reference in one process"):
                 reference = launcher.reference()  # over before anything is measured
-            identity = _identity(plan, options, lab)
-            links = _check_links(lab, reporter)
-            results.save_json("links.json", links.as_json())
-            gate.refuse(lab, links, strict=options.strict)
-            gate.warn(links, reporter.say)
+            links = _measure_links(lab, results, reporter, strict=options.strict)
             with Loop([launcher], lab.processes()) as loop:
-                kept = (results, scratch, identity, reference, links)
-                document = _train_cases(plan, options, (lab, loop, launcher), kept, reporter)
+                live = _Live(options, results, reporter, lab, launcher, loop, _identity(plan, options, lab))
+                return _train_cases(plan, live, scratch, reference, links)
         finally:
             results.save_tables()
             lab.__exit__(None, None, None)
-    return document
 
 
 def _identity(plan: Plan, options: SessionOptions, lab: Lab) -> dict[str, Any]:
@@ -110,59 +117,80 @@ def _identity(plan: Plan, options: SessionOptions, lab: Lab) -> dict[str, Any]:
     }
 
 
-def _train_cases(
-    plan: Plan,
-    options: SessionOptions,
-    live: tuple[Lab, Loop, Launcher],
-    kept: tuple[Results, str, Mapping[str, Any], Reference, gate.Gate],
-    reporter: Reporter,
-) -> dict[str, Any]:
+def _reference_of(plan: Plan) -> TrainReference:
+    workload = plan.jobs[0].workload
+    deadline = deadlines.of_reference(workload)
+    return TrainReference(workload, workload.warmup + workload.iterations, deadline.seconds)
+
+
+def _measure_links(lab: Lab, results: Results, reporter: Reporter, *, strict: bool) -> gate.Gate:
+    """The link gate. Raises RunFailed for links that carry nothing, and if `strict` for any that is not as asked."""
+    with reporter.step("measuring links", total=len(lines(lab))) as step:
+        links = gate.measure(lab, progress=step.advance, say=reporter.say)
+    results.save_json("links.json", links.as_json())
+    gate.refuse(lab, links, strict=strict)
+    gate.warn(links, reporter.say)
+    return links
+
+
+def _train_cases(plan: Plan, live: _Live, scratch: str, reference: Reference, links: gate.Gate) -> dict[str, Any]:
     """Start the workers and train every case; returns the comparison document. Raises RunFailed."""
-    (lab, loop, launcher), (results, scratch, identity, reference, links) = live, kept
+    results, reporter, witness = live.results, live.reporter, live.options.witness
     pinned = pinning(plan)
     for reason in pinned.reasons:
         reporter.say(f"the run will not be trusted: {reason}")
-    world = _world(plan, lab, scratch, options.directory, pinned)
+    world = _world(plan, live, scratch, pinned)
     connecting = deadlines.of_connecting(plan)
     with reporter.step("starting workers"):
-        imported_s = launcher.imported()
-        loop.start([world], connecting)
+        reporter.note(f"all have to connect within {connecting}")
+        imported_s = live.launcher.imported()
+        live.loop.start([world], connecting)
     manifest = {
-        **identity,
+        **live.identity,
         "format": FORMAT,
         **environment(),
         "workload_spec": plan.jobs[0].workload.model_dump(mode="json"),
         "nodes": list(plan.jobs[0].nodes),
         "schedules": [case.jobs[0].choice.as_identity() for case in plan.cases],
         "torch_import_s": round(imported_s, 3),
-        "lab": lab.describe(),
-        "links": links.summary(),
+        "lab": live.lab.describe(),
         "cores_of_ranks": pinned.cores,
+        "links": links.summary(),
         "deadlines": {"connect": asdict(connecting)},
     }
     results.save_json("manifest.json", manifest)
-    options.witness.watch(lab.relay_pids)
-    running = Running(plan, lab, loop, results, reporter, world.real_time, options.witness)
+    witness.watch(live.lab.carriers())
+    running = Running(plan, live.lab, live.loop, results, reporter, world.real_time, witness)
     pacing = None
     if plan.jobs[0].workload.pacing is None:
-        pacing, document = profile(plan, loop, reporter)
+        pacing, document = profile(plan, live.loop, reporter)
         results.save_json("profile.json", document)
         plan = _with_profile(plan, pacing)
+    before = Before(reference, links, pinned, _message_costs(plan, live, real_time=world.real_time))
     trained: list[Trained] = []
     comparison: dict[str, Any] = {}
     for case in plan.cases:
         made = _made(plan, case, pacing, reporter)
         if pacing is not None:  # the plan is kept with what only the run could tell: its predictions can be repeated
             plan = _with_rows(plan, case, made)
-            file.write(plan, options.directory / file.NAME)
+            file.write(plan, live.options.directory / file.NAME)
         trained.append(train(running, case, made, pacing))
-        trained[-1].reasons += [*links.reasons(), *pinned.reasons]
         manifest["deadlines"] |= {case.label: asdict(trained[-1].deadline)}
         results.save_json("manifest.json", manifest)
-        comparison = _conclude(trained, reference, identity, results, complete=len(trained) == len(plan.cases))
+        comparison = conclude(plan, trained, before, live.identity, results)
     if not trained:
         raise RunFailed("no schedule was trained")
     return comparison
+
+
+def _message_costs(plan: Plan, live: _Live, *, real_time: bool) -> MessageCosts | None:
+    """What this machine adds to every message; None where it adds nothing, or where computation takes its own time."""
+    if plan.clock.name != "real" or plan.jobs[0].workload.pacing is None:
+        return None
+    found = message_costs.measure(plan, live.loop, live.reporter, live.options.witness, real_time=real_time)
+    if found is not None:
+        live.results.save_json("message_costs.json", found.as_json())
+    return found
 
 
 def _with_profile(plan: Plan, pacing: Pacing) -> Plan:
@@ -186,30 +214,9 @@ def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> 
         return generate_choice(chosen.choice, problem, watch)
 
 
-def _reference_of(plan: Plan) -> TrainReference:
-    workload = plan.jobs[0].workload
-    deadline = deadlines.of_reference(workload)
-    return TrainReference(workload, workload.warmup + workload.iterations, deadline.seconds)
-
-
-def _reasons(one: Trained, reference: Reference, clock: str) -> list[str]:
-    """What of a case can be judged only now: what it computed, and whether it was measured often enough."""
-    count = sum(not row.warmup for row in one.rows)
-    return [
-        *numerics.loss_reasons(one.losses, reference),
-        *numerics.gradient_reasons(one.rows, reference),
-        *numerics.count_reasons(count, clock),
-    ]
-
-
-def _check_links(lab: Lab, reporter: Reporter) -> gate.Gate:
-    with reporter.step("measuring links", total=len(lines(lab))) as step:
-        return gate.measure(lab, progress=step.advance, say=reporter.say)
-
-
-def _world(plan: Plan, lab: Lab, scratch: str, directory: Path, pinned: Pinning) -> WorldSpec:
-    job = plan.jobs[0]
-    logs = (directory / "logs").absolute()
+def _world(plan: Plan, live: _Live, scratch: str, pinned: Pinning) -> WorldSpec:
+    job, lab = plan.jobs[0], live.lab
+    logs = (live.options.directory / "logs").absolute()
     logs.mkdir(exist_ok=True)
     return WorldSpec(
         places=tuple(Place(lab.containers[node].pid, lab.interface(node)) for node in job.nodes),
@@ -228,34 +235,3 @@ def _neighbours(plan: Plan) -> tuple[tuple[int, int], ...]:
     """Pairs of ranks that exchange messages in any case, or while profiling."""
     pairs = {(min(flow.source, flow.target), max(flow.source, flow.target)) for flow in plan.flows}
     return tuple(sorted(pairs | set(pairwise(plan.jobs[0].mesh.ranks))))
-
-
-def _conclude(
-    trained: Sequence[Trained],
-    reference: Reference,
-    identity: Mapping[str, Any],
-    results: Results,
-    *,
-    complete: bool,
-) -> dict[str, Any]:
-    """Judge and compare what was trained so far; write it all down, comparison.json last."""
-    runs = [
-        compare.Measured(
-            schedule=one.case.jobs[0].choice.schedule,
-            label=one.case.label,
-            rows=[row for row in one.rows if not row.warmup],
-            predicted=summaries(one.predicted)[0],
-            reasons=[*one.reasons, *_reasons(one, reference, str(identity["clock"]))],
-            solver=one.generated.proof and one.generated.proof._asdict(),
-        )
-        for one in trained
-    ]
-    schedules = compare.compare(runs)
-    ranking = {"ranking_as_predicted": compare.same_ranking(schedules)}
-    document = compare.as_document({**identity, "complete": complete, **ranking}, schedules)
-    results.save_tables()
-    cases = {one.case.label: one.rows for one in trained}
-    results.save_json("numerics.json", numerics.as_document(reference, cases))
-    results.save_json("schedules.json", as_document({one.case.label: one.generated for one in trained}))
-    results.save_json("comparison.json", document)
-    return document

@@ -17,6 +17,7 @@ from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind
 from testbed.trace.tables import ACTION, KINDS, MESSAGE, MESSAGE_CODES, UNNOTICED_WAIT_S, rows
 from testbed.train.api import trainable
+from testbed.train.buffers import Buffers
 from testbed.train.data import Corpus
 from testbed.train.job import IterationRecord, Job
 from testbed.train.pacing import LogicalClock, now_s, sleep_until
@@ -64,13 +65,12 @@ class Engine:
         self.elements = -(-self.workload.message_bytes() // spec.element_bytes)
         self.incoming = [m for a in self.row if (m := self._remote_input(a)) is not None]
         outgoing = [m for a in self.row if (m := produced(a, self.n_stages)) and self._holder(m.consumer) != rank]
-        self.receive_buffers = [{m: self._buffer() for m in self.incoming} for _ in range(2)]
-        self.send_buffers = [{m: self._buffer() for m in outgoing} for _ in range(2)]
+        own = min(self.elements, self.shape[0] * self.shape[1] * self.shape[2])
+        self.buffers = Buffers(2 * (len(self.incoming) + len(outgoing)), self.elements, own, self.dtype)
+        self.receive_buffers = [{m: self.buffers.take() for m in self.incoming} for _ in range(2)]
+        self.send_buffers = [{m: self.buffers.take() for m in outgoing} for _ in range(2)]
         self.pending: dict[tuple[int, Message], tuple[dist.Work, float]] = {}
         self.early = self.workload.receives == "early"
-
-    def _buffer(self) -> torch.Tensor:
-        return torch.zeros(self.elements, dtype=self.dtype)
 
     def _holder(self, stage: int) -> int:
         return self.job.schedule.stage_to_rank[stage]

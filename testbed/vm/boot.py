@@ -107,6 +107,8 @@ class Boot:
     """/proc/interrupts of the guest at its end."""
     peak_memory_kb: int
     """The most of the host's memory that the guest's kernel had: all that any process in it ever touched."""
+    cpu_s: float
+    """What the whole guest took of the host's processors: unlike wall time hardly longer on a busy host."""
 
     def wall_until(self, event: str) -> float | None:
         """Wall-clock seconds from the start of the kernel to the first report of `event`."""
@@ -159,7 +161,7 @@ def _to_stderr(text: str) -> None:
 def _boot_from(document: dict[str, Any]) -> Boot:
     heard = tuple(Heard(one["wall_s"], Report.from_json(json.dumps(one["report"]))) for one in document["heard"])
     ended = tuple(Ended(**one) for one in document["ended"])
-    return Boot(ended, heard, document["wall_s"], document["interrupts"], document["peak_memory_kb"])
+    return Boot(ended, heard, document["wall_s"], document["interrupts"], document["peak_memory_kb"], document["cpu_s"])
 
 
 # --- in the sandbox ------------------------------------------------------------------------------
@@ -221,12 +223,14 @@ def _supervise(
         Ended(code if code >= 0 else int(ExitCode.RUN_FAILED), _document(job_directory / result_file(n)))
         for n, code in enumerate(found["codes"])
     ]
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "ended": [asdict(one) for one in ended],
         "heard": [asdict(one) for one in watch.heard],
         "wall_s": time.monotonic() - began,
         "interrupts": found["interrupts"],
-        "peak_memory_kb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss,
+        "peak_memory_kb": used.ru_maxrss,
+        "cpu_s": used.ru_utime + used.ru_stime,
     }
 
 

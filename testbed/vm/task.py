@@ -38,7 +38,7 @@ def _train(plan: Plan, task: Task, answer: Path, witness: MachineWitness) -> int
     from testbed.session.run import SessionOptions, run
 
     assert task.out is not None
-    options = SessionOptions(Path(task.out), task.shaper, this_machine(), witness, HOST_PRIORITY, task.strict)
+    options = SessionOptions(Path(task.out), task.shaper, this_machine(), witness, HOST_PRIORITY, strict=task.strict)
     document = run(plan, options, Lines(quiet=task.quiet))
     _write(document, answer)
     return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED

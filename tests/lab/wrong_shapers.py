@@ -1,10 +1,16 @@
-"""Shapers that give one direction something else than the topology says: --shaper tests/lab/wrong_shapers.py:NAME."""
+"""Shapers that give a lab something else than was asked for: --shaper tests/lab/wrong_shapers.py:NAME.
+
+The first ones are wrong from the beginning, when links are measured; the `Later` ones become wrong when the first
+schedule is about to be trained: counters are read then, with `reset_peaks`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from testbed.lab.shaping import ShapedLink
+from testbed.lab import addresses
+from testbed.lab.netlink import Netlink
+from testbed.lab.shaping import LinkCounters, ShapedLink
 from testbed.lab.shaping.relay import RelayShaper
 
 
@@ -24,3 +30,81 @@ class NoWayBack(RelayShaper):
         """See Shaper."""
         super().build(links)
         self.change(1, loss=1.0)
+
+
+class SlowRate(RelayShaper):
+    """The first link's way there has nine tenths of its rate."""
+
+    def build(self, links: Sequence[ShapedLink]) -> None:
+        """See Shaper."""
+        super().build(links)
+        self.change(0, rate_bps=0.9 * links[0].forward.asked.rate_bps)
+
+
+class SwappedDelays(RelayShaper):
+    """The first link has the delays of its two directions the wrong way round: round trips are right."""
+
+    def build(self, links: Sequence[ShapedLink]) -> None:
+        """See Shaper."""
+        super().build(links)
+        forward, reverse = links[0].forward.asked.delay_s, links[0].reverse.asked.delay_s
+        self.change(0, delay_s=reverse)
+        self.change(1, delay_s=forward)
+
+
+class _Later(RelayShaper):
+    """Right while links are measured, wrong when a schedule is trained."""
+
+    def build(self, links: Sequence[ShapedLink]) -> None:
+        """See Shaper."""
+        super().build(links)
+        self.links = links
+
+    def counters(self, *, reset_peaks: bool = False) -> list[LinkCounters]:
+        """See Shaper."""
+        if reset_peaks:
+            self.spoil()
+        return super().counters(reset_peaks=reset_peaks)
+
+    def spoil(self) -> None:
+        """Make it wrong."""
+        raise NotImplementedError
+
+
+class SlowRateLater(_Later):
+    """As SlowRate."""
+
+    def spoil(self) -> None:
+        """See _Later."""
+        self.change(0, rate_bps=0.8 * self.links[0].forward.asked.rate_bps)
+
+
+class SwappedDelaysLater(_Later):
+    """As SwappedDelays."""
+
+    def spoil(self) -> None:
+        """See _Later."""
+        forward, reverse = self.links[0].forward.asked.delay_s, self.links[0].reverse.asked.delay_s
+        self.change(0, delay_s=reverse)
+        self.change(1, delay_s=forward)
+
+
+class LossLater(_Later):
+    """Some packets of what crosses the first link are lost."""
+
+    def spoil(self) -> None:
+        """See _Later."""
+        self.change(0, loss=0.02)
+
+
+class DetourLater(_Later):
+    """What goes between the first two datacenters takes the first link, whatever the plan says."""
+
+    def spoil(self) -> None:
+        """See _Later."""
+        link, ends = self.links[0].forward, addresses.link_subnet(0)
+        for here, target, gateway in ((link.source, 1, ends.second), (link.target, 0, ends.first)):
+            with Netlink(here.pid, here.border) as netlink:
+                oif = netlink.index(here.interface)
+                netlink.ask("route", "add", dst="default", gateway=gateway, oif=oif, table=777)
+                netlink.ask("rule", "add", dst=addresses.datacenter_network(target), table=777, priority=10)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from testbed.judge.compare import Measured, compare, same_ranking
-from testbed.judge.fidelity import NetworkEvidence, run_reasons
+from testbed.judge.fidelity import Check, NetworkEvidence, network_check, run_checks
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
@@ -46,6 +46,11 @@ def test_ranking() -> None:
     assert same_ranking([replace(first, measured_s=30.0, predicted_s=second.predicted_s * 1.0005), second])
 
 
+def reasons(run: list[IterationRow], network: NetworkEvidence) -> list[str]:
+    checks: list[Check] = [*run_checks(run, paced=True), network_check(network)]
+    return [reason for check in checks for reason in check.reasons]
+
+
 CLEAN = NetworkEvidence(drops=0, retransmits=0, other={}, lossless=True)
 
 
@@ -62,11 +67,11 @@ CLEAN = NetworkEvidence(drops=0, retransmits=0, other={}, lossless=True)
     ],
 )
 def test_what_makes_a_run_untrusted(run: list[IterationRow], network: NetworkEvidence, reason: str) -> None:
-    assert run_reasons(rows(1.0), CLEAN, paced=True) == []
-    (found,) = run_reasons(run, network, paced=True)
+    assert reasons(rows(1.0), CLEAN) == []
+    (found,) = reasons(run, network)
     assert reason in found
 
 
 def test_an_experiment_that_asked_for_loss_may_lose() -> None:
     lossy = NetworkEvidence(drops=3, retransmits=9, other={"TcpExtPruneCalled": 1}, lossless=False)
-    assert run_reasons(rows(1.0), lossy, paced=True) == []
+    assert reasons(rows(1.0), lossy) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -11,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import QUICK, in_packets, quick, with_collectives
 
+from testbed.model import compile as compile_module
 from testbed.model.bubble import time_by_cause
+from testbed.model.compile import prune
 from testbed.model.execute import last_end
 from testbed.model.lower import Load, Receives, lower, message_number
 from testbed.model.program import NONE, Program
@@ -27,6 +31,33 @@ from testbed.schedule.registry import FAMILIES, generate
 from testbed.schedule.search import search
 
 small = st.integers(0, 6)
+
+
+def test_machine_code_that_was_used_last_is_kept(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"version{number}" / "model").mkdir(parents=True)
+        os.utime(tmp_path / f"version{number}", (number, number))
+    os.utime(tmp_path / "version0")  # old, and used again
+    prune(tmp_path, kept=2)
+    assert {path.name for path in tmp_path.iterdir()} == {"version0", "version4"}
+
+
+def test_new_sources_get_a_directory_of_their_own_and_old_ones_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    caches = tmp_path / "testbed/compiled"
+    for number in range(compile_module.KEPT):
+        (caches / f"version{number}").mkdir(parents=True)
+        os.utime(caches / f"version{number}", (number, number))
+    mine = compile_module._cache_directory()
+    assert mine is not None
+    assert mine.is_dir()
+    names = {path.name for path in caches.iterdir()}
+    assert names == {mine.name, *(f"version{number}" for number in range(1, compile_module.KEPT))}
+    os.utime(mine, (0, 0))
+    assert compile_module._cache_directory() == mine
+    assert mine.stat().st_mtime > 0, "it does not say that it was used"
 
 
 def checked_against_depend(problem: Problem, schedule: Schedule, program: Program) -> bool:

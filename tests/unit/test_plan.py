@@ -200,5 +200,3 @@ def test_the_second_job_begins_behind_the_first_one() -> None:
     assert [job.mesh.ranks for job in plan.jobs] == [range(4), range(4, 8)]
     assert len({node for job in plan.jobs for node in job.nodes}) == 8
     assert file.from_json(file.to_json(plan), "plan.json") == plan
-    with pytest.raises(BadInput, match="one job"):
-        with_cases(plan, choose(plan), {})

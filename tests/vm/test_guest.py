@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,10 +33,10 @@ SMALL = ("--set=schedules=[1f1b, crosspipe-greedy]", "--set=microbatches=6", "--
 DEADLINE_S = 240
 
 
-def started(*words: str, plan: tuple[str, str] = PLAN) -> subprocess.Popen[str]:
+def started(*words: str, plan: tuple[str, ...] = PLAN, checkout: Path = ROOT) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "testbed", "run", *plan, *words],
-        cwd=ROOT,
+        cwd=checkout,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -136,21 +137,33 @@ def test_the_same_input_gives_the_same_nanoseconds(twins: list[tuple[tuple[int, 
     assert fingerprint(tables[0]) == fingerprint(tables[1])
 
 
-def test_a_finished_run_is_repeated_from_its_own_plan(
+def test_a_finished_run_is_repeated_from_its_own_plan_in_another_checkout(
     twins: list[tuple[tuple[int, str, str], Path]], tmp_path: Path
 ) -> None:
     """plan.json says all that the run was told: schedules, clock, seed and iterations among it."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "testbed", "run", str(twins[0][1]), "--json", "--out", str(tmp_path / "again")],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    code, _, err = finished(process)
+    first, again, checkout = twins[0][1], tmp_path / "again", tmp_path / "a-checkout-of-another-name"
+    shutil.copytree(source.PACKAGE, checkout / "testbed", ignore=shutil.ignore_patterns("__pycache__"))
+    code, _, err = finished(started("--json", "--out", str(again), plan=(str(first),), checkout=checkout))
     assert code == 0, err
-    assert (tmp_path / "again/plan.json").read_bytes() == (twins[0][1] / "plan.json").read_bytes()
-    assert fingerprint(nanoseconds(tmp_path / "again")) == fingerprint(nanoseconds(twins[0][1]))
+    manifest = json.loads((again / "manifest.json").read_text())
+    assert manifest["git"]["commit"] is None, "it did not run from the copy"
+    assert manifest["source"] == source.identity()["source"]
+    assert (again / "plan.json").read_bytes() == (first / "plan.json").read_bytes()
+    for name in ("actions.parquet", "messages.parquet"):
+        before, after = (pd.read_parquet(directory / name) for directory in (first, again))
+        assert len(before) > 100
+        pd.testing.assert_frame_equal(after, before, check_exact=True)
+
+
+def test_deadlines_are_said_with_what_they_were_derived_from(
+    twins: list[tuple[tuple[int, str, str], Path]],
+) -> None:
+    (_, _, err), _ = twins[0]
+    lines = err.splitlines()
+    assert sum("all have to connect within" in line for line in lines) == 1, err
+    said = [line for line in lines if "each iteration has to end within" in line]
+    assert len(said) == 2, err
+    assert all("x the predicted" in line and len(line) <= 80 for line in said)
 
 
 def test_traffic_over_the_second_of_two_parallel_links_is_counted_there(

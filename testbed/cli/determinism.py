@@ -1,0 +1,96 @@
+"""`testbed test-determinism`: is the virtual clock deterministic on this machine?"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from testbed.cli.options import (
+    AsJson,
+    Iterations,
+    Quiet,
+    Schedules,
+    Settings,
+    TopologyFile,
+    WallLimit,
+    WorkloadFile,
+    emit,
+    stdout_console,
+)
+from testbed.cli.plan import complete
+from testbed.errors import ExitCode
+
+if TYPE_CHECKING:
+    from testbed.vm.determinism import Determinism
+
+
+def determinism(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    boots: Annotated[int, typer.Option(min=1, help="Boots per seed.")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 to this number.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Boots at once.")] = 2,
+    schedule: Schedules = None,
+    iterations: Iterations = None,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="Keep every boot's results here; default: not kept.")] = None,
+    wall_limit: WallLimit = 900.0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Boot the same virtual-clock run again and again: are all ranks' times the same to the nanosecond? Needs root.
+
+    Exit code 0: every boot of a seed gave the same; 5: not.
+    """
+    from testbed.cli.progress import Terminal
+    from testbed.plan.plan import Clock
+    from testbed.plan.resolve import load_plan, require_trainable, with_clock
+    from testbed.results.place import results_directory
+    from testbed.vm import kernel
+    from testbed.vm.command import Training
+    from testbed.vm.determinism import measure
+
+    kernel.require()
+    with (
+        nullcontext(out) if out else tempfile.TemporaryDirectory(prefix="testbed-determinism-") as place,
+        results_directory(Path(place), overwrite=False) as directory,
+    ):
+        plan = load_plan(topology, workload, settings=settings or [], iterations=iterations)
+        require_trainable(with_clock(plan, Clock("virtual")))
+        training = Training(complete(plan, schedule, None, quiet=quiet), directory)
+        found = measure(
+            training,
+            boots=boots,
+            seeds=range(1, seeds + 1),
+            jobs=jobs,
+            limit_s=wall_limit,
+            reporter=Terminal(quiet=quiet),
+        )
+        if out:
+            (out / "determinism.json").write_text(json.dumps(found.as_json(), indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        emit(found.as_json())
+    else:
+        _print(found, f"{topology.stem} x {workload.stem}")
+    if not found.identical:
+        raise typer.Exit(ExitCode.UNTRUSTED)
+
+
+def _print(found: Determinism, name: str) -> None:
+    console = stdout_console(120)
+    table = Table("seed", "boots", "identical", "largest difference", title=name)
+    for verdict in found.seeds:
+        difference = f"{verdict.largest_difference_ns} ns"
+        table.add_row(str(verdict.seed), str(verdict.boots), str(verdict.identical), difference)
+    console.print(table)
+    spreads = Table("schedule", "median", "lowest", "highest", "deviation", title="iteration time across seeds")
+    for row in found.spreads:
+        times = (f"{value * 1e3:.6f} ms" for value in (row.median_s, row.lowest_s, row.highest_s))
+        spreads.add_row(row.schedule, *times, f"{row.deviation_s * 1e6:.3f} us")
+    console.print(spreads)

@@ -1,0 +1,133 @@
+"""What this machine adds to every message, measured in the lab before the first case: never fitted on what follows.
+
+One-forward-one-backward of the same job is trained for a few iterations. A message's extra time is from the end of the
+slot that made it to its arrival, less what the model says; it holds the copying, TCP, gloo, and every wait for a
+processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from testbed.errors import BadInput
+from testbed.judge import iterations
+from testbed.judge.messages import FlowMessages, by_flow, message_times
+from testbed.judge.witnesses import disturbed
+from testbed.lab import host
+from testbed.lab.witness import MachineWitness
+from testbed.model.host import ExtraTimes
+from testbed.plan import costs
+from testbed.plan.plan import Plan
+from testbed.plan.resolve import generate
+from testbed.progress import Reporter
+from testbed.schedule.registry import Generated
+from testbed.session import deadlines
+from testbed.session.loop import Loop
+from testbed.spec.choice import ScheduleChoice
+from testbed.trace.tables import Trace, concatenate
+from testbed.train.job import Job
+
+SCHEDULE = "1f1b"
+"""Every rank waits for most of its messages under it, so that their arrival is known."""
+
+BUDGET_S = 6.0
+LEAST_ITERATIONS, MOST_ITERATIONS = 3, 12
+"""As many iterations as fit into the budget, within these bounds: three show most flows often enough to draw from."""
+
+WARM_UP = 2
+"""The first iterations touch their memory for the first time."""
+
+
+@dataclass(frozen=True)
+class MessageCosts:
+    """What was measured before the first case."""
+
+    extra: ExtraTimes
+    rows: Sequence[iterations.IterationRow]
+    """Of the measured iterations: what the machine does to a run while nothing else is known of it."""
+    flows: Sequence[FlowMessages]
+
+    def as_json(self) -> dict[str, Any]:
+        """For message_costs.json: percentiles of the extra time by flow, in seconds."""
+        return {
+            "schedule": SCHEDULE,
+            "iterations": len(self.rows),
+            "extra_s": [
+                {
+                    "source_rank": source,
+                    "target_rank": target,
+                    "messages": len(times),
+                    **dict(
+                        zip(("p10", "median", "p90", "worst"), np.percentile(times, (10, 50, 90, 100)), strict=True)
+                    ),
+                    "mean": float(times.mean()),
+                }
+                for (source, target), times in self.extra.by_flow.items()
+            ],
+        }
+
+
+def measure(
+    plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness, *, real_time: bool
+) -> MessageCosts | None:
+    """Train the first job for a while. None where its ranks exchange no messages. Raises RunFailed."""
+    made = _schedule(plan)
+    problem = costs.problem_for(plan, made.schedule)
+    if len(set(problem.stage_to_rank)) < 2:
+        return None
+    choice = ScheduleChoice(schedule=SCHEDULE)
+    predicted = costs.predict(plan, choice, made.schedule)
+    seconds = float(predicted.makespans()[0])
+    count = WARM_UP + int(min(max(BUDGET_S / seconds - WARM_UP, LEAST_ITERATIONS), MOST_ITERATIONS))
+    durations = tuple(tuple(problem.duration(action) for action in row) for row in made.schedule.rows)
+    job = Job(made.schedule, plan.jobs[0].workload, durations, count)
+    rows: list[iterations.IterationRow] = []
+    traces: list[Trace] = []
+    with (
+        reporter.step("measuring what this machine adds to messages", total=count) as step,
+        host.real_time(real_time),
+    ):
+        before = witness.read()
+        deadline = deadlines.of_iteration(seconds)
+        reporter.note(f"each iteration has to end within {deadline}")
+        for (records,) in loop.run([job], deadline):
+            now = witness.read()
+            rows.append(iterations.iteration_row(records, WARM_UP, now.since(before)))
+            traces.append(iterations.trace(records))
+            before = now
+            step.advance()
+    calm = _calm(rows[WARM_UP:])
+    times = message_times(concatenate([traces[WARM_UP + index] for index in calm]), predicted, paced=True)
+    known = ~np.isnan(times.extra_s)
+    if not known.any():
+        return None
+    flows: dict[tuple[int, int], list[float]] = {}
+    for row, extra_s in zip(times.rows[known], times.extra_s[known], strict=True):
+        flows.setdefault((int(row["source_rank"]), int(row["target_rank"])), []).append(float(extra_s))
+    by_pair = {pair: np.sort(values) for pair, values in sorted(flows.items())}
+    by_kind = {}
+    for crosses in (False, True):
+        some = [values for pair, values in by_pair.items() if bool(problem.paths[0].route(*pair)) is crosses]
+        by_kind[crosses] = np.sort(np.concatenate(some)) if some else np.zeros(0)
+    return MessageCosts(ExtraTimes(by_pair, by_kind), [rows[WARM_UP + index] for index in calm], by_flow(times))
+
+
+def _calm(rows: Sequence[iterations.IterationRow]) -> list[int]:
+    """The iterations that the machine did not disturb; all where too few were left alone."""
+    alone = np.flatnonzero(~disturbed(rows, rows)).tolist()
+    return alone if len(alone) >= LEAST_ITERATIONS else list(range(len(rows)))
+
+
+def _schedule(plan: Plan) -> Generated:
+    """1F1B; where the job's memory does not hold it, the schedule of the first case. Raises BadInput."""
+    try:
+        return generate(plan, ScheduleChoice(schedule=SCHEDULE))
+    except BadInput:
+        schedule = costs.schedule_of(plan, plan.cases[0])
+        if schedule is None:
+            raise
+        return Generated(schedule, None)

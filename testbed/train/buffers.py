@@ -1,0 +1,71 @@
+"""Buffers of messages. What pads a tensor to the size of its message is one piece of memory for all of them.
+
+A workload's messages are larger than the tensors of its small model. The padding travels like data, but if every buffer
+had its own, copying it in and out of the kernel would push all else out of the processor's caches: on a machine that
+plays every datacenter at once that took half of a message's extra time (docs/figures.md). Nobody reads the padding.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+
+import torch
+
+_FIXED = 0x10  # MAP_FIXED, which the mmap module does not name
+_FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+
+class Buffers:
+    """Buffers of one size for one job; their memory lives as long as this object."""
+
+    def __init__(self, count: int, elements: int, own_elements: int, dtype: torch.dtype) -> None:
+        """`count` buffers of `elements` each, of which the first `own_elements` are each buffer's own.
+
+        Raises OSError when the machine has no memory for them.
+        """
+        self._left = count
+        self._elements, self._dtype = elements, dtype
+        size = dtype.itemsize * elements
+        own = _pages(dtype.itemsize * own_elements)
+        self._stride = _pages(size)
+        shared = max(0, self._stride - own)
+        self._base = _map(None, max(1, count) * self._stride, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+        weakref.finalize(self, _libc.munmap, self._base, max(1, count) * self._stride)
+        if not shared:
+            return
+        padding = os.memfd_create("padding", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(padding, shared)
+            for index in range(count):
+                _map(self._base + index * self._stride + own, shared, mmap.MAP_SHARED | _FIXED, padding)
+        finally:
+            os.close(padding)  # the maps keep it
+
+    def take(self) -> torch.Tensor:
+        """One of the buffers, all zero, shape [elements]. Raises IndexError when all are taken."""
+        if self._left == 0:
+            raise IndexError("no buffer left")
+        self._left -= 1
+        size = self._elements * self._dtype.itemsize
+        memory = (ctypes.c_char * size).from_address(self._base + self._left * self._stride)
+        return torch.frombuffer(memory, dtype=self._dtype, count=self._elements)
+
+
+def _pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def _map(address: int | None, size: int, flags: int, descriptor: int) -> int:
+    found: int = _libc.mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags | mmap.MAP_POPULATE, descriptor, 0)
+    if found == _FAILED:
+        error = ctypes.get_errno()
+        raise OSError(error, f"no memory for messages: {os.strerror(error)}")
+    return found
