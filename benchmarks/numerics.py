@@ -9,6 +9,7 @@ no root), and prints the worst relative difference of an iteration's loss and of
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from testbed.errors import BadInput
 from testbed.judge import iterations, numerics
 from testbed.judge.iterations import IterationRow
+from testbed.lab.witness import MachineCounts
 from testbed.plan import resolve
 from testbed.plan.plan import Plan
 from testbed.schedule.registry import FAMILIES
@@ -29,6 +31,8 @@ from testbed.train.protocol import Place, TrainReference, WorldSpec
 ROOT = Path(__file__).parents[1]
 TOPOLOGY = ROOT / "topologies/two-dc-longhaul.yaml"
 SOLVER_LIMIT_S = 2.0
+UNWITNESSED = MachineCounts(math.nan, math.nan, math.nan, math.nan)
+"""No time is looked at here."""
 
 
 class Worst(NamedTuple):
@@ -39,6 +43,7 @@ class Worst(NamedTuple):
 
 
 def differences(rows: list[IterationRow], reference: Reference) -> Worst:
+    rows = rows[: len(reference.losses)]
     loss = numerics.worst_difference([row.loss for row in rows], reference.losses)
     return Worst(loss, numerics.worst_gradient_difference(rows, reference))
 
@@ -60,16 +65,16 @@ def train(plan: Plan, choice: ScheduleChoice, loop: Loop) -> list[IterationRow]:
     schedule = resolve.generate(plan, choice).schedule
     job = Job(schedule, workload, None, workload.warmup + workload.iterations)
     return [
-        iterations.iteration_row(records, workload.warmup)
+        iterations.iteration_row(records, workload.warmup, UNWITNESSED)
         for (records,) in loop.run([job], deadlines.of_unknown_iteration())
     ]
 
 
 def show(plan: Plan, names: list[str]) -> None:
     workload = plan.jobs[0].workload
-    count = workload.warmup + workload.iterations
+    count = numerics.compared(workload)
     with tempfile.TemporaryDirectory() as directory, Launcher(plan.jobs[0].mesh.size) as launcher:
-        launcher.ask_for_reference(TrainReference(workload, count, deadlines.of_reference(workload).seconds))
+        launcher.ask_for_reference(TrainReference(workload, count, deadlines.of_reference(workload, count).seconds))
         reference = launcher.reference()
         print(f"{workload.name}: {count} iterations in one process took {reference.took_s:.2f} s", flush=True)
         with Loop([launcher]) as loop:
@@ -89,7 +94,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", type=Path, default=sorted((ROOT / "workloads").glob("*.yaml")))
     parser.add_argument("--schedules", nargs="+", default=sorted(FAMILIES))
-    parser.add_argument("--iterations", type=int, default=12, help="warm-up included")
+    parser.add_argument(
+        "--iterations", type=int, default=12, help="warm-up included; of more only the first that are compared"
+    )
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
     for workload in given.workloads:

@@ -323,6 +323,34 @@ def link_table(title: str, checks: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def engine_tables(document: Mapping[str, Any]) -> list[Table]:
+    """What messages take beyond the model, by size and by whether they cross links; then the engine's constants."""
+    clock, kernel = document["clock"], document["kernel"]
+    extra = Table(title=f"beyond the model, {clock} clock, Linux {kernel}", title_justify="left")
+    for column in ("message", "kind", "messages", "median", "p90", "p99", "worst"):
+        extra.add_column(column, justify="left" if column in ("message", "kind") else "right")
+    for row in document["sizes"]:
+        for kind, times in (("inside", row["inside_s"]), ("across", row["across_s"])):
+            if times is not None:
+                cells = [_off(times[name]) for name in ("median", "p90", "p99", "worst")]
+                extra.add_row(show_size(row["message_bytes"]), kind, str(times["count"]), *cells)
+    constants = Table(title="constants of the engine", title_justify="left")
+    for column in ("message", "gloo adds", "the model", "to take one that lies ready", "p99", "limit"):
+        constants.add_column(column, justify="left" if column == "message" else "right")
+    model = document["model"]
+    for row in document["sizes"]:
+        ready = row["ready_wait_s"]
+        constants.add_row(
+            show_size(row["message_bytes"]),
+            "-" if row["gloo_bytes"] is None else f"{row['gloo_bytes']:.0f} B",
+            f"{model['gloo_bytes']} B",
+            "-" if ready is None else show_time(round(ready["median"], 9)),
+            "-" if ready is None else show_time(round(ready["p99"], 9)),
+            show_time(model["unnoticed_wait_s"]),
+        )
+    return [extra, constants]
+
+
 def mininet_table(links: Sequence[Mapping[str, Any]]) -> Table:
     """Plain Mininet links asked against measured, for comparison; `links` as `calibrate --json` has them."""
     table = Table(title="plain Mininet TCLink, same delay and rate", title_justify="left")

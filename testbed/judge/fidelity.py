@@ -10,6 +10,7 @@ import numpy as np
 from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages
 from testbed.judge.thresholds import (
+    CORE_SHARE,
     DISTURBED_SHARE,
     HOST_SHARE,
     LATE_START_S,
@@ -111,6 +112,30 @@ def _spread(rows: Sequence[IterationRow]) -> Check:
     wide = spread > SPREAD.value
     limit = f"{SPREAD.value:.0%}"
     return Check("spread of iteration times", f"{spread:.2%}", limit, SPREAD.why, (reason,) if wide else ())
+
+
+def profile_check(spread: float) -> Check:
+    """Whether an unpaced job took the same time whenever it was profiled: its prediction is made of nothing else."""
+    reason = f"what a rank was busy with spread by {spread:.1%} while it was profiled (limit {SPREAD.value:.0%})"
+    wide = spread > SPREAD.value
+    limit = f"{SPREAD.value:.0%}"
+    return Check("spread of the profile", f"{spread:.2%}", limit, SPREAD.why, (reason,) if wide else ())
+
+
+def core_check(rows: Sequence[IterationRow], usual: Sequence[IterationRow]) -> Check:
+    """Whether others took the cores of unpaced ranks more than while they were profiled (`usual`)."""
+
+    def share(some: Sequence[IterationRow]) -> float:
+        return float(np.median([row.witnesses.rank_queued_s / row.makespan_s for row in some]))
+
+    beyond = share(rows) - share(usual)
+    reason = (
+        f"a rank stood in its core's queue for {share(rows):.1%} of the time, {share(usual):.1%} while it was profiled "
+        f"(limit: {CORE_SHARE.value:.1%} more): others computed on its core"
+    )
+    limit = f"{CORE_SHARE.value:.1%}"
+    off = beyond > CORE_SHARE.value
+    return Check("a core taken by others", f"{beyond:.2%}", limit, CORE_SHARE.why, (reason,) if off else ())
 
 
 def network_check(network: NetworkEvidence) -> Check:

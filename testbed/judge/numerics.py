@@ -8,12 +8,13 @@ from typing import Any
 
 from testbed.judge.fidelity import Check
 from testbed.judge.iterations import IterationRow
-from testbed.judge.thresholds import GRADIENT_DIFFERENCE, ITERATIONS, LOSS_DIFFERENCE
+from testbed.judge.thresholds import COMPARED_ITERATIONS, GRADIENT_DIFFERENCE, ITERATIONS, LOSS_DIFFERENCE
+from testbed.spec.workload import Workload
 from testbed.train.job import Reference
 
 
 def worst_difference(losses: Sequence[float], reference: Sequence[float]) -> float:
-    """The largest relative difference between two runs, iteration by iteration; inf where it cannot be told."""
+    """The largest relative difference between two runs, value by value; inf where it cannot be told."""
     if len(losses) != len(reference) or not all(map(math.isfinite, [*losses, *reference])):
         return math.inf
     return max((_relative(ours, theirs) for ours, theirs in zip(losses, reference, strict=True)), default=math.inf)
@@ -24,9 +25,14 @@ def _relative(value: float, reference: float) -> float:
     return difference / abs(reference) if reference else (math.inf if difference else 0.0)
 
 
+def compared(workload: Workload) -> int:
+    """How many iterations of a run the reference trains."""
+    return min(workload.warmup + workload.iterations, COMPARED_ITERATIONS)
+
+
 def loss_check(losses: Sequence[float], reference: Reference) -> Check:
     """Whether the losses of a case (one per iteration, warm-up included) are the reference's."""
-    worst = worst_difference(losses, reference.losses)
+    worst = worst_difference(losses[:COMPARED_ITERATIONS], reference.losses)
     limit, why = LOSS_DIFFERENCE
     wrong = [iteration for iteration, loss in enumerate(losses) if not math.isfinite(loss)]
     reason = ""
@@ -53,10 +59,11 @@ def gradient_check(rows: Sequence[IterationRow], reference: Reference) -> Check:
 
 
 def worst_gradient_difference(rows: Sequence[IterationRow], reference: Reference) -> float:
-    """As `worst_difference`, over the gradient norms of all layers in all iterations."""
-    if len(rows) != len(reference.gradient_norms):
+    """As `worst_difference`, over the gradient norms of all layers in the iterations that are compared."""
+    first = rows[:COMPARED_ITERATIONS]
+    if len(first) != len(reference.gradient_norms):
         return math.inf
-    pairs = zip(rows, reference.gradient_norms, strict=True)
+    pairs = zip(first, reference.gradient_norms, strict=True)
     return max((worst_difference(row.gradient_norms, norms) for row, norms in pairs), default=math.inf)
 
 
@@ -77,7 +84,7 @@ def as_document(reference: Reference, cases: Mapping[str, Sequence[IterationRow]
         "limits": {"loss": LOSS_DIFFERENCE.value, "gradient_norm": GRADIENT_DIFFERENCE.value},
         "worst": {
             label: {
-                "loss": _written(worst_difference([row.loss for row in rows], reference.losses)),
+                "loss": _written(worst_difference([row.loss for row in rows[:COMPARED_ITERATIONS]], reference.losses)),
                 "gradient_norm": _written(worst_gradient_difference(rows, reference)),
             }
             for label, rows in cases.items()

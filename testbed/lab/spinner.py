@@ -7,8 +7,21 @@ import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 _SET_PARENT_DEATH_SIGNAL = 1
+_LEAST_OF_A_SESSION = "19"
+
+
+def _yield_to_other_sessions() -> None:
+    """Where the kernel weighs sessions against each other (autogroup), idle priority counts within one only.
+
+    A spinner would take half a processor from whoever computes in another session. Raises OSError.
+    """
+    try:
+        Path("/proc/self/autogroup").write_text(_LEAST_OF_A_SESSION)
+    except FileNotFoundError:
+        return  # this kernel does not
 
 
 def main(cpu: int, parent: int) -> None:
@@ -20,6 +33,7 @@ def main(cpu: int, parent: int) -> None:
     try:
         os.sched_setaffinity(0, {cpu})
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        _yield_to_other_sessions()
     except OSError as error:
         print(error.strerror, flush=True)
         return

@@ -6,16 +6,18 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Literal
 
 from testbed.errors import BadInput
 from testbed.model.simulate import simulate
 from testbed.pipeline.collectives import Collective, Step, ring_all_gather, ring_reduce_scatter
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
+from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import Paths, Problem
 from testbed.plan import routes
 from testbed.plan.framing import ack_bytes, super_packet_bytes, wire_bytes
-from testbed.plan.plan import Case, Framing, Job, JobSchedule, Plan, Route
+from testbed.plan.plan import Case, Framing, Job, JobSchedule, Plan, Profile, Route
 from testbed.plugins import Unusable
 from testbed.schedule.registry import family_of
 from testbed.spec.choice import ScheduleChoice
@@ -74,12 +76,31 @@ def predict(
 
 
 def predict_case(plan: Plan, case: Case, schedule: Schedule, pacing: Pacing | None = None, *, job: int = 0) -> Trace:
-    """The same on the routes of a case."""
+    """The same on the routes of a case; without pacing, with what actions take in a schedule that holds so much."""
+    profile = plan.jobs[job].profile
+    if pacing is None and profile is not None:
+        pacing = profiled(profile, schedule)
     return _simulate(plan.jobs[job], problem_of_case(plan, case, pacing, job=job), schedule)
 
 
 def _simulate(job: Job, problem: Problem, schedule: Schedule) -> Trace:
     return simulate(problem, schedule, receives=job.workload.receives)
+
+
+def profiled(profile: Profile, schedule: Schedule) -> Pacing:
+    """What the actions of a schedule take: between the two profiles, by what every rank has in flight at most."""
+    shares = [
+        min(1.0, max(0.0, (held - few) / (many - few))) if many > few else 0.0
+        for held, few, many in zip(peak_in_flight(schedule), profile.held_few, profile.held_many, strict=True)
+    ]
+
+    def of(kind: Literal["F", "I", "W", "B"]) -> list[float]:
+        return [
+            (1.0 - share) * profile.few.of(kind, rank) + share * profile.many.of(kind, rank)
+            for rank, share in enumerate(shares)
+        ]
+
+    return Pacing.model_construct(F=of("F"), I=of("I"), W=of("W"), B=of("B"))
 
 
 def largest_burst_bytes(plan: Plan) -> int:
@@ -125,7 +146,9 @@ def _problem(
 ) -> Problem:
     """The problem of a job's first pipeline, whose ranks count from 0; `given` are routes by rank of the plan."""
     workload = job.workload
-    times = workload.pacing or pacing or job.profile
+    times = workload.pacing or pacing
+    if times is None and job.profile is not None:
+        times = job.profile.few
     if times is None:
         raise BadInput.of(
             workload.name, "pacing", "none", "seconds for F, I and W: without them only a run can tell the time"

@@ -93,6 +93,20 @@ class Flow:
 
 @_written
 @dataclass(frozen=True)
+class Profile:
+    """What the actions of an unpaced job take on the machine that ran it, by how much memory they go through."""
+
+    few: Pacing
+    """With few microbatches in flight: what was just freed is still in the caches."""
+    many: Pacing
+    """With as many as any case may hold."""
+    held_few: tuple[float, ...]
+    """Per pipeline rank, the most in flight when `few` was measured."""
+    held_many: tuple[float, ...]
+
+
+@_written
+@dataclass(frozen=True)
 class Job:
     """One training run: its ranks, where they are, and what they train."""
 
@@ -102,7 +116,7 @@ class Job:
     nodes: tuple[str, ...]
     """The node of every rank, in the order of ranks."""
     workload: Workload
-    profile: Pacing | None = None
+    profile: Profile | None = None
     """Of an unpaced job that has been run: what its actions took there, for predictions. A run profiles again."""
 
 

@@ -22,7 +22,6 @@ from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
-from testbed.spec.workload import Pacing
 from testbed.trace.tables import Trace, concatenate
 from testbed.train.job import IterationRecord, Job
 
@@ -66,12 +65,12 @@ class Trained:
         return [row.loss for row in self.rows]
 
 
-def train(running: Running, case: Case, made: Generated, pacing: Pacing | None) -> Trained:
+def train(running: Running, case: Case, made: Generated) -> Trained:
     """Train one case and collect what happened. Raises RunFailed; what was measured until then is in the results."""
     plan, results = running.plan, running.results
     workload = plan.jobs[0].workload
-    problem = problem_of_case(plan, case, pacing)
-    predicted = predict_case(plan, case, made.schedule, pacing)
+    problem = problem_of_case(plan, case)
+    predicted = predict_case(plan, case, made.schedule)
     results.add_trace(case.label, "predicted", predicted)
     durations = None
     if workload.pacing:

@@ -51,9 +51,9 @@ def of_unknown_iteration() -> Deadline:
     return Deadline(UNKNOWN_ITERATION_S, "nothing is known of an unpaced iteration yet")
 
 
-def of_reference(workload: Workload) -> Deadline:
-    """For all iterations in one process: computation that fits its slots takes no longer than all slots in turn."""
-    iterations, pacing = workload.warmup + workload.iterations, workload.pacing
+def of_reference(workload: Workload, iterations: int) -> Deadline:
+    """For so many iterations in one process: computation that fits its slots takes no longer than all slots in turn."""
+    pacing = workload.pacing
     if pacing is None:
         seconds = iterations * UNKNOWN_ITERATION_S
         return Deadline(seconds, f"{iterations} iterations of which nothing is known, {UNKNOWN_ITERATION_S:g} s each")

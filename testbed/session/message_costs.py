@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from testbed.errors import BadInput
 from testbed.judge import iterations
-from testbed.judge.messages import FlowMessages, by_flow, message_times
+from testbed.judge.messages import message_times
 from testbed.judge.witnesses import disturbed
 from testbed.lab import host
 from testbed.lab.witness import MachineWitness
-from testbed.model.host import ExtraTimes
+from testbed.model.host import ExtraTimes, Floats
+from testbed.model.simulate import simulate
+from testbed.pipeline.problem import Problem
 from testbed.plan import costs
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import generate
@@ -49,7 +51,6 @@ class MessageCosts:
     extra: ExtraTimes
     rows: Sequence[iterations.IterationRow]
     """Of the measured iterations: what the machine does to a run while nothing else is known of it."""
-    flows: Sequence[FlowMessages]
 
     def as_json(self) -> dict[str, Any]:
         """For message_costs.json: percentiles of the extra time by flow, in seconds."""
@@ -57,36 +58,38 @@ class MessageCosts:
             "schedule": SCHEDULE,
             "iterations": len(self.rows),
             "extra_s": [
-                {
-                    "source_rank": source,
-                    "target_rank": target,
-                    "messages": len(times),
-                    **dict(
-                        zip(("p10", "median", "p90", "worst"), np.percentile(times, (10, 50, 90, 100)), strict=True)
-                    ),
-                    "mean": float(times.mean()),
-                }
+                {"source_rank": source, "target_rank": target, **percentiles(times)}
                 for (source, target), times in self.extra.by_flow.items()
             ],
         }
 
 
-def measure(
-    plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness, *, real_time: bool
-) -> MessageCosts | None:
-    """Train the first job for a while. None where its ranks exchange no messages. Raises RunFailed."""
-    made = _schedule(plan)
+def percentiles(times: Floats) -> dict[str, float]:
+    """A distribution in a few numbers."""
+    shown = zip(("p10", "median", "p90", "p99", "worst"), np.percentile(times, (10, 50, 90, 99, 100)), strict=True)
+    return {"count": len(times), "mean": float(times.mean()), **{name: float(value) for name, value in shown}}
+
+
+class Observed(NamedTuple):
+    """Iterations of the schedule above, warm-up left out."""
+
+    problem: Problem
+    predicted: Trace
+    rows: list[iterations.IterationRow]
+    traces: list[Trace]
+    iterations: int
+    """How many were trained, with warm-up."""
+
+
+def observe(plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness, *, real_time: bool) -> Observed:
+    """Train the first job for a while. Raises RunFailed."""
+    made, workload = _schedule(plan), plan.jobs[0].workload
     problem = costs.problem_for(plan, made.schedule)
-    if len(set(problem.stage_to_rank)) < 2:
-        return None
-    choice = ScheduleChoice(schedule=SCHEDULE)
-    predicted = costs.predict(plan, choice, made.schedule)
+    predicted = simulate(problem, made.schedule, receives=workload.receives)
     seconds = float(predicted.makespans()[0])
     count = WARM_UP + int(min(max(BUDGET_S / seconds - WARM_UP, LEAST_ITERATIONS), MOST_ITERATIONS))
     durations = tuple(tuple(problem.duration(action) for action in row) for row in made.schedule.rows)
-    job = Job(made.schedule, plan.jobs[0].workload, durations, count)
-    rows: list[iterations.IterationRow] = []
-    traces: list[Trace] = []
+    seen = Observed(problem, predicted, [], [], count)
     with (
         reporter.step("measuring what this machine adds to messages", total=count) as step,
         host.real_time(real_time),
@@ -94,26 +97,39 @@ def measure(
         before = witness.read()
         deadline = deadlines.of_iteration(seconds)
         reporter.note(f"each iteration has to end within {deadline}")
-        for (records,) in loop.run([job], deadline):
+        for number, (records,) in enumerate(loop.run([Job(made.schedule, workload, durations, count)], deadline)):
             now = witness.read()
-            rows.append(iterations.iteration_row(records, WARM_UP, now.since(before)))
-            traces.append(iterations.trace(records))
+            if number >= WARM_UP:
+                seen.rows.append(iterations.iteration_row(records, WARM_UP, now.since(before)))
+                seen.traces.append(iterations.trace(records))
             before = now
             step.advance()
-    calm = _calm(rows[WARM_UP:])
-    times = message_times(concatenate([traces[WARM_UP + index] for index in calm]), predicted, paced=True)
-    known = ~np.isnan(times.extra_s)
-    if not known.any():
-        return None
+    return seen
+
+
+def measure(
+    plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness, *, real_time: bool
+) -> MessageCosts | None:
+    """What messages of the first job take beyond the model. None where no arrival is known. Raises RunFailed."""
+    return of_observed(observe(plan, loop, reporter, witness, real_time=real_time))
+
+
+def of_observed(seen: Observed) -> MessageCosts | None:
+    """The extra times of the messages of undisturbed iterations; None where no arrival is known."""
+    calm = _calm(seen.rows)
+    times = message_times(concatenate([seen.traces[index] for index in calm]), seen.predicted, paced=True)
     flows: dict[tuple[int, int], list[float]] = {}
-    for row, extra_s in zip(times.rows[known], times.extra_s[known], strict=True):
-        flows.setdefault((int(row["source_rank"]), int(row["target_rank"])), []).append(float(extra_s))
+    for row, extra_s in zip(times.rows, times.extra_s, strict=True):
+        if not np.isnan(extra_s):
+            flows.setdefault((int(row["source_rank"]), int(row["target_rank"])), []).append(float(extra_s))
+    if not flows:
+        return None
     by_pair = {pair: np.sort(values) for pair, values in sorted(flows.items())}
     by_kind = {}
     for crosses in (False, True):
-        some = [values for pair, values in by_pair.items() if bool(problem.paths[0].route(*pair)) is crosses]
+        some = [values for pair, values in by_pair.items() if bool(seen.problem.paths[0].route(*pair)) is crosses]
         by_kind[crosses] = np.sort(np.concatenate(some)) if some else np.zeros(0)
-    return MessageCosts(ExtraTimes(by_pair, by_kind), [rows[WARM_UP + index] for index in calm], by_flow(times))
+    return MessageCosts(ExtraTimes(by_pair, by_kind), [seen.rows[index] for index in calm])
 
 
 def _calm(rows: Sequence[iterations.IterationRow]) -> list[int]:

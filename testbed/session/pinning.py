@@ -17,6 +17,9 @@ class Pinning(NamedTuple):
 
     cores: tuple[int, ...] = ()
     """Per rank; empty where they are left to the kernel."""
+    relay_core: int | None = None
+    """Of what carries the links in user space: a spare core, else the last rank's. Left to the kernel it would take its
+    time now from one rank, now from another."""
     reasons: tuple[str, ...] = ()
     """Why what they take cannot be trusted."""
 
@@ -28,9 +31,15 @@ def pinning(plan: Plan, allowed: Iterable[int] | None = None) -> Pinning:
     cores = by_processor(os.sched_getaffinity(0) if allowed is None else allowed)
     ranks = sum(job.mesh.size for job in plan.jobs)
     if ranks <= len(cores):
-        return Pinning(tuple(cores[:ranks]))
+        return Pinning(tuple(cores[:ranks]), cores[min(ranks, len(cores) - 1)])
     many = f"{len(cores)} core" if len(cores) == 1 else f"{len(cores)} cores"
-    return Pinning((), (f"{ranks} unpaced ranks share {many}: what a rank takes depends on what the others do",))
+    return Pinning(reasons=(f"{ranks} unpaced ranks share {many}: what a rank takes depends on what the others do",))
+
+
+def keep_on(pid: int, core: int) -> None:
+    """Keep a process, with all its threads, on one core. Raises OSError."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), {core})
 
 
 def by_processor(cores: Iterable[int], sysfs: Path = _SYSFS) -> list[int]:

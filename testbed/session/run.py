@@ -5,12 +5,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from testbed import __version__
 from testbed.errors import RunFailed
+from testbed.judge import numerics
 from testbed.lab import gate
 from testbed.lab.calibrate import lines
 from testbed.lab.host import HostPriority
@@ -28,17 +28,14 @@ from testbed.session import deadlines, message_costs
 from testbed.session.case import Running, Trained, train
 from testbed.session.loop import Loop
 from testbed.session.message_costs import MessageCosts
-from testbed.session.pinning import Pinning, pinning
+from testbed.session.pinning import keep_on, pinning
 from testbed.session.profile import profile
 from testbed.session.verdict import Before, conclude
-from testbed.spec.workload import Pacing
+from testbed.session.world import world_of
 from testbed.trace.tables import FORMAT
 from testbed.train.job import Reference
 from testbed.train.launcher import Launcher
-from testbed.train.protocol import Place, TrainReference, WorldSpec
-
-PEER_TIMEOUT_S = 600.0
-"""Of gloo's own waits: longer than any deadline of the loop, which knows better what is the matter."""
+from testbed.train.protocol import TrainReference
 
 
 @dataclass(frozen=True)
@@ -119,8 +116,8 @@ def _identity(plan: Plan, options: SessionOptions, lab: Lab) -> dict[str, Any]:
 
 def _reference_of(plan: Plan) -> TrainReference:
     workload = plan.jobs[0].workload
-    deadline = deadlines.of_reference(workload)
-    return TrainReference(workload, workload.warmup + workload.iterations, deadline.seconds)
+    iterations = numerics.compared(workload)
+    return TrainReference(workload, iterations, deadlines.of_reference(workload, iterations).seconds)
 
 
 def _measure_links(lab: Lab, results: Results, reporter: Reporter, *, strict: bool) -> gate.Gate:
@@ -139,7 +136,10 @@ def _train_cases(plan: Plan, live: _Live, scratch: str, reference: Reference, li
     pinned = pinning(plan)
     for reason in pinned.reasons:
         reporter.say(f"the run will not be trusted: {reason}")
-    world = _world(plan, live, scratch, pinned)
+    if pinned.relay_core is not None:
+        for pid in live.lab.carriers():
+            keep_on(pid, pinned.relay_core)
+    world = world_of(plan, live.lab, Path(scratch), live.options.directory / "logs", pinned)
     connecting = deadlines.of_connecting(plan)
     with reporter.step("starting workers"):
         reporter.note(f"all have to connect within {connecting}")
@@ -154,27 +154,29 @@ def _train_cases(plan: Plan, live: _Live, scratch: str, reference: Reference, li
         "schedules": [case.jobs[0].choice.as_identity() for case in plan.cases],
         "torch_import_s": round(imported_s, 3),
         "lab": live.lab.describe(),
-        "cores_of_ranks": pinned.cores,
+        "pinning": pinned._asdict(),
         "links": links.summary(),
         "deadlines": {"connect": asdict(connecting)},
     }
     results.save_json("manifest.json", manifest)
     witness.watch(live.lab.carriers())
-    running = Running(plan, live.lab, live.loop, results, reporter, world.real_time, witness)
-    pacing = None
+    profiled = None
     if plan.jobs[0].workload.pacing is None:
-        pacing, document = profile(plan, live.loop, reporter)
-        results.save_json("profile.json", document)
-        plan = _with_profile(plan, pacing)
-    before = Before(reference, links, pinned, _message_costs(plan, live, real_time=world.real_time))
+        profiled = profile(plan, live.loop, reporter, witness)
+        results.save_json("profile.json", profiled.document)
+        plan = profiled.plan
+    running = Running(plan, live.lab, live.loop, results, reporter, world.real_time, witness)
+    before = Before(reference, links, pinned, _message_costs(plan, live, real_time=world.real_time), profiled)
     trained: list[Trained] = []
     comparison: dict[str, Any] = {}
     for case in plan.cases:
-        made = _made(plan, case, pacing, reporter)
-        if pacing is not None:  # the plan is kept with what only the run could tell: its predictions can be repeated
+        made = _made(plan, case, reporter)
+        if (
+            plan.jobs[0].profile is not None
+        ):  # the plan is kept with what only the run could tell: its predictions can be repeated
             plan = _with_rows(plan, case, made)
             file.write(plan, live.options.directory / file.NAME)
-        trained.append(train(running, case, made, pacing))
+        trained.append(train(running, case, made))
         manifest["deadlines"] |= {case.label: asdict(trained[-1].deadline)}
         results.save_json("manifest.json", manifest)
         comparison = conclude(plan, trained, before, live.identity, results)
@@ -193,10 +195,6 @@ def _message_costs(plan: Plan, live: _Live, *, real_time: bool) -> MessageCosts 
     return found
 
 
-def _with_profile(plan: Plan, pacing: Pacing) -> Plan:
-    return replace(plan, jobs=(replace(plan.jobs[0], profile=pacing), *plan.jobs[1:]))
-
-
 def _with_rows(plan: Plan, case: Case, made: Generated) -> Plan:
     """The plan in which a case has the schedule that was made for it."""
     chosen = replace(case.jobs[0], rows=made.schedule.rows, proof=made.proof)
@@ -204,34 +202,11 @@ def _with_rows(plan: Plan, case: Case, made: Generated) -> Plan:
     return replace(plan, cases=tuple(filled if one.label == case.label else one for one in plan.cases))
 
 
-def _made(plan: Plan, case: Case, pacing: Pacing | None, reporter: Reporter) -> Generated:
+def _made(plan: Plan, case: Case, reporter: Reporter) -> Generated:
     """The schedule of a case: as the plan has it, or made now that it is known what actions take."""
     chosen, schedule = case.jobs[0], schedule_of(plan, case)
     if schedule is not None:
         return Generated(schedule, chosen.proof)
     with reporter.solving() as watch:
-        problem = problem_of_case(plan, case, pacing)
+        problem = problem_of_case(plan, case)
         return generate_choice(chosen.choice, problem, watch)
-
-
-def _world(plan: Plan, live: _Live, scratch: str, pinned: Pinning) -> WorldSpec:
-    job, lab = plan.jobs[0], live.lab
-    logs = (live.options.directory / "logs").absolute()
-    logs.mkdir(exist_ok=True)
-    return WorldSpec(
-        places=tuple(Place(lab.containers[node].pid, lab.interface(node)) for node in job.nodes),
-        store=f"{scratch}/store",
-        timeout_s=PEER_TIMEOUT_S,
-        warmup_bytes=job.workload.message_bytes(),
-        neighbours=_neighbours(plan),
-        # unpaced ranks compute without a pause: in turns of 100 ms they would keep each other's gloo threads waiting
-        real_time=lab.real_time_workers and job.workload.pacing is not None,
-        logs=str(logs),
-        cores=pinned.cores,
-    )
-
-
-def _neighbours(plan: Plan) -> tuple[tuple[int, int], ...]:
-    """Pairs of ranks that exchange messages in any case, or while profiling."""
-    pairs = {(min(flow.source, flow.target), max(flow.source, flow.target)) for flow in plan.flows}
-    return tuple(sorted(pairs | set(pairwise(plan.jobs[0].mesh.ranks))))

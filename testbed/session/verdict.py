@@ -20,6 +20,7 @@ from testbed.schedule.schedule_file import as_document
 from testbed.session.case import Trained
 from testbed.session.message_costs import MessageCosts
 from testbed.session.pinning import Pinning
+from testbed.session.profile import Profiled
 from testbed.trace.summary import summaries
 from testbed.trace.tables import concatenate
 from testbed.train.job import Reference
@@ -33,6 +34,8 @@ class Before(NamedTuple):
     pinned: Pinning
     costs: MessageCosts | None
     """None on the virtual clock, without pacing, and where no messages are exchanged."""
+    profile: Profiled | None = None
+    """Of an unpaced job."""
 
 
 def conclude(
@@ -62,7 +65,7 @@ def _measured(plan: Plan, one: Trained, before: Before) -> compare.Measured:
     rows = [row for row in one.rows if not row.warmup]
     paced = plan.jobs[0].workload.pacing is not None
     real = plan.clock.name == "real"
-    usual = before.costs.rows if before.costs else ()
+    usual = before.costs.rows if before.costs else before.profile.rows if before.profile else ()
     host = _on_this_host(plan, one, before.costs)
     checks = [
         *_given(before),
@@ -72,6 +75,8 @@ def _measured(plan: Plan, one: Trained, before: Before) -> compare.Measured:
     ]
     if real:
         checks += [numerics.count_check(len(rows)), fidelity.disturbance_check(rows, usual)]
+    if before.profile is not None:
+        checks.append(fidelity.core_check(rows, before.profile.rows))
     if host is not None:
         checks.append(fidelity.host_check(float(one.predicted.makespans()[0]), host.median_s))
     counted = {row.iteration for row in rows}
@@ -96,7 +101,10 @@ def _given(before: Before) -> list[fidelity.Check]:
     """What was settled before the first case."""
     links = fidelity.given_check("links as asked", before.links.reasons(), "what is measured depends on them")
     why = "a rank that shares a core takes as long as the others let it"
-    return [links, fidelity.given_check("a core for every unpaced rank", before.pinned.reasons, why)]
+    checks = [links, fidelity.given_check("a core for every unpaced rank", before.pinned.reasons, why)]
+    if before.profile is not None:
+        checks.append(fidelity.profile_check(before.profile.spread))
+    return checks
 
 
 def _usual_s(plan: Plan, one: Trained, flows: Sequence[FlowMessages], costs: MessageCosts | None) -> list[float]:

@@ -6,8 +6,9 @@ Receives are posted a step ahead, sends are never waited for inside a step, ever
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ import torch.distributed as dist
 
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind
-from testbed.trace.tables import ACTION, KINDS, MESSAGE, MESSAGE_CODES, UNNOTICED_WAIT_S, rows
+from testbed.trace.tables import ACTION, KINDS, MESSAGE, MESSAGE_CODES, UNNOTICED_WAIT_S, Table, rows
 from testbed.train.api import trainable
 from testbed.train.buffers import Buffers
 from testbed.train.data import Corpus
@@ -24,6 +25,19 @@ from testbed.train.pacing import LogicalClock, now_s, sleep_until
 from testbed.train.reference import gradient_norms, make_optimizer, named_gradients
 from testbed.train.stage import Stage
 from testbed.train.witness import Accounts, RankWitness
+
+
+class _Step(NamedTuple):
+    """An action of the row, with what it takes and makes looked up beforehand."""
+
+    action: Action
+    takes: Message | None
+    source: int | None
+    """The rank that sends what it takes; None where it comes from this rank."""
+    makes: Message | None
+    target: int | None
+    """The rank that takes what it makes; None where it stays on this rank."""
+    duration_s: float | None
 
 
 class Engine:
@@ -63,21 +77,33 @@ class Engine:
         self.model = trainable(spec)
         self.shape = spec.boundary_shape(self.workload.microbatch_size)
         self.elements = -(-self.workload.message_bytes() // spec.element_bytes)
-        self.incoming = [m for a in self.row if (m := self._remote_input(a)) is not None]
-        outgoing = [m for a in self.row if (m := produced(a, self.n_stages)) and self._holder(m.consumer) != rank]
+        self.steps = self._steps()
+        self.incoming = [step.takes for step in self.steps if step.takes is not None and step.source is not None]
+        outgoing = [step.makes for step in self.steps if step.makes is not None and step.target is not None]
         own = min(self.elements, self.shape[0] * self.shape[1] * self.shape[2])
         self.buffers = Buffers(2 * (len(self.incoming) + len(outgoing)), self.elements, own, self.dtype)
         self.receive_buffers = [{m: self.buffers.take() for m in self.incoming} for _ in range(2)]
         self.send_buffers = [{m: self.buffers.take() for m in outgoing} for _ in range(2)]
         self.pending: dict[tuple[int, Message], tuple[dist.Work, float]] = {}
         self.early = self.workload.receives == "early"
+        group = dist.group.WORLD
+        assert group is not None  # the worker has joined
+        self.group = group
+
+    def _steps(self) -> list[_Step]:
+        unpaced = (None,) * len(self.row)
+        durations = unpaced if self.job.durations_s is None else self.job.durations_s[self.rank]
+        steps = []
+        for index, action in enumerate(self.row):
+            takes, makes = consumed(action, self.n_stages), produced(action, self.n_stages)
+            source = None if takes is None else self._holder(takes.stage)
+            target = None if makes is None else self._holder(makes.consumer)
+            ends = (None if rank == self.rank else rank for rank in (source, target))
+            steps.append(_Step(action, takes, next(ends), makes, next(ends), durations[index]))
+        return steps
 
     def _holder(self, stage: int) -> int:
         return self.job.schedule.stage_to_rank[stage]
-
-    def _remote_input(self, action: Action) -> Message | None:
-        message = consumed(action, self.n_stages)
-        return message if message is not None and self._holder(message.stage) != self.rank else None
 
     def _tag(self, message: Message, iteration: int) -> int:
         """Unique among the messages of an iteration and its neighbours."""
@@ -86,8 +112,8 @@ class Engine:
 
     def _post(self, message: Message, iteration: int) -> None:
         buffer = self.receive_buffers[iteration % 2][message]
-        work = dist.irecv(buffer, src=self._holder(message.stage), tag=self._tag(message, iteration))
-        assert work is not None
+        # the process group itself: the functions around it take as long as a packet
+        work = self.group.recv([buffer], self._holder(message.stage), self._tag(message, iteration))
         self.pending[iteration, message] = (work, now_s())
 
     def _post_iteration(self, iteration: int) -> None:
@@ -109,70 +135,90 @@ class Engine:
         late_start_s = max(0.0, now_s() - start_s)
         self.accounts.begin()
         sleep_until(start_s, self.spin_s)
-        log = _Log(iteration, self.rank, start_s, len(self.row), len(self.incoming))
+        log = _Log(iteration, self.rank, start_s)
         clock = LogicalClock(start_s, self.spin_s)
         local: dict[Message, torch.Tensor] = {}
         sends: list[dist.Work] = []
-        for index, action in enumerate(self.row):
+        # between the end of a slot and the message it makes, and between a message and the slot it begins, is nothing
+        # but what has to be: each microsecond there counts once for every hop of the pipeline
+        for step in self.steps:
             reached = now_s()
-            value = self._take(action, iteration, local, log)
-            ready = now_s()
+            if step.source is None:
+                value = None if step.takes is None else local.pop(step.takes)
+                ready = now_s()
+            else:
+                value, ready = self._receive(step, iteration, log)
             start = clock.begin(reached, ready)
             with self.computing:
-                result = self._compute(action, iteration, value)
+                result = self._compute(step.action, iteration, value)
+                outgoing = self._wrap(step, iteration, result, local)
             log.in_flight(sum(len(stage.in_flight) for stage in self.stages.values()))
             computed = now_s()
-            if self.job.durations_s is None:
+            if step.duration_s is None:
                 clock.follow(computed)
             else:
-                log.overruns.append(clock.finish(self.job.durations_s[self.rank][index], computed))
-            message = produced(action, self.n_stages)
-            if message is not None:
-                assert result is not None
-                if self._holder(message.consumer) == self.rank:
-                    local[message] = result
-                else:
-                    sends.append(self._send(message, iteration, result, log))
-            log.action(index, action, (reached, ready, start, computed, now_s()))
+                log.overruns.append(clock.finish(step.duration_s, computed))
+            if outgoing is not None:
+                sent = now_s()
+                sends.append(self.group.send(*outgoing))
+                log.sent.append((step, sent))
+            log.actions.append((reached, ready, start, computed, now_s()))
         for send in sends:
             send.wait()
         witness = self.accounts.end(clock.wake_late_s)
         if local:
             raise RuntimeError(f"never consumed: {list(local)}")
+        return self._end(iteration, log, late_start_s, witness)
+
+    def _end(self, iteration: int, log: _Log, late_start_s: float, witness: RankWitness) -> IterationRecord:
+        """Step the optimizer, post receives of the iteration after the next, and make the record."""
         losses = [loss for stage in self.stages.values() if (loss := stage.end_iteration()) is not None]
         gradients = self._gradients() if self.job.keep_gradients and iteration == self.job.iterations - 1 else {}
         norms = self._gradient_norms()
         self.optimizer.step()
         self._post_iteration(iteration + 2)
-        chunks = len(self.stages)
-        return log.record(losses[0] if losses else None, late_start_s, chunks, (witness, norms, gradients))
+        return IterationRecord(
+            iteration,
+            self.rank,
+            log.action_rows(self.steps),
+            log.message_rows(self.elements * self.dtype.itemsize),
+            log.sent_s(),
+            losses[0] if losses else None,
+            log.most_in_flight / len(self.stages),
+            tuple(log.overruns),
+            late_start_s,
+            witness,
+            norms,
+            gradients,
+        )
 
-    def _take(
-        self, action: Action, iteration: int, local: dict[Message, torch.Tensor], log: _Log
-    ) -> torch.Tensor | None:
-        """The tensor an action needs: handed over on this rank, or received."""
-        message = consumed(action, self.n_stages)
-        if message is None:
-            return None
-        if message in local:
-            return local.pop(message)
+    def _receive(self, step: _Step, iteration: int, log: _Log) -> tuple[torch.Tensor, float]:
+        """The tensor that another rank has sent, and when it was there."""
+        message = step.takes
+        assert message is not None
         if not self.early:
             self._post(message, iteration)
         work, posted = self.pending.pop((iteration, message))
         began = now_s()
         work.wait()
-        buffer = self.receive_buffers[iteration % 2][message]
-        log.received(message, self._holder(message.stage), buffer, posted, began, now_s())
+        taken = now_s()
+        log.received.append((step, posted, began, taken))
         size = self.shape[0] * self.shape[1] * self.shape[2]
-        return buffer[:size].view(self.shape)
+        return self.receive_buffers[iteration % 2][message][:size].view(self.shape), taken
 
-    def _send(self, message: Message, iteration: int, value: torch.Tensor, log: _Log) -> dist.Work:
-        buffer = self.send_buffers[iteration % 2][message]
+    def _wrap(
+        self, step: _Step, iteration: int, value: torch.Tensor | None, local: dict[Message, torch.Tensor]
+    ) -> tuple[list[torch.Tensor], int, int] | None:
+        """What an action has made: laid aside for this rank, or put where it can be sent from (tensors, rank, tag)."""
+        if step.makes is None:
+            return None
+        assert value is not None
+        if step.target is None:
+            local[step.makes] = value
+            return None
+        buffer = self.send_buffers[iteration % 2][step.makes]
         buffer[: value.numel()].copy_(value.reshape(-1))
-        log.sent[message] = now_s() - log.start_s
-        work = dist.isend(buffer, dst=self._holder(message.consumer), tag=self._tag(message, iteration))
-        assert work is not None
-        return work
+        return [buffer], step.target, self._tag(step.makes, iteration)
 
     def _compute(self, action: Action, iteration: int, value: torch.Tensor | None) -> torch.Tensor | None:
         stage, microbatch, part = self.stages[action.stage], action.microbatch, action.part
@@ -210,64 +256,51 @@ class Engine:
 
 
 class _Log:
-    """Collects one rank's rows of one iteration."""
+    """Collects what one rank did in one iteration, and makes rows of it afterwards. Times on the monotonic clock."""
 
-    def __init__(self, iteration: int, rank: int, start_s: float, n_actions: int, n_received: int) -> None:
+    def __init__(self, iteration: int, rank: int, start_s: float) -> None:
         self.iteration, self.rank, self.start_s = iteration, rank, start_s
-        self.actions = rows(ACTION, n_actions)
-        self.messages = rows(MESSAGE, n_received)
-        self.n_messages = 0
-        self.sent: dict[Message, float] = {}
+        self.actions: list[tuple[float, float, float, float, float]] = []
+        """Per step: reached, ready, start, computed, end."""
+        self.received: list[tuple[_Step, float, float, float]] = []
+        """The step that took the message; when it was posted, first waited for, and taken."""
+        self.sent: list[tuple[_Step, float]] = []
         self.overruns: list[float] = []
         self.most_in_flight = 0
 
     def in_flight(self, count: int) -> None:
         self.most_in_flight = max(self.most_in_flight, count)
 
-    def action(self, index: int, action: Action, times: tuple[float, float, float, float, float]) -> None:
-        """`times` on the monotonic clock, in the order of ACTION."""
-        row = self.actions[index]
-        row["iteration"], row["rank"], row["stage"] = self.iteration, self.rank, action.stage
-        row["kind"], row["microbatch"] = KINDS.index(action.kind), action.microbatch
-        row["part_begin"], row["part_end"], row["part_of"] = action.part
-        for name, when in zip(("reached_s", "ready_s", "start_s", "computed_s", "end_s"), times, strict=True):
-            row[name] = when - self.start_s
+    def action_rows(self, steps: Sequence[_Step]) -> Table:
+        table = rows(ACTION, len(steps))
+        table["iteration"], table["rank"] = self.iteration, self.rank
+        actions = [step.action for step in steps]
+        table["stage"] = [action.stage for action in actions]
+        table["kind"] = [KINDS.index(action.kind) for action in actions]
+        table["microbatch"] = [action.microbatch for action in actions]
+        for place, name in enumerate(("part_begin", "part_end", "part_of")):
+            table[name] = [action.part[place] for action in actions]
+        times = np.array(self.actions) - self.start_s
+        for place, name in enumerate(("reached_s", "ready_s", "start_s", "computed_s", "end_s")):
+            table[name] = times[:, place]
+        return table
 
-    def received(
-        self,
-        message: Message,
-        source: int,
-        buffer: torch.Tensor,
-        posted: float,
-        began: float,
-        taken: float,
-    ) -> None:
-        row = self.messages[self.n_messages]
-        row["iteration"], row["kind"], row["stage"] = self.iteration, MESSAGE_CODES[message.kind], message.stage
-        row["microbatch"], row["source_rank"], row["target_rank"] = message.microbatch, source, self.rank
-        row["payload_bytes"] = buffer.numel() * buffer.element_size()
-        row["posted_s"], row["taken_s"] = posted - self.start_s, taken - self.start_s
-        row["awaited"] = taken - began > UNNOTICED_WAIT_S
-        if row["awaited"]:  # who was not waiting does not know when it came
-            row["arrived_s"] = row["taken_s"]
-        self.n_messages += 1
+    def message_rows(self, payload_bytes: int) -> Table:
+        table = rows(MESSAGE, len(self.received))
+        if not len(table):
+            return table
+        messages = [step.takes for step, *_ in self.received if step.takes is not None]
+        table["iteration"], table["target_rank"], table["payload_bytes"] = self.iteration, self.rank, payload_bytes
+        table["kind"] = [MESSAGE_CODES[message.kind] for message in messages]
+        table["stage"] = [message.stage for message in messages]
+        table["microbatch"] = [message.microbatch for message in messages]
+        table["source_rank"] = [step.source for step, *_ in self.received]
+        posted, began, taken = np.array([times for _, *times in self.received]).T
+        table["posted_s"], table["taken_s"] = posted - self.start_s, taken - self.start_s
+        table["awaited"] = taken - began > UNNOTICED_WAIT_S
+        # who was not waiting does not know when it came
+        table["arrived_s"] = np.where(table["awaited"], table["taken_s"], np.nan)
+        return table
 
-    def record(
-        self,
-        loss: float | None,
-        late_start_s: float,
-        chunks: int,
-        computed: tuple[RankWitness, dict[int, float], dict[str, np.ndarray[Any, Any]]],
-    ) -> IterationRecord:
-        return IterationRecord(
-            self.iteration,
-            self.rank,
-            self.actions,
-            self.messages[: self.n_messages],
-            self.sent,
-            loss,
-            self.most_in_flight / chunks,
-            tuple(self.overruns),
-            late_start_s,
-            *computed,
-        )
+    def sent_s(self) -> dict[Message, float]:
+        return {step.makes: when - self.start_s for step, when in self.sent if step.makes is not None}

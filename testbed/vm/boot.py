@@ -67,9 +67,9 @@ _CHARACTERS_THAT_SPLIT = set(" \t\n\"'")
 
 @dataclass(frozen=True)
 class Assignment:
-    """A plan to `train` or `calibrate` in the guest."""
+    """A plan to `train` or `calibrate` in the guest, or to measure the `engine` with."""
 
-    what: Literal["train", "calibrate"]
+    what: Literal["train", "calibrate", "engine"]
     plan: str
     """The text of plan.json: all that the guest is told of it."""
     out: Path | None = None
@@ -78,6 +78,7 @@ class Assignment:
     quiet: bool = False
     beside_mininet: bool = False
     strict: bool = False
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,8 @@ def _prepare(machine: Machine, assignments: Sequence[Assignment], training: bool
         (job / f"{number}.plan.json").write_text(one.plan, encoding="utf-8")
         directory_there = None if result is None else f"{GUEST_OUT}/{number}"
         plan_there = f"{JOB_DIRECTORY}/{number}.plan.json"
-        tasks.append(Task(one.what, plan_there, directory_there, one.shaper, one.quiet, one.beside_mininet, one.strict))
+        asked = one.shaper, one.quiet, one.beside_mininet, one.strict, one.sizes
+        tasks.append(Task(one.what, plan_there, directory_there, *asked))
         (job / standard_error(number)).touch()
     _freeze_source()
     (job / REPORT_FILE).touch()

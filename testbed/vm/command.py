@@ -70,6 +70,17 @@ def _needed_mb(plan: Plan) -> int:
     return _BASE_MB + ranks * _MB_PER_RANK + math.ceil(_BUFFERS_IN_KERNEL * buffer_bytes(plan) / 2**20)
 
 
+def measure_engine(
+    chosen: machine.Machine, plan: Plan, sizes: Sequence[int], *, reporter: Reporter
+) -> tuple[int, dict[str, Any] | None]:
+    """The exit code and the document of `testbed calibrate --engine` in a guest. Raises RunFailed."""
+    reporter.say(f"booting the {_name(chosen)} kernel ...")
+    work = [Assignment("engine", file.to_json(plan), sizes=tuple(sizes))]
+    memory_mb = max(MEMORY_MB, _needed_mb(plan))
+    boot = run_assignments(chosen, work, limit_s=_CALIBRATE_LIMIT_S, hear=reporter.pass_on, memory_mb=memory_mb)
+    return boot.ended[0].code, boot.ended[0].document
+
+
 def calibrate(
     chosen: machine.Machine, plan: Plan, *, beside_mininet: bool, reporter: Reporter
 ) -> tuple[int, dict[str, Any] | None]:

@@ -33,7 +33,7 @@ def standard_error(task: int) -> str:
 
 @dataclass(frozen=True)
 class Task:
-    """One plan, and what to do with it: `train` its cases, or `calibrate` its links."""
+    """One plan, and what to do with it: `train` its cases, `calibrate` its links, or measure the `engine`."""
 
     what: str
     plan: str
@@ -45,6 +45,8 @@ class Task:
     beside_mininet: bool = False
     strict: bool = False
     """Whether links that are not as asked end a training."""
+    sizes: tuple[int, ...] = ()
+    """Of messages, in bytes, to measure the engine with."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class GuestJob:
     def from_json(cls, text: str) -> GuestJob:
         """What as_json wrote."""
         document = json.loads(text)
-        tasks = tuple(Task(**task) for task in document["tasks"])
+        tasks = tuple(Task(**task | {"sizes": tuple(task["sizes"])}) for task in document["tasks"])
         return cls(**document | {"tasks": tasks, "modules": tuple(document["modules"])})
 
 

@@ -26,8 +26,9 @@ def perform(task: Task, answer: Path) -> int:
         plan = file.read(Path(task.plan))
         if task.what == "calibrate":
             return run_in_sandbox(lambda: _calibrate(plan, task, answer))
+        body = _train if task.what == "train" else _measure_engine
         with MachineWitness() as witness:
-            return run_in_sandbox(lambda: _train(plan, task, answer, witness))
+            return run_in_sandbox(lambda: body(plan, task, answer, witness))
     except TestbedError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -42,6 +43,23 @@ def _train(plan: Plan, task: Task, answer: Path, witness: MachineWitness) -> int
     document = run(plan, options, Lines(quiet=task.quiet))
     _write(document, answer)
     return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
+
+
+def _measure_engine(plan: Plan, task: Task, answer: Path, witness: MachineWitness) -> int:
+    from testbed.session.engine import measure_engine
+    from testbed.session.machine import this_machine
+
+    document = measure_engine(
+        plan,
+        task.sizes,
+        machine=this_machine(),
+        shaper=task.shaper,
+        host_priority=HOST_PRIORITY,
+        witness=witness,
+        reporter=Lines(quiet=task.quiet),
+    )
+    _write(document, answer)
+    return ExitCode.OK
 
 
 def _calibrate(plan: Plan, task: Task, answer: Path) -> int:

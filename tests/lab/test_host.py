@@ -20,6 +20,7 @@ from testbed.lab.steadiness import real_time_lacks, shown
 
 pytestmark = pytest.mark.root
 GONE_S = 5.0
+COMPUTED_S = 0.5
 
 
 def test_every_processor_has_a_spinner_at_idle_priority() -> None:
@@ -36,6 +37,26 @@ def test_every_processor_has_a_spinner_at_idle_priority() -> None:
     finally:
         host.close()
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_spinner_leaves_its_processor_to_whoever_computes() -> None:
+    """Shares of one processor, so other work on the machine takes from both."""
+    host = Host(HostPriority.on)
+    host.steady()
+    cores = os.sched_getaffinity(0)
+    try:
+        if not host.spinners:
+            pytest.skip(f"this machine refuses SCHED_IDLE: {host.refused}")
+        os.sched_setaffinity(0, os.sched_getaffinity(host.spinners[0].pid))
+        ran = Path(f"/proc/{host.spinners[0].pid}/schedstat")
+        spun_ns, computed_s = int(ran.read_text().split()[0]), time.thread_time()
+        while (mine_s := time.thread_time() - computed_s) < COMPUTED_S:
+            pass
+        spun_s = 1e-9 * (int(ran.read_text().split()[0]) - spun_ns)
+    finally:
+        os.sched_setaffinity(0, cores)
+        host.close()
+    assert spun_s < 0.2 * mine_s, "a spinner in a session of its own takes as much as who computes"
 
 
 def test_off_leaves_the_machine_alone() -> None:

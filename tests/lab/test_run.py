@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from testbed.plan.costs import predict_case, schedule_of
+from testbed.plan.file import read
 from testbed.results.load import load_traces
 
 pytestmark = pytest.mark.root
@@ -184,11 +188,12 @@ def test_results_are_never_overwritten_unasked(finished: tuple[subprocess.Comple
     assert (out / "comparison.json").read_bytes() == before
 
 
-def test_without_pacing_the_machine_itself_is_measured(tmp_path: Path) -> None:
+def unpaced(out: Path, ranks: int) -> tuple[dict[str, Any], str]:
+    """The comparison of a small unpaced run, and what it said."""
     command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml"]
-    settings = ("--set=pacing=none", "--set=schedules=[1f1b]", "--iterations=3", "--json", "--quiet")
+    settings = ("pacing=none", "schedules=[1f1b]", f"parallelism.pipeline={ranks}")
     done = subprocess.run(
-        [*command, *settings, "--out", str(tmp_path / "out")],
+        [*command, *(f"--set={one}" for one in settings), "--iterations=3", "--json", "--out", str(out)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -196,6 +201,31 @@ def test_without_pacing_the_machine_itself_is_measured(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode in (0, 5), done.stderr
-    (row,) = json.loads(done.stdout)["schedules"]
-    assert row["predicted_s"] > 0
+    return json.loads(done.stdout), done.stderr
+
+
+def test_without_pacing_the_machine_itself_is_measured(tmp_path: Path) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("two unpaced ranks need two cores")
+    document, _ = unpaced(tmp_path / "out", 2)
+    (row,) = document["schedules"]
     assert row["measured_s"] > 8 * 8e6 / 1e9, "eight messages of 1 MB take their time on the wire"
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert len(set(manifest["pinning"]["cores"])) == 2
+    assert not any("share" in reason for reason in row["reasons"])
+    kept = json.loads((tmp_path / "out/profile.json").read_text())
+    assert all(len(kept[name]["pacing"][kind]) == 2 for name in ("few", "many") for kind in "FIWB")
+    plan = read(tmp_path / "out")
+    schedule = schedule_of(plan, plan.cases[0])
+    assert schedule is not None
+    assert predict_case(plan, plan.cases[0], schedule).makespans()[0] == row["predicted_s"], "from its files alone"
+
+
+def test_more_unpaced_ranks_than_cores_are_never_trusted(tmp_path: Path) -> None:
+    if len(os.sched_getaffinity(0)) >= 4:
+        pytest.skip("this machine has a core for every rank")
+    document, said = unpaced(tmp_path / "out", 4)
+    (row,) = document["schedules"]
+    assert not row["trusted"]
+    assert any("4 unpaced ranks share" in reason for reason in row["reasons"])
+    assert said.index("the run will not be trusted: 4 unpaced ranks share") < said.index("training 1f1b")

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.judge.iterations import IterationRow
 from testbed.judge.numerics import as_document, count_check, gradient_check, loss_check, worst_difference
-from testbed.judge.thresholds import GRADIENT_DIFFERENCE, LOSS_DIFFERENCE
+from testbed.judge.thresholds import COMPARED_ITERATIONS, GRADIENT_DIFFERENCE, LOSS_DIFFERENCE
 from testbed.train.job import Reference
 
 REFERENCE = Reference((5.0, 4.0), ((1.0, 2.0), (0.5, 0.25)), 1.5)
@@ -60,6 +60,17 @@ def test_a_reference_that_diverged_or_is_missing_clears_nobody() -> None:
 def test_gradients_that_losses_do_not_show(norms: tuple[tuple[float, ...], ...]) -> None:
     (found,) = gradient_check(rows((5.0, 4.0), norms), REFERENCE).reasons
     assert "gradients" in found
+
+
+def test_after_the_compared_iterations_losses_must_be_finite_only() -> None:
+    """Rounding that has grown for long says nothing; what is not a number does."""
+    count = COMPARED_ITERATIONS
+    reference = Reference((1.0,) * count, ((1.0,),) * count)
+    assert loss_check([1.0] * count + [2.0], reference).ok
+    assert gradient_check(rows((1.0,) * (count + 1), (*reference.gradient_norms, (2.0,))), reference).ok
+    assert not loss_check([1.0] * (count - 1) + [2.0, 2.0], reference).ok
+    (found,) = loss_check([1.0] * count + [math.nan], reference).reasons
+    assert f"iteration {count}" in found
 
 
 @pytest.mark.parametrize(("measured", "trusted"), [(1, False), (2, False), (3, True)])
