@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +12,8 @@ from typing import Any, NamedTuple
 
 from testbed.judge.thresholds import QUIET_LATE_S, QUIET_STOLEN, QUIET_WAITED
 from testbed.lab.probes import Spread, spread
+from testbed.lab.witness import QueueFiles, stolen_s
 from testbed.units import show_time
-
-_STEAL, _COUNTED = 7, 8
-"""Of the numbers in the first line of /proc/stat (proc(5)): the eighth is stolen time, later ones count twice."""
 
 _SLEEP_S = 1e-3
 _SLEEPS = 100
@@ -26,11 +25,10 @@ class Counted(NamedTuple):
     """Readings at an instant; None where the kernel does not say."""
 
     at_s: float
-    stolen_ticks: int | None
-    ticks: int
-    """Of all processors, whatever they did."""
-    waited_s: tuple[float | None, ...]
-    """Per watched process, time in run queues so far."""
+    stolen_s: float | None
+    """Of all processors together, since the machine began."""
+    waited_s: tuple[float, ...]
+    """Per watched process, time in run queues so far; nan where the kernel does not say."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +70,19 @@ class Disturbance:
 
 def count(watched: Sequence[int]) -> Counted:
     """The readings now: of the machine, of the calling thread, and of the processes `watched`."""
-    stolen, ticks = _ticks(Path("/proc/stat").read_text(encoding="ascii"))
     files = [Path("/proc/thread-self/schedstat"), *(Path(f"/proc/{pid}/schedstat") for pid in watched)]
-    return Counted(time.monotonic(), stolen, ticks, tuple(map(_waited_s, files)))
+    return Counted(time.monotonic(), stolen_s(Path("/proc/stat").read_bytes()), tuple(map(_waited_s, files)))
 
 
 def between(before: Counted, after: Counted) -> Disturbance:
     """What happened between two readings with the same watched processes."""
-    seconds, ticks = after.at_s - before.at_s, after.ticks - before.ticks
-    stolen = None
-    if before.stolen_ticks is not None and after.stolen_ticks is not None and ticks > 0:
-        stolen = (after.stolen_ticks - before.stolen_ticks) / ticks
-    pairs = zip(before.waited_s, after.waited_s, strict=True)
-    waits = [(b - a) / seconds for a, b in pairs if a is not None and b is not None and seconds > 0]
-    return Disturbance(seconds, stolen, max(waits, default=None))
+    seconds, stolen = after.at_s - before.at_s, None
+    if seconds <= 0:
+        return Disturbance(seconds, None, None)
+    if before.stolen_s is not None and after.stolen_s is not None:
+        stolen = (after.stolen_s - before.stolen_s) / seconds / (os.cpu_count() or 1)
+    waits = [(b - a) / seconds for a, b in zip(before.waited_s, after.waited_s, strict=True)]
+    return Disturbance(seconds, stolen, max((share for share in waits if not math.isnan(share)), default=None))
 
 
 def sleep_lateness(*, sleeps: int = _SLEEPS) -> Spread:
@@ -123,14 +120,9 @@ def wait_for_quiet(
     return tuple(seen)
 
 
-def _ticks(stat: str) -> tuple[int | None, int]:
-    """(stolen, all) ticks in the text of /proc/stat."""
-    numbers = [int(word) for word in stat.splitlines()[0].split()[1:]][:_COUNTED]
-    return (numbers[_STEAL] if len(numbers) > _STEAL else None), sum(numbers)
-
-
-def _waited_s(file: Path) -> float | None:
-    """The second number of a schedstat file; None for a kernel without it, or a process that has ended."""
-    with contextlib.suppress(OSError):
-        return int(file.read_text(encoding="ascii").split()[1]) * 1e-9
-    return None
+def _waited_s(file: Path) -> float:
+    files = QueueFiles([file])
+    try:
+        return files.waited_s()
+    finally:
+        files.close()

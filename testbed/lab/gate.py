@@ -50,8 +50,7 @@ class Gate:
 def measure(lab: Lab, *, progress: Callable[[str], None] | None = None, say: Callable[[str], None]) -> Gate:
     """Measure every link; if one is off, wait for a quiet machine and measure it again. `say` hears lines that stay."""
     checks = calibrate(lab, progress=progress)
-    for datacenter, note in _notes_by_datacenter(lab, checks).items():
-        say(f"note on {datacenter}: {note}")
+    tell_notes(lab, checks, say)
     if all(check.ok for check in checks) or any(check.broken for check in checks):
         return Gate(tuple(checks))
     for check in checks:
@@ -95,13 +94,14 @@ def _listed(checks: Sequence[LinkCheck]) -> str:
     return " | ".join(f"{check.label}: {'; '.join(check.reasons)}" for check in checks)
 
 
-def _notes_by_datacenter(lab: Lab, checks: Sequence[LinkCheck]) -> dict[str, str]:
-    """What was noted of one network card of every datacenter."""
+def tell_notes(lab: Lab, checks: Sequence[LinkCheck], say: Callable[[str], None]) -> None:
+    """Say what was noted of network cards, of one for every datacenter."""
     found: dict[str, str] = {}
     for check in checks:
         if check.direction >= len(lab.directions) and check.notes:
             found.setdefault(lab.cards[check.direction - len(lab.directions)].target, check.notes[0])
-    return found
+    for datacenter, note in found.items():
+        say(f"note on {datacenter}: {note}")
 
 
 _TELL_EVERY_S = 2.0

@@ -49,6 +49,12 @@ class QueueFiles:
         self._open = []
 
 
+def stolen_s(stat: bytes) -> float | None:
+    """What the owner of a virtual machine took of all processors together; None where /proc/stat does not tell."""
+    line = stat.split(b"\n", 1)[0].split()
+    return int(line[_STEAL]) / _CLOCK_TICKS if len(line) > _STEAL else None
+
+
 def threads_of(pid: int | str = "self") -> list[Path]:
     """The schedstat files of a process' threads."""
     return [task / "schedstat" for task in Path(f"/proc/{pid}/task").iterdir()]
@@ -98,8 +104,7 @@ class MachineWitness:
 
     def read(self) -> MachineCounts:
         """All accounts, now."""
-        line = os.pread(self._stat, 4096, 0).split(b"\n", 1)[0].split()
-        steal_s = int(line[_STEAL]) / _CLOCK_TICKS / self._processors if len(line) > _STEAL else 0.0
+        steal_s = (stolen_s(os.pread(self._stat, 4096, 0)) or 0.0) / self._processors
         offset_s = (time.time_ns() - time.monotonic_ns()) * 1e-9
         return MachineCounts(self._kernel.waited_s(), self._relay.waited_s(), steal_s, offset_s)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from testbed.lab.calibrate import calibrate, lines
+from testbed.lab.gate import tell_notes
 from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
 from testbed.plan.plan import Plan
@@ -21,6 +22,7 @@ def measure_links(
     try:
         with reporter.step("measuring links", total=len(lines(lab))) as step:
             checks = calibrate(lab, progress=step.advance)
+        tell_notes(lab, checks, reporter.say)
     finally:
         lab.__exit__(None, None, None)
     document: dict[str, Any] = {

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from testbed.baseline.plan_files import of_run
-from testbed.errors import BadInput
+from testbed.errors import BadInput, MachineLacks
+from testbed.lab.cards import choose as choose_cards
 from testbed.lab.cards import delay_note
 from testbed.lab.shaping import End, ShapedDirection
 from testbed.lab.shaping.tbf import BucketMessage, TbfParameters, parameters, request
@@ -216,6 +217,15 @@ def test_a_bucket_is_asked_for_in_bytes() -> None:
     parms = options.get_attr("TCA_TBF_PARMS")
     assert (parms["rate"], parms["limit"], parms["peak"]) == (125_000_000, 16_000_000, 0)
     assert options.get_attr("TCA_TBF_BURST") == 94_348
+
+
+def test_a_kernel_without_any_way_to_shape_cards_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("testbed.lab.shaping.netem.available", lambda: "no netem here")
+    monkeypatch.setattr("testbed.lab.shaping.tbf.available", lambda: None)
+    assert choose_cards().name == "tbf"
+    monkeypatch.setattr("testbed.lab.shaping.tbf.available", lambda: "no tbf here")
+    with pytest.raises(MachineLacks, match=r"`inside` cannot be shaped.*no netem here.*no tbf here.*modprobe"):
+        choose_cards()
 
 
 def test_a_delay_that_nobody_shapes_is_said_to_be_so() -> None:
