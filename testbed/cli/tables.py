@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -137,13 +138,13 @@ def print_run(console: Console, document: dict[str, Any], directory: Path, *, pi
     for row in rows:
         if row.solver is not None:
             console.print(proof_line(row.label, Proof(**row.solver)), highlight=False)
-    for extra in (messages_table(rows), verdict_table(rows)):
+    for extra in (messages_table(rows), verdict(rows, console.width)):
         if extra is not None:
             console.print(extra)
     for reason, labels in _reasons(rows).items():
         console.print(f"{', '.join(labels)} untrusted: {reason}", style="red", highlight=False)
-    verdict = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
-    console.print(f"measured ranking: {verdict}", highlight=False)
+    ranking = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
+    console.print(f"measured ranking: {ranking}", highlight=False)
     look = " (look at timeline.svg)" if picture else ""
     console.print(f"results in {directory}/{look}", highlight=False, soft_wrap=True)
 
@@ -171,83 +172,96 @@ def _reasons(rows: Sequence[ScheduleComparison]) -> dict[str, list[str]]:
 
 def messages_table(rows: Sequence[ScheduleComparison]) -> Table | None:
     """How far messages came from their predictions, a row per pair of ranks; None where no arrival is known."""
-    table = Table(title="messages: measured - predicted, over all schedules", title_justify="left")
-    columns = ("flow", "awaited", "arrival median", "worst", "on the way median", "p90", "worst")
-    for column in columns:
-        table.add_column(column, justify="left" if column == "flow" else "right")
+    table = Table(title="messages, measured - predicted, in ms, over all schedules", title_justify="left")
+    table.add_column("flow")
+    for column in ("awaited", "arrival: median", "worst", "on the way: median", "p90", "worst"):
+        table.add_column(column, justify="right")
     flows: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
     for row in rows:
         for flow in row.messages:
             flows.setdefault((flow["source_rank"], flow["target_rank"]), []).append(flow)
     for (source, target), parts in flows.items():
         known = [part for part in parts if part["arrival_median_s"] is not None]
-        if not known:
-            continue
-        total, awaited = (sum(part[name] for part in parts) for name in ("messages", "awaited"))
-
-        def typical(name: str, known: Sequence[Mapping[str, Any]] = known) -> str:
-            return _off(sorted(part[name] for part in known)[len(known) // 2])
-
-        def worst(name: str, known: Sequence[Mapping[str, Any]] = known) -> str:
-            return _off(max((part[name] for part in known), key=abs))
-
-        table.add_row(
-            f"{source} -> {target}",
-            f"{awaited} of {total}",
-            typical("arrival_median_s"),
-            worst("arrival_worst_s"),
-            typical("extra_median_s"),
-            typical("extra_p90_s"),
-            worst("extra_worst_s"),
-        )
+        if known:
+            total, awaited = (sum(part[name] for part in parts) for name in ("messages", "awaited"))
+            table.add_row(f"{source} -> {target}", f"{awaited}/{total}", *_flow_cells(known))
     return table if table.row_count else None
 
 
+def _flow_cells(known: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of the schedules' medians and percentiles the middle one, of their worst the worst."""
+
+    def typical(name: str) -> str:
+        return _off(sorted(part[name] for part in known)[len(known) // 2])
+
+    def worst(name: str) -> str:
+        return _off(max((part[name] for part in known), key=abs))
+
+    arrivals = typical("arrival_median_s"), worst("arrival_worst_s")
+    return [*arrivals, typical("extra_median_s"), typical("extra_p90_s"), worst("extra_worst_s")]
+
+
 def _off(seconds: float) -> str:
-    """A difference in time, with its sign, to a microsecond."""
-    return f"{seconds * 1e3:+.3f} ms"
+    """A difference in ms, with its sign, to a microsecond."""
+    return f"{seconds * 1e3:+.3f}"
 
 
-def verdict_table(rows: Sequence[ScheduleComparison]) -> Table | None:
-    """What the verdict rests on: every question with the worst answer of any schedule, and the reason of its limit."""
-    table = Table(title="verdict", title_justify="left")
-    table.add_column("checked", min_width=16)
-    table.add_column("found", justify="right", min_width=8)
-    table.add_column("limit", justify="right", min_width=6)
-    table.add_column("why this limit", style="dim")
-    questions = dict.fromkeys(check["question"] for row in rows for check in row.checks)
-    for question in questions:
+def verdict(rows: Sequence[ScheduleComparison], width: int) -> RenderableType | None:
+    """What the verdict rests on: every question with the worst answer of any schedule, and the reason of its limit.
+
+    A table where `width` columns hold it, else two lines for each question.
+    """
+    table = Table(title="verdict", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("checked", "found", "limit", "why this limit"):
+        table.add_column(column, justify="right" if column in ("found", "limit") else "left", no_wrap=True)
+    lines = [Text("verdict: what was checked, found, allowed, and why this limit", style="italic")]
+    for question in dict.fromkeys(check["question"] for row in rows for check in row.checks):
         answers = [check for row in rows for check in row.checks if check["question"] == question]
         failed = [check for check in answers if not check["ok"]]
         shown = failed[0] if failed else max(answers, key=lambda check: _number(check["found"]))
-        table.add_row(question, shown["found"], shown["limit"], shown["why"], style="red" if failed else None)
-    return table if questions else None
+        found, limit, why = shown["found"], shown["limit"], shown["why"]
+        style = "red" if failed else ""
+        table.add_row(question, found, limit, Text(why, style="dim"), style=style)
+        lines += [Text(f"{question:32}{found:>10}  limit {limit}", style=style), Text(f"    {why}", style="dim")]
+    if len(lines) == 1:
+        return None
+    return table if Console(width=10_000).measure(table).maximum <= width else Group(*lines)
 
 
 def _number(found: str) -> float:
     """What an answer counts, for the worst of several; words count nothing."""
     try:
-        return float(found.rstrip("%"))
+        return abs(float(found.rstrip("% ms")))
     except ValueError:
         return 0.0
 
 
 TIMES = ("measured", "+- IQR", "predicted", "error")
-ON_THIS_HOST = ("on this host", "error there")
+ON_THIS_HOST = ("expected", "19 of 20 in", "off by", "noisy", "others")
 RATIOS = ("bubble m/p", "in flight m/p", "speed-up m/p")
 TRUSTED = ("trusted",)
 
 
 def comparison_tables(title: str, rows: Sequence[ScheduleComparison], width: int) -> list[Table]:
-    """Measured against predicted, a row per schedule: one table where `width` columns hold it, else two."""
-    times = (*TIMES, *ON_THIS_HOST) if any(row.predicted_on_this_host_s for row in rows) else TIMES
-    whole = _comparison_table(title, rows, (*times, *RATIOS, *TRUSTED))
-    if Console(width=10_000).measure(whole).maximum <= width:
-        return [whole]
-    return [
-        _comparison_table(title, rows, (*times, *TRUSTED)),
-        _comparison_table("measured / predicted", rows, RATIOS),
-    ]
+    """Measured against predicted, a row per schedule: one table where `width` columns hold it, else two.
+
+    On a real clock another: expected with what this machine adds, as measured before the run.
+    """
+    whole = _comparison_table(title, rows, (*TIMES, *RATIOS, *TRUSTED))
+    tables = [whole]
+    if Console(width=10_000).measure(whole).maximum > width:
+        tables = [
+            _comparison_table(title, rows, (*TIMES, *TRUSTED)),
+            _comparison_table("measured / predicted", rows, RATIOS),
+        ]
+    if any(row.predicted_on_this_host_s is not None for row in rows):
+        tables.insert(
+            1,
+            _comparison_table(
+                "with what this machine adds (others: not noisy)", rows, ON_THIS_HOST
+            ),
+        )
+    return tables
 
 
 def _comparison_table(title: str, rows: Sequence[ScheduleComparison], columns: Sequence[str]) -> Table:
@@ -264,8 +278,7 @@ def _comparison_table(title: str, rows: Sequence[ScheduleComparison], columns: S
             "+- IQR": show_time(round(row.measured_iqr_s, 9)),
             "predicted": show_time(row.predicted_s),
             "error": f"{row.error:+.2%}",
-            "on this host": _on_this_host(row),
-            "error there": "-" if row.error_on_this_host is None else f"{row.error_on_this_host:+.2%}",
+            **_on_this_host(row),
             "bubble m/p": f"{row.bubble_measured:.1%} / {row.bubble_predicted:.1%}",
             "in flight m/p": f"{row.peak_in_flight_measured:g} / {row.peak_in_flight_predicted:g}",
             "speed-up m/p": speedup,
@@ -275,12 +288,19 @@ def _comparison_table(title: str, rows: Sequence[ScheduleComparison], columns: S
     return table
 
 
-def _on_this_host(row: ScheduleComparison) -> str:
-    """Predicted with what this machine adds, and how far nineteen iterations of twenty may be from it."""
+def _on_this_host(row: ScheduleComparison) -> dict[str, str]:
+    """Cells: the prediction with what this machine adds; iterations that it disturbed, and the median of the others."""
     middle, low, high = row.predicted_on_this_host_s, row.on_this_host_low_s, row.on_this_host_high_s
-    if middle is None or low is None or high is None:
-        return "-"
-    return f"{show_time(middle)} {low / middle - 1:+.1%} {high / middle - 1:+.1%}"
+    cells = dict.fromkeys(ON_THIS_HOST, "-")
+    if middle is not None and low is not None and high is not None:
+        cells["expected"] = show_time(middle)
+        cells["19 of 20 in"] = f"{low / middle - 1:+.1%} {high / middle - 1:+.1%}"
+        cells["off by"] = f"{row.error_on_this_host:+.2%}"
+    if row.disturbed_iterations is not None:
+        cells["noisy"] = str(row.disturbed_iterations)
+    if row.measured_undisturbed_s is not None:
+        cells["others"] = show_time(row.measured_undisturbed_s)
+    return cells
 
 
 LINK_COLUMNS = (

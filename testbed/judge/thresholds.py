@@ -42,16 +42,16 @@ QUIET_LATE_S = 0.2e-3
 
 # --- the verdict: was a run what it says it was? ---
 
-OVERRUN_SHARE = Limit(0.01, "longer computation than its slot delays what follows; one action in a hundred is noise")
+OVERRUN_SHARE = Limit(0.01, "an overrun delays what follows; one in a hundred is noise")
 
 LATE_START_S = 2e-3
 """A rank that begins later than this delays the iteration."""
 
-LATE_START_SHARE = Limit(0.25, "the median iteration does not move until half of them are delayed")
+LATE_START_SHARE = Limit(0.25, "half must be late before the median moves")
 
 SPREAD = Limit(0.10, "the same work at the same pace takes the same time")
 
-LOSS_DIFFERENCE = Limit(1e-5, "a pipeline computes what one process does, in another order of sums")
+LOSS_DIFFERENCE = Limit(1e-5, "floats added up in another order differ by this, no more")
 """Relative, in any iteration that is compared."""
 
 COMPARED_ITERATIONS = 12
@@ -59,11 +59,11 @@ COMPARED_ITERATIONS = 12
 microbatches added up in the opposite order losses stay within 5e-8 and norms within 1e-3 for 12 iterations, and are out
 of the limits from the 16th on. Later losses must be finite, no more."""
 
-GRADIENT_DIFFERENCE = Limit(1e-2, "Adam turns rounding into steps; a gradient missing or doubled differs far more")
+GRADIENT_DIFFERENCE = Limit(1e-2, "Adam amplifies rounding; a wrong gradient differs far more")
 """Relative difference between the norms of a layer's gradients. Adam divides by a gradient's own size, so gradients
 differ more than losses; losses alone would not show a wrong one, since Adam's steps hardly depend on its size."""
 
-ITERATIONS = Limit(3, "of fewer, one that was disturbed decides the median, and the spread says nothing")
+ITERATIONS = Limit(3, "of fewer, one disturbed iteration decides the median")
 """Measured on a real clock. On the virtual clock nothing can disturb, and every repetition gives the same nanoseconds:
 one is enough."""
 
@@ -77,16 +77,16 @@ TRAFFIC_PER_MESSAGE_BYTES = 500
 TRAFFIC_BYTES = 50_000
 """... and whatever is not training (keep-alives, a late warm-up) is small. A flow on another route is none of these."""
 
-MESSAGE_SHIFT_S = Limit(1e-3, "links that changed, or a rank that is slower now, shift every message of a flow")
+MESSAGE_SHIFT_S = Limit(1e-3, "a link that changed or a slower rank shifts all messages")
 """Between a flow's median extra time in the run and before it: several times what it differs by from run to run."""
 
-HOST_SHARE = Limit(0.025, "where the machine adds more, the time says more of the machine than of the network")
+HOST_SHARE = Limit(0.025, "beyond it a time tells of the machine, not the network")
 
-CORE_SHARE = Limit(0.025, "an unpaced prediction is made of what actions took while their rank had its core so much")
+CORE_SHARE = Limit(0.025, "actions were profiled while their rank had its core so much")
 """Of an iteration, that an unpaced rank may stand in its core's queue beyond what it did while it was profiled: half of
 what predictions of unpaced runs should be within. Messages take a rank's core as well, by schedule up to 2 % more."""
 
-DISTURBED_SHARE = Limit(0.01, "beyond it a median moves by more than schedules that are worth telling apart differ")
+DISTURBED_SHARE = Limit(0.01, "beyond it medians move more than close schedules differ")
 
 # --- comparison with the model ---
 
