@@ -257,9 +257,7 @@ def comparison_tables(title: str, rows: Sequence[ScheduleComparison], width: int
     if any(row.predicted_on_this_host_s is not None for row in rows):
         tables.insert(
             1,
-            _comparison_table(
-                "with what this machine adds (others: not noisy)", rows, ON_THIS_HOST
-            ),
+            _comparison_table("with what this machine adds (others: not noisy)", rows, ON_THIS_HOST),
         )
     return tables
 

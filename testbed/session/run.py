@@ -139,7 +139,8 @@ def _train_cases(plan: Plan, live: _Live, scratch: str, reference: Reference, li
     if pinned.relay_core is not None:
         for pid in live.lab.carriers():
             keep_on(pid, pinned.relay_core)
-    world = world_of(plan, live.lab, Path(scratch), live.options.directory / "logs", pinned)
+    logs = live.options.directory / "logs"
+    world = world_of(plan, live.lab, Path(scratch), logs, pinned, witness=witness.active)
     connecting = deadlines.of_connecting(plan)
     with reporter.step("starting workers"):
         reporter.note(f"all have to connect within {connecting}")

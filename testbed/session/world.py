@@ -16,10 +16,13 @@ PEER_TIMEOUT_S = 600.0
 UNPINNED = Pinning()
 
 
-def world_of(plan: Plan, lab: Lab, scratch: Path, logs: Path, pinned: Pinning = UNPINNED) -> WorldSpec:
+def world_of(
+    plan: Plan, lab: Lab, scratch: Path, logs: Path, pinned: Pinning = UNPINNED, *, witness: bool = True
+) -> WorldSpec:
     """The process group of a plan's first job in a lab.
 
-    All containers see `scratch`; workers write what they say to files in `logs`.
+    All containers see `scratch`; workers write what they say to files in `logs`, and tell what the machine did to them
+    if they are to be a `witness`.
     """
     job, logs = plan.jobs[0], logs.absolute()
     logs.mkdir(exist_ok=True)
@@ -33,6 +36,7 @@ def world_of(plan: Plan, lab: Lab, scratch: Path, logs: Path, pinned: Pinning = 
         real_time=lab.real_time_workers and job.workload.pacing is not None,
         logs=str(logs),
         cores=pinned.cores,
+        witness=witness,
     )
 
 

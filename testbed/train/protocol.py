@@ -36,6 +36,8 @@ class WorldSpec:
     """Directory for rank<r>.log."""
     real_time: bool = False
     """Whether workers run under SCHED_RR."""
+    witness: bool = True
+    """Whether workers tell what the machine did to them."""
     cores: tuple[int, ...] = ()
     """Per rank, the processor core that it and its threads stay on; empty: any."""
 

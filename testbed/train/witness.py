@@ -23,12 +23,13 @@ class RankWitness(NamedTuple):
 
 
 class Accounts:
-    """The kernel's accounts of the calling process, whose threads are all there by now."""
+    """The kernel's accounts of the calling process, whose threads are all there by now; none if not `active`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, active: bool) -> None:
         mine = Path("/proc/thread-self").resolve() / "schedstat"
-        self._rank = QueueFiles([mine])
-        self._threads = QueueFiles(path for path in threads_of() if path.parent.name != mine.parent.name)
+        others = [path for path in threads_of() if path.parent.name != mine.parent.name]
+        self._rank = QueueFiles([mine] if active else [])
+        self._threads = QueueFiles(others if active else [])
         self._before = (0.0, 0.0, 0)
 
     def begin(self) -> None:

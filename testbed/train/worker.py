@@ -82,7 +82,7 @@ def _work(rank: int, world: WorldSpec, launcher: Connection, corpus: Corpus) -> 
         _show(rank, "joining")
         _join(rank, world)
         launcher.send(Ready(rank))
-        _serve(rank, launcher, corpus, real_time=world.real_time)
+        _serve(rank, launcher, corpus, world)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
         traceback.print_exc()
         launcher.send(Failed(rank, f"{type(error).__name__}: {error}"))
@@ -120,10 +120,10 @@ def _join(rank: int, world: WorldSpec) -> None:
             pending.wait()
 
 
-def _serve(rank: int, launcher: Connection, corpus: Corpus, *, real_time: bool) -> None:
+def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec) -> None:
     engine: Engine | None = None
-    spin_s, accounts = needed_spin_s(), Accounts()
-    computing = Computing() if real_time else nullcontext()
+    spin_s, accounts = needed_spin_s(), Accounts(active=world.witness)
+    computing = Computing() if world.real_time else nullcontext()
     gc.disable()  # a collection in the middle of an action would look like slow computation
     while True:
         match launcher.recv():

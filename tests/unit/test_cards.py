@@ -16,7 +16,7 @@ from testbed.lab.shaping import End, ShapedDirection
 from testbed.lab.shaping.tbf import BucketMessage, TbfParameters, parameters, request
 from testbed.plan import file
 from testbed.plan.costs import predict_case, problem_of_case, schedule_of
-from testbed.plan.framing import ack_bytes, super_packet_bytes, wire_bytes
+from testbed.plan.framing import ACK_BYTES, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import choose, make, make_plan, with_cases
 from testbed.plan.traffic import planned_traffic
@@ -181,12 +181,13 @@ def test_what_crosses_a_card_is_planned() -> None:
     size = wire_bytes(1_000_000) + plan.host_costs.gloo_bytes
     traffic = planned_traffic(plan, plan.cases[0])
     assert len(traffic) == 2 + 4
-    # a/1 sends activations out and gradients inside, and acknowledges what b/0 and a/0 send it
-    acks = 0.0
+    # a/1 sends activations out and gradients inside, each after a notice that it acknowledges; it acknowledges what b/0 and
+    # a/0 send it, packet by packet, and has sent notices for that
+    notice, back = plan.host_costs.notice_bytes, 0.0
     for site in ("a", "b"):
-        gso = plan.framing.gso_bytes[site]
-        acks += -(-size // super_packet_bytes(gso)) * ack_bytes(gso)
-    assert traffic[3].wire_bytes == pytest.approx(count * (2 * size + acks))
+        packets = 1 - (-(size - notice) // super_packet_bytes(plan.framing.gso_bytes[site]))
+        back += packets * ACK_BYTES + notice
+    assert traffic[3].wire_bytes == pytest.approx(count * (2 * (size + ACK_BYTES) + back))
     assert traffic[3].messages == 4 * count
     without = planned_traffic(planned(topology(), message="1 MB"), plan.cases[0])
     assert traffic[:2] == without
