@@ -151,7 +151,7 @@ def test_out_of_a_datacenter_super_packets_go_on_one_by_one() -> None:
     settings = {"parallelism.pipeline": "2", "microbatches": "1", "placement": "[a/0, b/0]", "message": "1 MB"}
     plan = planned(topology(SLOW, SLOW), **settings)
     size = wire_bytes(1_000_000) + plan.host_costs.gloo_bytes
-    last = size % super_packet_bytes(plan.framing.gso_bytes["a"])
+    last = (size - plan.host_costs.notice_bytes) % super_packet_bytes(plan.framing.gso_bytes["a"])
     compute_s = iteration_s(planned(topology(), **settings)) - 2 * (5e-3 + 8 * size / 1e9)
     assert iteration_s(plan) - compute_s == pytest.approx(2 * (10e-6 + 8 * size / 500e6 + 8 * last / 1e9 + 5e-3))
 
@@ -181,8 +181,8 @@ def test_what_crosses_a_card_is_planned() -> None:
     size = wire_bytes(1_000_000) + plan.host_costs.gloo_bytes
     traffic = planned_traffic(plan, plan.cases[0])
     assert len(traffic) == 2 + 4
-    # a/1 sends activations out and gradients inside, each after a notice that it acknowledges; it acknowledges what b/0 and
-    # a/0 send it, packet by packet, and has sent notices for that
+    # a/1 sends activations out and gradients inside, and acknowledges the notices that they wait for; it acknowledges
+    # what b/0 and a/0 send it, packet by packet, and has sent notices for that
     notice, back = plan.host_costs.notice_bytes, 0.0
     for site in ("a", "b"):
         packets = 1 - (-(size - notice) // super_packet_bytes(plan.framing.gso_bytes[site]))
