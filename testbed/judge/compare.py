@@ -12,8 +12,8 @@ import numpy as np
 from testbed.judge.fidelity import Check
 from testbed.judge.iterations import IterationRow, median_and_iqr
 from testbed.judge.messages import FlowMessages
-from testbed.judge.thresholds import TIE
 from testbed.model.host import HostPrediction
+from testbed.thresholds import TIE
 from testbed.trace.summary import Summary
 
 BASELINE = "1f1b"

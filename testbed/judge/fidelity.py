@@ -9,7 +9,8 @@ import numpy as np
 
 from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages
-from testbed.judge.thresholds import (
+from testbed.judge.witnesses import disturbance_s
+from testbed.thresholds import (
     CORE_SHARE,
     DISTURBED_SHARE,
     HOST_SHARE,
@@ -22,7 +23,6 @@ from testbed.judge.thresholds import (
     TRAFFIC_PER_MESSAGE_BYTES,
     TRAFFIC_SHARE,
 )
-from testbed.judge.witnesses import disturbance_s
 from testbed.units import show_time
 
 

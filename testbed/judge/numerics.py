@@ -8,8 +8,8 @@ from typing import Any
 
 from testbed.judge.fidelity import Check
 from testbed.judge.iterations import IterationRow
-from testbed.judge.thresholds import COMPARED_ITERATIONS, GRADIENT_DIFFERENCE, ITERATIONS, LOSS_DIFFERENCE
 from testbed.spec.workload import Workload
+from testbed.thresholds import COMPARED_ITERATIONS, GRADIENT_DIFFERENCE, ITERATIONS, LOSS_DIFFERENCE
 from testbed.train.job import Reference
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.judge.iterations import IterationRow
-from testbed.judge.thresholds import DISTURBED_SHARE
+from testbed.thresholds import DISTURBED_SHARE
 
 ABSOLUTE = ("steal_s", "wake_late_s")
 """Nothing of these belongs to a run ..."""

@@ -1,6 +1,6 @@
 """Every direction of every link measured, and compared with what was asked; gate.py says what follows from it.
 
-The bands stand in judge/thresholds.py. A link outside them is measured up to two more times, since other work on the
+The bands stand in thresholds.py. A link outside them is measured up to two more times, since other work on the
 host can disturb a measurement; all attempts are kept, with what the machine did meanwhile.
 """
 
@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from testbed.errors import RunFailed
-from testbed.judge.thresholds import ATTEMPTS, DELAY_BAND_S, RELATIVE_BAND
 from testbed.lab.cards import delay_note
 from testbed.lab.disturbance import Disturbance, between, count, sleep_lateness
 from testbed.lab.host import real_time
@@ -27,6 +26,7 @@ from testbed.lab.probes import (
 )
 from testbed.lab.sizing import queue_room
 from testbed.spec.topology import Direction
+from testbed.thresholds import ATTEMPTS, DELAY_BAND_S, RELATIVE_BAND
 from testbed.units import show_rate, show_time
 
 

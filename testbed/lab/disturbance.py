@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from testbed.judge.thresholds import QUIET_LATE_S, QUIET_STOLEN, QUIET_WAITED
 from testbed.lab.probes import Spread, spread
 from testbed.lab.witness import QueueFiles, stolen_s
+from testbed.thresholds import QUIET_LATE_S, QUIET_STOLEN, QUIET_WAITED
 from testbed.units import show_time
 
 _SLEEP_S = 1e-3

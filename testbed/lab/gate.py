@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from testbed.errors import RunFailed
-from testbed.judge.thresholds import QUIET_LIMIT_S
 from testbed.lab.calibrate import LinkCheck, calibrate
 from testbed.lab.disturbance import Disturbance, look, wait_for_quiet
 from testbed.lab.host import real_time
 from testbed.lab.network import Lab
+from testbed.thresholds import QUIET_LIMIT_S
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.judge.iterations import IterationRow
 from testbed.judge.numerics import as_document, count_check, gradient_check, loss_check, worst_difference
-from testbed.judge.thresholds import COMPARED_ITERATIONS, GRADIENT_DIFFERENCE, LOSS_DIFFERENCE
+from testbed.thresholds import COMPARED_ITERATIONS, GRADIENT_DIFFERENCE, LOSS_DIFFERENCE
 from testbed.train.job import Reference
 
 REFERENCE = Reference((5.0, 4.0), ((1.0, 2.0), (0.5, 0.25)), 1.5)
