@@ -7,6 +7,7 @@ processor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -36,7 +37,9 @@ from testbed.train.job import Job
 SCHEDULE = "1f1b"
 """Every rank waits for most of its messages under it, so that their arrival is known."""
 
-BUDGET_S = 10.0
+BUDGET_S, BUDGET_SHARE = 10.0, 0.3
+"""The measurement before a run may take this long, and this share of what its cases take."""
+
 LEAST_ITERATIONS, MOST_ITERATIONS = 3, 16
 """As many iterations as fit into the budget, within these bounds: three show most flows often enough to draw from."""
 
@@ -81,13 +84,17 @@ class Observed(NamedTuple):
     """How many were trained, with warm-up."""
 
 
-def observe(plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness, *, real_time: bool) -> Observed:
-    """Train the first job for a while. Raises RunFailed."""
+def observe(
+    plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness, *, real_time: bool, share: float = math.inf
+) -> Observed:
+    """Train the first job for a while, at most this share of what the cases take. Raises RunFailed."""
     made, workload = _schedule(plan), plan.jobs[0].workload
     problem = costs.problem_for(plan, made.schedule)
     predicted = simulate(problem, made.schedule, receives=workload.receives)
     seconds = float(predicted.makespans()[0])
-    count = WARM_UP + int(min(max(BUDGET_S / seconds - WARM_UP, LEAST_ITERATIONS), MOST_ITERATIONS))
+    cases_s = len(plan.cases) * (workload.warmup + workload.iterations) * seconds
+    fits = min(BUDGET_S, share * cases_s) / seconds - WARM_UP
+    count = WARM_UP + int(min(max(fits, LEAST_ITERATIONS), MOST_ITERATIONS))
     durations = tuple(tuple(problem.duration(action) for action in row) for row in made.schedule.rows)
     seen = Observed(problem, predicted, [], [], count)
     with (
@@ -111,7 +118,7 @@ def measure(
     plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness, *, real_time: bool
 ) -> MessageCosts | None:
     """What messages of the first job take beyond the model. None where no arrival is known. Raises RunFailed."""
-    return of_observed(observe(plan, loop, reporter, witness, real_time=real_time))
+    return of_observed(observe(plan, loop, reporter, witness, real_time=real_time, share=BUDGET_SHARE))
 
 
 def of_observed(seen: Observed) -> MessageCosts | None:
