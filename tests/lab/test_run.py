@@ -42,6 +42,13 @@ COMPARISON_KEYS = {
     "trusted",
     "reasons",
     "solver",
+    "predicted_on_this_host_s",
+    "on_this_host_low_s",
+    "on_this_host_high_s",
+    "disturbed_iterations",
+    "measured_undisturbed_s",
+    "checks",
+    "messages",
 }
 
 
@@ -70,6 +77,14 @@ def test_the_comparison_is_printed_and_kept(finished: tuple[subprocess.Completed
     for row in document["schedules"]:
         assert set(row) == COMPARISON_KEYS
         assert row["trusted"] == (not row["reasons"])
+        assert row["trusted"] == all(check["ok"] for check in row["checks"])
+        assert all(check["question"] and check["limit"] and check["why"] for check in row["checks"])
+        assert row["on_this_host_low_s"] <= row["predicted_on_this_host_s"] <= row["on_this_host_high_s"]
+        # a machine adds to messages, and takes nothing off them
+        assert row["predicted_on_this_host_s"] > row["predicted_s"]
+        assert 0 <= row["disturbed_iterations"] <= document["iterations"]
+        assert sum(flow["messages"] for flow in row["messages"]) == 3 * 2 * 6 * document["iterations"]
+        assert all(flow["impossible"] == 0 for flow in row["messages"])
         assert row["error"] == pytest.approx(row["measured_s"] / row["predicted_s"] - 1)
         assert row["peak_in_flight_measured"] == row["peak_in_flight_predicted"]
     assert document["complete"]
