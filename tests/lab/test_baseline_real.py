@@ -18,7 +18,7 @@ PLAN = ("topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml")
 LINK = "{between: [wuqing, runze], delay: 5 ms, rate: 200 Mbit/s}"  # a busy machine carries this, too
 SMALL = (
     *("--set", f"topology.links=[{LINK}]", "--set", "message=100 kB", "--set", "schedules=[1f1b, zb-h1]"),
-    *("--set", "microbatches=4", "--set", "model.layers=4", "--iterations", "2"),
+    *("--set", "microbatches=4", "--set", "model.layers=4", "--iterations", "3"),
     *("--set", "pacing={F: 60 ms, I: 60 ms, W: 60 ms}"),
 )
 DEADLINE_S = 240
