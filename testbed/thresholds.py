@@ -78,7 +78,7 @@ TRAFFIC_BYTES = 50_000
 """... and whatever is not training (keep-alives, a late warm-up) is small. A flow on another route is none of these."""
 
 MESSAGE_SHIFT_S = Limit(1e-3, "a link that changed or a slower rank shifts all messages")
-"""Between a flow's median extra time in the run and before it: several times what it differs by from run to run."""
+"""Between the first quartile of a flow's extra time in the run and before it: several times what it differs by."""
 
 HOST_SHARE = Limit(0.025, "beyond it a time tells of the machine, not the network")
 

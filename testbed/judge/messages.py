@@ -38,8 +38,9 @@ class FlowMessages(NamedTuple):
     """Of the arrivals, since the start of the iteration; None where none is known."""
     arrival_worst_s: float | None
     """The one furthest from its prediction, with its sign."""
+    extra_p25_s: float | None
+    """Of the time from the end of the slot that made the message to its arrival, as the next three."""
     extra_median_s: float | None
-    """Of the time from the end of the slot that made the message to its arrival."""
     extra_p90_s: float | None
     extra_worst_s: float | None
 
@@ -93,10 +94,11 @@ def by_flow(times: MessageTimes) -> list[FlowMessages]:
                 int(mine.sum()),
                 int((mine & rows["awaited"]).sum()),
                 int(impossible.sum()),
-                _median(off_s),
+                _percentile(off_s, 50),
                 _worst(off_s),
-                _median(extra_s),
-                float(np.percentile(extra_s, 90)) if len(extra_s) else None,
+                _percentile(extra_s, 25),
+                _percentile(extra_s, 50),
+                _percentile(extra_s, 90),
                 _worst(extra_s),
             )
         )
@@ -126,8 +128,8 @@ def _columns(rows: Table, names: Sequence[str]) -> Iterator[tuple[int, ...]]:
     return zip(*(rows[name].tolist() for name in names), strict=True)
 
 
-def _median(values: Floats) -> float | None:
-    return float(np.median(values)) if len(values) else None
+def _percentile(values: Floats, percent: float) -> float | None:
+    return float(np.percentile(values, percent)) if len(values) else None
 
 
 def _worst(values: Floats) -> float | None:

@@ -6,10 +6,10 @@ from testbed.plan.framing import ETHERNET_HEADER, IP_TCP_HEADERS
 from testbed.plan.plan import HostCosts
 from testbed.trace.tables import UNNOTICED_WAIT_S
 
-HANDOVER_S = 10e-6
+HANDOVER_S = 3e-6
 """What is left of a message's time on an ideal machine (virtual clock): waking gloo's thread and the rank
 (docs/figures.md). It decides who comes first where a plain model would hand two messages to a link at one instant.
-A real machine takes more, which is part of the error reported there."""
+A real machine takes more, which is measured before a run (session/message_costs.py)."""
 
 GLOO_BYTES = 162
 """What gloo adds to a message on the wire, as measured under the virtual clock at 250 kB and 1 MB (docs/figures.md).
@@ -21,10 +21,10 @@ NOTICE_BYTES = 48 + ETHERNET_HEADER + IP_TCP_HEADERS
 is among GLOO_BYTES."""
 
 
-WAKE_S = 3e-6
-"""What gloo's thread takes to answer a notice when it sleeps. Found under the virtual clock on the first 40 cells of
-benchmarks/random_grid.py: of two notices that arrive within a microsecond, the one is answered first whose thread is
-awake because data has just come in."""
+WAKE_S = 1e-6
+"""What gloo's thread takes to answer a notice when it sleeps: of two notices that arrive within a microsecond, the one
+is answered first whose thread is awake because data has just come in. Found under the virtual clock with late receives
+on benchmarks/virtual_grid.py, P = 4; checked on cells 74 to 98 of benchmarks/random_grid.py."""
 
 
 def measured_costs() -> HostCosts:

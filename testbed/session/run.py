@@ -172,9 +172,8 @@ def _train_cases(plan: Plan, live: _Live, scratch: str, reference: Reference, li
     comparison: dict[str, Any] = {}
     for case in plan.cases:
         made = _made(plan, case, reporter)
-        if (
-            plan.jobs[0].profile is not None
-        ):  # the plan is kept with what only the run could tell: its predictions can be repeated
+        if plan.jobs[0].profile is not None:
+            # the plan is kept with what only the run could tell: its predictions can be repeated
             plan = _with_rows(plan, case, made)
             file.write(plan, live.options.directory / file.NAME)
         trained.append(train(running, case, made))
