@@ -14,8 +14,8 @@ ABSOLUTE = ("steal_s", "wake_late_s")
 """Nothing of these belongs to a run ..."""
 
 BEYOND_USUAL = ("relay_queued_s", "threads_queued_s")
-"""... and of these only what goes beyond what was usual while the machine was measured: a relay and gloo's threads
-always wait a little for each other's processors."""
+"""... and of these only what goes beyond what was usual, action by action, while the machine was measured: a relay and
+gloo's threads always wait a little for each other's processors, more often where ranks send more."""
 
 
 def disturbance_s(rows: Sequence[IterationRow], usual: Sequence[IterationRow]) -> NDArray[np.float64]:
@@ -26,8 +26,10 @@ def disturbance_s(rows: Sequence[IterationRow], usual: Sequence[IterationRow]) -
     total = np.zeros(len(rows))
     for name in ABSOLUTE:
         total += np.nan_to_num(_column(rows, name))
+    actions = np.array([row.actions for row in rows])
     for name in BEYOND_USUAL:
-        always = np.nan_to_num(np.median(_column(usual, name))) if usual else 0.0
+        each = [getattr(row.witnesses, name) / row.actions for row in usual]
+        always = np.nan_to_num(np.median(each)) * actions if each else np.zeros(len(rows))
         total += np.maximum(np.nan_to_num(_column(rows, name)) - always, 0.0)
     return total
 

@@ -30,6 +30,11 @@ def test_stolen_time_and_late_wake_ups_count_and_queues_beyond_the_usual() -> No
     assert disturbed(run, usual).tolist() == [True, False]
 
 
+def test_who_sends_twice_as_much_may_queue_twice_as_long() -> None:
+    usual = [row(threads_queued_s=0.01)]
+    assert disturbance_s([row(threads_queued_s=0.02)._replace(actions=2 * 96)], usual).tolist() == [0.0]
+
+
 def test_what_the_kernel_does_not_tell_disturbs_nothing() -> None:
     assert disturbance_s([row()], []).tolist() == [0.0]
 
