@@ -344,7 +344,7 @@ def link_table(title: str, checks: Sequence[Mapping[str, Any]]) -> Table:
 def engine_tables(document: Mapping[str, Any]) -> list[Table]:
     """What messages take beyond the model, by size and by whether they cross links; then the engine's constants."""
     clock, kernel = document["clock"], document["kernel"]
-    extra = Table(title=f"beyond the model, {clock} clock, Linux {kernel}", title_justify="left")
+    extra = Table(title=f"beyond the model, in ms ({clock} clock, Linux {kernel})", title_justify="left")
     for column in ("message", "kind", "messages", "median", "p90", "p99", "worst"):
         extra.add_column(column, justify="left" if column in ("message", "kind") else "right")
     for row in document["sizes"]:
