@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.plan.plan import Clock
-from testbed.plan.resolve import choose, load_plan, make, with_cases
+from testbed.plan.resolve import choose, load_plan, make, with_cases, with_clock
 from testbed.progress import Lines
 from testbed.vm import command
 from testbed.vm.boot import Boot
@@ -73,7 +73,8 @@ def main() -> int:
                 directory = Path(scratch) / f"{stages}-{number}"
                 plan = load_plan(TOPOLOGY, WORKLOAD, settings=settings(stages))
                 choices = choose(plan, SCHEDULES)
-                training = command.Training(with_cases(plan, choices, make(plan, choices)), directory)
+                whole = with_cases(plan, choices, make(plan, choices))
+                training = command.Training(with_clock(whole, Clock("virtual")), directory)
                 machine = command.choose_machine(Clock("virtual"))
                 boot, (document,) = command.train(machine, [training], limit_s=3000, reporter=reporter)
                 if document is None:
