@@ -72,6 +72,8 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     Raises MachineLacks or RunFailed; what was measured until then is in the results directory. BadInput for a plan that
     can be predicted only.
     """
+    # what a guest was handed may not say so: the clock is the machine's
+    plan = replace(plan, clock=replace(plan.clock, name=options.machine.get("clock", plan.clock.name)))
     require_trainable(plan)
     results = Results(options.directory)
     file.write(plan, options.directory / file.NAME)
