@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def measure_engine(
         "kernel": platform.release(),
         "schedule": SCHEDULE,
         "shaper": lab.shaper_name,
-        "model": {"handover_s": costs.handover_s, "gloo_bytes": costs.gloo_bytes, "unnoticed_wait_s": UNNOTICED_WAIT_S},
+        "model": asdict(costs),
         "sizes": found,
     }
 
