@@ -66,7 +66,7 @@ use_our_packages() { # apt's and pip's settings; then what they need from this m
     done
     cp -L /etc/resolv.conf /etc/hosts "$1/etc/"
     if [ -n "$CACHE" ]; then
-        mkdir -p "$CACHE/pip" "$CACHE/debs/partial" "$1/root/.cache/pip" "$1/var/cache/apt/archives"
+        mkdir -p "$1/root/.cache/pip" "$1/var/cache/apt/archives"
         mount --bind "$CACHE/pip" "$1/root/.cache/pip"
         mount --bind "$CACHE/debs" "$1/var/cache/apt/archives"
     fi
@@ -77,7 +77,9 @@ inside() {
     root=$1 suite=$2 command=$3
     mount --bind "$root" "$root"
     echo "making a root of Debian $suite" >&2
-    debootstrap --variant=minbase --include=make,ca-certificates "$suite" "$root" "$MIRROR" >"$root.log" 2>&1 || {
+    [ -z "$CACHE" ] || mkdir -p "$CACHE/pip" "$CACHE/debs/partial"
+    debootstrap ${CACHE:+"--cache-dir=$CACHE/debs"} --variant=minbase --include=make,ca-certificates "$suite" \
+        "$root" "$MIRROR" >"$root.log" 2>&1 || {
         tail -n 20 "$root.log" >&2
         exit 3
     }

@@ -90,13 +90,7 @@ def train(running: Running, case: Case, made: Generated, message_costs: MessageC
     _iterate(running, job, trained)
     links = [after.since(before) for after, before in zip(running.lab.counters(), links_before, strict=True)]
     planned = [_times(one, job.iterations) for one in planned_traffic(plan, case)]
-    results.add_links(
-        case.label,
-        [
-            row.as_row() | {"planned_bytes": one.wire_bytes, "planned_messages": one.messages}
-            for row, one in zip(links, planned, strict=True)
-        ],
-    )
+    results.add_links(case.label, [link_row(row, one) for row, one in zip(links, planned, strict=True)])
     tcp = {name: count - tcp_before.get(name, 0) for name, count in _loss_signs(running.lab).items()}
     trained.network = _network(plan, links, tcp)
     trained.traffic = [
@@ -126,6 +120,11 @@ def _iterate(running: Running, job: Job, trained: Trained) -> None:
 def _note_iteration(trained: Trained, records: Sequence[IterationRecord], warmup: int, machine: MachineCounts) -> None:
     trained.rows.append(iterations.iteration_row(records, warmup, machine))
     trained.measured.append(iterations.trace(records))
+
+
+def link_row(counted: LinkCounters, planned: Planned) -> dict[str, object]:
+    """One direction in links.parquet: what was counted, and what the plan should bring."""
+    return counted.as_row() | {"planned_bytes": planned.wire_bytes, "planned_messages": planned.messages}
 
 
 def _times(one: Planned, count: int) -> Planned:
