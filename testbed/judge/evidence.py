@@ -40,8 +40,9 @@ class Evidence(NamedTuple):
     on_this_host_s: float | None
     """Predicted with what this machine adds; None where that was not measured."""
     flows: Sequence[FlowMessages]
-    usual_extra_s: Sequence[float]
-    """Per flow, the first quartile of its messages' extra time before the case; 0 where the machine adds nothing."""
+    usual_extra_s: Sequence[float] | None
+    """Per flow, the first quartile of its messages' extra time before the case; 0 where the machine adds nothing. None
+    where it is not known what messages should take."""
 
     @property
     def measured(self) -> list[IterationRow]:
@@ -66,7 +67,7 @@ def judge(case: Evidence) -> list[Check]:
         checks.append(fidelity.core_check(rows, case.usual))
     if host_s is not None:
         checks.append(fidelity.host_check(case.predicted_s, host_s))
-    if case.paced:
+    if case.usual_extra_s is not None:
         checks.append(fidelity.message_check(case.flows, case.usual_extra_s))
     return checks
 

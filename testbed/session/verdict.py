@@ -93,7 +93,7 @@ def _evidence(plan: Plan, one: Trained, before: Before) -> Evidence:
         predicted_s=float(one.predicted.makespans()[0]),
         on_this_host_s=one.on_this_host and one.on_this_host.median_s,
         flows=flows,
-        usual_extra_s=_usual_s(plan, one, flows),
+        usual_extra_s=_usual_s(plan, one, flows) if paced else None,
     )
 
 
