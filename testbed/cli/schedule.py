@@ -23,6 +23,7 @@ from testbed.cli.options import (
 )
 from testbed.cli.plan import complete
 from testbed.errors import BadInput
+from testbed.files import output, write_output
 
 if TYPE_CHECKING:
     from testbed.pipeline.ir import Row
@@ -68,7 +69,8 @@ def schedule_show(
 
         heading = f"{', '.join(job.name for job in plan.jobs)} on {plan.network.name}"
         drawn = [Panel(case.label, [("predicted", timeline)]) for case, timeline in panels]
-        draw(drawn, svg, cuts=_cuts(plan), lanes=list(lanes.values()), heading=heading)
+        with output(svg, "--svg") as partial:
+            draw(drawn, partial, cuts=_cuts(plan), lanes=list(lanes.values()), heading=heading)
 
 
 def _lanes(plan: Plan) -> dict[int, str]:
@@ -178,7 +180,7 @@ def schedule_export(
     if out is None:
         sys.stdout.write(text)
     else:
-        out.write_text(text)
+        write_output(out, text, "--out")
 
 
 @schedule_app.command("validate")

@@ -13,7 +13,7 @@ from testbed.files import json_object, read_text, replacing
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, routes
 from testbed.plan.plan import Case, Job, JobSchedule, Network, Plan, Route
-from testbed.spec.document import validate
+from testbed.spec import document
 from testbed.spec.quantity import SI_UNITS
 
 NAME = "plan.json"
@@ -31,15 +31,15 @@ def _adapter() -> TypeAdapter[Plan]:
 
 def to_json(plan: Plan) -> str:
     """The plan as text; numbers come back as they were."""
-    document = _adapter().dump_python(plan, mode="json")
+    written = _adapter().dump_python(plan, mode="json")
     if not plan.network.cards:
-        del document["network"]["cards"]  # as files were before there were any, to the last byte
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+        del written["network"]["cards"]  # as files were before there were any, to the last byte
+    return json.dumps(written, indent=1, allow_nan=False) + "\n"
 
 
 def from_json(text: str | bytes, source: str) -> Plan:
     """The plan that `to_json` wrote. Raises BadInput naming `source`, field, value and what was expected."""
-    plan = validate(Plan, json_object(text, source, _WRITTEN), source, SI_UNITS)
+    plan = document.validate(Plan, json_object(text, source, _WRITTEN), source, SI_UNITS)
     check(plan, source)
     return plan
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -80,17 +80,13 @@ def validated(kind: type[T], document: object, context: object = None) -> T:
     return found
 
 
-def validate(kind: type[T], document: object, source: str, context: object = None) -> T:
-    """As `validated`. Raises BadInput for the first thing that is wrong."""
+def validate(kind: type[T], document: object, source: str, context: object = None, *, at: str = "") -> T:
+    """As `validated`; `at` is the field of the file that `document` is. Raises BadInput for the first thing wrong."""
     try:
         return validated(kind, document, context)
     except ValidationError as error:
-        refuse(error, source)
-
-
-def refuse(error: ValidationError, source: str) -> NoReturn:
-    """Raises the first of pydantic's errors as BadInput."""
-    raise BadInput.of(source, *first_fault(error)) from error
+        field, value, expected = first_fault(error)
+        raise BadInput.of(source, f"{at}.{field}" if at else field, value, expected) from error
 
 
 class Fault(NamedTuple):

@@ -43,8 +43,9 @@ class _Range(NamedTuple):
         return f"{self.kind} above {least}, at most {most}" if self.above else f"{self.kind} from {least} to {most}"
 
     def _shown(self, value: float) -> str:
-        unit = next((name for name, factor in reversed(_ascending(self.units)) if value >= factor), None)
-        unit = unit or _ascending(self.units)[0][0]
+        if value == 0:
+            return "0"
+        unit = next(name for name, factor in reversed(_ascending(self.units)) if value >= factor)
         number = value / self.units[unit]
         return f"{number:.0f} {unit}" if number == round(number) else f"{number:.6g} {unit}"
 

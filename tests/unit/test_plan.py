@@ -184,7 +184,7 @@ def test_what_an_iteration_puts_on_a_link_is_known_to_the_byte() -> None:
 @pytest.mark.parametrize(
     ("route", "expected"),
     [
-        ({"from": "a", "to": "b", "via": ["west"]}, "routes.0.via: got 'west', expected a link that leaves a"),
+        ({"from": "a", "to": "b", "via": ["west"]}, "routes.0.via.0: got 'west', expected a link that leaves a"),
         ({"from": "a", "to": "b", "via": ["north", "south"]}, "a way that does not come to a twice"),
         ({"from": "a", "to": "c", "via": ["north"]}, "routes.0.to: got 'c', expected one of the datacenters (a, b)"),
         ({"from": "a", "to": "b", "via": []}, "routes.0.via"),

@@ -98,7 +98,7 @@ def changed(document: dict[str, Any], key: str, value: object) -> dict[str, Any]
         ("links.0.rate", None, "links.0.rate", "a rate for both directions"),
         ("links.0.fibre", "120 ms", "links.0.fibre", "a length with a unit"),
         ("links.0.fibre", "-1 km", "links.0.fibre", "a length with a unit"),
-        ("links.0.fibre", "1e9 km", "links.0.fibre", "a length from 0 m to 40000 km"),
+        ("links.0.fibre", "1e9 km", "links.0.fibre", "a length from 0 to 40000 km"),
         ("links.0.between", ["wuqing", "narnia"], "links.0.between", "one of the datacenters (wuqing, runze)"),
         ("links.0.between", ["wuqing", "wuqing"], "links.0.between", "two different"),
         ("links.0.loss", 1.5, "links.0.loss", "less than 1"),
