@@ -106,7 +106,9 @@ def replacing(path: Path) -> Iterator[Path]:
             raise IsADirectoryError(21, "Is a directory", str(path))
         yield target
         return
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:60]}.", suffix=f".partial{target.suffix}", dir=target.parent)
+    descriptor, name = tempfile.mkstemp(
+        prefix=f".{target.name[:60]}.", suffix=f".partial{target.suffix}", dir=target.parent
+    )
     partial = Path(name)
     try:
         os.fchmod(descriptor, target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask())

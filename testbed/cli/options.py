@@ -84,7 +84,9 @@ HostPriorityOption = Annotated[
 ]
 
 
-Iterations = Annotated[int | None, typer.Option(min=1, max=100_000, help="Measured iterations; default: the workload's.")]
+Iterations = Annotated[
+    int | None, typer.Option(min=1, max=100_000, help="Measured iterations; default: the workload's.")
+]
 SchedulesFrom = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Take schedules from an earlier run's schedules.json; others are generated."),
@@ -106,7 +108,9 @@ def stdout_console(otherwise: int) -> Console:
 def seed_of(given: int | None, *, virtual: bool, otherwise: int = 1) -> int:
     """The seed of the virtual clock's kernel. Raises BadInput for one that nothing would use."""
     if given is not None and not virtual:
-        raise BadInput.of("--seed", "option", given, "--clock virtual beside it (the seed of training is `seed` in the workload)")
+        raise BadInput.of(
+            "--seed", "option", given, "--clock virtual beside it (the seed of training is `seed` in the workload)"
+        )
     return otherwise if given is None else given
 
 

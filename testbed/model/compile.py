@@ -64,7 +64,7 @@ if _CACHE is not None:
     numba.config.CACHE_DIR = str(_CACHE)  # type: ignore[attr-defined]
 
 
-class _Kept(FunctionCache):  # type: ignore[misc]
+class _Kept(FunctionCache):
     """numba's cache on disk; where that takes no more or has lost something, a function is compiled anew."""
 
     @contextmanager
@@ -77,7 +77,7 @@ def compiled(function: Any) -> Any:
     """The function, compiled at its first call. Its calls lead to compiled functions only."""
     dispatcher = numba.njit(function)
     if _CACHE is not None:
-        dispatcher._cache = _Kept(dispatcher.py_func)
+        dispatcher._cache = _Kept(dispatcher.py_func)  # type: ignore[no-untyped-call]
     return dispatcher
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import sys
@@ -13,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from testbed.errors import BadInput
+from testbed.files import read_json
 
 COMPARISON = "comparison.json"
 FILES = (
@@ -70,10 +70,9 @@ def _refuse_contents(path: Path, overwrite: bool) -> None:
 
 def is_complete(directory: Path) -> bool:
     """Whether a run has finished there with every schedule it was to measure."""
-    try:
-        document = json.loads((directory / COMPARISON).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    if not (directory / COMPARISON).exists():
         return False
+    document = read_json(directory / COMPARISON, "a run's comparison")
     return bool(document.get("complete", True))  # earlier versions wrote it at the end only
 
 

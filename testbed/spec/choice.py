@@ -49,7 +49,9 @@ class ScheduleChoice(Strict):
     label: Label = Field(
         default_factory=lambda data: own_name(data.get("schedule", "")), description="what the results call it"
     )
-    memory: float | None = Field(default=None, gt=0, le=1e6, description="microbatches in flight, for this schedule only")
+    memory: float | None = Field(
+        default=None, gt=0, le=1e6, description="microbatches in flight, for this schedule only"
+    )
     content: str | None = Field(default=None, description="what FILE holds; filled in when the workload is read")
 
     def options(self) -> dict[str, Any]:

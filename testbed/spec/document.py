@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -75,8 +75,8 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def validated(kind: type[T], document: object, context: object = None) -> T:
-    """`document`, plain values, as a `kind`: strictly, a number is no text and 1 is not true. Raises ValidationError."""
-    found: T = _adapter(kind).validate_json(json.dumps(document), strict=True, context=context)
+    """`document`, plain values, as a `kind`, strictly: text is no number, 1 is not true. Raises ValidationError."""
+    found: T = _adapter(cast(Hashable, kind)).validate_json(json.dumps(document), strict=True, context=context)
     return found
 
 
@@ -160,8 +160,16 @@ _WORDS = {
     "text": ("string_type", "string_unicode", "string_sub_type"),
     "true or false": ("bool_type", "bool_parsing"),
     "a list": ("list_type", "tuple_type", "iterable_type"),
-    "a mapping of fields": ("dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type",
-                            "named_tuple_type", "arguments_type", "dataclass_exact_type"),
+    "a mapping of fields": (
+        "dict_type",
+        "mapping_type",
+        "model_type",
+        "model_attributes_type",
+        "dataclass_type",
+        "named_tuple_type",
+        "arguments_type",
+        "dataclass_exact_type",
+    ),
     "nothing (null)": ("none_required",),
 }
 _IN_WORDS = {kind: words for words, kinds in _WORDS.items() for kind in kinds}

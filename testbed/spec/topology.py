@@ -155,7 +155,9 @@ class Topology(Strict):
         for index, link in enumerate(self.links):
             for end in link.between:
                 if end not in self.datacenters:
-                    raise FieldError(f"links.{index}.between", end, f"one of the datacenters ({listed(self.datacenters)})")
+                    raise FieldError(
+                        f"links.{index}.between", end, f"one of the datacenters ({listed(self.datacenters)})"
+                    )
             first = names.setdefault(link.unordered_name(), index)
             if first != index:
                 expected = f"a name that links.{first} has not (parallel links each need one)"

@@ -70,7 +70,7 @@ class _Reader:
                 value = self._node(next(self._events), ()).value
         return value
 
-    def _node(self, event: yaml.Event, path: tuple[str, ...]) -> _Node:
+    def _node(self, event: Any, path: tuple[str, ...]) -> _Node:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
                 raise self._refused(event, path, f"*{event.anchor}", "an alias of an anchor above it")
@@ -94,7 +94,8 @@ class _Reader:
         return node
 
     def _sequence(self, path: tuple[str, ...]) -> _Node:
-        values, size, depth = [], 1, 0
+        values: list[Any] = []
+        size, depth = 1, 0
         while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
             value, more, deep = self._node(event, (*path, str(len(values))))
             values.append(value)
@@ -141,7 +142,7 @@ class _Reader:
             raise self._refused(event, path, text, "a finite number")
         return float(text) if _FLOAT.fullmatch(text) else text
 
-    def _refused(self, event: yaml.Event, path: tuple[str, ...], value: object, expected: str) -> BadInput:
+    def _refused(self, event: Any, path: tuple[str, ...], value: object, expected: str) -> BadInput:
         line = "" if self._at else f" (line {event.start_mark.line + 1})"
         field = ".".join(path) or ("" if self._at else "document")
         return BadInput.of(self._source, ": ".join(filter(None, (self._at, f"{field}{line}"))), value, expected)

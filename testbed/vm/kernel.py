@@ -321,7 +321,9 @@ def _locked(directory: Path, deadline_s: float = _BUILD_DEADLINE_S) -> Iterator[
         directory.mkdir(parents=True, exist_ok=True)
         opened = (directory / "lock").open("w")
     except OSError as error:
-        raise MachineLacks(f"{directory} cannot be written ({error.strerror}); set XDG_CACHE_HOME to a place that can") from error
+        raise MachineLacks(
+            f"{directory} cannot be written ({error.strerror}); set XDG_CACHE_HOME to a place that can"
+        ) from error
     with opened as lock:
         while not _lock(lock):
             if time.monotonic() > until:
