@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import IntEnum
 from reprlib import Repr
 
@@ -67,7 +68,24 @@ class BadInput(TestbedError):
     @classmethod
     def of(cls, source: str, field: str, value: object, expected: str) -> BadInput:
         """The one form every input error has: where, which field, what was found, what was expected."""
-        return cls(f"{_printable(source)}: {_clipped(field)}: got {shown(value)}, expected {_clipped(expected)}")
+        error = cls(f"{_printable(source)}: {_clipped(field)}: got {shown(value)}, expected {_clipped(expected)}")
+        error.source = source
+        return error
+
+    source = ""
+    """Where it is: a file, or what only whoever called knows the file of (naming_files)."""
+
+
+@contextmanager
+def naming_files(files: Mapping[str, str]) -> Iterator[None]:
+    """Errors of what is called by a name, such as a workload, name the file as well: name -> file."""
+    try:
+        yield
+    except BadInput as error:
+        file = files.get(error.source)
+        if file is None or file in str(error):
+            raise
+        raise BadInput(f"{_printable(file)}: {str(error).removeprefix(f'{error.source}: ')}") from error
 
 
 class MachineLacks(TestbedError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -11,18 +12,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, RunFailed
 
 
 def read_bytes(path: Path, most: int, expected: str = "a readable file") -> bytes:
     """What a regular file of at most `most` bytes holds. Raises BadInput: devices and pipes may have no end."""
     source = str(path)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # or a pipe waits for a writer
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise BadInput.of(source, "file", _KINDS.get(stat.S_IFMT(found.st_mode), "no file"), "a regular file")
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # it may have become a pipe meanwhile
         with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise BadInput.of(source, "file", _KINDS.get(stat.S_IFMT(found.st_mode), "no file"), "a regular file")
             content = file.read(most + 1)
     except OSError as error:
         raise BadInput.of(source, "file", error.strerror, expected) from error
@@ -103,7 +104,7 @@ def replacing(path: Path) -> Iterator[Path]:
     target = path.resolve()
     if target.exists() and not target.is_file():
         if target.is_dir():
-            raise IsADirectoryError(21, "Is a directory", str(path))
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
         yield target
         return
     descriptor, name = tempfile.mkstemp(
@@ -135,6 +136,39 @@ def output(path: Path, option: str) -> Iterator[Path]:
     except OSError as error:
         expected = f"a file that can be written ({error.strerror or error})"
         raise BadInput.of(option, "file", str(path), expected) from error
+
+
+def require_writable(path: Path, option: str) -> None:
+    """Raises BadInput now for a file that could not be written later, after long work."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "Is a directory")
+        with tempfile.TemporaryFile(dir=path.resolve().parent):
+            pass
+    except OSError as error:
+        raise BadInput.of(option, "file", str(path), f"a file that can be written ({error.strerror})") from error
+
+
+@contextmanager
+def saving(path: Path) -> Iterator[Path]:
+    """As `replacing`, for what a run writes on its way. Raises RunFailed."""
+    try:
+        with replacing(path) as partial:
+            yield partial
+    except OSError as error:
+        raise RunFailed(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def output_directory(path: Path, option: str) -> Path:
+    """A directory that an option names, new or empty, made if need be. Raises BadInput."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise BadInput.of(option, "directory", str(path), "a new or empty directory")
+    except OSError as error:
+        expected = f"a directory that can be written ({error.strerror})"
+        raise BadInput.of(option, "directory", str(path), expected) from error
+    return path
 
 
 def write_output(path: Path, text: str, option: str) -> None:

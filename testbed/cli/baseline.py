@@ -27,7 +27,7 @@ from testbed.cli.options import (
     stdout_console,
 )
 from testbed.errors import BadInput, ExitCode
-from testbed.files import write_output
+from testbed.files import output_directory, require_writable, write_output
 
 if TYPE_CHECKING:
     from testbed.baseline.report import Report
@@ -138,9 +138,9 @@ def check(
     from testbed.baseline.check import Extent, load, repeat
     from testbed.cli.progress import Terminal
 
-    for file in (junit, markdown):
-        if file is not None and not file.parent.is_dir():
-            raise BadInput.of("baseline check", "file", str(file), "a file in a directory that exists")
+    for option, file in (("--junit", junit), ("--markdown", markdown)):
+        if file is not None:
+            require_writable(file, option)
     wanted = Extent.predictions if predict_only else Extent.quick if quick else Extent.all
     subjects = load(root, names or [], settings or [], wanted)
     with _place(out) as scratch:
@@ -193,10 +193,7 @@ def list_baselines(root: Root = ROOT, as_json: AsJson = False) -> None:
 def _place(out: Path | None) -> Iterator[Path]:
     """Where runs write: a directory to keep, or one that goes."""
     if out is not None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise BadInput.of("--out", "directory", str(out), "a new or empty directory")
-        out.mkdir(parents=True, exist_ok=True)
-        yield out
+        yield output_directory(out, "--out")
         return
     with tempfile.TemporaryDirectory(prefix="testbed-baseline-") as scratch:
         yield Path(scratch)

@@ -68,6 +68,7 @@ def plan(
 def complete(unfinished: Plan, schedule: Sequence[str] | None, schedules_from: Path | None, *, quiet: bool) -> Plan:
     """The plan with its cases: schedules kept in a file, the others generated. Raises BadInput."""
     from testbed.cli.progress import Terminal
+    from testbed.pipeline.validate import InvalidSchedule
     from testbed.plan import resolve
     from testbed.schedule.schedule_file import kept_in
 
@@ -76,7 +77,12 @@ def complete(unfinished: Plan, schedule: Sequence[str] | None, schedules_from: P
         choices = [resolve.choose(unfinished, schedule or [], watch, job=job) for job in jobs]
         met = resolve.meetings(unfinished, choices)
         kept = kept_in(read_text(schedules_from), str(schedules_from)) if schedules_from else None
-        made = [resolve.make(unfinished, choices[job], kept, watch, job=job) for job in jobs]
+        try:
+            made = [resolve.make(unfinished, choices[job], kept, watch, job=job) for job in jobs]
+        except InvalidSchedule as error:
+            if not kept or error.name not in kept:
+                raise
+            raise error.within(str(schedules_from)) from error
         return resolve.with_meetings(unfinished, met, made)
 
 

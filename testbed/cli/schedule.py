@@ -193,12 +193,15 @@ def schedule_validate(
     """Check a schedule in torch's CSV against a plan, and say what it would take."""
     from testbed.model.simulate import simulate
     from testbed.pipeline.torch_csv import from_csv
-    from testbed.pipeline.validate import validate
+    from testbed.pipeline.validate import InvalidSchedule, validate
     from testbed.plan import costs, resolve
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    loaded = from_csv(read_text(csv), csv.stem)
-    problem = costs.problem_for(plan, loaded)
-    validate(loaded, problem)
+    try:
+        loaded = from_csv(read_text(csv), csv.stem)
+        problem = costs.problem_for(plan, loaded)
+        validate(loaded, problem)
+    except InvalidSchedule as error:
+        raise error.within(str(csv)) from error
     makespan = float(simulate(problem, loaded, receives=plan.jobs[0].workload.receives).makespans()[0])
     print(f"{csv}: valid; the model says {makespan * 1e3:.3f} ms per iteration")

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from testbed.errors import BadInput
-from testbed.files import json_object, read_text, replacing
+from testbed.files import json_object, read_text, saving
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, routes
 from testbed.plan.plan import Case, Job, JobSchedule, Network, Plan, Route
@@ -51,8 +51,8 @@ def read(path: Path) -> Plan:
 
 
 def write(plan: Plan, path: Path) -> None:
-    """Write the file, complete or not at all. Raises OSError."""
-    with replacing(path) as partial:
+    """Write the file, complete or not at all. Raises RunFailed."""
+    with saving(path) as partial:
         partial.write_text(to_json(plan), encoding="utf-8")
 
 
@@ -146,7 +146,8 @@ def _check_job(plan: Plan, job: Job, first: int, source: str, field: str) -> Non
     _require(mesh.first_rank == first, source, f"{field}.mesh.first_rank", mesh.first_rank, str(first))
     _require(mesh.size == len(job.nodes), source, f"{field}.nodes", len(job.nodes), f"a node for {mesh.size} ranks")
     asked = (workload.parallelism.data, workload.parallelism.pipeline, workload.parallelism.tensor)
-    _require((mesh.dp, mesh.pp, mesh.tp) == asked, source, f"{field}.mesh", str(mesh), f"{asked} as its workload has")
+    extents = (mesh.dp, mesh.pp, mesh.tp)
+    _require(extents == asked, source, f"{field}.mesh", extents, f"dp, pp, tp {asked}, as its workload has")
     known = {node.name for node in plan.network.nodes}
     for node in job.nodes:
         _require(node in known, source, f"{field}.nodes", node, "a node of the network")

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from testbed.files import replacing
+from testbed.files import saving
 from testbed.judge.iterations import IterationRow
 from testbed.trace.tables import FORMAT, KINDS, MESSAGE_KINDS, Trace
 
@@ -60,12 +60,12 @@ class Results:
                 table = pa.Table.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
                 known = table.schema.metadata or {}
                 table = table.replace_schema_metadata({**known, FORMAT_KEY: str(FORMAT).encode()})
-                with replacing(self.directory / f"{name}.parquet") as partial:
+                with saving(self.directory / f"{name}.parquet") as partial:
                     pq.write_table(table, partial)
 
     def save_json(self, name: str, document: Mapping[str, Any]) -> None:
         """Write one JSON document, complete or not at all."""
-        with replacing(self.directory / name) as partial:
+        with saving(self.directory / name) as partial:
             partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 

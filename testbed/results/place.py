@@ -45,11 +45,11 @@ def results_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
     and a line on stderr says where the new ones are. Files that no run wrote are never touched.
     Raises BadInput when another run is writing to `path`, or when there is something that may not be overwritten.
     """
-    if path.exists() and not path.is_dir():
-        raise BadInput.of("--out", "directory", str(path), "a directory, not a file")
-    _refuse_contents(path, overwrite)
     with ExitStack() as stack:
         try:
+            if path.exists() and not path.is_dir():
+                raise BadInput.of("--out", "directory", str(path), "a directory, not a file")
+            _refuse_contents(path, overwrite)
             path.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(path))
             _refuse_contents(path, overwrite)  # again: another run may have finished meanwhile

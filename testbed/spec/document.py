@@ -86,7 +86,12 @@ def validate(kind: type[T], document: object, source: str, context: object = Non
         return validated(kind, document, context)
     except ValidationError as error:
         field, value, expected = first_fault(error)
-        raise BadInput.of(source, f"{at}.{field}" if at else field, value, expected) from error
+        inside = "" if field == WHOLE else field
+        raise BadInput.of(source, ".".join(filter(None, (at, inside))) or WHOLE, value, expected) from error
+
+
+WHOLE = "document"
+"""Stands for a field where all of a file is meant."""
 
 
 class Fault(NamedTuple):
@@ -125,7 +130,7 @@ def first_fault(error: ValidationError) -> Fault:
     first = max((one for one in errors if one["loc"][:1] == head), key=lambda one: len(one["loc"]))
     if not any(_is_alternative(part) for part in first["loc"]):
         first = errors[0]
-    parts = [str(part) for part in first["loc"] if not _is_alternative(part)]
+    parts = [str(part) or "''" for part in first["loc"] if not _is_alternative(part)]
     if parts[-1:] == ["[key]"]:
         parts = parts[:-2]
     value = first.get("input")
@@ -142,7 +147,7 @@ def first_fault(error: ValidationError) -> Fault:
             expected = str(context["error"])
         case kind:
             expected = _expected(kind, context, str(first["msg"]))
-    return Fault(".".join(parts) or "document", value, expected)
+    return Fault(".".join(parts) or WHOLE, value, expected)
 
 
 def _is_alternative(part: int | str) -> bool:
@@ -181,13 +186,13 @@ def _expected(kind: str, context: Mapping[str, Any], message: str) -> str:
         case _ if kind in _IN_WORDS:
             return _IN_WORDS[kind]
         case "greater_than":
-            return f"more than {context['gt']:g}"
+            return f"more than {_number(context['gt'])}"
         case "greater_than_equal":
-            return f"at least {context['ge']:g}"
+            return f"at least {_number(context['ge'])}"
         case "less_than":
-            return f"less than {context['lt']:g}"
+            return f"less than {_number(context['lt'])}"
         case "less_than_equal":
-            return f"at most {context['le']:g}"
+            return f"at most {_number(context['le'])}"
         case "multiple_of":
             return f"a multiple of {context['multiple_of']:g}"
         case "too_short":
@@ -204,6 +209,10 @@ def _expected(kind: str, context: Mapping[str, Any], message: str) -> str:
             return str(context["expected"])
         case _:
             return message.removeprefix("Input should be ").removeprefix("Value should be ")
+
+
+def _number(bound: float) -> str:
+    return f"{bound:.0f}" if bound == round(bound) else f"{bound:g}"
 
 
 def _entries(count: int) -> str:

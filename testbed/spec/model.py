@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from testbed.plugins import Registry, Unusable
-from testbed.spec.document import FieldError, Strict, first_fault, validated
+from testbed.spec.document import WHOLE, FieldError, Strict, first_fault, validated
 
 
 class ModelSpec(Strict):
@@ -67,4 +67,5 @@ def as_model(document: object) -> object:
     except Unusable as error:
         raise FieldError("kind", error.value, error.expected) from error
     except ValidationError as error:
-        raise FieldError(*first_fault(error)) from error
+        field, value, expected = first_fault(error)
+        raise FieldError("" if field == WHOLE else field, value, expected) from error

@@ -83,7 +83,7 @@ def number_per_rank(kind: str, least: float, most: float) -> BeforeValidator:
 
     def read(value: object, _: ValidationInfo) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise ValueError(f"{kind} from {least:g} to {most:g}")
+            raise ValueError(f"{kind} from {least:.0f} to {most:.0f}")
         return float(value)
 
     return _per_rank(read)

@@ -78,7 +78,8 @@ class _Reader:
         if len(path) > MOST_DEPTH:
             raise self._refused(event, path[:3], f"{len(path)} levels", f"at most {MOST_DEPTH} levels of nesting")
         if getattr(event, "tag", None) is not None:
-            raise self._refused(event, path, event.tag, "a value without a tag")
+            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
+            raise self._refused(event, path, tag, "a value without a tag")
         if isinstance(event, yaml.ScalarEvent):
             node = _Node(self._scalar(event, path), 1, 0)
         elif isinstance(event, yaml.SequenceStartEvent):
@@ -106,8 +107,9 @@ class _Reader:
         values: dict[str, Any] = {}
         size, depth = 1, 0
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            key = self._node(event, path).value
-            if not isinstance(key, str):
+            plain = isinstance(event, yaml.ScalarEvent)
+            key = self._node(event, path).value if plain else "a list, a mapping or an alias"
+            if not plain or not isinstance(key, str):
                 raise self._refused(event, path, key, "a name (text) as key")
             if key in values:
                 raise self._refused(event, (*path, key), "the same key twice", "every key once")
@@ -145,4 +147,5 @@ class _Reader:
     def _refused(self, event: Any, path: tuple[str, ...], value: object, expected: str) -> BadInput:
         line = "" if self._at else f" (line {event.start_mark.line + 1})"
         field = ".".join(path) or ("" if self._at else "document")
-        return BadInput.of(self._source, ": ".join(filter(None, (self._at, f"{field}{line}"))), value, expected)
+        where = f"{field}{line}"
+        return BadInput.of(self._source, ": ".join(filter(None, (self._at, where))), value, expected)

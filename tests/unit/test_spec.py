@@ -130,7 +130,7 @@ def test_a_bad_topology(tmp_path: Path, key: str, value: object, field: str, exp
         ("pacing.F", ["1 ms", "2 ms"], "pacing.F", "one time for each of 4 ranks"),
         ("parallelism.data", 0, "parallelism.data", "at least 1"),
         ("memory", [4, 4], "memory", "one limit for each of 4 ranks"),
-        ("memory", 0, "memory", "microbatches in flight from 1 to 1e+06"),
+        ("memory", 0, "memory", "microbatches in flight from 1 to 1000000"),
         ("message", "1 kB", "message", "at least the boundary tensor (65.54 kB, 65536 B)"),
         ("placement", ["wuqing/0"], "placement", "one node for each of 4 ranks"),
         ("schedules", [], "schedules", "at least 1 entry"),
