@@ -149,12 +149,12 @@ class Workload(Strict):
                     raise FieldError(f"pacing.{kind}", given, f"one time for each of {ranks} ranks")
             if not any(self.pacing.of("F", rank) for rank in range(ranks)):
                 raise FieldError("pacing.F", self.pacing.F, "a time above 0")
-        if self.message is not None and self.message < self.tensor_bytes():
-            tensor = f"{show_size(self.tensor_bytes())}, {self.tensor_bytes()} B"
-            raise FieldError("message", show_size(self.message), f"at least the boundary tensor ({tensor})")
         if self.tensor_bytes() > MOST_MESSAGE_BYTES:
             expected = f"a boundary tensor of at most {show_size(MOST_MESSAGE_BYTES)}: a smaller model or microbatch"
             raise FieldError("microbatch_size", self.microbatch_size, f"{expected} ({show_size(self.tensor_bytes())})")
+        if self.message is not None and self.message < self.tensor_bytes():
+            tensor = f"{show_size(self.tensor_bytes())}, {self.tensor_bytes()} B"
+            raise FieldError("message", show_size(self.message), f"at least the boundary tensor ({tensor})")
         return self
 
     def _check_replicas(self) -> None:
