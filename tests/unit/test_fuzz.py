@@ -9,7 +9,7 @@ from fuzzing import Samples, make_case, run_apart, run_here, samples
 
 CASES = 2000
 """benchmarks/fuzz_inputs.py goes on to 20,000."""
-APART = 6
+APART = 3
 
 
 @pytest.fixture(scope="module")
