@@ -368,7 +368,7 @@ def test_faster_is_a_fault_unless_allowed(root: Path, tmp_path: Path) -> None:
         (("save", "Long Haul", LONGHAUL, PP4), "expected lower-case letters"),
         (("save", "other"), "expected TOPOLOGY and WORKLOAD, or --run DIR"),
         (("save", "other", LONGHAUL, PP4, "--run", ROOT), "expected no plan beside it"),
-        (("save", "other", "--run", ROOT / "docs"), "expected the results of a finished run"),
+        (("save", "other", "--run", ROOT / "docs"), "expected the results of a run"),
         (("save", "other", LONGHAUL, PP4, "--set", "pacing=none"), "computation takes no virtual time"),
         (("save", "other", LONGHAUL, PP4, "--set", "pacing=none", "--predict-only"), "pacing: got 'none'"),
         (("save", "other", LONGHAUL, PP4, "--set", "parallelism.data=2"), "not trained yet"),
