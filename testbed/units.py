@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated
-
-from pydantic import BeforeValidator, ValidationInfo
 
 TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 RATE = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9, "Tbit/s": 1e12}
@@ -38,23 +35,6 @@ def parse(text: object, units: dict[str, float], kind: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"a finite {example}")
     return value
-
-
-SI_UNITS = "numbers are SI units"
-"""Validation context of a document that a program wrote: quantities are plain numbers, not text with a unit."""
-
-
-def _quantity(units: dict[str, float], kind: str) -> BeforeValidator:
-    def read(value: object, info: ValidationInfo) -> object:
-        return value if info.context == SI_UNITS else parse(value, units, kind)
-
-    return BeforeValidator(read)
-
-
-Seconds = Annotated[float, _quantity(TIME, "a time")]
-BitsPerSecond = Annotated[float, _quantity(RATE, "a rate")]
-Bytes = Annotated[float, _quantity(SIZE, "a size")]
-Metres = Annotated[float, _quantity(LENGTH, "a length")]
 
 
 def _show(value: float, units: dict[str, float], names: tuple[str, ...]) -> str:

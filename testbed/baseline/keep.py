@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,9 +14,11 @@ from testbed.baseline.judge import Outcome
 from testbed.baseline.measure import Task, measure, of_run, require_possible, with_remade
 from testbed.baseline.tolerance import Mode, default_tolerances
 from testbed.errors import BadInput, RunFailed, UntrustedRun
+from testbed.files import MOST_JSON_BYTES, read_text
 from testbed.plan import file
 from testbed.plan.resolve import make, make_plan
 from testbed.progress import Reporter
+from testbed.results.load import load_run
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def save(directory: Path, specs: plan_files.Specs, terms: Terms, *, limit_s: flo
 def save_run(directory: Path, run: Path, terms: Terms) -> None:
     """Keep a finished run. Raises BadInput or UntrustedRun."""
     outcome = of_run(run)
-    manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
+    manifest = load_run(run).manifest
     specs = plan_files.of_run(file.read(run), str(run / file.NAME))
     mode, vm = Mode(manifest["clock"]), manifest.get("vm", {})
     if mode is Mode.real and vm:
@@ -52,7 +53,7 @@ def save_run(directory: Path, run: Path, terms: Terms) -> None:
     if mode is Mode.virtual and "kernel_seed" not in vm:
         raise BadInput.of(str(run / "manifest.json"), "vm", sorted(vm), "a kernel_seed, as runs of this version have")
     with store.replacing(directory) as fresh:
-        plan_files.write(fresh, specs, (run / "schedules.json").read_text(encoding="utf-8"))
+        plan_files.write(fresh, specs, read_text(run / "schedules.json", MOST_JSON_BYTES))
         task = Task(directory.name, plan_files.read(fresh), mode, vm.get("kernel_seed", 1), manifest["shaper"])
         _write(fresh, task, with_remade(outcome, task.subject), terms)
 

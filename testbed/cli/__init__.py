@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
+from typer.exceptions import TyperException
 
 from testbed import __version__
 from testbed.cli import baseline, calibrate, determinism, doctor, kernel, plan, predict, report, run, schedule, shell
-from testbed.errors import TestbedError
+from testbed.cli.usage import as_bad_input
+from testbed.errors import ExitCode, TestbedError
 
 app = typer.Typer(
     name="testbed",
@@ -34,10 +37,30 @@ app.command("test-determinism")(determinism.determinism)
 def main() -> None:
     """Entry point: runs a command and turns our errors into one line and an exit code."""
     try:
-        app(standalone_mode=True)
+        code = app(prog_name="testbed", standalone_mode=False)
+        sys.stdout.flush()
     except TestbedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
+    except typer.Abort:
+        _fail("aborted", ExitCode.RUN_FAILED)
+    except TyperException as error:  # of the command line's parser
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed
+            sys.exit(ExitCode.BAD_INPUT)
+        _fail(str(as_bad_input(error)), ExitCode.BAD_INPUT)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _fail(f"{error.filename or 'the output'} cannot be written: {error.strerror}", ExitCode.RUN_FAILED)
+    sys.exit(code or ExitCode.OK)
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+"""What says that a disk takes no more, wherever it happens."""
+
+
+def _fail(message: str, code: ExitCode) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)
 
 
 def _version(wanted: bool) -> None:

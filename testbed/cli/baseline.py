@@ -15,6 +15,7 @@ from testbed.cli.options import (
     AsJson,
     Clock,
     ClockOption,
+    Iterations,
     Quiet,
     Schedules,
     SeedOption,
@@ -22,9 +23,11 @@ from testbed.cli.options import (
     ShaperOption,
     WallLimit,
     emit,
+    seed_of,
     stdout_console,
 )
 from testbed.errors import BadInput, ExitCode
+from testbed.files import output_directory, require_writable, write_output
 
 if TYPE_CHECKING:
     from testbed.baseline.report import Report
@@ -53,11 +56,11 @@ def save(
     ] = None,
     schedule: Schedules = None,
     settings: Settings = None,
-    iterations: Annotated[int | None, typer.Option(help="Measured iterations; default: the workload's.")] = None,
+    iterations: Iterations = None,
     clock: ClockOption = Clock.virtual,
     predict_only: Annotated[bool, typer.Option("--predict-only", help="The model alone: no run.")] = False,
     shaper: ShaperOption = AUTO_SHAPER,
-    seed: SeedOption = 1,
+    seed: SeedOption = None,
     reason: Reason = "",
     quick: QuickMark = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the baseline of that name.")] = False,
@@ -73,7 +76,7 @@ def save(
     directory = root / store.checked_name(name)
     store.require_free(directory, overwrite=overwrite)
     if from_run is not None:
-        options = (topology, workload, schedule, settings, iterations)
+        options = (topology, workload, schedule, settings, iterations, seed)
         if predict_only or any(option is not None for option in options):
             raise BadInput.of("baseline save", "--run", str(from_run), "no plan beside it: the run has one")
         keep.save_run(directory, from_run, keep.Terms(reason, quick))
@@ -82,7 +85,8 @@ def save(
     else:
         specs = plan_files.resolve(topology, workload, settings or [], schedule or [], iterations=iterations)
         mode = Mode.predict if predict_only else Mode(clock.value)
-        terms = keep.Terms(reason, quick, mode, seed, shaper)
+        number = seed_of(seed, virtual=mode is Mode.virtual)
+        terms = keep.Terms(reason, quick, mode, number, shaper)
         keep.save(directory, specs, terms, limit_s=wall_limit, reporter=Terminal(quiet=quiet))
     print(f"saved {directory}/")
 
@@ -134,18 +138,18 @@ def check(
     from testbed.baseline.check import Extent, load, repeat
     from testbed.cli.progress import Terminal
 
-    for file in (junit, markdown):
-        if file is not None and not file.parent.is_dir():
-            raise BadInput.of("baseline check", "file", str(file), "a file in a directory that exists")
+    for option, file in (("--junit", junit), ("--markdown", markdown)):
+        if file is not None:
+            require_writable(file, option)
     wanted = Extent.predictions if predict_only else Extent.quick if quick else Extent.all
     subjects = load(root, names or [], settings or [], wanted)
     with _place(out) as scratch:
         checked = repeat(subjects, scratch, limit_s=wall_limit, reporter=Terminal(quiet=quiet))
     report = reports.Report(checked, allow_faster, tuple(settings or ()))
     if junit is not None:
-        junit.write_text(reports.junit(report), encoding="utf-8")
+        write_output(junit, reports.junit(report), "--junit")
     if markdown is not None:
-        markdown.write_text(reports.markdown(report), encoding="utf-8")
+        write_output(markdown, reports.markdown(report), "--markdown")
     if as_json:
         emit(reports.as_document(report))
     else:
@@ -189,10 +193,7 @@ def list_baselines(root: Root = ROOT, as_json: AsJson = False) -> None:
 def _place(out: Path | None) -> Iterator[Path]:
     """Where runs write: a directory to keep, or one that goes."""
     if out is not None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise BadInput.of("--out", "directory", str(out), "a new or empty directory")
-        out.mkdir(parents=True, exist_ok=True)
-        yield out
+        yield output_directory(out, "--out")
         return
     with tempfile.TemporaryDirectory(prefix="testbed-baseline-") as scratch:
         yield Path(scratch)

@@ -21,6 +21,7 @@ from testbed.cli.options import (
     VmOption,
     emit,
     in_sandbox,
+    seed_of,
     stdout_console,
 )
 from testbed.errors import BadInput, ExitCode
@@ -39,7 +40,7 @@ def calibrate(
     host_priority: HostPriorityOption = HostPriority.on,
     vm: VmOption = False,
     clock: ClockOption = Clock.real,
-    seed: SeedOption = 1,
+    seed: SeedOption = None,
     beside_mininet: Annotated[
         bool, typer.Option("--beside-mininet", help="Also measure a plain Mininet TCLink for every link.")
     ] = False,
@@ -62,8 +63,9 @@ def calibrate(
     from testbed.plan.resolve import measurement_of
     from testbed.spec import load_topology
 
+    number = seed_of(seed, virtual=clock is Clock.virtual)
     if engine is not None:
-        chosen = PlannedClock("virtual" if vm or clock is Clock.virtual else "real", seed)
+        chosen = PlannedClock("virtual" if vm or clock is Clock.virtual else "real", number)
         asked = _Asked(topology, engine, tuple(size or ()), shaper, host_priority, vm, as_json, quiet)
         raise typer.Exit(_measure_engine(asked, chosen))
     if size:
@@ -72,7 +74,7 @@ def calibrate(
     if vm or clock is Clock.virtual:
         from testbed.vm import command
 
-        machine = command.choose_machine(PlannedClock(clock.value, seed))
+        machine = command.choose_machine(PlannedClock(clock.value, number))
         code, document = command.calibrate(machine, plan, beside_mininet=beside_mininet, reporter=reporter)
         if document is not None:
             _show(document, as_json=as_json)

@@ -25,6 +25,7 @@ from testbed.cli.options import (
 )
 from testbed.cli.plan import complete
 from testbed.errors import ExitCode
+from testbed.files import write_output
 
 if TYPE_CHECKING:
     from testbed.vm.determinism import Determinism
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 def determinism(
     topology: TopologyFile,
     workload: WorkloadFile,
-    boots: Annotated[int, typer.Option(min=1, help="Boots per seed.")] = 2,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 to this number.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Boots at once.")] = 2,
+    boots: Annotated[int, typer.Option(min=1, max=10_000, help="Boots per seed.")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Seeds 1 to this number.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=1000, help="Boots at once.")] = 2,
     schedule: Schedules = None,
     iterations: Iterations = None,
     settings: Settings = None,
@@ -73,7 +74,8 @@ def determinism(
             reporter=Terminal(quiet=quiet),
         )
         if out:
-            (out / "determinism.json").write_text(json.dumps(found.as_json(), indent=2) + "\n", encoding="utf-8")
+            text = json.dumps(found.as_json(), indent=2) + "\n"
+            write_output(out / "determinism.json", text, "--out")
     if as_json:
         emit(found.as_json())
     else:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from testbed import files
 from testbed.errors import BadInput
 from testbed.lab.host import HostPriority
 
@@ -55,8 +56,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON o
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 VmOption = Annotated[bool, typer.Option("--vm", help="In Debian's User-Mode Linux, which has netem anywhere.")]
 ClockOption = Annotated[Clock, typer.Option(help="virtual: in a guest whose time does not depend on this machine.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="Of the virtual clock's kernel: ports, hashes, sequences.")]
-WallLimit = Annotated[float, typer.Option(help="Wall-clock seconds after which a guest is given up.")]
+MOST_SEED = 2**31 - 1
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=MOST_SEED, help="Of the virtual clock's kernel: ports, hashes, sequences; default: 1, or the plan's."
+    ),
+]
+WallLimit = Annotated[
+    float, typer.Option(min=1, max=604_800, help="Wall-clock seconds (at most a week) after which a guest is given up.")
+]
 ShaperOption = Annotated[
     str,
     typer.Option(
@@ -75,7 +84,9 @@ HostPriorityOption = Annotated[
 ]
 
 
-Iterations = Annotated[int | None, typer.Option(help="Measured iterations; default: the workload's.")]
+Iterations = Annotated[
+    int | None, typer.Option(min=1, max=100_000, help="Measured iterations; default: the workload's.")
+]
 SchedulesFrom = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Take schedules from an earlier run's schedules.json; others are generated."),
@@ -94,6 +105,15 @@ def stdout_console(otherwise: int) -> Console:
     return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else otherwise)
 
 
+def seed_of(given: int | None, *, virtual: bool, otherwise: int = 1) -> int:
+    """The seed of the virtual clock's kernel. Raises BadInput for one that nothing would use."""
+    if given is not None and not virtual:
+        raise BadInput.of(
+            "--seed", "option", given, "--clock virtual beside it (the seed of training is `seed` in the workload)"
+        )
+    return otherwise if given is None else given
+
+
 def emit(document: dict[str, Any]) -> None:
     """JSON on stdout, where progress never goes."""
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
@@ -101,8 +121,5 @@ def emit(document: dict[str, Any]) -> None:
 
 
 def read_text(path: Path) -> str:
-    """What a file holds. Raises BadInput."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput.of(str(path), "file", str(error), "a readable file") from error
+    """What a file of a reasonable size holds. Raises BadInput."""
+    return files.read_text(path, files.MOST_JSON_BYTES)

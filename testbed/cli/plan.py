@@ -20,9 +20,11 @@ from testbed.cli.options import (
     TopologyFile,
     WorkloadFiles,
     read_text,
+    seed_of,
     stdout_console,
 )
 from testbed.errors import BadInput
+from testbed.files import write_output
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
@@ -36,7 +38,7 @@ def plan(
     iterations: Iterations = None,
     schedules_from: SchedulesFrom = None,
     clock: ClockOption = Clock.real,
-    seed: SeedOption = 1,
+    seed: SeedOption = None,
     settings: Settings = None,
     quiet: Quiet = False,
 ) -> None:
@@ -53,13 +55,11 @@ def plan(
     if len(workloads) > 1 and schedules_from:
         expected = "one: a run's file does not say whose schedules they are"
         raise BadInput.of("--schedules-from", "option", f"{len(workloads)} workloads", expected)
+    clocked = PlannedClock(clock.value, seed_of(seed, virtual=clock is Clock.virtual))
     made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
-    made = resolve.with_clock(made, PlannedClock(clock.value, seed))
+    made = resolve.with_clock(made, clocked)
     made = complete(made, schedule, schedules_from, quiet=quiet)
-    try:
-        file.write(made, out)
-    except OSError as error:
-        raise BadInput.of("--out", "file", str(out), f"a place to write ({error.strerror})") from error
+    write_output(out, file.to_json(made), "--out")
     console = stdout_console(140)
     console.print(tables.plan_table(made))
     console.print(f"written to {out}", highlight=False)
@@ -68,6 +68,7 @@ def plan(
 def complete(unfinished: Plan, schedule: Sequence[str] | None, schedules_from: Path | None, *, quiet: bool) -> Plan:
     """The plan with its cases: schedules kept in a file, the others generated. Raises BadInput."""
     from testbed.cli.progress import Terminal
+    from testbed.pipeline.validate import InvalidSchedule
     from testbed.plan import resolve
     from testbed.schedule.schedule_file import kept_in
 
@@ -76,7 +77,12 @@ def complete(unfinished: Plan, schedule: Sequence[str] | None, schedules_from: P
         choices = [resolve.choose(unfinished, schedule or [], watch, job=job) for job in jobs]
         met = resolve.meetings(unfinished, choices)
         kept = kept_in(read_text(schedules_from), str(schedules_from)) if schedules_from else None
-        made = [resolve.make(unfinished, choices[job], kept, watch, job=job) for job in jobs]
+        try:
+            made = [resolve.make(unfinished, choices[job], kept, watch, job=job) for job in jobs]
+        except InvalidSchedule as error:
+            if not kept or error.name not in kept:
+                raise
+            raise error.within(str(schedules_from)) from error
         return resolve.with_meetings(unfinished, met, made)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from testbed.cli.options import AsJson, emit, stdout_console
+from testbed.files import output
 
 
 def report(
@@ -26,7 +27,8 @@ def report(
     found = load_run(directory)
     picture = directory / "timeline.svg"
     if svg or (found.schedules and found.has_traces and not picture.exists()):
-        draw_run(directory, svg or picture)
+        with output(svg or picture, "--svg") as partial:
+            draw_run(directory, partial)
     if as_json:
         emit(found.comparison)
         return

@@ -19,6 +19,7 @@ from testbed.cli.options import (
     Quiet,
     Schedules,
     SchedulesFrom,
+    SeedOption,
     Settings,
     ShaperOption,
     TopologyOrPlan,
@@ -26,6 +27,7 @@ from testbed.cli.options import (
     WallLimit,
     emit,
     in_sandbox,
+    seed_of,
     stdout_console,
 )
 from testbed.cli.plan import complete, read_plan
@@ -73,9 +75,7 @@ def run(
         Clock | None,
         typer.Option(help="virtual: in a guest whose time does not depend on this machine; default: the plan's."),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Of the virtual clock's kernel: ports, hashes, sequences; default: 1.")
-    ] = None,
+    seed: SeedOption = None,
     wall_limit: WallLimit = 900.0,
     picture: Annotated[bool, typer.Option(help="Draw timeline.svg; the data files hold the same.")] = True,
     settings: Settings = None,
@@ -95,7 +95,8 @@ def run(
     else:
         plan = resolve.load_plan(what, workload, settings=settings or [], iterations=iterations)
     name = plan.clock.name if clock is None else clock.value
-    plan = resolve.with_clock(plan, PlannedClock(name, plan.clock.seed if seed is None else seed))
+    number = seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
+    plan = resolve.with_clock(plan, PlannedClock(name, number))
     resolve.require_trainable(plan)
     if workload is not None:  # what cannot be scheduled is refused before anything starts
         plan = complete(plan, schedule, schedules_from, quiet=quiet)

@@ -23,6 +23,7 @@ from testbed.cli.options import (
 )
 from testbed.cli.plan import complete
 from testbed.errors import BadInput
+from testbed.files import output, write_output
 
 if TYPE_CHECKING:
     from testbed.pipeline.ir import Row
@@ -68,7 +69,8 @@ def schedule_show(
 
         heading = f"{', '.join(job.name for job in plan.jobs)} on {plan.network.name}"
         drawn = [Panel(case.label, [("predicted", timeline)]) for case, timeline in panels]
-        draw(drawn, svg, cuts=_cuts(plan), lanes=list(lanes.values()), heading=heading)
+        with output(svg, "--svg") as partial:
+            draw(drawn, partial, cuts=_cuts(plan), lanes=list(lanes.values()), heading=heading)
 
 
 def _lanes(plan: Plan) -> dict[int, str]:
@@ -178,7 +180,7 @@ def schedule_export(
     if out is None:
         sys.stdout.write(text)
     else:
-        out.write_text(text)
+        write_output(out, text, "--out")
 
 
 @schedule_app.command("validate")
@@ -191,12 +193,15 @@ def schedule_validate(
     """Check a schedule in torch's CSV against a plan, and say what it would take."""
     from testbed.model.simulate import simulate
     from testbed.pipeline.torch_csv import from_csv
-    from testbed.pipeline.validate import validate
+    from testbed.pipeline.validate import InvalidSchedule, validate
     from testbed.plan import costs, resolve
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    loaded = from_csv(read_text(csv), csv.stem)
-    problem = costs.problem_for(plan, loaded)
-    validate(loaded, problem)
+    try:
+        loaded = from_csv(read_text(csv), csv.stem)
+        problem = costs.problem_for(plan, loaded)
+        validate(loaded, problem)
+    except InvalidSchedule as error:
+        raise error.within(str(csv)) from error
     makespan = float(simulate(problem, loaded, receives=plan.jobs[0].workload.receives).makespans()[0])
     print(f"{csv}: valid; the model says {makespan * 1e3:.3f} ms per iteration")

@@ -16,9 +16,14 @@ class InvalidSchedule(BadInput):
 
     def __init__(self, schedule: Schedule, rank: int, position: int | None, rule: str) -> None:
         row = schedule.rows[rank] if rank < len(schedule.rows) else ()
-        where = "" if position is None else f", action {position} ({row[position]})"
-        super().__init__(f"schedule {schedule.name}: rank {rank}{where}: {rule}")
-        self.rank, self.position, self.rule = rank, position, rule
+        where, found = ("", "its row") if position is None else (f", action {position}", str(row[position]))
+        at = f"schedule {schedule.name}: rank {rank}{where}"
+        super().__init__(f"{at}: got {found}, expected an order that can run: {rule}")
+        self.name, self.rank, self.position, self.rule = schedule.name, rank, position, rule
+
+    def within(self, source: str) -> BadInput:
+        """The same error, naming the file that the schedule stands in."""
+        return BadInput(f"{source}: {self}")
 
 
 def validate(schedule: Schedule, problem: Problem) -> None:

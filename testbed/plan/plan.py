@@ -13,6 +13,7 @@ from testbed.pipeline.ir import Row, parse_action
 from testbed.plan.mesh import Mesh
 from testbed.schedule.proof import Proof
 from testbed.spec.choice import ScheduleChoice
+from testbed.spec.document import FieldError
 from testbed.spec.topology import Direction
 from testbed.spec.workload import Pacing, Workload
 
@@ -123,7 +124,13 @@ class Job:
 def _read_row(value: object) -> Row:
     if not isinstance(value, str):
         raise ValueError("actions such as 2F0, with blanks between them")  # noqa: TRY004 - an error of the input
-    return tuple(map(parse_action, value.split()))
+    row = []
+    for text in value.split():
+        try:
+            row.append(parse_action(text))
+        except ValueError as error:
+            raise FieldError("", text, f"an action such as 2F0 ({error})") from error
+    return tuple(row)
 
 
 def _write_row(row: Row) -> str:

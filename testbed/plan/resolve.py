@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, naming_files
 from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem
@@ -136,11 +136,12 @@ def _check_together(workloads: Sequence[Workload]) -> None:
 
 
 def _check_ways(network: Network, job: Job) -> None:
+    between = routes.Between(network)
     for replica in range(job.mesh.dp):
         nodes = pipeline_nodes(job, replica)
         for a, b in pairwise(nodes):
-            routes.between(network, a, b)
-            routes.between(network, b, a)
+            between(a, b)
+            between(b, a)
 
 
 def pipeline_nodes(job: Job, replica: int = 0) -> tuple[str, ...]:
@@ -158,7 +159,9 @@ def cuts(job: Job) -> tuple[int, ...]:
 def load_plan(topology: Path, *workloads: Path, settings: Sequence[str] = (), **direct: object) -> Plan:
     """The plan of files; see `load_files`."""
     network, jobs = load_files(topology, *workloads, settings=settings, **direct)
-    return make_plan(network, *jobs, sources=[str(path) for path in workloads])
+    files = {network.name: str(topology)} | {job.name: str(path) for job, path in zip(jobs, workloads, strict=True)}
+    with naming_files(files):
+        return make_plan(network, *jobs, sources=[str(path) for path in workloads])
 
 
 def load_files(
@@ -327,8 +330,8 @@ def with_meetings(plan: Plan, met: Sequence[Meeting], made: Sequence[Mapping[str
         for number, job in enumerate(plan.jobs)
         for flow in _flows(job, [schedules[number].stage_to_rank for schedules in chosen])
     )
-    nodes = routes.nodes_of_ranks(plan)
-    taken = tuple(routes.between(plan.network, nodes[flow.source], nodes[flow.target]) for flow in flows)
+    nodes, between = routes.nodes_of_ranks(plan), routes.Between(plan.network)
+    taken = tuple(between(nodes[flow.source], nodes[flow.target]) for flow in flows)
     cases = tuple(Case(one.label, schedules, taken) for one, schedules in zip(met, chosen, strict=True))
     return replace(plan, flows=flows, cases=cases)
 

@@ -7,12 +7,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from testbed.errors import BadInput
+from testbed.results.contents import table_of
 from testbed.results.load import load_run, load_traces
 from testbed.trace.tables import KINDS, Trace
 
@@ -80,13 +80,18 @@ def draw_run(directory: Path, path: Path) -> None:
     run, traces = load_run(directory), load_traces(directory)
     if not run.schedules:
         raise BadInput.of(str(directory), "schedules", 0, "at least one that is finished")
-    nodes = run.manifest["nodes"]
-    iterations = pd.read_parquet(directory / "iterations.parquet")
-    measured = iterations[~iterations["warmup"]]
+    nodes = run.manifest.get("nodes", [])
+    iterations = table_of(directory / "iterations.parquet", ["schedule", "warmup", "makespan_s", "iteration"])
+    measured = iterations[~iterations["warmup"].astype(bool)]
     panels = []
     for row in run.comparison["schedules"]:
         name, median_s = row["label"], row["measured_s"]
         mine = measured[measured["schedule"] == name]
+        for source in ("predicted", "measured"):
+            if mine.empty or (name, source) not in traces:
+                raise BadInput.of(
+                    str(directory), "tables", f"no {source} {name}", "rows of every schedule that is finished"
+                )
         typical = mine.loc[(mine["makespan_s"] - median_s).abs().idxmin(), "iteration"]
         strips = [
             ("predicted", traces[name, "predicted"]),

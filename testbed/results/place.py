@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import sys
@@ -13,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from testbed.errors import BadInput
+from testbed.files import read_json
 
 COMPARISON = "comparison.json"
 FILES = (
@@ -50,11 +50,11 @@ def results_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
     and a line on stderr says where the new ones are. Files that no run wrote are never touched.
     Raises BadInput when another run is writing to `path`, or when there is something that may not be overwritten.
     """
-    if path.exists() and not path.is_dir():
-        raise BadInput.of("--out", "directory", str(path), "a directory, not a file")
-    _refuse_contents(path, overwrite)
     with ExitStack() as stack:
         try:
+            if path.exists() and not path.is_dir():
+                raise BadInput.of("--out", "directory", str(path), "a directory, not a file")
+            _refuse_contents(path, overwrite)
             path.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(path))
             _refuse_contents(path, overwrite)  # again: another run may have finished meanwhile
@@ -75,10 +75,9 @@ def _refuse_contents(path: Path, overwrite: bool) -> None:
 
 def is_complete(directory: Path) -> bool:
     """Whether a run has finished there with every schedule it was to measure."""
-    try:
-        document = json.loads((directory / COMPARISON).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    if not (directory / COMPARISON).exists():
         return False
+    document = read_json(directory / COMPARISON, "a run's comparison")
     return bool(document.get("complete", True))  # earlier versions wrote it at the end only
 
 

@@ -13,7 +13,7 @@ from testbed.errors import BadInput
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.plugins import Unusable
-from testbed.spec.document import first_fault
+from testbed.spec.document import first_fault, validated
 
 if TYPE_CHECKING:
     from testbed.schedule.optimal import Solution
@@ -61,7 +61,7 @@ class Family:
         if not given:
             return {}
         try:
-            return self._options_model().model_validate(dict(given)).model_dump(exclude_unset=True)
+            return validated(self._options_model(), dict(given)).model_dump(exclude_unset=True)
         except ValidationError as error:
             fault = first_fault(error)
             raise BadInput.of(source, f"{field}{fault.field}", fault.value, fault.expected) from error

@@ -75,15 +75,15 @@ def test_one_family_runs_with_several_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [
-        ({"schedule": "geopipe", "extra": -1}, "schedules.1.extra: got -1, expected greater than or equal to 0"),
+        ({"schedule": "geopipe", "extra": -1}, "schedules.1.extra: got -1, expected at least 0"),
         ({"schedule": "geopipe", "n_sub": 4}, "schedules.1.n_sub: got 4, expected an option of geopipe (extra)"),
         ({"schedule": "1f1b", "extra": 1}, "schedules.1.extra: got 1, expected an option of 1f1b (it has none)"),
         ({"schedule": "crosspipe-ud", "progress": 1}, "schedules.1.progress: got 1, expected an option"),
-        ({"schedule": "crosspipe-ud", "time_limit_s": 0}, "schedules.1.time_limit_s: got 0, expected greater than 0"),
+        ({"schedule": "crosspipe-ud", "time_limit_s": 0}, "schedules.1.time_limit_s: got 0, expected more than 0"),
         ({"schedule": "fastest"}, "schedules.1.schedule: got 'fastest', expected one of gpipe, 1f1b"),
         ({"schedule": "none.py:x"}, "schedules.1.schedule: got 'none.py', expected a readable file"),
         ({"schedule": "s.py:late"}, "schedules.1.schedule: got 's.py:late', expected a name in that file (early"),
-        ({"schedule": "s.py:early", "lead": "x"}, "schedules.1.lead: got 'x', expected a valid integer"),
+        ({"schedule": "s.py:early", "lead": "x"}, "schedules.1.lead: got 'x', expected a whole number"),
         ({"schedule": "s.py:number"}, "a Family or a function problem -> Schedule, not int"),
         ({"schedule": "bad.csv"}, "bad: row 1, cell 2: got '0F', expected an action"),
     ],
