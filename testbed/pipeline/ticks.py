@@ -32,14 +32,12 @@ def in_ticks(problem: Problem) -> Problem:
     Two problems whose times differ by a common factor become one and the same. What is in ticks stays as it is.
     A problem in which nothing takes any time is returned as it is.
     """
-    times = _times(problem)
-    longest_s = max(times, default=0.0)
-    if longest_s <= 0:
+    tick = tick_s(problem)
+    if not tick:
         return problem
-    ticks = ticks_of_longest(time / longest_s for time in times)
 
     def whole(seconds: float) -> float:
-        return float(round(seconds / longest_s * ticks))
+        return float(round(seconds / tick))
 
     def every(seconds: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(map(whole, seconds))
@@ -58,6 +56,13 @@ def in_ticks(problem: Problem) -> Problem:
         wake_s=whole(problem.wake_s),
         unnoticed_wait_s=whole(problem.unnoticed_wait_s),
     )
+
+
+def tick_s(problem: Problem) -> float:
+    """Seconds per tick, 1 where a problem is in ticks already; 0 where nothing takes any time."""
+    times = _times(problem)
+    longest_s = max(times, default=0.0)
+    return longest_s / ticks_of_longest(time / longest_s for time in times) if longest_s > 0 else 0.0
 
 
 def ticks_of_longest(ratios: Iterable[float]) -> int:

@@ -33,7 +33,7 @@ def test_a_unit_makes_no_difference(lengths: tuple[float, ...], size: float) -> 
 @settings(max_examples=100)
 def test_ticks_are_whole_and_stay_as_they_are(lengths: tuple[float, ...]) -> None:
     problem = in_ticks(timed(20e-3, lengths))
-    times = (problem.forward_s[0], problem.input_s[0], problem.weight_s[0], *(x for link in problem.links for x in link))
+    times = (problem.forward_s[0], problem.input_s[0], problem.weight_s[0], *sum(problem.links, ()))
     assert not any(lengths) or all(time == int(time) for time in times)
     assert in_ticks(problem) == problem
 
