@@ -19,6 +19,7 @@ F, I, W = 0, 1, 2  # noqa: E741
 
 _WAKE = -1
 
+
 class Costs(NamedTuple):
     """S stages on P ranks, M microbatches; times in ticks."""
 
@@ -124,7 +125,9 @@ def best_ready(
                 left = room - taken
                 if left < 0:
                     continue
-                if not (simple or left >= peak or allows(stages, delta, left, peak, done, holds, begun, step, microbatch)):
+                if not (
+                    simple or left >= peak or allows(stages, delta, left, peak, done, holds, begun, step, microbatch)
+                ):
                     continue
             if soon:
                 return -1
@@ -209,7 +212,11 @@ def run(
                 touched[_WAKE - what] = True
                 continue
             hop, action = what // actions, what % actions
-            stage, kind, microbatch = action // (3 * n_microbatches), action // n_microbatches % 3, action % n_microbatches
+            stage, kind, microbatch = (
+                action // (3 * n_microbatches),
+                action // n_microbatches % 3,
+                action % n_microbatches,
+            )
             if hop == 0:  # its end
                 touched[stage_to_rank[stage]] = True
                 if kind == I:

@@ -75,7 +75,9 @@ class Lister:
     def schedule(self, order: list[Ints], name: str) -> Schedule:
         """An order as a schedule."""
         m = self.problem.n_microbatches
-        rows = (zip((row // (3 * m)).tolist(), (row // m % 3).tolist(), (row % m).tolist(), strict=True) for row in order)
+        rows = (
+            zip((row // (3 * m)).tolist(), (row // m % 3).tolist(), (row % m).tolist(), strict=True) for row in order
+        )
         made = tuple(tuple(Action(stage, KINDS[kind], microbatch) for stage, kind, microbatch in row) for row in rows)
         return Schedule(name, made, self.problem.stage_to_rank, m)
 
