@@ -15,7 +15,7 @@ from testbed.schedule.list_scheduler import KINDS
 
 
 def coded(schedule: Schedule) -> list[Ints]:
-    """A schedule of whole F, I and W blocks as the list scheduler writes orders: (stage * 3 + kind) * M + microbatch."""
+    """A schedule of whole F, I and W blocks as the list scheduler writes it: (stage * 3 + kind) * M + microbatch."""
     places, m = {kind: place for place, kind in enumerate(KINDS)}, schedule.n_microbatches
     return [
         np.array([(a.stage * 3 + places[a.kind]) * m + (a.microbatch or 0) for a in row], np.int64)
