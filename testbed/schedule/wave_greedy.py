@@ -29,7 +29,7 @@ TRIED_ACTIONS = 20_000
 """Rules are tried on microbatches of about as many actions, and on no fewer than fill and drain the pipeline."""
 
 FINALISTS = 2
-"""Rules that are then tried on all microbatches."""
+"""Of the rules and ZB-V, how many are then tried on all microbatches."""
 
 
 class _Rule(NamedTuple):
@@ -51,30 +51,37 @@ def wave_greedy(problem: Problem) -> Schedule:
     Raises BadInput when a rank cannot hold a single microbatch.
     """
     problem = in_ticks(problem)
-    rules = [_Rule(*rule) for rule in product((input_first, oldest_first, forward_first), (False, True), PATIENCE)]
+    rules: list[_Rule | None] = [
+        _Rule(*rule) for rule in product((input_first, oldest_first, forward_first), (False, True), PATIENCE)
+    ]
+    rules.append(None)  # last: a rule wins a tie
     few = max(2 * problem.n_ranks, TRIED_ACTIONS // (3 * problem.n_stages))
     if problem.n_microbatches > few:
-        tried = _made(replace(problem, n_microbatches=few), rules)
-        rules = [made.rule for made in tried if made.rule is not None][:FINALISTS]
+        rules = [made.rule for made in _made(replace(problem, n_microbatches=few), rules)[:FINALISTS]]
     return Lister(problem).schedule(_made(problem, rules)[0].order, "wave-greedy")
 
 
-def _made(problem: Problem, rules: list[_Rule]) -> list[_Made]:
-    """The rules' schedules, and ZB-V's if it fits, the fastest first; in the order of the rules where they tie."""
+def _made(problem: Problem, rules: list[_Rule | None]) -> list[_Made]:
+    """The rules' schedules, None's only if ZB-V fits, the fastest first; in the order of the rules where they tie."""
     from testbed.schedule.judge import Judge, coded
 
-    static, lister = zb_v(problem), Lister(problem)
-    patience_s = max(problem.forward_s)
-    judge = Judge(problem, static)
+    lister, patience_s = Lister(problem), max(problem.forward_s)
     orders: list[tuple[_Rule | None, list[Ints]]] = []
     for rule in rules:
-        keys = rule.priority(problem.n_stages, problem.n_microbatches)
-        order = lister.order(keys, alternate=rule.alternate, patience_s=rule.patience * patience_s)
-        orders.append((rule, order))
-    if all(p <= limit + TOLERANCE for p, limit in zip(peaks(static, problem), problem.memory_limit, strict=True)):
-        orders.append((None, coded(static)))
+        if rule is not None:
+            keys = rule.priority(problem.n_stages, problem.n_microbatches)
+            order = lister.order(keys, alternate=rule.alternate, patience_s=rule.patience * patience_s)
+            orders.append((rule, order))
+        elif _fits(static := zb_v(problem), problem):
+            orders.append((None, coded(static)))
+    judge = Judge(problem, lister.schedule(orders[0][1], "wave-greedy"))
     made = [_Made(judge.makespan(order), rule, order) for rule, order in orders]
     return sorted(made, key=lambda one: one.makespan)
+
+
+def _fits(schedule: Schedule, problem: Problem) -> bool:
+    pairs = zip(peaks(schedule, problem), problem.memory_limit, strict=True)
+    return all(peak <= limit + TOLERANCE for peak, limit in pairs)
 
 
 FAMILY = Family(wave_greedy, "ours: a greedy in a V of two chunks per rank", Placement.WAVE, uses_spare_memory=True)
