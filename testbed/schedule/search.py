@@ -21,6 +21,7 @@ from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peaks
 from testbed.pipeline.problem import Problem
+from testbed.pipeline.ticks import in_ticks
 from testbed.schedule.family import Family
 from testbed.schedule.greedy import DEFAULT_SUB_BLOCKS, crosspipe_greedy
 from testbed.schedule.zb_h1 import zb_h1
@@ -87,6 +88,7 @@ def search(
     from testbed.schedule.greedy_compiled import greedy_rows
     from testbed.schedule.local_search import improve
 
+    problem = in_ticks(problem)  # whatever is compared below comes out the same in every unit
     actions = 3 * problem.n_ranks * problem.n_microbatches
     budget = evaluations or min(MOST_EVALUATIONS, max(12, EVALUATED_ACTIONS // actions))
     good_enough_s = lower_bound(problem).seconds * (1 + 1e-9)
