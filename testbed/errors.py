@@ -34,6 +34,13 @@ class BadInput(TestbedError):
         return cls(f"{source}: {field}: got {value!r}, expected {expected}")
 
 
+class DoesNotFit(BadInput):
+    """A schedule that this plan has no room for: too little memory, too few layers, or made for another size.
+
+    Where several schedules are asked for it is left out, and the others go on; any other error is never left out.
+    """
+
+
 class MachineLacks(TestbedError):
     """The machine cannot do what was asked; the message names the command that adds it."""
 

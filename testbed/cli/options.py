@@ -51,6 +51,14 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override a field of the workload, e.g. microbatches=16 or topology.links=... "),
 ]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="What is not as asked is an error: a schedule that does not fit (else left out), "
+        "a link that is not as the topology says (else the run is untrusted).",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 VmOption = Annotated[bool, typer.Option("--vm", help="In Debian's User-Mode Linux, which has netem anywhere.")]

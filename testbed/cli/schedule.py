@@ -14,6 +14,7 @@ from testbed.cli.options import (
     Quiet,
     Schedules,
     Settings,
+    Strict,
     TopologyFile,
     WorkloadFile,
     WorkloadFiles,
@@ -39,6 +40,7 @@ def schedule_show(
     settings: Settings = None,
     svg: Annotated[Path | None, typer.Option(help="Also draw the predicted timelines into this file.")] = None,
     order: Annotated[bool, typer.Option("--order", help="Print every rank's actions instead of a timeline.")] = False,
+    strict: Strict = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -50,7 +52,8 @@ def schedule_show(
     from testbed.plan import resolve
     from testbed.plan.together import predict_together
 
-    plan = complete(resolve.load_plan(topology, *workloads, settings=settings or []), schedule, None, quiet=quiet)
+    unfinished = resolve.load_plan(topology, *workloads, settings=settings or [])
+    plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
     lanes = _lanes(plan)
     console = Console()
     panels = [(case, predict_together(plan, case)) for case in plan.cases]
@@ -63,6 +66,8 @@ def schedule_show(
                 console.print(f"{lane}: {' '.join(map(str, row))}", highlight=False, soft_wrap=True)
         else:
             console.print(tables.grid(timeline, list(lanes.values()), console.width), soft_wrap=True)
+    if not as_json:
+        tables.print_remarks(console, plan)
     if svg is not None:
         from testbed.results.picture import Panel, draw
 
@@ -120,19 +125,20 @@ def schedule_compare(
     workload: WorkloadFile,
     schedule: Schedules = None,
     settings: Settings = None,
+    strict: Strict = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root."""
     from testbed.cli import tables
     from testbed.cli.progress import Terminal
-    from testbed.plan import resolve
+    from testbed.plan import resolve, schedules
     from testbed.plan.compare import compare_schedules
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     with Terminal(quiet=quiet).solving() as watch:
-        choices = resolve.choose(plan, schedule, watch) if schedule else resolve.every_choice(plan)
-        comparison = compare_schedules(plan, choices, watch)
+        choices = schedules.choose(plan, schedule) if schedule else schedules.every_choice(plan)
+        comparison = compare_schedules(plan, choices, watch, source=str(workload), strict=strict)
     if as_json:
         rows = [row.as_json() for row in comparison.schedules]
         emit({"schedules": rows, "left_out": comparison.left_out})
@@ -143,6 +149,8 @@ def schedule_compare(
     for row in comparison.schedules:
         if row.proof is not None:
             console.print(tables.proof_line(row.label, row.proof), highlight=False)
+        for remark in row.remarks:
+            console.print(f"{row.label}: {remark}", highlight=False)
     for reason in comparison.left_out.values():
         console.print(f"left out: {reason}", highlight=False)
     if len(comparison.schedules) > 1:
@@ -166,15 +174,16 @@ def schedule_export(
     """Write a schedule in torch.distributed.pipelining's CSV, for its runtime or torchtitan."""
     from testbed.cli.progress import Terminal
     from testbed.pipeline.torch_csv import to_csv
-    from testbed.plan import resolve
+    from testbed.plan import resolve, schedules
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
+    choices = schedules.choose(plan, [schedule])
+    if len(choices) > 1:
+        raise BadInput.of("--schedule", "label", schedule, f"one of {', '.join(one.label for one in choices)}")
     with Terminal(quiet=quiet).solving() as watch:
-        choices = resolve.choose(plan, [schedule], watch)
-        if len(choices) > 1:
-            raise BadInput.of("--schedule", "label", schedule, f"one of {', '.join(one.label for one in choices)}")
-        (choice,) = choices
-        text = to_csv(resolve.generate(plan, choice, watch=watch).schedule, comms=comms)
+        selected = schedules.make(plan, choices, None, watch, source=str(workload))
+    (generated,) = selected.made.values()
+    text = to_csv(generated.schedule, comms=comms)
     if out is None:
         sys.stdout.write(text)
     else:

@@ -41,6 +41,7 @@ def test_predict_as_json() -> None:
         "peak_in_flight_predicted",
         "speedup_predicted",
         "solver",
+        "remarks",
     }
     assert rows[0]["solver"] is None
 
