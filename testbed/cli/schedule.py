@@ -23,7 +23,7 @@ from testbed.cli.options import (
     stdout_console,
 )
 from testbed.cli.plan import complete
-from testbed.errors import BadInput
+from testbed.errors import BadInput, DoesNotFit
 
 if TYPE_CHECKING:
     from testbed.pipeline.ir import Row
@@ -196,16 +196,25 @@ def schedule_validate(
     workload: WorkloadFile,
     csv: Annotated[Path, typer.Argument(metavar="CSV", help="A schedule in torch's CSV, a row per rank.")],
     settings: Settings = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check a schedule in torch's CSV against a plan, and say what it would take."""
     from testbed.model.simulate import simulate
+    from testbed.pipeline.memory import peak_in_flight
     from testbed.pipeline.torch_csv import from_csv
     from testbed.pipeline.validate import validate
     from testbed.plan import costs, resolve
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     loaded = from_csv(read_text(csv), csv.stem)
-    problem = costs.problem_for(plan, loaded)
+    try:
+        problem = costs.problem_for(plan, loaded)
+    except DoesNotFit as error:
+        raise DoesNotFit(f"{csv}: {error}") from error
     validate(loaded, problem)
-    makespan = float(simulate(problem, loaded, receives=plan.jobs[0].workload.receives).makespans()[0])
-    print(f"{csv}: valid; the model says {makespan * 1e3:.3f} ms per iteration")
+    trace = simulate(problem, loaded, receives=plan.jobs[0].workload.receives)
+    seconds = float(trace.makespans()[0])
+    if as_json:
+        emit({"file": str(csv), "predicted_s": seconds, "peak_in_flight_by_rank": list(peak_in_flight(loaded))})
+    else:
+        print(f"{csv}: valid; the model says {seconds * 1e3:.3f} ms per iteration")

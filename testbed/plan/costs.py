@@ -78,10 +78,15 @@ def predict(
 
 def predict_case(plan: Plan, case: Case, schedule: Schedule, pacing: Pacing | None = None, *, job: int = 0) -> Trace:
     """The same on the routes of a case; without pacing, with what actions take in a schedule that holds so much."""
+    return _simulate(plan.jobs[job], timed_problem(plan, case, schedule, pacing, job=job), schedule)
+
+
+def timed_problem(plan: Plan, case: Case, schedule: Schedule, pacing: Pacing | None = None, *, job: int = 0) -> Problem:
+    """As `problem_of_case`, with the times that a profiled job's actions take under this very schedule."""
     profile = plan.jobs[job].profile
     if pacing is None and profile is not None:
         pacing = profiled(profile, schedule)
-    return _simulate(plan.jobs[job], problem_of_case(plan, case, pacing, job=job), schedule)
+    return problem_of_case(plan, case, pacing, job=job)
 
 
 def _simulate(job: Job, problem: Problem, schedule: Schedule) -> Trace:

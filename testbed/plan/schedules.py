@@ -32,6 +32,7 @@ class Candidate(NamedTuple):
     problem: Problem
     generated: Generated
     makespan_s: float
+    """NaN where nobody asked."""
 
 
 class Candidates(NamedTuple):
@@ -100,8 +101,9 @@ def candidates(
     *,
     job: int = 0,
     source: str | None = None,
+    judge: bool = True,
 ) -> Candidates:
-    """Every choice made and judged, each once. Raises BadInput for what is wrong with one beside that it does not fit.
+    """Every choice made, each once, and judged. Raises BadInput for what is wrong with one beside that it does not fit.
 
     `source` is what errors call the workload: its file; default: its name.
     """
@@ -113,7 +115,7 @@ def candidates(
     left_out: dict[str, str] = {}
     for choice in choices:
         try:
-            tasks[choice.label] = Task(choice, costs.problem(plan, choice, job=job), receives)
+            tasks[choice.label] = Task(choice, costs.problem(plan, choice, job=job), receives, judge)
         except DoesNotFit as error:
             left_out[choice.label] = _why(source, plan.jobs[job], choice, str(error), over_memory=False)
     found = []
@@ -133,7 +135,8 @@ def _why(source: str, job: Job, choice: ScheduleChoice, reason: str, *, over_mem
     place = f"schedules.{listed.index(choice)}" if choice in listed else f"schedule {choice.label}"
     if over_memory:
         place = f"{place}.memory" if choice.memory is not None and choice in listed else "memory"
-    return reason if reason.startswith(f"{source}: ") else f"{source}: {place}: {reason}"
+    named = reason.startswith((f"{source}: ", f"{place}: "))
+    return f"{source}: {reason.removeprefix(f'{source}: ')}" if named else f"{source}: {place}: {reason}"
 
 
 def ranked(
@@ -246,7 +249,7 @@ class _Maker:
                 made[choice.label] = _called(by_content[_content(choice)], choice.label)
             else:
                 fresh.append(choice)
-        found_now = candidates(self.plan, fresh, self.watch, job=self.job, source=self.source)
+        found_now = candidates(self.plan, fresh, self.watch, job=self.job, source=self.source, judge=False)
         made |= {one.choice.label: one.generated for one in found_now.found}
         left_out |= found_now.left_out
         in_order = {one.label: made[one.label] for one in resolved if one.label in made}
@@ -285,8 +288,8 @@ class _Maker:
         left_out = {}
         for choice in choices:
             if choice.schedule == BEST:
-                expected = "pacing: without it only a run can tell which schedule is the fastest"
-                raise BadInput.of(self.source, f"schedule {choice.label}", BEST, expected)
+                expected = f"times for F, I and W: without them only a run can tell what is fastest ({choice.label})"
+                raise BadInput.of(self.source, "pacing", "none", expected)
             try:
                 costs.problem(self.plan, choice, _ANY_PACING, job=self.job)
                 if not (family_of(choice).uses_spare_memory or family_of(choice).solver):

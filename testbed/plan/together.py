@@ -33,7 +33,8 @@ def predict_together(plan: Plan, case: Case) -> Trace:
     """
     loads = []
     for number, job in enumerate(plan.jobs):
-        problem, schedule = costs.problem_of_case(plan, case, job=number), _schedule(plan, case, number)
+        schedule = _schedule(plan, case, number)
+        problem = costs.timed_problem(plan, case, schedule, job=number)
         loads.append(Load(problem, schedule, job.start_s, job.workload.receives))
     return simulate_jobs(loads)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
+from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.errors import BadInput, DoesNotFit, TestbedError
+from testbed.model.simulate import makespan
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import require_room, validate
@@ -115,12 +117,29 @@ def generate_choice(choice: ScheduleChoice, problem: Problem, watch: Watch | Non
     options = known.options(choice.options(), choice.label, f"schedule {choice.label}")
     require_room(problem, choice.label)
     report = {"progress": partial(watch, choice.label)} if known.solver and watch is not None else {}
-    made = _run(known, choice, problem, options | report)
+    found = [(view, _run(known, choice, view, options | report)) for view in _views(known, problem)]
+    view, made = found[0] if len(found) == 1 else min(found, key=lambda one: _seconds(problem, one[1]))
     schedule, proof = (made, None) if isinstance(made, Schedule) else (made.schedule, made.proof)
-    remark = known.remark(problem, **options) if known.remark else None
+    remark = known.remark(view, **options) if known.remark else None
     generated = Generated(schedule.renamed(choice.label), proof, () if remark is None else (remark,))
     validate(generated.schedule, problem)
     return generated
+
+
+def _views(known: Family, problem: Problem) -> list[Problem]:
+    """What the generator is to look at: every replica that travels differently, or of a solver the farthest."""
+    if not known.uses_spare_memory:
+        return [problem]
+    views = problem.views()
+    ranks = problem.stage_to_rank
+    if not known.solver:
+        return views
+    return [max(views, key=lambda one: sum(one.route_delay(a, b) + one.route_delay(b, a) for a, b in pairwise(ranks)))]
+
+
+def _seconds(problem: Problem, made: Schedule | Solution) -> float:
+    schedule = made if isinstance(made, Schedule) else made.schedule
+    return makespan(problem, schedule)
 
 
 def _run(known: Family, choice: ScheduleChoice, problem: Problem, options: dict[str, Any]) -> Schedule | Solution:
