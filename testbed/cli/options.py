@@ -35,6 +35,21 @@ class Clock(StrEnum):
     virtual = "virtual"
 
 
+def _schedule_names(begun: str) -> list[str]:
+    """What a shell offers for a schedule that is being typed."""
+    from testbed.plan.resolve import BEST
+    from testbed.schedule.registry import FAMILIES
+
+    return [name for name in (BEST, *FAMILIES) if name.startswith(begun)]
+
+
+def _settable_fields(begun: str) -> list[str]:
+    """What a shell offers for a setting that is being typed: the fields of a workload."""
+    from testbed.spec.workload import Workload
+
+    return [f"{name}=" for name in Workload.model_fields if name.startswith(begun)]
+
+
 TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="A file such as topologies/two-dc-metro.yaml.")]
 WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")]
 WorkloadFiles = Annotated[
@@ -45,11 +60,19 @@ TopologyOrPlan = Annotated[
 ]
 Schedules = Annotated[
     list[str] | None,
-    typer.Option("--schedule", help="Only this schedule: a label, a family, FILE.py:NAME or FILE.csv (repeatable)."),
+    typer.Option(
+        "--schedule",
+        help="Only this schedule: a label, a family, FILE.py:NAME or FILE.csv (repeatable).",
+        autocompletion=_schedule_names,
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Override a field of the workload, e.g. microbatches=16 or topology.links=... "),
+    typer.Option(
+        "--set",
+        help="Override a field of the workload, e.g. microbatches=16, schedules.0.memory=8 or topology.name=x.",
+        autocompletion=_settable_fields,
+    ),
 ]
 Strict = Annotated[
     bool,
@@ -83,7 +106,18 @@ HostPriorityOption = Annotated[
 ]
 
 
-Iterations = Annotated[int | None, typer.Option(help="Measured iterations; default: the workload's.")]
+def _iterations(count: int | None) -> int | None:
+    """As given. Raises BadInput that names the option, not the workload's field."""
+    from testbed.spec.workload import MOST_ITERATIONS
+
+    if count is not None and not 1 <= count <= MOST_ITERATIONS:
+        raise BadInput.of("--iterations", "option", count, f"1 to {MOST_ITERATIONS:,} measured iterations")
+    return count
+
+
+Iterations = Annotated[
+    int | None, typer.Option(callback=_iterations, help="Measured iterations; default: the workload's.")
+]
 SchedulesFrom = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Take schedules from an earlier run's schedules.json; others are generated."),

@@ -88,10 +88,12 @@ def complete(
     `strict`: also for one schedule that does not fit, instead of leaving it out. `sources` are the workloads' files.
     """
     from testbed.cli.progress import Terminal
+    from testbed.cli.said import said_by_the_library
     from testbed.plan import schedules
     from testbed.schedule.schedule_file import kept_in
 
-    with Terminal(quiet=quiet).solving() as watch:
+    reporter = Terminal(quiet=quiet)
+    with said_by_the_library(reporter.say), reporter.solving() as watch:
         kept = kept_in(read_text(schedules_from), str(schedules_from)) if schedules_from else None
         selected = []
         for job in range(len(unfinished.jobs)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,6 +36,7 @@ def predict(
     Of several workloads: every job alone, and beside the others on the links that they share (an iteration of each,
     from one common start). Their schedules meet one by one, as `testbed plan --help` says.
     """
+    gc.set_threshold(50_000)  # imports leave no garbage; to look for it takes a tenth of the command's time
     from testbed.plan import resolve
     from testbed.plan.together import predict_jobs
 

@@ -132,11 +132,13 @@ def schedule_compare(
     """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root."""
     from testbed.cli import tables
     from testbed.cli.progress import Terminal
+    from testbed.cli.said import said_by_the_library
     from testbed.plan import resolve, schedules
     from testbed.plan.compare import compare_schedules
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    with Terminal(quiet=quiet).solving() as watch:
+    reporter = Terminal(quiet=quiet)
+    with said_by_the_library(reporter.say), reporter.solving() as watch:
         choices = schedules.choose(plan, schedule) if schedule else schedules.every_choice(plan)
         comparison = compare_schedules(plan, choices, watch, source=str(workload), strict=strict)
     if as_json:
@@ -173,6 +175,7 @@ def schedule_export(
 ) -> None:
     """Write a schedule in torch.distributed.pipelining's CSV, for its runtime or torchtitan."""
     from testbed.cli.progress import Terminal
+    from testbed.cli.said import said_by_the_library
     from testbed.pipeline.torch_csv import to_csv
     from testbed.plan import resolve, schedules
 
@@ -180,7 +183,8 @@ def schedule_export(
     choices = schedules.choose(plan, [schedule])
     if len(choices) > 1:
         raise BadInput.of("--schedule", "label", schedule, f"one of {', '.join(one.label for one in choices)}")
-    with Terminal(quiet=quiet).solving() as watch:
+    reporter = Terminal(quiet=quiet)
+    with said_by_the_library(reporter.say), reporter.solving() as watch:
         selected = schedules.make(plan, choices, None, watch, source=str(workload))
     (generated,) = selected.made.values()
     text = to_csv(generated.schedule, comms=comms)
