@@ -33,7 +33,7 @@ app.command("test-determinism")(determinism.determinism)
 def main() -> None:
     """Entry point: runs a command and turns our errors into one line and an exit code."""
     try:
-        app(standalone_mode=True)
+        app(standalone_mode=True, prog_name="testbed")
     except TestbedError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
