@@ -185,6 +185,9 @@ class HostCosts:
     """On the wire, of the notice that a receive is posted."""
     wake_s: float
     """For gloo's thread to answer a notice, unless something else has just woken it."""
+    send_s: float = 0.0
+    """Of the call that sends a message where no link is on its route; plans of an earlier testbed have none."""
+    send_s_per_byte: float = 0.0
 
 
 @_written
