@@ -186,6 +186,8 @@ def schedule_export(
     reporter = Terminal(quiet=quiet)
     with said_by_the_library(reporter.say), reporter.solving() as watch:
         selected = schedules.make(plan, choices, None, watch, source=str(workload))
+    if not selected.made:
+        raise BadInput.of(str(workload), "pacing", "none", "times for F, I and W: without them only a run can make it")
     (generated,) = selected.made.values()
     text = to_csv(generated.schedule, comms=comms)
     if out is None:

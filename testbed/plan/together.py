@@ -55,8 +55,8 @@ def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
 def _schedule(plan: Plan, case: Case, number: int) -> Schedule:
     schedule = costs.schedule_of(plan, case, job=number)
     if schedule is None:
-        name, expected = plan.jobs[number].workload.name, "rows: only a run can make them without pacing"
-        raise BadInput.of(name, f"cases.{case.label}", None, expected)
+        expected = f"seconds for F, I and W: without them only a run can make {case.label}"
+        raise BadInput.of(plan.jobs[number].workload.name, "pacing", "none", expected)
     return schedule
 
 

@@ -69,7 +69,9 @@ def test_predict_imports_neither_torch_nor_mininet() -> None:
         (("predict", LONGHAUL, PP4, "--set", "pacing=none"), "pacing: got 'none', expected seconds"),
         (("predict", LONGHAUL, PP4, "--set", "topology.links=3"), "links: got 3"),
         (("run", LONGHAUL, PP4, "--set", "schedules=[gpipe]"), "schedule gpipe: rank 0, action 4"),
-        (("run", LONGHAUL, PP4, "--iterations", "0"), "iterations: got 0"),
+        (("run", LONGHAUL, PP4, "--iterations", "0"), "--iterations: option: got 0"),
+        (("schedule", "export", LONGHAUL, PP4, "--schedule", "1f1b", "--set", "pacing=none"), "pacing: got 'none'"),
+        (("schedule", "compare", LONGHAUL, PP4, "--set", "pacing=none"), "pacing: got 'none'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str) -> None:
