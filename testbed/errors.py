@@ -88,6 +88,13 @@ def naming_files(files: Mapping[str, str]) -> Iterator[None]:
         raise BadInput(f"{_printable(file)}: {str(error).removeprefix(f'{error.source}: ')}") from error
 
 
+class DoesNotFit(BadInput):
+    """A schedule that this plan has no room for: too little memory, too few layers, or made for another size.
+
+    Where several schedules are asked for it is left out, and the others go on; any other error is never left out.
+    """
+
+
 class MachineLacks(TestbedError):
     """The machine cannot do what was asked; the message names the command that adds it."""
 

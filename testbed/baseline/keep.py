@@ -16,7 +16,8 @@ from testbed.baseline.tolerance import Mode, default_tolerances
 from testbed.errors import BadInput, RunFailed, UntrustedRun
 from testbed.files import MOST_JSON_BYTES, read_text
 from testbed.plan import file
-from testbed.plan.resolve import make, make_plan
+from testbed.plan.resolve import make_plan
+from testbed.plan.schedules import make
 from testbed.progress import Reporter
 from testbed.results.load import load_run
 
@@ -35,9 +36,10 @@ class Terms:
 def save(directory: Path, specs: plan_files.Specs, terms: Terms, *, limit_s: float, reporter: Reporter) -> None:
     """Measure a plan and keep it. Raises BadInput, RunFailed or UntrustedRun; then nothing has changed."""
     with reporter.solving() as watch:
-        made = make(make_plan(*specs), specs.workload.schedules, watch=watch)
+        selected = make(make_plan(*specs), specs.workload.schedules, watch=watch, strict=True)
+    specs = specs._replace(workload=specs.workload.model_copy(update={"schedules": selected.choices}))
     with store.replacing(directory) as fresh:
-        plan_files.write(fresh, specs, made)
+        plan_files.write(fresh, specs, selected.made)
         task = Task(directory.name, plan_files.read(fresh), terms.mode, terms.seed, _shaper(terms))
         _take([(fresh, task, terms)], limit_s, reporter)
 
@@ -69,7 +71,7 @@ def renew(
             made = subject.made
             if schedules_anew:
                 with reporter.solving() as watch:
-                    made = make(subject.plan, subject.choices, watch=watch)
+                    made = make(subject.plan, subject.choices, watch=watch, strict=True).made
             fresh = stack.enter_context(store.replacing(directory))
             plan_files.write(fresh, subject.specs, made)
             task = Task(before.name, plan_files.read(fresh), before.mode, before.seed, before.shaper)

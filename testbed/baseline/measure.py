@@ -15,7 +15,8 @@ from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.plan.costs import predict
 from testbed.plan.plan import Clock
-from testbed.plan.resolve import candidate, require_trainable, with_clock
+from testbed.plan.resolve import require_trainable, with_clock
+from testbed.plan.schedules import candidates
 from testbed.progress import Reporter
 from testbed.results.contents import table_of
 from testbed.results.load import load_run
@@ -99,9 +100,10 @@ def with_remade(outcome: Outcome, subject: Subject) -> Outcome:
     for choice in subject.choices:
         if not family_of(choice).solver:
             try:
-                times[choice.label] = candidate(subject.plan, choice).makespan_s
+                found = candidates(subject.plan, [choice]).found
             except BadInput:
                 continue  # the judge calls it missing, as the baseline has a time
+            times |= {one.choice.label: one.makespan_s for one in found}
     figures = tuple(replace(one, remade_s=times.get(one.schedule)) for one in outcome.figures)
     return replace(outcome, figures=figures)
 

@@ -19,7 +19,6 @@ app = typer.Typer(
     help="Train real pipelines across emulated datacenters, and compare what is measured with what the model says.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 app.command("predict")(predict.predict)
 app.command("plan")(plan.plan)

@@ -36,6 +36,21 @@ class Clock(StrEnum):
     virtual = "virtual"
 
 
+def _schedule_names(begun: str) -> list[str]:
+    """What a shell offers for a schedule that is being typed."""
+    from testbed.plan.resolve import BEST
+    from testbed.schedule.registry import FAMILIES
+
+    return [name for name in (BEST, *FAMILIES) if name.startswith(begun)]
+
+
+def _settable_fields(begun: str) -> list[str]:
+    """What a shell offers for a setting that is being typed: the fields of a workload."""
+    from testbed.spec.workload import Workload
+
+    return [f"{name}=" for name in Workload.model_fields if name.startswith(begun)]
+
+
 TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="A file such as topologies/two-dc-metro.yaml.")]
 WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")]
 WorkloadFiles = Annotated[
@@ -46,11 +61,27 @@ TopologyOrPlan = Annotated[
 ]
 Schedules = Annotated[
     list[str] | None,
-    typer.Option("--schedule", help="Only this schedule: a label, a family, FILE.py:NAME or FILE.csv (repeatable)."),
+    typer.Option(
+        "--schedule",
+        help="Only this schedule: a label, a family, FILE.py:NAME or FILE.csv (repeatable).",
+        autocompletion=_schedule_names,
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Override a field of the workload, e.g. microbatches=16 or topology.links=... "),
+    typer.Option(
+        "--set",
+        help="Override a field of the workload, e.g. microbatches=16, schedules.0.memory=8 or topology.name=x.",
+        autocompletion=_settable_fields,
+    ),
+]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="What is not as asked is an error: a schedule that does not fit (else left out), "
+        "a link that is not as the topology says (else the run is untrusted).",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from testbed.cli.options import AsJson, Quiet, Schedules, Settings, TopologyOrPlan, emit
+from testbed.cli.options import AsJson, Quiet, Schedules, Settings, Strict, TopologyOrPlan, emit
 from testbed.cli.plan import complete, read_plan
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def predict(
     ] = None,
     schedule: Schedules = None,
     settings: Settings = None,
+    strict: Strict = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -34,6 +36,7 @@ def predict(
     Of several workloads: every job alone, and beside the others on the links that they share (an iteration of each,
     from one common start). Their schedules meet one by one, as `testbed plan --help` says.
     """
+    gc.set_threshold(50_000)  # imports leave no garbage; to look for it takes a tenth of the command's time
     from testbed.plan import resolve
     from testbed.plan.together import predict_jobs
 
@@ -41,7 +44,7 @@ def predict(
         plan = read_plan(what, {"--schedule": schedule, "--set": settings})
     else:
         unfinished = resolve.load_plan(what, *workloads, settings=settings or [])
-        plan = complete(unfinished, schedule, None, quiet=quiet)
+        plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
     predicted = [(case, predict_jobs(plan, case)) for case in plan.cases]
     if len(plan.jobs) == 1:
         _show_one(plan, [(case, jobs[0]) for case, jobs in predicted], as_json=as_json)
@@ -70,10 +73,11 @@ def _show_one(plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], *, as
         documents = [
             {"schedule": one.choice.schedule}
             | dict(zip(keys, row, strict=True))
-            | {"solver": one.proof and one.proof._asdict()}
+            | {"solver": one.proof and one.proof._asdict(), "remarks": list(one.remarks)}
             for one, row in zip(chosen, rows, strict=True)
         ]
-        emit({"topology": plan.network.name, "workload": plan.jobs[0].name, "schedules": documents})
+        names = {"topology": plan.network.name, "workload": plan.jobs[0].name}
+        emit({**names, "schedules": documents, "left_out": dict(plan.left_out)})
         return
     console = Console()
     console.print(tables.plan_table(plan))
@@ -81,6 +85,7 @@ def _show_one(plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], *, as
     for row, one in zip(rows, chosen, strict=True):
         if one.proof is not None:
             console.print(tables.proof_line(row[0], one.proof), highlight=False)
+    tables.print_remarks(console, plan)
 
 
 def _show_several(plan: Plan, predicted: Sequence[tuple[Case, list[JobPrediction]]], *, as_json: bool) -> None:
@@ -91,11 +96,13 @@ def _show_several(plan: Plan, predicted: Sequence[tuple[Case, list[JobPrediction
         for case, jobs in predicted
     ]
     if as_json:
-        emit({"topology": plan.network.name, "workloads": [job.name for job in plan.jobs], "cases": documents})
+        names = {"topology": plan.network.name, "workloads": [job.name for job in plan.jobs]}
+        emit({**names, "cases": documents, "left_out": dict(plan.left_out)})
         return
     console = Console()
     console.print(tables.plan_table(plan))
     console.print(_jobs_table(plan, documents))
+    tables.print_remarks(console, plan)
 
 
 def _document(case: Case, number: int, one: JobPrediction) -> dict[str, Any]:
@@ -114,6 +121,7 @@ def _document(case: Case, number: int, one: JobPrediction) -> dict[str, Any]:
         "bubble_predicted": one.bubble_together,
         "peak_in_flight_predicted": max(peak_in_flight(one.schedule)),
         "solver": chosen.proof and chosen.proof._asdict(),
+        "remarks": list(chosen.remarks),
     }
 
 

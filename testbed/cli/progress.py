@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from testbed.progress import NoBar, SolverLines, Step, indented, standing_line
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from testbed.schedule.proof import Standing, Watch
 
 
@@ -44,6 +44,16 @@ class Terminal:
             self.say(f"{title} ...")
             yield NoBar()
             return
+        # slow to import: only where there is a terminal
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=30))
         with Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=self.console) as progress:
             yield _Bar(progress, progress.add_task(title, total=total))
@@ -54,6 +64,8 @@ class Terminal:
         if not self.live:
             yield SolverLines(self.say)
             return
+        from rich.live import Live
+
         display = _SolverDisplay()
         with Live(display, console=self.console, refresh_per_second=4, transient=True):
             yield display

@@ -22,6 +22,7 @@ from testbed.cli.options import (
     SeedOption,
     Settings,
     ShaperOption,
+    Strict,
     TopologyOrPlan,
     VmOption,
     WallLimit,
@@ -66,9 +67,7 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
     shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = HostPriority.on,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Fail, instead of an untrusted run, when links are not as asked.")
-    ] = False,
+    strict: Strict = False,
     schedules_from: SchedulesFrom = None,
     vm: VmOption = False,
     clock: Annotated[
@@ -99,7 +98,7 @@ def run(
     plan = resolve.with_clock(plan, PlannedClock(name, number))
     resolve.require_trainable(plan)
     if workload is not None:  # what cannot be scheduled is refused before anything starts
-        plan = complete(plan, schedule, schedules_from, quiet=quiet)
+        plan = complete(plan, schedule, schedules_from, quiet=quiet, strict=strict, sources=[workload])
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     directory = out or Path("results") / f"{plan.network.name}-{plan.jobs[0].name}-{stamp}"
     request = Request(directory, overwrite, shaper, host_priority, strict, vm, wall_limit, picture, as_json, quiet)
@@ -111,6 +110,8 @@ def execute(plan: Plan, request: Request) -> int:
     from testbed.cli.progress import Terminal
 
     reporter = Terminal(quiet=request.quiet)
+    for reason in plan.left_out.values():
+        reporter.say(f"left out: {reason}")
     if request.vm or plan.clock.name == "virtual":
         return _in_guest(plan, request, reporter)
     return _here(plan, request, reporter)

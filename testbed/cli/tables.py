@@ -73,6 +73,18 @@ def _add_job(table: Table, job: Job, prefix: str) -> None:
         table.add_row(f"{prefix}data parallel", f"{job.mesh.dp} pipelines, {size} per rank; more on {where}")
 
 
+def print_remarks(console: Console, plan: Plan) -> None:
+    """What a user should know of the plan's schedules, and which ones have no case and why: a line each."""
+    remarks = {
+        f"{chosen.choice.label}: {remark}": None
+        for case in plan.cases
+        for chosen in case.jobs
+        for remark in chosen.remarks
+    }
+    for line in (*remarks, *(f"left out: {reason}" for reason in plan.left_out.values())):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 def prediction_table(plan: Plan, rows: Sequence[tuple[str, float, float, float, float | None]]) -> Table:
     """(schedule, predicted s, bubble ratio, peak in flight, speed-up over 1F1B or None) per row."""
     table = Table(title=f"{plan.jobs[0].name} on {plan.network.name}: predicted", title_justify="left")

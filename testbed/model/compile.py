@@ -7,6 +7,7 @@ machine code only what was used last is kept.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
@@ -20,6 +21,8 @@ import numba
 from numba.core.caching import FunctionCache
 
 _SOURCES = (Path(__file__).parent, Path(__file__).parents[1] / "schedule")
+
+_LOG = logging.getLogger(__name__)
 
 KEPT = 8
 """Versions of the sources whose machine code is kept: several checkouts may take turns."""
@@ -95,3 +98,14 @@ def compiled_modules(modules: Sequence[ModuleType], using: SimpleNamespace | Non
             twin.__qualname__, twin.__module__ = plain.__qualname__, plain.__module__
             made[name] = namespace[name] = compiled(twin)
     return SimpleNamespace(**made)
+
+
+def _announce(cache: Path | None) -> None:
+    """Say that there is a wait to come."""
+    if cache is None:
+        _LOG.info("compiling the event model: about 12 s, every time, since its machine code can be kept nowhere ...")
+    elif not any(cache.rglob("*.nbi")):
+        _LOG.info("compiling the event model: about 12 s, once for this version ...")
+
+
+_announce(_CACHE)

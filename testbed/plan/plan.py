@@ -153,6 +153,8 @@ class JobSchedule:
     """Per pipeline rank, its actions in order; None where only a run can make them (no pacing)."""
     proof: WrittenProof | None
     """What a solver proved of it."""
+    remarks: tuple[str, ...] = ()
+    """What a user should know of it: what memory has cost it, or that it is the fastest of several."""
 
 
 @_written
@@ -210,5 +212,7 @@ class Plan:
     seed: int = 1
     """Of what is left to chance in the network: jitter and loss."""
     clock: Clock = field(default_factory=Clock)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Schedules that were asked for and do not fit: by label, why there is no case with them."""
     format: Literal[1] = 1
     """Of plan.json; one more for every change that an older reader would misunderstand."""

@@ -34,6 +34,8 @@ class Family:
     """Takes its whole time limit: left out of `best` unless the workload lists it."""
     uses_spare_memory: bool = False
     """Whether its order changes where a rank may hold more microbatches; False for a fixed order."""
+    remark: Callable[..., str | None] | None = None
+    """(problem, **options) -> what a user should know of the schedule that these make, such as what memory cost it."""
 
     def stage_to_rank(self, n_ranks: int) -> tuple[int, ...]:
         """The rank of every stage. Raises Unusable when the family is made for another number of ranks."""

@@ -18,6 +18,7 @@ from testbed.units import show_size
 
 MAX_STAGES = 256
 MAX_MICROBATCHES = 4096
+MOST_ITERATIONS = 100_000
 
 
 class Parallelism(Strict):
@@ -110,7 +111,7 @@ class Workload(Strict):
         default="early", description="post receives a step ahead, or only when they are reached"
     )
     schedules: list[ScheduleChoice] = Field(min_length=1, max_length=MOST_SCHEDULES)
-    iterations: int = Field(default=10, ge=1, le=100_000, description="measured iterations")
+    iterations: int = Field(default=10, ge=1, le=MOST_ITERATIONS, description="measured iterations")
     warmup: int = Field(default=2, ge=1, le=1000, description="iterations before the measured ones")
     seed: int = Field(default=1, ge=0, lt=2**31)
     optimizer: OptimizerSpec = OptimizerSpec()

@@ -18,7 +18,8 @@ from testbed.plan import file
 from testbed.plan.costs import predict_case, problem_of_case, schedule_of
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import choose, make, make_plan, with_cases
+from testbed.plan.resolve import make_plan, with_cases
+from testbed.plan.schedules import choose, make
 from testbed.plan.traffic import planned_traffic
 from testbed.schedule.geopipe import cuts
 from testbed.spec import load_workload
@@ -38,7 +39,7 @@ def topology(a: dict[str, Any] | None = None, b: dict[str, Any] | None = None, n
 def planned(network: Topology, **settings: str) -> Plan:
     plan = make_plan(network, load_workload(PP4, {"schedules": "[1f1b]", **settings}))
     choices = choose(plan)
-    return with_cases(plan, choices, make(plan, choices))
+    return with_cases(plan, choices, make(plan, choices, strict=True).made)
 
 
 SLOW = {"delay": "10 us", "rate": "500 Mbit/s"}

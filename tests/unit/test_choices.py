@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, DoesNotFit
 from testbed.pipeline.torch_csv import to_csv
-from testbed.pipeline.validate import InvalidSchedule
 from testbed.plan.compare import compare_schedules
 from testbed.plan.costs import predict
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import choose, generate, load_plan, make, ranked
+from testbed.plan.resolve import generate, load_plan
+from testbed.plan.schedules import choose, make, ranked
 from testbed.schedule.registry import FAMILIES
 from testbed.spec.choice import ScheduleChoice, with_labels
 from testbed.spec.document import FieldError
@@ -62,7 +62,7 @@ def test_equal_labels_are_refused() -> None:
 
 def test_one_family_runs_with_several_options(tmp_path: Path) -> None:
     plan = plan_of([{"schedule": "geopipe", "extra": 0}, {"schedule": "geopipe", "extra": 3, "memory": 8}], tmp_path)
-    made = make(plan, choose(plan))
+    made = make(plan, choose(plan)).made
     assert list(made) == ["geopipe extra=0", "geopipe extra=3 memory=8"]
     assert made["geopipe extra=0"].schedule.rows != made["geopipe extra=3 memory=8"].schedule.rows
     assert [choice.label for choice in choose(plan, ["geopipe"])] == list(made)
@@ -128,7 +128,7 @@ def test_a_csv_that_does_not_fit_the_plan(tmp_path: Path) -> None:
         make(plan, choose(plan))
     (tmp_path / "short.csv").write_text("".join(f"{s}F0,{s}B0\n" for s in range(4)))
     plan = plan_of([{"schedule": "short.csv"}], tmp_path)
-    with pytest.raises(InvalidSchedule, match="made for 1 microbatches, expected 8"):
+    with pytest.raises(DoesNotFit, match="got 'a schedule of 1', expected one of 8"):
         make(plan, choose(plan))
 
 
@@ -150,16 +150,18 @@ def test_a_workload_stands_alone_once_it_is_read(tmp_path: Path) -> None:
     assert copy == original
     assert pickle.loads(pickle.dumps(original)) == original
     plan = load_plan(LONGHAUL, tmp_path / "copy.yaml")
-    assert list(make(plan, choose(plan))) == ["1f1b", "eager lead=1", "eager lead=3", "by hand"]
+    assert list(make(plan, choose(plan)).made) == ["1f1b", "eager lead=1", "eager lead=3", "by hand"]
     assert (original.tensor_bytes(), original.parameter_bytes()) == (4 * 32 * 64 * 4, (6 * 65 * 64 + 513 * 64) * 4 / 4)
 
 
 def test_the_best_is_among_the_workloads_own_and_all_others(tmp_path: Path) -> None:
     plan = plan_of(["best", {"schedule": "geopipe", "extra": 0}, {"schedule": "geopipe", "extra": 1}], tmp_path)
-    found = [candidate.choice.label for candidate in ranked(plan)]
+    best = ScheduleChoice(schedule="best")
+    found = [candidate.choice.label for candidate in ranked(plan, best).found]
     assert {"geopipe extra=0", "zb-v", "1f1b"} <= set(found)
     assert "crosspipe-ud" not in found
-    assert choose(plan, ["best"])[0].label == found[0]
+    (label,) = make(plan, [best]).made
+    assert label == f"best {found[0]}"
 
 
 def test_what_a_family_says_of_itself() -> None:

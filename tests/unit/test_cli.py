@@ -41,6 +41,7 @@ def test_predict_as_json() -> None:
         "peak_in_flight_predicted",
         "speedup_predicted",
         "solver",
+        "remarks",
     }
     assert rows[0]["solver"] is None
 
@@ -69,6 +70,8 @@ def test_predict_imports_neither_torch_nor_mininet() -> None:
         (("predict", LONGHAUL, PP4, "--set", "topology.links=3"), "links: got 3"),
         (("run", LONGHAUL, PP4, "--set", "schedules=[gpipe]"), "schedule gpipe: rank 0, action 4"),
         (("run", LONGHAUL, PP4, "--iterations", "0"), "--iterations: got '0', expected at least 1"),
+        (("schedule", "export", LONGHAUL, PP4, "--schedule", "1f1b", "--set", "pacing=none"), "pacing: got 'none'"),
+        (("schedule", "compare", LONGHAUL, PP4, "--set", "pacing=none"), "pacing: got 'none'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str) -> None:

@@ -17,8 +17,9 @@ from testbed.plan import file
 from testbed.plan.costs import problem_of_case, schedule_of
 from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Case, Clock, Plan
-from testbed.plan.resolve import choose, make, make_plan, measurement_of, with_cases
+from testbed.plan.resolve import make_plan, measurement_of, with_cases
 from testbed.plan.routes import Between, routes_of_nodes
+from testbed.plan.schedules import choose, make
 from testbed.plan.traffic import planned_traffic
 from testbed.spec import load_topology, load_workload
 from testbed.spec.document import validate
@@ -41,7 +42,7 @@ def planned(topology: Path | Topology = LONGHAUL, **settings: str) -> Plan:
     network = topology if isinstance(topology, Topology) else load_topology(topology)
     plan = make_plan(network, load_workload(PP4, {"schedules": "[1f1b, zb-v]", "memory": "8", **settings}))
     choices = choose(plan)
-    return with_cases(plan, choices, make(plan, choices))
+    return with_cases(plan, choices, make(plan, choices, strict=True).made)
 
 
 def parallel(*routes: dict[str, Any]) -> Topology:
