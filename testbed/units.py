@@ -74,7 +74,9 @@ def _show(value: float, units: dict[str, float], names: tuple[str, ...]) -> str:
     number = rounded / units[name]
     text = f"{number:.{_SIGNIFICANT}g}"
     if "e" in text or abs(number) >= 10**_SIGNIFICANT:
-        text = f"{value / units[name]:.0f}" if abs(number) > 1 else f"{number:z.{_MOST_DECIMALS}f}".rstrip("0").rstrip(".")
+        text = (
+            f"{value / units[name]:.0f}" if abs(number) > 1 else f"{number:z.{_MOST_DECIMALS}f}".rstrip("0").rstrip(".")
+        )
     return f"{text} {name}"
 
 

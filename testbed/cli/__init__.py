@@ -9,7 +9,7 @@ import typer
 
 from testbed import __version__
 from testbed.cli import baseline, calibrate, determinism, doctor, kernel, plan, predict, report, run, schedule, shell
-from testbed.errors import TestbedError
+from testbed.errors import ExitCode, TestbedError
 
 app = typer.Typer(
     name="testbed",
@@ -31,13 +31,22 @@ app.add_typer(kernel.kernel_app, name="kernel")
 app.command("test-determinism")(determinism.determinism)
 
 
+_INTERRUPTED = 130
+"""What typer makes of Ctrl-C, without a word."""
+
+
 def main() -> None:
-    """Entry point: runs a command and turns our errors into one line and an exit code."""
+    """Entry point: runs a command and turns our errors, and Ctrl-C, into one line and an exit code."""
     try:
         app(standalone_mode=True)
     except TestbedError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except SystemExit as leaving:
+        if leaving.code != _INTERRUPTED:
+            raise
+        print("interrupted", file=sys.stderr)
+        sys.exit(ExitCode.RUN_FAILED)
 
 
 def _version(wanted: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -194,8 +193,10 @@ def _place(out: Path | None) -> Iterator[Path]:
         out.mkdir(parents=True, exist_ok=True)
         yield out
         return
-    with tempfile.TemporaryDirectory(prefix="testbed-baseline-") as scratch:
-        yield Path(scratch)
+    from testbed.scratch import scratch_directory
+
+    with scratch_directory("testbed-baseline-") as scratch:
+        yield scratch
 
 
 def _print(report: Report) -> None:

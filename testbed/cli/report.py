@@ -19,7 +19,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Show a run again from its files: the table as `run` prints it, and the picture."""
-    from testbed.cli import tables
+    from testbed.cli.run_tables import print_run
     from testbed.results.load import load_run
     from testbed.results.picture import draw_run
 
@@ -32,7 +32,7 @@ def report(
         return
     console = stdout_console(140)
     if found.schedules:
-        tables.print_run(console, found.comparison, directory, picture=picture.exists())
+        print_run(console, found.comparison, directory, picture=picture.exists())
     if not found.complete:
         console.print(_what_is_missing(found.schedules, found.asked), style="bold red", highlight=False)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -29,7 +31,7 @@ from testbed.cli.options import (
     stdout_console,
 )
 from testbed.cli.plan import complete, read_plan
-from testbed.errors import ExitCode
+from testbed.errors import ExitCode, RunFailed
 from testbed.lab.host import HostPriority
 
 if TYPE_CHECKING:
@@ -123,9 +125,15 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
     shaper = NETEM if request.shaper == AUTO_SHAPER else request.shaper
     with results_directory(request.directory, overwrite=request.overwrite) as working:
         training = command.Training(plan, working, shaper, strict=request.strict)
-        boot, (document,) = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
+        try:
+            boot, (document,) = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
+        except (RunFailed, KeyboardInterrupt):
+            _show_finished(plan, working, request)
+            raise
         if document is not None:
             _show(document, working, request, reporter)
+        elif boot.ended[0].code == ExitCode.RUN_FAILED:
+            _show_finished(plan, working, request)
     return boot.ended[0].code
 
 
@@ -150,7 +158,10 @@ def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
             _show(document, working, request, reporter)
             return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
-        return in_sandbox(body)
+        code = in_sandbox(body)
+        if code == ExitCode.RUN_FAILED:
+            _show_finished(plan, working, request)
+        return code
 
 
 def _show(document: dict[str, Any], working: Path, request: Request, reporter: Reporter) -> None:
@@ -163,6 +174,23 @@ def _show(document: dict[str, Any], working: Path, request: Request, reporter: R
     if request.as_json:
         emit(document)
         return
-    from testbed.cli import tables
+    from testbed.cli.run_tables import print_run
 
-    tables.print_run(stdout_console(140), document, request.directory, picture=request.picture)
+    print_run(stdout_console(140), document, request.directory, picture=request.picture)
+
+
+def _show_finished(plan: Plan, working: Path, request: Request) -> None:
+    """Of a run that ended early: the comparison of the schedules that it finished, and where what it measured is."""
+    from testbed.cli.run_tables import print_run
+    from testbed.results.place import COMPARISON
+
+    path, finished = working / COMPARISON, 0
+    if path.is_file():
+        document = json.loads(path.read_text(encoding="utf-8"))
+        finished = len(document["schedules"])
+        if request.as_json:
+            emit(document)
+        else:
+            print_run(stdout_console(140), document, working, picture=False)
+    total = len(plan.cases)
+    print(f"{finished} of {total} schedules finished; what was measured is in {working}/", file=sys.stderr)

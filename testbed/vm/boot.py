@@ -331,6 +331,7 @@ def _start(machine: Machine, memory_mb: int) -> subprocess.Popen[bytes]:
             env=own,
             cwd="/",
             preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),
+            process_group=0,  # Ctrl-C is for the supervisor: it tells the guest, which keeps what it has
         )
 
 
