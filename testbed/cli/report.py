@@ -22,9 +22,10 @@ def report(
     from testbed.cli.run_tables import print_run
     from testbed.results.load import load_run
     from testbed.results.picture import draw_run
+    from testbed.results.place import PICTURE, pictures_in
 
     found = load_run(directory)
-    picture = directory / "timeline.svg"
+    picture = directory / PICTURE
     if svg or (found.schedules and found.has_traces and not picture.exists()):
         draw_run(directory, svg or picture)
     if as_json:
@@ -32,7 +33,7 @@ def report(
         return
     console = stdout_console(140)
     if found.schedules:
-        print_run(console, found.comparison, directory, picture=picture.exists())
+        print_run(console, found.comparison, directory, pages=len(pictures_in(directory)))
     if not found.complete:
         console.print(_what_is_missing(found.schedules, found.asked), style="bold red", highlight=False)
 

@@ -109,6 +109,7 @@ def run(
 
 def execute(plan: Plan, request: Request) -> int:
     """Run the plan where it belongs; returns the exit code. Raises what a run raises."""
+    from testbed.cli import run_tables  # noqa: F401 - now: after Ctrl-C there is no time for it
     from testbed.cli.progress import Terminal
 
     reporter = Terminal(quiet=request.quiet)
@@ -166,17 +167,19 @@ def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
 
 def _show(document: dict[str, Any], working: Path, request: Request, reporter: Reporter) -> None:
     """Draw what lies in `working`, print it under the name of the directory asked for."""
+    pages = 0
     if request.picture:
         from testbed.results.picture import draw_run
+        from testbed.results.place import PICTURE
 
         with reporter.step("drawing timeline.svg"):
-            draw_run(working, working / "timeline.svg")
+            pages = len(draw_run(working, working / PICTURE))
     if request.as_json:
         emit(document)
         return
     from testbed.cli.run_tables import print_run
 
-    print_run(stdout_console(140), document, request.directory, picture=request.picture)
+    print_run(stdout_console(140), document, request.directory, pages=pages)
 
 
 def _show_finished(plan: Plan, working: Path, request: Request) -> None:
@@ -191,6 +194,6 @@ def _show_finished(plan: Plan, working: Path, request: Request) -> None:
         if request.as_json:
             emit(document)
         else:
-            print_run(stdout_console(140), document, working, picture=False)
+            print_run(stdout_console(140), document, working, pages=0)
     total = len(plan.cases)
     print(f"{finished} of {total} schedules finished; what was measured is in {working}/", file=sys.stderr)

@@ -18,8 +18,8 @@ from testbed.schedule.proof import Proof
 from testbed.units import show_times
 
 
-def print_run(console: Console, document: Mapping[str, Any], directory: Path, *, picture: bool) -> None:
-    """A run's comparison document, what is not as it should be, and where the results are."""
+def print_run(console: Console, document: Mapping[str, Any], directory: Path, *, pages: int) -> None:
+    """A run's comparison document, what is not as it should be, and where the results and `pages` of pictures are."""
     rows = [ScheduleComparison(**row) for row in document["schedules"]]
     title = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
     for table in comparison_tables(title, rows, console.width):
@@ -34,7 +34,8 @@ def print_run(console: Console, document: Mapping[str, Any], directory: Path, *,
         console.print(f"{', '.join(labels)} untrusted: {reason}", style="red", highlight=False)
     ranking = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
     console.print(f"measured ranking: {ranking}", highlight=False)
-    look = " (look at timeline.svg)" if picture else ""
+    further = f" to timeline-{pages}.svg" if pages > 1 else ""
+    look = f" (look at timeline.svg{further})" if pages else ""
     console.print(f"results in {directory}/{look}", highlight=False, soft_wrap=True)
 
 
