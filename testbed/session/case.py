@@ -98,8 +98,9 @@ def train(running: Running, case: Case, made: Generated) -> Trained:
 def _iterate(running: Running, job: Job, trained: Trained) -> None:
     label, results, warmup = trained.case.label, running.results, job.workload.warmup
     with running.reporter.step(f"training {label}", total=job.iterations) as step, host.real_time(running.real_time):
-        warming = f"the first {warmup} of {job.iterations} iterations warm up and do not count; " if warmup else ""
-        running.reporter.note(f"{warming}each iteration has to end within {trained.deadline}")
+        running.reporter.note(f"each iteration has to end within {trained.deadline}")
+        if warmup:
+            running.reporter.note(f"the first {warmup} of {job.iterations} iterations warm up, and do not count")
         try:
             before = running.witness.read()
             for (records,) in running.loop.run([job], trained.deadline):
