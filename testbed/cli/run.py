@@ -62,7 +62,9 @@ def run(
     ] = None,
     schedule: Schedules = None,
     iterations: Iterations = None,
-    out: Annotated[Path | None, typer.Option(help="Results directory; default: results/<names>-<time>.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Results directory; default: in results/, by names and time.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
     shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = HostPriority.on,

@@ -166,7 +166,7 @@ def _netem() -> str:
     from testbed.lab.shaping import netem
 
     if (reason := netem.available()) is not None:
-        raise _MissingError(reason)
+        raise _MissingError(f"the kernel refuses a netem qdisc: {reason.rpartition('was refused: ')[2]}")
     return "sch_netem takes delay, rate and limit"
 
 
@@ -174,7 +174,7 @@ def _tbf() -> str:
     from testbed.lab.shaping import tbf
 
     if (reason := tbf.available()) is not None:
-        raise _MissingError(reason)
+        raise _MissingError(f"the kernel refuses a tbf qdisc: {reason.rpartition('was refused: ')[2]}")
     return "sch_tbf takes rate, burst and limit"
 
 
