@@ -62,7 +62,7 @@ def plan(
         raise BadInput.of("--out", "file", str(out), f"a place to write ({error.strerror})") from error
     console = stdout_console(140)
     console.print(tables.plan_table(made))
-    console.print(f"written to {out}", highlight=False)
+    console.print(f"written to {out}", highlight=False, soft_wrap=True)
 
 
 def complete(unfinished: Plan, schedule: Sequence[str] | None, schedules_from: Path | None, *, quiet: bool) -> Plan:
