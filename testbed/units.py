@@ -145,3 +145,9 @@ def show_size(size_bytes: float) -> str:
 def show_sizes(sizes_bytes: Sequence[float | None]) -> list[str]:
     """A column of sizes in one unit; "-" for None."""
     return _show_column(sizes_bytes, SIZE, _SIZES)
+
+
+def show_change(share: float, decimals: int = 1) -> str:
+    """A relative difference in per cent with its sign, e.g. 0.0042 -> "+0.4%"; what rounds to nothing has no sign."""
+    text = f"{share:+z.{decimals}%}"
+    return text if any(digit in text for digit in "123456789") else text.removeprefix("+")

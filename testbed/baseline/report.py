@@ -13,7 +13,7 @@ from testbed.baseline import environment, tolerance
 from testbed.baseline.judge import Finding, Outcome, Verdict, is_regression
 from testbed.baseline.store import Baseline
 from testbed.baseline.tolerance import TIMES, Mode, Quantity, Tolerances
-from testbed.units import show_time
+from testbed.units import show_change, show_time
 
 WIDTH = 80
 
@@ -117,7 +117,7 @@ def show_value(quantity: Quantity | None, value: float | None) -> str:
         return f"{value:.5f} s" if abs(value) >= 1 else f"{value * 1e3:.3f} ms"
     match quantity:
         case Quantity.error:
-            return f"{value:+z.3%}"
+            return show_change(value, 3)
         case Quantity.bubble:
             return f"{value:z.3%}"
         case Quantity.speedup:
@@ -134,7 +134,7 @@ def show_difference(finding: Finding) -> str:
     if difference == 0:
         return "0"
     sign = "+" if difference > 0 else "-"
-    share = f" {difference / finding.before:+z.3%}" if finding.before else ""
+    share = f" {show_change(difference / finding.before, 3)}" if finding.before else ""
     if quantity in TIMES:
         value, _, unit = show_time(abs(difference)).partition(" ")
         return f"{sign}{float(value):.3g} {unit}{share}"

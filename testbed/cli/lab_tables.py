@@ -11,7 +11,7 @@ from rich.text import Text
 
 from testbed.cli.layout import Cell, Column, Section, fitted, indented
 from testbed.cli.run_tables import show_milliseconds
-from testbed.units import show_rates, show_size, show_times
+from testbed.units import show_change, show_rates, show_size, show_times
 
 if TYPE_CHECKING:
     from testbed.lab.doctor import Finding
@@ -122,7 +122,7 @@ def mininet_tables(links: Sequence[Mapping[str, Any]], width: int) -> list[Rende
     times = show_times([*(2 * link["delay_s"] for link in links), *(link["rtt"]["median"] for link in links)])
     rates = show_rates([*(link["rate_bps"] for link in links), *(link["measured_bps"] for link in links)])
     count = len(links)
-    errors = [f"{link['measured_bps'] / link['rate_bps'] - 1:+z.1%}" for link in links]
+    errors = [show_change(link["measured_bps"] / link["rate_bps"] - 1) for link in links]
     columns = [
         Column("RTT\nasked", times[:count]),
         Column("\nmedian", times[count:]),

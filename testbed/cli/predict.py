@@ -119,7 +119,7 @@ def _document(case: Case, number: int, one: JobPrediction) -> dict[str, Any]:
 
 
 def _jobs_table(plan: Plan, cases: Sequence[Mapping[str, Any]]) -> Table:
-    from testbed.units import show_times
+    from testbed.units import show_change, show_times
 
     names = ", ".join(job.name for job in plan.jobs)
     table = Table(title=f"{names} on {plan.network.name}: predicted", title_justify="left")
@@ -136,7 +136,7 @@ def _jobs_table(plan: Plan, cases: Sequence[Mapping[str, Any]]) -> Table:
                 job["job"],
                 next(times),
                 next(times),
-                f"{job['slowdown_predicted'] - 1:+z.1%}",
+                show_change(job["slowdown_predicted"] - 1),
                 f"{job['bubble_predicted']:z.1%}",
                 end_section=number == len(case["jobs"]) - 1,
             )

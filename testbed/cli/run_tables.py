@@ -15,7 +15,7 @@ from testbed.cli.layout import Column, Section, fitted, indented
 from testbed.cli.tables import proof_line
 from testbed.judge.compare import ScheduleComparison
 from testbed.schedule.proof import Proof
-from testbed.units import show_times
+from testbed.units import show_change, show_times
 
 
 def print_run(console: Console, document: Mapping[str, Any], directory: Path, *, pages: int) -> None:
@@ -72,7 +72,7 @@ def _times(rows: Sequence[ScheduleComparison]) -> list[Column]:
         Column("measured", measured),
         Column("+- IQR", show_times([row.measured_iqr_s for row in rows])),
         Column("predicted", predicted),
-        Column("error", [f"{row.error:+z.2%}" for row in rows]),
+        Column("error", [show_change(row.error, 2) for row in rows]),
     ]
 
 
@@ -104,8 +104,8 @@ def _on_this_host(rows: Sequence[ScheduleComparison]) -> list[Column]:
     for row in rows:
         middle, low, high = row.predicted_on_this_host_s, row.on_this_host_low_s, row.on_this_host_high_s
         known = middle is not None and low is not None and high is not None
-        between.append(f"{low / middle - 1:+z.1%} {high / middle - 1:+z.1%}" if known else "-")  # type: ignore[operator]
-        off.append(f"{row.error_on_this_host:+z.2%}" if known else "-")
+        between.append(f"{show_change(low / middle - 1)} {show_change(high / middle - 1)}" if known else "-")  # type: ignore[operator]
+        off.append("-" if row.error_on_this_host is None else show_change(row.error_on_this_host, 2))
     noisy = ["-" if row.disturbed_iterations is None else str(row.disturbed_iterations) for row in rows]
     return [
         Column("expected", expected),

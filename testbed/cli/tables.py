@@ -13,7 +13,7 @@ from testbed.plan.plan import Job, Plan
 from testbed.plan.resolve import pipeline_nodes
 from testbed.plan.routes import datacenter_of, datacenters_of
 from testbed.trace.tables import KINDS, Trace
-from testbed.units import show_rate, show_size, show_time, show_times
+from testbed.units import show_change, show_rate, show_size, show_time, show_times
 
 if TYPE_CHECKING:
     from testbed.plan.compare import ComparedSchedule, Comparison
@@ -98,7 +98,7 @@ def causes_tables(plan: Plan, comparison: Comparison, width: int) -> list[Table]
     shares = [_lost_shares(row) for row in rows]
     result = [
         Column("iteration", show_times([row.predicted_s for row in rows])),
-        Column("over bound", [f"{row.predicted_s / row.bound.seconds - 1:+z.1%}" for row in rows]),
+        Column("over bound", [show_change(row.predicted_s / row.bound.seconds - 1) for row in rows]),
         Column("bubble", [f"{row.bubble_predicted:z.1%}" for row in rows]),
         Column("peak by rank", [_peaks(row.peaks) for row in rows], wrapped=True),
     ]

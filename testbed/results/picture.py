@@ -253,4 +253,7 @@ def _boxes(
     for (begin, wide), microbatch in zip(spans, actions["microbatch"], strict=True):
         if scale.has_room(wide, str(microbatch)):
             middle = begin + wide / 2
-            axis.text(middle, rank, str(microbatch), ha="center", va="center", fontsize=_NUMBER_POINTS, color=ink)
+            number = axis.text(
+                middle, rank, str(microbatch), ha="center", va="center", fontsize=_NUMBER_POINTS, color=ink
+            )
+            number.set_in_layout(False)  # it lies in its box: half of the time

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.units import TIME, show_rate, show_rates, show_time, show_times
+from testbed.units import TIME, show_change, show_rate, show_rates, show_time, show_times
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,16 @@ def test_rates() -> None:
     assert show_rate(999.97e6) == "1 Gbit/s"
     assert show_rates([999.7e6, 1e9]) == ["1 Gbit/s", "1 Gbit/s"]
     assert show_rates([985.3e6, 1e9]) == ["0.985 Gbit/s", "1.000 Gbit/s"]
+
+
+def test_changes() -> None:
+    assert [show_change(share, 2) for share in (0.0042, -0.0042, 1e-9, -1e-9, 0.0)] == [
+        "+0.42%",
+        "-0.42%",
+        "0.00%",
+        "0.00%",
+        "0.00%",
+    ]
 
 
 times = st.floats(-1e5, 1e5, allow_nan=False)
