@@ -27,8 +27,17 @@ def link_tables(title: str, checks: Sequence[Mapping[str, Any]], width: int) -> 
     """
     asked = [check["asked"] for check in checks]
     measured = [check["measured"] for check in checks]
-    rtt_asked, rtt_median, rtt_p99 = _times_of(asked, "rtt_s", measured, "rtt_s")
-    way_asked, way_median, _ = _times_of(asked, "delay_s", measured, "one_way_s")
+    rtt = [one["rtt_s"] for one in measured]
+    one_way = [one["one_way_s"] for one in measured]
+    columns = [
+        [one["rtt_s"] for one in asked],
+        [spread and spread["median"] for spread in rtt],
+        [spread and spread["p99"] for spread in rtt],
+        [one["delay_s"] for one in asked],
+        [spread and spread["median"] for spread in one_way],
+    ]
+    shown = iter(show_times([time for column in columns for time in column]))
+    rtt_asked, rtt_median, rtt_p99, way_asked, way_median = ([next(shown) for _ in column] for column in columns)
     rates = show_rates([one["rate_bps"] for one in (*asked, *measured)])
     delays = [
         Column("RTT\nasked", rtt_asked),
@@ -55,18 +64,6 @@ def link_tables(title: str, checks: Sequence[Mapping[str, Any]], width: int) -> 
         for reason in check["reasons"]
     ]
     return [*tables, *why]
-
-
-def _times_of(
-    asked: Sequence[Mapping[str, Any]], wanted: str, measured: Sequence[Mapping[str, Any]], found: str
-) -> tuple[list[str], list[str], list[str]]:
-    """(asked, median, 99th percentile) of every direction, all in one unit."""
-    spreads = [one[found] for one in measured]
-    times = [one[wanted] for one in asked]
-    for name in ("median", "p99"):
-        times += [spread and spread[name] for spread in spreads]
-    shown, count = show_times(times), len(asked)
-    return shown[:count], shown[count : 2 * count], shown[2 * count :]
 
 
 def _mark(ok: bool) -> Text:
@@ -129,8 +126,7 @@ def mininet_tables(links: Sequence[Mapping[str, Any]], width: int) -> list[Rende
         Column("rate\nasked", rates[:count]),
         Column("\nmeasured", rates[count:]),
         Column("\nerror", errors),
-        Column("\nresent", [str(link["retransmits"]) for link in links]),
-        Column("\ndropped", [str(link["dropped"]) for link in links]),
+        Column("resent /\ndropped", [f"{link['retransmits']} / {link['dropped']}" for link in links]),
     ]
     key = Column("\nlink", [str(number + 1) for number in range(count)], left=True)
     said = [
