@@ -13,7 +13,10 @@ from rich.text import Text
 Cell = str | Text
 
 _WIDEST_KEY = 0.4
-"""Of the width: a longer name of a row goes on in the next line."""
+"""Of the width: a longer name of a row goes on in the next line ..."""
+
+_NARROWEST_KEY = 20
+"""... and in as many as it takes, down to these columns of the screen, where that keeps a section in one table."""
 
 _WIDEST_WRAPPED = 24
 """Columns of the screen that a list in a cell takes before it is wrapped."""
@@ -50,20 +53,26 @@ def fitted(key: Column, sections: Sequence[Section], width: int) -> list[Table]:
 
     `key` names the rows and is the first column of every table.
     """
-    key_width = min(key.width, round(_WIDEST_KEY * width))
-    room = width - key_width - 1
+    widest = min(key.width, round(_WIDEST_KEY * width))
     together = [column for section in sections for column in section.columns]
-    if sum(column.width for column in together) <= room:
-        return [_table(sections[0].title, key, key_width, together)]
-    return [
-        _table(section.title if first else f"{section.title} (more)", key, key_width, columns)
-        for section in sections
-        for first, columns in _parts(section.columns, room)
-    ]
+    if widest + _width(together) + 1 <= width:
+        return [_table(sections[0].title, key, widest, together)]
+    tables = []
+    for section in sections:
+        left = width - 1 - _width(section.columns)
+        key_width = min(widest, left) if left >= _NARROWEST_KEY else widest
+        for number, columns in enumerate(_parts(section.columns, width - key_width - 1)):
+            title = f"{section.title} (more)" if number else section.title
+            tables.append(_table(title, key, key_width, columns))
+    return tables
 
 
-def _parts(columns: Sequence[Column], room: int) -> list[tuple[bool, list[Column]]]:
-    """The columns in groups that fit, and whether a group is the first."""
+def _width(columns: Sequence[Column]) -> int:
+    return sum(column.width for column in columns)
+
+
+def _parts(columns: Sequence[Column], room: int) -> list[list[Column]]:
+    """The columns in groups that fit."""
     groups: list[list[Column]] = [[]]
     left = room
     for column in columns:
@@ -72,7 +81,7 @@ def _parts(columns: Sequence[Column], room: int) -> list[tuple[bool, list[Column
             left = room
         groups[-1].append(column)
         left -= column.width
-    return [(number == 0, group) for number, group in enumerate(groups)]
+    return groups
 
 
 def _table(title: str, key: Column, key_width: int, columns: Sequence[Column]) -> Table:
