@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from testbed.plan.resolve import make_plan
 from testbed.plan.schedules import make
 from testbed.progress import Reporter
 from testbed.results.load import load_run
+from testbed.scratch import scratch_directory
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def _take(prepared: Sequence[tuple[Path, Task, Terms]], limit_s: float, reporter
     tasks = [task for _, task, _ in prepared]
     for task in tasks:
         require_possible(task)
-    with tempfile.TemporaryDirectory(prefix="testbed-baseline-") as scratch:
-        outcomes = measure(tasks, Path(scratch), limit_s=limit_s, reporter=reporter)
+    with scratch_directory("testbed-baseline-") as scratch:
+        outcomes = measure(tasks, scratch, limit_s=limit_s, reporter=reporter)
     for directory, task, terms in prepared:
         _write(directory, task, outcomes[task.name], terms)
 

@@ -145,7 +145,7 @@ def _run_in_guest(
 
 def _run_here(task: Task, directory: Path, reporter: Reporter) -> str:
     """Train one plan on the real clock, in a sandbox; returns why it failed, or nothing."""
-    from testbed.lab.sandbox import run_in_sandbox
+    from testbed.lab.sandbox import run_with_own_files
     from testbed.lab.witness import MachineWitness
 
     subject = task.subject
@@ -159,7 +159,7 @@ def _run_here(task: Task, directory: Path, reporter: Reporter) -> str:
         return 0
 
     with MachineWitness() as witness:
-        code = run_in_sandbox(body)
+        code = run_with_own_files(body)
     return f"the run ended with exit code {code}" if code else ""
 
 

@@ -33,15 +33,23 @@ app.add_typer(kernel.kernel_app, name="kernel")
 app.command("test-determinism")(determinism.determinism)
 
 
+_INTERRUPTED = 130
+"""What typer makes of Ctrl-C, without a word."""
+
+
 def main() -> None:
-    """Entry point: runs a command and turns our errors into one line and an exit code."""
+    """Entry point: runs a command and turns our errors, and Ctrl-C, into one line and an exit code."""
     try:
         code = app(prog_name="testbed", standalone_mode=False)
         sys.stdout.flush()
     except TestbedError as error:
         _fail(str(error), error.exit_code)
     except typer.Abort:
-        _fail("aborted", ExitCode.RUN_FAILED)
+        _fail("interrupted", ExitCode.RUN_FAILED)
+    except SystemExit as leaving:
+        if leaving.code != _INTERRUPTED:
+            raise
+        _fail("interrupted", ExitCode.RUN_FAILED)
     except TyperException as error:  # of the command line's parser
         if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed
             sys.exit(ExitCode.BAD_INPUT)

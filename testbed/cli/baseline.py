@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,7 +29,10 @@ from testbed.errors import BadInput, ExitCode
 from testbed.files import output_directory, require_writable, write_output
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from testbed.baseline.report import Report
+    from testbed.baseline.store import Baseline
 
 baseline_app = typer.Typer(help="Keep what plans take today, and hold later versions against it.", no_args_is_help=True)
 
@@ -161,9 +163,7 @@ def check(
 @baseline_app.command("list")
 def list_baselines(root: Root = ROOT, as_json: AsJson = False) -> None:
     """The baselines that there are."""
-    from rich.table import Table
-
-    from testbed.baseline import environment, store
+    from testbed.baseline import store
 
     found = [store.read(directory) for directory in store.find(root, [])]
     if as_json:
@@ -174,19 +174,32 @@ def list_baselines(root: Root = ROOT, as_json: AsJson = False) -> None:
         ]
         emit({"baselines": documents})
         return
-    table = Table("name", "by", "schedules", "saved", "kernel", "reason", box=None, pad_edge=False)
+    console = stdout_console(120)
+    for line in _listed(found, console.width):
+        console.print(line)
+
+
+def _listed(found: Sequence[Baseline], width: int) -> list[RenderableType]:
+    """The baselines, and below with which kernels and why they were saved."""
+    from rich.text import Text
+
+    from testbed.baseline import environment
+    from testbed.cli.layout import Column, Section, fitted
+
+    columns = [
+        Column("by", [f"{one.mode}{', quick' if one.quick else ''}" for one in found], left=True),
+        Column("schedules", [str(len(one.figures)) for one in found]),
+        Column("saved", [one.saved[:10] for one in found], left=True),
+    ]
+    key = Column("name", [one.name for one in found], left=True)
+    groups: dict[str, list[str]] = {}
     for one in found:
         kernel = one.environment.get("kernel")
-        quick = ", quick" if one.quick else ""
-        table.add_row(
-            one.name,
-            f"{one.mode}{quick}",
-            str(len(one.figures)),
-            one.saved[:10],
-            environment.kernel_name(kernel) if kernel else "-",
-            one.reason,
-        )
-    stdout_console(120).print(table)
+        facts = [f"kernel {environment.kernel_name(kernel)}" if kernel else "", one.reason]
+        for fact in filter(None, facts):
+            groups.setdefault(fact, []).append(one.name)
+    below = [Text(f"{'all' if len(names) == len(found) else ', '.join(names)}: {why}") for why, names in groups.items()]
+    return [*fitted(key, [Section("baselines", columns)], width), *below]
 
 
 @contextmanager
@@ -195,8 +208,10 @@ def _place(out: Path | None) -> Iterator[Path]:
     if out is not None:
         yield output_directory(out, "--out")
         return
-    with tempfile.TemporaryDirectory(prefix="testbed-baseline-") as scratch:
-        yield Path(scratch)
+    from testbed.scratch import scratch_directory
+
+    with scratch_directory("testbed-baseline-") as scratch:
+        yield scratch
 
 
 def _print(report: Report) -> None:

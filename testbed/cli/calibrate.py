@@ -171,10 +171,10 @@ def _show_engine(document: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(document)
         return
-    from testbed.cli import tables
+    from testbed.cli.lab_tables import engine_tables
 
     console = stdout_console(140)
-    for table in tables.engine_tables(document):
+    for table in engine_tables(document, console.width):
         console.print(table)
 
 
@@ -182,9 +182,10 @@ def _show(document: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(document)
         return
-    from testbed.cli import tables
+    from testbed.cli.lab_tables import link_tables, mininet_tables
 
     console = stdout_console(140)
-    console.print(tables.link_table(document["topology"], document["links"]))
-    if document.get("mininet"):
-        console.print(tables.mininet_table(document["mininet"]))
+    for table in link_tables(document["topology"], document["links"], console.width):
+        console.print(table)
+    for table in mininet_tables(document.get("mininet") or [], console.width):
+        console.print(table)

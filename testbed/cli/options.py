@@ -125,10 +125,10 @@ SchedulesFrom = Annotated[
 
 
 def in_sandbox(body: Callable[[], int], *, interactive: bool = False) -> int:
-    """Run `body` in namespaces of its own; returns its exit code. Raises MachineLacks."""
-    from testbed.lab.sandbox import run_in_sandbox
+    """Run `body` in namespaces and with temporary files of its own; returns its exit code. Raises MachineLacks."""
+    from testbed.lab.sandbox import run_with_own_files
 
-    return run_in_sandbox(body, interactive=interactive)
+    return run_with_own_files(body, interactive=interactive)
 
 
 def stdout_console(otherwise: int) -> Console:

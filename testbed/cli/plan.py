@@ -71,7 +71,7 @@ def plan(
     console = stdout_console(140)
     console.print(tables.plan_table(made))
     tables.print_remarks(console, made)
-    console.print(f"written to {out}", highlight=False)
+    console.print(f"written to {out}", highlight=False, soft_wrap=True)
 
 
 def complete(

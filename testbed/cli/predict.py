@@ -81,7 +81,8 @@ def _show_one(plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], *, as
         return
     console = Console()
     console.print(tables.plan_table(plan))
-    console.print(tables.prediction_table(plan, rows))
+    for table in tables.prediction_tables(plan, rows, console.width):
+        console.print(table)
     for row, one in zip(rows, chosen, strict=True):
         if one.proof is not None:
             console.print(tables.proof_line(row[0], one.proof), highlight=False)
@@ -126,7 +127,7 @@ def _document(case: Case, number: int, one: JobPrediction) -> dict[str, Any]:
 
 
 def _jobs_table(plan: Plan, cases: Sequence[Mapping[str, Any]]) -> Table:
-    from testbed.units import show_time
+    from testbed.units import show_change, show_times
 
     names = ", ".join(job.name for job in plan.jobs)
     table = Table(title=f"{names} on {plan.network.name}: predicted", title_justify="left")
@@ -134,15 +135,17 @@ def _jobs_table(plan: Plan, cases: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(column, overflow="fold")
     for column in ("alone", "together", "slower by", "bubble"):
         table.add_column(column, justify="right", no_wrap=True)
+    jobs = [job for case in cases for job in case["jobs"]]
+    times = iter(show_times([job[key] for job in jobs for key in ("predicted_alone_s", "predicted_s")]))
     for case in cases:
         for number, job in enumerate(case["jobs"]):
             table.add_row(
                 "" if number else case["label"],
                 job["job"],
-                show_time(job["predicted_alone_s"]),
-                show_time(job["predicted_s"]),
-                f"{job['slowdown_predicted'] - 1:+.1%}",
-                f"{job['bubble_predicted']:.1%}",
+                next(times),
+                next(times),
+                show_change(job["slowdown_predicted"] - 1),
+                f"{job['bubble_predicted']:z.1%}",
                 end_section=number == len(case["jobs"]) - 1,
             )
     return table

@@ -54,9 +54,12 @@ class Terminal:
             TimeElapsedColumn,
         )
 
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=30))
-        with Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=self.console) as progress:
-            yield _Bar(progress, progress.add_task(title, total=total))
+        done = (BarColumn(bar_width=20), MofNCompleteColumn()) if total is not None else ()
+        columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), *done, TimeElapsedColumn())
+        with Progress(*columns, console=self.console) as progress:
+            bar = _Bar(progress, progress.add_task(title, total=total))
+            yield bar
+            bar.finish(title)
 
     @contextmanager
     def solving(self) -> Iterator[Watch]:
@@ -100,3 +103,9 @@ class _Bar:
 
     def detail(self, text: str) -> None:
         self._progress.update(self._task, description=text)
+
+    def finish(self, title: str) -> None:
+        """The line that stays: what it was, not the last detail, and done."""
+        (task,) = self._progress.tasks
+        done = task.completed or 1  # a step of unknown length was one piece of work
+        self._progress.update(self._task, description=title, total=done, completed=done)

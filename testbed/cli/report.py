@@ -20,12 +20,13 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Show a run again from its files: the table as `run` prints it, and the picture."""
-    from testbed.cli import tables
+    from testbed.cli.run_tables import print_run
     from testbed.results.load import load_run
     from testbed.results.picture import draw_run
+    from testbed.results.place import PICTURE, pictures_in
 
     found = load_run(directory)
-    picture = directory / "timeline.svg"
+    picture = directory / PICTURE
     if svg or (found.schedules and found.has_traces and not picture.exists()):
         with output(svg or picture, "--svg") as partial:
             draw_run(directory, partial)
@@ -34,7 +35,7 @@ def report(
         return
     console = stdout_console(140)
     if found.schedules:
-        tables.print_run(console, found.comparison, directory, picture=picture.exists())
+        print_run(console, found.comparison, directory, pages=len(pictures_in(directory)))
     if not found.complete:
         console.print(_what_is_missing(found.schedules, found.asked), style="bold red", highlight=False)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -32,7 +34,7 @@ from testbed.cli.options import (
     stdout_console,
 )
 from testbed.cli.plan import complete, read_plan
-from testbed.errors import ExitCode
+from testbed.errors import ExitCode, RunFailed
 from testbed.lab.host import HostPriority
 
 if TYPE_CHECKING:
@@ -63,7 +65,9 @@ def run(
     ] = None,
     schedule: Schedules = None,
     iterations: Iterations = None,
-    out: Annotated[Path | None, typer.Option(help="Results directory; default: results/<names>-<time>.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Results directory; default: in results/, by names and time.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
     shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = HostPriority.on,
@@ -107,6 +111,7 @@ def run(
 
 def execute(plan: Plan, request: Request) -> int:
     """Run the plan where it belongs; returns the exit code. Raises what a run raises."""
+    from testbed.cli import run_tables  # noqa: F401 - now: after Ctrl-C there is no time for it
     from testbed.cli.progress import Terminal
 
     reporter = Terminal(quiet=request.quiet)
@@ -125,9 +130,15 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
     shaper = NETEM if request.shaper == AUTO_SHAPER else request.shaper
     with results_directory(request.directory, overwrite=request.overwrite) as working:
         training = command.Training(plan, working, shaper, strict=request.strict)
-        boot, (document,) = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
+        try:
+            boot, (document,) = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
+        except (RunFailed, KeyboardInterrupt):
+            _show_finished(plan, working, request)
+            raise
         if document is not None:
             _show(document, working, request, reporter)
+        elif boot.ended[0].code == ExitCode.RUN_FAILED:
+            _show_finished(plan, working, request)
     return boot.ended[0].code
 
 
@@ -152,19 +163,41 @@ def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
             _show(document, working, request, reporter)
             return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
-        return in_sandbox(body)
+        code = in_sandbox(body)
+        if code == ExitCode.RUN_FAILED:
+            _show_finished(plan, working, request)
+        return code
 
 
 def _show(document: dict[str, Any], working: Path, request: Request, reporter: Reporter) -> None:
     """Draw what lies in `working`, print it under the name of the directory asked for."""
+    pages = 0
     if request.picture:
         from testbed.results.picture import draw_run
+        from testbed.results.place import PICTURE
 
         with reporter.step("drawing timeline.svg"):
-            draw_run(working, working / "timeline.svg")
+            pages = len(draw_run(working, working / PICTURE))
     if request.as_json:
         emit(document)
         return
-    from testbed.cli import tables
+    from testbed.cli.run_tables import print_run
 
-    tables.print_run(stdout_console(140), document, request.directory, picture=request.picture)
+    print_run(stdout_console(140), document, request.directory, pages=pages)
+
+
+def _show_finished(plan: Plan, working: Path, request: Request) -> None:
+    """Of a run that ended early: the comparison of the schedules that it finished, and where what it measured is."""
+    from testbed.cli.run_tables import print_run
+    from testbed.results.place import COMPARISON
+
+    path, finished = working / COMPARISON, 0
+    if path.is_file():
+        document = json.loads(path.read_text(encoding="utf-8"))
+        finished = len(document["schedules"])
+        if request.as_json:
+            emit(document)
+        else:
+            print_run(stdout_console(140), document, working, pages=0)
+    total = len(plan.cases)
+    print(f"{finished} of {total} schedules finished; what was measured is in {working}/", file=sys.stderr)

@@ -157,10 +157,8 @@ def schedule_compare(
             console.print(f"{row.label}: {remark}", highlight=False)
     for reason in comparison.left_out.values():
         console.print(f"left out: {reason}", highlight=False)
-    if len(comparison.schedules) > 1:
-        first, second = comparison.schedules[:2]
-        gain = second.predicted_s / first.predicted_s - 1
-        console.print(f"best: {first.label}, {gain:.1%} ahead of {second.label}", highlight=False)
+    if (best := tables.best_line(comparison)) is not None:
+        console.print(best, highlight=False)
 
 
 @schedule_app.command("export")

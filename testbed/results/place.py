@@ -15,6 +15,8 @@ from testbed.errors import BadInput
 from testbed.files import read_json
 
 COMPARISON = "comparison.json"
+PICTURE = "timeline.svg"
+_FURTHER_PAGES = "timeline-*.svg"
 FILES = (
     "manifest.json",
     "plan.json",
@@ -29,7 +31,7 @@ FILES = (
     "numerics.json",
     "profile.json",
     "message_costs.json",
-    "timeline.svg",
+    PICTURE,
     COMPARISON,  # the last: it says whether the others are complete
 )
 """Everything a run writes beside its logs."""
@@ -117,14 +119,19 @@ def _beside(path: Path) -> Iterator[Path]:
 
 def _replace(path: Path, working: Path) -> None:
     """Move the files of a run over those of an earlier one. Without comparison.json, as meanwhile, it is incomplete."""
-    for name in (*reversed(FILES), *_EARLIER_FILES):
-        (path / name).unlink(missing_ok=True)
+    for file in (*(path / name for name in (*reversed(FILES), *_EARLIER_FILES)), *path.glob(_FURTHER_PAGES)):
+        file.unlink(missing_ok=True)
     shutil.rmtree(path / LOGS, ignore_errors=True)
     (working / LOGS).rename(path / LOGS)
-    for name in FILES:
+    for file in (*working.glob(_FURTHER_PAGES), *(working / name for name in FILES)):
         with suppress(FileNotFoundError):  # e.g. no picture was wanted
-            (working / name).rename(path / name)
+            file.rename(path / file.name)
     shutil.rmtree(working)
+
+
+def pictures_in(path: Path) -> list[Path]:
+    """The pages of the picture of a run."""
+    return [file for file in (path / PICTURE, *path.glob(_FURTHER_PAGES)) if file.exists()]
 
 
 def _results_in(path: Path) -> bool:

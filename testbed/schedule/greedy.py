@@ -36,7 +36,7 @@ LARGE = 4000
 def crosspipe_greedy(problem: Problem, n_sub: Annotated[int, Field(ge=1, le=64)] = DEFAULT_SUB_BLOCKS) -> Schedule:
     """CrossUDSub for one stage per rank, every block cut into `n_sub` sub-blocks.
 
-    Raises BadInput when a rank cannot hold a single microbatch, or holds several stages.
+    Raises DoesNotFit when a rank cannot hold a single microbatch, or holds several stages.
     """
     if problem.n_stages != problem.n_ranks:
         raise BadInput.of("crosspipe-greedy", "stages per rank", problem.n_stages // problem.n_ranks, "1")

@@ -21,7 +21,7 @@ _F, _I, _W = 0, 1, 2
 def greedy_rows(problem: Problem, n_sub: int) -> tuple[Row, ...]:
     """The rows that greedy.plain_rows makes of a problem in ticks (one stage per rank); what is not whole is rounded.
 
-    Raises BadInput when a rank cannot hold a single microbatch.
+    Raises DoesNotFit when a rank cannot hold a single microbatch.
     """
     sequence = _greedy(problem.n_microbatches, n_sub, *costs(problem, n_sub))
     assert (sequence[:, :, 2] >= 0).all(), "a rank never got to an end"

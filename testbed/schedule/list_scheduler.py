@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from testbed.errors import BadInput
+from testbed.errors import DoesNotFit
 from testbed.model.gather import gathered
 from testbed.model.network import Floats, Ints, idle_links
 from testbed.pipeline.ir import Action, Kind, Schedule
@@ -56,7 +56,7 @@ class Lister:
     """Makes orders of a problem's actions by one rule after the other."""
 
     def __init__(self, problem: Problem) -> None:
-        """Raises BadInput when a rank cannot hold a single microbatch."""
+        """Raises DoesNotFit when a rank cannot hold a single microbatch."""
         self.problem, self.tick_s = in_ticks(problem), tick_s(problem)
         self.free = gathered(self.problem)
         self.costs = _costs(self.problem, np.rint(self.free.ready_s))
@@ -94,7 +94,7 @@ def list_schedule(
 
     priority: the static key of every action. alternate: after an I prefer F, after an F prefer I, whatever their keys.
     patience_s: seconds a rank stays idle for a message that is on its way and has a better key than what is ready.
-    Raises BadInput when a rank cannot hold a single microbatch.
+    Raises DoesNotFit when a rank cannot hold a single microbatch.
     """
     lister = Lister(problem)
     keys = priority(problem.n_stages, problem.n_microbatches)
@@ -102,7 +102,7 @@ def list_schedule(
 
 
 def _costs(problem: Problem, ready: Floats) -> Costs:
-    """What the loop counts with, of a problem in ticks. Raises BadInput when a rank cannot hold a single microbatch."""
+    """What the loop counts with, of a problem in ticks. Raises DoesNotFit where a rank cannot hold a microbatch."""
     n_stages, ranks = problem.n_stages, range(problem.n_ranks)
     mine = [[s for s, holder in enumerate(problem.stage_to_rank) if holder == rank] for rank in ranks]
     stages = np.full((len(ranks), max(map(len, mine))), -1)
@@ -116,7 +116,7 @@ def _costs(problem: Problem, ready: Floats) -> Costs:
     for rank in ranks:
         if peak[rank] > problem.memory_limit[rank] + TOLERANCE:
             expected = f"at least {peak[rank]:g}, what one microbatch needs"
-            raise BadInput.of("list schedule", f"memory limit of rank {rank}", problem.memory_limit[rank], expected)
+            raise DoesNotFit.of("list schedule", f"memory limit of rank {rank}", problem.memory_limit[rank], expected)
     simple = np.array([len(own) == 1 and delta[own[0], 1] <= 0 for own in mine], np.int64)
     limit = np.array(problem.memory_limit) + TOLERANCE
     route_links, wire = _routes(problem)

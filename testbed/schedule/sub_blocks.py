@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.errors import BadInput
+from testbed.errors import DoesNotFit
 from testbed.model.gather import gathered
 from testbed.model.network import Floats, Ints
 from testbed.pipeline.ir import Action, Kind, Part
@@ -48,7 +48,7 @@ class Costs(NamedTuple):
 def costs(problem: Problem, n_sub: int) -> Costs:
     """The costs of a problem in ticks, whatever is not whole rounded.
 
-    Raises BadInput when a rank cannot hold a single microbatch.
+    Raises DoesNotFit when a rank cannot hold a single microbatch.
     """
     n_ranks, part = problem.n_ranks, Part(0, 1, n_sub)
     length, delta = np.zeros((n_ranks, 3), np.int64), np.zeros((n_ranks, 3))
@@ -80,6 +80,6 @@ def _most_unfinished(problem: Problem, rank: int, n_sub: int) -> int:
     limit = problem.memory_limit[rank]
     if taken + reserved > limit + TOLERANCE:
         expected = f"at least {taken + reserved:g}, what one microbatch needs"
-        raise BadInput.of("crosspipe-greedy", f"memory limit of rank {rank}", limit, expected)
+        raise DoesNotFit.of("crosspipe-greedy", f"memory limit of rank {rank}", limit, expected)
     every = problem.n_microbatches * n_sub
     return every if taken <= 0 else min(every, int((limit + TOLERANCE - reserved) / taken * n_sub))

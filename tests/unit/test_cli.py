@@ -182,3 +182,21 @@ def test_a_plan_is_written_and_says_what_it_holds(tmp_path: Path) -> None:
     assert [case["label"] for case in document["cases"]] == ["1f1b"]
     assert document["cases"][0]["jobs"][0]["rows"][3].startswith("3F0 3B0 3F1 3B1")
     assert f"written to {out}" in done.stdout
+
+
+def test_ctrl_c_is_one_word_and_exit_code_4_in_every_command() -> None:
+    script = (
+        "import os, signal, sys, testbed.cli as cli\n"
+        "cli.app.command('wait')(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "sys.argv = ['testbed', 'wait']\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (4, "", "interrupted\n")
+
+
+def test_schedules_that_take_the_same_are_not_ahead_of_each_other() -> None:
+    done = run_testbed("schedule", "compare", LONGHAUL, PP4, "--schedule", "geopipe", "--schedule", "1f1b")
+    assert done.returncode == 0, done.stderr
+    assert "0.0% ahead" not in done.stdout
+    assert "less than 0.05% apart" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from testbed.plan.routes import datacenter_of, shortest
 from testbed.plan.schedules import choose
 from testbed.spec import load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
+from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
 from testbed.units import LENGTH, RATE, SIZE, TIME, parse, show_rate, show_time
@@ -225,6 +227,46 @@ def test_placement_is_contiguous_and_even() -> None:
         dc for dc in four.datacenters for _ in range(2)
     ]
     assert cuts(plan.jobs[0]) == (1, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "stages", "shares"),
+    [
+        ((3, 1, 2), 6, (3, 1, 2)),
+        ((4, 1), 4, (3, 1)),
+        ((5, 5, 1), 9, (4, 4, 1)),
+        ((3, 3, 2), 8, (3, 3, 2)),
+        ((4, 4), 3, (2, 1)),
+        ((2, 2, 2), 2, (1, 1, 0)),
+    ],
+)
+def test_placement_uses_every_node_and_is_as_even_as_they_let_it_be(
+    nodes: tuple[int, ...], stages: int, shares: tuple[int, ...]
+) -> None:
+    pipeline = placed(nodes, stages)
+    assert tuple(pipeline.count(str(site)) for site in "abc"[: len(nodes)]) == shares
+    assert sorted(pipeline) == pipeline  # contiguous
+
+
+@given(nodes=st.lists(st.integers(1, 5), min_size=1, max_size=3), data=st.data())
+def test_whatever_there_are_nodes_for_can_be_placed(nodes: list[int], data: st.DataObject) -> None:
+    stages = data.draw(st.integers(1, sum(nodes)))
+    pipeline = placed(tuple(nodes), stages)
+    shares = [pipeline.count(site) for site in "abc"[: len(nodes)]]
+    assert sum(shares) == stages
+    # a datacenter has two stages less than another only where it is full
+    assert all(share == room or share >= max(shares) - 1 for share, room in zip(shares, nodes, strict=True))
+
+
+def placed(nodes: tuple[int, ...], stages: int) -> list[str]:
+    """The datacenter of every stage on datacenters a, b, c with so many nodes."""
+    names = "abc"[: len(nodes)]
+    datacenters = {name: {"nodes": count} for name, count in zip(names, nodes, strict=True)}
+    links = [{"between": [a, b], "delay": "1 ms", "rate": "1 Gbit/s"} for a, b in pairwise(names)]
+    topology = validate(Topology, {"name": "uneven", "datacenters": datacenters, "links": links}, "uneven.yaml")
+    settings = {"parallelism.pipeline": str(stages), "model.layers": str(stages)}
+    plan = make_plan(topology, load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings))
+    return [datacenter_of(node) for node in pipeline_nodes(plan.jobs[0])]
 
 
 json_like = st.recursive(
