@@ -8,10 +8,13 @@ from typing import Annotated, NamedTuple
 from pydantic import Field, model_validator
 
 from testbed.spec.document import FieldError, Strict, override, read_yaml, validate
-from testbed.units import FIBRE_SECONDS_PER_METRE, BitsPerSecond, Bytes, Metres, Seconds
+from testbed.units import FIBRE_SECONDS_PER_METRE, BitsPerSecond, Bytes, Metres, Seconds, show_time
 
 MAX_DATACENTERS = 100
 MAX_NODES_PER_DATACENTER = 100
+
+SMALLEST_QUEUE = 9_014
+"""Bytes of one full frame: a queue without room for it would let none pass."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
 """Lower case, digits and hyphens: safe as a host name; never part of a shell command all the same."""
@@ -38,7 +41,7 @@ class _Direction(Strict):
     delay: Seconds | None = Field(default=None, ge=0, le=10)
     equipment_delay: Seconds | None = Field(default=None, ge=0, le=1)
     rate: BitsPerSecond | None = Field(default=None, ge=1e3, le=100e9)
-    queue: Bytes | None = Field(default=None, ge=9_000, le=4e9)
+    queue: Bytes | None = Field(default=None, ge=SMALLEST_QUEUE, le=4e9)
     jitter: Seconds | None = Field(default=None, ge=0, le=1)
     loss: float | None = Field(default=None, ge=0, lt=1, description="share of packets lost")
 
@@ -60,6 +63,10 @@ class LinkSpec(_Direction):
                 raise FieldError("links.rate", None, "a rate for both directions")
             if self._value(side, "fibre") is None and self._value(side, "delay") is None:
                 raise FieldError("links.fibre", None, "fibre, delay or both")
+            direction = self.direction(side)
+            if direction.jitter_s > direction.delay_s:
+                expected = f"at most the {side} delay, {show_time(direction.delay_s)}: nothing arrives before it is sent"
+                raise FieldError("links.jitter", show_time(direction.jitter_s), expected)
         return self
 
     def _value(self, side: str, field: str) -> float | None:
