@@ -15,6 +15,8 @@ from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import Paths, Problem
 
+_HANDOVER = ("handover_s", "inside_extra_s", "inside_s_per_byte")
+
 
 class TimeByCause(NamedTuple):
     """Seconds of one iteration by cause; all but `work` are bubble."""
@@ -55,11 +57,9 @@ def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
         """With a link of its own for every pair of ranks, on which messages do not wait for each other."""
         links: list[LinkCost] = []
         private = [_private(problem, paths, links, delay=delay, wire=wire) for paths in problem.paths]
-        handover_s = problem.handover_s * delay
+        handover = {name: getattr(problem, name) * delay for name in _HANDOVER}
         routes, others = private[0].routes, tuple(private[1:])
-        return makespan(
-            replace(alone, links=tuple(links), routes=routes, others=others, handover_s=handover_s), schedule
-        )
+        return makespan(replace(alone, links=tuple(links), routes=routes, others=others, **handover), schedule)
 
     free, delayed = unshared(delay=False, wire=False), unshared(delay=True, wire=False)
     unqueued, real = unshared(delay=True, wire=True), makespan(alone, schedule)

@@ -106,6 +106,13 @@ def _frame(paths: Paths, source: int, size: float, ways: tuple[Route, Route], ap
     return _Frame(route, back, packets if several else 0, acks, rest, whole, apart, ack_bytes)
 
 
+def _handover_s(problem: Problem, frame: _Frame, wire_bytes: float) -> float:
+    """From a message's last bit to its use; inside a datacenter without network cards that is all of its time."""
+    if frame.route:
+        return problem.handover_s
+    return problem.handover_s + problem.inside_extra_s + problem.inside_s_per_byte * wire_bytes
+
+
 class _Edge(NamedTuple):
     """What a stage sends to a neighbour, for every microbatch; pipeline ranks."""
 
@@ -214,7 +221,7 @@ class _Building:
             apart = 0.0 if notices else problem.notice_bytes
             frame = _NOWHERE if local else _frame(paths, edge.source, edge.wire_bytes - notices, ways, apart)
             release = 1 if load.receives == "early" or local else 2
-            self._group(_Group(frame, local, m, release, problem.handover_s, 0.0))
+            self._group(_Group(frame, local, m, release, _handover_s(problem, frame, edge.wire_bytes), 0.0))
             ranks = (first_rank + ends[0], first_rank + ends[1])
             self._name(job, replica, edge.kind, edge.stage, range(m), ranks, (edge.payload_bytes, edge.wire_bytes))
         if load.receives == "early":
@@ -263,7 +270,8 @@ class _Building:
             ways = what.route(step), what.routes.get(ends[::-1], ())
             frame = _frame(problem.paths[step.source], rank, what.wire_bytes, ways, problem.notice_bytes)
             release = len(step.after) + step.own
-            self._group(_Group(frame, False, 1, release, problem.handover_s, load.start_s))
+            handover_s = _handover_s(problem, frame, what.wire_bytes)
+            self._group(_Group(frame, False, 1, release, handover_s, load.start_s))
             members = tuple(first_rank + replica * problem.n_ranks + rank for replica in ends)
             sizes = (what.payload_bytes, what.wire_bytes)
             self._name(job, step.source, kind, stage, range(step.number, step.number + 1), members, sizes)

@@ -188,6 +188,8 @@ def _problem(
         ack_bytes=first.ack_bytes,
         others=tuple(others),
         handover_s=plan.host_costs.handover_s,
+        inside_extra_s=plan.host_costs.inside_extra_s,
+        inside_s_per_byte=plan.host_costs.inside_s_per_byte,
         wake_s=plan.host_costs.wake_s,
         unnoticed_wait_s=plan.host_costs.unnoticed_wait_s if workload.pacing else 0.0,
         notice_bytes=plan.host_costs.notice_bytes,

@@ -21,6 +21,14 @@ NOTICE_BYTES = 48 + ETHERNET_HEADER + IP_TCP_HEADERS
 is among GLOO_BYTES."""
 
 
+INSIDE_EXTRA_S = 4e-6
+"""Beyond the handover, on an ideal machine, where no link is on the way: the sender's own part, which on a link is over
+before the last bit has left. Found under the virtual clock on the main job with 250 kB, 1 MB and 4 MB
+(`testbed calibrate --engine`); checked on benchmarks/random_grid.py."""
+
+INSIDE_S_PER_BYTE = 4.3e-12
+"""And for each byte: a super-packet of 64 kB after the other is handed to the kernel. Found and checked as above."""
+
 WAKE_S = 1e-6
 """What gloo's thread takes to answer a notice when it sleeps: of two notices that arrive within a microsecond, the one
 is answered first whose thread is awake because data has just come in. Found under the virtual clock with late receives
@@ -29,4 +37,12 @@ on benchmarks/virtual_grid.py, P = 4; checked on cells 74 to 98 of benchmarks/ra
 
 def measured_costs() -> HostCosts:
     """The costs above."""
-    return HostCosts(HANDOVER_S, UNNOTICED_WAIT_S, GLOO_BYTES, NOTICE_BYTES, WAKE_S)
+    return HostCosts(
+        handover_s=HANDOVER_S,
+        unnoticed_wait_s=UNNOTICED_WAIT_S,
+        gloo_bytes=GLOO_BYTES,
+        notice_bytes=NOTICE_BYTES,
+        wake_s=WAKE_S,
+        inside_extra_s=INSIDE_EXTRA_S,
+        inside_s_per_byte=INSIDE_S_PER_BYTE,
+    )

@@ -11,6 +11,8 @@ from testbed.lab.counters import LOSS_SIGNS
 from testbed.lab.network import Lab
 from testbed.lab.shaping import LinkCounters
 from testbed.lab.witness import MachineCounts, MachineWitness
+from testbed.model.host import HostPrediction, predict_on_host
+from testbed.model.lower import Load
 from testbed.pipeline.ir import Schedule
 from testbed.plan.costs import predict_case, problem_of_case
 from testbed.plan.plan import Case, Plan
@@ -22,6 +24,7 @@ from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
+from testbed.session.message_costs import MessageCosts
 from testbed.trace.tables import Trace, concatenate
 from testbed.train.job import IterationRecord, Job
 
@@ -50,6 +53,10 @@ class Trained:
     generated: Generated
     predicted: Trace
     deadline: Deadline
+    costs: MessageCosts | None
+    """What this machine was measured to add until then; None on the virtual clock and without pacing."""
+    on_this_host: HostPrediction | None
+    """With these costs; None where there are none."""
     measured: list[Trace] = field(default_factory=list)
     rows: list[iterations.IterationRow] = field(default_factory=list)
     checks: list[fidelity.Check] = field(default_factory=list)
@@ -65,7 +72,7 @@ class Trained:
         return [row.loss for row in self.rows]
 
 
-def train(running: Running, case: Case, made: Generated) -> Trained:
+def train(running: Running, case: Case, made: Generated, message_costs: MessageCosts | None) -> Trained:
     """Train one case and collect what happened. Raises RunFailed; what was measured until then is in the results."""
     plan, results = running.plan, running.results
     workload = plan.jobs[0].workload
@@ -76,7 +83,11 @@ def train(running: Running, case: Case, made: Generated) -> Trained:
     if workload.pacing:
         durations = tuple(tuple(problem.duration(action) for action in row) for row in made.schedule.rows)
     job = Job(made.schedule, workload, durations, workload.warmup + workload.iterations)
-    trained = Trained(case, made, predicted, deadlines.of_iteration(float(predicted.makespans()[0])))
+    deadline = deadlines.of_iteration(float(predicted.makespans()[0]))
+    on_this_host = None
+    if message_costs is not None:
+        on_this_host = predict_on_host(Load(problem, made.schedule, 0.0, workload.receives), message_costs.extra)
+    trained = Trained(case, made, predicted, deadline, message_costs, on_this_host)
     running.lab.use_routes(routes_of_nodes(plan, case))
     links_before, tcp_before = running.lab.counters(reset_peaks=True), _loss_signs(running.lab)
     _iterate(running, job, trained)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,14 @@ from testbed.lab.witness import MachineWitness
 from testbed.model.host import Floats
 from testbed.plan.costs import largest_burst_bytes
 from testbed.plan.plan import Plan
+from testbed.plan.resolve import generate
 from testbed.plan.traffic import planned_traffic
 from testbed.progress import Reporter
 from testbed.session import deadlines
 from testbed.session.loop import Loop
 from testbed.session.message_costs import SCHEDULE, MessageCosts, Observed, observe, of_observed, percentiles
 from testbed.session.world import world_of
+from testbed.spec.choice import ScheduleChoice
 from testbed.trace.tables import UNNOTICED_WAIT_S
 from testbed.train.launcher import Launcher
 
@@ -68,7 +70,8 @@ def measure_engine(
                 found = []
                 for variant in variants:
                     before = lab.counters()
-                    seen = observe(variant, loop, reporter, witness, real_time=world.real_time)
+                    schedule = generate(variant, ScheduleChoice(schedule=SCHEDULE)).schedule
+                    seen = observe(variant, schedule, loop, reporter, witness, real_time=world.real_time)
                     counted = [now.since(then).wire_bytes for now, then in zip(lab.counters(), before, strict=True)]
                     found.append(_of_size(variant, seen, counted))
         finally:
@@ -79,7 +82,7 @@ def measure_engine(
         "kernel": platform.release(),
         "schedule": SCHEDULE,
         "shaper": lab.shaper_name,
-        "model": {"handover_s": costs.handover_s, "gloo_bytes": costs.gloo_bytes, "unnoticed_wait_s": UNNOTICED_WAIT_S},
+        "model": asdict(costs),
         "sizes": found,
     }
 

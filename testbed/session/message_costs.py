@@ -1,8 +1,9 @@
-"""What this machine adds to every message, measured in the lab before the first case: never fitted on what follows.
+"""What this machine adds to every message, measured in the lab before each case: never fitted on what follows.
 
-One-forward-one-backward of the same job is trained for a few iterations. A message's extra time is from the end of the
-slot that made it to its arrival, less what the model says; it holds the copying, TCP, gloo, and every wait for a
-processor.
+One-forward-one-backward of the same job is trained for a few iterations; where a case joins other ranks than that does
+(two stages on a rank), its own schedule is. A message's extra time is from the end of the slot that made it to its
+arrival, less what the model says; it holds the copying, TCP, gloo, and every wait for a processor. A case is predicted
+with all that was measured until then: a machine has its phases.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from testbed.lab import host
 from testbed.lab.witness import MachineWitness
 from testbed.model.host import ExtraTimes, Floats
 from testbed.model.simulate import simulate
+from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
 from testbed.plan import costs
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import generate
 from testbed.progress import Reporter
-from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.loop import Loop
 from testbed.spec.choice import ScheduleChoice
@@ -38,27 +39,34 @@ SCHEDULE = "1f1b"
 """Every rank waits for most of its messages under it, so that their arrival is known."""
 
 BUDGET_S, BUDGET_SHARE = 10.0, 0.3
-"""The measurement before a run may take this long, and this share of what its cases take."""
+"""All measurements of a run may take this long, and this share of what its cases take."""
 
-LEAST_ITERATIONS, MOST_ITERATIONS = 3, 16
-"""As many iterations as fit into the budget, within these bounds: three show most flows often enough to draw from."""
+LEAST_ITERATIONS, LEAST_AGAIN, MOST_ITERATIONS = 3, 2, 16
+"""As many iterations before a case as fit into the budget, at least these many before the first and before a later one,
+and at most these: three show most flows often enough to draw from."""
 
-WARM_UP = 3
-"""The first iterations touch their memory for the first time."""
+WARM_UP, WARM_UP_AGAIN = 3, 1
+"""The first iterations touch their memory for the first time; of a later measurement, only one finds no receives
+posted."""
 
 
 @dataclass(frozen=True)
 class MessageCosts:
-    """What was measured before the first case."""
+    """What was measured before a case."""
 
     extra: ExtraTimes
     rows: Sequence[iterations.IterationRow]
     """Of the measured iterations: what the machine does to a run while nothing else is known of it."""
 
+    def with_later(self, later: MessageCosts | None) -> MessageCosts:
+        """Both measurements."""
+        if later is None:
+            return self
+        return MessageCosts(self.extra.with_later(later.extra), [*self.rows, *later.rows])
+
     def as_json(self) -> dict[str, Any]:
         """For message_costs.json: percentiles of the extra time by flow, in seconds."""
         return {
-            "schedule": SCHEDULE,
             "iterations": len(self.rows),
             "extra_s": [
                 {"source_rank": source, "target_rank": target, **percentiles(np.concatenate(parts))}
@@ -74,7 +82,7 @@ def percentiles(times: Floats) -> dict[str, float]:
 
 
 class Observed(NamedTuple):
-    """Iterations of the schedule above, warm-up left out."""
+    """Iterations of one schedule, warm-up left out."""
 
     problem: Problem
     predicted: Trace
@@ -85,17 +93,27 @@ class Observed(NamedTuple):
 
 
 def observe(
-    plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness, *, real_time: bool, share: float = math.inf
+    plan: Plan,
+    schedule: Schedule,
+    loop: Loop,
+    reporter: Reporter,
+    witness: MachineWitness,
+    *,
+    real_time: bool,
+    again: bool = False,
+    share: float = math.inf,
 ) -> Observed:
-    """Train the first job for a while, at most this share of what the cases take. Raises RunFailed."""
-    made, workload = _schedule(plan), plan.jobs[0].workload
-    problem = costs.problem_for(plan, made.schedule)
-    predicted = simulate(problem, made.schedule, receives=workload.receives)
+    """Train the first job for a while, at most this share of what the cases take. Raises RunFailed.
+
+    `again`: not for the first time in this lab.
+    """
+    workload = plan.jobs[0].workload
+    problem = costs.problem_for(plan, schedule)
+    predicted = simulate(problem, schedule, receives=workload.receives)
     seconds = float(predicted.makespans()[0])
-    cases_s = len(plan.cases) * (workload.warmup + workload.iterations) * seconds
-    fits = min(BUDGET_S, share * cases_s) / seconds - WARM_UP
-    count = WARM_UP + int(min(max(fits, LEAST_ITERATIONS), MOST_ITERATIONS))
-    durations = tuple(tuple(problem.duration(action) for action in row) for row in made.schedule.rows)
+    warm_up = WARM_UP_AGAIN if again else WARM_UP
+    count = warm_up + _measured_iterations(plan, seconds, share, again=again)
+    durations = tuple(tuple(problem.duration(action) for action in row) for row in schedule.rows)
     seen = Observed(problem, predicted, [], [], count)
     with (
         reporter.step("measuring what this machine adds to messages", total=count) as step,
@@ -104,21 +122,52 @@ def observe(
         before = witness.read()
         deadline = deadlines.of_iteration(seconds)
         reporter.note(f"each iteration has to end within {deadline}")
-        for number, (records,) in enumerate(loop.run([Job(made.schedule, workload, durations, count)], deadline)):
+        for number, (records,) in enumerate(loop.run([Job(schedule, workload, durations, count)], deadline)):
             now = witness.read()
-            if number >= WARM_UP:
-                seen.rows.append(iterations.iteration_row(records, WARM_UP, now.since(before)))
+            if number >= warm_up:
+                seen.rows.append(iterations.iteration_row(records, warm_up, now.since(before)))
                 seen.traces.append(iterations.trace(records))
             before = now
             step.advance()
     return seen
 
 
+def _measured_iterations(plan: Plan, seconds: float, share: float, *, again: bool) -> int:
+    """How many iterations of so many seconds before one case."""
+    workload, cases = plan.jobs[0].workload, len(plan.cases)
+    cases_s = cases * (workload.warmup + workload.iterations) * seconds
+    fits = min(BUDGET_S, share * cases_s) / seconds - WARM_UP - (cases - 1) * WARM_UP_AGAIN
+    return int(min(max(fits / cases, LEAST_AGAIN if again else LEAST_ITERATIONS), MOST_ITERATIONS))
+
+
 def measure(
-    plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness, *, real_time: bool
+    plan: Plan,
+    made: Schedule,
+    earlier: MessageCosts | None,
+    loop: Loop,
+    reporter: Reporter,
+    witness: MachineWitness,
+    *,
+    real_time: bool,
 ) -> MessageCosts | None:
-    """What messages of the first job take beyond the model. None where no arrival is known. Raises RunFailed."""
-    return of_observed(observe(plan, loop, reporter, witness, real_time=real_time, share=BUDGET_SHARE))
+    """What messages of the first job take beyond the model, before the schedule `made` is trained. Raises RunFailed.
+
+    None where no arrival is known. `earlier` was measured before the cases before.
+    """
+    again = earlier is not None
+    schedule = schedule_for(plan, made)
+    seen = observe(plan, schedule, loop, reporter, witness, real_time=real_time, again=again, share=BUDGET_SHARE)
+    found = of_observed(seen)
+    return earlier.with_later(found) if earlier is not None else found
+
+
+def schedule_for(plan: Plan, made: Schedule) -> Schedule:
+    """1F1B; where the job's memory does not hold it, or `made` has its stages elsewhere, that itself."""
+    try:
+        usual = generate(plan, ScheduleChoice(schedule=SCHEDULE)).schedule
+    except BadInput:
+        return made
+    return usual if usual.stage_to_rank == made.stage_to_rank else made
 
 
 def of_observed(seen: Observed) -> MessageCosts | None:
@@ -142,14 +191,3 @@ def _calm(rows: Sequence[iterations.IterationRow]) -> list[int]:
     """The iterations that the machine did not disturb; all where too few were left alone."""
     alone = np.flatnonzero(~disturbed(rows, rows)).tolist()
     return alone if len(alone) >= LEAST_ITERATIONS else list(range(len(rows)))
-
-
-def _schedule(plan: Plan) -> Generated:
-    """1F1B; where the job's memory does not hold it, the schedule of the first case. Raises BadInput."""
-    try:
-        return generate(plan, ScheduleChoice(schedule=SCHEDULE))
-    except BadInput:
-        schedule = costs.schedule_of(plan, plan.cases[0])
-        if schedule is None:
-            raise
-        return Generated(schedule, None)

@@ -169,7 +169,8 @@ def _train_cases(plan: Plan, live: _Live, scratch: str, reference: Reference, li
         results.save_json("profile.json", profiled.document)
         plan = profiled.plan
     running = Running(plan, live.lab, live.loop, results, reporter, world.real_time, witness)
-    before = Before(reference, links, pinned, _message_costs(plan, live, real_time=world.real_time), profiled)
+    before = Before(reference, links, pinned, profiled)
+    costs: MessageCosts | None = None
     trained: list[Trained] = []
     comparison: dict[str, Any] = {}
     for case in plan.cases:
@@ -178,7 +179,8 @@ def _train_cases(plan: Plan, live: _Live, scratch: str, reference: Reference, li
             # the plan is kept with what only the run could tell: its predictions can be repeated
             plan = _with_rows(plan, case, made)
             file.write(plan, live.options.directory / file.NAME)
-        trained.append(train(running, case, made))
+        costs = _message_costs(plan, live, made, costs, real_time=world.real_time)
+        trained.append(train(running, case, made, costs))
         manifest["deadlines"] |= {case.label: asdict(trained[-1].deadline)}
         results.save_json("manifest.json", manifest)
         comparison = conclude(plan, trained, before, live.identity, results)
@@ -187,11 +189,15 @@ def _train_cases(plan: Plan, live: _Live, scratch: str, reference: Reference, li
     return comparison
 
 
-def _message_costs(plan: Plan, live: _Live, *, real_time: bool) -> MessageCosts | None:
+def _message_costs(
+    plan: Plan, live: _Live, made: Generated, earlier: MessageCosts | None, *, real_time: bool
+) -> MessageCosts | None:
     """What this machine adds to every message; None where it adds nothing, or where computation takes its own time."""
     if plan.clock.name != "real" or plan.jobs[0].workload.pacing is None:
         return None
-    found = message_costs.measure(plan, live.loop, live.reporter, live.options.witness, real_time=real_time)
+    found = message_costs.measure(
+        plan, made.schedule, earlier, live.loop, live.reporter, live.options.witness, real_time=real_time
+    )
     if found is not None:
         live.results.save_json("message_costs.json", found.as_json())
     return found

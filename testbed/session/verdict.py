@@ -11,14 +11,11 @@ from testbed.judge import compare, fidelity, numerics
 from testbed.judge.messages import FlowMessages, by_flow, message_times
 from testbed.judge.witnesses import disturbed
 from testbed.lab.gate import Gate
-from testbed.model.host import HostPrediction, predict_on_host
-from testbed.model.lower import Load
 from testbed.plan.costs import problem_of_case
 from testbed.plan.plan import Plan
 from testbed.results.directory import Results
 from testbed.schedule.schedule_file import as_document
 from testbed.session.case import Trained
-from testbed.session.message_costs import MessageCosts
 from testbed.session.pinning import Pinning
 from testbed.session.profile import Profiled
 from testbed.trace.summary import summaries
@@ -32,8 +29,6 @@ class Before(NamedTuple):
     reference: Reference
     links: Gate
     pinned: Pinning
-    costs: MessageCosts | None
-    """None on the virtual clock, without pacing, and where no messages are exchanged."""
     profile: Profiled | None = None
     """Of an unpaced job."""
 
@@ -65,8 +60,8 @@ def _measured(plan: Plan, one: Trained, before: Before) -> compare.Measured:
     rows = [row for row in one.rows if not row.warmup]
     paced = plan.jobs[0].workload.pacing is not None
     real = plan.clock.name == "real"
-    usual = before.costs.rows if before.costs else before.profile.rows if before.profile else ()
-    host = _on_this_host(plan, one, before.costs)
+    usual = one.costs.rows if one.costs else before.profile.rows if before.profile else ()
+    host = one.on_this_host
     checks = [
         *_given(before),
         *one.checks,
@@ -83,7 +78,7 @@ def _measured(plan: Plan, one: Trained, before: Before) -> compare.Measured:
     traces = [trace for trace in one.measured if int(trace.iterations()[0]) in counted]
     flows = by_flow(message_times(concatenate(traces), one.predicted, paced=paced))
     if paced:
-        checks.append(fidelity.message_check(flows, _usual_s(plan, one, flows, before.costs)))
+        checks.append(fidelity.message_check(flows, _usual_s(plan, one, flows)))
     return compare.Measured(
         schedule=one.case.jobs[0].choice.schedule,
         label=one.case.label,
@@ -107,20 +102,12 @@ def _given(before: Before) -> list[fidelity.Check]:
     return checks
 
 
-def _usual_s(plan: Plan, one: Trained, flows: Sequence[FlowMessages], costs: MessageCosts | None) -> list[float]:
+def _usual_s(plan: Plan, one: Trained, flows: Sequence[FlowMessages]) -> list[float]:
     """Per flow, the first quartile of its messages' extra time before the run; 0 where the machine adds nothing."""
-    if costs is None:
+    if one.costs is None:
         return [0.0] * len(flows)
-    paths = problem_of_case(plan, one.case).paths[0]
+    paths, extra = problem_of_case(plan, one.case).paths[0], one.costs.extra
     return [
-        float(np.percentile(costs.extra.of(flow.source_rank, flow.target_rank, bool(paths.route(*flow[:2]))), 25))
+        float(np.percentile(extra.of(flow.source_rank, flow.target_rank, bool(paths.route(*flow[:2]))), 25))
         for flow in flows
     ]
-
-
-def _on_this_host(plan: Plan, one: Trained, costs: MessageCosts | None) -> HostPrediction | None:
-    if costs is None:
-        return None
-    problem = problem_of_case(plan, one.case)
-    receives = plan.jobs[0].workload.receives
-    return predict_on_host(Load(problem, one.schedule, 0.0, receives), costs.extra)

@@ -11,7 +11,7 @@ import pytest
 
 from testbed.errors import ExitCode
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 ROOT = Path(__file__).parents[2]
 PLAN = ("topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml")

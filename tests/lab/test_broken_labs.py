@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from processes import descendants
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 ROOT = Path(__file__).parents[2]
 SHAPERS = Path(__file__).with_name("wrong_shapers.py")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from in_sandbox import in_sandbox
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 
 def with_cards(rates: list[float]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from in_sandbox import in_sandbox
 from networks import two_datacenters
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 
 def calibrated(delay: str, rate: str, change: dict[str, Any], link: dict[str, Any]) -> list[dict[str, Any]]:

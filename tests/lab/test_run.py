@@ -17,7 +17,7 @@ from testbed.plan.costs import predict_case, schedule_of
 from testbed.plan.file import read
 from testbed.results.load import load_traces
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 ROOT = Path(__file__).parents[2]
 SMALL = (

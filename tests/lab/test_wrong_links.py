@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 ROOT = Path(__file__).parents[2]
 SHAPERS = Path(__file__).with_name("wrong_shapers.py")

@@ -27,6 +27,6 @@ def test_the_constants_of_the_model_are_those_that_are_measured(time_travel_kern
     (measured,) = document["sizes"]
     assert measured["message_bytes"] == 70_000
     assert abs(measured["across_s"]["median"]) <= 2e-6
-    assert abs(measured["inside_s"]["median"]) <= 20e-6
+    assert abs(measured["inside_s"]["median"]) <= 2e-6
     assert abs(measured["gloo_bytes"] - document["model"]["gloo_bytes"]) <= 10
     assert measured["ready_wait_s"]["p99"] < document["model"]["unnoticed_wait_s"]
