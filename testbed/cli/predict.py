@@ -36,6 +36,7 @@ def predict(
     """
     from testbed.plan import resolve
     from testbed.plan.together import predict_jobs
+    from testbed.plan.unmodelled import warnings
 
     if not workloads:
         plan = read_plan(what, {"--schedule": schedule, "--set": settings})
@@ -43,13 +44,19 @@ def predict(
         unfinished = resolve.load_plan(what, *workloads, settings=settings or [])
         plan = complete(unfinished, schedule, None, quiet=quiet)
     predicted = [(case, predict_jobs(plan, case)) for case in plan.cases]
+    warned = warnings(plan)
     if len(plan.jobs) == 1:
-        _show_one(plan, [(case, jobs[0]) for case, jobs in predicted], as_json=as_json)
+        _show_one(plan, [(case, jobs[0]) for case, jobs in predicted], warned, as_json=as_json)
     else:
-        _show_several(plan, predicted, as_json=as_json)
+        _show_several(plan, predicted, warned, as_json=as_json)
+    if not as_json:
+        for line in warned:
+            Console().print(f"warning: {line}", highlight=False, markup=False)
 
 
-def _show_one(plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], *, as_json: bool) -> None:
+def _show_one(
+    plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], warned: Sequence[str], *, as_json: bool
+) -> None:
     from testbed.cli import tables
     from testbed.pipeline.memory import peak_in_flight
 
@@ -73,7 +80,8 @@ def _show_one(plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], *, as
             | {"solver": one.proof and one.proof._asdict()}
             for one, row in zip(chosen, rows, strict=True)
         ]
-        emit({"topology": plan.network.name, "workload": plan.jobs[0].name, "schedules": documents})
+        facts = {"topology": plan.network.name, "workload": plan.jobs[0].name, "warnings": list(warned)}
+        emit({**facts, "schedules": documents})
         return
     console = Console()
     console.print(tables.plan_table(plan))
@@ -83,7 +91,9 @@ def _show_one(plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], *, as
             console.print(tables.proof_line(row[0], one.proof), highlight=False)
 
 
-def _show_several(plan: Plan, predicted: Sequence[tuple[Case, list[JobPrediction]]], *, as_json: bool) -> None:
+def _show_several(
+    plan: Plan, predicted: Sequence[tuple[Case, list[JobPrediction]]], warned: Sequence[str], *, as_json: bool
+) -> None:
     from testbed.cli import tables
 
     documents = [
@@ -91,7 +101,8 @@ def _show_several(plan: Plan, predicted: Sequence[tuple[Case, list[JobPrediction
         for case, jobs in predicted
     ]
     if as_json:
-        emit({"topology": plan.network.name, "workloads": [job.name for job in plan.jobs], "cases": documents})
+        names = [job.name for job in plan.jobs]
+        emit({"topology": plan.network.name, "workloads": names, "warnings": list(warned), "cases": documents})
         return
     console = Console()
     console.print(tables.plan_table(plan))

@@ -65,7 +65,9 @@ class LinkSpec(_Direction):
                 raise FieldError("links.fibre", None, "fibre, delay or both")
             direction = self.direction(side)
             if direction.jitter_s > direction.delay_s:
-                expected = f"at most the {side} delay, {show_time(direction.delay_s)}: nothing arrives before it is sent"
+                expected = (
+                    f"at most the {side} delay, {show_time(direction.delay_s)}: nothing arrives before it is sent"
+                )
                 raise FieldError("links.jitter", show_time(direction.jitter_s), expected)
         return self
 

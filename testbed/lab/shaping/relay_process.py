@@ -2,7 +2,7 @@
 
 Every direction is a queue, then a wire, and does what tc's `police rate R burst Q` and netem's `delay D rate R` do:
 
-    waiting = max(0, time at which the queue is empty - arrival) * rate / 8 + wire_bytes        dropped if more than `queue_bytes`
+    waiting = max(0, when the queue is empty - arrival) * rate / 8 + wire_bytes: beyond `queue_bytes` it is dropped
     release = max(previous release, arrival + delay + jitter) + 8 * wire_bytes / rate
 
 A frame is stamped when it is read, and released in order. What is lost as asked has waited for the wire, but does not
@@ -137,7 +137,7 @@ class Direction:
         self.packets += frames
         self.wire_bytes += wire
         self.payload_bytes += payload
-        come = now + self.delay
+        come: float = now + self.delay
         if self.jitter:
             come += self.random.uniform(-self.jitter, self.jitter)
         self.released = max(self.released, come) + on_wire_ns
