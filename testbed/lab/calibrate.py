@@ -28,6 +28,7 @@ from testbed.lab.probes import (
     wire_rate,
 )
 from testbed.lab.sizing import queue_room
+from testbed.plan.framing import ETHERNET_HEADER, MTU
 from testbed.spec.topology import Direction
 from testbed.thresholds import ATTEMPTS, DELAY_BAND_S, LOSS_CHANCE, RELATIVE_BAND
 from testbed.units import show_rate, show_time
@@ -235,9 +236,19 @@ def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
     return checks
 
 
+_ROOM_FOR_PROBE_BYTES = 16 * (MTU + ETHERNET_HEADER)
+"""Through a queue of fewer frames TCP cannot keep a link busy: it has this room while the rate is measured."""
+
+
 def _rate(lab: Lab, line: _Line, rtt: float) -> float:
     room = queue_room(line.asked, len(lab.containers), lab.largest_burst_bytes)
-    return wire_rate(line.ends, line.asked.delay_s, rtt, line.asked.rate_bps, room)
+    if room >= _ROOM_FOR_PROBE_BYTES:
+        return wire_rate(line.ends, line.asked.delay_s, rtt, line.asked.rate_bps, room)
+    lab.change_link(line.number, queue_bytes=_ROOM_FOR_PROBE_BYTES)
+    try:
+        return wire_rate(line.ends, line.asked.delay_s, rtt, line.asked.rate_bps, _ROOM_FOR_PROBE_BYTES)
+    finally:
+        lab.change_link(line.number, queue_bytes=room)
 
 
 def _notes_on_card(lab: Lab, index: int, measured: Measured) -> list[str]:

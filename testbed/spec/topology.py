@@ -13,8 +13,8 @@ from testbed.units import FIBRE_SECONDS_PER_METRE, BitsPerSecond, Bytes, Metres,
 MAX_DATACENTERS = 100
 MAX_NODES_PER_DATACENTER = 100
 
-SMALLEST_QUEUE = 9_014
-"""Bytes of one full frame: a queue without room for it would let none pass."""
+SMALLEST_QUEUE = 18_028
+"""Bytes of two full frames: with room for one, nanoseconds decide whether it fits behind one that is just leaving."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
 """Lower case, digits and hyphens: safe as a host name; never part of a shell command all the same."""
