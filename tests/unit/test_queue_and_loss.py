@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.errors import BadInput, MachineLacks
+from testbed.errors import BadInput, MachineLacks, RunFailed
 from testbed.lab import calibrate, loss, probes
 from testbed.lab.shaping import End, ShapedDirection, ShapedLink, netem, police, qdisc
 from testbed.lab.shaping.relay_process import VNET_HEADER
@@ -211,3 +211,44 @@ def test_what_no_shaper_can_do_is_refused(link: dict[str, Any], said: str) -> No
 def test_the_limits_themselves_are_not() -> None:
     asked = topology(jitter="5 ms", queue="18028 B", loss=0.99).directions()[0]
     assert (asked.jitter_s, asked.queue_bytes, asked.loss) == (0.005, SMALLEST_QUEUE, 0.99)
+
+
+class Message(dict):  # type: ignore[type-arg]
+    """A decoded netlink message: fields, and attributes by name."""
+
+    def get_attr(self, name: str) -> Any:
+        return self.get(name)
+
+
+class FakeNetlink:
+    """An interface with one qdisc at its root, and a policer before it that has dropped something."""
+
+    def __init__(self, kind: str) -> None:
+        def qdisc_message(parent: int, name: str, drops: int) -> Message:
+            counted = Message(
+                TCA_STATS_BASIC={"packets": 70, "bytes": 5000}, TCA_STATS_QUEUE=Message(drops=drops, backlog=0)
+            )
+            return Message(parent=parent, TCA_KIND=name, TCA_STATS2=counted)
+
+        self.qdiscs = [qdisc_message(qdisc.ROOT, kind, 4), qdisc_message(0xFFFFFFF1, "clsact", 3)]
+
+    def index(self, _interface: str) -> int:
+        return 1
+
+    def ask(self, _method: str, **_settings: object) -> list[Message]:
+        return self.qdiscs
+
+    def interface(self, _name: str) -> Message:
+        return Message(IFLA_STATS64={"tx_dropped": 2})
+
+
+@pytest.mark.parametrize("kind", ["netem", "tbf"])
+def test_every_qdisc_is_read_in_one_way(kind: str) -> None:
+    netlink: Any = FakeNetlink(kind)
+    root = qdisc.at_parent(netlink, "wan0", kind)
+    dropped = police.dropped(netlink, "wan0")
+    assert (qdisc.drops(root), dropped) == (4, 3)
+    found = qdisc.counted(netlink, shaped(loss=0.1), root, dropped=dropped, lost=4)
+    assert (found.packets, found.wire_bytes, found.dropped, found.lost) == (70, 5000, 5, 4)
+    with pytest.raises(RunFailed, match="no fq at its root"):
+        qdisc.at_parent(netlink, "wan0", "fq")
