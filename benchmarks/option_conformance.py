@@ -6,9 +6,10 @@ Each row is a small job with one option of a topology or a workload, measured on
 clock (all in one boot); with --real under the relay on the real clock as well, with --vm under netem in Debian's
 User-Mode Linux in real time. Where the model has the option all have to agree with it. Where it warns that it has not,
 the shapers have to agree with each other. Of losses that are their number, held against chance: one more or less makes
-an iteration a round trip longer. Of a queue that overflows it is that both drop, and leave the run untrusted: how long
-TCP then takes to recover hangs on nanoseconds. What no shaper can do is refused: the second table has the line that
-says so. Exit code 1 where something disagrees.
+an iteration a round trip longer. Of a queue that overflows it is that both drop, and leave the run untrusted: whether
+the last packet of a burst is among them, which a microsecond decides, makes TCP wait for a timeout or not, and send
+smaller bursts ever after. What no shaper can do is refused: the second table has the line that says so. Exit code 1
+where something disagrees.
 """
 
 from __future__ import annotations
