@@ -39,6 +39,7 @@ def predict(
     gc.set_threshold(50_000)  # imports leave no garbage; to look for it takes a tenth of the command's time
     from testbed.plan import resolve
     from testbed.plan.together import predict_jobs
+    from testbed.plan.unmodelled import warnings
 
     if not workloads:
         plan = read_plan(what, {"--schedule": schedule, "--set": settings})
@@ -46,13 +47,19 @@ def predict(
         unfinished = resolve.load_plan(what, *workloads, settings=settings or [])
         plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
     predicted = [(case, predict_jobs(plan, case)) for case in plan.cases]
+    warned = warnings(plan)
     if len(plan.jobs) == 1:
-        _show_one(plan, [(case, jobs[0]) for case, jobs in predicted], as_json=as_json)
+        _show_one(plan, [(case, jobs[0]) for case, jobs in predicted], warned, as_json=as_json)
     else:
-        _show_several(plan, predicted, as_json=as_json)
+        _show_several(plan, predicted, warned, as_json=as_json)
+    if not as_json:
+        for line in warned:
+            Console().print(f"warning: {line}", highlight=False, markup=False)
 
 
-def _show_one(plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], *, as_json: bool) -> None:
+def _show_one(
+    plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], warned: Sequence[str], *, as_json: bool
+) -> None:
     from testbed.cli import tables
     from testbed.pipeline.memory import peak_in_flight
 
@@ -76,8 +83,8 @@ def _show_one(plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], *, as
             | {"solver": one.proof and one.proof._asdict(), "remarks": list(one.remarks)}
             for one, row in zip(chosen, rows, strict=True)
         ]
-        names = {"topology": plan.network.name, "workload": plan.jobs[0].name}
-        emit({**names, "schedules": documents, "left_out": dict(plan.left_out)})
+        facts = {"topology": plan.network.name, "workload": plan.jobs[0].name, "warnings": list(warned)}
+        emit({**facts, "schedules": documents, "left_out": dict(plan.left_out)})
         return
     console = Console()
     console.print(tables.plan_table(plan))
@@ -89,7 +96,9 @@ def _show_one(plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], *, as
     tables.print_remarks(console, plan)
 
 
-def _show_several(plan: Plan, predicted: Sequence[tuple[Case, list[JobPrediction]]], *, as_json: bool) -> None:
+def _show_several(
+    plan: Plan, predicted: Sequence[tuple[Case, list[JobPrediction]]], warned: Sequence[str], *, as_json: bool
+) -> None:
     from testbed.cli import tables
 
     documents = [
@@ -97,8 +106,9 @@ def _show_several(plan: Plan, predicted: Sequence[tuple[Case, list[JobPrediction
         for case, jobs in predicted
     ]
     if as_json:
-        names = {"topology": plan.network.name, "workloads": [job.name for job in plan.jobs]}
-        emit({**names, "cases": documents, "left_out": dict(plan.left_out)})
+        names = [job.name for job in plan.jobs]
+        facts = {"topology": plan.network.name, "workloads": names, "warnings": list(warned)}
+        emit({**facts, "cases": documents, "left_out": dict(plan.left_out)})
         return
     console = Console()
     console.print(tables.plan_table(plan))

@@ -11,12 +11,15 @@ from pydantic import Field, model_validator
 from testbed.errors import listed
 from testbed.spec.document import FieldError, Strict, matching, override, read_yaml, validate
 from testbed.spec.quantity import bits_per_second, metres, seconds, size_bytes
-from testbed.units import FIBRE_SECONDS_PER_METRE
+from testbed.units import FIBRE_SECONDS_PER_METRE, show_time
 
 MAX_DATACENTERS = 100
 MAX_NODES_PER_DATACENTER = 100
 MAX_LINKS = 5000
 """Of every pair of 100 datacenters one, and some."""
+
+SMALLEST_QUEUE = 18_028
+"""Bytes of two full frames: with room for one, nanoseconds decide whether it fits behind one that is just leaving."""
 
 Name = Annotated[
     str, matching("[a-z][a-z0-9-]{0,29}", "lower-case letters, digits and hyphens, a letter first, at most 30")
@@ -47,7 +50,7 @@ class _Direction(Strict):
     delay: Annotated[float, seconds(0, 10)] | None = None
     equipment_delay: Annotated[float, seconds(0, 1)] | None = None
     rate: Annotated[float, bits_per_second(1e3, 100e9)] | None = None
-    queue: Annotated[float, size_bytes(9_000, 4e9)] | None = None
+    queue: Annotated[float, size_bytes(SMALLEST_QUEUE, 4e9)] | None = None
     jitter: Annotated[float, seconds(0, 1)] | None = None
     loss: float | None = Field(default=None, ge=0, lt=1, description="share of packets lost")
 
@@ -69,6 +72,12 @@ class LinkSpec(_Direction):
                 raise FieldError("rate", None, "a rate for both directions")
             if self._value(side, "fibre") is None and self._value(side, "delay") is None:
                 raise FieldError("fibre", None, "fibre, delay or both")
+            direction = self.direction(side)
+            if direction.jitter_s > direction.delay_s:
+                expected = (
+                    f"at most the {side} delay, {show_time(direction.delay_s)}: nothing arrives before it is sent"
+                )
+                raise FieldError("jitter", show_time(direction.jitter_s), expected)
         return self
 
     def _value(self, side: str, field: str) -> float | None:
