@@ -1,8 +1,9 @@
 """Lower bounds on the makespan without a solver: no valid schedule is predicted to be faster than this.
 
 They hold for everything `validate` accepts: sub-blocks, fused B or split I and W, microbatches in any order. Costs are
-those of the event model, with its logical clock: a wait that a rank does not notice does not delay it. Sources: the largest head + work + tail over the subsets of a single machine's jobs
-(Carlier 1982; the optimum of the preemptive problem, so cutting blocks gains nothing); an energy argument for memory.
+those of the event model, with its logical clock: a wait that a rank does not notice does not delay it. Sources: the
+largest head + work + tail over the subsets of a single machine's jobs (Carlier 1982; the optimum of the preemptive
+problem, so cutting blocks gains nothing); an energy argument for memory.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def lower_bound(problem: Problem) -> Bound:
     Critical path: one microbatch through all stages and back. Rank: earliest first start + all of a set of blocks +
     shortest tail after the last of them, for the best set. Link: the same for the messages that cross one direction.
     Memory: a microbatch occupies its share from F until W or B ends, at least a round trip to the last stage and
-    back; M shares must go through the limit. Fill and drain: a rank's work, and what it is idle for at both ends because
+    back; M shares must go through the limit. Fill and drain: a rank's work, and how long it is idle at both ends because
     its memory holds no more until the first gradients are back (filling.py).
     """
     ways = Ways(problem)

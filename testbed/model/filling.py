@@ -1,11 +1,12 @@
 """Lower bounds from how a pipeline fills and drains: what a rank can have done by a time, through its memory.
 
-Before the first gradients are back a rank can do no more than the forwards that fit into its memory; before the end, seen
-backwards, no more than the backwards whose microbatches fit. Both idle times come on top of a rank's work. Amounts are
-counted in microbatches per stage and kind, fractions allowed, as the most that any schedule has reached at each point of
-a grid of time: by rate, by what has arrived from the neighbouring stage, and by memory. Each count limits others at
-later times, so they are tightened in turn; every turn leaves true limits. Sub-blocks, fused backwards and microbatches in
-any order are covered: of a fused backward as much of I, of W and of the freed memory is counted as is done of it.
+Before the first gradients are back a rank can do no more than the forwards that fit into its memory; before the end,
+seen backwards, no more than the backwards whose microbatches fit. Both idle times come on top of a rank's work. Amounts
+are counted in microbatches per stage and kind, fractions allowed, as the most that any schedule has reached at each
+point of a grid of time: by rate, by what has arrived from the neighbouring stage, and by memory. Each count limits
+others at later times, so they are tightened in turn; every turn leaves true limits. Sub-blocks, fused backwards and
+microbatches in any order are covered: of a fused backward as much of I, of W and of the freed memory is counted as is
+done of it.
 """
 
 from __future__ import annotations

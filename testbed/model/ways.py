@@ -46,7 +46,7 @@ class Ways:
 
 
 def transfer_s(problem: Problem, source: int, target: int) -> float:
-    """Seconds from a producer's end to its consumer's earliest start: all delays, and the slowest hop's time on the wire.
+    """Seconds from a producer's end to its consumer's earliest start: all delays, and the slowest time on a wire.
 
     A rank is not delayed by a wait that its logical clock does not notice, so it may be early by that, and the result
     below 0.

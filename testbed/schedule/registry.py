@@ -34,6 +34,8 @@ FAMILIES = Registry(
         "crosspipe-greedy": "testbed.schedule.greedy:FAMILY",
         "wave-greedy": "testbed.schedule.wave_greedy:FAMILY",
         "search": "testbed.schedule.search:FAMILY",
+        "search-wave": "testbed.schedule.search:WAVE_FAMILY",
+        "search-loop": "testbed.schedule.search:LOOP_FAMILY",
         "crosspipe-ud": "testbed.schedule.optimal:UD_FAMILY",
         "crosspipe-wave": "testbed.schedule.optimal:WAVE_FAMILY",
         "crosspipe-loop": "testbed.schedule.optimal:LOOP_FAMILY",
@@ -107,7 +109,7 @@ def generate_choice(choice: ScheduleChoice, problem: Problem, watch: Watch | Non
     """
     known = family_of(choice)
     options = known.options(choice.options(), choice.label, f"schedule {choice.label}")
-    if known.solver and watch is not None:
+    if known.tells_progress() and watch is not None:
         options["progress"] = partial(watch, choice.label)
     made = _run(known, choice, problem, options)
     schedule, proof = (made, None) if isinstance(made, Schedule) else (made.schedule, made.proof)
