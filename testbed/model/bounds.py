@@ -39,7 +39,7 @@ def lower_bound(problem: Problem) -> Bound:
     Critical path: one microbatch through all stages and back. Rank: earliest first start + all of a set of blocks +
     shortest tail after the last of them, for the best set. Link: the same for the messages that cross one direction.
     Memory: a microbatch occupies its share from F until W or B ends, at least a round trip to the last stage and
-    back; M shares must go through the limit. Fill and drain: a rank's work, and how long it is idle at both ends because
+    back; M shares must go through the limit. Fill and drain: a rank's work, and how long it is idle at both ends as
     its memory holds no more until the first gradients are back (filling.py).
     """
     ways = Ways(problem)

@@ -22,7 +22,8 @@ from testbed.pipeline.problem import Problem
 from testbed.schedule import climbing
 from testbed.trace.tables import KINDS
 
-_CLIMB = compiled_modules([climbing], using=EVENT_MODEL).climb
+MOVES = compiled_modules([climbing], using=EVENT_MODEL)
+"""The moves, and what judges an order, compiled."""
 
 
 MOVED_ACTIONS = 200_000
@@ -85,7 +86,7 @@ class _Climb:
         while moves > 0 and time.monotonic() < until and self.seconds[1] > good_enough_s:
             now = int(min(each, moves))
             state = (self.current, self.best_order, self.seconds, self.history)
-            _CLIMB(self.program, *self.fixed, *state, now, self.seed + turn)
+            MOVES.climb(self.program, *self.fixed, *state, now, self.seed + turn)
             moves, turn = moves - now, turn + 1
 
     def best(self) -> Schedule:
