@@ -37,13 +37,22 @@ from testbed.schedule.local_search import MOVES, improve
 from testbed.schedule.optimal import solve
 from testbed.schedule.registry import FAMILIES
 
-MOST_ORDERS = 3000
-"""Orders of all ranks together that are all judged; of more, so many are drawn."""
-
 SLACK = 1e-9
 """Relative: what floats may differ by when they are added in another order."""
 
-SOLVE_S = 5.0
+
+class Effort(NamedTuple):
+    """How much is tried per case."""
+
+    orders: int = 3000
+    """Orders of all ranks together that are all judged; of more, so many are drawn."""
+    drawn: int = 6
+    """Schedules of sub-blocks drawn at random ..."""
+    moves: int = 300
+    """... and moves of local search on the best of them."""
+    solve_s: float = 5.0
+
+
 SHAPES = (
     (Placement.UD, 1, 3),
     (Placement.UD, 2, 2),
@@ -109,8 +118,8 @@ def small_problem(random: Random) -> Problem:
 # --- every order ---------------------------------------------------------------------------------
 
 
-def rows_of(problem: Problem, rank: int) -> list[Row]:
-    """Every order of a rank's whole blocks that keeps its memory, and each block behind what it needs on the rank."""
+def rows_of(problem: Problem, rank: int, most: int) -> list[Row]:
+    """Every order of a rank's whole blocks within its memory, each behind what it needs there; `most` + 1 at most."""
     stages = [s for s, r in enumerate(problem.stage_to_rank) if r == rank]
     found: list[Row] = []
 
@@ -129,18 +138,17 @@ def rows_of(problem: Problem, rank: int) -> list[Row]:
                 done[stage, kind] += 1
                 extend([*row, action], done, held + problem.memory_delta(action))
                 done[stage, kind] -= 1
-                if len(found) > MOST_ORDERS:
+                if len(found) > most:
                     return
 
     extend([], Counter(), 0.0)
     return found
 
 
-def truth(problem: Problem, random: Random) -> Truth:
+def truth(problem: Problem, random: Random, most: int) -> Truth:
     """The best that trying orders finds, judged by the event model."""
-    choices = [rows_of(problem, rank) for rank in range(problem.n_ranks)]
-    many = [len(rows) > MOST_ORDERS for rows in choices]
-    complete = not any(many) and prod(map(len, choices)) <= MOST_ORDERS
+    choices = [rows_of(problem, rank, most) for rank in range(problem.n_ranks)]
+    complete = max(map(len, choices)) <= most and prod(map(len, choices)) <= most
     first = Schedule("brute force", tuple(rows[0] for rows in choices), problem.stage_to_rank, problem.n_microbatches)
     program, _ = lower([Load(problem, first)])
     index = {action: n for n, (_, action) in enumerate(first.actions())}
@@ -148,7 +156,7 @@ def truth(problem: Problem, random: Random) -> Truth:
     drawn: Iterator[tuple[int, ...]] = iter(
         product(*(range(len(rows)) for rows in choices))
         if complete
-        else (tuple(random.randrange(len(rows)) for rows in choices) for _ in range(MOST_ORDERS))
+        else (tuple(random.randrange(len(rows)) for rows in choices) for _ in range(most))
     )
     best_s, queued = inf, any(link.seconds_per_byte for link in problem.links)
     for number, places in enumerate(drawn):
@@ -228,13 +236,13 @@ def drawn_schedule(problem: Problem, random: Random) -> Schedule | None:
     return Schedule("drawn", whole, problem.stage_to_rank, problem.n_microbatches)
 
 
-def drawn_best(problem: Problem, random: Random, count: int, moves: int) -> float:
+def drawn_best(problem: Problem, random: Random, effort: Effort) -> float:
     """The best of some schedules at random, the best of them improved by local search."""
-    drawn = [made for made in (drawn_schedule(problem, random) for _ in range(count)) if made is not None]
+    drawn = [made for made in (drawn_schedule(problem, random) for _ in range(effort.drawn)) if made is not None]
     if not drawn:
         return inf
     best = min(drawn, key=lambda schedule: makespan(problem, schedule))
-    improved = improve(problem, best, moves, random.randrange(1 << 30))
+    improved = improve(problem, best, effort.moves, random.randrange(1 << 30))
     validate(improved, problem)
     return makespan(problem, improved)
 
@@ -242,30 +250,30 @@ def drawn_best(problem: Problem, random: Random, count: int, moves: int) -> floa
 # --- checks --------------------------------------------------------------------------------------
 
 
-def check(seed: int, *, solver: bool = True, families: bool = True) -> Counter[str]:
+def check(seed: int, effort: Effort, *, solver: bool = True, families: bool = True) -> Counter[str]:
     """One case: what was seen of it, and under "wrong: ..." what must not be."""
     random = Random(seed)
     problem = small_problem(random)
-    true, seen = truth(problem, random), Counter(["cases"])
+    true, seen = truth(problem, random, effort.orders), Counter(["cases"])
     bound_s = lower_bound(problem).seconds
-    found_s = min(true.best_s, drawn_best(problem, random, 6, 300))
+    found_s = min(true.best_s, drawn_best(problem, random, effort))
     fused = replace(problem, backward_s=tuple(random.choice(TIMES_S) for _ in problem.stage_to_rank))
     if bound_s > found_s * (1 + SLACK):
         seen["wrong: the lower bound is beaten"] += 1
-    if lower_bound(fused).seconds > drawn_best(fused, random, 4, 200) * (1 + SLACK):
+    if lower_bound(fused).seconds > drawn_best(fused, random, effort) * (1 + SLACK):
         seen["wrong: the lower bound is beaten by a fused backward"] += 1
     seen["the lower bound is met"] += bound_s >= found_s * (1 - 1e-6)
     if true.complete:
         seen["every order tried"] += 1
     if solver:
-        seen += _solver(problem, true)
+        seen += _solver(problem, true, effort.solve_s)
     if families:
         seen += _families(problem)
     return seen
 
 
-def _solver(problem: Problem, true: Truth) -> Counter[str]:
-    solution = solve(problem, best_hint(problem, 0.0), time_limit_s=SOLVE_S, relative_gap=0.0, workers=1)
+def _solver(problem: Problem, true: Truth, solve_s: float) -> Counter[str]:
+    solution = solve(problem, best_hint(problem, 0.0), time_limit_s=solve_s, relative_gap=0.0, workers=1)
     proof, seen = solution.proof, Counter(["solved"])
     validate(solution.schedule, problem)
     if proof.bound_s > true.best_s * (1 + SLACK):
@@ -276,7 +284,7 @@ def _solver(problem: Problem, true: Truth) -> Counter[str]:
         seen["optimal"] += 1
         if proof.makespan_s > true.best_s * (1 + 1e-3):
             seen["wrong: optimal, but there is better"] += 1
-    elif proof.status != "time limit" or proof.wall_s < 0.9 * SOLVE_S:
+    elif proof.status != "time limit" or proof.wall_s < 0.9 * solve_s:
         seen[f"wrong: {proof.status} after {proof.wall_s:.1f} s"] += 1
     elif true.complete:
         seen["not proven"] += 1
@@ -311,10 +319,11 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="seed of the first case")
     parser.add_argument("--no-solver", action="store_true")
     parser.add_argument("--no-families", action="store_true")
+    parser.add_argument("--seconds", type=float, default=Effort().solve_s, help="time limit of the solver per case")
     arguments = parser.parse_args()
-    total: Counter[str] = Counter()
+    effort, total = Effort(solve_s=arguments.seconds), Counter[str]()
     for seed in range(arguments.first, arguments.first + arguments.cases):
-        seen = check(seed, solver=not arguments.no_solver, families=not arguments.no_families)
+        seen = check(seed, effort, solver=not arguments.no_solver, families=not arguments.no_families)
         for what in seen:
             if what.startswith("wrong"):
                 print(f"case {seed}: {what}", flush=True)

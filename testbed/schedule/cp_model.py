@@ -31,6 +31,9 @@ _SPLIT = (Kind.F, Kind.I, Kind.W)
 _TICKS = 100_000
 """Units of integer time that the hint's makespan is cut into, at most (CrossPipe's largest value)."""
 
+MOST_NEIGHBOURS = 20_000
+"""Pairs of actions of a rank, over all ranks, up to which the solver is told which waits go unnoticed."""
+
 
 class Model:
     """The CP-SAT model of a problem, in integer ticks."""
@@ -146,14 +149,18 @@ class Model:
         producer = {made: action for action in self.start if (made := produced(action, problem.n_stages)) is not None}
         for action, start in self.start.items():
             message = consumed(action, problem.n_stages)
-            if message is not None:
-                ready = self.end[producer[message]]
-                if problem.stage_to_rank[message.stage] == problem.stage_to_rank[message.consumer]:
-                    model.add(start >= ready)
-                    continue
-                route, size = _route(problem, message)
-                hints = [at[message, hop] for hop in range(len(route))]
-                self._transfer(str(message), route, size, ready, start, hints, on_link)
+            local = message is None or problem.stage_to_rank[message.stage] == problem.stage_to_rank[action.stage]
+            if local and self._tells_waits():
+                model.add_bool_or(self._at_once(action))
+            if message is None:
+                continue
+            ready = self.end[producer[message]]
+            if local:
+                model.add(start >= ready)
+                continue
+            route, size = _route(problem, message)
+            hints = [at[message, hop] for hop in range(len(route))]
+            self._transfer(str(message), route, size, ready, action, hints, on_link)
         for stage in range(problem.n_stages):
             last = Action(stage, Kind.W, problem.n_microbatches - 1)
             model.add(makespan >= self.end[last] + self.ticks(idle_reduction_s(problem, stage)))
@@ -167,13 +174,13 @@ class Model:
         route: tuple[int, ...],
         size: float,
         ready: Any,
-        done: cp_model.IntVar,
+        consumer: Action,
         hints: list[float],
         on_link: list[list[cp_model.IntervalVar]],
     ) -> None:
-        """`done` is no earlier than what is `ready` has crossed its route, but for a wait that goes unnoticed."""
+        """`consumer` is no earlier than what is `ready` has crossed its route, but for a wait that goes unnoticed."""
         links, model, base_s = self.problem.links, self.model, 0.0  # the first bit leaves at ready + base_s
-        taken_s = hand_over_s(self.problem)
+        done, noticed = self.start[consumer], self._noticed(consumer)
         for hop, index in enumerate(route):
             rest_s = sum(links[other].delay_s for other in route[hop:])
             wire_s = links[index].seconds_per_byte * size
@@ -181,10 +188,52 @@ class Model:
                 wire = self._variable(f"{name}/{hop}", hints[hop])
                 on_link[index].append(model.new_fixed_size_interval_var(wire, length, f"{name}/{hop}"))
                 model.add(wire >= ready + self.ticks(base_s))
-                model.add(done >= wire + self.ticks(wire_s + rest_s + taken_s))
+                self._arrives(done, wire, wire_s + rest_s, noticed)
                 ready, base_s = wire, 0.0
             base_s += links[index].delay_s  # cut through: the first bit goes on at once
-        model.add(done >= ready + self.ticks(base_s + taken_s))
+        self._arrives(done, ready, base_s, noticed)
+        if noticed is not None and route and not any(links[index].seconds_per_byte for index in route):
+            came = ready + self.ticks(base_s + self.problem.handover_s)  # nothing can make it later
+            model.add(done <= came + (0 if self.exact else 2)).only_enforce_if(noticed)
+
+    def _arrives(self, done: cp_model.IntVar, since: Any, on_links_s: float, noticed: cp_model.IntVar | None) -> None:
+        """`done` is no earlier than what takes so long; where `noticed`, no earlier than its arrival either."""
+        self.model.add(done >= since + self.ticks(on_links_s + hand_over_s(self.problem)))
+        if noticed is not None:
+            came = since + self.ticks(on_links_s + self.problem.handover_s)
+            self.model.add(done >= came).only_enforce_if(noticed)
+
+    def _noticed(self, action: Action) -> cp_model.IntVar | None:
+        """A literal: the action starts when its input has come, and not right behind another one, or at 0.
+
+        None where it does not matter: waits are always noticed, or the model is so large that it would cost more than
+        it gains; then the solver may believe that an action follows a gap and is early all the same.
+        """
+        if not self._tells_waits():
+            return None
+        noticed = self.model.new_bool_var(f"{action} notices")
+        self.model.add_bool_or([noticed, *self._at_once(action)])
+        return noticed
+
+    def _tells_waits(self) -> bool:
+        problem = self.problem
+        pairs = len(self.start) * len(self.start) // problem.n_ranks
+        return bool(problem.unnoticed_wait_s and not problem.all_gather and pairs <= MOST_NEIGHBOURS)
+
+    def _at_once(self, action: Action) -> list[cp_model.IntVar]:
+        """Literals, one for every way to start without a gap: right behind another action of the rank, or at 0."""
+        model, rounding, literals = self.model, 0 if self.exact else 1, []
+        for other, end in self.end.items():
+            elsewhere = self.problem.stage_to_rank[other.stage] != self.problem.stage_to_rank[action.stage]
+            if elsewhere or (other.stage == action.stage and _follows(other, action)):
+                continue
+            behind = model.new_bool_var(f"{action} right behind {other}")
+            model.add(self.start[action] >= end).only_enforce_if(behind)
+            model.add(self.start[action] <= end + rounding).only_enforce_if(behind)
+            literals.append(behind)
+        first = model.new_bool_var(f"{action} first")
+        model.add(self.start[action] <= rounding).only_enforce_if(first)
+        return [*literals, first]
 
     def _memory(self, rank: int) -> None:
         """Memory is held from the start of the action that takes it to the end of its W.
@@ -256,6 +305,14 @@ class Model:
             least = min(self.ticks(problem.weight_s[s]) for s in (early, late))
             for m in range(problem.n_microbatches - room + 1):
                 model.add(self.start[Action(early, Kind.F, m + room - 1)] >= self.end[Action(late, Kind.I, m)] + least)
+
+
+def _follows(later: Action, action: Action) -> bool:
+    """Whether an action of the same stage always comes after another one."""
+    assert later.microbatch is not None
+    assert action.microbatch is not None
+    ranked = _SPLIT.index(later.kind) - _SPLIT.index(action.kind), later.microbatch - action.microbatch
+    return min(ranked) >= 0
 
 
 def _memory_scale(values: Iterable[float]) -> float:

@@ -102,3 +102,32 @@ def test_memory_for_one_microbatch_binds() -> None:
     bound = lower_bound(problem)
     assert bound.cause == "memory of rank 0"
     assert 0.9 * makespan("crosspipe-greedy", problem) < bound.seconds <= makespan("crosspipe-greedy", problem)
+
+
+def test_a_wait_that_is_not_noticed_bounds_nothing() -> None:
+    """Slots of 1 ms, messages of 0.2 ms, and ranks that are not delayed by waits of 0.2 ms."""
+    problem = replace(uniform(3, 2, forward_s=1e-3, input_s=1e-3, weight_s=1e-3, delay_s=2e-4), unnoticed_wait_s=2e-4)
+    reached = makespan("zb-h1", problem)
+    assert reached < makespan("zb-h1", replace(problem, unnoticed_wait_s=0.0))
+    assert lower_bound(problem).seconds <= reached * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("placement", "delay", "memory", "best"),
+    [
+        (Placement.UD, 2.0, 8.0, 64.0),
+        (Placement.UD, 0.25, 8.0, 57.0),
+        (Placement.WAVE, 2.0, 8.0, 61.0),
+        (Placement.WAVE, 2.0, 12.0, 54.25),
+        (Placement.WAVE, 0.25, 8.0, 53.0),
+        (Placement.LOOP, 0.25, 8.0, 53.5),
+    ],
+)
+def test_fill_and_drain_meet_the_best_that_is_known(
+    placement: Placement, delay: float, memory: float, best: float
+) -> None:
+    """P = 8, M = 16 in two datacenters: makespans that the solver and steered list schedules have reached."""
+    stages = stage_to_rank(placement, 8)
+    problem = uniform(8, 16, delay_s=delay, wire_s=0.25, cuts=(3,), memory=memory, stage_to_rank=stages)
+    bound = lower_bound(problem)
+    assert bound.seconds == pytest.approx(best, rel=1e-6)
