@@ -106,19 +106,16 @@ class _Counts:
             most = np.where(fits, np.minimum(most, taken), most)
         return most
 
-    def beyond(self, rank: int, gain_s: Sequence[float], taken: list[Floats], freed: list[Floats]) -> list[Floats]:
-        """Per stage of a rank, how many more than were freed are taken where all gain the most work through its memory.
-
-        `gain_s`, `taken` and `freed` are per stage of the pipeline; `gain_s` is the work that one more is worth.
-        """
-        left = np.full(len(self.times), self.limits[rank])
-        more: dict[int, Floats] = {}
-        for stage in sorted(self.stages[rank], key=lambda s: self.shares[s] / gain_s[s] if gain_s[s] > 0 else np.inf):
-            more[stage] = np.maximum(taken[stage] - freed[stage], 0.0)
+    def through_memory(self, rank: int, offers: Sequence[tuple[int, float, Floats]]) -> Floats:
+        """The most work that goes through a rank's memory at once, of offers (stage, seconds of work each, how many)."""
+        left, work = np.full(len(self.times), self.limits[rank]), np.zeros(len(self.times))
+        for stage, each_s, many in sorted(offers, key=lambda o: self.shares[o[0]] / o[1] if o[1] > 0 else np.inf):
+            more = np.maximum(many, 0.0)
             if self.shares[stage] > 0:
-                more[stage] = np.minimum(more[stage], left / self.shares[stage])
-                left = left - more[stage] * self.shares[stage]
-        return [more[stage] for stage in self.stages[rank]]
+                more = np.minimum(more, left / self.shares[stage])
+                left = left - more * self.shares[stage]
+            work += each_s * more
+        return work
 
     def start(self, begin_s: Sequence[float], each_s: Sequence[float]) -> list[Floats]:
         """Per stage, what is done by rate alone."""
@@ -150,9 +147,9 @@ def _filled(counts: _Counts) -> list[Floats]:
             break
     work = []
     for rank, stages in enumerate(counts.stages):
-        total = np.zeros(len(counts.times))
-        for s, more in zip(stages, counts.beyond(rank, f, forwards, weights), strict=True):
-            total += i[s] * inputs[s] + w[s] * weights[s] + f[s] * (np.minimum(forwards[s], weights[s]) + more)
+        total = counts.through_memory(rank, [(s, f[s], forwards[s] - weights[s]) for s in stages])
+        for s in stages:
+            total += i[s] * inputs[s] + w[s] * weights[s] + f[s] * np.minimum(forwards[s], weights[s])
         work.append(np.minimum(total, counts.times))
     return work
 
@@ -181,10 +178,12 @@ def _drained(counts: _Counts) -> list[Floats]:
             break
     work = []
     for rank, stages in enumerate(counts.stages):
-        total = np.zeros(len(counts.times))
-        gain_s = [a + b for a, b in zip(i, w, strict=True)]
-        for s, more in zip(stages, counts.beyond(rank, gain_s, weights, forwards), strict=True):
-            freed = np.minimum(weights[s], forwards[s])
-            total += f[s] * forwards[s] + w[s] * (freed + more) + i[s] * np.minimum(inputs[s], freed + more)
+        total, offers = np.zeros(len(counts.times)), []
+        for s in stages:
+            freed, with_input = np.minimum(weights[s], forwards[s]), np.minimum(weights[s], inputs[s])
+            total += f[s] * forwards[s] + w[s] * freed + i[s] * np.minimum(freed, inputs[s])
+            offers.append((s, w[s] + i[s], with_input - freed))
+            offers.append((s, w[s], weights[s] - np.maximum(with_input, freed)))
+        total += counts.through_memory(rank, offers)
         work.append(np.minimum(total, counts.times))
     return work

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -23,7 +24,7 @@ def brute_force() -> ModuleType:
     return module
 
 
-def seen(brute_force: ModuleType, seeds: range, *, solver: bool) -> Counter[str]:
+def seen(brute_force: ModuleType, seeds: Iterable[int], *, solver: bool) -> Counter[str]:
     effort = brute_force.Effort(orders=200, drawn=2, moves=40, solve_s=0.3)
     total: Counter[str] = Counter()
     for seed in seeds:
@@ -34,7 +35,8 @@ def seen(brute_force: ModuleType, seeds: range, *, solver: bool) -> Counter[str]
 
 
 def test_no_order_beats_the_lower_bound(brute_force: ModuleType) -> None:
-    total = seen(brute_force, range(250), solver=False)
+    # those with stages of no length once beat it
+    total = seen(brute_force, [*range(200), 1058, 1085, 1211], solver=False)
     assert total["every order tried"] > 50
     assert total["the lower bound is met"] > 50
 
