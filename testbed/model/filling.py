@@ -21,11 +21,11 @@ from testbed.model.ways import Ways
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
 
-MOST_POINTS = 8192
-MOST_VALUES = 1 << 18
+MOST_POINTS = 2048
+MOST_VALUES = 1 << 17
 """Points of the grid over all stages: fewer points where there are many stages."""
 
-MOST_TURNS = 24
+MOST_TURNS = 12
 """Enough for memory to go round so many times; a bound of fewer turns is a bound."""
 
 
@@ -107,7 +107,7 @@ class _Counts:
         return most
 
     def through_memory(self, rank: int, offers: Sequence[tuple[int, float, Floats]]) -> Floats:
-        """The most work that goes through a rank's memory at once, of offers (stage, seconds of work each, how many)."""
+        """The most work that goes through memory at once, of offers (stage, seconds of work each, how many)."""
         left, work = np.full(len(self.times), self.limits[rank]), np.zeros(len(self.times))
         for stage, each_s, many in sorted(offers, key=lambda o: self.shares[o[0]] / o[1] if o[1] > 0 else np.inf):
             more = np.maximum(many, 0.0)

@@ -168,9 +168,8 @@ def test_progress_is_told() -> None:
 
 
 def test_ctrl_c_gives_the_best_so_far_and_says_so() -> None:
-    problem = uniform(
-        8, 16, memory=6, delay_s=2, wire_s=0.25, cuts=(3,), stage_to_rank=stage_to_rank(Placement.LOOP, 8)
-    )
+    stages = stage_to_rank(Placement.LOOP, 4)
+    problem = uniform(4, 8, memory=8, delay_s=2, wire_s=0.3, cuts=(1,), stage_to_rank=stages)
     told: list[Standing] = []
 
     def progress(standing: Standing) -> None:
@@ -179,8 +178,8 @@ def test_ctrl_c_gives_the_best_so_far_and_says_so() -> None:
             told.extend([standing] * 100)  # once
             os.kill(os.getpid(), signal.SIGINT)
 
-    hint = interleaved_1f1b(problem.with_memory(64.0))
-    solution = solve(problem.with_memory(64.0), hint, time_limit_s=60, relative_gap=0.0, progress=progress)
+    hint = interleaved_1f1b(problem)
+    solution = solve(problem, hint, time_limit_s=60, relative_gap=0.0, progress=progress)
     assert solution.proof.status == "interrupted"
     assert any(standing.interrupted for standing in told)
     assert solution.proof.makespan_s <= solution.history[0][1]
