@@ -169,5 +169,5 @@ def test_what_a_family_says_of_itself() -> None:
         *("crosspipe-ud", "crosspipe-wave", "crosspipe-loop"),
     }
     assert all(family.summary for family in FAMILIES.values())
-    assert FAMILIES["search"].option_names() == ["evaluations", "seed"]
+    assert FAMILIES["search"].option_names() == ["evaluations", "seed", "time_limit_s"]
     assert FAMILIES["crosspipe-ud"].option_names() == ["time_limit_s"]
