@@ -149,14 +149,18 @@ def best_line(comparison: Comparison) -> str | None:
 
 def proof_line(schedule: str, proof: Proof) -> str:
     """What a solver proved of a schedule, for a person."""
-    bound, took = show_time(proof.bound_s), f"{proof.wall_s:.1f} s of {proof.time_limit_s:g} s"
+    took = f"{proof.wall_s:.1f} s of {proof.time_limit_s:g} s"
+    among = "" if proof.covers == "every schedule" else " for whole blocks"
+    bound = f"the proven bound{among} {show_time(proof.bound_s)}"
     match proof.status:
         case "optimal":
-            return f"{schedule}: optimal, proven in {took}"
+            return f"{schedule}: optimal{among}, proven in {took}"
         case "gap":
-            return f"{schedule}: gap {proof.gap:.2%} to the proven bound {bound}, small enough after {took}"
+            return f"{schedule}: gap {proof.gap:.2%} to {bound}, small enough after {took}"
+        case "interrupted":
+            return f"{schedule}: gap {proof.gap:.1%} to {bound}, interrupted after {took}"
         case _:
-            return f"{schedule}: gap {proof.gap:.1%} to the proven bound {bound}, time limit of {took} reached"
+            return f"{schedule}: gap {proof.gap:.1%} to {bound}, time limit of {took} reached"
 
 
 def grid(trace: Trace, lanes: Sequence[str], width: int) -> Text:

@@ -53,6 +53,8 @@ def in_ticks(problem: Problem) -> Problem:
             LinkCost(whole(link.delay_s), whole(link.seconds_per_byte * size) / size) for link in problem.links
         ),
         handover_s=whole(problem.handover_s),
+        send_s=whole(problem.send_s),
+        send_s_per_byte=whole(problem.send_s_per_byte * size) / size,
         wake_s=whole(problem.wake_s),
         unnoticed_wait_s=whole(problem.unnoticed_wait_s),
     )

@@ -24,14 +24,14 @@ class Family:
     """A way to schedule."""
 
     generate: Callable[..., Schedule | Solution]
-    """(problem, **options) -> Schedule; of a solver (problem, progress=None, **options) -> Solution.
+    """(problem, **options) -> Schedule, of a solver Solution. One that works for long also takes `progress`.
 
     Its parameters behind the problem are the family's options; `Annotated[int, Field(ge=1)]` gives one bounds."""
     summary: str = ""
     placement: Placement | tuple[int, ...] = Placement.UD
     """How stages lie on ranks; a tuple has the rank of every stage, for one number of ranks only."""
     solver: bool = False
-    """Takes its whole time limit: left out of `best` unless the workload lists it."""
+    """May take its whole time limit: left out of `best` unless the workload lists it."""
     uses_spare_memory: bool = False
     """Whether its order changes where a rank may hold more microbatches; False for a fixed order."""
     remark: Callable[..., str | None] | None = None
@@ -49,6 +49,10 @@ class Family:
     def option_names(self) -> list[str]:
         """Options the generator takes beside the problem."""
         return [name for name in list(inspect.signature(self.generate).parameters)[1:] if name != "progress"]
+
+    def tells_progress(self) -> bool:
+        """Whether the generator takes `progress`, who is told how far it has come."""
+        return "progress" in inspect.signature(self.generate).parameters
 
     def options(self, given: Mapping[str, Any], name: str, source: str, field: str = "") -> dict[str, Any]:
         """The options as the generator's types have them; `field` stands in front of an option's name in errors.

@@ -36,6 +36,8 @@ FAMILIES = Registry(
         "crosspipe-greedy": "testbed.schedule.greedy:FAMILY",
         "wave-greedy": "testbed.schedule.wave_greedy:FAMILY",
         "search": "testbed.schedule.search:FAMILY",
+        "search-wave": "testbed.schedule.search:WAVE_FAMILY",
+        "search-loop": "testbed.schedule.search:LOOP_FAMILY",
         "crosspipe-ud": "testbed.schedule.optimal:UD_FAMILY",
         "crosspipe-wave": "testbed.schedule.optimal:WAVE_FAMILY",
         "crosspipe-loop": "testbed.schedule.optimal:LOOP_FAMILY",
@@ -116,7 +118,7 @@ def generate_choice(choice: ScheduleChoice, problem: Problem, watch: Watch | Non
     known = family_of(choice)
     options = known.options(choice.options(), choice.label, f"schedule {choice.label}")
     require_room(problem, choice.label)
-    report = {"progress": partial(watch, choice.label)} if known.solver and watch is not None else {}
+    report = {"progress": partial(watch, choice.label)} if known.tells_progress() and watch is not None else {}
     found = [(view, _run(known, choice, view, options | report)) for view in _views(known, problem)]
     view, made = found[0] if len(found) == 1 else min(found, key=lambda one: _seconds(problem, one[1]))
     schedule, proof = (made, None) if isinstance(made, Schedule) else (made.schedule, made.proof)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,11 +76,16 @@ class _Steering:
 
 
 def steered_list(
-    problem: Problem, evaluations: int | None = None, time_limit_s: float = math.inf, seed: int = 1
+    problem: Problem,
+    evaluations: int | None = None,
+    time_limit_s: float = math.inf,
+    seed: int = 1,
+    offer: Callable[[Schedule], object] | None = None,
 ) -> Schedule:
     """The best schedule found; the same seed gives the same one unless the time limit ends the search.
 
-    Whole blocks, microbatches in order per stage and kind. Raises BadInput when a rank cannot hold a microbatch.
+    Whole blocks, microbatches in order per stage and kind. `offer` is told of every better one. Raises BadInput when a
+    rank cannot hold a microbatch.
     """
     # compiled code, slow to import: only where it is used
     from testbed.schedule.judge import Judge
@@ -111,6 +117,8 @@ def steered_list(
             steering, steered_s = trial, seconds
         if seconds < best_s:
             best, best_s = order, seconds
+            if offer is not None:
+                offer(lister.schedule(best, "steered-list"))
     return lister.schedule(best, "steered-list")
 
 
