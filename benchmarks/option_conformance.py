@@ -29,6 +29,7 @@ from testbed.errors import BadInput, MachineLacks
 from testbed.lab.loss import likely_losses
 from testbed.plan import file, resolve
 from testbed.plan.plan import Clock, Plan
+from testbed.plan.schedules import choose, make
 from testbed.plan.unmodelled import warnings
 from testbed.progress import Lines
 from testbed.spec.document import validate
@@ -128,8 +129,8 @@ def plan_of(option: Option, clock: str = "virtual") -> Plan:
     }
     workload = load_workload(WORKLOAD, settings)
     plan = resolve.make_plan(validate(Topology, document, option.name), workload)
-    choices = resolve.choose(plan)
-    plan = resolve.with_cases(plan, choices, resolve.make(plan, choices))
+    made = make(plan, choose(plan))
+    plan = resolve.with_cases(plan, made.choices, made.made)
     return resolve.with_clock(plan, Clock("virtual" if clock == "virtual" else "real"))
 
 

@@ -45,11 +45,7 @@ def main() -> None:
     except TestbedError as error:
         _fail(str(error), error.exit_code)
     except typer.Abort:
-        _fail("interrupted", ExitCode.RUN_FAILED)
-    except SystemExit as leaving:
-        if leaving.code != _INTERRUPTED:
-            raise
-        _fail("interrupted", ExitCode.RUN_FAILED)
+        code = _INTERRUPTED
     except TyperException as error:  # of the command line's parser
         if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed
             sys.exit(ExitCode.BAD_INPUT)
@@ -58,6 +54,9 @@ def main() -> None:
         if error.errno not in _NO_ROOM:
             raise
         _fail(f"{error.filename or 'the output'} cannot be written: {error.strerror}", ExitCode.RUN_FAILED)
+    if code == _INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+        code = ExitCode.RUN_FAILED
     sys.exit(code or ExitCode.OK)
 
 

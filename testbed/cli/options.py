@@ -71,7 +71,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Override a field of the workload, e.g. microbatches=16, schedules.0.memory=8 or topology.name=x.",
+        help="Override a field of the workload: microbatches=16, topology.name=x, and schedules.0.X=... of its first schedule.",
         autocompletion=_settable_fields,
     ),
 ]
@@ -91,19 +91,28 @@ MOST_SEED = 2**31 - 1
 SeedOption = Annotated[
     int | None,
     typer.Option(
-        min=0, max=MOST_SEED, help="Of the virtual clock's kernel: ports, hashes, sequences; default: 1, or the plan's."
+        metavar="N",
+        min=0,
+        max=MOST_SEED,
+        help="Of the virtual clock's kernel: ports, hashes, sequences; default: 1, or the plan's.",
     ),
 ]
 WallLimit = Annotated[
-    float, typer.Option(min=1, max=604_800, help="Wall-clock seconds (at most a week) after which a guest is given up.")
+    float,
+    typer.Option(
+        min=1,
+        max=604_800,
+        metavar="SECONDS",
+        help="Wall-clock seconds, 1 to 604800 (a week), after which a guest is given up.",
+    ),
 ]
 ShaperOption = Annotated[
     str,
     typer.Option(
         "--shaper",
-        metavar="auto|netem|relay|FILE.py:NAME",
+        metavar="SHAPER",
         callback=_known_shaper,
-        help="auto: netem where the kernel has it, else relay.",
+        help="netem, relay or FILE.py:NAME; auto: netem where the kernel has it, else relay.",
     ),
 ]
 
@@ -116,7 +125,7 @@ HostPriorityOption = Annotated[
 
 
 Iterations = Annotated[
-    int | None, typer.Option(min=1, max=100_000, help="Measured iterations; default: the workload's.")
+    int | None, typer.Option(min=1, max=100_000, metavar="N", help="Measured iterations; default: the workload's.")
 ]
 SchedulesFrom = Annotated[
     Path | None,

@@ -19,6 +19,7 @@ from testbed.baseline.judge import Figures, Finding, Outcome, Verdict, judge
 from testbed.baseline.measure import Task, measure
 from testbed.baseline.tolerance import Band, Mode, Quantity, default_tolerances, from_document
 from testbed.errors import BadInput, Interrupted, RunFailed
+from testbed.judge.compare import ScheduleComparison
 from testbed.plan import file as plan_file
 from testbed.plan.resolve import make_plan, with_cases
 from testbed.plan.schedules import make
@@ -50,10 +51,29 @@ def figures(schedule: str = "1f1b", measured_s: float = 0.8, predicted_s: float 
     )
 
 
+FACTS = {
+    "name": "a job",
+    "shaper": "netem",
+    "transport": "otn-lossless",
+    "clock": "virtual",
+    "ranking_as_predicted": True,
+}
+
+
 def write_run(directory: Path) -> None:
     """What is read of a finished run."""
-    (directory / "comparison.json").write_text(json.dumps({"schedules": [figures().as_json()]}))
-    manifest = {"vm": {"kernel": ENVIRONMENT["kernel"]}, "shaper": "netem", "python": "3.11.2", "packages": {}}
+    kept = figures().as_json()
+    row = {name: kept[name] for name in kept.keys() & ScheduleComparison.__dataclass_fields__.keys()}
+    row |= {"label": kept["schedule"], "speedup_measured": 1.0, "speedup_predicted": 1.0}
+    (directory / "comparison.json").write_text(json.dumps({**FACTS, "schedules": [row]}))
+    manifest = {
+        "clock": "virtual",
+        "kernel": "7.2",
+        "vm": {"kernel": ENVIRONMENT["kernel"]},
+        "shaper": "netem",
+        "python": "3.11.2",
+        "packages": {},
+    }
     (directory / "manifest.json").write_text(json.dumps(manifest))
     rows = {"schedule": ["1f1b"] * 3, "warmup": [True, False, False], "loss": [9.0, 5.0, 4.5]}
     pd.DataFrame(rows).to_parquet(directory / "iterations.parquet")

@@ -94,13 +94,13 @@ def test_schedules_survive_their_file() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("{", "JSON as a run's schedules.json has it"),
+        ("{", "expected name -> rows and solver, as a run's schedules.json has it"),
         ("[]", "an object: name -> rows"),
         ('{"1f1b": []}', "1f1b: got [], expected an object with"),
-        ('{"1f1b": {"rows": [], "solver": null}}', "1f1b, rows: got [], expected a list of rows"),
-        ('{"1f1b": {"rows": [["0F0"], "1F0"], "solver": null}}', "1f1b, rank 1"),
+        ('{"1f1b": {"rows": [], "solver": null}}', "1f1b.rows: got [], expected a list of rows"),
+        ('{"1f1b": {"rows": [["0F0"], "1F0"], "solver": null}}', "1f1b.rows.1: got '1F0'"),
         ('{"1f1b": {"rows": [["0F0 0F1"]], "solver": null}}', "not an action: '0F0 0F1'"),
-        ('{"1f1b": {"rows": [["0F0"]], "solver": {}}}', "1f1b, solver: got {}, expected null, or"),
+        ('{"1f1b": {"rows": [["0F0"]], "solver": {}}}', "1f1b.solver.makespan_s: got 'nothing'"),
     ],
 )
 def test_a_schedule_file_with_an_error(text: str, expected: str) -> None:

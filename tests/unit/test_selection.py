@@ -115,7 +115,7 @@ def test_a_misfit_is_left_out_with_file_field_and_reason(tmp_path: Path) -> None
     plan = plan_of(["gpipe", {"schedule": "zb-h2", "memory": 5}, "1f1b"], tmp_path)
     made = make(plan, choose(plan), source="job.yaml")
     assert list(made.made) == ["1f1b"]
-    assert made.left_out["gpipe"].startswith("job.yaml: memory: schedule gpipe: rank 0, action 4 (0F4): needs memory")
+    assert made.left_out["gpipe"].startswith("job.yaml: memory: schedule gpipe: rank 0, action 4: got 0F4, ")
     assert made.left_out["zb-h2"].startswith("job.yaml: schedules.1.memory: schedule zb-h2: ")
     whole = with_selected(plan, [made])
     assert [case.label for case in whole.cases] == ["1f1b"]
@@ -268,7 +268,7 @@ def test_a_csv_for_another_pipeline_is_refused(
 
 def test_zero_iterations_blame_the_option(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(monkeypatch, "run", LONGHAUL, PP4, "--iterations", "0") == 2
-    assert "error: --iterations: option: got 0, expected 1 to " in capsys.readouterr().err
+    assert "error: testbed run: --iterations: got '0', expected at least 1" in capsys.readouterr().err
 
 
 def test_the_shell_completes_schedules(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,7 +122,7 @@ def test_a_bad_cell_is_named(cell: str) -> None:
         ("0B0,0F0", "comes before"),
         ("0F0,0W0,0I0", "comes before"),
         ("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", "waits for ever"),
-        ('0F0,"0B0', "not a CSV"),
+        ('0F0,"0B0', "expected a CSV file"),
     ],
 )
 def test_a_file_that_is_no_schedule_is_refused(text: str, message: str) -> None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from testbed.cli import app
 from testbed.plan import resolve
 from testbed.plan.plan import Plan
+from testbed.plan.schedules import choose, make
 from testbed.plan.together import predict_together
 from testbed.plan.unmodelled import most_waiting, warnings
 from testbed.spec.document import validate
@@ -33,8 +34,8 @@ def planned(*, links: list[dict[str, Any]] | None = None, settings: dict[str, st
     }
     workload = load_workload(WORKLOAD, {"schedules": "[1f1b, gpipe]", "memory": "8"} | (settings or {}))
     plan = resolve.make_plan(validate(Topology, document, "t"), workload)
-    choices = resolve.choose(plan)
-    return resolve.with_cases(plan, choices, resolve.make(plan, choices))
+    made = make(plan, choose(plan))
+    return resolve.with_cases(plan, made.choices, made.made)
 
 
 def test_nothing_is_said_where_everything_is_in_the_model() -> None:
