@@ -53,7 +53,8 @@ class MessageTimes(NamedTuple):
     arrival_off_s: Floats
     """Measured minus predicted arrival; nan where it is not known and nothing contradicts the prediction."""
     extra_s: Floats
-    """Arrival since the end of the slot that made it, measured minus predicted; nan in the same rows."""
+    """Arrival since the end of the slot that made it (of a collective's message: since it left), measured minus
+    predicted; nan in the same rows."""
 
 
 def message_times(measured: Trace, predicted: Trace, *, paced: bool) -> MessageTimes:
@@ -68,13 +69,17 @@ def message_times(measured: Trace, predicted: Trace, *, paced: bool) -> MessageT
     twin = expected[[place[key] for key in _columns(rows, _KEY)]]
     known = rows["awaited"] | (rows["taken_s"] < twin["arrived_s"])
     off_s = np.where(known, rows["taken_s"], np.nan) - twin["arrived_s"]
+    late_s = rows["sent_s"] - twin["sent_s"]
+    between_stages = np.isin(rows["kind"], (ACTIVATION, GRADIENT))
     planned_s = _made(predicted.actions, predicted.actions["end_s"])
     made_s = _made(measured.actions, _slot_ends(measured, predicted) if paced else measured.actions["computed_s"])
-    late_s = [
+    late_s[between_stages] = [
         made_s[iteration, *message] - planned_s[0, *message]
-        for iteration, *message in _columns(rows, ("iteration", "source_rank", "stage", "kind", "microbatch"))
+        for iteration, *message in _columns(
+            rows[between_stages], ("iteration", "source_rank", "stage", "kind", "microbatch")
+        )
     ]
-    return MessageTimes(rows, off_s, off_s - np.array(late_s))
+    return MessageTimes(rows, off_s, off_s - late_s)
 
 
 def by_flow(times: MessageTimes) -> list[FlowMessages]:

@@ -187,6 +187,13 @@ class Problem:
         """Links a message takes between two ranks, in order; () when it costs nothing."""
         return self.routes.get((source_rank, target_rank), ())
 
+    def crosses(self, source: int, target: int) -> bool:
+        """Whether messages between two ranks, counted over all replicas, cross any link."""
+        (of, rank), (to, other) = divmod(source, self.n_ranks), divmod(target, self.n_ranks)
+        if of == to:
+            return bool(self.paths[of].routes.get((rank, other)))
+        return bool(self.gather(self.stage_to_rank.index(rank)).routes.get((of, to)))
+
     def pieces(self, source_rank: int, target_rank: int, size: float) -> int:
         """How many super-packets carry `size` wire bytes between two ranks; 0 when the message keeps together."""
         crosses = self.piece_bytes and self.route(source_rank, target_rank)

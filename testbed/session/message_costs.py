@@ -183,7 +183,7 @@ def of_observed(seen: Observed) -> MessageCosts | None:
     if not flows:
         return None
     by_flow = {pair: [np.array(one) for one in parts] for pair, parts in sorted(flows.items())}
-    crossing = frozenset(pair for pair in by_flow if seen.problem.paths[0].route(*pair))
+    crossing = frozenset(pair for pair in by_flow if seen.problem.crosses(*pair))
     return MessageCosts(ExtraTimes(by_flow, crossing), [seen.rows[index] for index in calm])
 
 

@@ -106,8 +106,8 @@ def _usual_s(plan: Plan, one: Trained, flows: Sequence[FlowMessages]) -> list[fl
     """Per flow, the first quartile of its messages' extra time before the run; 0 where the machine adds nothing."""
     if one.costs is None:
         return [0.0] * len(flows)
-    paths, extra = problem_of_case(plan, one.case).paths[0], one.costs.extra
+    problem, extra = problem_of_case(plan, one.case), one.costs.extra
     return [
-        float(np.percentile(extra.of(flow.source_rank, flow.target_rank, bool(paths.route(*flow[:2]))), 25))
+        float(np.percentile(extra.of(flow.source_rank, flow.target_rank, problem.crosses(*flow[:2])), 25))
         for flow in flows
     ]
