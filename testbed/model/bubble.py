@@ -15,7 +15,7 @@ from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import Paths, Problem
 
-_HANDOVER = ("handover_s", "inside_extra_s", "inside_s_per_byte")
+_HANDOVER = ("handover_s", "send_s", "send_s_per_byte")
 
 
 class TimeByCause(NamedTuple):

@@ -56,7 +56,7 @@ def execute(program: Program, order: Ints) -> Times:
     start, end = np.full(n_actions, np.nan), np.full(n_actions, np.nan)
     posted, sent = np.full(n_messages, np.nan), np.full(n_messages, np.nan)
     arrived, awaited = np.full(n_messages, np.nan), np.zeros(n_messages)
-    position, rank_free = program.row_start[:-1].copy(), program.begin_s.copy()
+    position, rank_free, sending_until = program.row_start[:-1].copy(), program.begin_s.copy(), program.begin_s.copy()
     release, may_leave = program.release.copy(), program.first_s.copy()
     pieces_left, last_bit = np.maximum(program.pieces, 1), np.zeros(n_messages)
     shards_left, gathered = program.shards.copy(), np.zeros(len(program.shards))
@@ -94,9 +94,9 @@ def execute(program: Program, order: Ints) -> Times:
                 rank_waiting[message] = rank
                 notice = program.notice[message]
                 if notice != NONE:
-                    posted[message] = rank_free[rank]
+                    posted[message] = max(rank_free[rank], sending_until[rank])
                     subject = message if notice == FREE else notice
-                    may_leave[subject] = max(may_leave[subject], rank_free[rank])
+                    may_leave[subject] = max(may_leave[subject], posted[message])
                     freed.append(subject)
                 continue
             if stage != NONE and shards_left[stage] > 0:
@@ -145,6 +145,8 @@ def execute(program: Program, order: Ints) -> Times:
                     if announced != NONE:
                         may_leave[announced] = now
                         freed.append(announced)
+                    if release[made] == 1:  # its receive is posted already: this call sends it, not gloo's thread
+                        sending_until[rank] = now + program.send_s[made]
                     may_leave[made] = max(may_leave[made], now)
                     freed.append(made)
                 else:  # at once, before whatever else happens at this instant

@@ -106,11 +106,9 @@ def _frame(paths: Paths, source: int, size: float, ways: tuple[Route, Route], ap
     return _Frame(route, back, packets if several else 0, acks, rest, whole, apart, ack_bytes)
 
 
-def _handover_s(problem: Problem, frame: _Frame, wire_bytes: float) -> float:
-    """From a message's last bit to its use; inside a datacenter without network cards that is all of its time."""
-    if frame.route:
-        return problem.handover_s
-    return problem.handover_s + problem.inside_extra_s + problem.inside_s_per_byte * wire_bytes
+def _send_s(problem: Problem, frame: _Frame, wire_bytes: float) -> float:
+    """What the call takes that sends a message; where a link is on the way it only queues it."""
+    return 0.0 if frame.route else problem.send_s + problem.send_s_per_byte * wire_bytes
 
 
 class _Edge(NamedTuple):
@@ -148,6 +146,7 @@ class _Group(NamedTuple):
     size: int
     release: int
     handover_s: float
+    send_s: float
     start_s: float
 
 
@@ -221,7 +220,9 @@ class _Building:
             apart = 0.0 if notices else problem.notice_bytes
             frame = _NOWHERE if local else _frame(paths, edge.source, edge.wire_bytes - notices, ways, apart)
             release = 1 if load.receives == "early" or local else 2
-            self._group(_Group(frame, local, m, release, _handover_s(problem, frame, edge.wire_bytes), 0.0))
+            self._group(
+                _Group(frame, local, m, release, problem.handover_s, _send_s(problem, frame, edge.wire_bytes), 0.0)
+            )
             ranks = (first_rank + ends[0], first_rank + ends[1])
             self._name(job, replica, edge.kind, edge.stage, range(m), ranks, (edge.payload_bytes, edge.wire_bytes))
         if load.receives == "early":
@@ -251,7 +252,7 @@ class _Building:
                 ends = (edge.target, edge.source) if back else (edge.source, edge.target)
                 frame = _frame(paths, ends[0], size, (paths.route(*ends), paths.route(*ends[::-1])))
                 # no handover: gloo's own thread answers a notice, no rank has to be woken
-                self._group(_Group(frame, edge.source == edge.target, m, 1, 0.0, 0.0))
+                self._group(_Group(frame, edge.source == edge.target, m, 1, 0.0, 0.0, 0.0))
                 ranks = (first_rank + ends[0], first_rank + ends[1])
                 self._name(job, replica, NOTICE, edge.stage, range(m), ranks, (0.0, size))
         numbers = np.arange(base, base + count)
@@ -270,8 +271,8 @@ class _Building:
             ways = what.route(step), what.routes.get(ends[::-1], ())
             frame = _frame(problem.paths[step.source], rank, what.wire_bytes, ways, problem.notice_bytes)
             release = len(step.after) + step.own
-            handover_s = _handover_s(problem, frame, what.wire_bytes)
-            self._group(_Group(frame, False, 1, release, handover_s, load.start_s))
+            send_s = _send_s(problem, frame, what.wire_bytes)
+            self._group(_Group(frame, False, 1, release, problem.handover_s, send_s, load.start_s))
             members = tuple(first_rank + replica * problem.n_ranks + rank for replica in ends)
             sizes = (what.payload_bytes, what.wire_bytes)
             self._name(job, step.source, kind, stage, range(step.number, step.number + 1), members, sizes)
@@ -363,7 +364,8 @@ class _Building:
             apart_bytes=of_groups([frame.apart_bytes for frame in frames], np.float64),
             acks=of_groups([frame.acks for frame in frames], np.int64),
             ack_bytes=of_groups([frame.ack_bytes for frame in frames], np.float64),
-            handover_s=of_groups([group.handover_s for group in self.groups], np.float64),
+            handover_s=of_groups([group.handover_s + group.send_s for group in self.groups], np.float64),
+            send_s=of_groups([group.send_s for group in self.groups], np.float64),
             route=of_groups([self.routes[frame.route] for frame in frames], np.int64),
             route_start=_starts([len(route) for route in routes]),
             route_links=np.array([link for route in routes for link in route], dtype=np.int64),

@@ -73,6 +73,8 @@ class Program(NamedTuple):
     """Per message, wire bytes of one acknowledgement."""
     handover_s: Floats
     """Per message, from its last bit to its use."""
+    send_s: Floats
+    """Per message, what the call takes that sends it: a rank posts its next late receive behind that."""
     route: Ints
     """Per message, its route."""
     route_start: Ints

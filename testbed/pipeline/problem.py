@@ -73,10 +73,10 @@ class Problem:
     """Per source rank, wire bytes that go back as acknowledgement of every piece; empty: none."""
     handover_s: float = 0.0
     """From a message's last bit at the receiving rank's host to its use, on every message between ranks."""
-    inside_extra_s: float = 0.0
-    """What a message takes beyond its handover where no link is on its route (unshaped, inside a datacenter)."""
-    inside_s_per_byte: float = 0.0
-    """And what each of its bytes takes there."""
+    send_s: float = 0.0
+    """What the call that sends a message takes where no link is on its route: all of the message's own time."""
+    send_s_per_byte: float = 0.0
+    """And for each byte."""
     wake_s: float = 0.0
     """How long gloo's thread takes to answer a notice, unless something else has just woken it."""
     unnoticed_wait_s: float = 0.0

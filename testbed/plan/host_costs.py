@@ -21,13 +21,15 @@ NOTICE_BYTES = 48 + ETHERNET_HEADER + IP_TCP_HEADERS
 is among GLOO_BYTES."""
 
 
-INSIDE_EXTRA_S = 4e-6
-"""Beyond the handover, on an ideal machine, where no link is on the way: the sender's own part, which on a link is over
-before the last bit has left. Found under the virtual clock on the main job with 250 kB, 1 MB and 4 MB
-(`testbed calibrate --engine`); checked on benchmarks/random_grid.py."""
+SEND_S = 4e-6
+"""What the call that sends a message takes on an ideal machine where no link is on the way: the kernel brings it to
+the receiver within the call. It comes on top of the handover, and a rank that posts a late receive next does so later.
+A link's queue only takes it in.
+Found under the virtual clock on the main job with 250 kB, 1 MB and 4 MB (`testbed calibrate --engine`); checked on
+benchmarks/random_grid.py."""
 
-INSIDE_S_PER_BYTE = 4.3e-12
-"""And for each byte: a super-packet of 64 kB after the other is handed to the kernel. Found and checked as above."""
+SEND_S_PER_BYTE = 4.3e-12
+"""And for each byte: one super-packet of 64 kB after the other is handed to the kernel. Found and checked as above."""
 
 WAKE_S = 1e-6
 """What gloo's thread takes to answer a notice when it sleeps: of two notices that arrive within a microsecond, the one
@@ -43,6 +45,6 @@ def measured_costs() -> HostCosts:
         gloo_bytes=GLOO_BYTES,
         notice_bytes=NOTICE_BYTES,
         wake_s=WAKE_S,
-        inside_extra_s=INSIDE_EXTRA_S,
-        inside_s_per_byte=INSIDE_S_PER_BYTE,
+        send_s=SEND_S,
+        send_s_per_byte=SEND_S_PER_BYTE,
     )

@@ -183,9 +183,9 @@ class HostCosts:
     """On the wire, of the notice that a receive is posted."""
     wake_s: float
     """For gloo's thread to answer a notice, unless something else has just woken it."""
-    inside_extra_s: float = 0.0
-    """Beyond the handover, where no link is on a message's route; plans of an earlier testbed have none."""
-    inside_s_per_byte: float = 0.0
+    send_s: float = 0.0
+    """Of the call that sends a message where no link is on its route; plans of an earlier testbed have none."""
+    send_s_per_byte: float = 0.0
 
 
 @_written
