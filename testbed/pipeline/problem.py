@@ -187,6 +187,17 @@ class Problem:
         """Links a message takes between two ranks, in order; () when it costs nothing."""
         return self.routes.get((source_rank, target_rank), ())
 
+    @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """Per replica, the first one whose messages cross links of the same delays and rates."""
+
+        def costs(paths: Paths) -> tuple[object, ...]:
+            ways = [(pair, tuple(self.links[index] for index in route)) for pair, route in sorted(paths.routes.items())]
+            return (ways, paths.piece_bytes, paths.ack_bytes)
+
+        known = [costs(paths) for paths in self.paths]
+        return tuple(known.index(one) for one in known)
+
     def crosses(self, source: int, target: int) -> bool:
         """Whether messages between two ranks, counted over all replicas, cross any link."""
         (of, rank), (to, other) = divmod(source, self.n_ranks), divmod(target, self.n_ranks)

@@ -76,7 +76,8 @@ def _measured(plan: Plan, one: Trained, before: Before) -> compare.Measured:
         checks.append(fidelity.host_check(float(one.predicted.makespans()[0]), host.median_s))
     counted = {row.iteration for row in rows}
     traces = [trace for trace in one.measured if int(trace.iterations()[0]) in counted]
-    flows = by_flow(message_times(concatenate(traces), one.predicted, paced=paced))
+    alike = problem_of_case(plan, one.case).alike
+    flows = by_flow(message_times(concatenate(traces), one.predicted, paced=paced, alike=alike))
     if paced:
         checks.append(fidelity.message_check(flows, _usual_s(plan, one, flows)))
     return compare.Measured(
