@@ -1,9 +1,9 @@
 # Two commands do everything, each installs first what is missing:
 #   make demo    the main job: train across two emulated datacenters, compare with the model (results/demo/)
 #   make test    the tests
-# Both need root (containers) and a Debian 12 or like machine with Python 3.11.
+# Both need root (containers) and a Debian 12 or 13 or like machine.
 
-PYTHON ?= python3.11
+PYTHON ?= python3
 VENV := .venv
 TESTBED := $(VENV)/bin/testbed
 READY := $(VENV)/.ready
@@ -35,9 +35,9 @@ setup: packages $(READY)
 packages:
 	@scripts/provision.sh
 
-# python3.11 by that name where there is one; Debian 12's python3 is 3.11 too
 $(READY): requirements.txt pyproject.toml | packages
-	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed (PYTHON=... names it)" >&2; exit 3; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || \
+		{ echo "$(PYTHON) is no Python 3.11 to 3.14 (PYTHON=... names another)" >&2; exit 3; }
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

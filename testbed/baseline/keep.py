@@ -49,9 +49,11 @@ def save_run(directory: Path, run: Path, terms: Terms) -> None:
     mode, vm = Mode(manifest["clock"]), manifest.get("vm", {})
     if mode is Mode.real and vm:
         raise BadInput.of(str(run), "vm", vm, "a run on this machine or the virtual clock: others cannot be repeated")
+    if mode is Mode.virtual and "kernel_seed" not in vm:
+        raise BadInput.of(str(run / "manifest.json"), "vm", sorted(vm), "a kernel_seed, as runs of this version have")
     with store.replacing(directory) as fresh:
         plan_files.write(fresh, specs, (run / "schedules.json").read_text(encoding="utf-8"))
-        task = Task(directory.name, plan_files.read(fresh), mode, vm.get("seed", 1), manifest["shaper"])
+        task = Task(directory.name, plan_files.read(fresh), mode, vm.get("kernel_seed", 1), manifest["shaper"])
         _write(fresh, task, with_remade(outcome, task.subject), terms)
 
 

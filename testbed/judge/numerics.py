@@ -79,6 +79,7 @@ def as_document(reference: Reference, cases: Mapping[str, Sequence[IterationRow]
     """numerics.json: the reference's losses, and by how much losses and gradients of every case (by label) differ."""
     return {
         "reference_losses": [_written(loss) for loss in reference.losses],
+        "reference_gradient_norms": [[_written(norm) for norm in norms] for norms in reference.gradient_norms],
         "reference_took_s": round(reference.took_s, 3),
         "refused": reference.refused,
         "limits": {"loss": LOSS_DIFFERENCE.value, "gradient_norm": GRADIENT_DIFFERENCE.value},

@@ -285,7 +285,7 @@ _PROBES = (
     _Probe("namespaces", _namespaces, "use a kernel with namespaces, in a VM or a privileged container"),
     _Probe("util-linux", _util_linux, "apt-get install util-linux"),
     _Probe("mnexec", _mnexec, "apt-get install mininet"),
-    _Probe("mininet", _mininet, "python3.11 -m pip install mininet==2.3.0.dev6"),
+    _Probe("mininet", _mininet, "python3 -m pip install mininet==2.3.0.dev6 setuptools==80.9.0"),
     _Probe("veth", _veth, "modprobe veth"),
     _Probe("tap", _tap, "modprobe tun"),
     _Probe("netem", _netem, _NETEM_REMEDY, needed=False),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from testbed.judge.evidence import Evidence
 from testbed.judge.iterations import IterationRow
 from testbed.trace.tables import FORMAT, KINDS, MESSAGE_KINDS, Trace
 
@@ -36,10 +37,7 @@ class Results:
 
     def add_iterations(self, schedule: str, rows: Iterable[IterationRow]) -> None:
         """One row per iteration, warm-up included."""
-        flat = [row._asdict() | row.witnesses._asdict() for row in rows]
-        frame = pd.DataFrame(flat).drop(columns="witnesses")
-        frame.insert(0, "schedule", schedule)
-        self.iterations.append(frame)
+        self.iterations.append(_iterations(schedule, rows))
 
     def add_links(self, schedule: str, rows: Iterable[Mapping[str, object]]) -> None:
         """Counters of every link direction over the training with one schedule."""
@@ -49,25 +47,40 @@ class Results:
 
     def save_tables(self) -> None:
         """Write the parquet files with what is known so far."""
-        for name, frames in (
-            ("actions", self.actions),
-            ("messages", self.messages),
-            ("iterations", self.iterations),
-            ("links", self.links),
-        ):
-            if frames:
-                target = self.directory / f"{name}.parquet"
-                partial = target.with_suffix(".partial")
-                table = pa.Table.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
-                known = table.schema.metadata or {}
-                pq.write_table(table.replace_schema_metadata({**known, FORMAT_KEY: str(FORMAT).encode()}), partial)
-                partial.replace(target)
+        self._save("actions", self.actions)
+        self._save("messages", self.messages)
+        self._save("iterations", self.iterations)
+        self._save("links", self.links)
+
+    def save_evidence(self, cases: Mapping[str, Evidence]) -> None:
+        """Write what the verdict on the cases (by label) rests on and no other file holds (see results/verdict.py)."""
+        self._save("usual", [_iterations(label, case.usual) for label, case in cases.items() if case.usual])
+        document = {
+            label: {**case.network._asdict(), "usual_extra_s": case.usual_extra_s} for label, case in cases.items()
+        }
+        self.save_json("evidence.json", document)
+
+    def _save(self, name: str, frames: Sequence[pd.DataFrame]) -> None:
+        if not frames:
+            return
+        target = self.directory / f"{name}.parquet"
+        partial = target.with_suffix(".partial")
+        table = pa.Table.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
+        known = table.schema.metadata or {}
+        pq.write_table(table.replace_schema_metadata({**known, FORMAT_KEY: str(FORMAT).encode()}), partial)
+        partial.replace(target)
 
     def save_json(self, name: str, document: Mapping[str, Any]) -> None:
         """Write one JSON document, complete or not at all."""
         partial = self.directory / f"{name}.partial"
         partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
         partial.replace(self.directory / name)
+
+
+def _iterations(schedule: str, rows: Iterable[IterationRow]) -> pd.DataFrame:
+    frame = pd.DataFrame([row._asdict() | row.witnesses._asdict() for row in rows]).drop(columns="witnesses")
+    frame.insert(0, "schedule", schedule)
+    return frame
 
 
 def _frame(table: Any, kinds: list[str], schedule: str, source: str) -> pd.DataFrame:

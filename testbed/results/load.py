@@ -41,8 +41,8 @@ class Run:
 
 def load_run(directory: Path) -> Run:
     """Raises BadInput for a directory that holds nothing of a run, or files that cannot be read."""
-    manifest, comparison = _json(directory / "manifest.json"), _json(directory / COMPARISON)
-    if manifest is None and _json(directory / "links.json") is None:
+    manifest, comparison = document(directory / "manifest.json"), document(directory / COMPARISON)
+    if manifest is None and document(directory / "links.json") is None:
         raise BadInput.of(str(directory), "directory", "no manifest.json", "the results of a run")
     for row in (comparison or {}).get("schedules", []):
         try:
@@ -54,17 +54,17 @@ def load_run(directory: Path) -> Run:
     return Run(manifest or {}, comparison or nothing, is_complete(directory), has_traces)
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def document(path: Path) -> dict[str, Any] | None:
     """None where there is no such file. Raises BadInput for one that is no JSON object."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise BadInput.of(str(path), "file", str(error), "a JSON document") from error
-    if not isinstance(document, dict):
-        raise BadInput.of(str(path), "file", type(document).__name__, "a JSON object")
-    return document
+    if not isinstance(content, dict):
+        raise BadInput.of(str(path), "file", type(content).__name__, "a JSON object")
+    return content
 
 
 def load_traces(directory: Path) -> dict[tuple[str, str], Trace]:
@@ -72,7 +72,7 @@ def load_traces(directory: Path) -> dict[tuple[str, str], Trace]:
 
     Raises BadInput for a directory without a manifest and for results of another format version.
     """
-    manifest = _json(directory / "manifest.json")
+    manifest = document(directory / "manifest.json")
     if manifest is None:
         raise BadInput.of(str(directory), "manifest.json", "no such file", "the results of a run")
     if manifest.get("format", 1) != FORMAT:

@@ -24,6 +24,11 @@ FILES = (
     "messages.parquet",
     "iterations.parquet",
     "links.parquet",
+    "usual.parquet",
+    "evidence.json",
+    "numerics.json",
+    "profile.json",
+    "message_costs.json",
     "timeline.svg",
     COMPARISON,  # the last: it says whether the others are complete
 )

@@ -59,17 +59,14 @@ class Trained:
     """With these costs; None where there are none."""
     measured: list[Trace] = field(default_factory=list)
     rows: list[iterations.IterationRow] = field(default_factory=list)
-    checks: list[fidelity.Check] = field(default_factory=list)
+    network: fidelity.NetworkEvidence | None = None
+    """What was counted meanwhile, as the next; None until the case is over."""
+    traffic: Sequence[fidelity.Traffic] = ()
 
     @property
     def schedule(self) -> Schedule:
         """What was trained with."""
         return self.generated.schedule
-
-    @property
-    def losses(self) -> list[float]:
-        """Of every iteration, warm-up included."""
-        return [row.loss for row in self.rows]
 
 
 def train(running: Running, case: Case, made: Generated, message_costs: MessageCosts | None) -> Trained:
@@ -92,16 +89,14 @@ def train(running: Running, case: Case, made: Generated, message_costs: MessageC
     links_before, tcp_before = running.lab.counters(reset_peaks=True), _loss_signs(running.lab)
     _iterate(running, job, trained)
     links = [after.since(before) for after, before in zip(running.lab.counters(), links_before, strict=True)]
-    planned = planned_traffic(plan, case)
-    results.add_links(
-        case.label,
-        [
-            row.as_row() | {"planned_bytes": job.iterations * one.wire_bytes}
-            for row, one in zip(links, planned, strict=True)
-        ],
-    )
+    planned = [_times(one, job.iterations) for one in planned_traffic(plan, case)]
+    results.add_links(case.label, [link_row(row, one) for row, one in zip(links, planned, strict=True)])
     tcp = {name: count - tcp_before.get(name, 0) for name, count in _loss_signs(running.lab).items()}
-    trained.checks += _checks(plan, trained, links, tcp, [_times(one, job.iterations) for one in planned])
+    trained.network = _network(plan, links, tcp)
+    trained.traffic = [
+        fidelity.Traffic(row.label, row.wire_bytes, one.wire_bytes, one.messages)
+        for row, one in zip(links, planned, strict=True)
+    ]
     return trained
 
 
@@ -127,31 +122,22 @@ def _note_iteration(trained: Trained, records: Sequence[IterationRecord], warmup
     trained.measured.append(iterations.trace(records))
 
 
+def link_row(counted: LinkCounters, planned: Planned) -> dict[str, object]:
+    """One direction in links.parquet: what was counted, and what the plan should bring."""
+    return counted.as_row() | {"planned_bytes": planned.wire_bytes, "planned_messages": planned.messages}
+
+
 def _times(one: Planned, count: int) -> Planned:
     return Planned(one.wire_bytes * count, one.messages * count)
 
 
-def _checks(
-    plan: Plan, trained: Trained, links: Sequence[LinkCounters], tcp: dict[str, int], planned: Sequence[Planned]
-) -> list[fidelity.Check]:
-    lossless = plan.transport == "otn-lossless" and not any(d.loss for d in plan.network.directions)
-    evidence = fidelity.NetworkEvidence(
+def _network(plan: Plan, links: Sequence[LinkCounters], tcp: dict[str, int]) -> fidelity.NetworkEvidence:
+    return fidelity.NetworkEvidence(
         drops=sum(row.dropped for row in links),
         retransmits=tcp.get(RETRANSMITS, 0),
         other={name: count for name, count in tcp.items() if count and name != RETRANSMITS},
-        lossless=lossless,
+        lossless=plan.transport == "otn-lossless" and not any(d.loss for d in plan.network.directions),
     )
-    measured = [row for row in trained.rows if not row.warmup]
-    paced = plan.jobs[0].workload.pacing is not None
-    counted = [
-        fidelity.Traffic(row.label, row.wire_bytes, one.wire_bytes, one.messages)
-        for row, one in zip(links, planned, strict=True)
-    ]
-    return [
-        *fidelity.run_checks(measured, paced=paced),
-        fidelity.network_check(evidence),
-        fidelity.traffic_check(counted, lossless=lossless),
-    ]
 
 
 def _loss_signs(lab: Lab) -> dict[str, int]:

@@ -109,7 +109,7 @@ def _identity(plan: Plan, options: SessionOptions, lab: Lab) -> dict[str, Any]:
         "workload": job.name,
         **options.machine,
         "iterations": job.workload.iterations,
-        "seed": job.workload.seed,
+        "workload_seed": job.workload.seed,
         "version": __version__,
         "shaper": lab.shaper_name,
         "transport": lab.transport_name,

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from testbed.judge import compare, fidelity, numerics
+from testbed.judge import compare, numerics
+from testbed.judge.evidence import Evidence, Profiling, judge
 from testbed.judge.messages import FlowMessages, by_flow, message_times
 from testbed.judge.witnesses import disturbed
 from testbed.lab.gate import Gate
@@ -41,7 +42,8 @@ def conclude(
     results: Results,
 ) -> dict[str, Any]:
     """Judge and compare what was trained so far; write it all down, comparison.json last. Returns its content."""
-    schedules = compare.compare([_measured(plan, one, before) for one in trained])
+    cases = {one.case.label: _evidence(plan, one, before) for one in trained}
+    schedules = compare.compare([_measured(plan, one, cases[one.case.label]) for one in trained])
     facts = {
         **identity,
         "complete": len(trained) == len(plan.cases),
@@ -49,58 +51,51 @@ def conclude(
     }
     document = compare.as_document(facts, schedules)
     results.save_tables()
-    cases = {one.case.label: one.rows for one in trained}
-    results.save_json("numerics.json", numerics.as_document(before.reference, cases))
+    results.save_evidence(cases)
+    rows = {label: case.rows for label, case in cases.items()}
+    results.save_json("numerics.json", numerics.as_document(before.reference, rows))
     results.save_json("schedules.json", as_document({one.case.label: one.generated for one in trained}))
     results.save_json("comparison.json", document)
     return document
 
 
-def _measured(plan: Plan, one: Trained, before: Before) -> compare.Measured:
-    rows = [row for row in one.rows if not row.warmup]
-    paced = plan.jobs[0].workload.pacing is not None
-    real = plan.clock.name == "real"
-    usual = one.costs.rows if one.costs else before.profile.rows if before.profile else ()
-    host = one.on_this_host
-    checks = [
-        *_given(before),
-        *one.checks,
-        numerics.loss_check(one.losses, before.reference),
-        numerics.gradient_check(one.rows, before.reference),
-    ]
-    if real:
-        checks += [numerics.count_check(len(rows)), fidelity.disturbance_check(rows, usual)]
-    if before.profile is not None:
-        checks.append(fidelity.core_check(rows, before.profile.rows))
-    if host is not None:
-        checks.append(fidelity.host_check(float(one.predicted.makespans()[0]), host.median_s))
-    counted = {row.iteration for row in rows}
-    traces = [trace for trace in one.measured if int(trace.iterations()[0]) in counted]
-    alike = problem_of_case(plan, one.case).alike
-    flows = by_flow(message_times(concatenate(traces), one.predicted, paced=paced, alike=alike))
-    if paced:
-        checks.append(fidelity.message_check(flows, _usual_s(plan, one, flows)))
+def _measured(plan: Plan, one: Trained, case: Evidence) -> compare.Measured:
+    rows = case.measured
     return compare.Measured(
         schedule=one.case.jobs[0].choice.schedule,
         label=one.case.label,
         rows=rows,
         predicted=summaries(one.predicted)[0],
-        checks=checks,
+        checks=judge(case),
         solver=one.generated.proof and one.generated.proof._asdict(),
-        on_this_host=host,
-        disturbed=np.asarray(disturbed(rows, usual)).tolist() if real else None,
-        messages=flows,
+        on_this_host=one.on_this_host,
+        disturbed=np.asarray(disturbed(rows, case.usual)).tolist() if case.real else None,
+        messages=case.flows,
     )
 
 
-def _given(before: Before) -> list[fidelity.Check]:
-    """What was settled before the first case."""
-    checks = [fidelity.given_check("links as asked", before.links.reasons(), "all that follows depends on them")]
-    if before.profile is not None:
-        why = "a rank that shares a core takes as long as the others let it"
-        checks.append(fidelity.given_check("a core for every rank", before.pinned.reasons, why))
-        checks.append(fidelity.profile_check(before.profile.spread))
-    return checks
+def _evidence(plan: Plan, one: Trained, before: Before) -> Evidence:
+    assert one.network is not None  # the case is over
+    paced, profile = plan.jobs[0].workload.pacing is not None, before.profile
+    counted = {row.iteration for row in one.rows if not row.warmup}
+    traces = [trace for trace in one.measured if int(trace.iterations()[0]) in counted]
+    alike = problem_of_case(plan, one.case).alike
+    flows = by_flow(message_times(concatenate(traces), one.predicted, paced=paced, alike=alike))
+    return Evidence(
+        paced=paced,
+        real=plan.clock.name == "real",
+        link_reasons=before.links.reasons(),
+        profiling=None if profile is None else Profiling(before.pinned.reasons, profile.spread),
+        rows=one.rows,
+        usual=one.costs.rows if one.costs else profile.rows if profile else (),
+        network=one.network,
+        traffic=one.traffic,
+        reference=before.reference,
+        predicted_s=float(one.predicted.makespans()[0]),
+        on_this_host_s=one.on_this_host and one.on_this_host.median_s,
+        flows=flows,
+        usual_extra_s=_usual_s(plan, one, flows) if paced else None,
+    )
 
 
 def _usual_s(plan: Plan, one: Trained, flows: Sequence[FlowMessages]) -> list[float]:

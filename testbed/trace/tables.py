@@ -6,6 +6,7 @@ else. All times are seconds since the start of their iteration (the instant at w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +109,11 @@ class Trace:
             self.messages[self.messages["iteration"] == iteration],
             self.n_ranks,
         )
+
+    def without(self, iterations: Sequence[int]) -> Trace:
+        """The trace of all other iterations."""
+        actions, messages = (~np.isin(table["iteration"], iterations) for table in (self.actions, self.messages))
+        return Trace(self.actions[actions], self.messages[messages], self.n_ranks)
 
     def makespans(self) -> NDArray[np.float64]:
         """Per iteration, seconds from the common start until the last action on any rank ended and the last gradients

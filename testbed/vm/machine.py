@@ -37,7 +37,7 @@ class Machine:
         """What the results of a run say of the machine."""
         vm: dict[str, Any] = {"kernel": self.build}
         if self.seed is not None:
-            vm["seed"] = self.seed
+            vm["kernel_seed"] = self.seed
         if self.virtual:
             vm["seccomp"] = self.seccomp
         return {"clock": "virtual" if self.virtual else "real", "vm": vm}

@@ -11,11 +11,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
+from data_format import PAGE, documented
 
 from testbed.plan.costs import predict_case, schedule_of
 from testbed.plan.file import read
 from testbed.results.load import load_traces
+from testbed.results.place import FILES, LOCK
+from testbed.results.verdict import recheck
 
 pytestmark = [pytest.mark.root, pytest.mark.alone]
 
@@ -152,6 +156,38 @@ def test_the_manifest_tells_what_was_run(finished: tuple[subprocess.CompletedPro
     assert manifest["nodes"] == ["paris/0", "paris/1", "warsaw/0", "warsaw/1"]
 
 
+def test_files_hold_what_the_page_says_no_more_no_less(
+    finished: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    _, out = finished
+    names = {path.name for path in out.iterdir() if path.is_file()} - {LOCK}
+    assert names == set(FILES) - {"profile.json"}, "what is not listed would be lost when older results are replaced"
+    for table in sorted(out.glob("*.parquet")):
+        section = "iterations.parquet" if table.stem == "usual" else table.name
+        assert set(pq.read_schema(table).names) == documented(section), table.name
+    manifest, comparison = (json.loads((out / name).read_text()) for name in ("manifest.json", "comparison.json"))
+    assert set(manifest) == documented("manifest.json") - {"vm"}
+    assert set(comparison) == documented("comparison.json") - {"vm"}
+    page = PAGE.read_text()
+    for name in ("plan", "links", "numerics", "message_costs"):
+        missing = [key for key in json.loads((out / f"{name}.json").read_text()) if f"`{key}`" not in page]
+        assert not missing, name
+
+
+def test_the_verdict_is_told_again_from_the_files(finished: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    done, out = finished
+    require_same_verdict(out, json.loads(done.stdout))
+
+
+def require_same_verdict(out: Path, document: dict[str, Any]) -> None:
+    """From the files of the run that said so."""
+    again = recheck(out)
+    for row in document["schedules"]:
+        checks = [check._asdict() | {"ok": check.ok} for check in again[row["label"]]]
+        assert json.loads(json.dumps(checks)) == row["checks"]
+        assert row["trusted"] == all(check.ok for check in again[row["label"]])
+
+
 def test_the_picture_and_the_traces_come_from_the_files(
     finished: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
@@ -230,6 +266,7 @@ def test_without_pacing_the_machine_itself_is_measured(tmp_path: Path) -> None:
     assert not any("share" in reason for reason in row["reasons"])
     kept = json.loads((tmp_path / "out/profile.json").read_text())
     assert all(len(kept[name]["pacing"][kind]) == 2 for name in ("few", "many") for kind in "FIWB")
+    require_same_verdict(tmp_path / "out", document)
     plan = read(tmp_path / "out")
     schedule = schedule_of(plan, plan.cases[0])
     assert schedule is not None

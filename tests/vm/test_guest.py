@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from data_format import documented
 from processes import command_line, descendants, wait_until_gone
 
 from testbed import source
@@ -201,6 +202,8 @@ def test_the_manifest_says_what_made_time_pass(
     assert manifest["source"] == source.identity()["source"]
     assert manifest["git"]["commit"] == source.identity()["git"]["commit"]
     assert str(twins[0][1]) in manifest["command"]
+    assert set(manifest) == documented("manifest.json")
+    assert set(json.loads((twins[0][1] / "comparison.json").read_text())) == documented("comparison.json")
     assert all(link["ok"] for link in json.loads((twins[0][1] / "links.json").read_text())["links"])
 
 

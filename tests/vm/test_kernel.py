@@ -98,8 +98,8 @@ def test_the_fastest_kernel_is_preferred_and_another_can_be_asked_for(
 
 def test_the_manifest_will_name_series_and_seccomp() -> None:
     old, new = (kernel.Kernel(Path("linux"), "k", version, "0") for version in ("6.12.117-1", "7.2.12-1~bpo13+1"))
-    assert machine.time_travel(old, 1).identity()["vm"] == {"kernel": old.as_json(), "seed": 1, "seccomp": False}
-    assert machine.time_travel(new, 1).identity()["vm"] == {"kernel": new.as_json(), "seed": 1, "seccomp": True}
+    assert machine.time_travel(old, 1).identity()["vm"] == {"kernel": old.as_json(), "kernel_seed": 1, "seccomp": False}
+    assert machine.time_travel(new, 1).identity()["vm"] == {"kernel": new.as_json(), "kernel_seed": 1, "seccomp": True}
     assert [old.as_json()["series"], new.as_json()["series"]] == ["6.12", "7.2"]
 
 

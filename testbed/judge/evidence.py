@@ -1,0 +1,82 @@
+"""All that the verdict on a case rests on, and the verdict: the same whether a run just ended or its files are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from testbed.judge import fidelity, numerics
+from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
+from testbed.judge.iterations import IterationRow
+from testbed.judge.messages import FlowMessages
+from testbed.train.job import Reference
+
+
+class Profiling(NamedTuple):
+    """Of an unpaced job: how it was profiled."""
+
+    pinning_reasons: Sequence[str]
+    """Why what ranks take cannot be trusted."""
+    spread: float
+
+
+class Evidence(NamedTuple):
+    """What was found out about one case."""
+
+    paced: bool
+    real: bool
+    """Whether it ran on a real clock."""
+    link_reasons: Sequence[str]
+    """Of the links that are not as asked."""
+    profiling: Profiling | None
+    rows: Sequence[IterationRow]
+    """All iterations, warm-up included."""
+    usual: Sequence[IterationRow]
+    """Iterations of the same job, measured before: what this machine always takes. Empty where nothing was."""
+    network: NetworkEvidence
+    traffic: Sequence[Traffic]
+    reference: Reference
+    predicted_s: float
+    on_this_host_s: float | None
+    """Predicted with what this machine adds; None where that was not measured."""
+    flows: Sequence[FlowMessages]
+    usual_extra_s: Sequence[float] | None
+    """Per flow, the first quartile of its messages' extra time before the case; 0 where the machine adds nothing. None
+    where it is not known what messages should take."""
+
+    @property
+    def measured(self) -> list[IterationRow]:
+        """The iterations that count."""
+        return [row for row in self.rows if not row.warmup]
+
+
+def judge(case: Evidence) -> list[Check]:
+    """Every question of the verdict; a case is trusted when all are passed."""
+    rows, host_s = case.measured, case.on_this_host_s
+    checks = [
+        *_given(case),
+        *fidelity.run_checks(rows, paced=case.paced),
+        fidelity.network_check(case.network),
+        fidelity.traffic_check(case.traffic, lossless=case.network.lossless),
+        numerics.loss_check([row.loss for row in case.rows], case.reference),
+        numerics.gradient_check(case.rows, case.reference),
+    ]
+    if case.real:
+        checks += [numerics.count_check(len(rows)), fidelity.disturbance_check(rows, case.usual)]
+    if case.profiling is not None:
+        checks.append(fidelity.core_check(rows, case.usual))
+    if host_s is not None:
+        checks.append(fidelity.host_check(case.predicted_s, host_s))
+    if case.usual_extra_s is not None:
+        checks.append(fidelity.message_check(case.flows, case.usual_extra_s))
+    return checks
+
+
+def _given(case: Evidence) -> list[Check]:
+    """What was settled before the first case."""
+    checks = [fidelity.given_check("links as asked", case.link_reasons, "all that follows depends on them")]
+    if case.profiling is not None:
+        why = "a rank that shares a core takes as long as the others let it"
+        checks.append(fidelity.given_check("a core for every rank", case.profiling.pinning_reasons, why))
+        checks.append(fidelity.profile_check(case.profiling.spread))
+    return checks

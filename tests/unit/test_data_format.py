@@ -1,0 +1,176 @@
+"""What a run writes is what docs/data-format.md says, and tells again whether the run can be trusted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from data_format import documented
+
+from testbed.errors import BadInput
+from testbed.judge.compare import Measured, ScheduleComparison, as_document, compare
+from testbed.judge.evidence import Evidence, judge
+from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
+from testbed.judge.iterations import IterationRow, Witnesses
+from testbed.judge.messages import FlowMessages, by_flow, message_times
+from testbed.judge.numerics import as_document as numerics_document
+from testbed.lab.shaping import LinkCounters
+from testbed.model.simulate import simulate
+from testbed.pipeline.problem import uniform
+from testbed.plan.traffic import Planned
+from testbed.results.directory import Results
+from testbed.results.verdict import recheck
+from testbed.schedule.registry import generate
+from testbed.session.case import link_row
+from testbed.trace.summary import summaries
+from testbed.trace.tables import FORMAT, Trace, concatenate
+from testbed.train.job import Reference
+
+LABEL = "1f1b"
+PROBLEM = uniform(4, 8, delay_s=2, cuts=(1,))
+PREDICTED = simulate(PROBLEM, generate(LABEL, PROBLEM))
+PEAKS = (4.0, 3.0, 2.0, 1.0)
+COUNTERS = LinkCounters(0, "paris->warsaw", 900, 1_000_000, None, 0, None, None, None)
+PLANNED = Planned(1e6, 64)
+
+
+def row(number: int, **changed: object) -> IterationRow:
+    machine = Witnesses(*(1e-6 * number for _ in Witnesses._fields))
+    made = IterationRow(
+        number, number < 2, 49.0, 0.4, 5.0 - number / 3, PEAKS, PEAKS, 0, 0.0, 96, 0.0, machine, (0.1, number / 3)
+    )
+    return made._replace(**changed)
+
+
+def repeated(shift_s: float = 0.0) -> Trace:
+    """The prediction as if it had been measured five times, with messages that take so much longer."""
+    traces = []
+    for number in range(5):
+        one = Trace(PREDICTED.actions.copy(), PREDICTED.messages.copy(), PREDICTED.n_ranks)
+        one.actions["iteration"] = one.messages["iteration"] = number
+        one.messages["taken_s"] += shift_s
+        traces.append(one)
+    return concatenate(traces)
+
+
+def evidence(trace: Trace, **changed: object) -> Evidence:
+    rows = [row(number) for number in range(5)]
+    flows = by_flow(message_times(trace.without([0, 1]), PREDICTED, paced=True))
+    reference = Reference(tuple(one.loss for one in rows), tuple(one.gradient_norms for one in rows), 1.5)
+    network = NetworkEvidence(0, 0, {}, lossless=True)
+    traffic = [Traffic(COUNTERS.label, COUNTERS.wire_bytes, *PLANNED)]
+    before = [row(number, loss=1.0, warmup=False) for number in range(3)]
+    known = (before, network, traffic, reference, 49.0, 49.5, flows, [0.0] * len(flows))
+    return Evidence(True, True, (), None, rows, *known)._replace(**changed)
+
+
+def write(directory: Path, case: Evidence, trace: Trace) -> None:
+    results = Results(directory)
+    manifest = {
+        "format": FORMAT,
+        "nodes": ["a", "b", "c", "d"],
+        "clock": "real",
+        "workload_spec": {"pacing": {"F": "1 s"}},
+        "links": {"reasons": list(case.link_reasons)},
+    }
+    results.save_json("manifest.json", manifest)
+    results.add_trace(LABEL, "predicted", PREDICTED)
+    results.add_trace(LABEL, "measured", trace)
+    results.add_iterations(LABEL, case.rows)
+    counters = [replace(COUNTERS, label=one.direction, wire_bytes=int(one.counted_bytes)) for one in case.traffic]
+    results.add_links(LABEL, [link_row(one, PLANNED) for one in counters])
+    results.save_tables()
+    results.save_evidence({LABEL: case})
+    results.save_json("numerics.json", numerics_document(case.reference, {LABEL: case.rows}))
+    run = Measured(LABEL, LABEL, case.measured, summaries(PREDICTED)[0], judge(case), messages=case.flows)
+    (compared,) = compare([run])
+    compared = replace(compared, predicted_on_this_host_s=case.on_this_host_s)
+    results.save_json("comparison.json", as_document({"complete": True}, [compared]))
+
+
+@pytest.mark.parametrize("table", ["actions", "messages", "iterations", "links", "usual"])
+def test_every_column_is_documented_and_every_documented_one_written(tmp_path: Path, table: str) -> None:
+    trace = repeated()
+    write(tmp_path, evidence(trace), trace)
+    written = set(pq.read_schema(tmp_path / f"{table}.parquet").names)
+    assert written == documented("iterations.parquet" if table == "usual" else f"{table}.parquet")
+
+
+def test_every_key_of_a_comparison_is_documented(tmp_path: Path) -> None:
+    assert {field.name for field in fields(ScheduleComparison)} == documented(
+        "comparison.json: an entry of `schedules`"
+    )
+    assert {*Check._fields, "ok"} == documented("comparison.json: an entry of `checks`")
+    assert set(FlowMessages._fields) == documented("comparison.json: an entry of `messages`")
+    trace = repeated()
+    write(tmp_path, evidence(trace), trace)
+    (entry,) = json.loads((tmp_path / "evidence.json").read_text()).values()
+    assert set(entry) == documented("evidence.json: an entry")
+
+
+ROWS = [row(number) for number in range(5)]
+CASES = [
+    ({}, ""),
+    ({"link_reasons": ("link a->b is not as asked",)}, "not as asked"),
+    ({"rows": [one._replace(overruns=9, worst_overrun_s=0.3) for one in ROWS]}, "fit into their slots"),
+    ({"rows": [one._replace(held=(4.0, 3.0, 3.0, 1.0)) for one in ROWS]}, "another number of microbatches"),
+    ({"rows": [one._replace(late_start_s=1.0) for one in ROWS]}, "started late"),
+    ({"rows": [one._replace(makespan_s=40.0 + 9 * one.iteration) for one in ROWS]}, "spread"),
+    ({"rows": [*ROWS[:4], ROWS[4]._replace(loss=float("nan"))]}, "diverged"),
+    ({"rows": [one._replace(gradient_norms=(0.2, 0.1)) for one in ROWS]}, "gradients"),
+    ({"rows": ROWS[:4]}, "only 2 iterations"),
+    ({"rows": [one._replace(witnesses=Witnesses(steal_s=2.0)) for one in ROWS]}, "busy otherwise"),
+    ({"network": NetworkEvidence(2, 3, {"TcpExtPruneCalled": 1}, lossless=True)}, "dropped"),
+    ({"network": NetworkEvidence(2, 3, {}, lossless=False)}, ""),
+    ({"traffic": [Traffic("paris->warsaw", 5e5, *PLANNED)]}, "routes of the plan"),
+    ({"reference": Reference(refused="too large")}, "could not be checked"),
+    ({"on_this_host_s": 53.0}, "this machine adds"),
+]
+
+
+@pytest.mark.parametrize(("changed", "reason"), CASES, ids=[reason or "-".join(c) or "good" for c, reason in CASES])
+def test_the_verdict_is_told_again_from_the_files(tmp_path: Path, changed: dict[str, object], reason: str) -> None:
+    trace = repeated()
+    if "rows" in changed:
+        done = [one.iteration for one in changed["rows"]]  # type: ignore[attr-defined]
+        trace = trace.without([number for number in range(5) if number not in done])
+    case = evidence(trace, **changed)
+    write(tmp_path, case, trace)
+    again = recheck(tmp_path)[LABEL]
+    assert again == judge(case)
+    reasons = " ".join(one for check in again for one in check.reasons)
+    assert (reason in reasons) if reason else not reasons
+
+
+def test_messages_that_came_later_are_seen_in_the_files(tmp_path: Path) -> None:
+    slow = repeated(shift_s=0.5)
+    case = evidence(slow)
+    write(tmp_path, case, slow)
+    again = recheck(tmp_path)[LABEL]
+    assert again == judge(case)
+    assert "longer than predicted" in again[-1].reasons[0]
+
+
+def test_data_that_were_changed_change_the_verdict(tmp_path: Path) -> None:
+    """The stored verdict is not what is read."""
+    trace = repeated()
+    write(tmp_path, evidence(trace), trace)
+    rows = pd.read_parquet(tmp_path / "iterations.parquet")
+    rows["makespan_s"] = np.linspace(40.0, 80.0, len(rows))
+    rows.to_parquet(tmp_path / "iterations.parquet")
+    assert json.loads((tmp_path / "comparison.json").read_text())["schedules"][0]["trusted"]
+    assert not all(check.ok for check in recheck(tmp_path)[LABEL])
+
+
+@pytest.mark.parametrize("name", ["evidence.json", "links.parquet", "numerics.json"])
+def test_results_without_a_file_are_refused(tmp_path: Path, name: str) -> None:
+    trace = repeated()
+    write(tmp_path, evidence(trace), trace)
+    (tmp_path / name).unlink()
+    with pytest.raises(BadInput, match=f"{name}: .* expected"):
+        recheck(tmp_path)

@@ -1,0 +1,69 @@
+"""The lock holds what is asked for and all that this needs, under every Python that is supported."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import import_module
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+OF_A_GPU = re.compile(r"nvidia-|cuda-|triton$")
+"""What torch's CUDA build brings along: not locked, since a CPU build is enough and needs none of it."""
+
+
+def pins(name: str) -> dict[str, str]:
+    """Package -> version, of a requirements file."""
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    found = [Requirement(line) for line in lines if line and line[0] not in "#-"]
+    assert all(len(one.specifier) == 1 and str(one.specifier).startswith("==") for one in found), "exact pins only"
+    return {canonicalize_name(one.name): str(one.specifier)[2:] for one in found}
+
+
+def test_the_lock_holds_what_is_asked_for() -> None:
+    asked = pins("requirements.in") | pins("requirements-dev.in")
+    locked = pins("requirements.txt")
+    assert asked == {name: locked.get(name) for name in asked}
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_lock_holds_all_that_its_packages_need(python: str) -> None:
+    locked = pins("requirements.txt")
+    environment = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+    missing = []
+    for name in locked:
+        for line in distribution(name).requires or ():
+            needed = Requirement(line)
+            key = canonicalize_name(needed.name)
+            if OF_A_GPU.match(key) or not (needed.marker is None or needed.marker.evaluate(environment)):
+                continue
+            if key not in locked or locked[key] not in needed.specifier:
+                missing.append(f"{name}: {line}")
+    assert not missing
+
+
+def test_every_locked_package_allows_every_python() -> None:
+    for name in pins("requirements.txt"):
+        allowed = SpecifierSet(distribution(name).metadata.get("Requires-Python") or "")
+        assert all(f"{python}.2" in allowed for python in PYTHONS), name
+
+
+def test_set_up_asks_for_the_pythons_that_the_package_does() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    allowed = SpecifierSet(project["requires-python"])
+    assert all(f"{python}.0" in allowed for python in PYTHONS)
+    low, high = re.search(r"\((3, \d+)\) <= sys.version_info < \((3, \d+)\)", (ROOT / "Makefile").read_text()).groups()
+    assert allowed == SpecifierSet(f">={low.replace(', ', '.')},<{high.replace(', ', '.')}")
+
+
+def test_mininet_finds_the_distutils_that_python_dropped() -> None:
+    """With the packages that a user has: setuptools is one of them."""
+    assert "setuptools" in pins("requirements.in")
+    assert import_module("mininet.node").StrictVersion
