@@ -28,7 +28,7 @@ TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 RANKS = 4
 SHAPES = [(2, 2), (4, 1)]
 """Replicas x pipeline ranks."""
-NAMES = ["1f1b", "zb-h1", "crosspipe-greedy", "interleaved-1f1b", "zb-v"]
+NAMES = ["1f1b", "crosspipe-greedy", "zb-v"]
 NETWORK = """
 name: pair
 datacenters: {a: {nodes: 4}, b: {nodes: 4}}
