@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 TESTBED := $(VENV)/bin/testbed
 READY := $(VENV)/.ready
+COMPILED := $(VENV)/.compiled
 
 .PHONY: demo test lint setup kernel clean
 
@@ -29,7 +30,7 @@ lint: setup
 kernel: setup
 	-$(TESTBED) kernel build
 
-setup: packages $(READY)
+setup: packages $(READY) $(COMPILED)
 
 .PHONY: packages
 packages:
@@ -41,6 +42,11 @@ $(READY): requirements.txt pyproject.toml | packages
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# the event model's machine code, so that no command has to wait for it: a quarter of a minute
+$(COMPILED): $(READY) $(wildcard testbed/model/*.py testbed/schedule/*.py)
+	$(VENV)/bin/python -m testbed.schedule.warm
 	@touch $@
 
 clean:

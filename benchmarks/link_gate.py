@@ -93,9 +93,10 @@ def main() -> int:
     console = Console(width=150)
     console.print(table)
     if guest:
-        from testbed.cli.tables import mininet_table
+        from testbed.cli.lab_tables import mininet_tables
 
-        console.print(mininet_table(result["mininet"]))
+        for table in mininet_tables(result["mininet"], console.width):
+            console.print(table)
     return done.returncode
 
 

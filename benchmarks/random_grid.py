@@ -25,7 +25,8 @@ from rich.table import Table
 
 from testbed.errors import BadInput
 from testbed.plan.plan import Clock
-from testbed.plan.resolve import choose, generate, load_plan, with_cases
+from testbed.plan.resolve import generate, load_plan, with_cases
+from testbed.plan.schedules import choose
 from testbed.progress import Lines
 from testbed.schedule.registry import FAMILIES
 from testbed.vm import command

@@ -21,6 +21,7 @@ from rich.table import Table
 from testbed.model.lower import Load, lower
 from testbed.model.simulate import run
 from testbed.pipeline.problem import Problem, uniform
+from testbed.pipeline.ticks import in_ticks
 from testbed.schedule.greedy_compiled import greedy_rows
 from testbed.schedule.registry import generate
 from testbed.schedule.search import search
@@ -54,7 +55,7 @@ def main() -> int:
     arguments = parser.parse_args()
     warm = problem(4, 8)
     run(lower([Load(warm, generate("crosspipe-greedy", warm))])[0], compiled=True)
-    greedy_rows(warm, 4)
+    greedy_rows(in_ticks(warm), 4)
     table = Table(
         title="seconds, and microseconds per action (F, I, W of every rank and microbatch)", title_justify="left"
     )
@@ -71,7 +72,7 @@ def main() -> int:
         def shown(seconds: float, count: int = actions) -> str:
             return f"{seconds:.3f} s  {seconds / count * 1e6:.2f}"
 
-        core_s, _ = best(lambda p=asked: greedy_rows(p, 4), runs)  # type: ignore[misc]
+        core_s, _ = best(lambda p=asked: greedy_rows(in_ticks(p), 4), runs)  # type: ignore[misc]
         whole_s, schedule = best(lambda p=asked: generate("crosspipe-greedy", p), runs)  # type: ignore[misc]
         searched = "-"
         if not arguments.no_search:

@@ -24,7 +24,8 @@ from rich.table import Table
 
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Clock, Plan
-from testbed.plan.resolve import choose, generate, make_plan, with_cases
+from testbed.plan.resolve import generate, make_plan, with_cases
+from testbed.plan.schedules import choose
 from testbed.progress import Lines
 from testbed.schedule.registry import FAMILIES, Generated
 from testbed.spec.choice import ScheduleChoice

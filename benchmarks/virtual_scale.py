@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.plan.plan import Clock
-from testbed.plan.resolve import choose, load_plan, make, with_cases, with_clock
+from testbed.plan.resolve import load_plan, with_cases, with_clock
+from testbed.plan.schedules import choose, make
 from testbed.progress import Lines
 from testbed.vm import command
 from testbed.vm.boot import Boot
@@ -73,7 +74,7 @@ def main() -> int:
                 directory = Path(scratch) / f"{stages}-{number}"
                 plan = load_plan(TOPOLOGY, WORKLOAD, settings=settings(stages))
                 choices = choose(plan, SCHEDULES)
-                whole = with_cases(plan, choices, make(plan, choices))
+                whole = with_cases(plan, choices, make(plan, choices, strict=True).made)
                 training = command.Training(with_clock(whole, Clock("virtual")), directory)
                 machine = command.choose_machine(Clock("virtual"))
                 boot, (document,) = command.train(machine, [training], limit_s=3000, reporter=reporter)

@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.errors import MachineLacks
-from testbed.plan.resolve import choose, load_plan, make, with_cases
+from testbed.plan.resolve import load_plan, with_cases
+from testbed.plan.schedules import choose, make
 from testbed.progress import Lines
 from testbed.vm import command, kernel, machine
 from testbed.vm.boot import Boot
@@ -68,7 +69,7 @@ def main() -> int:
     good = bool(machines)
     plan = load_plan(TOPOLOGY, WORKLOAD)
     choices = choose(plan, SCHEDULES)
-    plan = with_cases(plan, choices, make(plan, choices))
+    plan = with_cases(plan, choices, make(plan, choices, strict=True).made)
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch:
         for number in range(arguments.boots):
             for series, chosen in machines.items():

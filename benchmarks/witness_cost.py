@@ -17,7 +17,7 @@ from pathlib import Path
 
 from testbed.lab.sandbox import run_in_sandbox
 from testbed.lab.witness import MachineWitness
-from testbed.plan import resolve
+from testbed.plan import resolve, schedules
 from testbed.progress import Lines
 from testbed.session.machine import this_machine
 from testbed.session.run import SessionOptions, run
@@ -29,8 +29,8 @@ SCHEDULES = ("1f1b", "crosspipe-greedy")
 def medians(*, active: bool) -> dict[str, float]:
     """Median iteration time of every schedule in one run. Raises SystemExit when it fails."""
     unfinished = resolve.load_plan(ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml")
-    choices = resolve.choose(unfinished, SCHEDULES)
-    plan = resolve.with_cases(unfinished, choices, resolve.make(unfinished, choices))
+    choices = schedules.choose(unfinished, SCHEDULES)
+    plan = schedules.with_selected(unfinished, [schedules.make(unfinished, choices, strict=True)])
     with tempfile.TemporaryDirectory() as scratch, MachineWitness(active=active) as witness:
         directory = Path(scratch)
 

@@ -2,4 +2,5 @@
 
 from testbed.cli import main
 
-main()
+if __name__ == "__main__":  # not where a process that generates schedules imports it
+    main()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import IntEnum
+from reprlib import Repr
 
 
 class ExitCode(IntEnum):
@@ -14,6 +17,40 @@ class ExitCode(IntEnum):
     MACHINE_LACKS = 3
     RUN_FAILED = 4
     UNTRUSTED = 5
+
+
+_SHORT = Repr()
+_SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist, _SHORT.maxtuple = 2, 3, 4, 4
+_SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 60, 60, 40
+
+_MOST_NAMES = 12
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: short, on one line, whatever it is."""
+    text = repr(value) if isinstance(value, bool | float | None) else _SHORT.repr(value)
+    return text if len(text) <= 100 else f"{text[:70]}...{text[-20:]}"
+
+
+def listed(names: Iterable[object]) -> str:
+    """Names joined by commas; of many only the first."""
+    every = [str(name) for name in names]
+    more = len(every) - _MOST_NAMES
+    return ", ".join(every if more <= 0 else [*every[:_MOST_NAMES], f"and {more} more"]) or "none"
+
+
+def _printable(text: str) -> str:
+    """On one line, and such that any terminal can show it."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+_MOST_CHARACTERS = 600
+
+
+def _clipped(text: str) -> str:
+    """Printable, and no longer than a person reads."""
+    plain = _printable(text[: _MOST_CHARACTERS + 1])
+    return plain if len(plain) <= _MOST_CHARACTERS else f"{plain[:_MOST_CHARACTERS]}..."
 
 
 class TestbedError(Exception):
@@ -31,7 +68,31 @@ class BadInput(TestbedError):
     @classmethod
     def of(cls, source: str, field: str, value: object, expected: str) -> BadInput:
         """The one form every input error has: where, which field, what was found, what was expected."""
-        return cls(f"{source}: {field}: got {value!r}, expected {expected}")
+        error = cls(f"{_printable(source)}: {_clipped(field)}: got {shown(value)}, expected {_clipped(expected)}")
+        error.source = source
+        return error
+
+    source = ""
+    """Where it is: a file, or what only whoever called knows the file of (naming_files)."""
+
+
+@contextmanager
+def naming_files(files: Mapping[str, str]) -> Iterator[None]:
+    """Errors of what is called by a name, such as a workload, name the file as well: name -> file."""
+    try:
+        yield
+    except BadInput as error:
+        file = files.get(error.source)
+        if file is None or file in str(error):
+            raise
+        raise BadInput(f"{_printable(file)}: {str(error).removeprefix(f'{error.source}: ')}") from error
+
+
+class DoesNotFit(BadInput):
+    """A schedule that this plan has no room for: too little memory, too few layers, or made for another size.
+
+    Where several schedules are asked for it is left out, and the others go on; any other error is never left out.
+    """
 
 
 class MachineLacks(TestbedError):

@@ -17,19 +17,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, shown
+from testbed.files import read_text
 
 T = TypeVar("T")
 
 _IN_FILE = re.compile(r"(?P<file>[^\0]+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
-MOST_BYTES = 50_000_000
+MOST_BYTES = 32_000_000
 
 
 class Unusable(BadInput):
     """A name that stands for nothing that can be used; `value` and `expected` are for whoever knows the field."""
 
     def __init__(self, value: object, expected: str) -> None:
-        super().__init__(f"got {value!r}, expected {expected}")
+        super().__init__(f"got {shown(value)}, expected {expected}")
         self.value, self.expected = value, expected
 
     def at(self, source: str, field: str) -> BadInput:
@@ -52,15 +53,10 @@ def in_file(reference: str) -> InFile | None:
 
 def read_content(file: str, directory: Path) -> str:
     """The text of a file that is named relative to `directory`. Raises Unusable."""
-    path = directory / file
     try:
-        content = path.read_bytes()
-        if len(content) > MOST_BYTES:
-            raise Unusable(file, f"a file of at most {MOST_BYTES} bytes")
-        return content.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise Unusable(file, f"a readable file (found {path}: {reason})") from error
+        return read_text(directory / file, MOST_BYTES)
+    except BadInput as error:
+        raise Unusable(file, f"a readable file ({error})") from error
 
 
 def load_from_text(reference: InFile, content: str) -> Any:

@@ -96,12 +96,13 @@ class SolverLines:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._last: tuple[str, float] | None = None
+        self._last: tuple[str, float, bool] | None = None
 
     def __call__(self, name: str, standing: Standing) -> None:
         """Hear how far the solver of schedule `name` has come."""
-        if math.isfinite(standing.makespan_s) and (name, standing.makespan_s) != self._last:
-            self._last = name, standing.makespan_s
+        news = (name, standing.makespan_s, standing.interrupted)
+        if math.isfinite(standing.makespan_s) and news != self._last:
+            self._last = news
             self._say(standing_line(name, standing, standing.wall_s))
 
 
@@ -111,4 +112,6 @@ def standing_line(name: str, standing: Standing, wall_s: float) -> str:
     if math.isinf(standing.makespan_s):
         return f"{name}: looking for a schedule to begin from, {left}"
     best, bound = show_time(standing.makespan_s), show_time(standing.bound_s)
+    if standing.interrupted:
+        return f"{name}: interrupted, goes on with the best so far, {best} (Ctrl-C again ends it all)"
     return f"{name}: best {best}, proven bound {bound}, gap {standing.gap:.1%}, {left}"

@@ -24,6 +24,9 @@ measurements on an ordinary virtual machine stays well below it."""
 DELAY_BAND_S = 0.4e-3
 """Short delays may differ by this much instead: virtual CPUs that halt between packets wake late, by about as much."""
 
+LOSS_CHANCE = 1e-4
+"""Asked-for losses are drawn: so seldom a link that is right loses fewer, or more, than the gate lets pass."""
+
 ATTEMPTS = 3
 """A link outside the bands is measured again: other work on the host can disturb a measurement."""
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated
-
-from pydantic import BeforeValidator, ValidationInfo
+from collections.abc import Sequence
 
 TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 RATE = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9, "Tbit/s": 1e12}
@@ -40,38 +38,96 @@ def parse(text: object, units: dict[str, float], kind: str) -> float:
     return value
 
 
-SI_UNITS = "numbers are SI units"
-"""Validation context of a document that a program wrote: quantities are plain numbers, not text with a unit."""
+_SIGNIFICANT = 4
+_SIGNIFICANT_OF_THE_LEAST = 2
+_MOST_DECIMALS = 3
+_MANY = 100.0
+"""From here on the next smaller unit would be harder to read than the least value shown as 0."""
 
-
-def _quantity(units: dict[str, float], kind: str) -> BeforeValidator:
-    def read(value: object, info: ValidationInfo) -> object:
-        return value if info.context == SI_UNITS else parse(value, units, kind)
-
-    return BeforeValidator(read)
-
-
-Seconds = Annotated[float, _quantity(TIME, "a time")]
-BitsPerSecond = Annotated[float, _quantity(RATE, "a rate")]
-Bytes = Annotated[float, _quantity(SIZE, "a size")]
-Metres = Annotated[float, _quantity(LENGTH, "a length")]
+_DUST = 1e-9
+"""Relative to the largest of a column: what is left of sums that should cancel."""
 
 
 def _show(value: float, units: dict[str, float], names: tuple[str, ...]) -> str:
-    name = next((n for n in names if abs(value) >= units[n]), names[-1])
-    return f"{value / units[name]:.4g} {name}"
+    rounded = float(f"{value:.{_SIGNIFICANT}g}")  # first: 999.99 ms is 1 s, not 1000 ms
+    name = _unit(rounded, units, names)
+    number = rounded / units[name]
+    text = f"{number:.{_SIGNIFICANT}g}"
+    if "e" in text or abs(number) >= 10**_SIGNIFICANT:
+        text = (
+            f"{value / units[name]:.0f}" if abs(number) > 1 else f"{number:z.{_MOST_DECIMALS}f}".rstrip("0").rstrip(".")
+        )
+    return f"{text} {name}"
+
+
+def _unit(rounded: float, units: dict[str, float], names: tuple[str, ...]) -> str:
+    return next((name for name in names if abs(rounded) >= units[name] * (1 - 1e-9)), names[-1])
+
+
+def _show_column(values: Sequence[float | None], units: dict[str, float], names: tuple[str, ...]) -> list[str]:
+    """All in one unit and with as many decimals, so that a column can be compared by eye; "-" for None.
+
+    The unit is that of the largest, or a smaller one where the least would need more than three decimals.
+    """
+    sizes = [abs(value) for value in values if value]
+    sizes = [size for size in sizes if size > _DUST * max(sizes)]
+    if not sizes:
+        return ["-" if value is None else f"0 {names[0]}" for value in values]
+    least, largest = min(sizes), max(sizes)
+    first = names.index(_unit(float(f"{largest:.{_SIGNIFICANT}g}"), units, names))
+    for name in names[first:]:
+        decimals = max(_decimals(largest / units[name], _SIGNIFICANT), _decimals(least / units[name], 1))
+        if decimals <= _MOST_DECIMALS or largest / units[name] >= _MANY:
+            break
+    decimals = max(decimals, _decimals(least / units[name], _SIGNIFICANT_OF_THE_LEAST))
+    decimals = min(decimals, _MOST_DECIMALS)
+    known = [None if value is None else f"{value / units[name]:z.{decimals}f}" for value in values]
+    while decimals and all(text is None or text.endswith(("0", ".")) for text in known):
+        known, decimals = [text and text[:-1].removesuffix(".") for text in known], decimals - 1
+    return ["-" if text is None else f"{text} {name}" for text in known]
+
+
+def _decimals(number: float, significant: int) -> int:
+    """How many decimals show so many significant digits of a number that is not 0."""
+    return max(0, significant - 1 - math.floor(math.log10(number)))
+
+
+_TIMES = ("s", "ms", "us", "ns")
+_RATES = ("Tbit/s", "Gbit/s", "Mbit/s", "kbit/s", "bit/s")
+_SIZES = ("GB", "MB", "kB", "B")
 
 
 def show_time(seconds: float) -> str:
     """Seconds in the unit a person would choose, e.g. 0.0101 -> "10.1 ms"."""
-    return "0 s" if seconds == 0 else _show(seconds, TIME, ("s", "ms", "us", "ns"))
+    return "0 s" if seconds == 0 else _show(seconds, TIME, _TIMES)
+
+
+def show_times(seconds: Sequence[float | None]) -> list[str]:
+    """A column of times in one unit, e.g. [0.0027, 0.0004] -> ["2.7 ms", "0.4 ms"]; "-" for None."""
+    return _show_column(seconds, TIME, _TIMES)
 
 
 def show_rate(bits_per_second: float) -> str:
     """A rate as a person would write it, e.g. 1e9 -> "1 Gbit/s"."""
-    return _show(bits_per_second, RATE, ("Tbit/s", "Gbit/s", "Mbit/s", "kbit/s", "bit/s"))
+    return _show(bits_per_second, RATE, _RATES)
+
+
+def show_rates(bits_per_second: Sequence[float | None]) -> list[str]:
+    """A column of rates in one unit; "-" for None."""
+    return _show_column(bits_per_second, RATE, _RATES)
 
 
 def show_size(size_bytes: float) -> str:
     """A size as a person would write it, e.g. 65536 -> "65.54 kB"."""
-    return _show(size_bytes, SIZE, ("GB", "MB", "kB", "B"))
+    return _show(size_bytes, SIZE, _SIZES)
+
+
+def show_sizes(sizes_bytes: Sequence[float | None]) -> list[str]:
+    """A column of sizes in one unit; "-" for None."""
+    return _show_column(sizes_bytes, SIZE, _SIZES)
+
+
+def show_change(share: float, decimals: int = 1) -> str:
+    """A relative difference in per cent with its sign, e.g. 0.0042 -> "+0.4%"; what rounds to nothing has no sign."""
+    text = f"{share:+z.{decimals}%}"
+    return text if any(digit in text for digit in "123456789") else text.removeprefix("+")

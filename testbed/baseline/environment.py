@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Literal
 
 from testbed import source
+from testbed.spec.document import validate
 
 RUN_PACKAGES = ("torch", "numpy", "numba", "mininet")
 """Those whose version can change a figure."""
@@ -22,8 +24,45 @@ def of_this_process() -> dict[str, Any]:
     return {"versions": {"python": platform.python_version(), **packages}, **_source(source.identity())}
 
 
-def of_run(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Out of a run's manifest: the guest's kernel where there was a guest, else this machine's release."""
+@dataclass(frozen=True)
+class Guest:
+    """What is read of a manifest's `vm`."""
+
+    kernel: dict[str, str | None] = field(default_factory=dict)
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is read of a run's manifest."""
+
+    kernel: str
+    shaper: str
+    python: str
+    packages: dict[str, str]
+    clock: Literal["real", "virtual"]
+    source: str | None = None
+    git: dict[str, str | bool | None] | None = None
+    vm: Guest | None = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What baseline.json says a baseline was measured on."""
+
+    kernel: dict[str, str | None] | None = None
+    shaper: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    source: str | None = None
+    commit: str | None = None
+
+
+def of_run(manifest: Mapping[str, Any], where: str = "manifest.json") -> dict[str, Any]:
+    """Out of a run's manifest: the guest's kernel where there was a guest, else this machine's release.
+
+    Raises BadInput for a manifest that says no such thing.
+    """
+    validate(Machine, dict(manifest), where)
     vm = manifest.get("vm")
     packages = {name: manifest["packages"][name] for name in RUN_PACKAGES if name in manifest["packages"]}
     return {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from testbed.baseline.tolerance import TIMES, Quantity, Tolerances
-from testbed.errors import BadInput
+from testbed.spec.document import validate
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,9 @@ class Figures:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, document: object, source: str) -> Figures:
-        """Out of comparison.json, a run's or a baseline's. Raises BadInput."""
-        names = [one.name for one in fields(cls)]
-        if not isinstance(document, dict) or not set(names[:4]) <= set(document):
-            raise BadInput.of(source, "schedules", document, f"objects with {', '.join(names[:4])}")
-        kept = {name: document[name] for name in names if name in document}
-        for name in ("reasons", "losses"):
-            kept[name] = tuple(kept.get(name, ()))
-        return cls(**kept)
+    def from_json(cls, document: object, source: str, at: str) -> Figures:
+        """Out of comparison.json, a run's or a baseline's, where it stands `at`. Raises BadInput."""
+        return validate(cls, document, source, at=at)
 
     def predicted_only(self) -> Figures:
         """Without what a run measured."""

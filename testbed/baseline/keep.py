@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,9 +13,13 @@ from testbed.baseline.judge import Outcome
 from testbed.baseline.measure import Task, measure, of_run, require_possible, with_remade
 from testbed.baseline.tolerance import Mode, default_tolerances
 from testbed.errors import BadInput, RunFailed, UntrustedRun
+from testbed.files import MOST_JSON_BYTES, read_text
 from testbed.plan import file
-from testbed.plan.resolve import make, make_plan
+from testbed.plan.resolve import make_plan
+from testbed.plan.schedules import make
 from testbed.progress import Reporter
+from testbed.results.load import load_run
+from testbed.scratch import scratch_directory
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,10 @@ class Terms:
 def save(directory: Path, specs: plan_files.Specs, terms: Terms, *, limit_s: float, reporter: Reporter) -> None:
     """Measure a plan and keep it. Raises BadInput, RunFailed or UntrustedRun; then nothing has changed."""
     with reporter.solving() as watch:
-        made = make(make_plan(*specs), specs.workload.schedules, watch=watch)
+        selected = make(make_plan(*specs), specs.workload.schedules, watch=watch, strict=True)
+    specs = specs._replace(workload=specs.workload.model_copy(update={"schedules": selected.choices}))
     with store.replacing(directory) as fresh:
-        plan_files.write(fresh, specs, made)
+        plan_files.write(fresh, specs, selected.made)
         task = Task(directory.name, plan_files.read(fresh), terms.mode, terms.seed, _shaper(terms))
         _take([(fresh, task, terms)], limit_s, reporter)
 
@@ -44,7 +47,7 @@ def save(directory: Path, specs: plan_files.Specs, terms: Terms, *, limit_s: flo
 def save_run(directory: Path, run: Path, terms: Terms) -> None:
     """Keep a finished run. Raises BadInput or UntrustedRun."""
     outcome = of_run(run)
-    manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
+    manifest = load_run(run).manifest
     specs = plan_files.of_run(file.read(run), str(run / file.NAME))
     mode, vm = Mode(manifest["clock"]), manifest.get("vm", {})
     if mode is Mode.real and vm:
@@ -52,7 +55,7 @@ def save_run(directory: Path, run: Path, terms: Terms) -> None:
     if mode is Mode.virtual and "kernel_seed" not in vm:
         raise BadInput.of(str(run / "manifest.json"), "vm", sorted(vm), "a kernel_seed, as runs of this version have")
     with store.replacing(directory) as fresh:
-        plan_files.write(fresh, specs, (run / "schedules.json").read_text(encoding="utf-8"))
+        plan_files.write(fresh, specs, read_text(run / "schedules.json", MOST_JSON_BYTES))
         task = Task(directory.name, plan_files.read(fresh), mode, vm.get("kernel_seed", 1), manifest["shaper"])
         _write(fresh, task, with_remade(outcome, task.subject), terms)
 
@@ -68,7 +71,7 @@ def renew(
             made = subject.made
             if schedules_anew:
                 with reporter.solving() as watch:
-                    made = make(subject.plan, subject.choices, watch=watch)
+                    made = make(subject.plan, subject.choices, watch=watch, strict=True).made
             fresh = stack.enter_context(store.replacing(directory))
             plan_files.write(fresh, subject.specs, made)
             task = Task(before.name, plan_files.read(fresh), before.mode, before.seed, before.shaper)
@@ -85,8 +88,8 @@ def _take(prepared: Sequence[tuple[Path, Task, Terms]], limit_s: float, reporter
     tasks = [task for _, task, _ in prepared]
     for task in tasks:
         require_possible(task)
-    with tempfile.TemporaryDirectory(prefix="testbed-baseline-") as scratch:
-        outcomes = measure(tasks, Path(scratch), limit_s=limit_s, reporter=reporter)
+    with scratch_directory("testbed-baseline-") as scratch:
+        outcomes = measure(tasks, scratch, limit_s=limit_s, reporter=reporter)
     for directory, task, terms in prepared:
         _write(directory, task, outcomes[task.name], terms)
 

@@ -15,8 +15,11 @@ from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.plan.costs import predict
 from testbed.plan.plan import Clock
-from testbed.plan.resolve import candidate, require_trainable, with_clock
+from testbed.plan.resolve import require_trainable, with_clock
+from testbed.plan.schedules import candidates
 from testbed.progress import Reporter
+from testbed.results.contents import table_of
+from testbed.results.load import load_run
 from testbed.results.place import is_complete
 from testbed.schedule.registry import family_of
 from testbed.trace.summary import summaries
@@ -77,21 +80,16 @@ def measure(tasks: Sequence[Task], scratch: Path, *, limit_s: float, reporter: R
 
 def of_run(directory: Path) -> Outcome:
     """The figures of a finished run. Raises BadInput where something is missing."""
-    try:
-        comparison = json.loads((directory / "comparison.json").read_text(encoding="utf-8"))
-        manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
-        losses = _losses(directory / "iterations.parquet")
-    except (OSError, ValueError) as error:
-        raise BadInput.of(str(directory), "directory", str(error), "the results of a finished run") from error
-    if not is_complete(directory):
+    found = load_run(directory)
+    if not found.complete or not found.manifest:
         raise BadInput.of(str(directory), "comparison.json", "complete: false", "the results of a finished run")
-    labels = [row.get("label", row["schedule"]) for row in comparison["schedules"]]
-    rows = [
-        row | {"schedule": label, "losses": losses[label]}
-        for label, row in zip(labels, comparison["schedules"], strict=True)
-    ]
-    figures = tuple(Figures.from_json(row, str(directory)) for row in rows)
-    return Outcome(figures, environment=environment.of_run(manifest))
+    losses = _losses(directory / "iterations.parquet")
+    figures = []
+    for index, row in enumerate(found.comparison["schedules"]):
+        mine = losses.get(row["label"], [])
+        named = row | {"schedule": row["label"], "losses": mine}
+        figures.append(Figures.from_json(named, str(directory / "comparison.json"), f"schedules.{index}"))
+    return Outcome(tuple(figures), environment=environment.of_run(found.manifest, str(directory / "manifest.json")))
 
 
 def with_remade(outcome: Outcome, subject: Subject) -> Outcome:
@@ -102,9 +100,10 @@ def with_remade(outcome: Outcome, subject: Subject) -> Outcome:
     for choice in subject.choices:
         if not family_of(choice).solver:
             try:
-                times[choice.label] = candidate(subject.plan, choice).makespan_s
+                found = candidates(subject.plan, [choice]).found
             except BadInput:
                 continue  # the judge calls it missing, as the baseline has a time
+            times |= {one.choice.label: one.makespan_s for one in found}
     figures = tuple(replace(one, remade_s=times.get(one.schedule)) for one in outcome.figures)
     return replace(outcome, figures=figures)
 
@@ -146,7 +145,7 @@ def _run_in_guest(
 
 def _run_here(task: Task, directory: Path, reporter: Reporter) -> str:
     """Train one plan on the real clock, in a sandbox; returns why it failed, or nothing."""
-    from testbed.lab.sandbox import run_in_sandbox
+    from testbed.lab.sandbox import run_with_own_files
     from testbed.lab.witness import MachineWitness
 
     subject = task.subject
@@ -160,7 +159,7 @@ def _run_here(task: Task, directory: Path, reporter: Reporter) -> str:
         return 0
 
     with MachineWitness() as witness:
-        code = run_in_sandbox(body)
+        code = run_with_own_files(body)
     return f"the run ended with exit code {code}" if code else ""
 
 
@@ -180,8 +179,6 @@ def _of_run(directory: Path, failure: str) -> Outcome:
 
 def _losses(path: Path) -> dict[str, list[float]]:
     """Per schedule, the loss of every measured iteration."""
-    import pandas as pd
-
-    frame = pd.read_parquet(path)
+    frame = table_of(path, ["schedule", "warmup", "loss"])
     measured = frame[~frame["warmup"]]
     return {str(name): [float(x) for x in rows["loss"]] for name, rows in measured.groupby("schedule", sort=False)}

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import yaml
 
 from testbed.errors import BadInput
+from testbed.files import MOST_JSON_BYTES, read_text
 from testbed.plan.plan import Network, Plan
-from testbed.plan.resolve import choose, load_files, make, make_plan, network_of, with_cases
+from testbed.plan.resolve import load_files, make_plan, network_of, with_cases
+from testbed.plan.schedules import choose, make
 from testbed.schedule.registry import Generated
 from testbed.schedule.schedule_file import as_document, kept_in
 from testbed.spec.choice import ScheduleChoice
@@ -134,14 +136,10 @@ def read(directory: Path, settings: Sequence[str] = ()) -> Subject:
     choices = choose(plan)
     made: dict[str, Generated] = {}
     if job.pacing:
-        try:
-            text = schedules.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInput.of(str(schedules), "file", str(error), "a readable file") from error
-        kept = kept_in(text, str(schedules))
+        kept = kept_in(read_text(schedules, MOST_JSON_BYTES), str(schedules))
         if lost := [choice.label for choice in choices if choice.label not in kept]:
             raise BadInput.of(str(schedules), "schedules", list(kept), f"rows for {', '.join(lost)} too")
-        made = make(plan, choices, kept)
+        made = make(plan, choices, kept, source=str(workload), strict=True).made
     return Subject(Specs(network, job), with_cases(plan, choices, made), tuple(choices), made)
 
 

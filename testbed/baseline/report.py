@@ -13,7 +13,7 @@ from testbed.baseline import environment, tolerance
 from testbed.baseline.judge import Finding, Outcome, Verdict, is_regression
 from testbed.baseline.store import Baseline
 from testbed.baseline.tolerance import TIMES, Mode, Quantity, Tolerances
-from testbed.units import show_time
+from testbed.units import show_change, show_time
 
 WIDTH = 80
 
@@ -117,9 +117,9 @@ def show_value(quantity: Quantity | None, value: float | None) -> str:
         return f"{value:.5f} s" if abs(value) >= 1 else f"{value * 1e3:.3f} ms"
     match quantity:
         case Quantity.error:
-            return f"{value:+.3%}"
+            return show_change(value, 3)
         case Quantity.bubble:
-            return f"{value:.3%}"
+            return f"{value:z.3%}"
         case Quantity.speedup:
             return f"{value:.3f}x"
         case _:
@@ -134,12 +134,12 @@ def show_difference(finding: Finding) -> str:
     if difference == 0:
         return "0"
     sign = "+" if difference > 0 else "-"
-    share = f" {difference / finding.before:+.3%}" if finding.before else ""
+    share = f" {show_change(difference / finding.before, 3)}" if finding.before else ""
     if quantity in TIMES:
         value, _, unit = show_time(abs(difference)).partition(" ")
         return f"{sign}{float(value):.3g} {unit}{share}"
     if quantity in (Quantity.error, Quantity.bubble):
-        return f"{difference * 100:+.3f} points"
+        return f"{difference * 100:+z.3f} points"
     return f"{difference:+.3g}{share}"
 
 
@@ -160,21 +160,27 @@ def _cells(finding: Finding) -> tuple[str, ...]:
 _HEADER = ("schedule", "what", "baseline", "now", "difference", "verdict")
 
 
-def _line(cells: Sequence[str]) -> str:
+_NAME_WIDTH = 16
+
+
+def _lines(cells: Sequence[str]) -> list[str]:
+    """One line, or two where the name of the schedule is long."""
     name, what, before, now, difference, verdict = cells
-    return f"  {name:<16} {what:<9} {before:>10} {now:>10} {difference:>17}  {verdict}"
+    above = [f"  {name}"] if len(name) > _NAME_WIDTH else []
+    shown = "" if above else name
+    return [*above, f"  {shown:<{_NAME_WIDTH}} {what:<9} {before:>10} {now:>10} {difference:>17}  {verdict}"]
 
 
 def table(report: Report) -> list[tuple[str, str]]:
     """(line, style) at 80 columns: verdict, a row per schedule or finding, hints, tolerances."""
     lines = [(text, "bold red" if report.outside else "bold green") for text in textwrap.wrap(report.verdict, WIDTH)]
-    lines += [("", ""), (_line(_HEADER), "bold")]
+    lines += [("", ""), *((text, "bold") for text in _lines(_HEADER))]
     for one in report.checked:
         lines.append((one.title, "bold"))
         for finding in one.findings:
             bad = is_regression(finding, allow_faster=report.allow_faster)
             style = "red" if bad else "" if finding.verdict is Verdict.same else "yellow"
-            lines.append((_line(_cells(finding)), style))
+            lines += [(text, style) for text in _lines(_cells(finding))]
             lines += [(text, style) for text in _wrapped(finding.note, "    ")]
     lines.append(("", ""))
     for remark in report.remarks():

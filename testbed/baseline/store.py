@@ -9,12 +9,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from testbed.baseline import tolerance
+from testbed.baseline.environment import Environment
 from testbed.baseline.judge import Figures
 from testbed.baseline.tolerance import Mode, Tolerances
 from testbed.errors import BadInput
+from testbed.files import read_json
+from testbed.spec.document import validate
 
 FORMAT = 1
 BASELINE, COMPARISON = "baseline.json", "comparison.json"
@@ -40,6 +45,20 @@ class Baseline:
     tolerances: Tolerances
     environment: dict[str, Any]
     figures: tuple[Figures, ...]
+
+
+@dataclass(frozen=True)
+class _Told:
+    """The fields of baseline.json beside `format`."""
+
+    mode: Mode
+    saved: str
+    reason: str
+    quick: bool
+    seed: Annotated[int, Field(ge=0, lt=2**31)]
+    shaper: str
+    tolerances: dict[str, Any]
+    environment: Environment
 
 
 def checked_name(name: str) -> str:
@@ -78,26 +97,23 @@ def read(directory: Path) -> Baseline:
     where = str(directory / BASELINE)
     if document.get("format") != FORMAT:
         raise BadInput.of(where, "format", document.get("format"), f"{FORMAT} (save it anew)")
-    expected = ("mode", "saved", "reason", "quick", "seed", "shaper", "tolerances", "environment")
-    for name in expected:
-        if name not in document:
-            raise BadInput.of(where, name, "nothing", "this field to be given")
-    if document["mode"] not in list(Mode):
-        raise BadInput.of(where, "mode", document["mode"], f"one of {', '.join(Mode)}")
+    told = validate(_Told, document, where)
     rows = comparison.get("schedules")
     if not isinstance(rows, list) or not rows:
         raise BadInput.of(str(directory / COMPARISON), "schedules", rows, "a list of schedules")
     return Baseline(
         name=directory.resolve().name,
-        mode=Mode(document["mode"]),
-        saved=document["saved"],
-        reason=document["reason"],
-        quick=document["quick"],
-        seed=document["seed"],
-        shaper=document["shaper"],
-        tolerances=tolerance.from_document(document["tolerances"], where),
+        mode=told.mode,
+        saved=told.saved,
+        reason=told.reason,
+        quick=told.quick,
+        seed=told.seed,
+        shaper=told.shaper,
+        tolerances=tolerance.from_document(told.tolerances, where),
         environment=document["environment"],
-        figures=tuple(Figures.from_json(row, str(directory / COMPARISON)) for row in rows),
+        figures=tuple(
+            Figures.from_json(row, str(directory / COMPARISON), f"schedules.{index}") for index, row in enumerate(rows)
+        ),
     )
 
 
@@ -144,10 +160,4 @@ def replacing(directory: Path) -> Iterator[Path]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput.of(str(path), "file", str(error), "readable JSON") from error
-    if not isinstance(document, dict):
-        raise BadInput.of(str(path), "file", type(document).__name__, "an object")
-    return document
+    return read_json(path, "what `testbed baseline save` writes")

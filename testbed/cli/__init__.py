@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
+from typer.exceptions import TyperException
 
 from testbed import __version__
 from testbed.cli import baseline, calibrate, determinism, doctor, kernel, plan, predict, report, run, schedule, shell
-from testbed.errors import TestbedError
+from testbed.cli.usage import as_bad_input
+from testbed.errors import ExitCode, TestbedError
 
 app = typer.Typer(
     name="testbed",
     help="Train real pipelines across emulated datacenters, and compare what is measured with what the model says.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 app.command("predict")(predict.predict)
 app.command("plan")(plan.plan)
@@ -31,13 +33,41 @@ app.add_typer(kernel.kernel_app, name="kernel")
 app.command("test-determinism")(determinism.determinism)
 
 
+_INTERRUPTED = 130
+"""What typer makes of Ctrl-C, without a word."""
+
+
 def main() -> None:
-    """Entry point: runs a command and turns our errors into one line and an exit code."""
+    """Entry point: runs a command and turns our errors, and Ctrl-C, into one line and an exit code."""
     try:
-        app(standalone_mode=True)
+        code = app(prog_name="testbed", standalone_mode=False)
+        sys.stdout.flush()
     except TestbedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
+    except typer.Abort:
+        _fail("interrupted", ExitCode.RUN_FAILED)
+    except SystemExit as leaving:
+        if leaving.code != _INTERRUPTED:
+            raise
+        _fail("interrupted", ExitCode.RUN_FAILED)
+    except TyperException as error:  # of the command line's parser
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed
+            sys.exit(ExitCode.BAD_INPUT)
+        _fail(str(as_bad_input(error)), ExitCode.BAD_INPUT)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _fail(f"{error.filename or 'the output'} cannot be written: {error.strerror}", ExitCode.RUN_FAILED)
+    sys.exit(code or ExitCode.OK)
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+"""What says that a disk takes no more, wherever it happens."""
+
+
+def _fail(message: str, code: ExitCode) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)
 
 
 def _version(wanted: bool) -> None:

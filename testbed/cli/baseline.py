@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +14,7 @@ from testbed.cli.options import (
     AsJson,
     Clock,
     ClockOption,
+    Iterations,
     Quiet,
     Schedules,
     SeedOption,
@@ -22,12 +22,17 @@ from testbed.cli.options import (
     ShaperOption,
     WallLimit,
     emit,
+    seed_of,
     stdout_console,
 )
 from testbed.errors import BadInput, ExitCode
+from testbed.files import output_directory, require_writable, write_output
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from testbed.baseline.report import Report
+    from testbed.baseline.store import Baseline
 
 baseline_app = typer.Typer(help="Keep what plans take today, and hold later versions against it.", no_args_is_help=True)
 
@@ -53,11 +58,11 @@ def save(
     ] = None,
     schedule: Schedules = None,
     settings: Settings = None,
-    iterations: Annotated[int | None, typer.Option(help="Measured iterations; default: the workload's.")] = None,
+    iterations: Iterations = None,
     clock: ClockOption = Clock.virtual,
     predict_only: Annotated[bool, typer.Option("--predict-only", help="The model alone: no run.")] = False,
     shaper: ShaperOption = AUTO_SHAPER,
-    seed: SeedOption = 1,
+    seed: SeedOption = None,
     reason: Reason = "",
     quick: QuickMark = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the baseline of that name.")] = False,
@@ -73,7 +78,7 @@ def save(
     directory = root / store.checked_name(name)
     store.require_free(directory, overwrite=overwrite)
     if from_run is not None:
-        options = (topology, workload, schedule, settings, iterations)
+        options = (topology, workload, schedule, settings, iterations, seed)
         if predict_only or any(option is not None for option in options):
             raise BadInput.of("baseline save", "--run", str(from_run), "no plan beside it: the run has one")
         keep.save_run(directory, from_run, keep.Terms(reason, quick))
@@ -82,7 +87,8 @@ def save(
     else:
         specs = plan_files.resolve(topology, workload, settings or [], schedule or [], iterations=iterations)
         mode = Mode.predict if predict_only else Mode(clock.value)
-        terms = keep.Terms(reason, quick, mode, seed, shaper)
+        number = seed_of(seed, virtual=mode is Mode.virtual)
+        terms = keep.Terms(reason, quick, mode, number, shaper)
         keep.save(directory, specs, terms, limit_s=wall_limit, reporter=Terminal(quiet=quiet))
     print(f"saved {directory}/")
 
@@ -134,18 +140,18 @@ def check(
     from testbed.baseline.check import Extent, load, repeat
     from testbed.cli.progress import Terminal
 
-    for file in (junit, markdown):
-        if file is not None and not file.parent.is_dir():
-            raise BadInput.of("baseline check", "file", str(file), "a file in a directory that exists")
+    for option, file in (("--junit", junit), ("--markdown", markdown)):
+        if file is not None:
+            require_writable(file, option)
     wanted = Extent.predictions if predict_only else Extent.quick if quick else Extent.all
     subjects = load(root, names or [], settings or [], wanted)
     with _place(out) as scratch:
         checked = repeat(subjects, scratch, limit_s=wall_limit, reporter=Terminal(quiet=quiet))
     report = reports.Report(checked, allow_faster, tuple(settings or ()))
     if junit is not None:
-        junit.write_text(reports.junit(report), encoding="utf-8")
+        write_output(junit, reports.junit(report), "--junit")
     if markdown is not None:
-        markdown.write_text(reports.markdown(report), encoding="utf-8")
+        write_output(markdown, reports.markdown(report), "--markdown")
     if as_json:
         emit(reports.as_document(report))
     else:
@@ -157,9 +163,7 @@ def check(
 @baseline_app.command("list")
 def list_baselines(root: Root = ROOT, as_json: AsJson = False) -> None:
     """The baselines that there are."""
-    from rich.table import Table
-
-    from testbed.baseline import environment, store
+    from testbed.baseline import store
 
     found = [store.read(directory) for directory in store.find(root, [])]
     if as_json:
@@ -170,32 +174,44 @@ def list_baselines(root: Root = ROOT, as_json: AsJson = False) -> None:
         ]
         emit({"baselines": documents})
         return
-    table = Table("name", "by", "schedules", "saved", "kernel", "reason", box=None, pad_edge=False)
+    console = stdout_console(120)
+    for line in _listed(found, console.width):
+        console.print(line)
+
+
+def _listed(found: Sequence[Baseline], width: int) -> list[RenderableType]:
+    """The baselines, and below with which kernels and why they were saved."""
+    from rich.text import Text
+
+    from testbed.baseline import environment
+    from testbed.cli.layout import Column, Section, fitted
+
+    columns = [
+        Column("by", [f"{one.mode}{', quick' if one.quick else ''}" for one in found], left=True),
+        Column("schedules", [str(len(one.figures)) for one in found]),
+        Column("saved", [one.saved[:10] for one in found], left=True),
+    ]
+    key = Column("name", [one.name for one in found], left=True)
+    groups: dict[str, list[str]] = {}
     for one in found:
         kernel = one.environment.get("kernel")
-        quick = ", quick" if one.quick else ""
-        table.add_row(
-            one.name,
-            f"{one.mode}{quick}",
-            str(len(one.figures)),
-            one.saved[:10],
-            environment.kernel_name(kernel) if kernel else "-",
-            one.reason,
-        )
-    stdout_console(120).print(table)
+        facts = [f"kernel {environment.kernel_name(kernel)}" if kernel else "", one.reason]
+        for fact in filter(None, facts):
+            groups.setdefault(fact, []).append(one.name)
+    below = [Text(f"{'all' if len(names) == len(found) else ', '.join(names)}: {why}") for why, names in groups.items()]
+    return [*fitted(key, [Section("baselines", columns)], width), *below]
 
 
 @contextmanager
 def _place(out: Path | None) -> Iterator[Path]:
     """Where runs write: a directory to keep, or one that goes."""
     if out is not None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise BadInput.of("--out", "directory", str(out), "a new or empty directory")
-        out.mkdir(parents=True, exist_ok=True)
-        yield out
+        yield output_directory(out, "--out")
         return
-    with tempfile.TemporaryDirectory(prefix="testbed-baseline-") as scratch:
-        yield Path(scratch)
+    from testbed.scratch import scratch_directory
+
+    with scratch_directory("testbed-baseline-") as scratch:
+        yield scratch
 
 
 def _print(report: Report) -> None:

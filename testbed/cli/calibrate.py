@@ -21,6 +21,7 @@ from testbed.cli.options import (
     VmOption,
     emit,
     in_sandbox,
+    seed_of,
     stdout_console,
 )
 from testbed.errors import BadInput, ExitCode
@@ -39,7 +40,7 @@ def calibrate(
     host_priority: HostPriorityOption = HostPriority.on,
     vm: VmOption = False,
     clock: ClockOption = Clock.real,
-    seed: SeedOption = 1,
+    seed: SeedOption = None,
     beside_mininet: Annotated[
         bool, typer.Option("--beside-mininet", help="Also measure a plain Mininet TCLink for every link.")
     ] = False,
@@ -62,8 +63,9 @@ def calibrate(
     from testbed.plan.resolve import measurement_of
     from testbed.spec import load_topology
 
+    number = seed_of(seed, virtual=clock is Clock.virtual)
     if engine is not None:
-        chosen = PlannedClock("virtual" if vm or clock is Clock.virtual else "real", seed)
+        chosen = PlannedClock("virtual" if vm or clock is Clock.virtual else "real", number)
         asked = _Asked(topology, engine, tuple(size or ()), shaper, host_priority, vm, as_json, quiet)
         raise typer.Exit(_measure_engine(asked, chosen))
     if size:
@@ -72,7 +74,7 @@ def calibrate(
     if vm or clock is Clock.virtual:
         from testbed.vm import command
 
-        machine = command.choose_machine(PlannedClock(clock.value, seed))
+        machine = command.choose_machine(PlannedClock(clock.value, number))
         code, document = command.calibrate(machine, plan, beside_mininet=beside_mininet, reporter=reporter)
         if document is not None:
             _show(document, as_json=as_json)
@@ -169,10 +171,10 @@ def _show_engine(document: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(document)
         return
-    from testbed.cli import tables
+    from testbed.cli.lab_tables import engine_tables
 
     console = stdout_console(140)
-    for table in tables.engine_tables(document):
+    for table in engine_tables(document, console.width):
         console.print(table)
 
 
@@ -180,9 +182,10 @@ def _show(document: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(document)
         return
-    from testbed.cli import tables
+    from testbed.cli.lab_tables import link_tables, mininet_tables
 
     console = stdout_console(140)
-    console.print(tables.link_table(document["topology"], document["links"]))
-    if document.get("mininet"):
-        console.print(tables.mininet_table(document["mininet"]))
+    for table in link_tables(document["topology"], document["links"], console.width):
+        console.print(table)
+    for table in mininet_tables(document.get("mininet") or [], console.width):
+        console.print(table)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import tempfile
+import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from testbed.cli.layout import Column, Section, fitted
 from testbed.cli.options import (
     AsJson,
     Iterations,
@@ -25,17 +27,18 @@ from testbed.cli.options import (
 )
 from testbed.cli.plan import complete
 from testbed.errors import ExitCode
+from testbed.files import write_output
 
 if TYPE_CHECKING:
-    from testbed.vm.determinism import Determinism
+    from testbed.vm.determinism import Determinism, Spread
 
 
 def determinism(
     topology: TopologyFile,
     workload: WorkloadFile,
-    boots: Annotated[int, typer.Option(min=1, help="Boots per seed.")] = 2,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 1 to this number.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Boots at once.")] = 2,
+    boots: Annotated[int, typer.Option(min=1, max=10_000, help="Boots per seed.")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Seeds 1 to this number.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=1000, help="Boots at once.")] = 2,
     schedule: Schedules = None,
     iterations: Iterations = None,
     settings: Settings = None,
@@ -52,28 +55,35 @@ def determinism(
     from testbed.plan.plan import Clock
     from testbed.plan.resolve import load_plan, require_trainable, with_clock
     from testbed.results.place import results_directory
+    from testbed.scratch import scratch_directory
     from testbed.vm import kernel
     from testbed.vm.command import Training
     from testbed.vm.determinism import measure
 
     kernel.require()
     with (
-        nullcontext(out) if out else tempfile.TemporaryDirectory(prefix="testbed-determinism-") as place,
-        results_directory(Path(place), overwrite=False) as directory,
+        nullcontext(out) if out else scratch_directory("testbed-determinism-") as place,
+        results_directory(place, overwrite=False) as directory,
     ):
         plan = load_plan(topology, workload, settings=settings or [], iterations=iterations)
         require_trainable(with_clock(plan, Clock("virtual")))
         training = Training(complete(plan, schedule, None, quiet=quiet), directory)
-        found = measure(
-            training,
-            boots=boots,
-            seeds=range(1, seeds + 1),
-            jobs=jobs,
-            limit_s=wall_limit,
-            reporter=Terminal(quiet=quiet),
-        )
+        try:
+            found = measure(
+                training,
+                boots=boots,
+                seeds=range(1, seeds + 1),
+                jobs=jobs,
+                limit_s=wall_limit,
+                reporter=Terminal(quiet=quiet),
+            )
+        except KeyboardInterrupt:
+            if out:
+                print(f"boots that were finished are in {out}/", file=sys.stderr)
+            raise
         if out:
-            (out / "determinism.json").write_text(json.dumps(found.as_json(), indent=2) + "\n", encoding="utf-8")
+            text = json.dumps(found.as_json(), indent=2) + "\n"
+            write_output(out / "determinism.json", text, "--out")
     if as_json:
         emit(found.as_json())
     else:
@@ -84,13 +94,21 @@ def determinism(
 
 def _print(found: Determinism, name: str) -> None:
     console = stdout_console(120)
-    table = Table("seed", "boots", "identical", "largest difference", title=name)
+    table = Table("seed", "boots", "identical", "largest difference", title=name, title_justify="left")
     for verdict in found.seeds:
         difference = f"{verdict.largest_difference_ns} ns"
         table.add_row(str(verdict.seed), str(verdict.boots), str(verdict.identical), difference)
     console.print(table)
-    spreads = Table("schedule", "median", "lowest", "highest", "deviation", title="iteration time across seeds")
-    for row in found.spreads:
-        times = (f"{value * 1e3:.6f} ms" for value in (row.median_s, row.lowest_s, row.highest_s))
-        spreads.add_row(row.schedule, *times, f"{row.deviation_s * 1e6:.3f} us")
-    console.print(spreads)
+    for spread in spread_tables(found.spreads, console.width):
+        console.print(spread)
+
+
+def spread_tables(spreads: Sequence[Spread], width: int) -> list[Table]:
+    """Iteration times over the seeds, a row per schedule."""
+    columns = [
+        Column(name, [f"{getattr(row, f'{name}_s') * 1e3:.6f} ms" for row in spreads])
+        for name in ("median", "lowest", "highest")
+    ]
+    columns.append(Column("deviation", [f"{row.deviation_s * 1e6:z.3f} us" for row in spreads]))
+    key = Column("schedule", [row.schedule for row in spreads], left=True)
+    return fitted(key, [Section("iteration time across seeds", columns)], width)

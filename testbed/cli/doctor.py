@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import typer
-from rich.console import Console
 
-from testbed.cli.options import AsJson, emit
+from testbed.cli.options import AsJson, emit, stdout_console
 from testbed.errors import ExitCode
 
 
 def doctor(as_json: AsJson = False) -> None:
     """Try every feature the testbed needs, and name the command that adds what is missing."""
-    from testbed.cli import tables
+    from testbed.cli.lab_tables import doctor_lines
     from testbed.lab.doctor import examine, usable
     from testbed.vm.doctor import examine as examine_guests
 
@@ -21,6 +20,8 @@ def doctor(as_json: AsJson = False) -> None:
     if as_json:
         emit({"findings": [asdict(finding) for finding in findings]})
     else:
-        Console().print(tables.doctor_table(findings))
+        console = stdout_console(100)
+        for line in doctor_lines(findings):
+            console.print(line, highlight=False)
     if not usable(findings):
         raise typer.Exit(ExitCode.MACHINE_LACKS)

@@ -25,7 +25,7 @@ def kernel_build(
     source: Annotated[
         KernelSource, typer.Option(help="7.2: Debian's backport, downloaded; 6.12: installed; auto: 7.2, else 6.12.")
     ] = KernelSource.auto,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Compilers at once; default: all CPUs.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, max=1000, help="Compilers at once; default: all CPUs.")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from testbed import files
 from testbed.errors import BadInput
 from testbed.lab.host import HostPriority
 
@@ -35,6 +36,21 @@ class Clock(StrEnum):
     virtual = "virtual"
 
 
+def _schedule_names(begun: str) -> list[str]:
+    """What a shell offers for a schedule that is being typed."""
+    from testbed.plan.resolve import BEST
+    from testbed.schedule.registry import FAMILIES
+
+    return [name for name in (BEST, *FAMILIES) if name.startswith(begun)]
+
+
+def _settable_fields(begun: str) -> list[str]:
+    """What a shell offers for a setting that is being typed: the fields of a workload."""
+    from testbed.spec.workload import Workload
+
+    return [f"{name}=" for name in Workload.model_fields if name.startswith(begun)]
+
+
 TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="A file such as topologies/two-dc-metro.yaml.")]
 WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")]
 WorkloadFiles = Annotated[
@@ -45,18 +61,42 @@ TopologyOrPlan = Annotated[
 ]
 Schedules = Annotated[
     list[str] | None,
-    typer.Option("--schedule", help="Only this schedule: a label, a family, FILE.py:NAME or FILE.csv (repeatable)."),
+    typer.Option(
+        "--schedule",
+        help="Only this schedule: a label, a family, FILE.py:NAME or FILE.csv (repeatable).",
+        autocompletion=_schedule_names,
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Override a field of the workload, e.g. microbatches=16 or topology.links=... "),
+    typer.Option(
+        "--set",
+        help="Override a field of the workload, e.g. microbatches=16, schedules.0.memory=8 or topology.name=x.",
+        autocompletion=_settable_fields,
+    ),
+]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="What is not as asked is an error: a schedule that does not fit (else left out), "
+        "a link that is not as the topology says (else the run is untrusted).",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 VmOption = Annotated[bool, typer.Option("--vm", help="In Debian's User-Mode Linux, which has netem anywhere.")]
 ClockOption = Annotated[Clock, typer.Option(help="virtual: in a guest whose time does not depend on this machine.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="Of the virtual clock's kernel: ports, hashes, sequences.")]
-WallLimit = Annotated[float, typer.Option(help="Wall-clock seconds after which a guest is given up.")]
+MOST_SEED = 2**31 - 1
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=MOST_SEED, help="Of the virtual clock's kernel: ports, hashes, sequences; default: 1, or the plan's."
+    ),
+]
+WallLimit = Annotated[
+    float, typer.Option(min=1, max=604_800, help="Wall-clock seconds (at most a week) after which a guest is given up.")
+]
 ShaperOption = Annotated[
     str,
     typer.Option(
@@ -75,7 +115,9 @@ HostPriorityOption = Annotated[
 ]
 
 
-Iterations = Annotated[int | None, typer.Option(help="Measured iterations; default: the workload's.")]
+Iterations = Annotated[
+    int | None, typer.Option(min=1, max=100_000, help="Measured iterations; default: the workload's.")
+]
 SchedulesFrom = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Take schedules from an earlier run's schedules.json; others are generated."),
@@ -83,15 +125,24 @@ SchedulesFrom = Annotated[
 
 
 def in_sandbox(body: Callable[[], int], *, interactive: bool = False) -> int:
-    """Run `body` in namespaces of its own; returns its exit code. Raises MachineLacks."""
-    from testbed.lab.sandbox import run_in_sandbox
+    """Run `body` in namespaces and with temporary files of its own; returns its exit code. Raises MachineLacks."""
+    from testbed.lab.sandbox import run_with_own_files
 
-    return run_in_sandbox(body, interactive=interactive)
+    return run_with_own_files(body, interactive=interactive)
 
 
 def stdout_console(otherwise: int) -> Console:
     """Stdout, as wide as the terminal or as COLUMNS says; else `otherwise` columns."""
     return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else otherwise)
+
+
+def seed_of(given: int | None, *, virtual: bool, otherwise: int = 1) -> int:
+    """The seed of the virtual clock's kernel. Raises BadInput for one that nothing would use."""
+    if given is not None and not virtual:
+        raise BadInput.of(
+            "--seed", "option", given, "--clock virtual beside it (the seed of training is `seed` in the workload)"
+        )
+    return otherwise if given is None else given
 
 
 def emit(document: dict[str, Any]) -> None:
@@ -101,8 +152,5 @@ def emit(document: dict[str, Any]) -> None:
 
 
 def read_text(path: Path) -> str:
-    """What a file holds. Raises BadInput."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput.of(str(path), "file", str(error), "a readable file") from error
+    """What a file of a reasonable size holds. Raises BadInput."""
+    return files.read_text(path, files.MOST_JSON_BYTES)

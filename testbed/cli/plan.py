@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from testbed.cli.options import (
+    AsJson,
     Clock,
     ClockOption,
     Iterations,
@@ -17,12 +18,16 @@ from testbed.cli.options import (
     SchedulesFrom,
     SeedOption,
     Settings,
+    Strict,
     TopologyFile,
     WorkloadFiles,
+    emit,
     read_text,
+    seed_of,
     stdout_console,
 )
 from testbed.errors import BadInput
+from testbed.files import write_output
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
@@ -36,8 +41,10 @@ def plan(
     iterations: Iterations = None,
     schedules_from: SchedulesFrom = None,
     clock: ClockOption = Clock.real,
-    seed: SeedOption = 1,
+    seed: SeedOption = None,
     settings: Settings = None,
+    strict: Strict = False,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Write plan.json: who is where, which way everything goes, every schedule. `testbed run plan.json` measures it.
@@ -53,31 +60,54 @@ def plan(
     if len(workloads) > 1 and schedules_from:
         expected = "one: a run's file does not say whose schedules they are"
         raise BadInput.of("--schedules-from", "option", f"{len(workloads)} workloads", expected)
+    clocked = PlannedClock(clock.value, seed_of(seed, virtual=clock is Clock.virtual))
     made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
-    made = resolve.with_clock(made, PlannedClock(clock.value, seed))
-    made = complete(made, schedule, schedules_from, quiet=quiet)
-    try:
-        file.write(made, out)
-    except OSError as error:
-        raise BadInput.of("--out", "file", str(out), f"a place to write ({error.strerror})") from error
+    made = resolve.with_clock(made, clocked)
+    made = complete(made, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
+    write_output(out, file.to_json(made), "--out")
+    if as_json:
+        emit({"written_to": str(out), "cases": [case.label for case in made.cases], "left_out": dict(made.left_out)})
+        return
     console = stdout_console(140)
     console.print(tables.plan_table(made))
-    console.print(f"written to {out}", highlight=False)
+    tables.print_remarks(console, made)
+    console.print(f"written to {out}", highlight=False, soft_wrap=True)
 
 
-def complete(unfinished: Plan, schedule: Sequence[str] | None, schedules_from: Path | None, *, quiet: bool) -> Plan:
-    """The plan with its cases: schedules kept in a file, the others generated. Raises BadInput."""
+def complete(
+    unfinished: Plan,
+    schedule: Sequence[str] | None,
+    schedules_from: Path | None,
+    *,
+    quiet: bool,
+    strict: bool = False,
+    sources: Sequence[Path] = (),
+) -> Plan:
+    """The plan with its cases: schedules kept in a file, the others generated. Raises BadInput.
+
+    `strict`: also for one schedule that does not fit, instead of leaving it out. `sources` are the workloads' files.
+    """
     from testbed.cli.progress import Terminal
-    from testbed.plan import resolve
+    from testbed.cli.said import said_by_the_library
+    from testbed.pipeline.validate import InvalidSchedule
+    from testbed.plan import schedules
     from testbed.schedule.schedule_file import kept_in
 
-    with Terminal(quiet=quiet).solving() as watch:
-        jobs = range(len(unfinished.jobs))
-        choices = [resolve.choose(unfinished, schedule or [], watch, job=job) for job in jobs]
-        met = resolve.meetings(unfinished, choices)
+    reporter = Terminal(quiet=quiet)
+    with said_by_the_library(reporter.say), reporter.solving() as watch:
         kept = kept_in(read_text(schedules_from), str(schedules_from)) if schedules_from else None
-        made = [resolve.make(unfinished, choices[job], kept, watch, job=job) for job in jobs]
-        return resolve.with_meetings(unfinished, met, made)
+        selected = []
+        for job in range(len(unfinished.jobs)):
+            source = str(sources[job]) if sources else None
+            choices = schedules.choose(unfinished, schedule or [], job=job)
+            try:
+                made = schedules.make(unfinished, choices, kept, watch, job=job, source=source, strict=strict)
+            except InvalidSchedule as error:
+                if not kept or error.name not in kept:
+                    raise
+                raise error.within(str(schedules_from)) from error
+            selected.append(made)
+        return schedules.with_selected(unfinished, selected)
 
 
 def read_plan(path: Path, given: Mapping[str, object]) -> Plan:

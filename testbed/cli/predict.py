@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from testbed.cli.options import AsJson, Quiet, Schedules, Settings, TopologyOrPlan, emit
+from testbed.cli.options import AsJson, Quiet, Schedules, Settings, Strict, TopologyOrPlan, emit
 from testbed.cli.plan import complete, read_plan
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def predict(
     ] = None,
     schedule: Schedules = None,
     settings: Settings = None,
+    strict: Strict = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -34,22 +36,30 @@ def predict(
     Of several workloads: every job alone, and beside the others on the links that they share (an iteration of each,
     from one common start). Their schedules meet one by one, as `testbed plan --help` says.
     """
+    gc.set_threshold(50_000)  # imports leave no garbage; to look for it takes a tenth of the command's time
     from testbed.plan import resolve
     from testbed.plan.together import predict_jobs
+    from testbed.plan.unmodelled import warnings
 
     if not workloads:
         plan = read_plan(what, {"--schedule": schedule, "--set": settings})
     else:
         unfinished = resolve.load_plan(what, *workloads, settings=settings or [])
-        plan = complete(unfinished, schedule, None, quiet=quiet)
+        plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
     predicted = [(case, predict_jobs(plan, case)) for case in plan.cases]
+    warned = warnings(plan)
     if len(plan.jobs) == 1:
-        _show_one(plan, [(case, jobs[0]) for case, jobs in predicted], as_json=as_json)
+        _show_one(plan, [(case, jobs[0]) for case, jobs in predicted], warned, as_json=as_json)
     else:
-        _show_several(plan, predicted, as_json=as_json)
+        _show_several(plan, predicted, warned, as_json=as_json)
+    if not as_json:
+        for line in warned:
+            Console().print(f"warning: {line}", highlight=False, markup=False)
 
 
-def _show_one(plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], *, as_json: bool) -> None:
+def _show_one(
+    plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], warned: Sequence[str], *, as_json: bool
+) -> None:
     from testbed.cli import tables
     from testbed.pipeline.memory import peak_in_flight
 
@@ -70,20 +80,25 @@ def _show_one(plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], *, as
         documents = [
             {"schedule": one.choice.schedule}
             | dict(zip(keys, row, strict=True))
-            | {"solver": one.proof and one.proof._asdict()}
+            | {"solver": one.proof and one.proof._asdict(), "remarks": list(one.remarks)}
             for one, row in zip(chosen, rows, strict=True)
         ]
-        emit({"topology": plan.network.name, "workload": plan.jobs[0].name, "schedules": documents})
+        facts = {"topology": plan.network.name, "workload": plan.jobs[0].name, "warnings": list(warned)}
+        emit({**facts, "schedules": documents, "left_out": dict(plan.left_out)})
         return
     console = Console()
     console.print(tables.plan_table(plan))
-    console.print(tables.prediction_table(plan, rows))
+    for table in tables.prediction_tables(plan, rows, console.width):
+        console.print(table)
     for row, one in zip(rows, chosen, strict=True):
         if one.proof is not None:
             console.print(tables.proof_line(row[0], one.proof), highlight=False)
+    tables.print_remarks(console, plan)
 
 
-def _show_several(plan: Plan, predicted: Sequence[tuple[Case, list[JobPrediction]]], *, as_json: bool) -> None:
+def _show_several(
+    plan: Plan, predicted: Sequence[tuple[Case, list[JobPrediction]]], warned: Sequence[str], *, as_json: bool
+) -> None:
     from testbed.cli import tables
 
     documents = [
@@ -91,11 +106,14 @@ def _show_several(plan: Plan, predicted: Sequence[tuple[Case, list[JobPrediction
         for case, jobs in predicted
     ]
     if as_json:
-        emit({"topology": plan.network.name, "workloads": [job.name for job in plan.jobs], "cases": documents})
+        names = [job.name for job in plan.jobs]
+        facts = {"topology": plan.network.name, "workloads": names, "warnings": list(warned)}
+        emit({**facts, "cases": documents, "left_out": dict(plan.left_out)})
         return
     console = Console()
     console.print(tables.plan_table(plan))
     console.print(_jobs_table(plan, documents))
+    tables.print_remarks(console, plan)
 
 
 def _document(case: Case, number: int, one: JobPrediction) -> dict[str, Any]:
@@ -114,11 +132,12 @@ def _document(case: Case, number: int, one: JobPrediction) -> dict[str, Any]:
         "bubble_predicted": one.bubble_together,
         "peak_in_flight_predicted": max(peak_in_flight(one.schedule)),
         "solver": chosen.proof and chosen.proof._asdict(),
+        "remarks": list(chosen.remarks),
     }
 
 
 def _jobs_table(plan: Plan, cases: Sequence[Mapping[str, Any]]) -> Table:
-    from testbed.units import show_time
+    from testbed.units import show_change, show_times
 
     names = ", ".join(job.name for job in plan.jobs)
     table = Table(title=f"{names} on {plan.network.name}: predicted", title_justify="left")
@@ -126,15 +145,17 @@ def _jobs_table(plan: Plan, cases: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(column, overflow="fold")
     for column in ("alone", "together", "slower by", "bubble"):
         table.add_column(column, justify="right", no_wrap=True)
+    jobs = [job for case in cases for job in case["jobs"]]
+    times = iter(show_times([job[key] for job in jobs for key in ("predicted_alone_s", "predicted_s")]))
     for case in cases:
         for number, job in enumerate(case["jobs"]):
             table.add_row(
                 "" if number else case["label"],
                 job["job"],
-                show_time(job["predicted_alone_s"]),
-                show_time(job["predicted_s"]),
-                f"{job['slowdown_predicted'] - 1:+.1%}",
-                f"{job['bubble_predicted']:.1%}",
+                next(times),
+                next(times),
+                show_change(job["slowdown_predicted"] - 1),
+                f"{job['bubble_predicted']:z.1%}",
                 end_section=number == len(case["jobs"]) - 1,
             )
     return table

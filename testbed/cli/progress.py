@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from testbed.progress import NoBar, SolverLines, Step, indented, standing_line
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from testbed.schedule.proof import Standing, Watch
 
 
@@ -44,9 +44,22 @@ class Terminal:
             self.say(f"{title} ...")
             yield NoBar()
             return
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=30))
-        with Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=self.console) as progress:
-            yield _Bar(progress, progress.add_task(title, total=total))
+        # slow to import: only where there is a terminal
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
+        done = (BarColumn(bar_width=20), MofNCompleteColumn()) if total is not None else ()
+        columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), *done, TimeElapsedColumn())
+        with Progress(*columns, console=self.console) as progress:
+            bar = _Bar(progress, progress.add_task(title, total=total))
+            yield bar
+            bar.finish(title)
 
     @contextmanager
     def solving(self) -> Iterator[Watch]:
@@ -54,6 +67,8 @@ class Terminal:
         if not self.live:
             yield SolverLines(self.say)
             return
+        from rich.live import Live
+
         display = _SolverDisplay()
         with Live(display, console=self.console, refresh_per_second=4, transient=True):
             yield display
@@ -88,3 +103,9 @@ class _Bar:
 
     def detail(self, text: str) -> None:
         self._progress.update(self._task, description=text)
+
+    def finish(self, title: str) -> None:
+        """The line that stays: what it was, not the last detail, and done."""
+        (task,) = self._progress.tasks
+        done = task.completed or 1  # a step of unknown length was one piece of work
+        self._progress.update(self._task, description=title, total=done, completed=done)

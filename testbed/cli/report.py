@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from testbed.cli.options import AsJson, emit, stdout_console
+from testbed.files import output
 
 
 def report(
@@ -19,20 +20,22 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Show a run again from its files: the table as `run` prints it, and the picture."""
-    from testbed.cli import tables
+    from testbed.cli.run_tables import print_run
     from testbed.results.load import load_run
     from testbed.results.picture import draw_run
+    from testbed.results.place import PICTURE, pictures_in
 
     found = load_run(directory)
-    picture = directory / "timeline.svg"
+    picture = directory / PICTURE
     if svg or (found.schedules and found.has_traces and not picture.exists()):
-        draw_run(directory, svg or picture)
+        with output(svg or picture, "--svg") as partial:
+            draw_run(directory, partial)
     if as_json:
         emit(found.comparison)
         return
     console = stdout_console(140)
     if found.schedules:
-        tables.print_run(console, found.comparison, directory, picture=picture.exists())
+        print_run(console, found.comparison, directory, pages=len(pictures_in(directory)))
     if not found.complete:
         console.print(_what_is_missing(found.schedules, found.asked), style="bold red", highlight=False)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,17 +21,20 @@ from testbed.cli.options import (
     Quiet,
     Schedules,
     SchedulesFrom,
+    SeedOption,
     Settings,
     ShaperOption,
+    Strict,
     TopologyOrPlan,
     VmOption,
     WallLimit,
     emit,
     in_sandbox,
+    seed_of,
     stdout_console,
 )
 from testbed.cli.plan import complete, read_plan
-from testbed.errors import ExitCode
+from testbed.errors import ExitCode, RunFailed
 from testbed.lab.host import HostPriority
 
 if TYPE_CHECKING:
@@ -60,22 +65,20 @@ def run(
     ] = None,
     schedule: Schedules = None,
     iterations: Iterations = None,
-    out: Annotated[Path | None, typer.Option(help="Results directory; default: results/<names>-<time>.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Results directory; default: in results/, by names and time.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
     shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = HostPriority.on,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Fail, instead of an untrusted run, when links are not as asked.")
-    ] = False,
+    strict: Strict = False,
     schedules_from: SchedulesFrom = None,
     vm: VmOption = False,
     clock: Annotated[
         Clock | None,
         typer.Option(help="virtual: in a guest whose time does not depend on this machine; default: the plan's."),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Of the virtual clock's kernel: ports, hashes, sequences; default: 1.")
-    ] = None,
+    seed: SeedOption = None,
     wall_limit: WallLimit = 900.0,
     picture: Annotated[bool, typer.Option(help="Draw timeline.svg; the data files hold the same.")] = True,
     settings: Settings = None,
@@ -95,10 +98,11 @@ def run(
     else:
         plan = resolve.load_plan(what, workload, settings=settings or [], iterations=iterations)
     name = plan.clock.name if clock is None else clock.value
-    plan = resolve.with_clock(plan, PlannedClock(name, plan.clock.seed if seed is None else seed))
+    number = seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
+    plan = resolve.with_clock(plan, PlannedClock(name, number))
     resolve.require_trainable(plan)
     if workload is not None:  # what cannot be scheduled is refused before anything starts
-        plan = complete(plan, schedule, schedules_from, quiet=quiet)
+        plan = complete(plan, schedule, schedules_from, quiet=quiet, strict=strict, sources=[workload])
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     directory = out or Path("results") / f"{plan.network.name}-{plan.jobs[0].name}-{stamp}"
     request = Request(directory, overwrite, shaper, host_priority, strict, vm, wall_limit, picture, as_json, quiet)
@@ -107,9 +111,12 @@ def run(
 
 def execute(plan: Plan, request: Request) -> int:
     """Run the plan where it belongs; returns the exit code. Raises what a run raises."""
+    from testbed.cli import run_tables  # noqa: F401 - now: after Ctrl-C there is no time for it
     from testbed.cli.progress import Terminal
 
     reporter = Terminal(quiet=request.quiet)
+    for reason in plan.left_out.values():
+        reporter.say(f"left out: {reason}")
     if request.vm or plan.clock.name == "virtual":
         return _in_guest(plan, request, reporter)
     return _here(plan, request, reporter)
@@ -123,9 +130,15 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
     shaper = NETEM if request.shaper == AUTO_SHAPER else request.shaper
     with results_directory(request.directory, overwrite=request.overwrite) as working:
         training = command.Training(plan, working, shaper, strict=request.strict)
-        boot, (document,) = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
+        try:
+            boot, (document,) = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
+        except (RunFailed, KeyboardInterrupt):
+            _show_finished(plan, working, request)
+            raise
         if document is not None:
             _show(document, working, request, reporter)
+        elif boot.ended[0].code == ExitCode.RUN_FAILED:
+            _show_finished(plan, working, request)
     return boot.ended[0].code
 
 
@@ -150,19 +163,41 @@ def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
             _show(document, working, request, reporter)
             return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
-        return in_sandbox(body)
+        code = in_sandbox(body)
+        if code == ExitCode.RUN_FAILED:
+            _show_finished(plan, working, request)
+        return code
 
 
 def _show(document: dict[str, Any], working: Path, request: Request, reporter: Reporter) -> None:
     """Draw what lies in `working`, print it under the name of the directory asked for."""
+    pages = 0
     if request.picture:
         from testbed.results.picture import draw_run
+        from testbed.results.place import PICTURE
 
         with reporter.step("drawing timeline.svg"):
-            draw_run(working, working / "timeline.svg")
+            pages = len(draw_run(working, working / PICTURE))
     if request.as_json:
         emit(document)
         return
-    from testbed.cli import tables
+    from testbed.cli.run_tables import print_run
 
-    tables.print_run(stdout_console(140), document, request.directory, picture=request.picture)
+    print_run(stdout_console(140), document, request.directory, pages=pages)
+
+
+def _show_finished(plan: Plan, working: Path, request: Request) -> None:
+    """Of a run that ended early: the comparison of the schedules that it finished, and where what it measured is."""
+    from testbed.cli.run_tables import print_run
+    from testbed.results.place import COMPARISON
+
+    path, finished = working / COMPARISON, 0
+    if path.is_file():
+        document = json.loads(path.read_text(encoding="utf-8"))
+        finished = len(document["schedules"])
+        if request.as_json:
+            emit(document)
+        else:
+            print_run(stdout_console(140), document, working, pages=0)
+    total = len(plan.cases)
+    print(f"{finished} of {total} schedules finished; what was measured is in {working}/", file=sys.stderr)

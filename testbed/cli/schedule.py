@@ -14,6 +14,7 @@ from testbed.cli.options import (
     Quiet,
     Schedules,
     Settings,
+    Strict,
     TopologyFile,
     WorkloadFile,
     WorkloadFiles,
@@ -22,7 +23,8 @@ from testbed.cli.options import (
     stdout_console,
 )
 from testbed.cli.plan import complete
-from testbed.errors import BadInput
+from testbed.errors import BadInput, DoesNotFit
+from testbed.files import output, write_output
 
 if TYPE_CHECKING:
     from testbed.pipeline.ir import Row
@@ -39,6 +41,7 @@ def schedule_show(
     settings: Settings = None,
     svg: Annotated[Path | None, typer.Option(help="Also draw the predicted timelines into this file.")] = None,
     order: Annotated[bool, typer.Option("--order", help="Print every rank's actions instead of a timeline.")] = False,
+    strict: Strict = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -50,7 +53,8 @@ def schedule_show(
     from testbed.plan import resolve
     from testbed.plan.together import predict_together
 
-    plan = complete(resolve.load_plan(topology, *workloads, settings=settings or []), schedule, None, quiet=quiet)
+    unfinished = resolve.load_plan(topology, *workloads, settings=settings or [])
+    plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
     lanes = _lanes(plan)
     console = Console()
     panels = [(case, predict_together(plan, case)) for case in plan.cases]
@@ -63,12 +67,15 @@ def schedule_show(
                 console.print(f"{lane}: {' '.join(map(str, row))}", highlight=False, soft_wrap=True)
         else:
             console.print(tables.grid(timeline, list(lanes.values()), console.width), soft_wrap=True)
+    if not as_json:
+        tables.print_remarks(console, plan)
     if svg is not None:
         from testbed.results.picture import Panel, draw
 
         heading = f"{', '.join(job.name for job in plan.jobs)} on {plan.network.name}"
         drawn = [Panel(case.label, [("predicted", timeline)]) for case, timeline in panels]
-        draw(drawn, svg, cuts=_cuts(plan), lanes=list(lanes.values()), heading=heading)
+        with output(svg, "--svg") as partial:
+            draw(drawn, partial, cuts=_cuts(plan), lanes=list(lanes.values()), heading=heading)
 
 
 def _lanes(plan: Plan) -> dict[int, str]:
@@ -120,19 +127,22 @@ def schedule_compare(
     workload: WorkloadFile,
     schedule: Schedules = None,
     settings: Settings = None,
+    strict: Strict = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root."""
     from testbed.cli import tables
     from testbed.cli.progress import Terminal
-    from testbed.plan import resolve
+    from testbed.cli.said import said_by_the_library
+    from testbed.plan import resolve, schedules
     from testbed.plan.compare import compare_schedules
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    with Terminal(quiet=quiet).solving() as watch:
-        choices = resolve.choose(plan, schedule, watch) if schedule else resolve.every_choice(plan)
-        comparison = compare_schedules(plan, choices, watch)
+    reporter = Terminal(quiet=quiet)
+    with said_by_the_library(reporter.say), reporter.solving() as watch:
+        choices = schedules.choose(plan, schedule) if schedule else schedules.every_choice(plan)
+        comparison = compare_schedules(plan, choices, watch, source=str(workload), strict=strict)
     if as_json:
         rows = [row.as_json() for row in comparison.schedules]
         emit({"schedules": rows, "left_out": comparison.left_out})
@@ -143,12 +153,12 @@ def schedule_compare(
     for row in comparison.schedules:
         if row.proof is not None:
             console.print(tables.proof_line(row.label, row.proof), highlight=False)
+        for remark in row.remarks:
+            console.print(f"{row.label}: {remark}", highlight=False)
     for reason in comparison.left_out.values():
         console.print(f"left out: {reason}", highlight=False)
-    if len(comparison.schedules) > 1:
-        first, second = comparison.schedules[:2]
-        gain = second.predicted_s / first.predicted_s - 1
-        console.print(f"best: {first.label}, {gain:.1%} ahead of {second.label}", highlight=False)
+    if (best := tables.best_line(comparison)) is not None:
+        console.print(best, highlight=False)
 
 
 @schedule_app.command("export")
@@ -165,20 +175,25 @@ def schedule_export(
 ) -> None:
     """Write a schedule in torch.distributed.pipelining's CSV, for its runtime or torchtitan."""
     from testbed.cli.progress import Terminal
+    from testbed.cli.said import said_by_the_library
     from testbed.pipeline.torch_csv import to_csv
-    from testbed.plan import resolve
+    from testbed.plan import resolve, schedules
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    with Terminal(quiet=quiet).solving() as watch:
-        choices = resolve.choose(plan, [schedule], watch)
-        if len(choices) > 1:
-            raise BadInput.of("--schedule", "label", schedule, f"one of {', '.join(one.label for one in choices)}")
-        (choice,) = choices
-        text = to_csv(resolve.generate(plan, choice, watch=watch).schedule, comms=comms)
+    choices = schedules.choose(plan, [schedule])
+    if len(choices) > 1:
+        raise BadInput.of("--schedule", "label", schedule, f"one of {', '.join(one.label for one in choices)}")
+    reporter = Terminal(quiet=quiet)
+    with said_by_the_library(reporter.say), reporter.solving() as watch:
+        selected = schedules.make(plan, choices, None, watch, source=str(workload))
+    if not selected.made:
+        raise BadInput.of(str(workload), "pacing", "none", "times for F, I and W: without them only a run can make it")
+    (generated,) = selected.made.values()
+    text = to_csv(generated.schedule, comms=comms)
     if out is None:
         sys.stdout.write(text)
     else:
-        out.write_text(text)
+        write_output(out, text, "--out")
 
 
 @schedule_app.command("validate")
@@ -187,16 +202,27 @@ def schedule_validate(
     workload: WorkloadFile,
     csv: Annotated[Path, typer.Argument(metavar="CSV", help="A schedule in torch's CSV, a row per rank.")],
     settings: Settings = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check a schedule in torch's CSV against a plan, and say what it would take."""
     from testbed.model.simulate import simulate
+    from testbed.pipeline.memory import peak_in_flight
     from testbed.pipeline.torch_csv import from_csv
-    from testbed.pipeline.validate import validate
+    from testbed.pipeline.validate import InvalidSchedule, validate
     from testbed.plan import costs, resolve
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     loaded = from_csv(read_text(csv), csv.stem)
-    problem = costs.problem_for(plan, loaded)
-    validate(loaded, problem)
-    makespan = float(simulate(problem, loaded, receives=plan.jobs[0].workload.receives).makespans()[0])
-    print(f"{csv}: valid; the model says {makespan * 1e3:.3f} ms per iteration")
+    try:
+        problem = costs.problem_for(plan, loaded)
+        validate(loaded, problem)
+    except DoesNotFit as error:
+        raise DoesNotFit(f"{csv}: {error}") from error
+    except InvalidSchedule as error:
+        raise error.within(str(csv)) from error
+    trace = simulate(problem, loaded, receives=plan.jobs[0].workload.receives)
+    seconds = float(trace.makespans()[0])
+    if as_json:
+        emit({"file": str(csv), "predicted_s": seconds, "peak_in_flight_by_rank": list(peak_in_flight(loaded))})
+    else:
+        print(f"{csv}: valid; the model says {seconds * 1e3:.3f} ms per iteration")

@@ -14,7 +14,7 @@ def shell(
     shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = HostPriority.on,
 ) -> None:
-    """Open Mininet's command line in the lab. Needs root."""
+    """Open Mininet's command line in the lab, or read its commands from a pipe. Needs root."""
     from testbed.plan.resolve import measurement_of
     from testbed.spec import load_topology
 
@@ -23,10 +23,11 @@ def shell(
     def body() -> int:
         from testbed.cli.progress import Terminal
         from testbed.lab.network import Lab
+        from testbed.lab.shell import open_shell
 
         say = Terminal(quiet=False).say
         with Lab(plan, shaper=shaper, progress=say, host_priority=host_priority) as lab:
-            lab.shell()
+            open_shell(lab)
         return ExitCode.OK
 
     raise typer.Exit(in_sandbox(body, interactive=True))

@@ -4,8 +4,9 @@
       node n of it                      a /30 of its own: border .1, node .2     (10.<d+1>.<4n // 256>.<4n % 256>/30)
     OTN link k                          a /30 of 10.128.0.0/9: forward source .1, forward target .2
 
-Hardware addresses follow from IP addresses, so neighbour entries need no ARP. Interface names hold numbers only, never
-a name from a file: Linux cuts them at 15 characters.
+Hardware addresses follow from IP addresses, so neighbour entries need no ARP. Interface names say where they lead:
+`lan2` of a border to its node 2, `wan0-warsaw` over link 0 to warsaw. The numbers make them unique: Linux takes 15
+characters, so a long name is cut.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
 PREFIX_LENGTH = 30
+_LONGEST_INTERFACE = 15
+
 NODE_INTERFACE = "lan0"
 """A node's only interface; every container has its own network namespace."""
 
@@ -55,9 +58,9 @@ def access_interface(node: int) -> str:
     return f"lan{node}"
 
 
-def link_interface(link: int) -> str:
-    """The interface of OTN link `link`, at both borders."""
-    return f"wan{link}"
+def link_interface(link: int, towards: str) -> str:
+    """The interface of OTN link `link` at the border from which it leads to datacenter `towards`."""
+    return f"wan{link}-{towards}"[:_LONGEST_INTERFACE].rstrip("-")
 
 
 def _pair(network: IPv4Network, index: int) -> Pair:

@@ -6,6 +6,7 @@ host can disturb a measurement; all attempts are kept, with what the machine did
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
@@ -14,10 +15,12 @@ from testbed.errors import RunFailed
 from testbed.lab.cards import delay_note
 from testbed.lab.disturbance import Disturbance, between, count, sleep_lateness
 from testbed.lab.host import real_time
+from testbed.lab.loss import LossCount, likely_losses
 from testbed.lab.network import Lab
 from testbed.lab.probes import (
     Ends,
     Spread,
+    losses,
     one_way_delays,
     ping_overhead_s,
     probe_overhead_s,
@@ -25,8 +28,9 @@ from testbed.lab.probes import (
     wire_rate,
 )
 from testbed.lab.sizing import queue_room
+from testbed.plan.framing import ETHERNET_HEADER, MTU
 from testbed.spec.topology import Direction
-from testbed.thresholds import ATTEMPTS, DELAY_BAND_S, RELATIVE_BAND
+from testbed.thresholds import ATTEMPTS, DELAY_BAND_S, LOSS_CHANCE, RELATIVE_BAND
 from testbed.units import show_rate, show_time
 
 
@@ -37,6 +41,7 @@ class Asked:
     delay_s: float
     rtt_s: float
     rate_bps: float
+    loss: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,8 @@ class Measured:
     one_way: Spread | None = None
     rate_bps: float | None = None
     dropped: int = 0
+    losses: LossCount | None = None
+    """Of probes, where losses are asked for."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,7 @@ class LinkCheck:
                 "one_way_s": spread(self.measured.one_way),
                 "rate_bps": self.measured.rate_bps,
                 "dropped": self.measured.dropped,
+                "losses": self.measured.losses and self.measured.losses._asdict(),
             },
             "ok": self.ok,
             "reasons": list(self.reasons),
@@ -188,14 +196,19 @@ def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
     notes: list[list[str]] = [[] for _ in link]
     try:
         overhead = sum(ping_overhead_s(d.rate_bps) for d in asked)
-        pings = round_trips([line.ends for line in link], rtt, min(direction.rate_bps for direction in asked))
+        arriving = math.prod(1.0 - direction.loss for direction in asked)
+        slowest_bps = min(direction.rate_bps for direction in asked)
+        pings = round_trips([line.ends for line in link], rtt, slowest_bps, arriving=arriving)
         found = [Measured(rtt=_less(one, overhead)) for one in pings]
     except RunFailed as error:
         trouble = [[str(error)] for _ in link]
     for i, (_, direction, ends) in enumerate(link):
         try:
-            probes = one_way_delays(ends, direction.delay_s, direction.rate_bps)
+            probes = one_way_delays(ends, direction.delay_s, direction.rate_bps, arriving=1.0 - direction.loss)
             found[i] = replace(found[i], one_way=_less(probes, probe_overhead_s(direction.rate_bps)))
+            if direction.loss > 0:
+                lost = losses(ends, direction.delay_s, direction.rate_bps, direction.loss)
+                found[i] = replace(found[i], losses=lost)
         except RunFailed as error:
             trouble[i].append(str(error))
     for i, line in enumerate(link):
@@ -214,7 +227,7 @@ def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
         if direction.loss > 0 and counted.lost is None:
             dropped = 0
             notes[i].append("drops not checked: this shaper counts asked-for losses among them")
-        wanted = Asked(direction.delay_s, rtt, direction.rate_bps)
+        wanted = Asked(direction.delay_s, rtt, direction.rate_bps, direction.loss)
         complete = replace(found[i], dropped=dropped)
         notes[i] += _notes_on_card(lab, index, complete)
         reasons = (*trouble[i], *verdict(wanted, complete, jitter_s=sum(d.jitter_s for d in asked)))
@@ -223,9 +236,19 @@ def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
     return checks
 
 
+_ROOM_FOR_PROBE_BYTES = 16 * (MTU + ETHERNET_HEADER)
+"""Through a queue of fewer frames TCP cannot keep a link busy: it has this room while the rate is measured."""
+
+
 def _rate(lab: Lab, line: _Line, rtt: float) -> float:
     room = queue_room(line.asked, len(lab.containers), lab.largest_burst_bytes)
-    return wire_rate(line.ends, line.asked.delay_s, rtt, line.asked.rate_bps, room)
+    if room >= _ROOM_FOR_PROBE_BYTES:
+        return wire_rate(line.ends, line.asked.delay_s, rtt, line.asked.rate_bps, room)
+    lab.change_link(line.number, queue_bytes=_ROOM_FOR_PROBE_BYTES)
+    try:
+        return wire_rate(line.ends, line.asked.delay_s, rtt, line.asked.rate_bps, _ROOM_FOR_PROBE_BYTES)
+    finally:
+        lab.change_link(line.number, queue_bytes=room)
 
 
 def _notes_on_card(lab: Lab, index: int, measured: Measured) -> list[str]:
@@ -254,6 +277,11 @@ def verdict(asked: Asked, measured: Measured, *, jitter_s: float = 0.0) -> list[
     if rate is not None and abs(rate / asked.rate_bps - 1) > RELATIVE_BAND:
         off = f"{100 * (rate / asked.rate_bps - 1):+.1f} %"
         reasons.append(f"rate {show_rate(rate)}, asked {show_rate(asked.rate_bps)} ({off}, allowed ±2 %)")
+    if measured.losses is not None:
+        sent, lost = measured.losses
+        fewest, most = likely_losses(sent, asked.loss, LOSS_CHANCE)
+        if not fewest <= lost <= most:
+            reasons.append(f"{lost} of {sent} packets lost, asked {100 * asked.loss:g} %, allowed {fewest} to {most}")
     if measured.dropped:
         reasons.append(f"{measured.dropped} packets dropped")
     return reasons

@@ -26,7 +26,7 @@ _PROBE_S = 10
 class Finding:
     """One feature: whether it works, what was seen, the one command that adds it ("" when there is nothing to do).
 
-    `needed` is False for what a lab can do without.
+    `needed` is False for what a lab can do without; `otherwise` says how, where that is not plain.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Finding:
     detail: str
     remedy: str
     needed: bool = True
+    otherwise: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class _Probe:
     try_it: Callable[[], str]
     remedy: str
     needed: bool = True
+    otherwise: str = ""
 
 
 def examine() -> list[Finding]:
@@ -59,7 +61,7 @@ def _find(probe: _Probe) -> Finding:
         detail = probe.try_it()
     except Exception as error:  # noqa: BLE001 - any failure is the finding
         detail = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
-        return Finding(probe.name, False, detail, probe.remedy, probe.needed)
+        return Finding(probe.name, False, detail, probe.remedy, probe.needed, probe.otherwise)
     return Finding(probe.name, True, detail, "", probe.needed)
 
 
@@ -164,7 +166,7 @@ def _netem() -> str:
     from testbed.lab.shaping import netem
 
     if (reason := netem.available()) is not None:
-        raise _MissingError(reason)
+        raise _MissingError(f"the kernel refuses a netem qdisc: {reason.rpartition('was refused: ')[2]}")
     return "sch_netem takes delay, rate and limit"
 
 
@@ -172,7 +174,7 @@ def _tbf() -> str:
     from testbed.lab.shaping import tbf
 
     if (reason := tbf.available()) is not None:
-        raise _MissingError(reason)
+        raise _MissingError(f"the kernel refuses a tbf qdisc: {reason.rpartition('was refused: ')[2]}")
     return "sch_tbf takes rate, burst and limit"
 
 
@@ -271,14 +273,11 @@ def _memory() -> str:
     return f"{pages / 2**30:.1f} GiB available, {os.cpu_count()} CPUs"
 
 
-_NETEM_REMEDY = (
-    "apt-get install linux-modules-extra-$(uname -r) && modprobe sch_netem   (without it: --vm, or --shaper relay)"
-)
-
-_REAL_TIME_REMEDY = (
-    "run with CAP_SYS_NICE (docker run --cap-add SYS_NICE), or raise the limit with ulimit -r 20; in a cgroup of "
-    "version 1 write a share to its cpu.rt_runtime_us   (without it: workers wait behind other work)"
-)
+_NETEM_REMEDY = "apt-get install linux-modules-extra-$(uname -r) && modprobe sch_netem"
+_RELAY = "links are shaped by the relay (--shaper relay), or by netem in a guest (--vm)"
+_CARDS = "no network cards (`inside`) where there is no netem either"
+_REAL_TIME_REMEDY = "docker run --cap-add SYS_NICE, or ulimit -r 20"
+_REAL_TIME = "workers wait behind other work; in a cgroup of version 1, give its cpu.rt_runtime_us a share"
 
 _PROBES = (
     _Probe("root", _root, "run as root: sudo testbed ..."),
@@ -288,14 +287,14 @@ _PROBES = (
     _Probe("mininet", _mininet, "python3 -m pip install mininet==2.3.0.dev6 setuptools==80.9.0"),
     _Probe("veth", _veth, "modprobe veth"),
     _Probe("tap", _tap, "modprobe tun"),
-    _Probe("netem", _netem, _NETEM_REMEDY, needed=False),
-    _Probe("tbf", _tbf, "modprobe sch_tbf   (only for network cards, `inside`, without netem)", needed=False),
+    _Probe("netem", _netem, _NETEM_REMEDY, needed=False, otherwise=_RELAY),
+    _Probe("tbf", _tbf, "modprobe sch_tbf", needed=False, otherwise=_CARDS),
     _Probe("multipath", _multipath, "use a kernel with CONFIG_IP_ROUTE_MULTIPATH", needed=False),
     _Probe("ping", _ping, "apt-get install iputils-ping"),
     _Probe("iperf3", _iperf3, "apt-get install iperf3", needed=False),
     _Probe("sched_fifo", _sched_fifo, "give the process CAP_SYS_NICE", needed=False),
     _Probe("spinners", _spinners, "use a sandbox that lets SCHED_IDLE be asked for", needed=False),
-    _Probe("real_time", _real_time, _REAL_TIME_REMEDY, needed=False),
+    _Probe("real_time", _real_time, _REAL_TIME_REMEDY, needed=False, otherwise=_REAL_TIME),
     _Probe("halting", _halting, "stop other load, and try again", needed=False),
     _Probe("timers", _timers, "use a kernel with high-resolution timers; stop other load", needed=False),
     _Probe("tcp_mem", _tcp_mem, "sysctl -w net.ipv4.tcp_mem='131072 131072 262144'", needed=False),

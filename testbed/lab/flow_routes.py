@@ -54,7 +54,7 @@ class FlowRoutes:
         with lab.netlink(lab.borders[name]) as netlink:
             if index not in self._tables:
                 _, _, _, gateway = lab.link_ends(index)
-                oif = netlink.index(addresses.link_interface(index // 2))
+                oif = netlink.index(lab.link_interface(index))
                 netlink.ask("route", "add", dst="default", gateway=gateway, oif=oif, table=_TABLES + index)
                 self._tables.add(index)
             netlink.ask("rule", "add", **rule)

@@ -72,7 +72,7 @@ def measure(asked: Direction) -> MininetLink:
             rtt_s = 2 * asked.delay_s
             (found,) = round_trips([ends], rtt_s, asked.rate_bps)
             overhead = 2 * ping_overhead_s(asked.rate_bps)
-            payload_bps, retransmits = _iperf3(ends)
+            payload_bps, retransmits = iperf3(ends)
             dropped = sum(
                 _drops(host, interface.name)
                 for host, interface in ((ends.source, link.intf1), (ends.target, link.intf2))
@@ -99,8 +99,11 @@ def _listening(said: list[str]) -> Iterator[None]:
         lg.removeHandler(handler)
 
 
-def _iperf3(ends: Ends) -> tuple[float, int]:
-    """(payload bit/s in a steady window, retransmits) of one TCP connection with default settings."""
+def iperf3(ends: Ends) -> tuple[float, int]:
+    """(payload bit/s in a steady window, retransmits) of one TCP connection with default settings.
+
+    Raises MachineLacks without iperf3, RunFailed when it fails or does not end.
+    """
     server = ends.target.popen(["iperf3", "--server", "--one-off", "--bind", ends.target_address])
     try:
         client = [

@@ -135,6 +135,10 @@ class Lab:
         here, there = pair if direction % 2 == 0 else pair[::-1]
         return self.borders[asked.source], here, self.borders[asked.target], there
 
+    def link_interface(self, direction: int) -> str:
+        """The interface by which a direction's source border sends over it."""
+        return addresses.link_interface(direction // 2, self.directions[direction].target)
+
     def card_ends(self, card: int, neighbour: str) -> tuple[Container, str, Container, str]:
         """(node, its address, another node or border of its datacenter, its address) of a network card."""
         node = self.cards[card].source
@@ -248,10 +252,14 @@ class Lab:
         links = []
         for number, (forward, reverse) in enumerate(zip(self.directions[::2], self.directions[1::2], strict=True)):
             subnet = addresses.link_subnet(number)
-            interface = addresses.link_interface(number)
             here, there = (
-                End(dc, self.borders[dc].pid, interface, addresses.hardware_address(address))
-                for dc, address in zip((forward.source, forward.target), subnet, strict=True)
+                End(
+                    asked.source,
+                    self.borders[asked.source].pid,
+                    addresses.link_interface(number, asked.target),
+                    addresses.hardware_address(address),
+                )
+                for asked, address in zip((forward, reverse), subnet, strict=True)
             )
             shaped = [
                 ShapedDirection(
@@ -276,8 +284,8 @@ class Lab:
                     metrics = self._metrics(facts, (link.forward.asked, link.reverse.asked))
                     netlink.ask("route", "add", dst=f"{other}/32", oif=oif, scope=_SCOPE_LINK, metrics=metrics)
             ends = self.borders[link.forward.asked.source], self.borders[link.forward.asked.target]
-            name = link.forward.source.interface
-            self._tell_mininet(ends[0], name, subnet.first, ends[1], name, subnet.second)
+            ports = link.forward.source.interface, link.reverse.source.interface
+            self._tell_mininet(ends[0], ports[0], subnet.first, ends[1], ports[1], subnet.second)
 
     def _tell_mininet(self, a: Container, a_port: str, a_ip: str, b: Container, b_port: str, b_ip: str) -> None:
         wire = self._net.addLink(a, b, cls=Wire, intf=Port, intfName1=a_port, intfName2=b_port)
@@ -295,7 +303,7 @@ class Lab:
                     entry: dict[str, Any] = {
                         "dst": addresses.datacenter_network(self._datacenters[hop.target]),
                         "gateway": pair.second if hop.out % 2 == 0 else pair.first,
-                        "oif": netlink.index(addresses.link_interface(hop.out // 2)),
+                        "oif": netlink.index(self.link_interface(hop.out)),
                         "prefsrc": self.address(name),
                     }
                     if hop.source is not None:
@@ -424,14 +432,3 @@ class Lab:
             "containers": containers,
             "warnings": self.warnings,
         }
-
-    def shell(self) -> None:
-        """Mininet's command line on this lab, until the user leaves it. Node names are commands: paris/0 ping ..."""
-        from mininet.cli import CLI
-        from mininet.log import setLogLevel
-
-        class Shell(CLI):  # type: ignore[misc]
-            identchars = CLI.identchars + "-/"  # or "paris/0 ip addr" would be the command "paris"
-
-        setLogLevel("info")
-        Shell(self._net)

@@ -1,4 +1,4 @@
-"""Probes of one link: round trips by ping, one-way delays by UDP, rates by TCP. No helper processes but ping.
+"""Probes of one link: round trips by ping, one-way delays and losses by UDP, rates by TCP; no helper process but ping.
 
 Both clocks ends are in this process: sockets are opened in the borders' namespaces, and CLOCK_MONOTONIC is one clock.
 """
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from testbed.errors import RunFailed
 from testbed.lab.container import Container
+from testbed.lab.loss import LossCount, packets_to_send
 from testbed.lab.namespaces import inside
 from testbed.plan.framing import ETHERNET_HEADER, MSS, MTU
 
@@ -99,11 +100,24 @@ def parse_ping(output: str) -> list[float]:
     return [float(ms) / 1e3 for ms in _PING_LINE.findall(output)]
 
 
-def round_trips(both: Sequence[Ends], rtt_s: float, slowest_bps: float, *, count: int = 25) -> list[Spread]:
-    """RTTs by ping for each of `both` ends of a link at once, a ping every 15 ms.
+_PROBES = 25
+_MOST_PROBES = 200
 
-    Raises RunFailed when fewer than half of the answers come back.
+
+def probes_for(arriving: float) -> tuple[int, int]:
+    """(how many probes to send, how many must come through) where a share `arriving` (0..1] of them does: 25 and 13
+    where nothing is lost.
     """
+    count = min(_MOST_PROBES, math.ceil(_PROBES / arriving))
+    return count, max(1, math.ceil(count * arriving / 2))
+
+
+def round_trips(both: Sequence[Ends], rtt_s: float, slowest_bps: float, *, arriving: float = 1.0) -> list[Spread]:
+    """RTTs by ping for each of `both` ends of a link at once, a ping every 15 ms; of them `arriving` should come back.
+
+    Raises RunFailed when fewer than half of these answers come back.
+    """
+    count, needed = probes_for(arriving)
     interval = max(0.015, 8 * serialisation_s(_PING_BYTES, slowest_bps))
     wait = max(1, round(2 * rtt_s + 0.5))
     options = ["-n", "-c", str(count), "-i", f"{interval:.3f}", "-W", str(wait)]
@@ -118,7 +132,7 @@ def round_trips(both: Sequence[Ends], rtt_s: float, slowest_bps: float, *, count
             except subprocess.TimeoutExpired as late:
                 raise RunFailed(f"ping {ends.source.name} -> {ends.target_address}: no end") from late
             times = parse_ping(out.decode())
-            if len(times) < count / 2:
+            if len(times) < needed:
                 said = f"{out.decode()}{err.decode()}"
                 raise RunFailed(
                     f"ping {ends.source.name} -> {ends.target.name}: {len(times)} of {count} came back\n{said}"
@@ -135,8 +149,12 @@ def round_trips(both: Sequence[Ends], rtt_s: float, slowest_bps: float, *, count
 _STAMP = struct.Struct("=iq")
 
 
-def one_way_delays(ends: Ends, delay_s: float, rate_bps: float, *, count: int = 25) -> Spread:
-    """Delays from source to target by UDP probes, one every 10 ms. Raises RunFailed when half of them are lost."""
+def one_way_delays(ends: Ends, delay_s: float, rate_bps: float, *, arriving: float = 1.0) -> Spread:
+    """Delays from source to target by UDP probes, one every 10 ms, of which `arriving` should come.
+
+    Raises RunFailed when fewer than half of these come.
+    """
+    count, needed = probes_for(arriving)
     interval = max(0.010, 4 * serialisation_s(_PROBE_BYTES, rate_bps))
     with _socket(ends.source, socket.SOCK_DGRAM) as sender, _socket(ends.target, socket.SOCK_DGRAM) as receiver:
         receiver.bind((ends.target_address, 0))
@@ -156,9 +174,36 @@ def one_way_delays(ends: Ends, delay_s: float, rate_bps: float, *, count: int = 
             if select.select([receiver], [], [], max(0.0, until - now))[0]:
                 arrived = time.monotonic_ns()
                 delays.append((arrived - _STAMP.unpack(receiver.recv(64))[1]) / 1e9)
-    if len(delays) < count / 2:
+    if len(delays) < needed:
         raise RunFailed(f"{ends.source.name} -> {ends.target.name}: {len(delays)} of {count} UDP probes arrived")
     return spread(delays)
+
+
+def losses(ends: Ends, delay_s: float, rate_bps: float, loss: float) -> LossCount:
+    """How many small UDP packets a direction that is asked to lose a share `loss` (0..1) of them does lose.
+
+    Sent no faster than half of the rate and 20,000 a second, for two seconds at most.
+    """
+    interval = max(50e-6, 2 * serialisation_s(_PROBE_BYTES, rate_bps))
+    count, arrived, sent = packets_to_send(loss, interval), 0, 0
+    with _socket(ends.source, socket.SOCK_DGRAM) as sender, _socket(ends.target, socket.SOCK_DGRAM) as receiver:
+        receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 26)
+        receiver.bind((ends.target_address, 0))
+        receiver.setblocking(False)
+        sender.connect(receiver.getsockname())
+        begin = time.monotonic()
+        while sent < count:
+            due = min(count, 1 + int((time.monotonic() - begin) / interval))
+            for _ in range(sent, due):
+                sender.send(_STAMP.pack(0, 0))
+            sent = due
+            time.sleep(interval)
+        last = time.monotonic() + 2 * delay_s + 0.2
+        while arrived < count and (left_s := last - time.monotonic()) > 0:
+            if select.select([receiver], [], [], left_s)[0]:
+                receiver.recv(64)
+                arrived += 1
+    return LossCount(count, count - arrived)
 
 
 class _Flow:

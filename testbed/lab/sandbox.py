@@ -3,7 +3,8 @@
     outer (the command)  --fork-->  init (PID 1 of the namespaces)  --fork-->  main (Mininet, torch, ...)
 
 The kernel kills init when the outer process ends in any way, and everything in the namespaces when init ends; network
-namespaces, interfaces and mounts go with their last process. So there is nothing to clean up, ever.
+namespaces, interfaces and mounts go with their last process. So there is nothing to clean up, ever; temporary files are
+removed by a process outside (scratch.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from types import FrameType
 
 from testbed.errors import ExitCode, MachineLacks, RunFailed, TestbedError
 from testbed.lab import namespaces as ns
+from testbed.scratch import scratch_directory
 
 INTERRUPT_GRACE_S = 1.8
 """How long an interrupted lab may tidy up before it is killed; below the two seconds that we promise."""
@@ -72,6 +75,17 @@ def run_in_sandbox(main: Callable[[], int], *, interactive: bool = False) -> int
     if trouble:
         raise MachineLacks(f"cannot make the lab's namespaces ({trouble}); run as root: sudo testbed ...")
     return code
+
+
+def run_with_own_files(main: Callable[[], int], *, interactive: bool = False) -> int:
+    """As run_in_sandbox, with a directory for temporary files that goes with the sandbox, however it ends."""
+    with scratch_directory("testbed-") as scratch:
+
+        def with_own_files() -> int:
+            tempfile.tempdir = os.environ["TMPDIR"] = str(scratch)
+            return main()
+
+        return run_in_sandbox(with_own_files, interactive=interactive)
 
 
 def in_sandbox() -> bool:

@@ -7,17 +7,22 @@ machine code only what was used last is kept.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numba
+from numba.core.caching import FunctionCache
 
 _SOURCES = (Path(__file__).parent, Path(__file__).parents[1] / "schedule")
+
+_LOG = logging.getLogger(__name__)
 
 KEPT = 8
 """Versions of the sources whose machine code is kept: several checkouts may take turns."""
@@ -29,18 +34,22 @@ def _cache_directory() -> Path | None:
     for path in sorted(path for directory in _SOURCES for path in directory.rglob("*.py")):
         total.update(path.read_bytes())
     base = os.environ.get("XDG_CACHE_HOME")
-    directory = (Path(base) if base else Path.home() / ".cache") / "testbed" / "compiled" / total.hexdigest()[:16]
-    new = not directory.is_dir()
     try:
+        home = Path(base) if base else Path.home() / ".cache"
+        directory = home / "testbed" / "compiled" / total.hexdigest()[:16]
+        new = not directory.is_dir()
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError:
+        os.utime(directory)  # when it was used last
+        with tempfile.TemporaryFile(dir=directory) as probe:
+            probe.write(bytes(_PROBE_BYTES))
+        if new:
+            prune(directory.parent)
+    except (OSError, RuntimeError):  # no home, not ours, read-only, full: compile anew every time
         return None
-    if not os.access(directory, os.W_OK):
-        return None
-    os.utime(directory)  # when it was used last
-    if new:
-        prune(directory.parent)
     return directory
+
+
+_PROBE_BYTES = 65_536
 
 
 def prune(caches: Path, kept: int = KEPT) -> None:
@@ -58,9 +67,21 @@ if _CACHE is not None:
     numba.config.CACHE_DIR = str(_CACHE)  # type: ignore[attr-defined]
 
 
+class _Kept(FunctionCache):
+    """numba's cache on disk; where that takes no more or has lost something, a function is compiled anew."""
+
+    @contextmanager
+    def _guard_against_spurious_io_errors(self) -> Iterator[None]:
+        with suppress(OSError):
+            yield
+
+
 def compiled(function: Any) -> Any:
     """The function, compiled at its first call. Its calls lead to compiled functions only."""
-    return numba.njit(cache=_CACHE is not None)(function)
+    dispatcher = numba.njit(function)
+    if _CACHE is not None:
+        dispatcher._cache = _Kept(dispatcher.py_func)  # type: ignore[no-untyped-call]
+    return dispatcher
 
 
 def compiled_modules(modules: Sequence[ModuleType], using: SimpleNamespace | None = None) -> SimpleNamespace:
@@ -77,3 +98,14 @@ def compiled_modules(modules: Sequence[ModuleType], using: SimpleNamespace | Non
             twin.__qualname__, twin.__module__ = plain.__qualname__, plain.__module__
             made[name] = namespace[name] = compiled(twin)
     return SimpleNamespace(**made)
+
+
+def _announce(cache: Path | None) -> None:
+    """Say that there is a wait to come."""
+    if cache is None:
+        _LOG.info("compiling the event model: about 12 s, every time, since its machine code can be kept nowhere ...")
+    elif not any(cache.rglob("*.nbi")):
+        _LOG.info("compiling the event model: about 12 s, once for this version ...")
+
+
+_announce(_CACHE)

@@ -84,7 +84,7 @@ class Problem:
     notice_bytes: float = 0.0
     """Wire bytes of the notice that gloo sends when a send, and when a receive, is posted."""
     others: tuple[Paths, ...] = ()
-    """The further replicas of a data-parallel job. Each is simulated for itself; generators look at the first."""
+    """The further replicas of a data-parallel job. Each is simulated for itself; generators look at `views`."""
     all_gather: tuple[Collective, ...] = ()
     """Per stage, before its first F (ZeRO-1); empty without data parallelism."""
     reduce_scatter: tuple[Collective, ...] = ()
@@ -124,6 +124,23 @@ class Problem:
             sum(bool({*self.route(a, b)} & {*paths.route(a, b)}) for paths in self.others) for a, b in pairwise(ranks)
         ]
         return tuple(size * (1 + count) for size, count in zip(self.message_bytes, counts, strict=True))
+
+    def views(self) -> list[Problem]:
+        """The job as a generator may look at it: with each replica that travels at other costs in the first place."""
+        mine = Paths(self.routes, self.piece_bytes, self.ack_bytes)
+        found: dict[object, Problem] = {self._travel(mine): self}
+        for place, paths in enumerate(self.others):
+            others = (*self.others[:place], mine, *self.others[place + 1 :])
+            view = replace(
+                self, routes=paths.routes, piece_bytes=paths.piece_bytes, ack_bytes=paths.ack_bytes, others=others
+            )
+            found.setdefault(self._travel(paths), view)
+        return list(found.values())
+
+    def _travel(self, paths: Paths) -> object:
+        """What messages between neighbours of a replica go through, there and back."""
+        pairs = [pair for a, b in pairwise(self.stage_to_rank) for pair in ((a, b), (b, a))]
+        return tuple(tuple(self.links[index] for index in paths.route(*pair)) for pair in pairs), paths.piece_bytes
 
     def without_collectives(self) -> Problem:
         """The same pipelines without what the replicas exchange."""

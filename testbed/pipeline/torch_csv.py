@@ -111,7 +111,7 @@ def _cells(text: str, name: str) -> list[list[str]]:
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
-        raise BadInput(f"{name}: not a CSV file: {error}") from error
+        raise BadInput.of(name, "file", str(error), "a CSV file, a row for every rank") from error
     for index, row in enumerate(rows):
         if not any(cell.strip(" \t") for cell in row):
             raise BadInput.of(name, f"row {index + 1}", ",".join(row), "at least one action (a row is a rank)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, DoesNotFit
 from testbed.pipeline.depend import Message, consumed, local_predecessor, produced
 from testbed.pipeline.ir import COMPUTE, Action, Kind, Schedule
 from testbed.pipeline.memory import TOLERANCE, usage
@@ -16,13 +16,22 @@ class InvalidSchedule(BadInput):
 
     def __init__(self, schedule: Schedule, rank: int, position: int | None, rule: str) -> None:
         row = schedule.rows[rank] if rank < len(schedule.rows) else ()
-        where = "" if position is None else f", action {position} ({row[position]})"
-        super().__init__(f"schedule {schedule.name}: rank {rank}{where}: {rule}")
-        self.rank, self.position, self.rule = rank, position, rule
+        where, found = ("", "its row") if position is None else (f", action {position}", str(row[position]))
+        at = f"schedule {schedule.name}: rank {rank}{where}"
+        super().__init__(f"{at}: got {found}, expected an order that can run: {rule}")
+        self.name, self.rank, self.position, self.rule = schedule.name, rank, position, rule
+
+    def within(self, source: str) -> BadInput:
+        """The same error, naming the file that the schedule stands in."""
+        return BadInput(f"{source}: {self}")
+
+
+class OverMemory(InvalidSchedule, DoesNotFit):
+    """A schedule that could run where there is more memory; every other invalid schedule is its maker's mistake."""
 
 
 def validate(schedule: Schedule, problem: Problem) -> None:
-    """Raises InvalidSchedule at the first broken rule.
+    """Raises InvalidSchedule at the first broken rule; OverMemory where it is the memory limit.
 
     Rules: one row per rank; each stage on the rank the problem gives it; for every stage and microbatch one F and
     either one B or one I and one W, sub-blocks in order; no circular wait; memory within the limits.
@@ -31,6 +40,18 @@ def validate(schedule: Schedule, problem: Problem) -> None:
     _check_once(schedule, problem)
     _check_progress(schedule)
     _check_memory(schedule, problem)
+
+
+def require_room(problem: Problem, name: str) -> None:
+    """Raises DoesNotFit where a rank cannot hold the one microbatch without which there is no schedule."""
+    for rank, limit in enumerate(problem.memory_limit):
+        stages = [stage for stage, holder in enumerate(problem.stage_to_rank) if holder == rank]
+        forwards = tuple(Action(stage, Kind.F, 0) for stage in stages)
+        backwards = tuple(Action(stage, Kind.B, 0) for stage in reversed(stages))
+        needed = max(usage(forwards + backwards, problem))
+        if needed > limit + TOLERANCE:
+            expected = f"at least {needed:g}, what one microbatch needs"
+            raise DoesNotFit.of(f"schedule {name}", f"memory limit of rank {rank}", limit, expected)
 
 
 def _check_shape(schedule: Schedule, problem: Problem) -> None:
@@ -123,7 +144,9 @@ def _check_progress(schedule: Schedule) -> None:
 def _check_memory(schedule: Schedule, problem: Problem) -> None:
     for rank, row in enumerate(schedule.rows):
         limit = problem.memory_limit[rank]
-        for position, held in enumerate(usage(row, problem)):
+        levels = usage(row, problem)
+        for position, held in enumerate(levels):
             if held > limit + TOLERANCE:
-                rule = f"needs memory for {held:g} microbatches in flight, the limit is {limit:g}"
-                raise InvalidSchedule(schedule, rank, position, rule)
+                most = f", {max(levels):g} later on" if max(levels) > held else ""
+                rule = f"needs memory for {held:g} microbatches in flight{most}, the limit is {limit:g}"
+                raise OverMemory(schedule, rank, position, rule)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from testbed.errors import BadInput
 from testbed.model.bounds import Bound, lower_bound
 from testbed.model.bubble import TimeByCause, time_by_cause
 from testbed.pipeline.memory import peak_in_flight
+from testbed.pipeline.problem import Problem
 from testbed.plan import costs
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import candidate
+from testbed.plan.schedules import make
+from testbed.schedule.each import Judged, Task, generate_each
 from testbed.schedule.proof import Proof, Watch
-from testbed.schedule.registry import family_of, generate_choice
+from testbed.schedule.registry import family_of
 from testbed.spec.choice import ScheduleChoice
 
 
@@ -33,6 +35,8 @@ class ComparedSchedule(NamedTuple):
     """No schedule with these stages on these ranks takes less."""
     proof: Proof | None
     """What a solver proved of it; None for a schedule that no solver made."""
+    remarks: tuple[str, ...] = ()
+    """What a user should know of it: what memory has cost it, or that it is the fastest of several."""
 
     def as_json(self) -> dict[str, Any]:
         """The keys of comparison.json that need no measurement, and the causes."""
@@ -46,6 +50,7 @@ class ComparedSchedule(NamedTuple):
             "peak_in_flight_by_rank": list(self.peaks),
             "lower_bound": {"seconds": self.bound.seconds, "cause": self.bound.cause},
             "solver": self.proof and self.proof._asdict(),
+            "remarks": list(self.remarks),
             "time_by_cause": self.causes._asdict() | {"memory_s": self.memory_s},
         }
 
@@ -57,35 +62,58 @@ class Comparison(NamedTuple):
     left_out: dict[str, str]
 
 
-def compare_schedules(plan: Plan, choices: list[ScheduleChoice], watch: Watch | None = None) -> Comparison:
-    """The comparison of these choices. Raises BadInput when none of them fits."""
-    found, left_out = [], {}
-    for choice in choices:
-        try:
-            found.append(candidate(plan, choice, watch))
-        except BadInput as error:
-            left_out[choice.label] = str(error)
-    baseline = next((one.makespan_s for one in found if one.choice.schedule == "1f1b"), None)
+def compare_schedules(
+    plan: Plan,
+    choices: Sequence[ScheduleChoice],
+    watch: Watch | None = None,
+    *,
+    source: str | None = None,
+    strict: bool = False,
+) -> Comparison:
+    """The comparison of these choices. Raises BadInput when none of them fits, or `strict` and one does not.
+
+    `source` is what errors call the workload: its file; default: its name.
+    """
+    selected = make(plan, choices, None, watch, source=source, strict=strict)
+    problems = {choice.label: costs.problem(plan, choice) for choice in selected.fitting}
+    roomy_s = _with_any_memory(plan, selected.fitting, problems)
+    traces = {
+        choice.label: costs.predict(plan, choice, selected.made[choice.label].schedule) for choice in selected.fitting
+    }
+    seconds = {label: float(trace.makespans()[0]) for label, trace in traces.items()}
+    baseline = next((seconds[choice.label] for choice in selected.fitting if choice.schedule == "1f1b"), None)
     compared = []
-    for choice, problem, schedule, makespan_s, proof in sorted(found, key=lambda one: one.makespan_s):
-        memory_s = None
-        family = family_of(choice)
-        if family.uses_spare_memory and not family.solver:
-            roomy = problem.with_memory(float(problem.n_microbatches))
-            free = generate_choice(choice, roomy).schedule
-            memory_s = max(0.0, makespan_s - float(costs.predict(plan, choice, free).makespans()[0]))
+    for choice in sorted(selected.fitting, key=lambda choice: seconds[choice.label]):
+        label, problem = choice.label, problems[choice.label]
+        schedule, proof, remarks = selected.made[label]
         compared.append(
             ComparedSchedule(
                 schedule=choice.schedule,
-                label=choice.label,
-                predicted_s=makespan_s,
-                bubble_predicted=float(costs.predict(plan, choice, schedule).bubble_ratios()[0]),
+                label=label,
+                predicted_s=seconds[label],
+                bubble_predicted=float(traces[label].bubble_ratios()[0]),
                 peaks=peak_in_flight(schedule),
                 causes=time_by_cause(problem, schedule),
-                memory_s=memory_s,
-                speedup_predicted=None if baseline is None else baseline / makespan_s,
+                memory_s=max(0.0, seconds[label] - roomy_s[label]) if label in roomy_s else None,
+                speedup_predicted=None if baseline is None else baseline / seconds[label],
                 bound=lower_bound(problem),
                 proof=proof,
+                remarks=remarks,
             )
         )
-    return Comparison(compared, left_out)
+    return Comparison(compared, selected.left_out)
+
+
+def _with_any_memory(
+    plan: Plan, choices: Sequence[ScheduleChoice], problems: Mapping[str, Problem]
+) -> dict[str, float]:
+    """By label, seconds of what the families that could use more memory make of as much as they like."""
+    receives = plan.jobs[0].workload.receives
+    tasks = [
+        Task(choice, problem.with_memory(float(problem.n_microbatches)), receives)
+        for choice in choices
+        if family_of(choice).uses_spare_memory and not family_of(choice).solver
+        for problem in [problems[choice.label]]
+    ]
+    made = zip(tasks, generate_each(tasks), strict=True)
+    return {task.choice.label: one.makespan_s for task, one in made if isinstance(one, Judged)}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Literal
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, DoesNotFit
 from testbed.model.simulate import simulate
 from testbed.pipeline.collectives import Collective, Step, ring_all_gather, ring_reduce_scatter
 from testbed.pipeline.ir import Schedule
@@ -42,10 +42,11 @@ def problem(plan: Plan, choice: ScheduleChoice, pacing: Pacing | None = None, *,
 
 def stages_of(job: Job, choice: ScheduleChoice) -> tuple[int, ...]:
     """The pipeline rank of every stage under a choice. Raises BadInput for a schedule made for other ranks."""
+    known = family_of(choice)
     try:
-        return family_of(choice).stage_to_rank(job.mesh.pp)
+        return known.stage_to_rank(job.mesh.pp)
     except Unusable as error:
-        raise error.at(job.workload.name, choice.label) from error
+        raise DoesNotFit.of(job.workload.name, choice.label, error.value, error.expected) from error
 
 
 def problem_for(plan: Plan, schedule: Schedule, *, job: int = 0) -> Problem:
@@ -77,10 +78,15 @@ def predict(
 
 def predict_case(plan: Plan, case: Case, schedule: Schedule, pacing: Pacing | None = None, *, job: int = 0) -> Trace:
     """The same on the routes of a case; without pacing, with what actions take in a schedule that holds so much."""
+    return _simulate(plan.jobs[job], timed_problem(plan, case, schedule, pacing, job=job), schedule)
+
+
+def timed_problem(plan: Plan, case: Case, schedule: Schedule, pacing: Pacing | None = None, *, job: int = 0) -> Problem:
+    """As `problem_of_case`, with the times that a profiled job's actions take under this very schedule."""
     profile = plan.jobs[job].profile
     if pacing is None and profile is not None:
         pacing = profiled(profile, schedule)
-    return _simulate(plan.jobs[job], problem_of_case(plan, case, pacing, job=job), schedule)
+    return problem_of_case(plan, case, pacing, job=job)
 
 
 def _simulate(job: Job, problem: Problem, schedule: Schedule) -> Trace:
@@ -154,10 +160,10 @@ def _problem(
             workload.name, "pacing", "none", "seconds for F, I and W: without them only a run can tell the time"
         )
     n_ranks = job.mesh.pp
-    chunks = len(stages) // n_ranks
+    chunks = _stages_per_rank(stages, n_ranks, workload.name)
     if workload.model.layers < len(stages):
         expected = f"at least one layer for each of {len(stages)} stages ({chunks} per rank)"
-        raise BadInput.of(workload.name, "model.layers", workload.model.layers, expected)
+        raise DoesNotFit.of(workload.name, "model.layers", workload.model.layers, expected)
     again, kept = (1.0, KEPT_WHEN_RECOMPUTING) if workload.recompute else (0.0, 1.0)
     taken = _Taken(plan, job, given)
     first, *others = (taken.paths(replica, plan.framing) for replica in range(job.mesh.dp))
@@ -196,6 +202,18 @@ def _problem(
         all_gather=gather,
         reduce_scatter=reduce,
     )
+
+
+def _stages_per_rank(stages: tuple[int, ...], n_ranks: int, name: str) -> int:
+    """The same on every rank. Raises DoesNotFit: a time that is given for a rank is shared by its stages equally."""
+    rows = max(stages) + 1
+    if rows != n_ranks:
+        raise DoesNotFit.of(name, "parallelism.pipeline", n_ranks, f"{rows}, the ranks of the schedule")
+    counts = [stages.count(rank) for rank in range(n_ranks)]
+    if len(set(counts)) > 1:
+        expected = "as many on every rank: each is an equal share of its rank's layers and time"
+        raise DoesNotFit.of(name, "stages per rank", ", ".join(map(str, counts)), expected)
+    return counts[0]
 
 
 class _Taken:

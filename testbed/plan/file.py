@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from testbed.errors import BadInput
+from testbed.files import json_object, read_text, saving
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, routes
 from testbed.plan.plan import Case, Job, JobSchedule, Network, Plan, Route
-from testbed.spec.document import refuse
-from testbed.units import SI_UNITS
+from testbed.spec import document
+from testbed.spec.quantity import SI_UNITS
 
 NAME = "plan.json"
 """Of the file in a results directory."""
 
-MAX_PLAN_BYTES = 200_000_000
+MOST_PLAN_BYTES = 32_000_000
+
+_WRITTEN = "a plan as `testbed plan` writes it"
 
 
 @lru_cache(maxsize=1)
@@ -29,24 +31,15 @@ def _adapter() -> TypeAdapter[Plan]:
 
 def to_json(plan: Plan) -> str:
     """The plan as text; numbers come back as they were."""
-    document = _adapter().dump_python(plan, mode="json")
+    written = _adapter().dump_python(plan, mode="json")
     if not plan.network.cards:
-        del document["network"]["cards"]  # as files were before there were any, to the last byte
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+        del written["network"]["cards"]  # as files were before there were any, to the last byte
+    return json.dumps(written, indent=1, allow_nan=False) + "\n"
 
 
 def from_json(text: str | bytes, source: str) -> Plan:
     """The plan that `to_json` wrote. Raises BadInput naming `source`, field, value and what was expected."""
-    try:
-        document: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadInput.of(source, "file", str(error), "a plan as `testbed plan` writes it") from error
-    if not isinstance(document, dict):
-        raise BadInput.of(source, "file", type(document).__name__, "an object, as `testbed plan` writes it")
-    try:
-        plan = _adapter().validate_python(document, context=SI_UNITS)
-    except ValidationError as error:
-        refuse(error, source)
+    plan = document.validate(Plan, json_object(text, source, _WRITTEN), source, SI_UNITS)
     check(plan, source)
     return plan
 
@@ -54,19 +47,13 @@ def from_json(text: str | bytes, source: str) -> Plan:
 def read(path: Path) -> Plan:
     """The plan in a file, or in a results directory. Raises BadInput."""
     file = path / NAME if path.is_dir() else path
-    try:
-        if file.stat().st_size > MAX_PLAN_BYTES:
-            raise BadInput.of(str(file), "file", f"{file.stat().st_size} bytes", f"at most {MAX_PLAN_BYTES}")
-        return from_json(file.read_bytes(), str(file))
-    except OSError as error:
-        raise BadInput.of(str(file), "file", error.strerror, "a readable plan.json") from error
+    return from_json(read_text(file, MOST_PLAN_BYTES, "a readable plan.json"), str(file))
 
 
 def write(plan: Plan, path: Path) -> None:
-    """Write the file, complete or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(to_json(plan), encoding="utf-8")
-    partial.replace(path)
+    """Write the file, complete or not at all. Raises RunFailed."""
+    with saving(path) as partial:
+        partial.write_text(to_json(plan), encoding="utf-8")
 
 
 def check(plan: Plan, source: str) -> None:
@@ -159,7 +146,8 @@ def _check_job(plan: Plan, job: Job, first: int, source: str, field: str) -> Non
     _require(mesh.first_rank == first, source, f"{field}.mesh.first_rank", mesh.first_rank, str(first))
     _require(mesh.size == len(job.nodes), source, f"{field}.nodes", len(job.nodes), f"a node for {mesh.size} ranks")
     asked = (workload.parallelism.data, workload.parallelism.pipeline, workload.parallelism.tensor)
-    _require((mesh.dp, mesh.pp, mesh.tp) == asked, source, f"{field}.mesh", str(mesh), f"{asked} as its workload has")
+    extents = (mesh.dp, mesh.pp, mesh.tp)
+    _require(extents == asked, source, f"{field}.mesh", extents, f"dp, pp, tp {asked}, as its workload has")
     known = {node.name for node in plan.network.nodes}
     for node in job.nodes:
         _require(node in known, source, f"{field}.nodes", node, "a node of the network")

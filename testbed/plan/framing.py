@@ -33,10 +33,12 @@ def wire_bytes(payload_bytes: float) -> float:
 
 def gso_bytes(directions: Iterable[Direction]) -> int:
     """The longest super-packet allowed towards links: 1 ms of the slowest, a quarter of the least queue that a file
-    asks for, 64 KiB; at least the MTU.
+    asks for, 64 KiB; at least the MTU, and no more where a link loses or delays packet by packet.
     """
     limits = [float(LARGEST_GSO)]
     for direction in directions:
+        if direction.loss or direction.jitter_s:
+            return MTU
         limits.append(direction.rate_bps * _GSO_SECONDS / 8)
         if direction.queue_bytes:
             limits.append(direction.queue_bytes / 4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 from testbed.errors import BadInput
 from testbed.spec.topology import Topology
@@ -42,21 +42,29 @@ def _nodes_of(topology: Topology, datacenter: str) -> list[str]:
 def _contiguous(
     topology: Topology, workload: Workload, free: dict[str, list[str]], degree: int
 ) -> list[tuple[str, ...]]:
-    """An equal share of the stages in each datacenter, all `degree` replicas of a stage beside each other."""
-    pipelines: list[list[str]] = [[] for _ in range(degree)]
-    ranks = left = workload.parallelism.pipeline
-    for index, nodes in enumerate(free.values()):
-        share = math.ceil(left / (len(free) - index))
-        taken = min(share, len(nodes) // degree)
-        for number, pipeline in enumerate(pipelines):
-            pipeline += nodes[number * taken : (number + 1) * taken]
-        left -= taken
-    if left:
-        room = sum(len(nodes) // degree for nodes in free.values())
+    """Shares of the stages that are as equal as the nodes of the datacenters let them be, in the order of the file; all
+    `degree` replicas of a stage beside each other.
+    """
+    ranks = workload.parallelism.pipeline
+    rooms = [len(nodes) // degree for nodes in free.values()]
+    if ranks > sum(rooms):
         times = f" in each of {degree} pipelines" if degree > 1 else ""
-        expected = f"no more stages than {topology.name} can place contiguously ({room}{times})"
+        expected = f"no more stages than {topology.name} can place contiguously ({sum(rooms)}{times})"
         raise BadInput.of(workload.name, "parallelism.pipeline", ranks, expected)
+    pipelines: list[list[str]] = [[] for _ in range(degree)]
+    for nodes, share in zip(free.values(), _shares(ranks, rooms), strict=True):
+        for number, pipeline in enumerate(pipelines):
+            pipeline += nodes[number * share : (number + 1) * share]
     return [tuple(pipeline) for pipeline in pipelines]
+
+
+def _shares(stages: int, rooms: Sequence[int]) -> list[int]:
+    """How many stages each datacenter gets: one after the other to the one with the fewest, where there is room."""
+    shares = [0] * len(rooms)
+    for _ in range(stages):
+        least = min((index for index, room in enumerate(rooms) if shares[index] < room), key=shares.__getitem__)
+        shares[least] += 1
+    return shares
 
 
 def _beside(

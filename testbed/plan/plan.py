@@ -13,6 +13,7 @@ from testbed.pipeline.ir import Row, parse_action
 from testbed.plan.mesh import Mesh
 from testbed.schedule.proof import Proof
 from testbed.spec.choice import ScheduleChoice
+from testbed.spec.document import FieldError
 from testbed.spec.topology import Direction
 from testbed.spec.workload import Pacing, Workload
 
@@ -123,7 +124,13 @@ class Job:
 def _read_row(value: object) -> Row:
     if not isinstance(value, str):
         raise ValueError("actions such as 2F0, with blanks between them")  # noqa: TRY004 - an error of the input
-    return tuple(map(parse_action, value.split()))
+    row = []
+    for text in value.split():
+        try:
+            row.append(parse_action(text))
+        except ValueError as error:
+            raise FieldError("", text, f"an action such as 2F0 ({error})") from error
+    return tuple(row)
 
 
 def _write_row(row: Row) -> str:
@@ -146,6 +153,8 @@ class JobSchedule:
     """Per pipeline rank, its actions in order; None where only a run can make them (no pacing)."""
     proof: WrittenProof | None
     """What a solver proved of it."""
+    remarks: tuple[str, ...] = ()
+    """What a user should know of it: what memory has cost it, or that it is the fastest of several."""
 
 
 @_written
@@ -203,5 +212,7 @@ class Plan:
     seed: int = 1
     """Of what is left to chance in the network: jitter and loss."""
     clock: Clock = field(default_factory=Clock)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Schedules that were asked for and do not fit: by label, why there is no case with them."""
     format: Literal[1] = 1
     """Of plan.json; one more for every change that an older reader would misunderstand."""

@@ -8,39 +8,25 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, naming_files
 from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
-from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, framing, routes
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.mesh import Mesh
 from testbed.plan.place import place
 from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, Traffic
-from testbed.plugins import Unusable
-from testbed.schedule.proof import Proof, Watch
-from testbed.schedule.registry import FAMILIES, Generated, check_choice, family_of, generate_choice
-from testbed.schedule.schedule_file import Kept
+from testbed.schedule.proof import Watch
+from testbed.schedule.registry import Generated, check_choice, generate_choice
 from testbed.spec import load_topology, load_workload
-from testbed.spec.choice import ScheduleChoice, choice_named
+from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, Workload
 from testbed.units import show_size
 
 BEST = "best"
 """Stands for the fastest of all schedules that fit."""
-
-
-class Candidate(NamedTuple):
-    """A schedule that could be run."""
-
-    choice: ScheduleChoice
-    problem: Problem
-    schedule: Schedule
-    makespan_s: float
-    proof: Proof | None
-    """What is proven of it, where a solver made it."""
 
 
 class Meeting(NamedTuple):
@@ -126,6 +112,9 @@ def _check_schedules(workload: Workload, source: str) -> None:
     for index, choice in enumerate(workload.schedules):
         if choice.schedule != BEST:
             check_choice(choice, source, f"schedules.{index}")
+        for option, value in choice.options().items() if choice.schedule == BEST else ():
+            expected = f"an option of {BEST} (memory, label)"
+            raise BadInput.of(source, f"schedules.{index}.{option}", value, expected)
 
 
 def _check_together(workloads: Sequence[Workload]) -> None:
@@ -137,11 +126,12 @@ def _check_together(workloads: Sequence[Workload]) -> None:
 
 
 def _check_ways(network: Network, job: Job) -> None:
+    between = routes.Between(network)
     for replica in range(job.mesh.dp):
         nodes = pipeline_nodes(job, replica)
         for a, b in pairwise(nodes):
-            routes.between(network, a, b)
-            routes.between(network, b, a)
+            between(a, b)
+            between(b, a)
 
 
 def pipeline_nodes(job: Job, replica: int = 0) -> tuple[str, ...]:
@@ -159,7 +149,9 @@ def cuts(job: Job) -> tuple[int, ...]:
 def load_plan(topology: Path, *workloads: Path, settings: Sequence[str] = (), **direct: object) -> Plan:
     """The plan of files; see `load_files`."""
     network, jobs = load_files(topology, *workloads, settings=settings, **direct)
-    return make_plan(network, *jobs, sources=[str(path) for path in workloads])
+    files = {network.name: str(topology)} | {job.name: str(path) for job, path in zip(jobs, workloads, strict=True)}
+    with naming_files(files):
+        return make_plan(network, *jobs, sources=[str(path) for path in workloads])
 
 
 def load_files(
@@ -199,89 +191,6 @@ def given(plan: Plan, choice: ScheduleChoice, rows: tuple[Row, ...], *, job: int
     schedule = Schedule(choice.label, rows, problem.stage_to_rank, problem.n_microbatches)
     validate(schedule, problem)
     return schedule
-
-
-def make(
-    plan: Plan,
-    choices: Sequence[ScheduleChoice],
-    kept: Mapping[str, Kept] | None = None,
-    watch: Watch | None = None,
-    *,
-    job: int = 0,
-) -> dict[str, Generated]:
-    """The schedules of a job's choices by label: what is `kept` of them, validated, the others generated.
-
-    Nothing without pacing: then only a run can tell what actions take. Raises BadInput.
-    """
-    if not plan.jobs[job].workload.pacing and not kept:
-        return {}
-    made = {}
-    for choice in choices:
-        if kept and choice.label in kept:
-            rows, proof = kept[choice.label]
-            made[choice.label] = Generated(given(plan, choice, rows, job=job), proof)
-        else:
-            made[choice.label] = generate(plan, choice, watch=watch, job=job)
-    return made
-
-
-def choose(plan: Plan, names: Sequence[str] = (), watch: Watch | None = None, *, job: int = 0) -> list[ScheduleChoice]:
-    """A job's choices of these names, each a label, a family or a file; none means all. Raises BadInput.
-
-    A family that the workload does not list is taken without options. `best` becomes the schedule that the model says
-    is fastest.
-    """
-    listed = plan.jobs[job].workload.schedules
-    chosen: dict[str, ScheduleChoice] = {}
-    for choice in listed if not names else [one for name in names for one in _named(listed, name)]:
-        found = choice
-        if choice.schedule == BEST:
-            found = ranked(plan, watch, job=job)[0].choice
-            found = found.model_copy(update={"label": choice.label}) if choice.labelled else found
-        chosen.setdefault(found.label, found)
-    return list(chosen.values())
-
-
-def _named(listed: Sequence[ScheduleChoice], name: str) -> list[ScheduleChoice]:
-    """Every choice of the workload with this label or, if there is none, of this family; else a new one."""
-    found = [one for one in listed if one.label == name] or [one for one in listed if one.schedule == name]
-    if found or name == BEST:
-        return found or [ScheduleChoice(schedule=BEST)]
-    try:
-        choice = choice_named(name, Path())
-        family_of(choice)
-    except Unusable as error:
-        raise error.at("schedule", "name") from error
-    if any(one.label == choice.label for one in listed):
-        expected = f"a file called otherwise: the workload has another schedule {choice.label}"
-        raise BadInput.of("schedule", "name", name, expected)
-    return [choice]
-
-
-def every_choice(plan: Plan, *, job: int = 0) -> list[ScheduleChoice]:
-    """A job's choices, and all other families that need no solver."""
-    listed = [choice for choice in plan.jobs[job].workload.schedules if choice.schedule != BEST]
-    known, labels = {choice.schedule for choice in listed}, {choice.label for choice in listed}
-    others = (name for name in FAMILIES if name not in known | labels and not FAMILIES[name].solver)
-    return [*listed, *(ScheduleChoice(schedule=name) for name in others)]
-
-
-def candidate(plan: Plan, choice: ScheduleChoice, watch: Watch | None = None, *, job: int = 0) -> Candidate:
-    """The schedule of a choice and how long the model says a job alone takes with it. Raises BadInput."""
-    problem, (schedule, proof) = costs.problem(plan, choice, job=job), generate(plan, choice, watch=watch, job=job)
-    makespan_s = float(costs.predict(plan, choice, schedule, job=job).makespans()[0])
-    return Candidate(choice, problem, schedule, makespan_s, proof)
-
-
-def ranked(plan: Plan, watch: Watch | None = None, *, job: int = 0) -> list[Candidate]:
-    """Every schedule that fits into memory and needs no solver, fastest first (CrossPipe, section 6)."""
-    candidates = []
-    for choice in every_choice(plan, job=job):
-        try:
-            candidates.append(candidate(plan, choice.model_copy(update={"memory": None}), watch, job=job))
-        except BadInput:
-            continue  # needs more memory than there is, or more layers
-    return sorted(candidates, key=lambda one: one.makespan_s)
 
 
 # --- cases ---------------------------------------------------------------------------------------
@@ -328,15 +237,15 @@ def with_meetings(plan: Plan, met: Sequence[Meeting], made: Sequence[Mapping[str
         for number, job in enumerate(plan.jobs)
         for flow in _flows(job, [schedules[number].stage_to_rank for schedules in chosen])
     )
-    nodes = routes.nodes_of_ranks(plan)
-    taken = tuple(routes.between(plan.network, nodes[flow.source], nodes[flow.target]) for flow in flows)
+    nodes, between = routes.nodes_of_ranks(plan), routes.Between(plan.network)
+    taken = tuple(between(nodes[flow.source], nodes[flow.target]) for flow in flows)
     cases = tuple(Case(one.label, schedules, taken) for one, schedules in zip(met, chosen, strict=True))
     return replace(plan, flows=flows, cases=cases)
 
 
 def _job_schedule(job: Job, choice: ScheduleChoice, made: Generated | None) -> JobSchedule:
-    rows, proof = (made.schedule.rows, made.proof) if made else (None, None)
-    return JobSchedule(choice, costs.stages_of(job, choice), rows, proof)
+    rows, proof, remarks = (made.schedule.rows, made.proof, made.remarks) if made else (None, None, ())
+    return JobSchedule(choice, costs.stages_of(job, choice), rows, proof, remarks)
 
 
 def _flows(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:

@@ -9,46 +9,54 @@ from testbed.errors import BadInput
 from testbed.plan.plan import Case, DefaultRoute, Network, Plan, Route
 from testbed.spec.topology import Direction, Topology
 
-Policy = Callable[[Sequence[Direction], str, str], Route | None]
-"""(directions, source datacenter, target datacenter) -> route; None where no way exists."""
+Policy = Callable[[Sequence[Direction], str], Mapping[str, Route]]
+"""(directions, source datacenter) -> route to every datacenter that can be reached."""
 
 
 def shortest(directions: Sequence[Direction], source: str, target: str) -> Route | None:
     """The way of least one-way delay; of equals the one with fewer links, then with the links listed first."""
-    queue: list[tuple[float, int, Route, str]] = [(0.0, 0, (), source)]
-    known: set[str] = set()
+    return shortest_from(directions, source).get(target)
+
+
+def shortest_from(directions: Sequence[Direction], source: str) -> dict[str, Route]:
+    """The ways that `shortest` finds from a datacenter to every other that can be reached (Dijkstra's algorithm)."""
+    leaving: dict[str, list[int]] = {}
+    for index, direction in enumerate(directions):
+        leaving.setdefault(direction.source, []).append(index)
+    start: _Way = (0.0, 0, ())
+    queue: list[tuple[_Way, str]] = [(start, source)]
+    best = {source: start}
+    found: dict[str, Route] = {}
     while queue:
-        delay_s, links, route, at = heapq.heappop(queue)
-        if at == target:
-            return route
-        if at in known:
+        way, at = heapq.heappop(queue)
+        if at in found:
             continue
-        known.add(at)
-        for index, direction in enumerate(directions):
-            if direction.source == at and direction.target not in known:
-                further = (delay_s + direction.delay_s, links + 1, (*route, index), direction.target)
-                heapq.heappush(queue, further)
-    return None
+        delay_s, links, found[at] = way
+        for index in leaving.get(at, ()):
+            target = directions[index].target
+            further = (delay_s + directions[index].delay_s, links + 1, (*found[at], index))
+            if target not in found and (target not in best or further < best[target]):
+                best[target] = further
+                heapq.heappush(queue, (further, target))
+    return found
 
 
-POLICIES: dict[str, Policy] = {"shortest": shortest}
+_Way = tuple[float, int, Route]
+"""Delay in seconds, number of links, directions."""
+
+POLICIES: dict[str, Policy] = {"shortest": shortest_from}
 """By name."""
 
 
 def default_routes(topology: Topology, policy: str = "shortest") -> tuple[DefaultRoute, ...]:
     """Of every connected pair of different datacenters: as `routes` of the topology says, else by the policy."""
-    directions = topology.directions()
-    given = {
-        (route.source, route.target): topology.given_route(number, route)
-        for number, route in enumerate(topology.routes)
-    }
+    directions, given = topology.directions(), topology.given_routes()
     found = []
     for source in topology.datacenters:
+        ways = POLICIES[policy](directions, source)
         for target in topology.datacenters:
-            if source == target:
-                continue
-            route = given.get((source, target)) or POLICIES[policy](directions, source, target)
-            if route is not None:
+            route = given.get((source, target)) or ways.get(target)
+            if source != target and route is not None:
                 found.append(DefaultRoute(source, target, route))
     return tuple(found)
 
@@ -80,13 +88,19 @@ def datacenter_of(node: str) -> str:
     return node.partition("/")[0]
 
 
-def between(network: Network, source: str, target: str) -> Route:
-    """The default route between two nodes. Raises BadInput when there is no way."""
-    pair = datacenter_of(source), datacenter_of(target)
-    route = by_datacenters(network).get(pair)
-    if route is None:
-        raise BadInput.of(network.name, "links", f"no path {pair[0]} -> {pair[1]}", "connected datacenters")
-    return route
+class Between:
+    """The default routes of a network, by nodes."""
+
+    def __init__(self, network: Network) -> None:
+        self._name, self._routes = network.name, by_datacenters(network)
+
+    def __call__(self, source: str, target: str) -> Route:
+        """The route between two nodes. Raises BadInput when there is no way."""
+        pair = datacenter_of(source), datacenter_of(target)
+        route = self._routes.get(pair)
+        if route is None:
+            raise BadInput.of(self._name, "links", f"no path {pair[0]} -> {pair[1]}", "connected datacenters")
+        return route
 
 
 def routes_of_nodes(plan: Plan, case: Case) -> dict[tuple[str, str], Route]:

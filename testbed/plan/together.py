@@ -33,7 +33,8 @@ def predict_together(plan: Plan, case: Case) -> Trace:
     """
     loads = []
     for number, job in enumerate(plan.jobs):
-        problem, schedule = costs.problem_of_case(plan, case, job=number), _schedule(plan, case, number)
+        schedule = _schedule(plan, case, number)
+        problem = costs.timed_problem(plan, case, schedule, job=number)
         loads.append(Load(problem, schedule, job.start_s, job.workload.receives))
     return simulate_jobs(loads)
 
@@ -54,8 +55,8 @@ def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
 def _schedule(plan: Plan, case: Case, number: int) -> Schedule:
     schedule = costs.schedule_of(plan, case, job=number)
     if schedule is None:
-        name, expected = plan.jobs[number].workload.name, "rows: only a run can make them without pacing"
-        raise BadInput.of(name, f"cases.{case.label}", None, expected)
+        expected = f"seconds for F, I and W: without them only a run can make {case.label}"
+        raise BadInput.of(plan.jobs[number].workload.name, "pacing", "none", expected)
     return schedule
 
 

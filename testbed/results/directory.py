@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from testbed.files import saving
 from testbed.judge.evidence import Evidence
 from testbed.judge.iterations import IterationRow
 from testbed.trace.tables import FORMAT, KINDS, MESSAGE_KINDS, Trace
@@ -63,18 +64,16 @@ class Results:
     def _save(self, name: str, frames: Sequence[pd.DataFrame]) -> None:
         if not frames:
             return
-        target = self.directory / f"{name}.parquet"
-        partial = target.with_suffix(".partial")
         table = pa.Table.from_pandas(pd.concat(frames, ignore_index=True), preserve_index=False)
         known = table.schema.metadata or {}
-        pq.write_table(table.replace_schema_metadata({**known, FORMAT_KEY: str(FORMAT).encode()}), partial)
-        partial.replace(target)
+        table = table.replace_schema_metadata({**known, FORMAT_KEY: str(FORMAT).encode()})
+        with saving(self.directory / f"{name}.parquet") as partial:
+            pq.write_table(table, partial)
 
     def save_json(self, name: str, document: Mapping[str, Any]) -> None:
         """Write one JSON document, complete or not at all."""
-        partial = self.directory / f"{name}.partial"
-        partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
-        partial.replace(self.directory / name)
+        with saving(self.directory / name) as partial:
+            partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _iterations(schedule: str, rows: Iterable[IterationRow]) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from testbed.errors import BadInput
-from testbed.judge.compare import ScheduleComparison
+from testbed.results.contents import comparison_of, json_of, manifest_of, table_of
 from testbed.results.place import COMPARISON, is_complete
 from testbed.trace.tables import ACTION, FORMAT, KINDS, MESSAGE, MESSAGE_KINDS, Table, Trace, rows
 
@@ -41,30 +40,12 @@ class Run:
 
 def load_run(directory: Path) -> Run:
     """Raises BadInput for a directory that holds nothing of a run, or files that cannot be read."""
-    manifest, comparison = document(directory / "manifest.json"), document(directory / COMPARISON)
-    if manifest is None and document(directory / "links.json") is None:
+    manifest, comparison = manifest_of(directory), comparison_of(directory / COMPARISON)
+    if manifest is None and json_of(directory / "links.json") is None:
         raise BadInput.of(str(directory), "directory", "no manifest.json", "the results of a run")
-    for row in (comparison or {}).get("schedules", []):
-        try:
-            ScheduleComparison(**row)
-        except TypeError as error:
-            raise BadInput.of(str(directory / COMPARISON), "schedules", str(error), "fields of this version") from error
     nothing: dict[str, Any] = {"complete": False, "schedules": []}
     has_traces = all((directory / f"{name}.parquet").is_file() for name in TRACE_TABLES)
     return Run(manifest or {}, comparison or nothing, is_complete(directory), has_traces)
-
-
-def document(path: Path) -> dict[str, Any] | None:
-    """None where there is no such file. Raises BadInput for one that is no JSON object."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        raise BadInput.of(str(path), "file", str(error), "a JSON document") from error
-    if not isinstance(content, dict):
-        raise BadInput.of(str(path), "file", type(content).__name__, "a JSON object")
-    return content
 
 
 def load_traces(directory: Path) -> dict[tuple[str, str], Trace]:
@@ -72,24 +53,25 @@ def load_traces(directory: Path) -> dict[tuple[str, str], Trace]:
 
     Raises BadInput for a directory without a manifest and for results of another format version.
     """
-    manifest = document(directory / "manifest.json")
+    manifest = manifest_of(directory)
     if manifest is None:
         raise BadInput.of(str(directory), "manifest.json", "no such file", "the results of a run")
     if manifest.get("format", 1) != FORMAT:
         expected = f"format {FORMAT}, that of this version"
         raise BadInput.of(str(directory / "manifest.json"), "format", manifest.get("format", 1), expected)
-    missing = [name for name in TRACE_TABLES if not (directory / f"{name}.parquet").is_file()]
-    if missing:
-        raise BadInput.of(str(directory), f"{missing[0]}.parquet", "no such file", "the tables of a run")
-    actions, messages = (pd.read_parquet(directory / f"{name}.parquet") for name in TRACE_TABLES)
-    done = _by_run(actions, [str(kind) for kind in KINDS], ACTION)
-    sent = _by_run(messages, list(MESSAGE_KINDS), MESSAGE)
-    return {key: Trace(table, sent.get(key, rows(MESSAGE, 0)), len(manifest["nodes"])) for key, table in done.items()}
+    done = _by_run(directory / "actions.parquet", [str(kind) for kind in KINDS], ACTION)
+    sent = _by_run(directory / "messages.parquet", list(MESSAGE_KINDS), MESSAGE)
+    n_ranks = len(manifest.get("nodes", ()))
+    return {key: Trace(table, sent.get(key, rows(MESSAGE, 0)), n_ranks) for key, table in done.items()}
 
 
-def _by_run(frame: pd.DataFrame, kinds: list[str], dtype: Any) -> dict[tuple[str, str], Table]:
+def _by_run(path: Path, kinds: list[str], dtype: Any) -> dict[tuple[str, str], Table]:
+    frame = table_of(path, ["schedule", "source", *dtype.names])
     groups = frame.groupby(["schedule", "source"], sort=False)
-    return {(str(schedule), str(source)): _table(some, kinds, dtype) for (schedule, source), some in groups}
+    try:
+        return {(str(schedule), str(source)): _table(some, kinds, dtype) for (schedule, source), some in groups}
+    except (ValueError, TypeError, OverflowError) as error:
+        raise BadInput.of(str(path), "columns", str(error), "values as a run writes them") from error
 
 
 def _table(frame: pd.DataFrame, kinds: list[str], dtype: Any) -> Table:

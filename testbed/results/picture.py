@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import pandas as pd
+import numpy as np
 from matplotlib import rc_context
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from testbed.errors import BadInput
+from testbed.results.contents import table_of
 from testbed.results.load import load_run, load_traces
-from testbed.trace.tables import KINDS, Trace
+from testbed.trace.tables import KINDS, Table, Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,8 +27,26 @@ COLOURS = {"F": "#4c78c8", "B": "#3a9a63", "I": "#45b5a0", "W": "#e0a83c"}
 MEANINGS = {"F": "forward", "B": "full backward", "I": "input gradient", "W": "weight gradient"}
 _IDLE = "#eef0f3"
 _INK = "#20242b"
+_FAINT = "#c9ced6"
 _CUT = "#c0392b"
 _LANE_INCHES = 0.27
+_TITLE_INCHES = 0.42
+_HEAD_INCHES = 1.5
+"""For heading, legend and axis, at the top of every page."""
+
+_PAGE_INCHES = 22.0
+"""A page is no higher, unless one schedule is."""
+
+_NARROWEST_INCHES, _WIDEST_INCHES = 13.0, 26.0
+_LANES_SHARE = 0.88
+"""Of the width, what the lanes have beside their names."""
+
+_NUMBER_POINTS = 5.5
+_DIGIT_INCHES = 0.75 * _NUMBER_POINTS / 72
+"""Generous: whoever shows the SVG may take a wider font."""
+
+_LIGHTEST = 0.55
+"""How far the last chunk of a rank is on the way from its colour to white."""
 
 
 class Panel(NamedTuple):
@@ -37,42 +57,44 @@ class Panel(NamedTuple):
     """(label such as "predicted", trace of one iteration)"""
 
 
-def draw(panels: Sequence[Panel], path: Path, *, cuts: Sequence[int], lanes: Sequence[str], heading: str) -> None:
-    """Write the picture (SVG or PNG, by the ending of `path`).
+class _Scale(NamedTuple):
+    """What all strips have in common."""
+
+    longest_ms: float
+    inches: float
+    """Width of the picture."""
+    lanes: Sequence[str]
+    cuts: Sequence[int]
+
+    def has_room(self, width_ms: float, number: str) -> bool:
+        """Whether a box holds its number."""
+        return width_ms * _LANES_SHARE * self.inches / self.longest_ms > len(number) * _DIGIT_INCHES
+
+
+def draw(panels: Sequence[Panel], path: Path, *, cuts: Sequence[int], lanes: Sequence[str], heading: str) -> list[Path]:
+    """Write the picture (SVG or PNG, by the ending of `path`); returns its pages: `path`, and path-2, path-3 ...
 
     `cuts` are ranks whose successor is in another datacenter, `lanes` the label of every rank.
     All panels share one time axis, so lengths can be compared between schedules.
     """
-    strips = [(panel, label, trace) for panel in panels for label, trace in panel.traces]
-    longest = max(float(trace.makespans()[0]) for _, _, trace in strips)
-    n_ranks = len(lanes)
-    strip_inches = n_ranks * _LANE_INCHES
-    height = len(strips) * (strip_inches + 0.42) + 1.35
-    figure = Figure(figsize=(13, height), layout="constrained", facecolor="white")
-    axes = figure.subplots(len(strips), 1, squeeze=False)[:, 0]
-    for axis, (panel, label, trace) in zip(axes, strips, strict=True):
-        _strip(axis, trace, n_ranks, cuts, lanes)
-        axis.set_xlim(0, longest * 1e3 * 1.01)
-        makespan = float(trace.makespans()[0]) * 1e3
-        bubble = float(trace.bubble_ratios()[0])
-        axis.set_title(
-            f"{panel.title} - {label}: {makespan:.1f} ms, bubble {bubble:.1%}", loc="left", fontsize=9, color=_INK
-        )
-    axes[-1].set_xlabel("ms since the start of the iteration", fontsize=9, color=_INK)
-    used = [k for k in COLOURS if any((t.actions["kind"] == KINDS.index(_kind(k))).any() for _, _, t in strips)]
-    handles = [Patch(facecolor=COLOURS[k], label=f"{k}  {MEANINGS[k]}") for k in used]
-    handles.append(Patch(facecolor=_IDLE, label="idle"))
-    if cuts:
-        handles.append(Patch(facecolor="none", edgecolor=_CUT, linestyle="--", label="datacenter boundary"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9, frameon=False)
-    figure.suptitle(heading, fontsize=11, color=_INK, x=0.01, ha="left")
-    # text as text (small, searchable); no date and no random ids: the same traces give the same file
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    traces = [trace for panel in panels for _, trace in panel.traces]
+    longest_ms = max(float(trace.makespans()[0]) for trace in traces) * 1e3 * 1.01
+    scale = _Scale(longest_ms, _width(traces, longest_ms), lanes, cuts)
+    pages = _pages(panels, len(lanes))
+    written = []
+    for number, page in enumerate(pages, start=1):
+        title = heading if len(pages) == 1 else f"{heading}, page {number} of {len(pages)}"
+        figure = _page(page, scale, title, _legend(traces, cuts))
+        target = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        # text as text (small, searchable); no date and no random ids: the same traces give the same file
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
+            figure.savefig(target, metadata={"Date": None} if path.suffix == ".svg" else None)
+        written.append(target)
+    return written
 
 
-def draw_run(directory: Path, path: Path) -> None:
-    """Write the picture of a run from its data files: every schedule predicted over measured.
+def draw_run(directory: Path, path: Path) -> list[Path]:
+    """Write the picture of a run from its data files: every schedule predicted over measured; returns its pages.
 
     Of an incomplete run it shows the schedules that are finished, of the measured iterations the one whose time is
     nearest to their median. Raises BadInput where there is none.
@@ -80,45 +102,163 @@ def draw_run(directory: Path, path: Path) -> None:
     run, traces = load_run(directory), load_traces(directory)
     if not run.schedules:
         raise BadInput.of(str(directory), "schedules", 0, "at least one that is finished")
-    nodes = run.manifest["nodes"]
-    iterations = pd.read_parquet(directory / "iterations.parquet")
-    measured = iterations[~iterations["warmup"]]
+    nodes = run.manifest.get("nodes", [])
+    iterations = table_of(directory / "iterations.parquet", ["schedule", "warmup", "makespan_s", "iteration"])
+    measured = iterations[~iterations["warmup"].astype(bool)]
     panels = []
     for row in run.comparison["schedules"]:
         name, median_s = row["label"], row["measured_s"]
         mine = measured[measured["schedule"] == name]
-        typical = mine.loc[(mine["makespan_s"] - median_s).abs().idxmin(), "iteration"]
+        for source in ("predicted", "measured"):
+            if mine.empty or (name, source) not in traces:
+                raise BadInput.of(
+                    str(directory), "tables", f"no {source} {name}", "rows of every schedule that is finished"
+                )
+        typical = int(mine.loc[(mine["makespan_s"] - median_s).abs().idxmin(), "iteration"])
         strips = [
             ("predicted", traces[name, "predicted"]),
-            ("measured", traces[name, "measured"].of_iteration(int(typical))),
+            (
+                f"measured, iteration {typical} (the nearest to the median)",
+                traces[name, "measured"].of_iteration(typical),
+            ),
         ]
         panels.append(Panel(name, strips))
     sites = [node.split("/")[0] for node in nodes]
     cuts = [rank for rank, (site, following) in enumerate(pairwise(sites)) if site != following]
     lanes = [f"{rank} {node}" for rank, node in enumerate(nodes)]
-    draw(panels, path, cuts=cuts, lanes=lanes, heading=run.comparison["name"])
+    return draw(panels, path, cuts=cuts, lanes=lanes, heading=run.comparison["name"])
 
 
-def _kind(letter: str) -> object:
-    return next(kind for kind in KINDS if str(kind) == letter)
+# --- pages ---------------------------------------------------------------------------------------
 
 
-def _strip(axis: Axes, trace: Trace, n_ranks: int, cuts: Sequence[int], lanes: Sequence[str]) -> None:
-    makespan_ms = float(trace.makespans()[0]) * 1e3
+def _width(traces: Sequence[Trace], longest_ms: float) -> float:
+    """Inches in which the box of a typical action holds its number, as far as that is reasonable."""
+    widths = np.concatenate([trace.actions["end_s"] - trace.actions["start_s"] for trace in traces]) * 1e3
+    digits = max(len(str(trace.actions["microbatch"].max())) for trace in traces)
+    typical_ms = float(np.median(widths)) or longest_ms
+    needed = 1.05 * digits * _DIGIT_INCHES * longest_ms / (typical_ms * _LANES_SHARE)
+    return min(max(_NARROWEST_INCHES, needed), _WIDEST_INCHES)
+
+
+def _panel_inches(panel: Panel, n_ranks: int) -> float:
+    return len(panel.traces) * (n_ranks * _LANE_INCHES + _TITLE_INCHES)
+
+
+def _pages(panels: Sequence[Panel], n_ranks: int) -> list[list[Panel]]:
+    """As many schedules on every page as it holds."""
+    pages: list[list[Panel]] = [[]]
+    left = _PAGE_INCHES - _HEAD_INCHES
+    for panel in panels:
+        inches = _panel_inches(panel, n_ranks)
+        if pages[-1] and inches > left:
+            pages.append([])
+            left = _PAGE_INCHES - _HEAD_INCHES
+        pages[-1].append(panel)
+        left -= inches
+    return pages
+
+
+def _page(panels: Sequence[Panel], scale: _Scale, heading: str, handles: Sequence[Patch]) -> Figure:
+    strips = [(panel, label, trace) for panel in panels for label, trace in panel.traces]
+    height = sum(_panel_inches(panel, len(scale.lanes)) for panel in panels) + _HEAD_INCHES
+    figure = Figure(figsize=(scale.inches, height), layout="constrained", facecolor="white")
+    axes = figure.subplots(len(strips), 1, squeeze=False)[:, 0]
+    for number, (axis, (panel, label, trace)) in enumerate(zip(axes, strips, strict=True)):
+        _strip(axis, trace, scale, with_times=number == 0)
+        makespan_ms, bubble = float(trace.makespans()[0]) * 1e3, float(trace.bubble_ratios()[0])
+        title = f"{panel.title} - {label}: {makespan_ms:.1f} ms, bubble {bubble:z.1%}"
+        axis.set_title(title, loc="left", fontsize=9, color=_INK)
+    figure.legend(
+        handles=list(handles),
+        loc="outside upper left",
+        ncols=len(handles),
+        fontsize=9,
+        frameon=False,
+        title=heading,
+        title_fontsize=11,
+        alignment="left",
+    )
+    return figure
+
+
+def _legend(traces: Sequence[Trace], cuts: Sequence[int]) -> list[Patch]:
+    kinds = {str(KINDS[code]) for trace in traces for code in np.unique(trace.actions["kind"])}
+    handles = [Patch(facecolor=COLOURS[kind], label=f"{kind}  {MEANINGS[kind]}") for kind in COLOURS if kind in kinds]
+    chunks = max(len(stages) for trace in traces for stages in _stages(trace).values())
+    if chunks > 1:
+        handles += [
+            Patch(facecolor=_shade("#7a7f87", chunk, chunks), label=f"chunk {chunk} of a rank")
+            for chunk in range(chunks)
+        ]
+    handles.append(Patch(facecolor=_IDLE, label="idle"))
+    if cuts:
+        handles.append(Patch(facecolor="none", edgecolor=_CUT, linestyle="--", label="datacenter boundary"))
+    return handles
+
+
+# --- strips --------------------------------------------------------------------------------------
+
+
+def _stages(trace: Trace) -> dict[int, list[int]]:
+    """Per rank, the stages that it has, in ascending order: its chunks."""
+    actions = trace.actions
+    return {
+        int(rank): sorted(map(int, np.unique(actions["stage"][actions["rank"] == rank])))
+        for rank in np.unique(actions["rank"])
+    }
+
+
+def _shade(colour: str, chunk: int, chunks: int) -> tuple[float, float, float]:
+    """The colour of a chunk: the later, the lighter."""
+    towards_white = _LIGHTEST * chunk / (chunks - 1) if chunks > 1 else 0.0
+    red, green, blue = (part + (1 - part) * towards_white for part in to_rgb(colour))
+    return red, green, blue
+
+
+def _strip(axis: Axes, trace: Trace, scale: _Scale, *, with_times: bool) -> None:
+    n_ranks, makespan_ms = len(scale.lanes), float(trace.makespans()[0]) * 1e3
     axis.barh(range(n_ranks), makespan_ms, height=0.86, color=_IDLE)
-    for row in trace.actions:
-        left, width = float(row["start_s"]) * 1e3, float(row["end_s"] - row["start_s"]) * 1e3
-        kind = str(KINDS[row["kind"]])
-        axis.barh(row["rank"], width, left=left, height=0.86, color=COLOURS[kind], edgecolor="white", linewidth=0.4)
-        if width > makespan_ms * 0.012:
-            text = str(row["microbatch"])
-            axis.text(left + width / 2, row["rank"], text, ha="center", va="center", fontsize=5.5, color="white")
-    for cut in cuts:
+    for rank, stages in _stages(trace).items():
+        for chunk, stage in enumerate(stages):
+            mine = trace.actions[(trace.actions["rank"] == rank) & (trace.actions["stage"] == stage)]
+            colours = {kind: _shade(colour, chunk, len(stages)) for kind, colour in COLOURS.items()}
+            _boxes(axis, mine, rank, colours, scale, ink="white" if chunk == 0 else _INK)
+    for cut in scale.cuts:
         axis.axhline(cut + 0.5, color=_CUT, linewidth=0.9, linestyle=(0, (4, 3)))
+    axis.set_xlim(0, scale.longest_ms)
     axis.set_ylim(n_ranks - 0.5, -0.5)
-    axis.set_yticks(range(n_ranks), lanes, fontsize=7.5, color=_INK)
-    axis.tick_params(axis="x", labelsize=7.5, colors=_INK, length=2)
+    axis.set_yticks(range(n_ranks), scale.lanes, fontsize=7.5, color=_INK)
     axis.tick_params(axis="y", length=0)
-    for side in ("top", "right", "left"):
+    axis.tick_params(axis="x", top=True, bottom=False, labeltop=with_times, labelbottom=False, labelsize=7.5, length=2)
+    if with_times:
+        axis.xaxis.set_label_position("top")
+        axis.set_xlabel("ms since the start of the iteration", fontsize=9, color=_INK)
+    axis.grid(axis="x", color=_FAINT, linewidth=0.5)
+    axis.set_axisbelow(True)
+    for side in ("bottom", "right", "left"):
         axis.spines[side].set_visible(False)
-    axis.spines["bottom"].set_color("#c9ced6")
+    axis.spines["top"].set_color(_FAINT)
+
+
+def _boxes(
+    axis: Axes,
+    actions: Table,
+    rank: int,
+    colours: Mapping[str, tuple[float, float, float]],
+    scale: _Scale,
+    *,
+    ink: str,
+) -> None:
+    """One chunk of one rank: a box per action, with the number of its microbatch where there is room."""
+    left, width = actions["start_s"] * 1e3, (actions["end_s"] - actions["start_s"]) * 1e3
+    faces = [colours[str(KINDS[code])] for code in actions["kind"]]
+    spans = list(zip(left.tolist(), width.tolist(), strict=True))
+    axis.broken_barh(spans, (rank - 0.43, 0.86), facecolors=faces, edgecolor="white", linewidth=0.4)
+    for (begin, wide), microbatch in zip(spans, actions["microbatch"], strict=True):
+        if scale.has_room(wide, str(microbatch)):
+            middle = begin + wide / 2
+            number = axis.text(
+                middle, rank, str(microbatch), ha="center", va="center", fontsize=_NUMBER_POINTS, color=ink
+            )
+            number.set_in_layout(False)  # it lies in its box: half of the time

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import sys
@@ -13,8 +12,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from testbed.errors import BadInput
+from testbed.files import read_json
 
 COMPARISON = "comparison.json"
+PICTURE = "timeline.svg"
+_FURTHER_PAGES = "timeline-*.svg"
 FILES = (
     "manifest.json",
     "plan.json",
@@ -29,7 +31,7 @@ FILES = (
     "numerics.json",
     "profile.json",
     "message_costs.json",
-    "timeline.svg",
+    PICTURE,
     COMPARISON,  # the last: it says whether the others are complete
 )
 """Everything a run writes beside its logs."""
@@ -50,11 +52,11 @@ def results_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
     and a line on stderr says where the new ones are. Files that no run wrote are never touched.
     Raises BadInput when another run is writing to `path`, or when there is something that may not be overwritten.
     """
-    if path.exists() and not path.is_dir():
-        raise BadInput.of("--out", "directory", str(path), "a directory, not a file")
-    _refuse_contents(path, overwrite)
     with ExitStack() as stack:
         try:
+            if path.exists() and not path.is_dir():
+                raise BadInput.of("--out", "directory", str(path), "a directory, not a file")
+            _refuse_contents(path, overwrite)
             path.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(path))
             _refuse_contents(path, overwrite)  # again: another run may have finished meanwhile
@@ -75,10 +77,9 @@ def _refuse_contents(path: Path, overwrite: bool) -> None:
 
 def is_complete(directory: Path) -> bool:
     """Whether a run has finished there with every schedule it was to measure."""
-    try:
-        document = json.loads((directory / COMPARISON).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    if not (directory / COMPARISON).exists():
         return False
+    document = read_json(directory / COMPARISON, "a run's comparison")
     return bool(document.get("complete", True))  # earlier versions wrote it at the end only
 
 
@@ -118,14 +119,19 @@ def _beside(path: Path) -> Iterator[Path]:
 
 def _replace(path: Path, working: Path) -> None:
     """Move the files of a run over those of an earlier one. Without comparison.json, as meanwhile, it is incomplete."""
-    for name in (*reversed(FILES), *_EARLIER_FILES):
-        (path / name).unlink(missing_ok=True)
+    for file in (*(path / name for name in (*reversed(FILES), *_EARLIER_FILES)), *path.glob(_FURTHER_PAGES)):
+        file.unlink(missing_ok=True)
     shutil.rmtree(path / LOGS, ignore_errors=True)
     (working / LOGS).rename(path / LOGS)
-    for name in FILES:
+    for file in (*working.glob(_FURTHER_PAGES), *(working / name for name in FILES)):
         with suppress(FileNotFoundError):  # e.g. no picture was wanted
-            (working / name).rename(path / name)
+            file.rename(path / file.name)
     shutil.rmtree(working)
+
+
+def pictures_in(path: Path) -> list[Path]:
+    """The pages of the picture of a run."""
+    return [file for file in (path / PICTURE, *path.glob(_FURTHER_PAGES)) if file.exists()]
 
 
 def _results_in(path: Path) -> bool:

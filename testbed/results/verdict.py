@@ -15,7 +15,8 @@ from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.judge.messages import by_flow, message_times
 from testbed.plan import file
 from testbed.plan.costs import problem_of_case
-from testbed.results.load import document, load_run, load_traces
+from testbed.results.contents import json_of
+from testbed.results.load import load_run, load_traces
 from testbed.trace.tables import Trace
 from testbed.train.job import Reference
 
@@ -111,7 +112,7 @@ def _numbers(values: list[float | None]) -> tuple[float, ...]:
 
 
 def _needed(directory: Path, name: str) -> dict[str, Any]:
-    found = document(directory / name)
+    found = json_of(directory / name)
     if found is None:
         raise BadInput.of(str(directory), name, "no such file", "the results of a run of this version")
     return found

@@ -28,14 +28,14 @@ def judge(program: Program, order: Ints) -> float:
     return np.inf if np.isnan(last) else last
 
 
-def fits(order: Ints, delta: Floats, begin: int, end: int, limit: float) -> bool:
+def fits(order: Ints, needed: Floats, delta: Floats, begin: int, end: int, limit: float) -> bool:
     """Whether a row, the places from `begin` to `end`, keeps within its memory."""
     held = 0.0
     for place in range(begin, end):
-        change = delta[order[place]]
-        if change > 0 and held + change > limit:
+        action = order[place]
+        if needed[action] > 0 and held + needed[action] > limit:
             return False
-        held += change
+        held += delta[action]
     return True
 
 
@@ -44,23 +44,25 @@ def climb(
     stage: Ints,
     kind: Ints,
     microbatch: Ints,
+    needed: Floats,
     delta: Floats,
     limit: Floats,
+    current: Ints,
+    best: Ints,
+    seconds: Floats,
+    history: Floats,
     moves: int,
     seed: int,
-) -> Ints:
-    """The best order met in `moves` moves.
+) -> None:
+    """Make `moves` moves on `current`, and keep the best order met in `best`.
 
-    Per action its stage, kind, microbatch and what it adds to its rank's memory; per rank the most that may be held.
+    Per action its stage, kind, microbatch, the memory it needs beside what is held, and what it adds to that; per rank
+    the most that may be held. `seconds` are those of `current` and of `best`; `history` those of `current` after the
+    last moves. All four go on from call to call.
     """
     np.random.seed(seed)
     row_start = program.row_start
     n = len(stage)
-    current = np.arange(n)
-    best = current.copy()
-    now_s = judge(program, current)
-    best_s = now_s
-    history = np.full(HISTORY, now_s)
     for move in range(moves):
         source = np.random.randint(n)
         rank = 0
@@ -84,12 +86,13 @@ def climb(
         for place in range(source, target, -1):
             trial[place] = trial[place - 1]
         trial[target] = action
-        if not fits(trial, delta, row_start[rank], row_start[rank + 1], limit[rank]):
+        if not fits(trial, needed, delta, row_start[rank], row_start[rank + 1], limit[rank]):
             continue
-        seconds = judge(program, trial)
-        if seconds <= now_s or seconds <= history[move % HISTORY]:
-            current, now_s = trial, seconds
-            if seconds < best_s:
-                best, best_s = trial.copy(), seconds
-        history[move % HISTORY] = now_s
-    return best
+        trial_s = judge(program, trial)
+        if trial_s <= seconds[0] or trial_s <= history[move % HISTORY]:
+            current[:] = trial
+            seconds[0] = trial_s
+            if trial_s < seconds[1]:
+                best[:] = trial
+                seconds[1] = trial_s
+        history[move % HISTORY] = seconds[0]

@@ -14,10 +14,12 @@ from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 from testbed.model.gather import gathered, idle_gather_s, idle_reduction_s
+from testbed.model.grid import time_step_s
 from testbed.model.network import idle_links, occupy
 from testbed.model.simulate import simulate
+from testbed.model.ways import hand_over_s
 from testbed.pipeline.depend import Message, consumed, produced
-from testbed.pipeline.ir import Action, Kind, Schedule
+from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
 from testbed.trace.tables import GRADIENT, KINDS
@@ -29,6 +31,9 @@ _SPLIT = (Kind.F, Kind.I, Kind.W)
 _TICKS = 100_000
 """Units of integer time that the hint's makespan is cut into, at most (CrossPipe's largest value)."""
 
+MOST_NEIGHBOURS = 20_000
+"""Pairs of actions of a rank, over all ranks, up to which the solver is told which waits go unnoticed."""
+
 
 class Model:
     """The CP-SAT model of a problem, in integer ticks."""
@@ -37,11 +42,15 @@ class Model:
         from ortools.sat.python import cp_model
 
         self.problem, self.hint = problem, hint
-        self.tick_s = _tick(problem, hint_s)
+        smallest_s = hint_s / _TICKS
+        self.tick_s = time_step_s(problem, smallest_s)
+        self.exact = self.tick_s > smallest_s
         self.horizon = math.ceil(hint_s / self.tick_s - 1e-9)
         self.model = cp_model.CpModel()
         self.start: dict[Action, cp_model.IntVar] = {}
         self.end: dict[Action, Any] = {}
+        self.reversed: dict[tuple[Action, Action], cp_model.IntVar] = {}
+        """Literals: the first of two actions of a rank is over before the second begins."""
         at = _starts(problem, hint)
         self._actions(at)
         # The event model's own bound, rounded down, saves the solver from proving it again.
@@ -63,16 +72,44 @@ class Model:
         return ticks * self.tick_s * (1.0 - 1e-9)
 
     def schedule(self, value: Callable[[Any], int]) -> Schedule:
-        """The order per rank of a solution; an action of no length goes where its predecessors let it."""
-        place = {action: n for row in self.hint.rows for n, action in enumerate(row)}
-        step = {Kind.F: 0, Kind.I: 1, Kind.W: 2}
+        """The order per rank of a solution.
+
+        What starts at the same time goes microbatch by microbatch, each on its way there and back, so that actions of
+        no length do not wait for each other, and take no more memory than they must.
+        """
+        last = self.problem.n_stages - 1
         rows: list[list[tuple[tuple[int, ...], Action]]] = [[] for _ in range(self.problem.n_ranks)]
         for action, start in self.start.items():
+            stage, kind, microbatch, _ = action
+            assert microbatch is not None
             begin, end = value(start), value(self.end[action])
-            key = (begin, end, step[action.kind], place[action])
-            rows[self.problem.stage_to_rank[action.stage]].append((key, action))
-        ordered = tuple(tuple(action for _, action in sorted(row)) for row in rows)
+            way = {Kind.F: (stage, 0), Kind.I: (2 * last + 1 - stage, 0), Kind.W: (2 * last + 1 - stage, 1)}[kind]
+            key = (begin, int(end > begin), microbatch, *way)
+            rows[self.problem.stage_to_rank[stage]].append((key, action))
+        ordered = tuple(tuple(self._as_told(sorted(row), value)) for row in rows)
         return Schedule(self.hint.name, ordered, self.problem.stage_to_rank, self.problem.n_microbatches)
+
+    def _as_told(self, row: list[tuple[tuple[int, ...], Action]], value: Callable[[Any], int]) -> list[Action]:
+        """A row in order; of two actions at one time that `exclude` tells apart, the one first that it says."""
+        order = [action for _, action in row]
+        for (first, second), literal in self.reversed.items():
+            if first in order and value(literal) and order.index(first) > order.index(second):
+                order.remove(first)
+                order.insert(order.index(second), first)
+        return order
+
+    def exclude(self, rows: tuple[Row, ...]) -> None:
+        """Solutions have another order than this one on some rank."""
+        model, differs = self.model, []
+        for row in rows:
+            for before, after in pairwise(row):
+                if before.stage == after.stage and (before.kind == after.kind or before.microbatch == after.microbatch):
+                    continue  # no schedule has them the other way round
+                if (after, before) not in self.reversed:
+                    literal = self.reversed[after, before] = model.new_bool_var(f"{after} before {before}")
+                    model.add(self.end[after] <= self.start[before]).only_enforce_if(literal)
+                differs.append(self.reversed[after, before])
+        model.add_bool_or(differs)
 
     def _variable(self, name: str, hint_s: float) -> cp_model.IntVar:
         variable = self.model.new_int_var(0, self.horizon, name)
@@ -100,7 +137,8 @@ class Model:
         for intervals in per_rank:
             model.add_no_overlap(intervals)
         for stage in range(problem.n_stages):
-            model.add(self.start[Action(stage, Kind.F, 0)] >= self.ticks(idle_gather_s(problem, stage)))
+            gathered_s = idle_gather_s(problem, stage) - problem.unnoticed_wait_s
+            model.add(self.start[Action(stage, Kind.F, 0)] >= self.ticks(gathered_s))
         if not problem.all_gather:
             model.add(self.start[Action(0, Kind.F, 0)] == 0)
 
@@ -111,10 +149,18 @@ class Model:
         producer = {made: action for action in self.start if (made := produced(action, problem.n_stages)) is not None}
         for action, start in self.start.items():
             message = consumed(action, problem.n_stages)
-            if message is not None:
-                route, size = _route(problem, message)
-                hints = [at[message, hop] for hop in range(len(route))]
-                self._transfer(str(message), route, size, self.end[producer[message]], start, hints, on_link)
+            local = message is None or problem.stage_to_rank[message.stage] == problem.stage_to_rank[action.stage]
+            if local and self._tells_waits():
+                model.add_bool_or(self._at_once(action))
+            if message is None:
+                continue
+            ready = self.end[producer[message]]
+            if local:
+                model.add(start >= ready)
+                continue
+            route, size = _route(problem, message)
+            hints = [at[message, hop] for hop in range(len(route))]
+            self._transfer(str(message), route, size, ready, action, hints, on_link)
         for stage in range(problem.n_stages):
             last = Action(stage, Kind.W, problem.n_microbatches - 1)
             model.add(makespan >= self.end[last] + self.ticks(idle_reduction_s(problem, stage)))
@@ -128,12 +174,13 @@ class Model:
         route: tuple[int, ...],
         size: float,
         ready: Any,
-        done: cp_model.IntVar,
+        consumer: Action,
         hints: list[float],
         on_link: list[list[cp_model.IntervalVar]],
     ) -> None:
-        """`done` is no earlier than what is `ready` has crossed its route."""
+        """`consumer` is no earlier than what is `ready` has crossed its route, but for a wait that goes unnoticed."""
         links, model, base_s = self.problem.links, self.model, 0.0  # the first bit leaves at ready + base_s
+        done, noticed = self.start[consumer], self._noticed(consumer)
         for hop, index in enumerate(route):
             rest_s = sum(links[other].delay_s for other in route[hop:])
             wire_s = links[index].seconds_per_byte * size
@@ -141,10 +188,52 @@ class Model:
                 wire = self._variable(f"{name}/{hop}", hints[hop])
                 on_link[index].append(model.new_fixed_size_interval_var(wire, length, f"{name}/{hop}"))
                 model.add(wire >= ready + self.ticks(base_s))
-                model.add(done >= wire + self.ticks(wire_s + rest_s))
+                self._arrives(done, wire, wire_s + rest_s, noticed)
                 ready, base_s = wire, 0.0
             base_s += links[index].delay_s  # cut through: the first bit goes on at once
-        model.add(done >= ready + self.ticks(base_s))
+        self._arrives(done, ready, base_s, noticed)
+        if noticed is not None and route and not any(links[index].seconds_per_byte for index in route):
+            came = ready + self.ticks(base_s + self.problem.handover_s)  # nothing can make it later
+            model.add(done <= came + (0 if self.exact else 2)).only_enforce_if(noticed)
+
+    def _arrives(self, done: cp_model.IntVar, since: Any, on_links_s: float, noticed: cp_model.IntVar | None) -> None:
+        """`done` is no earlier than what takes so long; where `noticed`, no earlier than its arrival either."""
+        self.model.add(done >= since + self.ticks(on_links_s + hand_over_s(self.problem)))
+        if noticed is not None:
+            came = since + self.ticks(on_links_s + self.problem.handover_s)
+            self.model.add(done >= came).only_enforce_if(noticed)
+
+    def _noticed(self, action: Action) -> cp_model.IntVar | None:
+        """A literal: the action starts when its input has come, and not right behind another one, or at 0.
+
+        None where it does not matter: waits are always noticed, or the model is so large that it would cost more than
+        it gains; then the solver may believe that an action follows a gap and is early all the same.
+        """
+        if not self._tells_waits():
+            return None
+        noticed = self.model.new_bool_var(f"{action} notices")
+        self.model.add_bool_or([noticed, *self._at_once(action)])
+        return noticed
+
+    def _tells_waits(self) -> bool:
+        problem = self.problem
+        pairs = len(self.start) * len(self.start) // problem.n_ranks
+        return bool(problem.unnoticed_wait_s and not problem.all_gather and pairs <= MOST_NEIGHBOURS)
+
+    def _at_once(self, action: Action) -> list[cp_model.IntVar]:
+        """Literals, one for every way to start without a gap: right behind another action of the rank, or at 0."""
+        model, rounding, literals = self.model, 0 if self.exact else 1, []
+        for other, end in self.end.items():
+            elsewhere = self.problem.stage_to_rank[other.stage] != self.problem.stage_to_rank[action.stage]
+            if elsewhere or (other.stage == action.stage and _follows(other, action)):
+                continue
+            behind = model.new_bool_var(f"{action} right behind {other}")
+            model.add(self.start[action] >= end).only_enforce_if(behind)
+            model.add(self.start[action] <= end + rounding).only_enforce_if(behind)
+            literals.append(behind)
+        first = model.new_bool_var(f"{action} first")
+        model.add(self.start[action] <= rounding).only_enforce_if(first)
+        return [*literals, first]
 
     def _memory(self, rank: int) -> None:
         """Memory is held from the start of the action that takes it to the end of its W.
@@ -218,28 +307,12 @@ class Model:
                 model.add(self.start[Action(early, Kind.F, m + room - 1)] >= self.end[Action(late, Kind.I, m)] + least)
 
 
-def _tick(problem: Problem, horizon_s: float) -> float:
-    """Seconds per tick: a common divisor of all times if that needs few enough ticks, else the horizon's share."""
-    values = {
-        *problem.forward_s,
-        *problem.input_s,
-        *problem.weight_s,
-        *problem.backward_s,
-        *(link.delay_s for link in problem.links),
-    }
-    values |= {link.seconds_per_byte * size for link in problem.links for size in problem.message_bytes}
-    values |= {idle_gather_s(problem, stage) for stage in range(problem.n_stages)}
-    values |= {idle_reduction_s(problem, stage) for stage in range(problem.n_stages)}
-    smallest = horizon_s / _TICKS
-    divisor = 0.0
-    for value in values:
-        rest = value
-        while rest > smallest / 2:  # Euclid's algorithm, blind to what a float cannot tell
-            divisor, rest = rest, math.fmod(divisor, rest) if divisor else 0.0
-            if rest and divisor - rest < 1e-9 * divisor:
-                rest = 0.0
-    exact = divisor >= smallest and all(abs(v / divisor - round(v / divisor)) < 1e-7 for v in values)
-    return divisor if exact else smallest
+def _follows(later: Action, action: Action) -> bool:
+    """Whether an action of the same stage always comes after another one."""
+    assert later.microbatch is not None
+    assert action.microbatch is not None
+    ranked = _SPLIT.index(later.kind) - _SPLIT.index(action.kind), later.microbatch - action.microbatch
+    return min(ranked) >= 0
 
 
 def _memory_scale(values: Iterable[float]) -> float:

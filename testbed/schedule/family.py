@@ -13,7 +13,7 @@ from testbed.errors import BadInput
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.plugins import Unusable
-from testbed.spec.document import first_fault
+from testbed.spec.document import first_fault, validated
 
 if TYPE_CHECKING:
     from testbed.schedule.optimal import Solution
@@ -24,16 +24,18 @@ class Family:
     """A way to schedule."""
 
     generate: Callable[..., Schedule | Solution]
-    """(problem, **options) -> Schedule; of a solver (problem, progress=None, **options) -> Solution.
+    """(problem, **options) -> Schedule, of a solver Solution. One that works for long also takes `progress`.
 
     Its parameters behind the problem are the family's options; `Annotated[int, Field(ge=1)]` gives one bounds."""
     summary: str = ""
     placement: Placement | tuple[int, ...] = Placement.UD
     """How stages lie on ranks; a tuple has the rank of every stage, for one number of ranks only."""
     solver: bool = False
-    """Takes its whole time limit: left out of `best` unless the workload lists it."""
+    """May take its whole time limit: left out of `best` unless the workload lists it."""
     uses_spare_memory: bool = False
     """Whether its order changes where a rank may hold more microbatches; False for a fixed order."""
+    remark: Callable[..., str | None] | None = None
+    """(problem, **options) -> what a user should know of the schedule that these make, such as what memory cost it."""
 
     def stage_to_rank(self, n_ranks: int) -> tuple[int, ...]:
         """The rank of every stage. Raises Unusable when the family is made for another number of ranks."""
@@ -48,6 +50,10 @@ class Family:
         """Options the generator takes beside the problem."""
         return [name for name in list(inspect.signature(self.generate).parameters)[1:] if name != "progress"]
 
+    def tells_progress(self) -> bool:
+        """Whether the generator takes `progress`, who is told how far it has come."""
+        return "progress" in inspect.signature(self.generate).parameters
+
     def options(self, given: Mapping[str, Any], name: str, source: str, field: str = "") -> dict[str, Any]:
         """The options as the generator's types have them; `field` stands in front of an option's name in errors.
 
@@ -61,7 +67,7 @@ class Family:
         if not given:
             return {}
         try:
-            return self._options_model().model_validate(dict(given)).model_dump(exclude_unset=True)
+            return validated(self._options_model(), dict(given)).model_dump(exclude_unset=True)
         except ValidationError as error:
             fault = first_fault(error)
             raise BadInput.of(source, f"{field}{fault.field}", fault.value, fault.expected) from error

@@ -1,7 +1,8 @@
 """GeoPipe: 1F1B in which the ranks before a wide-area cut run further ahead (Dai et al., arXiv 2510.12064, 2025).
 
-The paper's text says that the number of warm-up forwards changes by dN, not by which formula; the rule here is
-ours, which removes the steady state's waiting exactly (closed_form.geopipe).
+The paper's text says that the number of warm-up forwards changes by dN, not by which formula. The rule for equal stages
+is ours, it removes the steady state's waiting exactly (closed_form.geopipe); for unequal stages dN is what the event
+model finds fastest.
 """
 
 from __future__ import annotations
@@ -12,22 +13,32 @@ from typing import Annotated
 from pydantic import Field
 
 from testbed.errors import BadInput
+from testbed.model.simulate import makespan
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
 from testbed.schedule.family import Family
 from testbed.schedule.one_f_one_b import row
 
+MOST_TRIED = 24
+"""Numbers of extra forwards that are tried at all cuts alike, for unequal stages."""
+
+Ahead = dict[int, int]
+"""Per cut, dN: the warm-up forwards that all ranks before it make in addition."""
+
 
 def geopipe(problem: Problem, extra: Annotated[int | None, Field(ge=0)] = None) -> Schedule:
     """Rank i runs min(M, P - 1 - i + sum of dN over the cuts after it) warm-up forwards; peak P - i + that sum.
 
-    `extra` is dN of every cut. By default it is what hides each cut's round trip, as far as memory allows.
-    Raises BadInput for a negative `extra`.
+    `extra` is dN of every cut. By default it is what hides each cut's round trip, or for unequal stages what the event
+    model finds fastest, as far as memory allows. Raises BadInput for a negative `extra`.
     """
     if extra is not None and extra < 0:
         raise BadInput.of("schedule geopipe", "extra", extra, "a number of warm-up forwards, at least 0")
-    ahead = hiding(problem) if extra is None else dict.fromkeys(cuts(problem), extra)
+    return _schedule(problem, chosen(problem) if extra is None else dict.fromkeys(cuts(problem), extra))
+
+
+def _schedule(problem: Problem, ahead: Ahead) -> Schedule:
     last = problem.n_ranks - 1
     rows = tuple(
         row(rank, last - rank + _ahead_of(rank, ahead), problem.n_microbatches) for rank in range(problem.n_ranks)
@@ -40,16 +51,29 @@ def cuts(problem: Problem) -> list[int]:
     return [rank for rank in range(problem.n_ranks - 1) if {*problem.route(rank, rank + 1)} - problem.cards]
 
 
-def hiding(problem: Problem) -> dict[int, int]:
-    """Per cut, dN = ceil(2c / tau), c one way with time on the wire, tau = max(f + b); less where memory is short.
+def chosen(problem: Problem) -> Ahead:
+    """dN of every cut: by the rule for equal stages, else the fastest by the event model."""
+    by_rule = hiding(problem)
+    busy = _busy_s(problem)
+    if not by_rule or max(busy) - min(busy) <= TOLERANCE * max(busy):
+        return by_rule
+    return _fastest(problem, by_rule)
 
-    Raises nothing when even 1F1B does not fit: `validate` says so.
-    """
-    stages = range(problem.n_stages)
-    tau = max(problem.forward_s[s] + problem.whole_backward_s(s) for s in stages)
-    trip = {cut: _one_way(problem, cut, cut + 1) + _one_way(problem, cut + 1, cut) for cut in cuts(problem)}
+
+def hiding(problem: Problem) -> Ahead:
+    """Per cut, dN = ceil(2c / tau), c one way with time on the wire, tau = max(f + b); less where memory is short."""
+    return _fitting(problem, _unlimited(problem))
+
+
+def _unlimited(problem: Problem) -> Ahead:
+    tau = max(_busy_s(problem))
     # a trip of exactly n tau needs n, whatever rounding has made of it
-    ahead = {cut: math.ceil(trip[cut] / tau - TOLERANCE) if tau else 0 for cut in trip}
+    return {cut: math.ceil(trip / tau - TOLERANCE) if tau else 0 for cut, trip in _trips(problem).items()}
+
+
+def _fitting(problem: Problem, wanted: Ahead) -> Ahead:
+    """As much of what is wanted as memory allows; nothing where not even 1F1B fits, which `validate` refuses."""
+    ahead, tau, trip = dict(wanted), max(_busy_s(problem)), _trips(problem)
     for rank in range(problem.n_ranks):
         while not _fits(problem, rank, ahead) and any(ahead[cut] for cut in ahead if cut >= rank):
             # take one from the cut that then still has the shortest period, (2 tau + 2c) / (2 + dN)
@@ -58,14 +82,80 @@ def hiding(problem: Problem) -> dict[int, int]:
     return ahead
 
 
-def _ahead_of(rank: int, ahead: dict[int, int]) -> int:
+def _fastest(problem: Problem, by_rule: Ahead) -> Ahead:
+    """The best of the rule's and of equal dN at all cuts, then cut by cut; of equally fast ones the first and least."""
+    judged: dict[tuple[int, ...], float] = {}
+
+    def seconds(ahead: Ahead) -> float:
+        key = tuple(ahead.values())
+        if key not in judged:
+            judged[key] = makespan(problem, _schedule(problem, ahead))
+        return judged[key]
+
+    best = min([*(_fitting(problem, dict.fromkeys(by_rule, n)) for n in _tried(problem)), by_rule], key=seconds)
+    improved = True
+    while improved:
+        improved = False
+        for cut in best:
+            for step in (-1, 1):
+                moved = best | {cut: best[cut] + step}
+                valid = moved[cut] >= 0 and all(_fits(problem, rank, moved) for rank in range(problem.n_ranks))
+                if valid and seconds(moved) < seconds(best) * (1 - TOLERANCE):
+                    best, improved = moved, True
+    return best
+
+
+def _tried(problem: Problem) -> list[int]:
+    """From 0 to M, every number as long as they are few."""
+    most = problem.n_microbatches
+    if most <= MOST_TRIED:
+        return list(range(most + 1))
+    half = MOST_TRIED // 2
+    return [*range(half), *sorted({round(half * (most / half) ** (step / half)) for step in range(half + 1)})]
+
+
+def limited(problem: Problem, extra: int | None = None) -> str | None:
+    """What memory takes from the warm-up, in words; None where it takes nothing, or the user has said what to do."""
+    wanted = _unlimited(problem)
+    if extra is not None or wanted == _fitting(problem, wanted):
+        return None
+    got = chosen(problem)
+    one_more = [got | {cut: got[cut] + 1} for cut in got if got[cut] < wanted[cut]]
+    if not any(not _fits(problem, rank, more) for more in one_more for rank in range(problem.n_ranks)):
+        return None
+    needed = max(_held(problem, rank, wanted) for rank in range(problem.n_ranks))
+    shown = ", ".join(f"{got[cut]} of {wanted[cut]}" for cut in got)
+    is_other = "; without any it is 1f1b" if not any(got.values()) else ""
+    where = "cut after rank" if len(got) == 1 else "cuts after ranks"
+    return (
+        f"memory allows {shown} extra warm-up forwards for the {where} {', '.join(map(str, got))}{is_other} "
+        f"(memory for {needed:g} microbatches would hide the links)"
+    )
+
+
+def _ahead_of(rank: int, ahead: Ahead) -> int:
     return sum(more for cut, more in ahead.items() if cut >= rank)
 
 
-def _fits(problem: Problem, rank: int, ahead: dict[int, int]) -> bool:
+def _held(problem: Problem, rank: int, ahead: Ahead) -> float:
+    """Most memory that a rank needs, in microbatches."""
     in_flight = min(problem.n_microbatches, problem.n_ranks - rank + _ahead_of(rank, ahead))
     during_backward = problem.input_memory[rank] if problem.input_memory else 0.0
-    return in_flight * problem.activation[rank] + during_backward <= problem.memory_limit[rank] + TOLERANCE
+    return in_flight * problem.activation[rank] + during_backward
+
+
+def _fits(problem: Problem, rank: int, ahead: Ahead) -> bool:
+    return _held(problem, rank, ahead) <= problem.memory_limit[rank] + TOLERANCE
+
+
+def _busy_s(problem: Problem) -> list[float]:
+    """Per stage, seconds of a microbatch's forward and backward."""
+    return [problem.forward_s[s] + problem.whole_backward_s(s) for s in range(problem.n_stages)]
+
+
+def _trips(problem: Problem) -> dict[int, float]:
+    """Per cut, seconds of a message there and another one back."""
+    return {cut: _one_way(problem, cut, cut + 1) + _one_way(problem, cut + 1, cut) for cut in cuts(problem)}
 
 
 def _one_way(problem: Problem, source: int, target: int) -> float:
@@ -74,4 +164,6 @@ def _one_way(problem: Problem, source: int, target: int) -> float:
     return problem.route_delay(source, target) + problem.message_bytes[min(source, target)] * slowest
 
 
-FAMILY = Family(geopipe, "1F1B with extra warm-up forwards before every wide-area cut", uses_spare_memory=True)
+FAMILY = Family(
+    geopipe, "1F1B with extra warm-up forwards before every wide-area cut", uses_spare_memory=True, remark=limited
+)

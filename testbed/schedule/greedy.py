@@ -1,7 +1,9 @@
 """CrossPipe's greedy schedule, CrossUDSub (section 4.2, Algorithm 1): list scheduling of sub-blocks over delayed links.
 
 What the paper leaves open (ties, what follows a full block) is as in its published code. Beyond the
-paper, forwards wait for their stage's all-gather. Reduce-scatters, which follow a stage's last action, are not planned.
+paper, forwards wait for their stage's all-gather, and leave the memory free that an input gradient needs beside them
+(recomputation), without which a rank could never go on. Reduce-scatters, which follow a stage's last action, are not
+planned. Times are whole ticks (ticks.py), so that equal times tie in every unit.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from typing import Annotated
 from pydantic import Field
 
 from testbed.errors import BadInput
-from testbed.model.gather import Gathered, gathered
 from testbed.pipeline.depend import consumed, produced
 from testbed.pipeline.ir import WHOLE, Action, Kind, Part, Row, Schedule
-from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
+from testbed.pipeline.ticks import in_ticks
 from testbed.schedule.family import Family
+from testbed.schedule.sub_blocks import KINDS, Costs, costs
 
 DEFAULT_SUB_BLOCKS = 4
 """CrossPipe's experiments use n_sub = 4."""
@@ -34,28 +36,28 @@ LARGE = 4000
 def crosspipe_greedy(problem: Problem, n_sub: Annotated[int, Field(ge=1, le=64)] = DEFAULT_SUB_BLOCKS) -> Schedule:
     """CrossUDSub for one stage per rank, every block cut into `n_sub` sub-blocks.
 
-    Raises BadInput when a rank cannot hold a single microbatch, or holds several stages.
+    Raises DoesNotFit when a rank cannot hold a single microbatch, or holds several stages.
     """
     if problem.n_stages != problem.n_ranks:
         raise BadInput.of("crosspipe-greedy", "stages per rank", problem.n_stages // problem.n_ranks, "1")
     if problem.n_ranks * problem.n_microbatches * n_sub > LARGE:
         from testbed.schedule.greedy_compiled import greedy_rows
 
-        rows = greedy_rows(problem, n_sub)
+        rows = greedy_rows(in_ticks(problem), n_sub)
     else:
-        rows = plain_rows(problem, n_sub)
+        rows = plain_rows(in_ticks(problem), n_sub)
     return Schedule("crosspipe-greedy", rows, problem.stage_to_rank, problem.n_microbatches)
 
 
 def plain_rows(problem: Problem, n_sub: int) -> tuple[Row, ...]:
-    """Algorithm 1 in plain Python; greedy_compiled makes the same rows faster."""
-    ranks = [_Rank(rank, problem, n_sub) for rank in range(problem.n_ranks)]
-    gather = gathered(problem)
-    wires = [_Wire([(0.0, until)] if until else []) for until in gather.link_free_s]
-    begin_s = gather.ready_s[0]
-    ranks[0].available[Kind.F].extend((begin_s, m) for m in range(problem.n_microbatches))
+    """Algorithm 1 in plain Python, for a problem in ticks; greedy_compiled makes the same rows faster."""
+    cost = costs(problem, n_sub)
+    ranks = [_Rank(rank, cost, problem.n_microbatches, n_sub) for rank in range(problem.n_ranks)]
+    wires = [_Wire([(0, until)] if until else []) for until in cost.link_free.tolist()]
+    begin = int(cost.ready[0])
+    ranks[0].available[Kind.F].extend((begin, m) for m in range(problem.n_microbatches))
 
-    queue = [(begin_s, 0)]  # (earliest start, rank); stale entries are skipped when they come up
+    queue = [(begin, 0)]  # (earliest start, rank); stale entries are skipped when they come up
     while queue:
         when, rank = heapq.heappop(queue)
         current = ranks[rank]
@@ -64,10 +66,11 @@ def plain_rows(problem: Problem, n_sub: int) -> tuple[Row, ...]:
         finished = current.run_sub_block(when)
         if finished is not None:
             if finished.kind is Kind.I:
-                current.available[Kind.W].append((current.end_s, _microbatch(finished)))
-            _pass_on(problem, gather, finished, ranks, wires, queue)
+                current.available[Kind.W].append((current.end, _microbatch(finished)))
+            _pass_on(cost, finished, ranks, wires, queue)
         _requeue(current, queue)
 
+    assert all(len(current.sequence) == 3 * n_sub * problem.n_microbatches for current in ranks)
     return tuple(_merge(_pull_weights_earlier(current.sequence)) for current in ranks)
 
 
@@ -76,38 +79,33 @@ def _microbatch(action: Action) -> int:
     return action.microbatch
 
 
-def _requeue(rank: _Rank, queue: list[tuple[float, int]]) -> None:
+def _requeue(rank: _Rank, queue: list[tuple[int, int]]) -> None:
     when = rank.next_start()
     if when is not None:
         heapq.heappush(queue, (when, rank.rank))
 
 
 def _pass_on(
-    problem: Problem,
-    gather: Gathered,
-    finished: Action,
-    ranks: list[_Rank],
-    wires: list[_Wire],
-    queue: list[tuple[float, int]],
+    cost: Costs, finished: Action, ranks: list[_Rank], wires: list[_Wire], queue: list[tuple[int, int]]
 ) -> None:
     """Make what depends on a finished block available, after the time its message spends on the links."""
-    end = ranks[finished.stage].end_s
+    arrival = ranks[finished.stage].end
     microbatch = _microbatch(finished)
-    message = produced(finished, problem.n_stages)
+    message = produced(finished, len(ranks))
     if message is not None:
-        arrival = end
-        size = problem.planned_bytes[min(message.stage, message.consumer)]
-        for link in problem.route(message.stage, message.consumer):
-            cost = problem.links[link]
-            arrival = wires[link].reserve(arrival, cost.seconds_per_byte * size) + cost.delay_s
+        way, boundary = (0 if message.kind == "F" else 1), min(message.stage, message.consumer)
+        hops = zip(cost.route_links[way, boundary].tolist(), cost.wire[way, boundary].tolist(), strict=True)
+        for (link, occupied), delay in zip(hops, cost.delay[way, boundary].tolist(), strict=True):
+            if link >= 0:
+                arrival = wires[link].reserve(arrival, occupied) + delay
         target, kind = ranks[message.consumer], Kind.F if message.kind == "F" else Kind.I
     elif finished.kind is Kind.F:  # the last stage turns round without a message
-        arrival, target, kind = end, ranks[finished.stage], Kind.I
+        target, kind = ranks[finished.stage], Kind.I
     else:
         return
     if kind is Kind.F:
-        arrival = max(arrival, gather.ready_s[target.rank])
-    assert message is None or consumed(Action(target.rank, kind, microbatch), problem.n_stages) == message
+        arrival = max(arrival, int(cost.ready[target.rank]))
+    assert message is None or consumed(Action(target.rank, kind, microbatch), len(ranks)) == message
     target.available[kind].append((arrival, microbatch))
     _requeue(target, queue)
 
@@ -116,19 +114,19 @@ def _pass_on(
 class _Wire:
     """Reservations of one directed link: bw_model of Algorithm 1."""
 
-    busy: list[tuple[float, float]] = field(default_factory=list)
+    busy: list[tuple[int, int]] = field(default_factory=list)
 
-    def reserve(self, ready_s: float, length_s: float) -> float:
-        """Take the earliest free window of `length_s` at or after `ready_s`; returns its end."""
-        start = ready_s
-        position = bisect_right(self.busy, (ready_s, float("inf")))
+    def reserve(self, ready: int, length: int) -> int:
+        """Take the earliest free window of `length` at or after `ready`; returns its end."""
+        start = ready
+        position = bisect_right(self.busy, (ready, float("inf")))
         if position and self.busy[position - 1][1] > start:
             start = self.busy[position - 1][1]
-        while position < len(self.busy) and self.busy[position][0] < start + length_s:
+        while position < len(self.busy) and self.busy[position][0] < start + length:
             start = max(start, self.busy[position][1])
             position += 1
-        insort(self.busy, (start, start + length_s))
-        return start + length_s
+        insort(self.busy, (start, start + length))
+        return start + length
 
 
 @dataclass
@@ -136,26 +134,29 @@ class _Rank:
     """One stage's state while Algorithm 1 runs."""
 
     rank: int
-    problem: Problem
+    cost: Costs
+    n_microbatches: int
     n_sub: int
 
     def __post_init__(self) -> None:
-        self.available: dict[Kind, deque[tuple[float, int]]] = {k: deque() for k in (Kind.F, Kind.I, Kind.W)}
+        self.available: dict[Kind, deque[tuple[int, int]]] = {k: deque() for k in KINDS}
         """Per kind, (available from, microbatch) in microbatch order; the head is the one in progress."""
         self.progress = {Kind.F: 0, Kind.I: 0, Kind.W: 0}
-        self.end_s = 0.0
+        self.end = 0
         self.held = 0.0
         self.last_full = Kind.F
-        self.forwards_left = self.problem.n_microbatches
+        self.forwards_left = self.n_microbatches
+        self.unfinished = 0
+        """Sub-blocks of F, without those of microbatches whose I is over."""
         self.sequence: list[Action] = []
-        part = Part(0, 1, self.n_sub)
-        actions = {kind: Action(self.rank, kind, 0, part) for kind in self.available}
-        self.length_s = {kind: self.problem.duration(action) for kind, action in actions.items()}
-        self.delta = {kind: self.problem.memory_delta(action) for kind, action in actions.items()}
+        self.limit, self.most_unfinished = self.cost.limit[self.rank], self.cost.most_unfinished[self.rank]
+        self.length = dict(zip(KINDS, self.cost.length[self.rank].tolist(), strict=True))
+        self.delta = dict(zip(KINDS, self.cost.delta[self.rank].tolist(), strict=True))
 
     def _fits(self, kind: Kind) -> bool:
-        limit = self.problem.memory_limit[self.rank]
-        return self.delta[kind] <= 0 or self.held + self.delta[kind] <= limit + TOLERANCE
+        if kind is Kind.F and self.unfinished >= self.most_unfinished:
+            return False
+        return self.delta[kind] <= 0 or bool(self.held + self.delta[kind] <= self.limit)
 
     def _priority(self) -> tuple[Kind, Kind, Kind]:
         if self.forwards_left == 0:  # tear-down
@@ -164,35 +165,36 @@ class _Rank:
             return (Kind.W, Kind.F, Kind.I)
         if self.last_full is Kind.F:
             return (Kind.I, Kind.F, Kind.W)
-        if not self._fits(Kind.F) and self._frees_per_second(Kind.W) > self._frees_per_second(Kind.I):
+        if not self._fits(Kind.F) and self._frees_per_time(Kind.W) > self._frees_per_time(Kind.I):
             return (Kind.W, Kind.I, Kind.F)
         if not self._fits(Kind.F):
             return (Kind.I, Kind.W, Kind.F)
         return (Kind.F, Kind.I, Kind.W)
 
-    def _frees_per_second(self, kind: Kind) -> float:
-        length = self.length_s[kind]
+    def _frees_per_time(self, kind: Kind) -> float:
+        length = self.length[kind]
         return -self.delta[kind] / length if length else (float("inf") if self.delta[kind] < 0 else 0.0)
 
-    def _candidates(self) -> Iterable[tuple[float, int, Kind]]:
+    def _candidates(self) -> Iterable[tuple[int, int, Kind]]:
         """(earliest start, place in the priority order, kind) of every operation that fits in memory now."""
         for place, kind in enumerate(self._priority()):
             if self.available[kind] and self._fits(kind):
-                yield max(self.end_s, self.available[kind][0][0]), place, kind
+                yield max(self.end, self.available[kind][0][0]), place, kind
 
-    def next_start(self) -> float | None:
+    def next_start(self) -> int | None:
         """When the next sub-block can start; None while there is nothing that could."""
         first = min(self._candidates(), default=None)
         return None if first is None else first[0]
 
-    def run_sub_block(self, when: float) -> Action | None:
+    def run_sub_block(self, when: int) -> Action | None:
         """Schedule the next sub-block at `when`; returns the block if that was its last one."""
         _, _, kind = min(self._candidates())
         microbatch = self.available[kind][0][1]
         begin = self.progress[kind]
         self.sequence.append(Action(self.rank, kind, microbatch, Part(begin, begin + 1, self.n_sub)))
-        self.end_s = when + self.length_s[kind]
+        self.end = when + self.length[kind]
         self.held += self.delta[kind]
+        self.unfinished += kind is Kind.F
         self.progress[kind] = (begin + 1) % self.n_sub
         if self.progress[kind]:
             return None
@@ -201,6 +203,8 @@ class _Rank:
             self.last_full = kind
         if kind is Kind.F:
             self.forwards_left -= 1
+        if kind is Kind.I:
+            self.unfinished -= self.n_sub
         return Action(self.rank, kind, microbatch)
 
 

@@ -8,55 +8,27 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from numpy.typing import NDArray
 
 from testbed.model.compile import compiled
-from testbed.model.gather import gathered
-from testbed.pipeline.ir import WHOLE, Action, Kind, Part, Row
-from testbed.pipeline.memory import TOLERANCE
+from testbed.model.network import Ints
+from testbed.pipeline.ir import WHOLE, Action, Part, Row
 from testbed.pipeline.problem import Problem
+from testbed.schedule.sub_blocks import KINDS, costs
 
-KINDS = (Kind.F, Kind.I, Kind.W)
 _F, _I, _W = 0, 1, 2
 
 
 def greedy_rows(problem: Problem, n_sub: int) -> tuple[Row, ...]:
-    """The rows that greedy.crosspipe_greedy makes (one stage per rank)."""
-    n_ranks = problem.n_ranks
-    part = Part(0, 1, n_sub)
-    length, delta = np.zeros((n_ranks, 3)), np.zeros((n_ranks, 3))
-    for rank in range(n_ranks):
-        for code, kind in enumerate(KINDS):
-            action = Action(rank, kind, 0, part)
-            length[rank, code] = problem.duration(action)
-            delta[rank, code] = problem.memory_delta(action)
-    routes = [
-        [problem.route(r, r + 1) for r in range(n_ranks - 1)],
-        [problem.route(r + 1, r) for r in range(n_ranks - 1)],
-    ]
-    hops = max([len(route) for way in routes for route in way], default=0)
-    route_links = np.full((2, n_ranks, max(1, hops)), -1, dtype=np.int64)
-    for way in (0, 1):
-        for rank, route in enumerate(routes[way]):
-            route_links[way, rank, : len(route)] = route
-    gather = gathered(problem)
-    sequence = _greedy(
-        problem.n_microbatches,
-        n_sub,
-        length,
-        delta,
-        np.array(problem.memory_limit) + TOLERANCE,
-        route_links,
-        np.array([link.delay_s for link in problem.links]),
-        np.array([link.seconds_per_byte for link in problem.links]),
-        np.array([*problem.planned_bytes, 0.0]),
-        np.array(gather.ready_s),
-        np.array(gather.link_free_s),
-    )
-    return tuple(_row(rank, sequence[rank], n_sub) for rank in range(n_ranks))
+    """The rows that greedy.plain_rows makes of a problem in ticks (one stage per rank); what is not whole is rounded.
+
+    Raises DoesNotFit when a rank cannot hold a single microbatch.
+    """
+    sequence = _greedy(problem.n_microbatches, n_sub, *costs(problem, n_sub))
+    assert (sequence[:, :, 2] >= 0).all(), "a rank never got to an end"
+    return tuple(_row(rank, sequence[rank], n_sub) for rank in range(problem.n_ranks))
 
 
-def _row(rank: int, sequence: NDArray[np.int64], n_sub: int) -> Row:
+def _row(rank: int, sequence: Ints, n_sub: int) -> Row:
     """Neighbouring sub-blocks of one block joined into actions."""
     blocks = sequence[:, 0] * (1 << 32) + sequence[:, 1]
     begins = np.flatnonzero(np.concatenate(([True], blocks[1:] != blocks[:-1])))
@@ -113,44 +85,46 @@ def _greedy(
     length,
     delta,
     limit,
+    most_unfinished,
     route_links,
-    delay_s,
-    seconds_per_byte,
-    message_bytes,
-    parameters_s,
-    taken_s,
+    wire,
+    delay,
+    ready,
+    link_free,
 ):
-    """The sequence of every rank's sub-blocks: (ranks, places, (kind, microbatch, sub-block)).
+    """The sequence of every rank's sub-blocks: (ranks, places, (kind, microbatch, sub-block)), -1 where none is.
 
-    One long function on purpose, as execute.execute is.
+    The arguments are `Costs`. One long function on purpose, as execute.execute is: in five it was three times slower.
     """
     n_ranks = len(limit)
     total = 3 * n_microbatches * n_sub
-    sequence = np.zeros((n_ranks, total, 3), np.int64)
+    sequence = np.full((n_ranks, total, 3), -1)
     filled = np.zeros(n_ranks, np.int64)
-    available = np.zeros((n_ranks, 3, n_microbatches))
+    available = np.zeros((n_ranks, 3, n_microbatches), np.int64)
     arrived = np.zeros((n_ranks, 3), np.int64)
     head = np.zeros((n_ranks, 3), np.int64)
     progress = np.zeros((n_ranks, 3), np.int64)
-    end, held = np.zeros(n_ranks), np.zeros(n_ranks)
+    end, held = np.zeros(n_ranks, np.int64), np.zeros(n_ranks)
+    unfinished = np.zeros(n_ranks, np.int64)
     last_full = np.zeros(n_ranks, np.int64)
     boundary = np.zeros(n_ranks, np.int64)
     open_blocks = np.zeros(n_ranks, np.int64)
     input_done = np.zeros((n_ranks, n_microbatches), np.int64)
-    busy = np.zeros((max(1, len(delay_s)), 2 * n_ranks * n_microbatches + 1, 2))
-    count = np.zeros(max(1, len(delay_s)), np.int64)
+    busy = np.zeros((max(1, len(link_free)), 2 * n_ranks * n_microbatches + 1, 2), np.int64)
+    count = np.zeros(max(1, len(link_free)), np.int64)
     order = np.zeros(3, np.int64)
-    for link in range(len(taken_s)):
-        if taken_s[link] > 0:
-            busy[link, 0, 1] = taken_s[link]
+    for link in range(len(link_free)):
+        if link_free[link] > 0:
+            busy[link, 0, 1] = link_free[link]
             count[link] = 1
     arrived[0, _F] = n_microbatches
-    available[0, _F] = parameters_s[0]
-    events = [(parameters_s[0], 0)]
+    available[0, _F] = ready[0]
+    events = [(ready[0], 0)]
     while len(events):
         when, rank = heapq.heappop(events)
         # the first sub-block that can start, by time and then by priority
         fits_f = delta[rank, _F] <= 0 or held[rank] + delta[rank, _F] <= limit[rank]
+        fits_f = fits_f and unfinished[rank] < most_unfinished[rank]
         fits_i = delta[rank, _I] <= 0 or held[rank] + delta[rank, _I] <= limit[rank]
         speed_i = (
             -delta[rank, _I] / length[rank, _I] if length[rank, _I] > 0 else (np.inf if delta[rank, _I] < 0 else 0.0)
@@ -159,13 +133,13 @@ def _greedy(
             -delta[rank, _W] / length[rank, _W] if length[rank, _W] > 0 else (np.inf if delta[rank, _W] < 0 else 0.0)
         )
         _priority(head[rank, _F] == n_microbatches, last_full[rank], fits_f, fits_i, speed_w > speed_i, order)
-        best, kind = np.inf, -1
+        best, kind = 0, -1
         for place in range(3):
             option = order[place]
             fits = fits_f if option == _F else (fits_i if option == _I else True)
             if fits and head[rank, option] < arrived[rank, option]:
                 start = max(end[rank], available[rank, option, head[rank, option]])
-                if start < best:
+                if kind < 0 or start < best:
                     best, kind = start, option
         if kind < 0 or best != when:
             if kind >= 0 and best < when:
@@ -199,6 +173,7 @@ def _greedy(
             boundary[rank] = filled[rank]
         end[rank] = when + length[rank, kind]
         held[rank] += delta[rank, kind]
+        unfinished[rank] += kind == _F
         progress[rank, kind] = (sub + 1) % n_sub
         if progress[rank, kind] == 0:
             head[rank, kind] += 1
@@ -209,6 +184,7 @@ def _greedy(
                 target_kind = _F if rank < n_ranks - 1 else _I
                 target = rank + 1 if rank < n_ranks - 1 else rank
             elif kind == _I:
+                unfinished[rank] -= n_sub
                 available[rank, _W, arrived[rank, _W]] = end[rank]
                 arrived[rank, _W] += 1
                 if rank > 0:
@@ -217,12 +193,12 @@ def _greedy(
                 came = end[rank]
                 if target != rank:
                     lower = min(rank, target)
-                    for link in route_links[way, lower]:
+                    for hop in range(route_links.shape[2]):
+                        link = route_links[way, lower, hop]
                         if link >= 0:
-                            size = message_bytes[lower]
-                            came = _reserve(busy, count, link, came, seconds_per_byte[link] * size) + delay_s[link]
+                            came = _reserve(busy, count, link, came, wire[way, lower, hop]) + delay[way, lower, hop]
                 if target_kind == _F:
-                    came = max(came, parameters_s[target])
+                    came = max(came, ready[target])
                 available[target, target_kind, arrived[target, target_kind]] = came
                 arrived[target, target_kind] += 1
                 if target != rank:

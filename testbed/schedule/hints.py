@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Iterator
 from itertools import product
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, DoesNotFit
 from testbed.pipeline.ir import WHOLE, Action, Kind, Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem
-from testbed.pipeline.validate import validate
+from testbed.pipeline.validate import require_room, validate
 from testbed.schedule.dualpipe_v import dualpipe_v
 from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.interleaved import interleaved_1f1b
@@ -68,19 +68,20 @@ def best_hint(problem: Problem, time_limit_s: float = math.inf) -> Schedule:
     """The fastest of the quick schedules that fit, as whole blocks with their microbatches in order.
 
     The placement's known ones, the list scheduler's by several rules, and the steered list scheduler's, which may take
-    `time_limit_s`. Raises BadInput when a rank cannot hold a single microbatch.
+    `time_limit_s`. Raises DoesNotFit when a rank cannot hold a single microbatch.
     """
     from testbed.model.compiled import makespan  # slow to import: only where it is used
 
+    require_room(problem, "to begin from")
     found: list[Schedule] = []
 
     def consider(schedule: Schedule) -> None:
         try:
             whole = whole_blocks(schedule)
             validate(whole, problem)
-            check_order(whole)
-        except BadInput:  # does not fit into memory
+        except DoesNotFit:
             return
+        check_order(whole)
         found.append(whole)
 
     for generator in _known(problem):

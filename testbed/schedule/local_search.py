@@ -7,12 +7,14 @@ sub-blocks.
 
 from __future__ import annotations
 
+import math
+import time
 from itertools import pairwise
 
 import numpy as np
 
 from testbed.model.compile import compiled_modules
-from testbed.model.compiled import EVENT_MODEL
+from testbed.model.compiled import EVENT_MODEL, makespan
 from testbed.model.lower import Load, lower
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import TOLERANCE
@@ -20,24 +22,77 @@ from testbed.pipeline.problem import Problem
 from testbed.schedule import climbing
 from testbed.trace.tables import KINDS
 
-_CLIMB = compiled_modules([climbing], using=EVENT_MODEL).climb
+MOVES = compiled_modules([climbing], using=EVENT_MODEL)
+"""The moves, and what judges an order, compiled."""
 
 
-def improve(problem: Problem, schedule: Schedule, moves: int, seed: int = 1) -> Schedule:
-    """The best schedule met in `moves` moves; never worse than `schedule`, valid when it is; repeatable by `seed`."""
-    program, _ = lower([Load(problem, schedule)])
-    actions = [action for _, action in schedule.actions()]
-    codes = {kind: code for code, kind in enumerate(KINDS)}
-    order = _CLIMB(
-        program,
-        np.array([action.stage for action in actions]),
-        np.array([codes[action.kind] for action in actions]),
-        np.array([action.microbatch for action in actions]),
-        np.array([problem.memory_delta(action) for action in actions]),
-        np.array(problem.memory_limit) + TOLERANCE,
-        moves,
-        seed,
-    )
-    row_start = program.row_start[: problem.n_ranks + 1].tolist()  # the first replica's; all have the same rows
-    rows = tuple(tuple(actions[index] for index in order[begin:end]) for begin, end in pairwise(row_start))
-    return Schedule(schedule.name, rows, schedule.stage_to_rank, schedule.n_microbatches)
+MOVED_ACTIONS = 200_000
+"""Moves between two looks at the clock are cut so that about this many actions are judged: a fraction of a second."""
+
+
+def improve(
+    problem: Problem,
+    schedule: Schedule,
+    moves: int | None = None,
+    seed: int = 1,
+    until: float = math.inf,
+    good_enough_s: float = 0.0,
+) -> Schedule:
+    """The best schedule met in `moves` moves, or until then on the monotonic clock; valid when `schedule` is.
+
+    Never worse than `schedule`, and repeatable by `seed` where moves end it. One as fast as `good_enough_s` ends it.
+    Ctrl-C raises Interrupted with the best so far.
+    """
+    search = _Climb(problem, schedule, seed)
+    try:
+        search.run(math.inf if moves is None else moves, until, good_enough_s)
+    except KeyboardInterrupt:
+        raise Interrupted(search.best()) from None
+    return search.best()
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a search."""
+
+    def __init__(self, best: Schedule) -> None:
+        super().__init__()
+        self.best = best
+        """The best schedule so far."""
+
+
+class _Climb:
+    """The arrays that the compiled moves work on."""
+
+    def __init__(self, problem: Problem, schedule: Schedule, seed: int) -> None:
+        self.problem, self.schedule, self.seed = problem, schedule, seed
+        self.program, _ = lower([Load(problem, schedule)])
+        self.actions = [action for _, action in schedule.actions()]
+        codes = {kind: code for code, kind in enumerate(KINDS)}
+        self.fixed = (
+            np.array([action.stage for action in self.actions]),
+            np.array([codes[action.kind] for action in self.actions]),
+            np.array([action.microbatch for action in self.actions]),
+            np.array([problem.memory_needed(action) for action in self.actions]),
+            np.array([problem.memory_delta(action) for action in self.actions]),
+            np.array(problem.memory_limit) + TOLERANCE,
+        )
+        self.current = np.arange(len(self.actions))
+        self.best_order = self.current.copy()
+        self.seconds = np.full(2, makespan(problem, schedule))
+        self.history = np.full(climbing.HISTORY, self.seconds[0])
+
+    def run(self, moves: float, until: float, good_enough_s: float) -> None:
+        each, turn = max(1, MOVED_ACTIONS // len(self.actions)), 0
+        while moves > 0 and time.monotonic() < until and self.seconds[1] > good_enough_s:
+            now = int(min(each, moves))
+            state = (self.current, self.best_order, self.seconds, self.history)
+            MOVES.climb(self.program, *self.fixed, *state, now, self.seed + turn)
+            moves, turn = moves - now, turn + 1
+
+    def best(self) -> Schedule:
+        old = self.schedule
+        row_start = self.program.row_start[: self.problem.n_ranks + 1].tolist()  # all replicas have the same rows
+        rows = tuple(
+            tuple(self.actions[index] for index in self.best_order[begin:end]) for begin, end in pairwise(row_start)
+        )
+        return Schedule(old.name, rows, old.stage_to_rank, old.n_microbatches)

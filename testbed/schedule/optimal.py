@@ -9,28 +9,42 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field
 
 from testbed.errors import BadInput
 from testbed.model.bounds import lower_bound
 from testbed.model.simulate import simulate
-from testbed.pipeline.ir import Schedule
+from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import InvalidSchedule, validate
 from testbed.schedule.cp_model import Model
 from testbed.schedule.family import Family
 from testbed.schedule.hints import best_hint, check_order, whole_blocks
-from testbed.schedule.proof import Progress, Proof, Standing
+from testbed.schedule.proof import Covers, Progress, Proof, Standing, Status
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
 
 TimeLimit = Annotated[float, Field(gt=0, le=3600)]
 """Wall seconds."""
 
 HINT_SHARE = 0.2
 """Share of a family's time limit that its hint may take."""
+
+SHARE_OF_MOVES = 0.1
+"""Share of the time left that local search may take when the event model has judged otherwise than the solver."""
+
+MOST_EXCLUDED = 20
+"""Orders excluded before the solver begins anew; each makes its model larger."""
+
+POLL_S = 0.2
+"""How often the main thread looks up while the solver works."""
 
 
 class Solution(NamedTuple):
@@ -67,16 +81,13 @@ def solve(
     validate(hint, problem)
     check_order(hint)
     search = _Search(problem, hint, begin, time_limit_s, progress)
-    search.bound_s = min(lower_bound(problem).seconds, search.best_s)
+    search.raise_bound(lower_bound(problem).seconds, "every schedule")
     search.report()
     if search.gap() > relative_gap:
         search.run(relative_gap, workers, seed)
-    if search.gap() <= 1e-6 or (search.proven and search.gap() <= 1e-3):
-        status = "optimal"
-    else:
-        status = "gap" if search.gap() <= relative_gap else "time limit"
     wall = time.monotonic() - begin
-    proof = Proof(search.best_s, search.bound_s, search.gap(), status, time_limit_s, wall)
+    status = search.status(relative_gap)
+    proof = Proof(search.best_s, search.bound_s, search.gap(), status, time_limit_s, wall, search.covers)
     return Solution(search.best, proof, tuple(search.history))
 
 
@@ -90,56 +101,99 @@ class _Search:
     time_limit_s: float
     progress: Progress | None
     bound_s: float = 0.0
+    covers: Covers = "every schedule"
+    closed: bool = False
+    """Whether the solver has proven that its last solution is its best."""
     proven: bool = False
+    """Whether the event model finds the best no worse than that, but for the rounding of time."""
+    interrupted: bool = False
     history: list[tuple[float, float]] = field(default_factory=list)
+    judged: dict[tuple[Row, ...], float] = field(default_factory=dict)
+    """Seconds of every order that the solver has come to; infinite for one that cannot run."""
 
     def __post_init__(self) -> None:
-        self.hint_timeline = simulate(self.problem, self.best)
-        self.best_s = float(self.hint_timeline.makespans()[0])
+        self.best_s = float(simulate(self.problem, self.best).makespans()[0])
+        self.judged[self.best.rows] = self.best_s
         self.history.append((0.0, self.best_s))
 
     def gap(self) -> float:
         return self.standing().gap
 
+    def left_s(self) -> float:
+        return self.time_limit_s - (time.monotonic() - self.begin)
+
+    def status(self, relative_gap: float) -> Status:
+        if self.proven or self.gap() <= 1e-6:
+            return "optimal"
+        if self.gap() <= relative_gap:
+            return "gap"
+        return "interrupted" if self.interrupted else "time limit"
+
     def standing(self) -> Standing:
-        return Standing(time.monotonic() - self.begin, self.time_limit_s, self.best_s, self.bound_s)
+        wall_s = time.monotonic() - self.begin
+        return Standing(wall_s, self.time_limit_s, self.best_s, self.bound_s, self.interrupted)
 
     def report(self) -> None:
         if self.progress is not None:
             self.progress(self.standing())
 
-    def offer(self, schedule: Schedule) -> None:
-        """Take a schedule if the event model finds it better."""
+    def offer(self, schedule: Schedule) -> float:
+        """Take a schedule if the event model finds it better; returns its seconds."""
+        if schedule.rows in self.judged:
+            return self.judged[schedule.rows]
         try:
             validate(schedule, self.problem)
-        except InvalidSchedule:  # memory was rounded; the solver's next solution may do
-            return
-        makespan = float(simulate(self.problem, schedule).makespans()[0])
+        except (
+            InvalidSchedule
+        ):  # memory was rounded, or a wait that goes unnoticed was taken for one that may be longer
+            self.judged[schedule.rows] = math.inf
+            return math.inf
+        makespan = self.judged[schedule.rows] = float(simulate(self.problem, schedule).makespans()[0])
         if makespan < self.best_s:
             self.best, self.best_s = schedule, makespan
             self.bound_s = min(self.bound_s, makespan)  # they may meet but for rounding
             self.history.append((time.monotonic() - self.begin, makespan))
             self.report()
+        return makespan
 
-    def raise_bound(self, bound_s: float) -> None:
+    def raise_bound(self, bound_s: float, covers: Covers = "whole blocks") -> None:
         bound_s = min(bound_s, self.best_s)
         if bound_s > self.bound_s:
-            self.bound_s = bound_s
+            self.bound_s, self.covers = bound_s, covers
             self.report()
 
     def run(self, relative_gap: float, workers: int, seed: int) -> None:
-        """Solve the rounded problem; `best`, `bound_s` and `proven` hold what came of it."""
+        """Solve the rounded problem until the event model agrees with it, or time is up.
+
+        The solver plans with links that serve messages in any order, without acknowledgements and other replicas, and
+        with ranks that never notice short waits. Where its best order takes longer than it believes, orders that have
+        been judged are excluded, and it solves again: what it proves then holds for all others.
+        """
+        model = Model(self.problem, self.best, self.best_s, self.bound_s)
+        excluded: set[tuple[Row, ...]] = set()
+        while self.left_s() > 0 and not self.interrupted:
+            finished = self._solve(model, relative_gap, workers, seed + len(excluded))
+            self.proven = self.closed and self.gap() <= (1e-6 if model.exact else 1e-3)
+            if self.proven or self.gap() <= relative_gap or self.interrupted:
+                return
+            if not finished:  # its clock and ours may differ by a little
+                continue
+            fresh = [rows for rows in self.judged if rows not in excluded]
+            for rows in fresh[-MOST_EXCLUDED:]:
+                model.exclude(rows)
+                excluded.add(rows)
+            self._climb(seed + len(excluded), SHARE_OF_MOVES if fresh else 1.0)
+
+    def _solve(self, model: Model, relative_gap: float, workers: int, seed: int) -> bool:
+        """One run of the solver; whether it came to its end, rather than to that of the time limit."""
         from ortools.sat.python import cp_model
 
-        model = Model(self.problem, self.best, self.best_s, self.bound_s)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = workers
         solver.parameters.random_seed = seed
         solver.parameters.relative_gap_limit = relative_gap
-        remaining = self.time_limit_s - (time.monotonic() - self.begin)
-        if remaining <= 0:
-            return
-        solver.parameters.max_time_in_seconds = remaining
+        solver.parameters.max_time_in_seconds = max(0.0, self.left_s())
+        solver.parameters.catch_sigint_signal = False
         search = self
 
         class Callback(cp_model.CpSolverSolutionCallback):
@@ -147,12 +201,48 @@ class _Search:
                 search.offer(model.schedule(self.value))
 
         solver.best_bound_callback = lambda ticks: search.raise_bound(model.seconds(ticks))
-        status = solver.solve(model.model, Callback())
+        status = self._until_interrupted(solver, lambda: solver.solve(model.model, Callback()))
+        if status == cp_model.INFEASIBLE:  # everything that could be better has been judged
+            self.raise_bound(self.best_s)
+            self.closed = True
+            return True
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             self.offer(model.schedule(solver.value))
-            self.proven = status == cp_model.OPTIMAL and solver.objective_value <= solver.best_objective_bound + 0.5
+            self.closed = solver.objective_value <= solver.best_objective_bound + 0.5
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN):
             self.raise_bound(model.seconds(solver.best_objective_bound))
+        return bool(status == cp_model.OPTIMAL)
+
+    def _until_interrupted(self, solver: cp_model.CpSolver, solve: Callable[[], Any]) -> Any:
+        """What `solve` returns; at Ctrl-C the solver is stopped, and it returns the best so far.
+
+        In a thread, since Python hears of a signal in the main thread only, and between two of its own instructions.
+        """
+        with ThreadPoolExecutor(1) as pool:
+            solving = pool.submit(solve)
+            while True:
+                try:
+                    return solving.result(timeout=POLL_S)
+                except TimeoutError:
+                    continue
+                except KeyboardInterrupt:
+                    if self.interrupted:
+                        raise
+                    self.interrupted = True
+                    self.report()
+                    solver.stop_search()
+
+    def _climb(self, seed: int, share: float) -> None:
+        """Improve the best order action by action, judged by the event model, for a share of the time that is left."""
+        from testbed.schedule.local_search import Interrupted, improve  # compiled code, slow to import
+
+        until = time.monotonic() + share * max(0.0, self.left_s())
+        try:
+            self.offer(improve(self.problem, self.best, seed=seed, until=until, good_enough_s=self.bound_s))
+        except Interrupted as stop:
+            self.interrupted = True
+            self.report()
+            self.offer(stop.best)
 
 
 def _crosspipe(

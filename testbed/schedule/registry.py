@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
+from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from testbed.errors import BadInput, TestbedError
+from testbed.errors import BadInput, DoesNotFit, TestbedError
+from testbed.model.simulate import makespan
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
-from testbed.pipeline.validate import validate
+from testbed.pipeline.validate import require_room, validate
 from testbed.plugins import Registry, Unusable, in_file, problem_in
 from testbed.schedule.family import Family, as_family
 from testbed.schedule.proof import Proof, Watch
@@ -34,6 +36,8 @@ FAMILIES = Registry(
         "crosspipe-greedy": "testbed.schedule.greedy:FAMILY",
         "wave-greedy": "testbed.schedule.wave_greedy:FAMILY",
         "search": "testbed.schedule.search:FAMILY",
+        "search-wave": "testbed.schedule.search:WAVE_FAMILY",
+        "search-loop": "testbed.schedule.search:LOOP_FAMILY",
         "crosspipe-ud": "testbed.schedule.optimal:UD_FAMILY",
         "crosspipe-wave": "testbed.schedule.optimal:WAVE_FAMILY",
         "crosspipe-loop": "testbed.schedule.optimal:LOOP_FAMILY",
@@ -49,6 +53,8 @@ class Generated(NamedTuple):
     schedule: Schedule
     proof: Proof | None
     """A solver's; None from any other generator."""
+    remarks: tuple[str, ...] = ()
+    """What a user should know of it: what memory has cost it, or that it is the fastest of several."""
 
 
 def family(name: str) -> Family:
@@ -76,6 +82,9 @@ def _from_csv(file: str, content: str | None) -> Family:
     schedule = from_csv(content, PurePath(file).stem)
 
     def generate(problem: Problem) -> Schedule:
+        if problem.n_microbatches != schedule.n_microbatches:
+            expected = f"one of {problem.n_microbatches}, as the workload has them"
+            raise DoesNotFit.of(file, "microbatches", f"a schedule of {schedule.n_microbatches}", expected)
         return schedule
 
     return Family(generate, f"the schedule in {file}", schedule.stage_to_rank)
@@ -103,17 +112,36 @@ def generate_proven(name: str, problem: Problem, *, watch: Watch | None = None, 
 def generate_choice(choice: ScheduleChoice, problem: Problem, watch: Watch | None = None) -> Generated:
     """The schedule of a choice under its label, validated, with what its solver proved; `watch` is told of that work.
 
-    Raises BadInput for an unknown name or option, or InvalidSchedule when the schedule does not fit in memory.
+    Raises BadInput for an unknown name or option, DoesNotFit where the problem has no room for such a schedule, or
+    InvalidSchedule for one that nobody could run: its generator's mistake.
     """
     known = family_of(choice)
     options = known.options(choice.options(), choice.label, f"schedule {choice.label}")
-    if known.solver and watch is not None:
-        options["progress"] = partial(watch, choice.label)
-    made = _run(known, choice, problem, options)
+    require_room(problem, choice.label)
+    report = {"progress": partial(watch, choice.label)} if known.tells_progress() and watch is not None else {}
+    found = [(view, _run(known, choice, view, options | report)) for view in _views(known, problem)]
+    view, made = found[0] if len(found) == 1 else min(found, key=lambda one: _seconds(problem, one[1]))
     schedule, proof = (made, None) if isinstance(made, Schedule) else (made.schedule, made.proof)
-    generated = Generated(schedule.renamed(choice.label), proof)
+    remark = known.remark(view, **options) if known.remark else None
+    generated = Generated(schedule.renamed(choice.label), proof, () if remark is None else (remark,))
     validate(generated.schedule, problem)
     return generated
+
+
+def _views(known: Family, problem: Problem) -> list[Problem]:
+    """What the generator is to look at: every replica that travels differently, or of a solver the farthest."""
+    if not known.uses_spare_memory:
+        return [problem]
+    views = problem.views()
+    ranks = problem.stage_to_rank
+    if not known.solver:
+        return views
+    return [max(views, key=lambda one: sum(one.route_delay(a, b) + one.route_delay(b, a) for a, b in pairwise(ranks)))]
+
+
+def _seconds(problem: Problem, made: Schedule | Solution) -> float:
+    schedule = made if isinstance(made, Schedule) else made.schedule
+    return makespan(problem, schedule)
 
 
 def _run(known: Family, choice: ScheduleChoice, problem: Problem, options: dict[str, Any]) -> Schedule | Solution:

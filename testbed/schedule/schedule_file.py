@@ -5,14 +5,15 @@ Rows are lists of actions as text, one list per rank; `solver` is what a solver 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from testbed.errors import BadInput
+from testbed.files import json_object
 from testbed.pipeline.ir import Row, parse_action
 from testbed.schedule.proof import Proof
 from testbed.schedule.registry import Generated
+from testbed.spec.document import validate
 
 
 class Kept(NamedTuple):
@@ -35,12 +36,7 @@ def as_document(schedules: Mapping[str, Generated]) -> dict[str, Any]:
 
 def kept_in(text: str, where: str) -> dict[str, Kept]:
     """What a schedules.json holds. Raises BadInput naming schedule, rank and action."""
-    try:
-        document: Any = json.loads(text)
-    except ValueError as error:
-        raise BadInput.of(where, "file", str(error), "JSON as a run's schedules.json has it") from error
-    if not isinstance(document, dict):
-        raise BadInput.of(where, "file", type(document).__name__, "an object: name -> rows and solver")
+    document = json_object(text, where, "name -> rows and solver, as a run's schedules.json has it")
     return {name: _kept(value, where, name) for name, value in document.items()}
 
 
@@ -49,15 +45,13 @@ def _kept(value: Any, where: str, name: str) -> Kept:
         raise BadInput.of(where, name, value, "an object with `rows` and `solver`")
     rows, proven = value["rows"], value["solver"]
     if not isinstance(rows, list) or not rows:
-        raise BadInput.of(where, f"{name}, rows", rows, "a list of rows, one per rank")
+        raise BadInput.of(where, f"{name}.rows", rows, "a list of rows, one per rank")
     parsed = []
     for rank, row in enumerate(rows):
         if not isinstance(row, list) or not all(isinstance(action, str) for action in row):
-            raise BadInput.of(where, f"{name}, rank {rank}", row, "a list of actions such as 2F0")
+            raise BadInput.of(where, f"{name}.rows.{rank}", row, "a list of actions such as 2F0")
         try:
             parsed.append(tuple(map(parse_action, row)))
         except ValueError as error:
-            raise BadInput.of(where, f"{name}, rank {rank}", str(error), "actions such as 2F0 or 0W1[0:2/4]") from error
-    if proven is not None and (not isinstance(proven, dict) or set(proven) != set(Proof._fields)):
-        raise BadInput.of(where, f"{name}, solver", proven, f"null, or an object with {', '.join(Proof._fields)}")
-    return Kept(tuple(parsed), None if proven is None else Proof(**proven))
+            raise BadInput.of(where, f"{name}.rows.{rank}", str(error), "actions such as 2F0 or 0W1[0:2/4]") from error
+    return Kept(tuple(parsed), None if proven is None else validate(Proof, proven, where, at=f"{name}.solver"))

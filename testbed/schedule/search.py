@@ -4,11 +4,14 @@ CrossUDSub's order depends on what it believes durations, delays and wire times 
 whatever it believes, the order it makes is valid. So an evolution strategy over believed costs (one factor per rank and
 kind, one per link, the number of sub-blocks) searches among valid schedules, each judged by the event model on the true
 costs. The first candidates are the greedy itself and the static schedules that fit: the result is never worse. What it
-found is then improved action by action (local_search.py).
+found is then improved action by action (local_search.py). With several stages per rank the list scheduler is steered
+in the greedy's place (steered_list.py).
 """
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -19,10 +22,15 @@ from pydantic import Field
 from testbed.model.bounds import lower_bound
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.memory import peaks
+from testbed.pipeline.memory import TOLERANCE, peaks
+from testbed.pipeline.placement import Placement
 from testbed.pipeline.problem import Problem
+from testbed.pipeline.ticks import in_ticks, tick_s
 from testbed.schedule.family import Family
 from testbed.schedule.greedy import DEFAULT_SUB_BLOCKS, crosspipe_greedy
+from testbed.schedule.hints import best_hint
+from testbed.schedule.proof import Progress, Standing
+from testbed.schedule.steered_list import steered_list
 from testbed.schedule.zb_h1 import zb_h1
 from testbed.schedule.zb_h2 import zb_h2
 
@@ -32,6 +40,17 @@ EVALUATED_ACTIONS = 3_000_000
 """Evaluations are cut so that about this many actions are scheduled in all: a few seconds."""
 
 MOVES_PER_EVALUATION = 20
+
+DEFAULT_TIME_LIMIT_S = 60.0
+"""Far more than the evaluations take on an ordinary machine, so that they end the search and it can be repeated."""
+
+STEERED_SHARE = 0.5
+"""Share of the time limit that steering the list scheduler may take."""
+
+Evaluations = Annotated[int | None, Field(ge=1, le=10**6)]
+Seed = Annotated[int, Field(ge=0)]
+TimeLimit = Annotated[float, Field(gt=0, le=3600)]
+"""Wall seconds."""
 
 _SIGMA = 0.35
 _WIDER, _NARROWER = 1.15, 0.97
@@ -73,56 +92,149 @@ class _Beliefs:
 
 def search(
     problem: Problem,
-    evaluations: Annotated[int | None, Field(ge=1, le=10**6)] = None,
-    seed: Annotated[int, Field(ge=0)] = 1,
+    evaluations: Evaluations = None,
+    seed: Seed = 1,
+    time_limit_s: TimeLimit = DEFAULT_TIME_LIMIT_S,
+    progress: Progress | None = None,
 ) -> Schedule:
-    """The best schedule found for one stage per rank; the same seed gives the same schedule.
+    """The best schedule found for one stage per rank.
 
     `evaluations` of steered greedies (default 600, fewer for large plans) are followed by MOVES_PER_EVALUATION times as
-    many moves of single actions. A schedule that meets the lower bound ends the search. Raises BadInput where the
-    greedy does.
+    many moves of single actions. A schedule that meets the lower bound ends the search, and so do `time_limit_s` wall
+    seconds and Ctrl-C, with the best so far. The same seed gives the same schedule unless one of these two ended it.
+    Raises BadInput where the greedy does.
     """
-    # compiled code, slow to import: only where it is used
-    from testbed.model.compiled import makespan
-    from testbed.schedule.greedy_compiled import greedy_rows
-    from testbed.schedule.local_search import improve
-
+    unit_s, problem = tick_s(problem), in_ticks(problem)  # whatever is compared comes out the same in every unit
     actions = 3 * problem.n_ranks * problem.n_microbatches
     budget = evaluations or min(MOST_EVALUATIONS, max(12, EVALUATED_ACTIONS // actions))
-    good_enough_s = lower_bound(problem).seconds * (1 + 1e-9)
+    found = _Found(problem, unit_s, time_limit_s, progress)
     starts = [crosspipe_greedy(problem), *(s for s in (zb_h1(problem), zb_h2(problem)) if _fits(s, problem))]
-    best = min(starts, key=lambda schedule: makespan(problem, schedule))
-    best_s = makespan(problem, best)
+    for start in starts:
+        found.offer(start)
+    try:
+        _steer(problem, found, budget, seed)
+        for start in (found.best, *starts):
+            found.improve(start, MOVES_PER_EVALUATION * budget, seed)
+    except KeyboardInterrupt:
+        found.interrupt()
+    return found.best.renamed("search")
+
+
+def search_chunks(
+    problem: Problem,
+    evaluations: Evaluations = None,
+    seed: Seed = 1,
+    time_limit_s: TimeLimit = DEFAULT_TIME_LIMIT_S,
+    progress: Progress | None = None,
+) -> Schedule:
+    """The best schedule of whole blocks found for a placement of several stages per rank; otherwise as `search`.
+
+    `evaluations` are of the steered list scheduler, beside the placement's known schedules (hints.py).
+    """
+    unit_s, problem = tick_s(problem), in_ticks(problem)  # whatever is compared comes out the same in every unit
+    actions = 3 * problem.n_stages * problem.n_microbatches
+    budget = evaluations or min(MOST_EVALUATIONS, max(12, EVALUATED_ACTIONS // actions))
+    found = _Found(problem, unit_s, time_limit_s, progress)
+    found.offer(best_hint(problem, time_limit_s=0.0))
+    try:
+        found.offer(steered_list(problem, budget, STEERED_SHARE * time_limit_s, seed, offer=found.offer))
+        found.improve(found.best, MOVES_PER_EVALUATION * budget, seed)
+    except KeyboardInterrupt:
+        found.interrupt()
+    return found.best.renamed("search")
+
+
+class _Found:
+    """The best schedule so far, when to end, and who is told."""
+
+    def __init__(self, problem: Problem, unit_s: float, time_limit_s: float, progress: Progress | None) -> None:
+        """`problem` is in units of `unit_s` seconds."""
+        self.problem, self.time_limit_s, self.progress = problem, time_limit_s, progress
+        self.unit_s = unit_s
+        self.begin, self.bound_s = time.monotonic(), lower_bound(problem).seconds
+        self.best_s = math.inf
+        self.report()
+
+    def offer(self, schedule: Schedule) -> float:
+        """Keep a schedule if it is better; returns its seconds."""
+        from testbed.model.compiled import makespan  # compiled code, slow to import: only where it is used
+
+        seconds = makespan(self.problem, schedule)
+        if seconds < self.best_s:
+            self.best, self.best_s = schedule, seconds
+            self.report()
+        return seconds
+
+    def over(self) -> bool:
+        """Whether the time is up, or nothing is left to gain."""
+        return self.best_s <= self.good_enough_s() or time.monotonic() > self.begin + self.time_limit_s
+
+    def good_enough_s(self) -> float:
+        return self.bound_s * (1 + 1e-9)
+
+    def improve(self, start: Schedule, moves: int, seed: int) -> None:
+        """Move actions of a schedule, and keep what comes of it if it is better."""
+        from testbed.schedule.local_search import Interrupted, improve
+
+        if self.over():
+            return
+        try:
+            until = self.begin + self.time_limit_s
+            self.offer(improve(self.problem, start, moves, seed, until, self.good_enough_s()))
+        except Interrupted as stop:
+            self.offer(stop.best)
+            raise
+
+    def interrupt(self) -> None:
+        """Say that Ctrl-C ended it."""
+        self.report(interrupted=True)
+
+    def report(self, *, interrupted: bool = False) -> None:
+        if self.progress is not None:
+            wall_s = time.monotonic() - self.begin
+            best_s, bound_s = self.best_s * self.unit_s, self.bound_s * self.unit_s
+            self.progress(Standing(wall_s, self.time_limit_s, best_s, bound_s, interrupted))
+
+
+def _steer(problem: Problem, found: _Found, budget: int, seed: int) -> None:
+    """Greedies on believed costs, an evolution strategy over the beliefs."""
+    from testbed.schedule.greedy_compiled import greedy_rows  # compiled code, slow to import: only where it is used
+
     parent = _Beliefs(np.zeros((problem.n_ranks, 3)), np.zeros((len(problem.links), 2)), DEFAULT_SUB_BLOCKS)
-    parent_s = makespan(problem, starts[0])
+    parent_s = math.inf
     generator = np.random.default_rng(seed)
     sigma = _SIGMA
     for trial in range(budget):
-        if best_s <= good_enough_s:
-            return best.renamed("search")
+        if found.over():
+            return
         # every number of sub-blocks is tried with the true costs before beliefs are
         if trial < len(SUB_BLOCKS):
             beliefs = replace(parent, n_sub=SUB_BLOCKS[trial])
         else:
             beliefs = parent.mutated(generator, sigma)
         rows = greedy_rows(beliefs.applied(problem), beliefs.n_sub)
-        schedule = Schedule("search", rows, problem.stage_to_rank, problem.n_microbatches)
-        seconds = makespan(problem, schedule)
+        seconds = found.offer(Schedule("search", rows, problem.stage_to_rank, problem.n_microbatches))
         if seconds <= parent_s:
             sigma = min(1.0, sigma * _WIDER) if seconds < parent_s else sigma
             parent, parent_s = beliefs, seconds
         else:
             sigma = max(0.05, sigma * _NARROWER)
-        if seconds < best_s:
-            best, best_s = schedule, seconds
-    moved = (improve(problem, start, MOVES_PER_EVALUATION * budget, seed) for start in (best, *starts))
-    return min([best, *moved], key=lambda schedule: makespan(problem, schedule)).renamed("search")
 
 
 def _fits(schedule: Schedule, problem: Problem) -> bool:
-    return all(peak <= limit for peak, limit in zip(peaks(schedule, problem), problem.memory_limit, strict=True))
+    return all(
+        peak <= limit + TOLERANCE for peak, limit in zip(peaks(schedule, problem), problem.memory_limit, strict=True)
+    )
 
 
 FAMILY = Family(
     search, "ours: the greedy steered by an evolution strategy, judged by the event model", uses_spare_memory=True
 )
+WAVE_FAMILY = Family(
+    search_chunks,
+    "ours: list schedules in a V, steered and improved",
+    Placement.WAVE,
+    solver=True,
+    uses_spare_memory=True,
+)
+LOOP_FAMILY = Family(search_chunks, "ours: the same in a loop", Placement.LOOP, solver=True, uses_spare_memory=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,9 +17,11 @@ from numpy.typing import NDArray
 
 from testbed.errors import BadInput
 from testbed.model.bounds import lower_bound
-from testbed.pipeline.ir import Kind, Schedule
+from testbed.model.network import Ints
+from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
-from testbed.schedule.list_scheduler import list_schedule
+from testbed.pipeline.ticks import in_ticks
+from testbed.schedule.list_scheduler import Lister, input_first
 
 MOST_EVALUATIONS = 400
 EVALUATED_ACTIONS = 400_000
@@ -32,7 +35,6 @@ DRAWS = 60
 
 MUTATIONS_PER_DRAW = 4
 
-_KINDS = {Kind.F: 0, Kind.I: 1, Kind.W: 2}
 _SIGMA = 0.3
 _MOST_RESERVED = 1.5
 
@@ -74,18 +76,26 @@ class _Steering:
 
 
 def steered_list(
-    problem: Problem, evaluations: int | None = None, time_limit_s: float = math.inf, seed: int = 1
+    problem: Problem,
+    evaluations: int | None = None,
+    time_limit_s: float = math.inf,
+    seed: int = 1,
+    offer: Callable[[Schedule], object] | None = None,
 ) -> Schedule:
     """The best schedule found; the same seed gives the same one unless the time limit ends the search.
 
-    Whole blocks, microbatches in order per stage and kind. Raises BadInput when a rank cannot hold a microbatch.
+    Whole blocks, microbatches in order per stage and kind. `offer` is told of every better one. Raises BadInput when a
+    rank cannot hold a microbatch.
     """
     # compiled code, slow to import: only where it is used
-    from testbed.model.compiled import makespan
+    from testbed.schedule.judge import Judge
 
     begin = time.monotonic()
-    best = list_schedule(problem, name="steered-list")
-    best_s, good_enough_s = makespan(problem, best), lower_bound(problem).seconds * (1 + 1e-9)
+    problem = in_ticks(problem)  # whatever is compared below comes out the same in every unit
+    lister = Lister(problem)
+    best = lister.order(input_first(problem.n_stages, problem.n_microbatches))
+    judge = Judge(problem, lister.schedule(best, "steered-list"))
+    best_s, good_enough_s = judge.makespan(best), lower_bound(problem).seconds * (1 + 1e-9)
     actions = 3 * problem.n_stages * problem.n_microbatches
     generator = np.random.default_rng(seed)
     first = steering = _first(problem)
@@ -99,15 +109,17 @@ def steered_list(
             for _ in range(MUTATIONS_PER_DRAW):
                 trial = trial.mutated(generator)
         try:
-            schedule = _scheduled(problem, trial)
+            order = _ordered(problem, trial)
         except BadInput:  # believes that not even one microbatch fits
             continue
-        seconds = makespan(problem, schedule)
+        seconds = judge.makespan(order)
         if seconds <= steered_s:
             steering, steered_s = trial, seconds
         if seconds < best_s:
-            best, best_s = schedule, seconds
-    return best
+            best, best_s = order, seconds
+            if offer is not None:
+                offer(lister.schedule(best, "steered-list"))
+    return lister.schedule(best, "steered-list")
 
 
 def _first(problem: Problem) -> _Steering:
@@ -121,18 +133,13 @@ def _first(problem: Problem) -> _Steering:
     return _Steering(busiest / whole, offsets, np.zeros(n), 0.0, False)
 
 
-def _scheduled(problem: Problem, steering: _Steering) -> Schedule:
+def _ordered(problem: Problem, steering: _Steering) -> list[Ints]:
     share = 1.0 + steering.reserved.clip(0.0)
     believed = replace(
         problem,
         activation=tuple(taken * more for taken, more in zip(problem.activation, share, strict=True)),
         input_memory=tuple(taken * more for taken, more in zip(problem.input_memory, share, strict=False)),
     )
-
-    def turn(stage: int, kind: Kind, microbatch: int) -> float:
-        return float(microbatch * steering.rhythm + steering.offsets[stage, _KINDS[kind]])
-
+    turns = steering.offsets[:, :, None] + np.arange(problem.n_microbatches) * steering.rhythm
     patience_s = steering.patience * sum(problem.forward_s) / problem.n_ranks
-    return list_schedule(
-        believed, priority=turn, alternate=steering.alternate, patience_s=patience_s, name="steered-list"
-    )
+    return Lister(believed).order(turns, alternate=steering.alternate, patience_s=patience_s)

@@ -27,6 +27,7 @@ from testbed.session.loop import Loop
 from testbed.session.message_costs import MessageCosts
 from testbed.trace.tables import Trace, concatenate
 from testbed.train.job import IterationRecord, Job
+from testbed.units import show_time
 
 RETRANSMITS = "TcpRetransSegs"
 
@@ -104,13 +105,16 @@ def _iterate(running: Running, job: Job, trained: Trained) -> None:
     label, results, warmup = trained.case.label, running.results, job.workload.warmup
     with running.reporter.step(f"training {label}", total=job.iterations) as step, host.real_time(running.real_time):
         running.reporter.note(f"each iteration has to end within {trained.deadline}")
+        if warmup:
+            running.reporter.note(f"the first {warmup} of {job.iterations} iterations warm up, and do not count")
         try:
             before = running.witness.read()
             for (records,) in running.loop.run([job], trained.deadline):
                 now = running.witness.read()
                 _note_iteration(trained, records, warmup, now.since(before))
                 before = now
-                step.advance(f"training {label}: {trained.rows[-1].makespan_s * 1e3:.1f} ms")
+                what = "warming up" if len(trained.rows) <= warmup else "measured"
+                step.advance(f"training {label}: {show_time(trained.rows[-1].makespan_s)}, {what}")
         finally:
             if trained.measured:
                 results.add_trace(label, "measured", concatenate(trained.measured))

@@ -16,7 +16,7 @@ from testbed.lab.calibrate import lines
 from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
 from testbed.lab.witness import MachineWitness
-from testbed.plan import file
+from testbed.plan import file, unmodelled
 from testbed.plan.costs import largest_burst_bytes, problem_of_case, schedule_of
 from testbed.plan.plan import Case, Plan
 from testbed.plan.resolve import require_trainable
@@ -77,6 +77,8 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     require_trainable(plan)
     results = Results(options.directory)
     file.write(plan, options.directory / file.NAME)
+    for line in unmodelled.warnings(plan):
+        reporter.say(f"warning: {line}")
     # the slow import of torch runs while the lab is built
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, Launcher(plan.jobs[0].mesh.size) as launcher:
         launcher.ask_for_reference(_reference_of(plan))
@@ -113,6 +115,7 @@ def _identity(plan: Plan, options: SessionOptions, lab: Lab) -> dict[str, Any]:
         "version": __version__,
         "shaper": lab.shaper_name,
         "transport": lab.transport_name,
+        "warnings": unmodelled.warnings(plan),
     }
 
 

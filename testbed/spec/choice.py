@@ -11,14 +11,19 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from testbed.plugins import Unusable, in_file, read_content
-from testbed.spec.document import FieldError, Strict
+from testbed.spec.document import FieldError, Strict, matching
 
-_LABEL = r"^[A-Za-z0-9][A-Za-z0-9 ._=+-]{0,59}$"
+_LABEL = r"[A-Za-z0-9][A-Za-z0-9 ._=+-]{0,59}"
+_LABEL_WORDS = "a label in letters, digits, blanks and ._=+-, a letter or digit first, at most 60"
 
-Label = Annotated[str, Field(pattern=_LABEL)]
+Label = Annotated[str, matching(_LABEL, _LABEL_WORDS)]
 _NAME = r"[a-z0-9][a-z0-9-]{0,29}"
 _Reference = Annotated[
-    str, Field(pattern=rf"^({_NAME}|[^\x00]{{1,200}}\.py:[A-Za-z_][A-Za-z0-9_]*|[^\x00]{{1,200}}\.csv)$")
+    str,
+    matching(
+        rf"{_NAME}|[^\x00-\x1f]{{1,200}}\.py:[A-Za-z_][A-Za-z0-9_]*|[^\x00-\x1f]{{1,200}}\.csv",
+        "a schedule's name, FILE.py:NAME or FILE.csv",
+    ),
 ]
 
 
@@ -44,7 +49,9 @@ class ScheduleChoice(Strict):
     label: Label = Field(
         default_factory=lambda data: own_name(data.get("schedule", "")), description="what the results call it"
     )
-    memory: float | None = Field(default=None, gt=0, description="microbatches in flight, for this schedule only")
+    memory: float | None = Field(
+        default=None, gt=0, le=1e6, description="microbatches in flight, for this schedule only"
+    )
     content: str | None = Field(default=None, description="what FILE holds; filled in when the workload is read")
 
     def options(self) -> dict[str, Any]:
@@ -77,7 +84,7 @@ def choice_named(schedule: str, directory: Path) -> ScheduleChoice:
 def with_labels(choices: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
     """The choices with a label of its own each: where one name stands several times, the options that differ are added.
 
-    Raises FieldError for two equal labels.
+    Raises FieldError, relative to the list, for two equal labels.
     """
     alike: dict[str, list[int]] = defaultdict(list)
     for index, choice in enumerate(choices):
@@ -94,11 +101,11 @@ def with_labels(choices: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
     first: dict[str, int] = {}
     for index, choice in enumerate(labelled):
         if not re.fullmatch(_LABEL, choice.label):
-            expected = "a label in letters, digits, blanks and ._=+- (at most 60): give it one"
-            raise FieldError(f"schedules.{index}.label", choice.label, expected)
+            expected = f"{_LABEL_WORDS}: give it one"
+            raise FieldError(f"{index}.label", choice.label, expected)
         if choice.label in first:
             expected = f"a label of its own (schedules.{first[choice.label]} has this one)"
-            raise FieldError(f"schedules.{index}.label", choice.label, expected)
+            raise FieldError(f"{index}.label", choice.label, expected)
         first[choice.label] = index
     return labelled
 

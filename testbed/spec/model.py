@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from testbed.plugins import Registry, Unusable
-from testbed.spec.document import FieldError, Strict, first_fault
+from testbed.spec.document import WHOLE, FieldError, Strict, first_fault, validated
 
 
 class ModelSpec(Strict):
@@ -58,17 +58,18 @@ MODELS = Registry("testbed.models", {"gpt": "testbed.train.gpt:Gpt"}, _as_class)
 
 
 def as_model(document: object) -> object:
-    """The model that a workload's `model:` describes; what is none is left to pydantic. Raises FieldError."""
-    if not isinstance(document, dict):
+    """The model that a workload's `model:` describes; one that is a model already stays. Raises FieldError."""
+    if isinstance(document, ModelSpec):
         return document
+    if not isinstance(document, dict):
+        raise FieldError("", document, "a mapping of fields")
     kind, content = document.get("kind", "gpt"), document.get("content")
     if not isinstance(kind, str) or not isinstance(content, str | None):
-        raise FieldError("model.kind", kind, "a registered name, or FILE.py:NAME")
+        raise FieldError("kind", kind, "a registered name, or FILE.py:NAME")
     try:
-        return MODELS.find(kind, content).model_validate(document)
+        return validated(MODELS.find(kind, content), document)
     except Unusable as error:
-        raise FieldError("model.kind", error.value, error.expected) from error
+        raise FieldError("kind", error.value, error.expected) from error
     except ValidationError as error:
-        fault = first_fault(error)
-        field = fault.field if fault.field.startswith("model.") else f"model.{fault.field}"
-        raise FieldError(field, fault.value, fault.expected) from error
+        field, value, expected = first_fault(error)
+        raise FieldError("" if field == WHOLE else field, value, expected) from error

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, model_validator
 
-from testbed.spec.document import FieldError, Strict, override, read_yaml, validate
-from testbed.units import FIBRE_SECONDS_PER_METRE, BitsPerSecond, Bytes, Metres, Seconds
+from testbed.errors import listed
+from testbed.spec.document import FieldError, Strict, matching, override, read_yaml, validate
+from testbed.spec.quantity import bits_per_second, metres, seconds, size_bytes
+from testbed.units import FIBRE_SECONDS_PER_METRE, show_time
 
 MAX_DATACENTERS = 100
 MAX_NODES_PER_DATACENTER = 100
+MAX_LINKS = 5000
+"""Of every pair of 100 datacenters one, and some."""
 
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
+SMALLEST_QUEUE = 18_028
+"""Bytes of two full frames: with room for one, nanoseconds decide whether it fits behind one that is just leaving."""
+
+Name = Annotated[
+    str, matching("[a-z][a-z0-9-]{0,29}", "lower-case letters, digits and hyphens, a letter first, at most 30")
+]
 """Lower case, digits and hyphens: safe as a host name; never part of a shell command all the same."""
 
 
 class InsideSpec(Strict):
     """The network inside a datacenter: what every node's network card does to what leaves the node."""
 
-    delay: Seconds = Field(default=0.0, ge=0, le=10e-3, description="one way, from a node to its neighbour or border")
-    rate: BitsPerSecond = Field(ge=1e6, le=100e9)
+    delay: Annotated[float, seconds(0, 10e-3)] = Field(
+        default=0.0, description="one way, from a node to its neighbour or border"
+    )
+    rate: Annotated[float, bits_per_second(1e6, 100e9)]
 
 
 class DatacenterSpec(Strict):
@@ -34,12 +46,12 @@ class DatacenterSpec(Strict):
 class _Direction(Strict):
     """What may be said of one direction of a link; None leaves it as the link says."""
 
-    fibre: Metres | None = Field(default=None, ge=0, le=40_000e3)
-    delay: Seconds | None = Field(default=None, ge=0, le=10)
-    equipment_delay: Seconds | None = Field(default=None, ge=0, le=1)
-    rate: BitsPerSecond | None = Field(default=None, ge=1e3, le=100e9)
-    queue: Bytes | None = Field(default=None, ge=9_000, le=4e9)
-    jitter: Seconds | None = Field(default=None, ge=0, le=1)
+    fibre: Annotated[float, metres(0, 40_000e3)] | None = None
+    delay: Annotated[float, seconds(0, 10)] | None = None
+    equipment_delay: Annotated[float, seconds(0, 1)] | None = None
+    rate: Annotated[float, bits_per_second(1e3, 100e9)] | None = None
+    queue: Annotated[float, size_bytes(SMALLEST_QUEUE, 4e9)] | None = None
+    jitter: Annotated[float, seconds(0, 1)] | None = None
     loss: float | None = Field(default=None, ge=0, lt=1, description="share of packets lost")
 
 
@@ -54,12 +66,18 @@ class LinkSpec(_Direction):
     @model_validator(mode="after")
     def _complete(self) -> LinkSpec:
         if self.between[0] == self.between[1]:
-            raise FieldError("links.between", list(self.between), "two different datacenters")
+            raise FieldError("between", list(self.between), "two different datacenters")
         for side in ("forward", "reverse"):
             if self._value(side, "rate") is None:
-                raise FieldError("links.rate", None, "a rate for both directions")
+                raise FieldError("rate", None, "a rate for both directions")
             if self._value(side, "fibre") is None and self._value(side, "delay") is None:
-                raise FieldError("links.fibre", None, "fibre, delay or both")
+                raise FieldError("fibre", None, "fibre, delay or both")
+            direction = self.direction(side)
+            if direction.jitter_s > direction.delay_s:
+                expected = (
+                    f"at most the {side} delay, {show_time(direction.delay_s)}: nothing arrives before it is sent"
+                )
+                raise FieldError("jitter", show_time(direction.jitter_s), expected)
         return self
 
     def _value(self, side: str, field: str) -> float | None:
@@ -70,6 +88,12 @@ class LinkSpec(_Direction):
     def resolved_name(self) -> str:
         """The given name, or the two ends joined."""
         return self.name or "--".join(self.between)
+
+    def unordered_name(self) -> str:
+        """As `resolved_name`, the same for a link that is given from its other end."""
+        name = self.resolved_name()
+        ends = {"--".join(self.between), "--".join(reversed(self.between))}
+        return min(ends) if name in ends else name
 
     def direction(self, side: str) -> Direction:
         """The direction `side` ("forward" or "reverse") with every value in SI units."""
@@ -131,45 +155,59 @@ class Topology(Strict):
     name: Name
     description: str = ""
     datacenters: dict[Name, DatacenterSpec] = Field(min_length=1, max_length=MAX_DATACENTERS)
-    links: tuple[LinkSpec, ...] = ()
+    links: tuple[LinkSpec, ...] = Field(default=(), max_length=MAX_LINKS)
     routes: tuple[RouteSpec, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> Topology:
-        names: set[str] = set()
+        names: dict[str, int] = {}
         for index, link in enumerate(self.links):
             for end in link.between:
                 if end not in self.datacenters:
-                    known = ", ".join(self.datacenters)
-                    raise FieldError(f"links.{index}.between", end, f"one of the datacenters ({known})")
-            if link.resolved_name() in names:
-                expected = "a name no other link has (parallel links each need one)"
+                    raise FieldError(
+                        f"links.{index}.between", end, f"one of the datacenters ({listed(self.datacenters)})"
+                    )
+            first = names.setdefault(link.unordered_name(), index)
+            if first != index:
+                expected = f"a name that links.{first} has not (parallel links each need one)"
                 raise FieldError(f"links.{index}.name", link.resolved_name(), expected)
-            names.add(link.resolved_name())
-        pairs = [(route.source, route.target) for route in self.routes]
+        pairs: dict[tuple[str, str], int] = {}
         for index, route in enumerate(self.routes):
-            if pairs.index(pairs[index]) != index:
-                raise FieldError(f"routes.{index}", " -> ".join(pairs[index]), "a pair that no other route is for")
-            self.given_route(index, route)
+            first = pairs.setdefault((route.source, route.target), index)
+            if first != index:
+                pair = f"{route.source} -> {route.target}"
+                raise FieldError(f"routes.{index}", pair, f"a pair that routes.{first} is not for")
+        self.given_routes()
         return self
 
-    def given_route(self, number: int, route: RouteSpec) -> tuple[int, ...]:
-        """Indexes into `directions()` of the route that `routes` has at `number`. Raises FieldError."""
-        field, directions = f"routes.{number}", self.directions()
+    def given_routes(self) -> dict[tuple[str, str], tuple[int, ...]]:
+        """(source, target) -> indexes into `directions()` of the route that `routes` gives it. Raises FieldError."""
+        if not self.routes:
+            return {}
+        leaving: dict[str, dict[str, tuple[int, str]]] = {name: {} for name in self.datacenters}
+        for index, one in enumerate(self.directions()):
+            leaving[one.source][one.link] = index, one.target
+        return {
+            (route.source, route.target): self._followed(f"routes.{number}", route, leaving)
+            for number, route in enumerate(self.routes)
+        }
+
+    def _followed(
+        self, field: str, route: RouteSpec, leaving: Mapping[str, Mapping[str, tuple[int, str]]]
+    ) -> tuple[int, ...]:
+        """The directions of one route; `leaving` has per datacenter and link the direction that leaves, and its end."""
         for end, name in (("from", route.source), ("to", route.target)):
             if name not in self.datacenters:
-                raise FieldError(f"{field}.{end}", name, f"one of the datacenters ({', '.join(self.datacenters)})")
-        at, taken, seen = route.source, [], [route.source]
-        for link in route.via:
-            out = [i for i, direction in enumerate(directions) if (direction.link, direction.source) == (link, at)]
-            if not out:
-                ways = ", ".join(direction.link for direction in directions if direction.source == at) or "none"
-                raise FieldError(f"{field}.via", link, f"a link that leaves {at} ({ways})")
-            taken.append(out[0])
-            at = directions[out[0]].target
+                raise FieldError(f"{field}.{end}", name, f"one of the datacenters ({listed(self.datacenters)})")
+        at, taken, seen = route.source, [], {route.source}
+        for number, link in enumerate(route.via):
+            if link not in leaving[at]:
+                raise FieldError(f"{field}.via.{number}", link, f"a link that leaves {at} ({listed(leaving[at])})")
+            index, at = leaving[at][link]
+            taken.append(index)
             if at in seen:
-                raise FieldError(f"{field}.via", list(route.via), f"a way that does not come to {at} twice")
-            seen.append(at)
+                raise FieldError(f"{field}.via.{number}", link, f"a way that does not come to {at} twice")
+            seen.add(at)
         if at != route.target:
             raise FieldError(f"{field}.via", list(route.via), f"links that end in {route.target}, not in {at}")
         return tuple(taken)

@@ -12,11 +12,13 @@ from testbed.plugins import Unusable, read_content
 from testbed.spec.choice import ScheduleChoice, file_named, with_labels
 from testbed.spec.document import FieldError, Strict, override, read_yaml, validate
 from testbed.spec.model import ModelSpec, as_model
+from testbed.spec.quantity import number_per_rank, seconds_per_rank, size_bytes
 from testbed.spec.topology import Name
-from testbed.units import Bytes, Seconds
+from testbed.units import show_size
 
 MAX_STAGES = 256
 MAX_MICROBATCHES = 4096
+MOST_ITERATIONS = 100_000
 
 
 class Parallelism(Strict):
@@ -27,7 +29,11 @@ class Parallelism(Strict):
     tensor: Literal[1] = 1
 
 
-PerStage = Seconds | list[Seconds]
+MOST_SLOT_S = 3600.0
+MOST_MESSAGE_BYTES = 1e9
+MOST_SCHEDULES = 1000
+
+PerStage = Annotated[float | list[float], seconds_per_rank(0, MOST_SLOT_S)]
 """One time for every stage, or a list with one per pipeline rank."""
 
 
@@ -50,11 +56,8 @@ class Pacing(Strict):
 class DataParallel(Strict):
     """What the replicas of a stage exchange, and where they are; for `parallelism.data` above 1."""
 
-    parameters: Bytes | None = Field(
-        default=None,
-        gt=0,
-        le=1e12,
-        description="bytes of parameters per rank, padded up to this; default: those of the largest stage",
+    parameters: Annotated[float, size_bytes(0, 1e12, above=True)] | None = Field(
+        default=None, description="bytes of parameters per rank, padded up to this; default: the largest stage's"
     )
     replicas: list[list[str]] | None = Field(
         default=None,
@@ -73,6 +76,12 @@ def _none_word(value: object) -> object:
     return None if value == "none" else value
 
 
+def _names(value: object) -> object:
+    if value != "contiguous" and not isinstance(value, list):
+        raise ValueError("contiguous, or a list with a node for every rank")
+    return value
+
+
 class Workload(Strict):
     """A training job."""
 
@@ -82,17 +91,17 @@ class Workload(Strict):
     parallelism: Parallelism
     microbatches: int = Field(ge=1, le=MAX_MICROBATCHES, description="per iteration")
     microbatch_size: int = Field(ge=1, le=4096, description="samples in a microbatch")
-    placement: Literal["contiguous"] | list[str] = Field(
+    placement: Annotated[Literal["contiguous"] | list[str], BeforeValidator(_names)] = Field(
         default="contiguous",
         description="contiguous: an equal share of the ranks in each datacenter; or a node for every rank",
     )
     data_parallel: DataParallel = DataParallel()
     pacing: Annotated[Pacing | None, BeforeValidator(_none_word)] = Field(description="seconds per action, or none")
-    message: Bytes | None = Field(
-        default=None, gt=0, le=1e9, description="bytes of a boundary message, padded up to this; default: the tensor"
+    message: Annotated[float, size_bytes(0, MOST_MESSAGE_BYTES, above=True)] | None = Field(
+        default=None, description="bytes of a boundary message, padded up to this; default: the tensor"
     )
-    memory: float | list[float] | None = Field(
-        default=None, description="limit in microbatches in flight per rank; default: the pipeline degree"
+    memory: Annotated[float | list[float] | None, number_per_rank("microbatches in flight", 1, 1e6)] = Field(
+        default=None, description="limit per rank; default: the pipeline degree"
     )
     recompute: bool = Field(
         default=False, description="keep only each layer's input, run its forward again before its input gradient"
@@ -101,8 +110,8 @@ class Workload(Strict):
     receives: Literal["early", "late"] = Field(
         default="early", description="post receives a step ahead, or only when they are reached"
     )
-    schedules: list[ScheduleChoice] = Field(min_length=1)
-    iterations: int = Field(default=10, ge=1, le=100_000, description="measured iterations")
+    schedules: list[ScheduleChoice] = Field(min_length=1, max_length=MOST_SCHEDULES)
+    iterations: int = Field(default=10, ge=1, le=MOST_ITERATIONS, description="measured iterations")
     warmup: int = Field(default=2, ge=1, le=1000, description="iterations before the measured ones")
     seed: int = Field(default=1, ge=0, lt=2**31)
     optimizer: OptimizerSpec = OptimizerSpec()
@@ -134,19 +143,19 @@ class Workload(Strict):
         self._check_replicas()
         if isinstance(self.memory, list) and len(self.memory) != ranks:
             raise FieldError("memory", self.memory, f"one limit for each of {ranks} ranks")
-        if any(limit < 1 for limit in self.memory_limits()):
-            raise FieldError("memory", self.memory, "room for at least 1 microbatch in flight")
         if self.pacing:
             for kind in ("F", "I", "W", *(("B",) if self.pacing.B is not None else ())):
                 given = getattr(self.pacing, kind)
                 if isinstance(given, list) and len(given) != ranks:
                     raise FieldError(f"pacing.{kind}", given, f"one time for each of {ranks} ranks")
-                if any(t < 0 for t in (given if isinstance(given, list) else [given])):
-                    raise FieldError(f"pacing.{kind}", given, "a time of 0 or more")
             if not any(self.pacing.of("F", rank) for rank in range(ranks)):
                 raise FieldError("pacing.F", self.pacing.F, "a time above 0")
+        if self.tensor_bytes() > MOST_MESSAGE_BYTES:
+            expected = f"a boundary tensor of at most {show_size(MOST_MESSAGE_BYTES)}: a smaller model or microbatch"
+            raise FieldError("microbatch_size", self.microbatch_size, f"{expected} ({show_size(self.tensor_bytes())})")
         if self.message is not None and self.message < self.tensor_bytes():
-            raise FieldError("message", self.message, f"at least the boundary tensor ({self.tensor_bytes()} bytes)")
+            tensor = f"{show_size(self.tensor_bytes())}, {self.tensor_bytes()} B"
+            raise FieldError("message", show_size(self.message), f"at least the boundary tensor ({tensor})")
         return self
 
     def _check_replicas(self) -> None:

@@ -100,7 +100,8 @@ class Trace:
 
     def iterations(self) -> NDArray[np.int32]:
         """The iteration numbers, ascending."""
-        return np.unique(self.actions["iteration"])
+        # np.unique would import numpy.ma, which every prediction would wait for
+        return np.array(sorted(set(self.actions["iteration"].tolist())), np.int32)
 
     def of_iteration(self, iteration: int) -> Trace:
         """The trace of one iteration."""

@@ -34,7 +34,7 @@ class Gpt(ModelSpec):
     @model_validator(mode="after")
     def _divisible(self) -> Gpt:
         if self.d_model % self.heads:
-            raise FieldError("model.heads", self.heads, f"a divisor of d_model ({self.d_model})")
+            raise FieldError("heads", self.heads, f"a divisor of d_model ({self.d_model})")
         return self
 
     def boundary_shape(self, microbatch_size: int) -> tuple[int, ...]:

@@ -77,6 +77,7 @@ def _start_zygote(fds: Sequence[int]) -> subprocess.Popen[bytes]:
         pass_fds=fds,
         stdin=subprocess.DEVNULL,
         env={**os.environ, **WORKER_ENVIRONMENT},
+        process_group=0,  # Ctrl-C is for whoever leaves the Launcher, which ends it
     )
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from testbed.files import saving
 from testbed.plan import file
 from testbed.plan.costs import buffer_bytes
 from testbed.plan.plan import Clock, Plan
@@ -101,6 +102,5 @@ def _sign(manifest: Path, started: str) -> None:
         return
     document = json.loads(manifest.read_text(encoding="utf-8"))
     document |= {"time": started, "command": ["testbed", *sys.argv[1:]]}
-    partial = manifest.with_suffix(".partial")
-    partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    partial.replace(manifest)
+    with saving(manifest) as partial:
+        partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")

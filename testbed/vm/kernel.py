@@ -316,9 +316,15 @@ def _require_means() -> None:
 @contextmanager
 def _locked(directory: Path, deadline_s: float = _BUILD_DEADLINE_S) -> Iterator[None]:
     """One build at a time; a second one waits, then finds the kernel there. Raises RunFailed when it waits too long."""
-    directory.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + deadline_s
-    with (directory / "lock").open("w") as lock:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        opened = (directory / "lock").open("w")
+    except OSError as error:
+        raise MachineLacks(
+            f"{directory} cannot be written ({error.strerror}); set XDG_CACHE_HOME to a place that can"
+        ) from error
+    with opened as lock:
         while not _lock(lock):
             if time.monotonic() > until:
                 raise RunFailed(f"another build of the kernel did not end within {deadline_s / 60:.0f} minutes")

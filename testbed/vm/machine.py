@@ -13,7 +13,7 @@ from testbed.vm.kernel import Kernel
 
 PACKAGE_COMMAND = "apt-get install --no-install-recommends user-mode-linux"
 _MODULES = Path("/usr/lib/uml/modules")
-_NEEDED_MODULES = ("veth", "sch_netem", "tun", "sch_htb")
+_NEEDED_MODULES = ("veth", "sch_netem", "tun", "sch_htb", "sch_ingress", "cls_matchall", "act_police")
 """In this order: none of them needs another module."""
 
 

@@ -12,7 +12,8 @@ from local_workers import local_workers
 from torch import nn
 
 from testbed.plan.costs import problem as problem_of
-from testbed.plan.resolve import choose, generate, load_plan
+from testbed.plan.resolve import generate, load_plan
+from testbed.plan.schedules import choose
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.train.data import load_corpus

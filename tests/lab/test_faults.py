@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from processes import command_line, descendants, wait_until, wait_until_gone
+from terminal import Terminal
 
 from testbed.results.load import load_run, load_traces
 from testbed.session.deadlines import ITERATION_MARGIN_S
@@ -23,17 +24,18 @@ ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60
 
 
+RUN = (sys.executable, "-m", "testbed", "run", "topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml")
 LONG = ("--iterations=500", "--schedule=1f1b")
 SHORT_THEN_ANOTHER = ("--iterations=2", "--set=warmup=1", "--schedule=zb-h1", "--schedule=1f1b")
 
 
 @contextmanager
-def training(out: Path, words: tuple[str, ...] = LONG) -> Iterator[subprocess.Popen[str]]:
+def training(out: Path, words: tuple[str, ...] = LONG, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """`testbed run` that has begun to train with 1f1b (and would go on for long)."""
-    command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml"]
     process = subprocess.Popen(
-        [*command, *words, "--out", str(out)],
+        [*RUN, *words, "--out", str(out)],
         cwd=ROOT,
+        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -81,15 +83,19 @@ def worker_of(command: subprocess.Popen[str]) -> int:
 
 def test_kill_9_of_the_command_leaves_nothing(tmp_path: Path) -> None:
     interfaces, mounts = Path("/proc/net/dev").read_text().count(":"), Path("/proc/mounts").read_text()
-    with training(tmp_path / "out") as command:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with training(tmp_path / "out", TMPDIR=str(temporary)) as command:
         processes = descendants(command.pid)
         own = namespaces(processes) - namespaces({os.getpid()})
         assert len(processes) > 10
         assert len(own) > 10
+        assert any(temporary.iterdir())
         command.kill()
         command.wait(timeout=DEADLINE_S)
         wait_until_gone(processes)
         wait_until(lambda: not own & namespaces_in_use(), "a namespace is left")
+        wait_until(lambda: not any(temporary.iterdir()), "a temporary file is left")
     assert Path("/proc/net/dev").read_text().count(":") == interfaces
     assert Path("/proc/mounts").read_text() == mounts
 
@@ -149,3 +155,28 @@ def test_an_interrupted_run_ends_within_seconds_and_keeps_its_data(tmp_path: Pat
         assert command.returncode == 4
         wait_until_gone(processes)
     assert (tmp_path / "out/manifest.json").exists()
+
+
+def test_ctrl_c_on_a_terminal_shows_what_is_finished_and_where_it_is(tmp_path: Path) -> None:
+    """Ctrl-C reaches every process of the terminal at once: none of them complains, the results are shown."""
+    out = tmp_path / "out"
+    terminal = Terminal([*RUN, *SHORT_THEN_ANOTHER, "--out", str(out)], ROOT)
+    terminal.expect("training 1f1b")
+    terminal.type(b"\x03")
+    said = terminal.rest()
+    assert terminal.exit_code() == 4
+    assert "Traceback" not in said
+    assert "KeyboardInterrupt" not in said
+    assert "tiny-gpt-pp4 on two-dc-metro" in said  # the table of the schedule that is finished
+    assert f"1 of 2 schedules finished; what was measured is in {out}/" in said.replace("\r\n", "\n")
+
+
+def test_ctrl_c_while_torch_is_imported_is_one_word(tmp_path: Path) -> None:
+    terminal = Terminal([*RUN, *LONG, "--out", str(tmp_path / "out")], ROOT)
+    terminal.expect("building")
+    terminal.type(b"\x03")
+    said = terminal.rest()
+    assert terminal.exit_code() == 4
+    assert "Traceback" not in said
+    assert "interrupted" in said
+    assert "0 of 1 schedules finished" in said

@@ -245,3 +245,18 @@ def ask_for_netem() -> str:
 def test_netem_is_never_silently_replaced() -> None:
     said = in_sandbox(ask_for_netem)
     assert said == "netem" or "modprobe sch_netem" in said
+
+
+def test_asked_for_losses_are_counted_and_one_way_only() -> None:
+    """Through the relay; of 500 packets that 20 % lose, 4 chances in 10,000 lie outside the band of the gate."""
+    forward, reverse = in_sandbox(calibrated, "2 ms", "100 Mbit/s", {}, {"forward": {"loss": 0.2}})
+    assert forward["ok"], forward
+    assert forward["measured"]["losses"]["sent"] == 500
+    assert 60 <= forward["measured"]["losses"]["lost"] <= 140
+    assert forward["measured"]["dropped"] == 0
+    assert reverse["measured"]["losses"] is None
+
+
+def test_losses_that_are_not_as_asked_are_caught() -> None:
+    forward, _ = in_sandbox(calibrated, "2 ms", "100 Mbit/s", {"loss": 0.03}, {"forward": {"loss": 0.2}})
+    assert any("of 500 packets lost, asked 20 %" in reason for reason in forward["reasons"]), forward

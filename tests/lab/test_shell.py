@@ -1,10 +1,12 @@
-"""`testbed shell`: Mininet's command line in a lab, on a real (pseudo-)terminal, with Ctrl-C."""
+"""`testbed shell`: Mininet's command line in a lab, on a real (pseudo-)terminal with Ctrl-C, and from a pipe."""
 
 from __future__ import annotations
 
+import subprocess
 import time
 
 import pytest
+from in_sandbox import command_for
 from networks import two_datacenters
 from terminal import Terminal
 
@@ -13,9 +15,10 @@ pytestmark = pytest.mark.root
 
 def shell() -> int:
     from testbed.lab.network import Lab
+    from testbed.lab.shell import open_shell
 
     with Lab(two_datacenters("1 ms", nodes=2), shaper="relay") as lab:
-        lab.shell()
+        open_shell(lab)
     return 0
 
 
@@ -42,3 +45,41 @@ def test_commands_pingall_and_ctrl_c() -> None:
     time.sleep(2.2)  # longer than an interrupted lab may live: this one was not told to end
     terminal.type(b"exit\n")
     assert terminal.exit_code() == 0
+
+
+COMMANDS = """\
+a/0 ping -c 1 -W 1 b/1
+sh cat
+a ip route show dev wan0-b
+link a b down
+a/0 ping -c 1 -W 1 b/1
+link a b up
+a ip route show dev wan0-b
+link a/0 a down
+link a/0 a up
+a/0 ping -c 1 -W 1 b/1
+link a nowhere up
+iperf a/0 b/1
+"""
+
+
+def test_commands_from_a_pipe_links_come_back_with_their_routes_and_iperf() -> None:
+    done = subprocess.run(
+        command_for(shell, (), -1), input=COMMANDS, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout
+    assert said.count("1 packets transmitted") == 3, said  # every command was read, none eaten by another
+    assert said.count("1 packets transmitted, 1 received") == 2, said
+    before, after = _routes(said)
+    assert before == after
+    assert "via 10.128.0.2" in before
+    assert "no node nowhere" in said
+    assert "bit/s of payload" in said
+
+
+def _routes(said: str) -> tuple[str, str]:
+    """The routes over the link as they were shown, sorted, before it went down and after it came up."""
+    lines = [line.strip() for line in said.splitlines() if "10.128." in line and "ping" not in line.lower()]
+    half = len(lines) // 2
+    return "\n".join(sorted(lines[:half])), "\n".join(sorted(lines[half:]))

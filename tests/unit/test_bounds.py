@@ -102,3 +102,33 @@ def test_memory_for_one_microbatch_binds() -> None:
     bound = lower_bound(problem)
     assert bound.cause == "memory of rank 0"
     assert 0.9 * makespan("crosspipe-greedy", problem) < bound.seconds <= makespan("crosspipe-greedy", problem)
+
+
+def test_a_wait_that_is_not_noticed_bounds_nothing() -> None:
+    """The gradient is back 0.15 ms after the forward, and the first rank is not delayed by waits of 0.2 ms."""
+    problem = replace(uniform(2, 1, delay_s=5e-5), forward_s=(1e-3, 5e-5), input_s=(1e-3, 0.0), weight_s=(0.0, 0.0))
+    assert lower_bound(problem).seconds == pytest.approx(2.15e-3) == makespan("zb-h1", problem)
+    early = replace(problem, unnoticed_wait_s=2e-4)
+    assert makespan("zb-h1", early) == pytest.approx(2e-3)
+    assert lower_bound(early).seconds <= 2e-3 * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("placement", "delay", "memory", "best"),
+    [
+        (Placement.UD, 2.0, 8.0, 64.0),
+        (Placement.UD, 0.25, 8.0, 57.0),
+        (Placement.WAVE, 2.0, 8.0, 61.0),
+        (Placement.WAVE, 2.0, 12.0, 54.25),
+        (Placement.WAVE, 0.25, 8.0, 53.0),
+        (Placement.LOOP, 0.25, 8.0, 53.5),
+    ],
+)
+def test_fill_and_drain_meet_the_best_that_is_known(
+    placement: Placement, delay: float, memory: float, best: float
+) -> None:
+    """P = 8, M = 16 in two datacenters: makespans that the solver and steered list schedules have reached."""
+    stages = stage_to_rank(placement, 8)
+    problem = uniform(8, 16, delay_s=delay, wire_s=0.25, cuts=(3,), memory=memory, stage_to_rank=stages)
+    bound = lower_bound(problem)
+    assert bound.seconds == pytest.approx(best, rel=1e-6)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, DoesNotFit
 from testbed.pipeline.torch_csv import to_csv
-from testbed.pipeline.validate import InvalidSchedule
 from testbed.plan.compare import compare_schedules
 from testbed.plan.costs import predict
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import choose, generate, load_plan, make, ranked
+from testbed.plan.resolve import generate, load_plan
+from testbed.plan.schedules import choose, make, ranked
 from testbed.schedule.registry import FAMILIES
 from testbed.spec.choice import ScheduleChoice, with_labels
 from testbed.spec.document import FieldError
@@ -62,7 +62,7 @@ def test_equal_labels_are_refused() -> None:
 
 def test_one_family_runs_with_several_options(tmp_path: Path) -> None:
     plan = plan_of([{"schedule": "geopipe", "extra": 0}, {"schedule": "geopipe", "extra": 3, "memory": 8}], tmp_path)
-    made = make(plan, choose(plan))
+    made = make(plan, choose(plan)).made
     assert list(made) == ["geopipe extra=0", "geopipe extra=3 memory=8"]
     assert made["geopipe extra=0"].schedule.rows != made["geopipe extra=3 memory=8"].schedule.rows
     assert [choice.label for choice in choose(plan, ["geopipe"])] == list(made)
@@ -75,15 +75,15 @@ def test_one_family_runs_with_several_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [
-        ({"schedule": "geopipe", "extra": -1}, "schedules.1.extra: got -1, expected greater than or equal to 0"),
+        ({"schedule": "geopipe", "extra": -1}, "schedules.1.extra: got -1, expected at least 0"),
         ({"schedule": "geopipe", "n_sub": 4}, "schedules.1.n_sub: got 4, expected an option of geopipe (extra)"),
         ({"schedule": "1f1b", "extra": 1}, "schedules.1.extra: got 1, expected an option of 1f1b (it has none)"),
         ({"schedule": "crosspipe-ud", "progress": 1}, "schedules.1.progress: got 1, expected an option"),
-        ({"schedule": "crosspipe-ud", "time_limit_s": 0}, "schedules.1.time_limit_s: got 0, expected greater than 0"),
+        ({"schedule": "crosspipe-ud", "time_limit_s": 0}, "schedules.1.time_limit_s: got 0, expected more than 0"),
         ({"schedule": "fastest"}, "schedules.1.schedule: got 'fastest', expected one of gpipe, 1f1b"),
         ({"schedule": "none.py:x"}, "schedules.1.schedule: got 'none.py', expected a readable file"),
         ({"schedule": "s.py:late"}, "schedules.1.schedule: got 's.py:late', expected a name in that file (early"),
-        ({"schedule": "s.py:early", "lead": "x"}, "schedules.1.lead: got 'x', expected a valid integer"),
+        ({"schedule": "s.py:early", "lead": "x"}, "schedules.1.lead: got 'x', expected a whole number"),
         ({"schedule": "s.py:number"}, "a Family or a function problem -> Schedule, not int"),
         ({"schedule": "bad.csv"}, "bad: row 1, cell 2: got '0F', expected an action"),
     ],
@@ -128,7 +128,7 @@ def test_a_csv_that_does_not_fit_the_plan(tmp_path: Path) -> None:
         make(plan, choose(plan))
     (tmp_path / "short.csv").write_text("".join(f"{s}F0,{s}B0\n" for s in range(4)))
     plan = plan_of([{"schedule": "short.csv"}], tmp_path)
-    with pytest.raises(InvalidSchedule, match="made for 1 microbatches, expected 8"):
+    with pytest.raises(DoesNotFit, match="got 'a schedule of 1', expected one of 8"):
         make(plan, choose(plan))
 
 
@@ -150,23 +150,26 @@ def test_a_workload_stands_alone_once_it_is_read(tmp_path: Path) -> None:
     assert copy == original
     assert pickle.loads(pickle.dumps(original)) == original
     plan = load_plan(LONGHAUL, tmp_path / "copy.yaml")
-    assert list(make(plan, choose(plan))) == ["1f1b", "eager lead=1", "eager lead=3", "by hand"]
+    assert list(make(plan, choose(plan)).made) == ["1f1b", "eager lead=1", "eager lead=3", "by hand"]
     assert (original.tensor_bytes(), original.stage_bytes(4)) == (4 * 32 * 64 * 4, (6 * 65 * 64 + 513 * 64) * 4 / 4)
 
 
 def test_the_best_is_among_the_workloads_own_and_all_others(tmp_path: Path) -> None:
     plan = plan_of(["best", {"schedule": "geopipe", "extra": 0}, {"schedule": "geopipe", "extra": 1}], tmp_path)
-    found = [candidate.choice.label for candidate in ranked(plan)]
+    best = ScheduleChoice(schedule="best")
+    found = [candidate.choice.label for candidate in ranked(plan, best).found]
     assert {"geopipe extra=0", "zb-v", "1f1b"} <= set(found)
     assert "crosspipe-ud" not in found
-    assert choose(plan, ["best"])[0].label == found[0]
+    (label,) = make(plan, [best]).made
+    assert label == f"best {found[0]}"
 
 
 def test_what_a_family_says_of_itself() -> None:
     """Memory is used by those that look at it, and only by those."""
     assert {name for name, family in FAMILIES.items() if family.uses_spare_memory} == {
-        *("geopipe", "crosspipe-greedy", "search", "wave-greedy", "crosspipe-ud", "crosspipe-wave", "crosspipe-loop")
+        *("geopipe", "crosspipe-greedy", "search", "search-wave", "search-loop", "wave-greedy"),
+        *("crosspipe-ud", "crosspipe-wave", "crosspipe-loop"),
     }
     assert all(family.summary for family in FAMILIES.values())
-    assert FAMILIES["search"].option_names() == ["evaluations", "seed"]
+    assert FAMILIES["search"].option_names() == ["evaluations", "seed", "time_limit_s"]
     assert FAMILIES["crosspipe-ud"].option_names() == ["time_limit_s"]

@@ -41,6 +41,7 @@ def test_predict_as_json() -> None:
         "peak_in_flight_predicted",
         "speedup_predicted",
         "solver",
+        "remarks",
     }
     assert rows[0]["solver"] is None
 
@@ -62,13 +63,15 @@ def test_predict_imports_neither_torch_nor_mininet() -> None:
     ("arguments", "message"),
     [
         (("predict", "nowhere.yaml", PP4), "nowhere.yaml: file: got 'No such file or directory'"),
-        (("predict", LONGHAUL, PP4, "--set", "microbatches=0"), "microbatches: got 0, expected greater than"),
+        (("predict", LONGHAUL, PP4, "--set", "microbatches=0"), "microbatches: got 0, expected at least 1"),
         (("predict", LONGHAUL, PP4, "--set", "microbatches"), "--set: setting: got 'microbatches', expected KEY=VALUE"),
         (("predict", LONGHAUL, PP4, "--schedule", "fast"), "schedule: name: got 'fast', expected one of gpipe"),
         (("predict", LONGHAUL, PP4, "--set", "pacing=none"), "pacing: got 'none', expected seconds"),
         (("predict", LONGHAUL, PP4, "--set", "topology.links=3"), "links: got 3"),
         (("run", LONGHAUL, PP4, "--set", "schedules=[gpipe]"), "schedule gpipe: rank 0, action 4"),
-        (("run", LONGHAUL, PP4, "--iterations", "0"), "iterations: got 0"),
+        (("run", LONGHAUL, PP4, "--iterations", "0"), "--iterations: got '0', expected at least 1"),
+        (("schedule", "export", LONGHAUL, PP4, "--schedule", "1f1b", "--set", "pacing=none"), "pacing: got 'none'"),
+        (("schedule", "compare", LONGHAUL, PP4, "--set", "pacing=none"), "pacing: got 'none'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str) -> None:
@@ -158,8 +161,8 @@ def test_a_guest_imports_no_command_line() -> None:
         (("run", LONGHAUL), "WORKLOAD: got 'nothing', expected a workload after the topology"),
         (("run", "plan.json", "--iterations", "3"), "--iterations: option: got 'plan.json', expected TOPOLOGY and"),
         (
-            ("plan", LONGHAUL, PP4, "-o", "/nowhere/plan.json"),
-            "--out: file: got '/nowhere/plan.json', expected a place",
+            ("plan", LONGHAUL, PP4, "-o", "/proc/nowhere/plan.json"),
+            "--out: file: got '/proc/nowhere/plan.json', expected a file that can be",
         ),
     ],
 )
@@ -179,3 +182,21 @@ def test_a_plan_is_written_and_says_what_it_holds(tmp_path: Path) -> None:
     assert [case["label"] for case in document["cases"]] == ["1f1b"]
     assert document["cases"][0]["jobs"][0]["rows"][3].startswith("3F0 3B0 3F1 3B1")
     assert f"written to {out}" in done.stdout
+
+
+def test_ctrl_c_is_one_word_and_exit_code_4_in_every_command() -> None:
+    script = (
+        "import os, signal, sys, testbed.cli as cli\n"
+        "cli.app.command('wait')(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "sys.argv = ['testbed', 'wait']\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (4, "", "interrupted\n")
+
+
+def test_schedules_that_take_the_same_are_not_ahead_of_each_other() -> None:
+    done = run_testbed("schedule", "compare", LONGHAUL, PP4, "--schedule", "geopipe", "--schedule", "1f1b")
+    assert done.returncode == 0, done.stderr
+    assert "0.0% ahead" not in done.stdout
+    assert "less than 0.05% apart" in done.stdout

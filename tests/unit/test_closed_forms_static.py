@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -190,3 +191,21 @@ def test_geopipe_runs_less_far_ahead_where_memory_is_short() -> None:
         generate("geopipe", free.with_memory(6.0), extra=4)
     with pytest.raises(BadInput, match="extra"):
         generate("geopipe", free, extra=-1)
+
+
+@pytest.mark.parametrize("cut_ranks", [(1,), (0, 2)])
+@pytest.mark.parametrize("memory", [4.0, 6.0, 100.0])
+def test_geopipe_of_unequal_stages_is_as_fast_as_any_equal_number_of_extra_forwards(
+    cut_ranks: tuple[int, ...], memory: float
+) -> None:
+    """1F1B among them. In some of these the rule for equal stages is slower."""
+    for stages in ((0.5, 2.0, 1.0, 1.0), (2.0, 0.5, 1.0, 0.5), (1.0, 1.0, 2.0, 0.5)):
+        for m, delay in product((3, 8, 16), (0.5, 5.0)):
+            problem = problem_for("geopipe", 4, m, delay_s=delay, wire_s=0.3, cuts=cut_ranks, memory=memory)
+            problem = replace(problem, forward_s=stages, input_s=stages)
+            seconds = makespan("geopipe", problem)
+            for extra in range(m + 1):
+                try:
+                    assert seconds <= makespan("geopipe", problem, extra=extra) * (1 + 1e-12), (stages, m, delay, extra)
+                except InvalidSchedule:
+                    break

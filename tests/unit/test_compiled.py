@@ -24,6 +24,7 @@ from testbed.pipeline.depend import consumed, produced
 from testbed.pipeline.ir import Schedule, parse_action
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
+from testbed.pipeline.ticks import in_ticks
 from testbed.pipeline.validate import validate
 from testbed.schedule.greedy import plain_rows
 from testbed.schedule.greedy_compiled import greedy_rows
@@ -106,7 +107,7 @@ def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, receive
 @given(problems(), st.integers(1, 5), st.integers(0, 20))
 @settings(max_examples=200)
 def test_the_compiled_greedy_is_the_greedy(problem: Problem, n_sub: int, spare: int) -> None:
-    tight = problem.with_memory(1 + spare / 4)
+    tight = in_ticks(problem.with_memory(1 + spare / 4))
     rows = greedy_rows(tight, n_sub)
     assert rows == plain_rows(tight, n_sub)
     validate(Schedule("greedy", rows, problem.stage_to_rank, problem.n_microbatches), tight)

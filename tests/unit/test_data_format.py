@@ -39,6 +39,16 @@ COUNTERS = LinkCounters(0, "paris->warsaw", 900, 1_000_000, None, 0, None, None,
 PLANNED = Planned(1e6, 64)
 
 
+FACTS = {
+    "name": "a job",
+    "shaper": "relay",
+    "transport": "otn-lossless",
+    "clock": "real",
+    "ranking_as_predicted": True,
+    "complete": True,
+}
+
+
 def row(number: int, **changed: object) -> IterationRow:
     machine = Witnesses(*(1e-6 * number for _ in Witnesses._fields))
     made = IterationRow(
@@ -90,7 +100,7 @@ def write(directory: Path, case: Evidence, trace: Trace) -> None:
     run = Measured(LABEL, LABEL, case.measured, summaries(PREDICTED)[0], judge(case), messages=case.flows)
     (compared,) = compare([run])
     compared = replace(compared, predicted_on_this_host_s=case.on_this_host_s)
-    results.save_json("comparison.json", as_document({"complete": True}, [compared]))
+    results.save_json("comparison.json", as_document(FACTS, [compared]))
 
 
 @pytest.mark.parametrize("table", ["actions", "messages", "iterations", "links", "usual"])

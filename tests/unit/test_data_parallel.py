@@ -11,7 +11,8 @@ from testbed.plan.costs import predict, problem
 from testbed.plan.framing import wire_bytes
 from testbed.plan.host_costs import GLOO_BYTES
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import choose, generate, make_plan, pipeline_nodes, require_trainable, with_cases
+from testbed.plan.resolve import generate, make_plan, pipeline_nodes, require_trainable, with_cases
+from testbed.plan.schedules import choose
 from testbed.plan.traffic import planned_traffic
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import load_topology

@@ -49,7 +49,8 @@ def test_every_subnet_is_its_own() -> None:
 
 
 def test_interface_names_fit() -> None:
-    assert len(addresses.link_interface(10**6)) <= 15
+    assert len(addresses.link_interface(10**6, "a-long-name-of-a-datacenter")) <= 15
+    assert addresses.link_interface(3, "warsaw") == "wan3-warsaw"
     assert len(addresses.access_interface(99)) <= 15
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.cli.tables import link_table
+from testbed.cli.lab_tables import link_tables
 from testbed.lab.calibrate import Asked, LinkCheck, Measured, verdict
 from testbed.lab.probes import Spread, parse_ping, spread
 
@@ -52,8 +52,9 @@ def test_a_check_is_json_and_a_table_row() -> None:
     again = LinkCheck(0, "a->b", ASKED, measured(), (), earlier=(bad,))
     assert (bad.ok, again.ok, again.attempts) == (False, True, 2)
     assert again.as_json()["earlier"][0]["reasons"] == ["1 packets dropped"]
-    table = link_table("links", [bad.as_json(), again.as_json()])
-    assert list(table.columns[-1].cells) == ["1 packets dropped", "ok"]
+    table, why = link_tables("links", [bad.as_json(), again.as_json()], width=140)
+    assert [str(cell) for cell in table.columns[-1].cells] == ["NO", "yes"]
+    assert str(why) == "a->b: 1 packets dropped"
 
 
 def test_ping_lines() -> None:

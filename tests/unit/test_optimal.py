@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 from made import with_collectives
 
 from testbed.errors import BadInput
+from testbed.model.bounds import lower_bound
 from testbed.model.simulate import simulate
 from testbed.pipeline.collectives import NO_COLLECTIVE, Collective, ring_reduce_scatter
 from testbed.pipeline.ir import Kind, Schedule
@@ -24,6 +28,7 @@ from testbed.pipeline.validate import validate
 from testbed.schedule.gpipe import gpipe
 from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.hints import best_hint, whole_blocks
+from testbed.schedule.interleaved import interleaved_1f1b
 from testbed.schedule.list_scheduler import forward_first, input_first, list_schedule, oldest_first
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.optimal import crosspipe_loop, crosspipe_ud, crosspipe_wave, solve
@@ -160,6 +165,43 @@ def test_progress_is_told() -> None:
     solution = solve(problem, one_f_one_b(problem), progress=told.append)
     assert (told[-1].makespan_s, told[-1].bound_s) == (solution.proof.makespan_s, solution.proof.bound_s)
     assert all(standing.bound_s <= standing.makespan_s for standing in told)
+
+
+def test_ctrl_c_gives_the_best_so_far_and_says_so() -> None:
+    stages = stage_to_rank(Placement.LOOP, 4)
+    problem = uniform(4, 8, memory=8, delay_s=2, wire_s=0.3, cuts=(1,), stage_to_rank=stages)
+    told: list[Standing] = []
+
+    def progress(standing: Standing) -> None:
+        told.append(standing)
+        if threading.current_thread() is not threading.main_thread() and len(told) < 100:
+            told.extend([standing] * 100)  # once
+            os.kill(os.getpid(), signal.SIGINT)
+
+    hint = interleaved_1f1b(problem)
+    solution = solve(problem, hint, time_limit_s=60, relative_gap=0.0, progress=progress)
+    assert solution.proof.status == "interrupted"
+    assert any(standing.interrupted for standing in told)
+    assert solution.proof.makespan_s <= solution.history[0][1]
+
+
+def test_stages_of_no_length_come_to_the_optimum() -> None:
+    """Actions of no length that start together wait for each other in no order, and take no more memory than fits."""
+    problem = two_sites(4, 1.0, Placement.WAVE)
+    stages = range(problem.n_stages)
+    forward_s = tuple(0.0 if s % 2 else 5.0 for s in stages)
+    problem = replace(problem, forward_s=forward_s, input_s=(0.0,) * 8, weight_s=forward_s)
+    solution = solve(problem, best_hint(problem, time_limit_s=0.0), time_limit_s=20, relative_gap=0.0)
+    assert solution.proof.status == "optimal"
+
+
+def test_the_bound_says_what_it_covers() -> None:
+    every = solve(two_sites(8, 8), crosspipe_greedy(two_sites(8, 8)), time_limit_s=10).proof
+    assert every.covers == "every schedule"
+    problem = two_sites(4, 6, wire=5)
+    proof = solve(problem, one_f_one_b(problem), time_limit_s=20, relative_gap=0.0).proof
+    assert proof.status == "optimal"
+    assert (proof.covers == "whole blocks") == (lower_bound(problem).seconds < proof.makespan_s * (1 - 1e-6))
 
 
 def test_another_placement_is_refused() -> None:

@@ -17,8 +17,9 @@ from testbed.plan import file
 from testbed.plan.costs import problem_of_case, schedule_of
 from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Case, Clock, Plan
-from testbed.plan.resolve import choose, make, make_plan, measurement_of, with_cases
-from testbed.plan.routes import between, routes_of_nodes
+from testbed.plan.resolve import make_plan, measurement_of, with_cases
+from testbed.plan.routes import Between, routes_of_nodes
+from testbed.plan.schedules import choose, make
 from testbed.plan.traffic import planned_traffic
 from testbed.spec import load_topology, load_workload
 from testbed.spec.document import validate
@@ -41,7 +42,7 @@ def planned(topology: Path | Topology = LONGHAUL, **settings: str) -> Plan:
     network = topology if isinstance(topology, Topology) else load_topology(topology)
     plan = make_plan(network, load_workload(PP4, {"schedules": "[1f1b, zb-v]", "memory": "8", **settings}))
     choices = choose(plan)
-    return with_cases(plan, choices, make(plan, choices))
+    return with_cases(plan, choices, make(plan, choices, strict=True).made)
 
 
 def parallel(*routes: dict[str, Any]) -> Topology:
@@ -153,14 +154,14 @@ def test_ranks_count_as_in_torchs_device_mesh(dp: int, pp: int, tp: int, first: 
 
 def test_the_least_delay_is_the_default_of_parallel_links() -> None:
     plan = planned(parallel())
-    assert between(plan.network, "a/0", "b/1") == (0,)
-    assert between(plan.network, "b/0", "a/1") == (1,)
+    assert Between(plan.network)("a/0", "b/1") == (0,)
+    assert Between(plan.network)("b/0", "a/1") == (1,)
 
 
 def test_a_file_may_send_traffic_over_the_other_link() -> None:
     plan = planned(parallel({"from": "a", "to": "b", "via": ["south"]}))
-    assert between(plan.network, "a/0", "b/0") == (2,)
-    assert between(plan.network, "b/0", "a/0") == (1,), "the way back is another route"
+    assert Between(plan.network)("a/0", "b/0") == (2,)
+    assert Between(plan.network)("b/0", "a/0") == (1,), "the way back is another route"
     case = plan.cases[0]
     problem = problem_of_case(plan, case)
     assert (problem.route(1, 2), problem.route(2, 1)) == ((2,), (1,))
@@ -184,7 +185,7 @@ def test_what_an_iteration_puts_on_a_link_is_known_to_the_byte() -> None:
 @pytest.mark.parametrize(
     ("route", "expected"),
     [
-        ({"from": "a", "to": "b", "via": ["west"]}, "routes.0.via: got 'west', expected a link that leaves a"),
+        ({"from": "a", "to": "b", "via": ["west"]}, "routes.0.via.0: got 'west', expected a link that leaves a"),
         ({"from": "a", "to": "b", "via": ["north", "south"]}, "a way that does not come to a twice"),
         ({"from": "a", "to": "c", "via": ["north"]}, "routes.0.to: got 'c', expected one of the datacenters (a, b)"),
         ({"from": "a", "to": "b", "via": []}, "routes.0.via"),

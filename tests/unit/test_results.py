@@ -217,4 +217,4 @@ def test_a_report_of_what_is_no_run(
     assert "expected the results of a run" in capsys.readouterr().err
     (tmp_path / "manifest.json").write_text("[1]")
     assert report(str(tmp_path), monkeypatch=monkeypatch) == 2
-    assert "expected a JSON object" in capsys.readouterr().err
+    assert "expected an object: a JSON document of a run" in capsys.readouterr().err

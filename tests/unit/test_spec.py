@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 from testbed.errors import BadInput
 from testbed.plan.costs import largest_burst_bytes, predict
 from testbed.plan.framing import MSS, wire_bytes
-from testbed.plan.resolve import choose, cuts, generate, make_plan, pipeline_nodes, with_cases
+from testbed.plan.resolve import cuts, generate, make_plan, pipeline_nodes, with_cases
 from testbed.plan.routes import datacenter_of, shortest
+from testbed.plan.schedules import choose
 from testbed.spec import load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
+from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
 from testbed.units import LENGTH, RATE, SIZE, TIME, parse, show_rate, show_time
@@ -92,20 +95,20 @@ def changed(document: dict[str, Any], key: str, value: object) -> dict[str, Any]
     ("key", "value", "field", "expected"),
     [
         ("nme", "x", "nme", "no such field"),
-        ("name", "Has Capitals; rm -rf", "name", "match pattern"),
+        ("name", "Has Capitals; rm -rf", "name", "lower-case letters, digits and hyphens"),
         ("links.0.rate", "1 GB/s", "links.0.rate", "a rate with a unit"),
         ("links.0.rate", "1000", "links.0.rate", "a rate with a unit"),
-        ("links.0.rate", None, "links.rate", "a rate for both directions"),
+        ("links.0.rate", None, "links.0.rate", "a rate for both directions"),
         ("links.0.fibre", "120 ms", "links.0.fibre", "a length with a unit"),
         ("links.0.fibre", "-1 km", "links.0.fibre", "a length with a unit"),
-        ("links.0.fibre", "1e9 km", "links.0.fibre", "less than or equal"),
+        ("links.0.fibre", "1e9 km", "links.0.fibre", "a length from 0 to 40000 km"),
         ("links.0.between", ["wuqing", "narnia"], "links.0.between", "one of the datacenters (wuqing, runze)"),
-        ("links.0.between", ["wuqing", "wuqing"], "links.between", "two different"),
+        ("links.0.between", ["wuqing", "wuqing"], "links.0.between", "two different"),
         ("links.0.loss", 1.5, "links.0.loss", "less than 1"),
         ("links.0.latency", "1 ms", "links.0.latency", "no such field"),
-        ("datacenters.wuqing.nodes", 0, "datacenters.wuqing.nodes", "greater than or equal to 1"),
-        ("datacenters", {}, "datacenters", "at least 1 item"),
-        ("links", [*TOPOLOGY["links"], *TOPOLOGY["links"]], "links.1.name", "a name no other link has"),
+        ("datacenters.wuqing.nodes", 0, "datacenters.wuqing.nodes", "at least 1"),
+        ("datacenters", {}, "datacenters", "at least 1 entry"),
+        ("links", [*TOPOLOGY["links"], *TOPOLOGY["links"]], "links.1.name", "a name that links.0 has not"),
     ],
 )
 def test_a_bad_topology(tmp_path: Path, key: str, value: object, field: str, expected: str) -> None:
@@ -121,22 +124,22 @@ def test_a_bad_topology(tmp_path: Path, key: str, value: object, field: str, exp
     ("key", "value", "field", "expected"),
     [
         ("microbatchs", 8, "microbatchs", "no such field"),
-        ("microbatches", 0, "microbatches", "greater than or equal to 1"),
-        ("microbatches", "many", "microbatches", "valid integer"),
+        ("microbatches", 0, "microbatches", "at least 1"),
+        ("microbatches", "many", "microbatches", "a whole number"),
         ("model.heads", 5, "model.heads", "a divisor of d_model (64)"),
         ("model.layers", 3, "model.layers", "at least one layer per stage (4)"),
-        ("pacing", "fast", "pacing", "Pacing"),
+        ("pacing", "fast", "pacing", "a mapping of fields"),
         ("pacing.F", "20 km", "pacing.F", "a time with a unit"),
         ("pacing.F", ["1 ms", "2 ms"], "pacing.F", "one time for each of 4 ranks"),
-        ("parallelism.data", 0, "parallelism.data", "greater than or equal to 1"),
+        ("parallelism.data", 0, "parallelism.data", "at least 1"),
         ("memory", [4, 4], "memory", "one limit for each of 4 ranks"),
-        ("memory", 0, "memory", "room for at least 1"),
-        ("message", "1 kB", "message", "at least the boundary tensor (65536 bytes)"),
+        ("memory", 0, "memory", "microbatches in flight from 1 to 1000000"),
+        ("message", "1 kB", "message", "at least the boundary tensor (65.54 kB, 65536 B)"),
         ("placement", ["wuqing/0"], "placement", "one node for each of 4 ranks"),
-        ("schedules", [], "schedules", "at least 1 item"),
-        ("schedules", [{"schedule": "1f1b", "memory": 0}], "schedules.0.memory", "greater than 0"),
+        ("schedules", [], "schedules", "at least 1 entry"),
+        ("schedules", [{"schedule": "1f1b", "memory": 0}], "schedules.0.memory", "more than 0"),
         ("schedules", ["1f1b", "1f1b"], "schedules.1.label", "a label of its own (schedules.0 has this one)"),
-        ("schedules", [{"schedule": "1f1b", "label": "a/b"}], "schedules.0.label", "match pattern"),
+        ("schedules", [{"schedule": "1f1b", "label": "a/b"}], "schedules.0.label", "a label in letters, digits"),
         ("schedules", [{"schedule": "none.csv"}], "schedules.0.schedule", "a readable file"),
         ("model.kind", "lstm", "model.kind", "one of gpt, or FILE.py:NAME"),
         ("model.width", 3, "model.width", "no such field"),
@@ -158,8 +161,8 @@ def test_a_bad_workload(tmp_path: Path, key: str, value: object, field: str, exp
         ("", "a mapping of fields"),
         ("[1, 2]", "a mapping of fields"),
         ("a: [", "valid YAML"),
-        ("a: 1\na: 2", "valid YAML"),
-        ("!!python/object:os.system x", "valid YAML"),
+        ("a: 1\na: 2", "every key once"),
+        ("!!python/object:os.system x", "a value without a tag"),
     ],
 )
 def test_what_is_not_a_document(tmp_path: Path, text: str, expected: str) -> None:
@@ -170,7 +173,7 @@ def test_what_is_not_a_document(tmp_path: Path, text: str, expected: str) -> Non
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "file.yaml"
     path.write_bytes(b"name: \xff\xfe")
-    with pytest.raises(BadInput, match="valid YAML"):
+    with pytest.raises(BadInput, match="UTF-8 text"):
         load_topology(path)
 
 
@@ -211,7 +214,9 @@ def test_settings_are_laid_over_the_file() -> None:
     assert (workload.microbatches, workload.model.sequence, workload.model.d_model) == (16, 32, 64)
     assert workload.pacing is None
     assert [choice.schedule for choice in workload.schedules] == ["1f1b"]
-    with pytest.raises(BadInput, match=r"--set microbatches.x: got '1', expected microbatches to be a mapping"):
+    with pytest.raises(
+        BadInput, match=r"--set microbatches.x: got '1', expected a field that holds others before .x, not 8"
+    ):
         load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", {"microbatches.x": "1"})
 
 
@@ -222,6 +227,46 @@ def test_placement_is_contiguous_and_even() -> None:
         dc for dc in four.datacenters for _ in range(2)
     ]
     assert cuts(plan.jobs[0]) == (1, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "stages", "shares"),
+    [
+        ((3, 1, 2), 6, (3, 1, 2)),
+        ((4, 1), 4, (3, 1)),
+        ((5, 5, 1), 9, (4, 4, 1)),
+        ((3, 3, 2), 8, (3, 3, 2)),
+        ((4, 4), 3, (2, 1)),
+        ((2, 2, 2), 2, (1, 1, 0)),
+    ],
+)
+def test_placement_uses_every_node_and_is_as_even_as_they_let_it_be(
+    nodes: tuple[int, ...], stages: int, shares: tuple[int, ...]
+) -> None:
+    pipeline = placed(nodes, stages)
+    assert tuple(pipeline.count(str(site)) for site in "abc"[: len(nodes)]) == shares
+    assert sorted(pipeline) == pipeline  # contiguous
+
+
+@given(nodes=st.lists(st.integers(1, 5), min_size=1, max_size=3), data=st.data())
+def test_whatever_there_are_nodes_for_can_be_placed(nodes: list[int], data: st.DataObject) -> None:
+    stages = data.draw(st.integers(1, sum(nodes)))
+    pipeline = placed(tuple(nodes), stages)
+    shares = [pipeline.count(site) for site in "abc"[: len(nodes)]]
+    assert sum(shares) == stages
+    # a datacenter has two stages less than another only where it is full
+    assert all(share == room or share >= max(shares) - 1 for share, room in zip(shares, nodes, strict=True))
+
+
+def placed(nodes: tuple[int, ...], stages: int) -> list[str]:
+    """The datacenter of every stage on datacenters a, b, c with so many nodes."""
+    names = "abc"[: len(nodes)]
+    datacenters = {name: {"nodes": count} for name, count in zip(names, nodes, strict=True)}
+    links = [{"between": [a, b], "delay": "1 ms", "rate": "1 Gbit/s"} for a, b in pairwise(names)]
+    topology = validate(Topology, {"name": "uneven", "datacenters": datacenters, "links": links}, "uneven.yaml")
+    settings = {"parallelism.pipeline": str(stages), "model.layers": str(stages)}
+    plan = make_plan(topology, load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings))
+    return [datacenter_of(node) for node in pipeline_nodes(plan.jobs[0])]
 
 
 json_like = st.recursive(

@@ -14,7 +14,8 @@ from testbed.errors import BadInput
 from testbed.plan import file
 from testbed.plan.costs import problem_of_case
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import choose, make, make_plan, meetings, require_trainable, with_meetings
+from testbed.plan.resolve import make_plan, meetings, require_trainable, with_meetings
+from testbed.plan.schedules import choose, make
 from testbed.plan.together import predict_jobs, predict_together
 from testbed.spec import load_workload
 from testbed.spec.document import validate
@@ -41,7 +42,7 @@ def job(*nodes: str, **settings: str) -> Workload:
 def planned(*workloads: Workload) -> Plan:
     plan = make_plan(validate(Topology, CHAIN, "chain.yaml"), *workloads)
     choices = [choose(plan, job=number) for number in range(len(workloads))]
-    made = [make(plan, mine, job=number) for number, mine in enumerate(choices)]
+    made = [make(plan, mine, job=number).made for number, mine in enumerate(choices)]
     return with_meetings(plan, meetings(plan, choices), made)
 
 

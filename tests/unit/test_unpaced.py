@@ -15,6 +15,7 @@ from testbed.pipeline.validate import validate
 from testbed.plan import file, resolve
 from testbed.plan.costs import predict_case, problem, profiled, schedule_of
 from testbed.plan.plan import Plan, Profile
+from testbed.plan.together import predict_jobs
 from testbed.session.pinning import Pinning, by_processor, pinning
 from testbed.session.profile import durations, phases, summary
 from testbed.spec.choice import ScheduleChoice
@@ -145,3 +146,16 @@ def test_a_plan_with_a_profile_repeats_the_prediction(tmp_path: Path) -> None:
     schedule = schedule_of(again, again.cases[0])
     assert schedule is not None
     assert predict_case(again, again.cases[0], schedule).makespans()[0] == expected
+
+
+def test_predict_says_of_such_a_plan_what_the_run_said(tmp_path: Path) -> None:
+    """Also where a schedule holds more than the few microbatches that the first profile was taken with."""
+    plan = planned("pacing=none", "parallelism.pipeline=2", "memory=8")
+    known = replace(plan, jobs=(replace(plan.jobs[0], profile=PROFILE),))
+    choice = ScheduleChoice(schedule="gpipe")
+    made = resolve.generate(known, choice)
+    left = resolve.with_cases(known, [choice], {choice.label: made})
+    file.write(left, tmp_path / file.NAME)
+    again = file.read(tmp_path)
+    (said,) = predict_jobs(again, again.cases[0])
+    assert said.alone_s == predict_case(left, left.cases[0], made.schedule).makespans()[0]

@@ -60,7 +60,7 @@ def test_memory_limit() -> None:
 
 
 def test_gpipe_does_not_fit_where_it_may_not_hold_every_microbatch() -> None:
-    with pytest.raises(InvalidSchedule, match="rank 0, action 4 "):
+    with pytest.raises(InvalidSchedule, match="rank 0, action 4: got "):
         generate("gpipe", uniform(4, 8, memory=4))
 
 

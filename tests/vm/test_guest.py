@@ -22,7 +22,8 @@ from processes import command_line, descendants, wait_until_gone
 from testbed import source
 from testbed.model.compiled import makespan
 from testbed.plan.costs import problem
-from testbed.plan.resolve import choose, generate, load_plan
+from testbed.plan.resolve import generate, load_plan
+from testbed.plan.schedules import choose
 from testbed.vm import kernel, machine
 from testbed.vm.determinism import fingerprint, nanoseconds
 

@@ -58,7 +58,7 @@ class LinkCounters:
     payload_bytes: int | None
     """TCP payload; None where the shaper cannot tell."""
     dropped: int
-    """Frames lost that nobody asked to lose: queue overflow, full interfaces."""
+    """Frames lost that nobody asked to lose: queue overflow, full interfaces. A qdisc counts a super-packet as one."""
     lost: int | None
     """Frames lost because `loss` was asked for; None where the shaper counts them as dropped."""
     queue_high_water_bytes: float | None

@@ -1,36 +1,29 @@
 """The netem shaper: one kernel qdisc per direction, `delay D rate R limit L`, on the sending border's egress.
 
-netem serialises (`rate`) and delays in one queue: send time = max(last, now + delay) + 8 x bytes / rate. Everything
-asked for is read back and compared; a difference is fatal.
+netem serialises (`rate`) and delays in one queue: send time = max(last, now + delay) + 8 x bytes / rate. Its one limit
+is of packets that wait or are on their way, so a queue that a file asks for stands before it, in bytes (police.py).
+Everything asked for is read back and compared; a difference is fatal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST
 from pyroute2.netlink.rtnl import RTM_NEWQDISC
 from pyroute2.netlink.rtnl.tcmsg import sched_netem, tcmsg
 
 from testbed.errors import BadInput, MachineLacks, RunFailed
 from testbed.lab.namespaces import scratch_network
 from testbed.lab.netlink import Netlink
-from testbed.lab.shaping import CHANGEABLE, LinkCounters, ShapedDirection, ShapedLink
+from testbed.lab.shaping import CHANGEABLE, LinkCounters, ShapedDirection, ShapedLink, police, qdisc
 from testbed.lab.sizing import netem_limit
 from testbed.spec.topology import Direction
+from testbed.units import show_size
 
 REMEDY = "apt-get install linux-modules-extra-$(uname -r) && modprobe sch_netem, or use --shaper relay"
 
-_LARGEST_RATE_BPS = (2**32 - 1) * 8.0
-"""netem's plain rate field: 32 bits of bytes per second. What is beyond cannot be read back through pyroute2."""
-
-_UINT32 = 2**32 - 1
-_TC_H_ROOT = _UINT32
-_HANDLE = 0x10000
-_CHANGE = NLM_F_REQUEST | NLM_F_ACK
-_ADD = _CHANGE | NLM_F_CREATE | NLM_F_EXCL
 _TX_QUEUE_PACKETS = 20_000
 
 
@@ -75,21 +68,26 @@ class QdiscMessage(tcmsg):  # type: ignore[misc]
 def parameters(direction: ShapedDirection) -> NetemParameters:
     """What to ask the kernel for. Raises BadInput above 34 Gbit/s, which netem's rate field cannot hold."""
     asked = direction.asked
-    if asked.rate_bps > _LARGEST_RATE_BPS:
+    if asked.rate_bps > qdisc.LARGEST_RATE_BPS:
         raise BadInput.of(asked.label, "rate", asked.rate_bps, "at most 34 Gbit/s with the netem shaper")
     return NetemParameters(
         delay_ns=round(asked.delay_s * 1e9),
         jitter_ns=round(asked.jitter_s * 1e9),
         rate_bytes_per_s=round(asked.rate_bps / 8),
-        limit_packets=min(netem_limit(asked, direction.queue_bytes), _UINT32),
-        loss_u32=round(_UINT32 * asked.loss),
+        limit_packets=min(_limit(direction), qdisc.UINT32),
+        loss_u32=round(qdisc.UINT32 * asked.loss),
     )
+
+
+def _limit(direction: ShapedDirection) -> int:
+    """Packets that netem may hold; as many as it can count where another stage has dropped what is too much."""
+    return qdisc.UINT32 if direction.asked.queue_bytes else netem_limit(direction.asked, direction.queue_bytes)
 
 
 def request(interface_index: int, want: NetemParameters, seed: int, tick_ns: float) -> QdiscMessage:
     """The netlink message that puts `want` at the root of an interface."""
     message = QdiscMessage()
-    message["index"], message["handle"], message["parent"] = interface_index, _HANDLE, _TC_H_ROOT
+    message["index"], message["handle"], message["parent"] = interface_index, qdisc.HANDLE, qdisc.ROOT
     rate = {"rate": want.rate_bytes_per_s, "packet_overhead": 0, "cell_size": 0, "cell_overhead": 0}
     options = {
         # Times twice: in ticks as every kernel reads them, in nanoseconds as kernels since 4.15 prefer them.
@@ -144,7 +142,7 @@ def available() -> str | None:
     want = NetemParameters(1_000_000, 0, 125_000, 10, 0)
     try:
         with scratch_network(), Netlink(None, "scratch namespace") as netlink:
-            _send(netlink, netlink.index("lo"), want, 1, _ADD)
+            _send(netlink, netlink.index("lo"), want, 1, qdisc.ADD)
     except RunFailed as refused:
         return str(refused)
     except OSError as error:
@@ -164,8 +162,18 @@ def make() -> NetemShaper:
     return NetemShaper()
 
 
+def _require_police(directions: Iterable[ShapedDirection]) -> None:
+    """Raise MachineLacks, naming a direction, when this kernel cannot bound a queue in bytes and one is asked for."""
+    asked = next((direction.asked for direction in directions if direction.asked.queue_bytes), None)
+    if asked is not None and (reason := police.available(_tick())) is not None:
+        raise MachineLacks(
+            f"{asked.label} asks for a queue of {show_size(asked.queue_bytes)}, and this kernel has nothing that "
+            f"bounds one in bytes before netem ({reason}); add it with: {police.REMEDY}"
+        )
+
+
 class NetemShaper:
-    """veth pairs between borders, each end with one netem qdisc."""
+    """veth pairs between borders, each end with one netem qdisc, behind a queue in bytes where one is asked for."""
 
     name = "netem"
 
@@ -179,6 +187,7 @@ class NetemShaper:
 
     def build(self, links: Sequence[ShapedLink]) -> None:
         """See Shaper."""
+        _require_police(direction for link in links for direction in (link.forward, link.reverse))
         for link in links:
             self._make_wire(link)
             for direction in (link.forward, link.reverse):
@@ -186,7 +195,7 @@ class NetemShaper:
 
     def shape_existing(self, direction: ShapedDirection) -> None:
         """Shape what leaves an interface that is there already. Raises RunFailed."""
-        self._shape(direction, _ADD)
+        self._shape(direction, qdisc.ADD)
         self._directions.append(direction)
 
     def _make_wire(self, link: ShapedLink) -> None:
@@ -214,33 +223,23 @@ class NetemShaper:
         end = direction.source
         with Netlink(end.pid, f"{end.border} ({direction.asked.label})") as netlink:
             _send(netlink, netlink.index(end.interface), want, direction.seed, flags)
-            found = read_back(_qdisc(netlink, end.interface), _tick())
+            if direction.asked.queue_bytes:
+                room = police.bucket(direction.asked.rate_bps, direction.queue_bytes, _tick())
+                police.put(netlink, end.interface, room, direction.asked.label)
+            found = read_back(qdisc.at_parent(netlink, end.interface, self.name), _tick())
         if wrong := differences(want, found, _tick()):
             raise RunFailed(f"{direction.asked.label}: netem is not as asked: {'; '.join(wrong)}")
 
     def counters(self, *, reset_peaks: bool = False) -> list[LinkCounters]:
-        """See Shaper. netem keeps no peaks, no payload bytes and no lateness; asked-for loss is among its drops."""
+        """See Shaper. Where losses are asked for, netem's own drops are those: its limit is out of reach."""
         rows = []
         for direction in self._directions:
             end = direction.source
             with Netlink(end.pid, end.border) as netlink:
-                statistics = _qdisc(netlink, end.interface).get_attr("TCA_STATS2")
-                device = netlink.interface(end.interface).get_attr("IFLA_STATS64")
-            sent = statistics.get_attr("TCA_STATS_BASIC")
-            queue = statistics.get_attr("TCA_STATS_QUEUE")
-            rows.append(
-                LinkCounters(
-                    direction=direction.index,
-                    label=direction.asked.label,
-                    packets=sent["packets"],
-                    wire_bytes=sent["bytes"],
-                    payload_bytes=None,
-                    dropped=queue["drops"] + int(device["tx_dropped"]),
-                    lost=None,
-                    queue_high_water_bytes=None,
-                    lateness=None,
-                )
-            )
+                root = qdisc.at_parent(netlink, end.interface, self.name)
+                dropped, of_netem = police.dropped(netlink, end.interface), qdisc.drops(root)
+                lost = of_netem if direction.asked.loss else 0
+                rows.append(qdisc.counted(netlink, direction, root, dropped=dropped + of_netem - lost, lost=lost))
         return rows
 
     def change(self, direction: int, **values: float) -> None:
@@ -249,10 +248,10 @@ class NetemShaper:
             raise ValueError(f"cannot change {sorted(unknown)}")
         place = next(i for i, d in enumerate(self._directions) if d.index == direction)
         old = self._directions[place]
-        queue = values.pop("queue_bytes", old.queue_bytes)
+        queue = values.get("queue_bytes", old.queue_bytes)
         asked = Direction(**(old.asked._asdict() | values))
         new = ShapedDirection(old.index, asked, old.source, old.target, queue, old.seed)
-        self._shape(new, _CHANGE)
+        self._shape(new, qdisc.CHANGE)
         self._directions[place] = new
 
     def describe(self) -> list[dict[str, Any]]:
@@ -261,19 +260,15 @@ class NetemShaper:
         for direction in self._directions:
             end = direction.source
             with Netlink(end.pid, end.border) as netlink:
-                found = read_back(_qdisc(netlink, end.interface), _tick())
-            rows.append({"direction": direction.asked.label, "shaper": self.name, **found._asdict()})
+                found = read_back(qdisc.at_parent(netlink, end.interface, self.name), _tick())
+            room = direction.queue_bytes if direction.asked.queue_bytes else None
+            rows.append(
+                {"direction": direction.asked.label, "shaper": self.name, "queue_bytes": room, **found._asdict()}
+            )
         return rows
 
     def close(self) -> None:
         """See Shaper. The interfaces go with their namespaces."""
-
-
-def _qdisc(netlink: Netlink, interface: str) -> Any:
-    found = [m for m in netlink.ask("get_qdiscs", index=netlink.index(interface)) if m["parent"] == _UINT32]
-    if len(found) != 1 or found[0].get_attr("TCA_KIND") != "netem":
-        raise RunFailed(f"{interface}: no netem at its root, but {[m.get_attr('TCA_KIND') for m in found]}")
-    return found[0]
 
 
 def _send(netlink: Netlink, index: int, want: NetemParameters, seed: int, flags: int) -> None:

@@ -1,11 +1,12 @@
 """The relay: a userspace delay line between TAPs, one process for all links; started by relay.py, stdlib only.
 
-Every direction is a serialising link followed by a pure delay, as netem's `delay D rate R` is:
+Every direction is a queue, then a wire, and does what tc's `police rate R burst Q` and netem's `delay D rate R` do:
 
-    departure = max(previous departure, arrival) + 8 * wire_bytes / rate        release = departure + delay
+    waiting = max(0, when the queue is empty - arrival) * rate / 8 + wire_bytes: beyond `queue_bytes` it is dropped
+    release = max(previous release, arrival + delay + jitter) + 8 * wire_bytes / rate
 
-A frame is stamped when it is read, released in order, and dropped (and counted) when more than `queue_bytes` wait for
-the wire. Bytes are charged as on a real wire: a GSO super-packet pays for the headers of each of its segments.
+A frame is stamped when it is read, and released in order. What is lost as asked has waited for the wire, but does not
+take its time. Bytes are charged as on a real wire: a GSO super-packet pays for the headers of each of its segments.
 It talks JSON, one object per line, over the socket whose number is its only argument: first the configuration, then
 requests (`counters`, `set`), each answered by one line. It ends when that socket closes or its parent dies.
 """
@@ -76,7 +77,6 @@ class Direction:
     """One direction of one link: its parameters, its frames on the way, its counters. Times in nanoseconds."""
 
     __slots__ = (
-        "busy_until",
         "delay",
         "dropped",
         "in_flight",
@@ -88,9 +88,11 @@ class Direction:
         "packets",
         "payload_bytes",
         "queue_bytes",
+        "queue_empty_at",
         "queue_high_water",
         "random",
         "refused",
+        "released",
         "sink",
         "wire_bytes",
     )
@@ -98,7 +100,7 @@ class Direction:
     def __init__(self, config: dict) -> None:  # type: ignore[type-arg]
         self.sink: int = config["sink"]
         self.random = random.Random(config["seed"])
-        self.busy_until = 0.0
+        self.queue_empty_at = self.released = 0.0
         self.in_flight: deque[tuple[int, bytes]] = deque()
         self.packets = self.wire_bytes = self.payload_bytes = 0
         self.dropped = self.lost = self.refused = 0
@@ -120,31 +122,27 @@ class Direction:
     def accept(self, packet: bytes, now: int) -> bool:
         """Queue a packet, or drop it and count. True when it is now the only one on its way."""
         wire, payload, frames = wire_size(packet)
+        begin = max(self.queue_empty_at, now)
+        waiting = (begin - now) / self.ns_per_byte + wire
+        if waiting > self.queue_bytes:
+            self.dropped += frames
+            return False
+        on_wire_ns = wire * self.ns_per_byte
+        self.queue_empty_at = begin + on_wire_ns
+        if waiting > self.queue_high_water:
+            self.queue_high_water = waiting
         if self.loss and self.random.random() < self.loss:
             self.lost += frames
             return False
-        start = self.busy_until
-        if start <= now:
-            start = now
-        else:
-            waiting = (start - now) / self.ns_per_byte + wire
-            if waiting > self.queue_bytes:
-                self.dropped += frames
-                return False
-            if waiting > self.queue_high_water:
-                self.queue_high_water = waiting
-        self.busy_until = departure = start + wire * self.ns_per_byte
         self.packets += frames
         self.wire_bytes += wire
         self.payload_bytes += payload
-        release = int(departure) + self.delay
-        queue = self.in_flight
+        come: float = now + self.delay
         if self.jitter:
-            release += round(self.random.uniform(-self.jitter, self.jitter))
-        if queue and release < queue[-1][0]:
-            release = queue[-1][0]  # neither jitter nor a shortened delay may reorder
-        queue.append((release, packet))
-        return len(queue) == 1
+            come += self.random.uniform(-self.jitter, self.jitter)
+        self.released = max(self.released, come) + on_wire_ns
+        self.in_flight.append((int(self.released), packet))
+        return len(self.in_flight) == 1
 
     def counters(self) -> dict:  # type: ignore[type-arg]
         """Everything counted since the start, as the control socket answers it."""

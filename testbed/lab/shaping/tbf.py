@@ -8,22 +8,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, nla, nlmsg
+from pyroute2.netlink import nla, nlmsg
 from pyroute2.netlink.rtnl import RTM_NEWQDISC
 from pyroute2.netlink.rtnl.tcmsg import sched_tbf, tcmsg
 
 from testbed.errors import BadInput, RunFailed
 from testbed.lab.namespaces import scratch_network
 from testbed.lab.netlink import Netlink
-from testbed.lab.shaping import LinkCounters, ShapedDirection
+from testbed.lab.shaping import LinkCounters, ShapedDirection, qdisc
 from testbed.plan.framing import super_packet_bytes
 from testbed.spec.topology import Direction
 
-_UINT32 = 2**32 - 1
-_TC_H_ROOT = _UINT32
-_HANDLE = 0x10000
-_CHANGE = NLM_F_REQUEST | NLM_F_ACK
-_ADD = _CHANGE | NLM_F_CREATE | NLM_F_EXCL
 _ETHERNET = 1  # TC_LINKLAYER_ETHERNET: the kernel needs no table of times then
 _CREDIT_S = 0.25e-3
 """So late a timer may be without costing rate: with one super-packet's burst, 25 us of lateness cost 3 %."""
@@ -68,16 +63,16 @@ class BucketMessage(nlmsg):  # type: ignore[misc]
 def parameters(direction: ShapedDirection, gso: int) -> TbfParameters:
     """What to ask the kernel for, where super-packets are of `gso` bytes at most. Raises BadInput above 34 Gbit/s."""
     asked = direction.asked
-    if asked.rate_bps > 8.0 * _UINT32:
+    if asked.rate_bps > qdisc.LARGEST_RATE_BPS:
         raise BadInput.of(asked.label, "rate", asked.rate_bps, "at most 34 Gbit/s")
     burst = super_packet_bytes(gso) + round(asked.rate_bps / 8 * _CREDIT_S)
-    return TbfParameters(round(asked.rate_bps / 8), burst, int(min(max(direction.queue_bytes, burst), _UINT32)))
+    return TbfParameters(round(asked.rate_bps / 8), burst, int(min(max(direction.queue_bytes, burst), qdisc.UINT32)))
 
 
 def request(interface_index: int, want: TbfParameters) -> BucketMessage:
     """The netlink message that puts `want` at the root of an interface."""
     message = BucketMessage()
-    message["index"], message["handle"], message["parent"] = interface_index, _HANDLE, _TC_H_ROOT
+    message["index"], message["handle"], message["parent"] = interface_index, qdisc.HANDLE, qdisc.ROOT
     parms = {"rate": want.rate_bytes_per_s, "rate___reserved": _ETHERNET, "limit": want.limit_bytes}
     options = {"attrs": [["TCA_TBF_PARMS", parms], ["TCA_TBF_BURST", want.burst_bytes]]}
     message["attrs"] = [["TCA_KIND", "tbf"], ["TCA_OPTIONS", options]]
@@ -88,7 +83,7 @@ def available() -> str | None:
     """None when this kernel has tbf (tried on a scratch interface), else why not."""
     try:
         with scratch_network(), Netlink(None, "scratch namespace") as netlink:
-            _send(netlink, netlink.index("lo"), TbfParameters(125_000, 10_000, 100_000), _ADD)
+            _send(netlink, netlink.index("lo"), TbfParameters(125_000, 10_000, 100_000), qdisc.ADD)
     except RunFailed as refused:
         return str(refused)
     except OSError as error:
@@ -106,7 +101,7 @@ class Buckets:
 
     def shape(self, direction: ShapedDirection, gso: int) -> None:
         """Shape the direction's source interface. Raises RunFailed when the kernel has something else than asked."""
-        self._put(direction, gso, _ADD)
+        self._put(direction, gso, qdisc.ADD)
         self._shaped[direction.index] = direction, gso
 
     def change(self, direction: int, **values: float) -> None:
@@ -116,30 +111,17 @@ class Buckets:
         old, gso = self._shaped[direction]
         asked = Direction(**(old.asked._asdict() | values))
         new = ShapedDirection(old.index, asked, old.source, old.target, old.queue_bytes, old.seed)
-        self._put(new, gso, _CHANGE)
+        self._put(new, gso, qdisc.CHANGE)
         self._shaped[direction] = new, gso
 
     def counters(self) -> list[LinkCounters]:
-        """One reading per direction, in the order in which they were shaped; tbf keeps no peaks and no lateness."""
+        """One reading per direction, in the order in which they were shaped; tbf loses nothing but what is too much."""
         rows = []
         for direction, _ in self._shaped.values():
-            with Netlink(direction.source.pid, direction.source.border) as netlink:
-                statistics = _qdisc(netlink, direction.source.interface).get_attr("TCA_STATS2")
-                device = netlink.interface(direction.source.interface).get_attr("IFLA_STATS64")
-            sent, queue = statistics.get_attr("TCA_STATS_BASIC"), statistics.get_attr("TCA_STATS_QUEUE")
-            rows.append(
-                LinkCounters(
-                    direction=direction.index,
-                    label=direction.asked.label,
-                    packets=sent["packets"],
-                    wire_bytes=sent["bytes"],
-                    payload_bytes=None,
-                    dropped=queue["drops"] + int(device["tx_dropped"]),
-                    lost=None,
-                    queue_high_water_bytes=None,
-                    lateness=None,
-                )
-            )
+            end = direction.source
+            with Netlink(end.pid, end.border) as netlink:
+                root = qdisc.at_parent(netlink, end.interface, self.name)
+                rows.append(qdisc.counted(netlink, direction, root, dropped=qdisc.drops(root), lost=0))
         return rows
 
     def describe(self) -> list[dict[str, Any]]:
@@ -153,20 +135,14 @@ class Buckets:
         want, end = parameters(direction, gso), direction.source
         with Netlink(end.pid, f"{end.border} ({direction.asked.label})") as netlink:
             _send(netlink, netlink.index(end.interface), want, flags)
-            found = _qdisc(netlink, end.interface).get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")
+            root = qdisc.at_parent(netlink, end.interface, self.name)
+            found = root.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")
         # the burst comes back as a time, rounded
         if (found["rate"], found["limit"]) != (want.rate_bytes_per_s, want.limit_bytes):
             raise RunFailed(
                 f"{direction.asked.label}: tbf is not as asked: {want}, the kernel has rate {found['rate']}, "
                 f"limit {found['limit']}"
             )
-
-
-def _qdisc(netlink: Netlink, interface: str) -> Any:
-    found = [m for m in netlink.ask("get_qdiscs", index=netlink.index(interface)) if m["parent"] == _TC_H_ROOT]
-    if len(found) != 1 or found[0].get_attr("TCA_KIND") != "tbf":
-        raise RunFailed(f"{interface}: no tbf at its root, but {[m.get_attr('TCA_KIND') for m in found]}")
-    return found[0]
 
 
 def _send(netlink: Netlink, index: int, want: TbfParameters, flags: int) -> None:

@@ -1,0 +1,202 @@
+"""What `run` and `report` print of a run: measured against predicted, messages, the verdict and its reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from testbed.cli.layout import Column, Section, fitted, indented
+from testbed.cli.tables import proof_line
+from testbed.judge.compare import ScheduleComparison
+from testbed.schedule.proof import Proof
+from testbed.units import show_change, show_times
+
+
+def print_run(console: Console, document: Mapping[str, Any], directory: Path, *, pages: int) -> None:
+    """A run's comparison document, what is not as it should be, and where the results and `pages` of pictures are."""
+    rows = [ScheduleComparison(**row) for row in document["schedules"]]
+    title = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
+    for table in comparison_tables(title, rows, console.width):
+        console.print(table)
+    for row in rows:
+        if row.solver is not None:
+            console.print(proof_line(row.label, Proof(**row.solver)), highlight=False)
+    for extra in (*messages_tables(rows, console.width), verdict(rows, console.width)):
+        if extra is not None:
+            console.print(extra)
+    for reason, labels in _reasons(rows).items():
+        console.print(f"{', '.join(labels)} untrusted: {reason}", style="red", highlight=False)
+    ranking = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
+    console.print(f"measured ranking: {ranking}", highlight=False)
+    further = f" to timeline-{pages}.svg" if pages > 1 else ""
+    look = f" (look at timeline.svg{further})" if pages else ""
+    console.print(f"results in {directory}/{look}", highlight=False, soft_wrap=True)
+
+
+def _reasons(rows: Sequence[ScheduleComparison]) -> dict[str, list[str]]:
+    """Every reason not to trust a schedule, once, with the schedules it is given for."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for reason in row.reasons:
+            found.setdefault(reason, []).append(row.label)
+    return {reason: ["all schedules"] if len(labels) == len(rows) > 1 else labels for reason, labels in found.items()}
+
+
+# --- measured against predicted ------------------------------------------------------------------
+
+
+def comparison_tables(title: str, rows: Sequence[ScheduleComparison], width: int) -> list[Table]:
+    """Measured against predicted, a row per schedule, in as many tables as `width` columns of the screen make of it.
+
+    On a real clock another: expected with what this machine adds, as measured before the run.
+    """
+    key = Column("schedule", [row.label for row in rows], left=True)
+    times, ratios = _times(rows), _ratios(rows)
+    trusted = Column("trusted", [_yes_or_no(row.trusted) for row in rows])
+    tables = fitted(key, [Section(title, [*times, trusted]), Section("measured / predicted", ratios)], width)
+    if any(row.predicted_on_this_host_s is not None for row in rows):
+        section = Section("with what this machine adds (others: not noisy)", _on_this_host(rows))
+        tables[1:1] = fitted(key, [section], width)
+    return tables
+
+
+def _times(rows: Sequence[ScheduleComparison]) -> list[Column]:
+    measured, predicted = _halves([row.measured_s for row in rows], [row.predicted_s for row in rows])
+    return [
+        Column("measured", measured),
+        Column("+- IQR", show_times([row.measured_iqr_s for row in rows])),
+        Column("predicted", predicted),
+        Column("error", [show_change(row.error, 2) for row in rows]),
+    ]
+
+
+def _ratios(rows: Sequence[ScheduleComparison]) -> list[Column]:
+    def pair(measured: str, predicted: str) -> str:
+        return f"{measured} / {predicted}"
+
+    speedups = [
+        "-"
+        if row.speedup_measured is None or row.speedup_predicted is None
+        else pair(f"{row.speedup_measured:.2f}x", f"{row.speedup_predicted:.2f}x")
+        for row in rows
+    ]
+    bubbles = [pair(f"{row.bubble_measured:z.1%}", f"{row.bubble_predicted:z.1%}") for row in rows]
+    peaks = [pair(f"{row.peak_in_flight_measured:g}", f"{row.peak_in_flight_predicted:g}") for row in rows]
+    return [Column("bubble m/p", bubbles), Column("in flight m/p", peaks), Column("speed-up m/p", speedups)]
+
+
+def _yes_or_no(trusted: bool) -> Text:
+    return Text("yes", style="green") if trusted else Text("NO", style="bold red")
+
+
+def _on_this_host(rows: Sequence[ScheduleComparison]) -> list[Column]:
+    """The prediction with what this machine adds; iterations that it disturbed, and the median of the others."""
+    expected, others = _halves(
+        [row.predicted_on_this_host_s for row in rows], [row.measured_undisturbed_s for row in rows]
+    )
+    between, off = [], []
+    for row in rows:
+        middle, low, high = row.predicted_on_this_host_s, row.on_this_host_low_s, row.on_this_host_high_s
+        known = middle is not None and low is not None and high is not None
+        between.append(f"{show_change(low / middle - 1)} {show_change(high / middle - 1)}" if known else "-")  # type: ignore[operator]
+        off.append("-" if row.error_on_this_host is None else show_change(row.error_on_this_host, 2))
+    noisy = ["-" if row.disturbed_iterations is None else str(row.disturbed_iterations) for row in rows]
+    return [
+        Column("expected", expected),
+        Column("19 of 20 in", between),
+        Column("off by", off),
+        Column("noisy", noisy),
+        Column("others", others),
+    ]
+
+
+def _halves(one: Sequence[float | None], other: Sequence[float | None]) -> tuple[list[str], list[str]]:
+    """Two columns of times in one unit."""
+    shown = show_times([*one, *other])
+    return shown[: len(one)], shown[len(one) :]
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def messages_tables(rows: Sequence[ScheduleComparison], width: int) -> list[Table]:
+    """How far messages came from their predictions, a row per pair of ranks; none where no arrival is known."""
+    flows: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        for flow in row.messages:
+            flows.setdefault((flow["source_rank"], flow["target_rank"]), []).append(flow)
+    known = {pair: [part for part in parts if part["arrival_median_s"] is not None] for pair, parts in flows.items()}
+    known = {pair: parts for pair, parts in known.items() if parts}
+    if not known:
+        return []
+    counts = [
+        "/".join(str(sum(part[name] for part in flows[pair])) for name in ("awaited", "messages")) for pair in known
+    ]
+    cells = [_flow_cells(parts) for parts in known.values()]
+    headings = ("arrival:\nmedian", "\nworst", "on the way:\nmedian", "\np90", "\nworst")
+    columns = [Column(heading, of_flows) for heading, of_flows in zip(headings, zip(*cells, strict=True), strict=True)]
+    key = Column("\nflow", [f"{source} -> {target}" for source, target in known], left=True)
+    title = "messages, measured - predicted, in ms, over all schedules"
+    return fitted(key, [Section(title, [Column("\nawaited", counts), *columns])], width)
+
+
+def _flow_cells(known: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of the schedules' medians and percentiles the middle one, of their worst the worst."""
+
+    def typical(name: str) -> str:
+        return show_milliseconds(sorted(part[name] for part in known)[len(known) // 2])
+
+    def worst(name: str) -> str:
+        return show_milliseconds(max((part[name] for part in known), key=abs))
+
+    arrivals = typical("arrival_median_s"), worst("arrival_worst_s")
+    return [*arrivals, typical("extra_median_s"), typical("extra_p90_s"), worst("extra_worst_s")]
+
+
+def show_milliseconds(seconds: float) -> str:
+    """A difference in ms, with its sign, to a microsecond."""
+    return f"{seconds * 1e3:+z.3f}"
+
+
+# --- the verdict ---------------------------------------------------------------------------------
+
+
+def verdict(rows: Sequence[ScheduleComparison], width: int) -> RenderableType | None:
+    """What the verdict rests on: every question with the worst answer of any schedule, and the reason of its limit.
+
+    A table where `width` columns hold it, else two lines for each question.
+    """
+    table = Table(title="verdict", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("checked", "found", "limit", "why this limit"):
+        table.add_column(column, justify="right" if column in ("found", "limit") else "left", no_wrap=True)
+    lines: list[RenderableType] = [
+        Text("verdict: what was checked, found, allowed, and why this limit", style="italic")
+    ]
+    for question in dict.fromkeys(check["question"] for row in rows for check in row.checks):
+        answers = [check for row in rows for check in row.checks if check["question"] == question]
+        failed = [check for check in answers if not check["ok"]]
+        shown = failed[0] if failed else max(answers, key=lambda check: _number(check["found"]))
+        found, limit, why = shown["found"], shown["limit"], shown["why"]
+        style = "red" if failed else ""
+        table.add_row(question, found, limit, Text(why, style="dim"), style=style)
+        lines += [
+            Text(f"{question:32} {found:>9}  limit {limit}", style=style),
+            indented(Text(why, style="dim")),
+        ]
+    if len(lines) == 1:
+        return None
+    return table if Console(width=10_000).measure(table).maximum <= width else Group(*lines)
+
+
+def _number(found: str) -> float:
+    """What an answer counts, for the worst of several; words count nothing."""
+    try:
+        return abs(float(found.rstrip("% ms")))
+    except ValueError:
+        return 0.0

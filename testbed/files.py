@@ -1,0 +1,177 @@
+"""Files that the user names: read with bounds, whatever they are, and written completely or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from testbed.errors import BadInput, RunFailed
+
+
+def read_bytes(path: Path, most: int, expected: str = "a readable file") -> bytes:
+    """What a regular file of at most `most` bytes holds. Raises BadInput: devices and pipes may have no end."""
+    source = str(path)
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise BadInput.of(source, "file", _KINDS.get(stat.S_IFMT(found.st_mode), "no file"), "a regular file")
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # it may have become a pipe meanwhile
+        with os.fdopen(descriptor, "rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise BadInput.of(source, "file", error.strerror, expected) from error
+    except ValueError as error:  # a null character in the name
+        raise BadInput.of(source, "file", str(error), expected) from error
+    if len(content) > most:
+        raise BadInput.of(source, "file", f"{max(found.st_size, len(content))} bytes", f"at most {most} bytes")
+    return content
+
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def read_text(path: Path, most: int, expected: str = "a readable file") -> str:
+    """As `read_bytes`, in UTF-8. Raises BadInput."""
+    content = read_bytes(path, most, expected)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise BadInput.of(str(path), f"line {line}", content[error.start : error.start + 8], "UTF-8 text") from error
+
+
+MOST_JSON_BYTES = 32_000_000
+
+
+def read_json(path: Path, expected: str, most: int = MOST_JSON_BYTES) -> dict[str, Any]:
+    """The object in a JSON file; `expected` says what it should hold. Raises BadInput."""
+    return json_object(read_text(path, most, expected), str(path), expected)
+
+
+def json_object(text: str | bytes, source: str, expected: str) -> dict[str, Any]:
+    """The object that `text` writes. Raises BadInput, also for what only Python calls JSON: NaN, Infinity, 1e999."""
+    try:
+        document: Any = json.loads(text, parse_constant=_no_number, parse_float=_finite, parse_int=_whole)
+    except RecursionError as error:
+        raise BadInput.of(source, "file", "too deep a nesting", expected) from error
+    except ValueError as error:
+        raise BadInput.of(source, "file", str(error), expected) from error
+    if not isinstance(document, dict):
+        raise BadInput.of(source, "file", document, f"an object: {expected}")
+    return document
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"{text[:20]} is out of range")
+    return value
+
+
+_MOST_DIGITS = 18
+"""So that every whole number fits into 64 bits."""
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MOST_DIGITS + 1:
+        raise ValueError(f"{text[:20]}... is out of range")
+    return int(text)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A new file to fill, which takes the place of `path` when the block ends well, and else goes. Raises OSError.
+
+    What is there and no regular file (a device, a pipe) is written to as it is.
+    """
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
+        yield target
+        return
+    descriptor, name = tempfile.mkstemp(
+        prefix=f".{target.name[:60]}.", suffix=f".partial{target.suffix}", dir=target.parent
+    )
+    partial = Path(name)
+    try:
+        os.fchmod(descriptor, target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask())
+        os.close(descriptor)
+        yield partial
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """There is no way to read it but to set it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def output(path: Path, option: str) -> Iterator[Path]:
+    """As `replacing`, for a file that an option names. Raises BadInput naming the option."""
+    try:
+        with replacing(path) as partial:
+            yield partial
+    except OSError as error:
+        expected = f"a file that can be written ({error.strerror or error})"
+        raise BadInput.of(option, "file", str(path), expected) from error
+
+
+def require_writable(path: Path, option: str) -> None:
+    """Raises BadInput now for a file that could not be written later, after long work."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "Is a directory")
+        with tempfile.TemporaryFile(dir=path.resolve().parent):
+            pass
+    except OSError as error:
+        raise BadInput.of(option, "file", str(path), f"a file that can be written ({error.strerror})") from error
+
+
+@contextmanager
+def saving(path: Path) -> Iterator[Path]:
+    """As `replacing`, for what a run writes on its way. Raises RunFailed."""
+    try:
+        with replacing(path) as partial:
+            yield partial
+    except OSError as error:
+        raise RunFailed(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def output_directory(path: Path, option: str) -> Path:
+    """A directory that an option names, new or empty, made if need be. Raises BadInput."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise BadInput.of(option, "directory", str(path), "a new or empty directory")
+    except OSError as error:
+        expected = f"a directory that can be written ({error.strerror})"
+        raise BadInput.of(option, "directory", str(path), expected) from error
+    return path
+
+
+def write_output(path: Path, text: str, option: str) -> None:
+    """Write a file that an option names, complete or not at all. Raises BadInput."""
+    with output(path, option) as partial:
+        partial.write_text(text, encoding="utf-8")

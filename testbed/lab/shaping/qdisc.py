@@ -1,0 +1,55 @@
+"""What the kernel's qdiscs have in common: requests by netlink, the one at an interface's root, and what it counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST
+
+from testbed.errors import RunFailed
+from testbed.lab.netlink import Netlink
+from testbed.lab.shaping import LinkCounters, ShapedDirection
+
+UINT32 = 2**32 - 1
+ROOT = UINT32
+"""TC_H_ROOT: the parent of what shapes all that leaves an interface."""
+HANDLE = 0x10000
+CHANGE = NLM_F_REQUEST | NLM_F_ACK
+ADD = CHANGE | NLM_F_CREATE | NLM_F_EXCL
+
+LARGEST_RATE_BPS = UINT32 * 8.0
+"""The plain rate field of qdiscs: 32 bits of bytes per second. What is beyond cannot be read back through pyroute2."""
+
+
+def at_parent(netlink: Netlink, interface: str, kind: str, parent: int = ROOT) -> Any:
+    """The decoded message of the qdisc below `parent`. Raises RunFailed when it is not of that kind."""
+    found = [m for m in netlink.ask("get_qdiscs", index=netlink.index(interface)) if m["parent"] == parent]
+    if len(found) != 1 or found[0].get_attr("TCA_KIND") != kind:
+        place = "root" if parent == ROOT else f"{parent:#x}"
+        raise RunFailed(f"{interface}: no {kind} at its {place}, but {[m.get_attr('TCA_KIND') for m in found]}")
+    return found[0]
+
+
+def drops(message: Any) -> int:
+    """What a qdisc has dropped; a super-packet counts as one."""
+    return int(message.get_attr("TCA_STATS2").get_attr("TCA_STATS_QUEUE")["drops"])
+
+
+def counted(netlink: Netlink, direction: ShapedDirection, root: Any, *, dropped: int, lost: int | None) -> LinkCounters:
+    """A direction's reading: what its root qdisc sent, what was `dropped` before the interface, and `lost` as asked.
+
+    The kernel keeps no peaks, no payload bytes and no lateness.
+    """
+    sent = root.get_attr("TCA_STATS2").get_attr("TCA_STATS_BASIC")
+    device = netlink.interface(direction.source.interface).get_attr("IFLA_STATS64")
+    return LinkCounters(
+        direction=direction.index,
+        label=direction.asked.label,
+        packets=sent["packets"],
+        wire_bytes=sent["bytes"],
+        payload_bytes=None,
+        dropped=dropped + int(device["tx_dropped"]),
+        lost=lost,
+        queue_high_water_bytes=None,
+        lateness=None,
+    )

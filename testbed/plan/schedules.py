@@ -1,0 +1,337 @@
+"""Which schedules a job is measured with: those asked for, each made once, `best` judged, misfits left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from testbed.errors import BadInput, DoesNotFit
+from testbed.pipeline.problem import Problem
+from testbed.pipeline.validate import OverMemory
+from testbed.plan import costs
+from testbed.plan.plan import Job, Plan
+from testbed.plan.resolve import BEST, generate, given, meetings, with_meetings
+from testbed.plugins import Unusable
+from testbed.schedule.proof import Watch
+from testbed.schedule.registry import FAMILIES, Generated, family_of
+from testbed.schedule.schedule_file import Kept
+from testbed.spec.choice import ScheduleChoice, choice_named, own_name
+from testbed.spec.workload import Pacing
+from testbed.units import show_time
+
+QUICK: Mapping[str, Any] = {"time_limit_s": 5.0}
+"""Options of the families that `best` tries beside the workload's own, where they have such an option."""
+
+
+class Candidate(NamedTuple):
+    """A schedule that could be run, and how long the model says a job alone takes with it."""
+
+    choice: ScheduleChoice
+    problem: Problem
+    generated: Generated
+    makespan_s: float
+    """NaN where nobody asked."""
+
+
+class Candidates(NamedTuple):
+    """What became of several choices."""
+
+    found: list[Candidate]
+    """In the order of the choices."""
+    left_out: dict[str, str]
+    """By label, why a schedule does not fit."""
+
+
+class Selection(NamedTuple):
+    """The schedules that a job is measured with."""
+
+    choices: list[ScheduleChoice]
+    """All that were asked for, in that order; in place of `best` what it found."""
+    made: dict[str, Generated]
+    """By label; empty where only a run can tell what actions take."""
+    left_out: dict[str, str]
+    """By label, why a schedule does not fit."""
+
+    @property
+    def fitting(self) -> list[ScheduleChoice]:
+        """The choices that are not left out."""
+        return [choice for choice in self.choices if choice.label not in self.left_out]
+
+
+def choose(plan: Plan, names: Sequence[str] = (), *, job: int = 0) -> list[ScheduleChoice]:
+    """A job's choices of these names, each a label, a family or a file; none means all. Raises BadInput.
+
+    A family that the workload does not list is taken without options.
+    """
+    listed = plan.jobs[job].workload.schedules
+    wanted = listed if not names else [one for name in names for one in _named(listed, name)]
+    return list({choice.label: choice for choice in wanted}.values())
+
+
+def _named(listed: Sequence[ScheduleChoice], name: str) -> list[ScheduleChoice]:
+    """Every choice of the workload with this label or, if there is none, of this family; else a new one."""
+    found = [one for one in listed if one.label == name] or [one for one in listed if one.schedule == name]
+    if found or name == BEST:
+        return found or [ScheduleChoice(schedule=BEST)]
+    try:
+        choice = choice_named(name, Path())
+        family_of(choice)
+    except Unusable as error:
+        raise error.at("schedule", "name") from error
+    if any(one.label == choice.label for one in listed):
+        expected = f"a file called otherwise: the workload has another schedule {choice.label}"
+        raise BadInput.of("schedule", "name", name, expected)
+    return [choice]
+
+
+def every_choice(plan: Plan, *, job: int = 0) -> list[ScheduleChoice]:
+    """A job's choices, and all other families that need no solver."""
+    listed = [choice for choice in plan.jobs[job].workload.schedules if choice.schedule != BEST]
+    known, labels = {choice.schedule for choice in listed}, {choice.label for choice in listed}
+    others = (name for name in FAMILIES if name not in known | labels and not FAMILIES[name].solver)
+    return [*listed, *(ScheduleChoice(schedule=name) for name in others)]
+
+
+def candidates(
+    plan: Plan,
+    choices: Sequence[ScheduleChoice],
+    watch: Watch | None = None,
+    *,
+    job: int = 0,
+    source: str | None = None,
+    judge: bool = True,
+) -> Candidates:
+    """Every choice made, each once, and judged. Raises BadInput for what is wrong with one beside that it does not fit.
+
+    `source` is what errors call the workload: its file; default: its name.
+    """
+    from testbed.schedule.each import Judged, Task, generate_each
+
+    receives = plan.jobs[job].workload.receives
+    source = source or plan.jobs[job].workload.name
+    tasks: dict[str, Task] = {}
+    left_out: dict[str, str] = {}
+    for choice in choices:
+        try:
+            tasks[choice.label] = Task(choice, costs.problem(plan, choice, job=job), receives, judge)
+        except DoesNotFit as error:
+            left_out[choice.label] = _why(source, plan.jobs[job], choice, str(error), over_memory=False)
+    found = []
+    for task, outcome in zip(tasks.values(), generate_each(list(tasks.values()), watch), strict=True):
+        choice = task.choice
+        if isinstance(outcome, Judged):
+            found.append(Candidate(choice, task.problem, outcome.generated, outcome.makespan_s))
+        else:
+            over = outcome.over_memory
+            left_out[choice.label] = _why(source, plan.jobs[job], choice, outcome.reason, over_memory=over)
+    return Candidates(found, left_out)
+
+
+def _why(source: str, job: Job, choice: ScheduleChoice, reason: str, *, over_memory: bool) -> str:
+    """The reason of a misfit, behind the file and the field that would have to change."""
+    listed = job.workload.schedules
+    place = f"schedules.{listed.index(choice)}" if choice in listed else f"schedule {choice.label}"
+    if over_memory:
+        place = f"{place}.memory" if choice.memory is not None and choice in listed else "memory"
+    named = reason.startswith((f"{source}: ", f"{place}: "))
+    return f"{source}: {reason.removeprefix(f'{source}: ')}" if named else f"{source}: {place}: {reason}"
+
+
+def ranked(
+    plan: Plan, best: ScheduleChoice, watch: Watch | None = None, *, job: int = 0, source: str | None = None
+) -> Candidates:
+    """What `best` stands for: every schedule that fits and needs no solver, fastest first (CrossPipe, section 6).
+
+    All in the memory that `best` has, whatever the workload gives to single ones. Raises BadInput where a schedule is
+    wrong, or without pacing.
+    """
+    listed = plan.jobs[job].workload.schedules
+    choices = []
+    for choice in every_choice(plan, job=job):
+        quick = {} if choice in listed else {name: QUICK[name] for name in _options(choice) if name in QUICK}
+        choices.append(choice.model_copy(update={"memory": best.memory, **quick}))
+    found = candidates(plan, choices, watch, job=job, source=source)
+    return Candidates(sorted(found.found, key=lambda one: one.makespan_s), found.left_out)
+
+
+def _options(choice: ScheduleChoice) -> list[str]:
+    return family_of(choice).option_names()
+
+
+def make(
+    plan: Plan,
+    choices: Sequence[ScheduleChoice],
+    kept: Mapping[str, Kept] | None = None,
+    watch: Watch | None = None,
+    *,
+    job: int = 0,
+    source: str | None = None,
+    strict: bool = False,
+) -> Selection:
+    """The schedules of a job's choices: what is `kept` of them, validated, the others generated.
+
+    A schedule that does not fit is left out as long as another one does; with `strict`, or when none is left, that is
+    an error. Without pacing nothing is made: then only a run can tell what actions take. Raises BadInput.
+    """
+    maker = _Maker(plan, kept or {}, watch, job, source or plan.jobs[job].workload.name)
+    made = maker.all_of(choices)
+    if kept:
+        maker.refuse_unknown(made)
+    if made.left_out and (strict or len(made.left_out) == len(made.choices)):
+        raise DoesNotFit(_together(maker.source, made.left_out))
+    return made
+
+
+def _together(source: str, left_out: Mapping[str, str]) -> str:
+    """The reasons of several misfits in one line."""
+    reasons = list(left_out.values())
+    if len(reasons) == 1:
+        return reasons[0]
+    shown = "; ".join(reason.removeprefix(f"{source}: ") for reason in reasons)
+    return f"{source}: {len(reasons)} schedules do not fit: {shown}"
+
+
+def with_selected(plan: Plan, selected: Sequence[Selection]) -> Plan:
+    """The plan with a case for every meeting of schedules that fit; per job, what it is measured with.
+
+    What is left out stays in the plan with its reason. Raises BadInput where no case is left.
+    """
+    met = [
+        one
+        for one in meetings(plan, [mine.choices for mine in selected])
+        if not any(choice.label in mine.left_out for choice, mine in zip(one.choices, selected, strict=True))
+    ]
+    names = [f"{job.name}: " if len(plan.jobs) > 1 else "" for job in plan.jobs]
+    left_out = {
+        f"{name}{label}": reason
+        for name, mine in zip(names, selected, strict=True)
+        for label, reason in mine.left_out.items()
+    }
+    if not met:
+        raise DoesNotFit(_together(plan.network.name, left_out))
+    return replace(with_meetings(plan, met, [mine.made for mine in selected]), left_out=left_out)
+
+
+@dataclass
+class _Maker:
+    """What making the schedules of one job needs."""
+
+    plan: Plan
+    kept: Mapping[str, Kept]
+    watch: Watch | None
+    job: int
+    source: str
+
+    def all_of(self, choices: Sequence[ScheduleChoice]) -> Selection:
+        """Every choice made. What `best` has made already is not made again."""
+        if not self.plan.jobs[self.job].workload.pacing and not self.kept:
+            return self._unpaced(choices)
+        by_content: dict[str, Generated] = {}
+        resolved, made, left_out = list(choices), dict[str, Generated](), dict[str, str]()
+        for index, choice in enumerate(choices):
+            if choice.schedule == BEST:
+                try:
+                    resolved[index], found = self._best(choice, by_content)
+                except DoesNotFit as error:
+                    left_out[choice.label] = str(error)
+                    continue
+                if found is not None:
+                    made[resolved[index].label] = found
+        fresh = []
+        for choice in resolved:
+            if choice.label in made or choice.label in left_out:
+                continue
+            if choice.label in self.kept:
+                self._keep(choice, made, left_out)
+            elif _content(choice) in by_content:
+                made[choice.label] = _called(by_content[_content(choice)], choice.label)
+            else:
+                fresh.append(choice)
+        found_now = candidates(self.plan, fresh, self.watch, job=self.job, source=self.source, judge=False)
+        made |= {one.choice.label: one.generated for one in found_now.found}
+        left_out |= found_now.left_out
+        in_order = {one.label: made[one.label] for one in resolved if one.label in made}
+        return Selection(resolved, in_order, left_out)
+
+    def _best(self, best: ScheduleChoice, by_content: dict[str, Generated]) -> tuple[ScheduleChoice, Generated | None]:
+        """The choice that takes the place of `best`, and its schedule; None where that is kept in a file."""
+        for other in every_choice(self.plan, job=self.job) if self.kept and not best.labelled else ():
+            chosen = _in_place_of(best, other.model_copy(update={"memory": best.memory}))
+            if chosen.label in self.kept:
+                return chosen, None
+        found, left_out = ranked(self.plan, best, self.watch, job=self.job, source=self.source)
+        if not found:
+            label, reason = next(iter(left_out.items()))
+            shown = reason.removeprefix(f"{self.source}: ")
+            expected = f"room for one of {len(left_out)} schedules; of {label}: {shown}"
+            raise DoesNotFit.of(self.source, f"schedule {best.label}", BEST, expected)
+        by_content |= {_content(one.choice): one.generated for one in found}
+        first = found[0]
+        chosen = _in_place_of(best, first.choice)
+        if chosen.label in self.kept:
+            return chosen, None
+        remarks = (_how_it_was_found(found, left_out), *first.generated.remarks)
+        return chosen, _called(first.generated, chosen.label)._replace(remarks=remarks)
+
+    def _keep(self, choice: ScheduleChoice, made: dict[str, Generated], left_out: dict[str, str]) -> None:
+        rows, proof = self.kept[choice.label]
+        try:
+            made[choice.label] = Generated(given(self.plan, choice, rows, job=self.job), proof)
+        except DoesNotFit as error:
+            over = isinstance(error, OverMemory)
+            left_out[choice.label] = _why(self.source, self.plan.jobs[self.job], choice, str(error), over_memory=over)
+
+    def _unpaced(self, choices: Iterable[ScheduleChoice]) -> Selection:
+        """Nothing made; fixed orders that will not fit, whatever actions take, are left out now."""
+        left_out = {}
+        for choice in choices:
+            if choice.schedule == BEST:
+                expected = f"times for F, I and W: without them only a run can tell what is fastest ({choice.label})"
+                raise BadInput.of(self.source, "pacing", "none", expected)
+            try:
+                costs.problem(self.plan, choice, _ANY_PACING, job=self.job)
+                if not (family_of(choice).uses_spare_memory or family_of(choice).solver):
+                    generate(self.plan, choice, _ANY_PACING, job=self.job)
+            except DoesNotFit as error:
+                over = isinstance(error, OverMemory)
+                job = self.plan.jobs[self.job]
+                left_out[choice.label] = _why(self.source, job, choice, str(error), over_memory=over)
+        return Selection(list(choices), {}, left_out)
+
+    def refuse_unknown(self, made: Selection) -> None:
+        """Raises BadInput for a kept schedule that the workload does not have."""
+        listed = self.plan.jobs[self.job].workload.schedules
+        known = {choice.label for choice in (*listed, *made.choices)}
+        for label in self.kept:
+            of_best = label.startswith(f"{BEST} ") and any(one.schedule == BEST for one in listed)
+            if label not in known and not of_best:
+                names = ", ".join(choice.label for choice in made.choices)
+                raise BadInput.of("--schedules-from", "schedule", label, f"one of {self.source} ({names})")
+
+
+_ANY_PACING = Pacing.model_construct(F=1e-3, I=1e-3, W=1e-3, B=None)
+"""For what does not depend on times: whether a fixed order fits into memory."""
+
+
+def _content(choice: ScheduleChoice) -> str:
+    """What decides the schedule that a choice makes: all but its label."""
+    return repr(sorted((name, value) for name, value in choice.as_document().items() if name != "label"))
+
+
+def _called(generated: Generated, label: str) -> Generated:
+    return generated._replace(schedule=generated.schedule.renamed(label))
+
+
+def _in_place_of(best: ScheduleChoice, found: ScheduleChoice) -> ScheduleChoice:
+    """The choice that `best` found, under the label of `best`, or one that says both names."""
+    label = best.label if best.labelled else own_name(f"{BEST} {found.label}")
+    return found.model_copy(update={"label": label})
+
+
+def _how_it_was_found(found: Sequence[Candidate], left_out: Mapping[str, str]) -> str:
+    words = f"{found[0].choice.label}, the fastest of {len(found)} that fit"
+    if len(found) > 1:
+        words += f"; next {found[1].choice.label} with {show_time(found[1].makespan_s)}"
+    return words + (f"; {len(left_out)} do not fit ({', '.join(left_out)})" if left_out else "")

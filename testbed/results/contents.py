@@ -1,0 +1,107 @@
+"""What the files of a results directory must hold for a report: checked when they are read, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from testbed.errors import BadInput
+from testbed.files import read_json
+from testbed.judge.compare import ScheduleComparison
+from testbed.judge.messages import FlowMessages
+from testbed.schedule.proof import Proof
+from testbed.spec.document import validate
+
+
+@dataclass(frozen=True)
+class _Check:
+    """An entry of `checks`; see judge/fidelity.py."""
+
+    question: str
+    found: str
+    limit: str
+    why: str
+    ok: bool
+
+
+@dataclass(frozen=True)
+class _Named:
+    """An entry of the manifest's `schedules`."""
+
+    label: str
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What is read of manifest.json."""
+
+    format: int = 1
+    nodes: tuple[str, ...] = ()
+    schedules: tuple[_Named, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """What is shown of comparison.json beside its rows."""
+
+    name: str
+    shaper: str
+    transport: str
+    clock: str
+    ranking_as_predicted: bool
+    schedules: list[dict[str, Any]]
+    complete: bool = True
+
+
+def json_of(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None where there is no such file. Raises BadInput."""
+    if not path.exists():
+        return None
+    return read_json(path, "a JSON document of a run")
+
+
+def manifest_of(directory: Path) -> dict[str, Any] | None:
+    """manifest.json; None where there is none. Raises BadInput."""
+    path = directory / "manifest.json"
+    document = json_of(path)
+    if document is not None:
+        validate(_Manifest, document, str(path))
+    return document
+
+
+def comparison_of(path: Path) -> dict[str, Any] | None:
+    """comparison.json of a run; None where there is none. Raises BadInput."""
+    document = json_of(path)
+    if document is None:
+        return None
+    source = str(path)
+    validate(_Comparison, document, source)
+    known = {one.name for one in fields(ScheduleComparison)}
+    for index, row in enumerate(document["schedules"]):
+        at = f"schedules.{index}"
+        for name in row.keys() - known:
+            raise BadInput.of(source, f"{at}.{name}", row[name], "fields of this version")
+        found = validate(ScheduleComparison, row, source, at=at)
+        validate(list[_Check], found.checks, source, at=f"{at}.checks")
+        validate(list[FlowMessages], found.messages, source, at=f"{at}.messages")
+        if found.solver is not None:
+            validate(Proof, found.solver, source, at=f"{at}.solver")
+    return document
+
+
+def table_of(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    """A table of a run with at least these columns. Raises BadInput."""
+    if not path.is_file():
+        raise BadInput.of(str(path.parent), path.name, "no such file", "the tables of a run")
+    try:
+        frame = pd.read_parquet(path)
+    except (OSError, ValueError, KeyError, NotImplementedError) as error:
+        raise BadInput.of(str(path), "file", str(error), "a parquet file as a run writes it") from error
+    for name in columns:
+        if name not in frame.columns:
+            raise BadInput.of(str(path), name, "nothing", "a column of this name")
+    return frame

@@ -1,0 +1,85 @@
+"""What sub-blocks cost, as CrossUDSub counts it: whole numbers of time, memory with what the backward needs set aside.
+
+Both forms of the greedy (greedy.py, greedy_compiled.py) plan with these.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from testbed.errors import DoesNotFit
+from testbed.model.gather import gathered
+from testbed.model.network import Floats, Ints
+from testbed.pipeline.ir import Action, Kind, Part
+from testbed.pipeline.memory import TOLERANCE
+from testbed.pipeline.problem import Problem
+
+KINDS = (Kind.F, Kind.I, Kind.W)
+
+
+class Costs(NamedTuple):
+    """One stage per rank; times in n_sub-ths of a tick, so that every sub-block's is a whole number."""
+
+    length: Ints
+    """(P, 3): of a sub-block of F, I, W"""
+    delta: Floats
+    """(P, 3): memory that a sub-block adds"""
+    limit: Floats
+    """(P,)"""
+    most_unfinished: Ints
+    """(P,): sub-blocks of F that may have begun beyond those of microbatches whose I is over.
+
+    What these hold comes free only after an I, which takes memory of its own under recomputation: so much is left free
+    for one I that it can always run. W needs none, so all others can finish after it, one after the other."""
+    route_links: Ints
+    """(2, P, hops): links from rank r to r + 1, and from r + 1 to r; -1 behind the last"""
+    wire: Ints
+    """(2, P, hops): time a message occupies each of them"""
+    delay: Ints
+    """(2, P, hops)"""
+    ready: Ints
+    """(P,): from when on a stage has its parameters"""
+    link_free: Ints
+    """Per link, until when all-gathers occupy it"""
+
+
+def costs(problem: Problem, n_sub: int) -> Costs:
+    """The costs of a problem in ticks, whatever is not whole rounded.
+
+    Raises DoesNotFit when a rank cannot hold a single microbatch.
+    """
+    n_ranks, part = problem.n_ranks, Part(0, 1, n_sub)
+    length, delta = np.zeros((n_ranks, 3), np.int64), np.zeros((n_ranks, 3))
+    most_unfinished = np.zeros(n_ranks, np.int64)
+    for rank in range(n_ranks):
+        for code, kind in enumerate(KINDS):
+            length[rank, code] = round(problem.duration(Action(rank, kind, 0)))
+            delta[rank, code] = problem.memory_delta(Action(rank, kind, 0, part))
+        most_unfinished[rank] = _most_unfinished(problem, rank, n_sub)
+    ways = [[(r, r + 1) for r in range(n_ranks - 1)], [(r + 1, r) for r in range(n_ranks - 1)]]
+    hops = max([1, *(len(problem.route(*pair)) for way in ways for pair in way)])
+    route_links = np.full((2, n_ranks, hops), -1, np.int64)
+    wire, delay = np.zeros((2, n_ranks, hops), np.int64), np.zeros((2, n_ranks, hops), np.int64)
+    for way, pairs in enumerate(ways):
+        for boundary, pair in enumerate(pairs):
+            for hop, link in enumerate(problem.route(*pair)):
+                cost = problem.links[link]
+                route_links[way, boundary, hop] = link
+                wire[way, boundary, hop] = round(cost.seconds_per_byte * problem.planned_bytes[boundary]) * n_sub
+                delay[way, boundary, hop] = round(cost.delay_s) * n_sub
+    ready, link_free = (np.rint(times).astype(np.int64) * n_sub for times in gathered(problem))
+    limit = np.array(problem.memory_limit) + TOLERANCE
+    return Costs(length, delta, limit, most_unfinished, route_links, wire, delay, ready, link_free)
+
+
+def _most_unfinished(problem: Problem, rank: int, n_sub: int) -> int:
+    taken = problem.activation[rank]
+    reserved = max(0.0, problem.input_memory[rank]) if problem.input_memory else 0.0
+    limit = problem.memory_limit[rank]
+    if taken + reserved > limit + TOLERANCE:
+        expected = f"at least {taken + reserved:g}, what one microbatch needs"
+        raise DoesNotFit.of("crosspipe-greedy", f"memory limit of rank {rank}", limit, expected)
+    every = problem.n_microbatches * n_sub
+    return every if taken <= 0 else min(every, int((limit + TOLERANCE - reserved) / taken * n_sub))

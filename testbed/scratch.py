@@ -1,0 +1,56 @@
+"""A temporary directory that goes when its process does, however that ends: `kill -9` leaves nothing of it."""
+
+from __future__ import annotations
+
+import select
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from testbed.errors import RunFailed
+
+_DEADLINE_S = 30.0
+
+
+@contextmanager
+def scratch_directory(prefix: str) -> Iterator[Path]:
+    """A new directory among the machine's temporary ones, removed at the end with all that is in it.
+
+    A process of its own makes and removes it: it waits for the end of a pipe that the kernel closes with this process
+    (and its forks). Raises RunFailed where there is no place for it.
+    """
+    keeper = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(__file__).with_name("scratch_keeper.py")), prefix],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # or Ctrl-C would end it before it has removed anything
+    )
+    assert keeper.stdin is not None
+    assert keeper.stdout is not None
+    assert keeper.stderr is not None
+    try:
+        if not select.select([keeper.stdout], [], [], _DEADLINE_S)[0]:
+            keeper.kill()
+            raise RunFailed(f"no temporary directory within {_DEADLINE_S:g} s")
+        said = keeper.stdout.readline().decode().rstrip("\n")
+        if not said:
+            reason = keeper.stderr.read().decode(errors="replace").strip().splitlines()
+            raise RunFailed(f"no temporary directory: {reason[-1] if reason else 'no reason given'}")
+        path = Path(said)
+        try:
+            yield path
+        finally:
+            keeper.stdin.close()
+            try:
+                keeper.wait(timeout=_DEADLINE_S)
+            except subprocess.TimeoutExpired:  # a process that we forked lives on, and holds the pipe
+                keeper.kill()
+                shutil.rmtree(path, ignore_errors=True)
+    finally:
+        for stream in (keeper.stdin, keeper.stdout, keeper.stderr):
+            stream.close()
+        keeper.wait()

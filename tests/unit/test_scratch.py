@@ -1,0 +1,47 @@
+"""A temporary directory goes with its process, however that ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from processes import wait_until
+
+from testbed.errors import RunFailed
+from testbed.scratch import scratch_directory
+
+HOLD = """
+import sys, time
+from testbed.scratch import scratch_directory
+with scratch_directory("testbed-test-") as path:
+    (path / "file").write_text("x")
+    print(path, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_it_goes_with_a_killed_process(sent: signal.Signals) -> None:
+    process = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    path = Path(process.stdout.readline().decode().strip())
+    assert (path / "file").read_text() == "x"
+    process.send_signal(sent)
+    process.communicate(timeout=60)
+    wait_until(lambda: not path.exists(), f"{path} is left")
+
+
+def test_it_goes_at_the_end_of_the_body() -> None:
+    with scratch_directory("testbed-test-") as path:
+        assert path.parent == Path(tempfile.gettempdir())
+        (path / "inner").mkdir()
+    assert not path.exists()
+
+
+def test_no_place_for_it() -> None:
+    with pytest.raises(RunFailed, match="no temporary directory"), scratch_directory("no/such/place-"):
+        pass

@@ -1,0 +1,63 @@
+"""The searches end when they are told to, with the best so far, and tell how far they have come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from testbed.model.bounds import lower_bound
+from testbed.model.compiled import makespan
+from testbed.pipeline.placement import Placement, stage_to_rank
+from testbed.pipeline.problem import Problem, uniform
+from testbed.pipeline.validate import validate
+from testbed.schedule import search as module
+from testbed.schedule.greedy import crosspipe_greedy
+from testbed.schedule.hints import best_hint
+from testbed.schedule.local_search import improve
+from testbed.schedule.one_f_one_b import one_f_one_b
+from testbed.schedule.proof import Standing
+from testbed.schedule.search import search, search_chunks
+
+
+def two_sites(placement: Placement = Placement.UD) -> Problem:
+    return uniform(4, 8, delay_s=2, wire_s=0.5, cuts=(1,), memory=3, stage_to_rank=stage_to_rank(placement, 4))
+
+
+def test_a_time_limit_ends_the_search() -> None:
+    told: list[Standing] = []
+    found = search(two_sites(), evaluations=10**6, time_limit_s=0.5, progress=told.append)
+    validate(found, two_sites())
+    assert makespan(two_sites(), found) <= makespan(two_sites(), crosspipe_greedy(two_sites()))
+    assert told[-1].makespan_s == makespan(two_sites(), found)
+    assert {standing.bound_s for standing in told} == {lower_bound(two_sites()).seconds}
+
+
+def test_ctrl_c_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_steer", pressed)
+    told: list[Standing] = []
+    found = search(two_sites(), progress=told.append)
+    validate(found, two_sites())
+    assert told[-1].interrupted
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    assert search(two_sites(), evaluations=8) == search(two_sites(), evaluations=8)
+
+
+@pytest.mark.parametrize("placement", [Placement.WAVE, Placement.LOOP])
+def test_several_stages_per_rank(placement: Placement) -> None:
+    problem = two_sites(placement)
+    found = search_chunks(problem, evaluations=8)
+    validate(found, problem)
+    assert makespan(problem, found) <= makespan(problem, best_hint(problem, time_limit_s=0.0))
+
+
+def test_moves_keep_what_a_fused_backward_needs_under_recompute() -> None:
+    problem = replace(uniform(3, 6, memory=3.5, delay_s=1), input_memory=(0.5,) * 3)
+    start = one_f_one_b(problem)
+    validate(start, problem)
+    validate(improve(problem, start, 2000), problem)

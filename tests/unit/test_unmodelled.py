@@ -1,0 +1,96 @@
+"""What the model leaves out is said: losses, jitter, ordinary TCP, queues that overflow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from testbed.cli import app
+from testbed.plan import resolve
+from testbed.plan.plan import Plan
+from testbed.plan.together import predict_together
+from testbed.plan.unmodelled import most_waiting, warnings
+from testbed.spec.document import validate
+from testbed.spec.topology import Topology
+from testbed.spec.workload import load_workload
+
+ROOT = Path(__file__).parents[2]
+WORKLOAD = ROOT / "workloads/tiny-gpt-pp4.yaml"
+MESSAGE = 1_000_048 + 112 * 66
+"""Bytes on the wire of a message of 1 MB, about."""
+
+
+def planned(*, links: list[dict[str, Any]] | None = None, settings: dict[str, str] | None = None, **link: Any) -> Plan:
+    one = {"between": ["a", "b"], "delay": "5 ms", "rate": "1 Gbit/s", **link}
+    document = {
+        "name": "t",
+        "datacenters": {name: {"nodes": 2} for name in ("a", "b", *(["c"] if links else []))},
+        "links": links or [one],
+    }
+    workload = load_workload(WORKLOAD, {"schedules": "[1f1b, gpipe]", "memory": "8"} | (settings or {}))
+    plan = resolve.make_plan(validate(Topology, document, "t"), workload)
+    choices = resolve.choose(plan)
+    return resolve.with_cases(plan, choices, resolve.make(plan, choices))
+
+
+def test_nothing_is_said_where_everything_is_in_the_model() -> None:
+    assert warnings(planned()) == []
+    assert warnings(planned(queue="64 MB", reverse={"rate": "500 Mbit/s"}, settings={"receives": "late"})) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"loss": 0.001}, ["loss", "a->b 0.1 %", "b->a 0.1 %"]),
+        ({"forward": {"loss": 0.02}}, ["loss", "a->b 2 %"]),
+        ({"reverse": {"jitter": "1 ms"}}, ["jitter", "b->a 1 ms"]),
+        ({"settings": {"transport": "tcp-default"}}, ["tcp-default"]),
+        ({"queue": "500 kB"}, ["queue overflows", "a->b has room for 500 kB", "b->a", "1f1b, gpipe"]),
+        ({"forward": {"queue": "500 kB"}}, ["queue overflows", "a->b has room for 500 kB"]),
+    ],
+)
+def test_everything_else_is(asked: dict[str, Any], said: list[str]) -> None:
+    (line,) = warnings(planned(**asked))
+    assert all(text in line for text in said), line
+    assert ("b->a" in line) == any("b->a" in text for text in said)
+
+
+def test_a_link_that_nothing_crosses_is_not_warned_of() -> None:
+    links = [
+        {"between": ["a", "b"], "delay": "5 ms", "rate": "1 Gbit/s"},
+        {"between": ["b", "c"], "delay": "5 ms", "rate": "1 Gbit/s", "loss": 0.01, "jitter": "1 ms", "queue": "1 MB"},
+    ]
+    assert warnings(planned(links=links, settings={"placement": "[a/0, a/1, b/0, b/1]"})) == []
+    assert len(warnings(planned(links=links, settings={"placement": "[a/0, b/0, b/1, c/0]"}))) == 3
+
+
+def test_a_message_waits_whole_at_its_first_link_and_as_the_rates_differ_at_the_next() -> None:
+    links = [
+        {"between": ["a", "b"], "delay": "5 ms", "rate": "1 Gbit/s"},
+        {"between": ["b", "c"], "delay": "5 ms", "rate": "250 Mbit/s"},
+    ]
+    settings = {"parallelism.pipeline": "2", "placement": "[a/0, c/0]", "microbatches": "1", "schedules": "[1f1b]"}
+    plan = planned(links=links, settings=settings)
+    waiting = most_waiting(plan, plan.cases[0], predict_together(plan, plan.cases[0]))
+    there, _, onward, way_back = (waiting[0], *waiting[1:])
+    assert there == pytest.approx(MESSAGE, rel=1e-3)
+    assert onward == pytest.approx(MESSAGE * 3 / 4, rel=1e-3)  # a quarter left while it came in
+    assert way_back == pytest.approx(MESSAGE, rel=1e-3)
+
+
+def test_predict_says_it_on_screen_and_in_json(tmp_path: Path) -> None:
+    network = tmp_path / "lossy.yaml"
+    network.write_text(
+        "name: lossy\ndatacenters: {a: {nodes: 2}, b: {nodes: 2}}\n"
+        "links: [{between: [a, b], delay: 5 ms, rate: 1 Gbit/s, loss: 0.001}]\n"
+    )
+    words = ["predict", str(network), str(WORKLOAD), "--set", "schedules=[1f1b]"]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    assert "warning: loss is not in the model" in shown.output
+    (line,) = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["warnings"]
+    assert "a->b 0.1 %" in line
