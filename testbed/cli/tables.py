@@ -68,7 +68,7 @@ def _add_job(table: Table, job: Job, prefix: str) -> None:
     table.add_row(f"{prefix}boundary message", show_size(workload.message_bytes()))
     if job.mesh.dp > 1:
         where = "; ".join(" ".join(pipeline_nodes(job, replica)) for replica in range(1, job.mesh.dp))
-        size = show_size(workload.parameter_bytes())
+        size = show_size(workload.stage_bytes(job.mesh.pp))
         table.add_row(f"{prefix}data parallel", f"{job.mesh.dp} pipelines, {size} per rank; more on {where}")
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.lab.witness import MachineCounts
-from testbed.pipeline.depend import Message
 from testbed.trace.summary import summaries
-from testbed.trace.tables import GRADIENT, Trace
-from testbed.train.job import IterationRecord
+from testbed.trace.tables import Trace
+from testbed.train.job import IterationRecord, MessageName
 from testbed.train.witness import RankWitness
 
 
@@ -67,8 +66,7 @@ def trace(records: Sequence[IterationRecord]) -> Trace:
     messages = np.concatenate([record.received for record in records])
     sent = {message: when for record in records for message, when in record.sent.items()}
     for row in messages:
-        letter: Literal["F", "G"] = "G" if row["kind"] == GRADIENT else "F"
-        row["sent_s"] = sent[Message(letter, int(row["stage"]), int(row["microbatch"]))]
+        row["sent_s"] = sent[MessageName(*(int(row[name]) for name in MessageName._fields))]
     return Trace(actions, messages, len(records))
 
 
@@ -87,7 +85,7 @@ def iteration_row(records: Sequence[IterationRecord], warmup: int, machine: Mach
         warmup=records[0].iteration < warmup,
         makespan_s=summary.makespan_s,
         bubble_ratio=summary.bubble_ratio,
-        loss=losses[0],
+        loss=sum(losses),
         peak_in_flight=summary.peaks,
         held=tuple(record.peak_in_flight for record in records),
         overruns=len(late),
@@ -113,8 +111,12 @@ def _witnesses(ranks: Sequence[RankWitness], machine: MachineCounts) -> Witnesse
 
 
 def _norms(records: Sequence[IterationRecord]) -> tuple[float, ...]:
-    norms = {layer: norm for record in records for layer, norm in record.gradient_norms.items()}
-    return tuple(norms[layer] for layer in sorted(norms))
+    """The Euclidean norm of every layer's gradients, of which each replica keeps a shard."""
+    squares: dict[int, float] = {}
+    for record in records:
+        for layer, part in record.gradient_squares.items():
+            squares[layer] = squares.get(layer, 0.0) + part
+    return tuple(math.sqrt(squares[layer]) for layer in sorted(squares))
 
 
 def median_and_iqr(values: NDArray[np.float64]) -> tuple[float, float]:

@@ -13,13 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.pipeline.ir import Kind
-from testbed.trace.tables import ACTIVATION, GRADIENT, KINDS, MESSAGE_KINDS, NOTICE, Table, Trace
+from testbed.trace.tables import (
+    ACTIVATION,
+    GRADIENT,
+    KINDS,
+    MESSAGE_KINDS,
+    NOTICE,
+    UNNOTICED_WAIT_S,
+    Table,
+    Trace,
+)
 
 Floats = NDArray[np.float64]
 
 _ACTION = ("rank", "stage", "kind", "microbatch", "part_begin")
 _MAKES = {KINDS.index(Kind.F): ACTIVATION, KINDS.index(Kind.I): GRADIENT, KINDS.index(Kind.B): GRADIENT}
-_KEY = ("job", "kind", "stage", "microbatch", "source_rank", "target_rank")
+_MADE = ("source_rank", "stage", "kind", "microbatch")
 
 
 class FlowMessages(NamedTuple):
@@ -53,28 +62,68 @@ class MessageTimes(NamedTuple):
     arrival_off_s: Floats
     """Measured minus predicted arrival; nan where it is not known and nothing contradicts the prediction."""
     extra_s: Floats
-    """Arrival since the end of the slot that made it, measured minus predicted; nan in the same rows."""
+    """Arrival since the end of the slot that made it (of a collective's message: since it left), measured minus
+    predicted; nan in the same rows."""
 
 
-def message_times(measured: Trace, predicted: Trace, *, paced: bool) -> MessageTimes:
+def message_times(measured: Trace, predicted: Trace, *, paced: bool, alike: Sequence[int] = (0,)) -> MessageTimes:
     """Pair every measured message with its prediction.
 
     `measured` may hold several iterations, `predicted` one. `paced`: slots are as long as predicted, however long the
-    real computation took. Raises KeyError for a message that was not predicted.
+    real computation took. `alike` tells, per replica, the first one on links like its own: of messages that replicas
+    like each other send in the same place of a schedule, the first is compared with the first, since nothing but chance
+    tells which replica it comes from. Raises KeyError for a message that was not predicted.
     """
     rows = measured.messages
-    expected = predicted.messages[predicted.messages["kind"] != NOTICE]
-    place = {key: index for index, key in enumerate(_columns(expected, _KEY))}
-    twin = expected[[place[key] for key in _columns(rows, _KEY)]]
+    twin = _twins(rows, predicted, alike)
     known = rows["awaited"] | (rows["taken_s"] < twin["arrived_s"])
     off_s = np.where(known, rows["taken_s"], np.nan) - twin["arrived_s"]
+    late_s = rows["sent_s"] - twin["sent_s"]
+    between = np.isin(rows["kind"], (ACTIVATION, GRADIENT))
     planned_s = _made(predicted.actions, predicted.actions["end_s"])
     made_s = _made(measured.actions, _slot_ends(measured, predicted) if paced else measured.actions["computed_s"])
-    late_s = [
-        made_s[iteration, *message] - planned_s[0, *message]
-        for iteration, *message in _columns(rows, ("iteration", "source_rank", "stage", "kind", "microbatch"))
+    late_s[between] = [
+        made_s[iteration, *message] - planned_s[0, *other]
+        for (iteration, *message), other in zip(
+            _columns(rows[between], ("iteration", *_MADE)), _columns(twin[between], _MADE), strict=True
+        )
     ]
-    return MessageTimes(rows, off_s, off_s - np.array(late_s))
+    return MessageTimes(rows, off_s, off_s - late_s)
+
+
+def _twins(rows: Table, predicted: Trace, alike: Sequence[int]) -> Table:
+    """The prediction of every measured message; of replicas like each other, in the order in which they send."""
+    expected = predicted.messages[predicted.messages["kind"] != NOTICE]
+    per_replica = predicted.n_ranks // len(alike)
+
+    def group(row: np.void) -> tuple[int, ...]:
+        ends = int(row["source_rank"]), int(row["target_rank"])
+        replicas = [alike[end // per_replica] for end in ends]
+        place = [end % per_replica for end in ends]
+        within = ends[0] // per_replica == ends[1] // per_replica
+        # a collective's messages are alike where all of its members are
+        who = replicas[:1] if within else [-1] if not any(alike) else list(ends)
+        return (*(int(row[name]) for name in ("job", "kind", "stage", "microbatch")), *place, *who)
+
+    def order(table: Table, index: int) -> tuple[float, float]:
+        row = table[index]
+        return round(float(row["sent_s"]) / UNNOTICED_WAIT_S), float(np.fmax(row["arrived_s"], row["taken_s"]))
+
+    places: dict[tuple[int, ...], list[int]] = {}
+    for index, row in enumerate(expected):
+        places.setdefault(group(row), []).append(index)
+    found: dict[tuple[int, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        found.setdefault((int(row["iteration"]), *group(row)), []).append(index)
+    twin = np.empty(len(rows), np.int64)
+    for key, mine in found.items():
+        theirs = places[key[1:]]
+        if len(mine) > 1:
+            mine.sort(key=lambda index: order(rows, index))
+            theirs = sorted(theirs, key=lambda index: order(expected, index))
+        twin[mine] = theirs
+    found_twins: Table = expected[twin]
+    return found_twins
 
 
 def by_flow(times: MessageTimes) -> list[FlowMessages]:

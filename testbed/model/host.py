@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from testbed.model.execute import last_end
 from testbed.model.lower import Load, Names, lower
 from testbed.model.simulate import run
-from testbed.trace.tables import ACTIVATION, GRADIENT
+from testbed.trace.tables import NOTICE
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +29,7 @@ class ExtraTimes(NamedTuple):
     """What messages took beyond the model, in seconds, by iteration of the measurement."""
 
     by_flow: Mapping[tuple[int, int], Sequence[Floats]]
-    """By pipeline rank that sends and that takes: per iteration, the times of the messages whose arrival is known."""
+    """By rank that sends and that takes: per iteration, the times of the messages whose arrival is known."""
     crossing: frozenset[tuple[int, int]]
     """The flows among them that cross links."""
 
@@ -145,15 +145,14 @@ class _Drawn:
     """
 
     def __init__(self, load: Load, names: Names, extra: ExtraTimes) -> None:
-        rows, ranks = names.messages, load.problem.n_ranks
-        between = np.isin(rows["kind"], (ACTIVATION, GRADIENT)) & (rows["source_rank"] != rows["target_rank"])
+        rows = names.messages
+        between = (rows["kind"] != NOTICE) & (rows["source_rank"] != rows["target_rank"])
         self._flows: list[_Flow] = []
         for source, target in sorted(set(zip(rows["source_rank"][between], rows["target_rank"][between], strict=True))):
             mine = between & (rows["source_rank"] == source) & (rows["target_rank"] == target)
-            paths = load.problem.paths[int(source) // ranks]
-            a, b = int(source) % ranks, int(target) % ranks
+            a, b = int(source), int(target)
             each = [extra.of_iteration(number, a, b) for number in range(extra.iterations)]
-            self._flows.append(_Flow(np.flatnonzero(mine), extra.of(a, b, bool(paths.route(a, b))), each))
+            self._flows.append(_Flow(np.flatnonzero(mine), extra.of(a, b, load.problem.crosses(a, b)), each))
 
     def once(self, random: np.random.Generator, n_messages: int, number: int) -> Floats:
         """Extra times for all messages, drawn from measured iteration `number`; 0 for those that stay on their rank."""

@@ -16,6 +16,7 @@ from testbed.model.lower import Load, Names, Receives, lower
 from testbed.model.program import Program
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
+from testbed.pipeline.ticks import in_ticks, tick_s
 from testbed.trace.tables import ACTION, KINDS, MESSAGE, Table, Trace, rows
 
 LARGE = 3000
@@ -41,10 +42,25 @@ def simulate_jobs(loads: Sequence[Load]) -> Trace:
 
     Raises DeadlockError when a schedule cannot finish, ValueError when the jobs do not have the same links.
     """
-    program, names = lower(loads)
+    tick, counted = _in_ticks(loads)
+    program, names = lower(counted)
     times = run(program)
+    times = times._replace(**{name: getattr(times, name) * tick for name in _SECONDS})
     _refuse_deadlock(program, names, times, loads)
     return _trace(program, names, times, loads)
+
+
+_SECONDS = tuple(name for name in Times._fields if name != "awaited")
+
+
+def _in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
+    """Seconds per tick, and the jobs in ticks: whom a link serves first must not depend on the unit of time."""
+    tick = tick_s(*(load.problem for load in loads))
+    if tick in (0.0, 1.0):
+        return 1.0, list(loads)
+    return tick, [
+        load._replace(problem=in_ticks(load.problem, tick), start_s=float(round(load.start_s / tick))) for load in loads
+    ]
 
 
 def run(program: Program, *, compiled: bool | None = None) -> Times:
@@ -62,8 +78,9 @@ def makespan(
     problem: Problem, schedule: Schedule, *, receives: Receives = "early", compiled: bool | None = None
 ) -> float:
     """Seconds from the common start to the last end or reduction on any rank. Raises DeadlockError."""
-    program, _ = lower([Load(problem, schedule, 0.0, receives)])
-    seconds = float(plain.last_end(program, run(program, compiled=compiled)))
+    tick, counted = _in_ticks([Load(problem, schedule, 0.0, receives)])
+    program, _ = lower(counted)
+    seconds = tick * float(plain.last_end(program, run(program, compiled=compiled)))
     if np.isnan(seconds):
         raise DeadlockError(f"schedule {schedule.name} waits for itself")
     return seconds

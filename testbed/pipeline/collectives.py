@@ -1,6 +1,6 @@
 """Collectives as messages: what an UNSHARD or a REDUCE_GRAD action sends, and what each message waits for.
 
-The one lowering of collectives. The event model simulates exactly these messages, one by one.
+The one lowering of collectives: the event model simulates exactly these messages, the engine sends exactly these.
 
 ZeRO-1 (CrossPipe, section 3.5): an all-gather of a stage's parameters before its first F (UNSHARD), a reduce-scatter of
 its gradients after its last W (REDUCE_GRAD). Both are implicit in a schedule, like the messages between stages: every
@@ -26,20 +26,36 @@ class Step(NamedTuple):
     """Indexes of the messages that must have arrived at `source` before this one leaves."""
     own: bool
     """Whether it carries data of `source` itself, so that it waits until that is computed."""
+    shard: int
+    """Which of the N equal shards of the stage's parameters or gradients it carries; shard i is member i's."""
 
 
 def ring_all_gather(members: int) -> tuple[Step, ...]:
     """Every member passes on what it got last: N - 1 steps, in each a share of 1/N over every edge of the ring."""
-    return tuple(
-        Step(k, i, (i + 1) % members, ((k - 1) * members + (i - 1) % members,) if k else (), own=False)
-        for k in range(members - 1)
-        for i in range(members)
-    )
+    return _ring(members, own=False)
 
 
 def ring_reduce_scatter(members: int) -> tuple[Step, ...]:
-    """As the all-gather, but every member adds its own share to what it passes on, so every message waits for that."""
-    return tuple(step._replace(own=True) for step in ring_all_gather(members))
+    """As the all-gather, but every member adds its own share to what it passes on, so every message waits for that.
+
+    A shard begins its way behind its own member, so that it comes there last, as the sum of all.
+    """
+    return _ring(members, own=True)
+
+
+def _ring(members: int, *, own: bool) -> tuple[Step, ...]:
+    return tuple(
+        Step(
+            number=k,
+            source=i,
+            target=(i + 1) % members,
+            after=((k - 1) * members + (i - 1) % members,) if k else (),
+            own=own,
+            shard=(i - k - own) % members,
+        )
+        for k in range(members - 1)
+        for i in range(members)
+    )
 
 
 class Collective(NamedTuple):

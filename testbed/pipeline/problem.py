@@ -204,6 +204,24 @@ class Problem:
         """Links a message takes between two ranks, in order; () when it costs nothing."""
         return self.routes.get((source_rank, target_rank), ())
 
+    @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """Per replica, the first one whose messages cross links of the same delays and rates."""
+
+        def costs(paths: Paths) -> tuple[object, ...]:
+            ways = [(pair, tuple(self.links[index] for index in route)) for pair, route in sorted(paths.routes.items())]
+            return (ways, paths.piece_bytes, paths.ack_bytes)
+
+        known = [costs(paths) for paths in self.paths]
+        return tuple(known.index(one) for one in known)
+
+    def crosses(self, source: int, target: int) -> bool:
+        """Whether messages between two ranks, counted over all replicas, cross any link."""
+        (of, rank), (to, other) = divmod(source, self.n_ranks), divmod(target, self.n_ranks)
+        if of == to:
+            return bool(self.paths[of].routes.get((rank, other)))
+        return bool(self.gather(self.stage_to_rank.index(rank)).routes.get((of, to)))
+
     def pieces(self, source_rank: int, target_rank: int, size: float) -> int:
         """How many super-packets carry `size` wire bytes between two ranks; 0 when the message keeps together."""
         crosses = self.piece_bytes and self.route(source_rank, target_rank)

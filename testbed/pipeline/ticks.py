@@ -26,13 +26,14 @@ _NOISE = 1e-13
 """Ratios this close are one ratio: ten times what a few roundings of a float can do."""
 
 
-def in_ticks(problem: Problem) -> Problem:
+def in_ticks(problem: Problem, tick: float | None = None) -> Problem:
     """The problem with every time a whole number of ticks (a float), and links that take so many ticks per byte.
 
     Two problems whose times differ by a common factor become one and the same. What is in ticks stays as it is.
-    A problem in which nothing takes any time is returned as it is.
+    A problem in which nothing takes any time is returned as it is. `tick`, in seconds: of several problems together;
+    default: `tick_s` of this one.
     """
-    tick = tick_s(problem)
+    tick = tick_s(problem) if tick is None else tick
     if not tick:
         return problem
 
@@ -60,9 +61,9 @@ def in_ticks(problem: Problem) -> Problem:
     )
 
 
-def tick_s(problem: Problem) -> float:
+def tick_s(*problems: Problem) -> float:
     """Seconds per tick, 1 where a problem is in ticks already; 0 where nothing takes any time."""
-    times = _times(problem)
+    times = [time for problem in problems for time in _times(problem)]
     longest_s = max(times, default=0.0)
     return longest_s / ticks_of_longest(time / longest_s for time in times) if longest_s > 0 else 0.0
 

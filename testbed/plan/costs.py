@@ -250,6 +250,6 @@ def _collective(plan: Plan, taken: _Taken, job: Job, of: tuple[int, int], steps:
     `of` is the pipeline rank that holds the stage, and the number of stages there.
     """
     (rank, chunks), replicas = of, range(job.mesh.dp)
-    share = job.workload.parameter_bytes() / chunks / job.mesh.dp
+    share = job.workload.shard_bytes(chunks * job.mesh.pp)
     found = {(a, b): route for a in replicas for b in replicas if (route := taken.route((a, rank), (b, rank)))}
     return Collective(steps, wire_bytes(share) + plan.host_costs.gloo_bytes, found, share)

@@ -23,6 +23,7 @@ from testbed.spec import load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Pacing, Workload
+from testbed.units import show_size
 
 BEST = "best"
 """Stands for the fastest of all schedules that fit."""
@@ -272,13 +273,24 @@ def require_trainable(plan: Plan) -> None:
         expected = "one job: several can be scheduled and predicted, but not trained yet"
         raise BadInput.of(plan.network.name, "jobs", names, expected)
     for job in plan.jobs:
-        if job.mesh.dp > 1:
-            expected = "1: data parallelism can be predicted and compared, but not trained yet"
-            raise BadInput.of(job.workload.name, "parallelism.data", job.workload.parallelism.data, expected)
+        _require_room_for_parameters(plan, job)
     if plan.clock.name == "virtual" and not all(job.workload.pacing for job in plan.jobs):
         job = next(job for job in plan.jobs if not job.workload.pacing)
         expected = "times for F, I and W: computation takes no virtual time"
         raise BadInput.of(job.workload.name, "pacing", "none", expected)
+
+
+def _require_room_for_parameters(plan: Plan, job: Job) -> None:
+    """Raises BadInput where the parameters said to be exchanged are fewer than the model really has."""
+    given, degrees = job.workload.data_parallel.parameters, job.workload.parallelism
+    if given is None or degrees.data == 1:
+        return
+    for case in plan.cases:
+        stages = len(case.jobs[plan.jobs.index(job)].stage_to_rank)
+        least = job.workload.largest_stage_bytes(stages) * stages / degrees.pipeline
+        if given < least:
+            expected = f"at least {show_size(least)}, which the model's largest stage has with {case.label}"
+            raise BadInput.of(job.workload.name, "data_parallel.parameters", show_size(given), expected)
 
 
 def with_clock(plan: Plan, clock: Clock) -> Plan:

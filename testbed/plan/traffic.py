@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from testbed.pipeline.collectives import ring_all_gather, ring_reduce_scatter
 from testbed.plan import routes
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Case, Plan, Route
@@ -21,29 +23,51 @@ class Planned(NamedTuple):
 
 
 def planned_traffic(plan: Plan, case: Case) -> tuple[Planned, ...]:
-    """Per direction of the network, then per network card; pipelines' messages only: nothing else is trained yet."""
+    """Per direction of the network, then per network card."""
     count = len(routes.all_directions(plan.network))
     bytes_, messages = [0.0] * count, [0] * count
-    routed = {(flow.source, flow.target): route for flow, route in zip(plan.flows, case.routes, strict=True)}
-    nodes, cards = routes.nodes_of_ranks(plan), routes.card_routes(plan.network)
-
-    def add(source: int, target: int, size: float) -> None:
-        way: Route = cards.get(nodes[source], ()) + routed[source, target]
-        for index in way:
-            bytes_[index] += size
-            messages[index] += job.workload.microbatches
-
-    for job, chosen in zip(plan.jobs, case.jobs, strict=True):
-        size = wire_bytes(job.workload.message_bytes()) + plan.host_costs.gloo_bytes
-        notice, n = plan.host_costs.notice_bytes, job.workload.microbatches
-        for replica in range(job.mesh.dp):
-            ranks = job.mesh.pipeline(replica)
-            for a, b in pairwise(chosen.stage_to_rank):
-                for source, target in ((ranks[a], ranks[b]), (ranks[b], ranks[a])):
-                    if source == target:
-                        continue
-                    gso = plan.framing.gso_bytes[routes.datacenter_of(nodes[source])]
-                    packets = 1 + math.ceil((size - notice) / super_packet_bytes(gso))
-                    add(source, target, n * (size + ACK_BYTES))
-                    add(target, source, n * (packets * ACK_BYTES + notice))
+    ways: dict[tuple[int, int], Route] = {}
+    for source, target, size, number in _sent(plan, case):
+        if (source, target) not in ways:
+            ways[source, target] = _way(plan, case, source, target)
+        for index in ways[source, target]:
+            bytes_[index] += number * size
+            messages[index] += number
     return tuple(Planned(*one) for one in zip(bytes_, messages, strict=True))
+
+
+def _way(plan: Plan, case: Case, source: int, target: int) -> Route:
+    """The directions from one rank to another, the network card of the first included."""
+    nodes = routes.nodes_of_ranks(plan)
+    sites = routes.datacenter_of(nodes[source]), routes.datacenter_of(nodes[target])
+    found = {(flow.source, flow.target): route for flow, route in zip(plan.flows, case.routes, strict=True)}
+    default = routes.by_datacenters(plan.network).get(sites, ())
+    return routes.card_routes(plan.network).get(nodes[source], ()) + found.get((source, target), default)
+
+
+def _sent(plan: Plan, case: Case) -> Iterator[tuple[int, int, float, int]]:
+    """(source rank, target rank, wire bytes, how often): messages, and what is sent back for each of them."""
+    notice, nodes = plan.host_costs.notice_bytes, routes.nodes_of_ranks(plan)
+    for source, target, payload, number in _messages(plan, case):
+        size = wire_bytes(payload) + plan.host_costs.gloo_bytes
+        gso = plan.framing.gso_bytes[routes.datacenter_of(nodes[source])]
+        packets = 1 + math.ceil((size - notice) / super_packet_bytes(gso))
+        yield source, target, size + ACK_BYTES, number
+        yield target, source, packets * ACK_BYTES + notice, number
+
+
+def _messages(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:
+    """(source rank, target rank, payload bytes, how often) of all that ranks send each other in an iteration."""
+    for job, chosen in zip(plan.jobs, case.jobs, strict=True):
+        mesh, workload, stages = job.mesh, job.workload, chosen.stage_to_rank
+        for replica in range(mesh.dp):
+            ranks = mesh.pipeline(replica)
+            for a, b in pairwise(stages):
+                if a != b:
+                    yield ranks[a], ranks[b], workload.message_bytes(), workload.microbatches
+                    yield ranks[b], ranks[a], workload.message_bytes(), workload.microbatches
+        share = workload.shard_bytes(len(stages))
+        for steps in (ring_all_gather(mesh.dp), ring_reduce_scatter(mesh.dp)):
+            for step in steps:
+                for rank in stages:
+                    yield mesh.rank(step.source, rank), mesh.rank(step.target, rank), share, 1

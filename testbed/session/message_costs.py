@@ -175,7 +175,7 @@ def of_observed(seen: Observed) -> MessageCosts | None:
     calm = _calm(seen.rows)
     flows: dict[tuple[int, int], list[list[float]]] = {}
     for number, index in enumerate(calm):
-        times = message_times(seen.traces[index], seen.predicted, paced=True)
+        times = message_times(seen.traces[index], seen.predicted, paced=True, alike=seen.problem.alike)
         for row, extra_s in zip(times.rows, times.extra_s, strict=True):
             if not np.isnan(extra_s):
                 pair = int(row["source_rank"]), int(row["target_rank"])
@@ -183,7 +183,7 @@ def of_observed(seen: Observed) -> MessageCosts | None:
     if not flows:
         return None
     by_flow = {pair: [np.array(one) for one in parts] for pair, parts in sorted(flows.items())}
-    crossing = frozenset(pair for pair in by_flow if seen.problem.paths[0].route(*pair))
+    crossing = frozenset(pair for pair in by_flow if seen.problem.crosses(*pair))
     return MessageCosts(ExtraTimes(by_flow, crossing), [seen.rows[index] for index in calm])
 
 

@@ -80,7 +80,8 @@ def _evidence(plan: Plan, one: Trained, before: Before) -> Evidence:
     paced, profile = plan.jobs[0].workload.pacing is not None, before.profile
     counted = {row.iteration for row in one.rows if not row.warmup}
     traces = [trace for trace in one.measured if int(trace.iterations()[0]) in counted]
-    flows = by_flow(message_times(concatenate(traces), one.predicted, paced=paced))
+    alike = problem_of_case(plan, one.case).alike
+    flows = by_flow(message_times(concatenate(traces), one.predicted, paced=paced, alike=alike))
     # on the virtual clock messages are held against the model, which has not all that a plan may ask for
     told = plan.clock.name == "real" or not unmodelled.warnings(plan)
     return Evidence(
@@ -104,8 +105,8 @@ def _usual_s(plan: Plan, one: Trained, flows: Sequence[FlowMessages]) -> list[fl
     """Per flow, the first quartile of its messages' extra time before the run; 0 where the machine adds nothing."""
     if one.costs is None:
         return [0.0] * len(flows)
-    paths, extra = problem_of_case(plan, one.case).paths[0], one.costs.extra
+    problem, extra = problem_of_case(plan, one.case), one.costs.extra
     return [
-        float(np.percentile(extra.of(flow.source_rank, flow.target_rank, bool(paths.route(*flow[:2]))), 25))
+        float(np.percentile(extra.of(flow.source_rank, flow.target_rank, problem.crosses(*flow[:2])), 25))
         for flow in flows
     ]

@@ -26,8 +26,12 @@ class ModelSpec(Strict):
         raise NotImplementedError(f"{type(self).__name__}.boundary_shape")
 
     def parameter_count(self) -> int:
-        """Parameters that are spread over the ranks: what data parallelism sends."""
+        """Parameters of all layers together."""
         raise NotImplementedError(f"{type(self).__name__}.parameter_count")
+
+    def stage_parameter_count(self, stage: int, n_stages: int) -> int:
+        """Parameters of one stage; by default an equal share, which is a guess where layers differ."""
+        return -(-self.parameter_count() // n_stages)
 
     def stage_layers(self, stage: int, n_stages: int) -> range:
         """The layers of a stage: an even, contiguous share."""

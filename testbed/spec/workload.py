@@ -57,7 +57,7 @@ class DataParallel(Strict):
     """What the replicas of a stage exchange, and where they are; for `parallelism.data` above 1."""
 
     parameters: Annotated[float, size_bytes(0, 1e12, above=True)] | None = Field(
-        default=None, description="bytes of parameters per rank; default: the model's"
+        default=None, description="bytes of parameters per rank, padded up to this; default: the largest stage's"
     )
     replicas: list[list[str]] | None = Field(
         default=None,
@@ -168,11 +168,21 @@ class Workload(Strict):
             if len(nodes) != ranks:
                 raise FieldError(f"data_parallel.replicas.{index}", nodes, f"one node for each of {ranks} ranks")
 
-    def parameter_bytes(self) -> float:
-        """Bytes of parameters of one rank: as given, or the model's in equal shares."""
+    def stage_bytes(self, n_stages: int) -> float:
+        """Bytes of parameters that the replicas of a stage exchange: as given, or those of the largest stage."""
         if self.data_parallel.parameters is not None:
-            return float(self.data_parallel.parameters)
-        return self.model.parameter_count() * self.model.element_bytes / self.parallelism.pipeline
+            return self.data_parallel.parameters * self.parallelism.pipeline / n_stages
+        return self.largest_stage_bytes(n_stages)
+
+    def shard_bytes(self, n_stages: int) -> int:
+        """Bytes of a message of a collective: what one of the replicas of a stage keeps, in whole numbers."""
+        element = self.model.element_bytes
+        return element * math.ceil(self.stage_bytes(n_stages) / (element * self.parallelism.data))
+
+    def largest_stage_bytes(self, n_stages: int) -> float:
+        """Bytes of parameters that the largest stage of the model has."""
+        largest = max(self.model.stage_parameter_count(stage, n_stages) for stage in range(n_stages))
+        return float(largest * self.model.element_bytes)
 
     def tensor_bytes(self) -> int:
         """Bytes of the tensor that crosses a stage boundary."""

@@ -6,7 +6,7 @@ Receives are posted a step ahead, sends are never waited for inside a step, ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -17,12 +17,14 @@ import torch.distributed as dist
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind
 from testbed.trace.tables import ACTION, KINDS, MESSAGE, MESSAGE_CODES, UNNOTICED_WAIT_S, Table, rows
+from testbed.train import replicas
 from testbed.train.api import trainable
 from testbed.train.buffers import Buffers
 from testbed.train.data import Corpus
-from testbed.train.job import IterationRecord, Job
+from testbed.train.job import IterationRecord, Job, MessageName
 from testbed.train.pacing import LogicalClock, now_s, sleep_until
-from testbed.train.reference import gradient_norms, make_optimizer, named_gradients
+from testbed.train.reference import gradient_squares, make_optimizer, named_gradients
+from testbed.train.replicas import Replicas, Shards
 from testbed.train.stage import Stage
 from testbed.train.witness import Accounts, RankWitness
 
@@ -38,6 +40,8 @@ class _Step(NamedTuple):
     target: int | None
     """The rank that takes what it makes; None where it stays on this rank."""
     duration_s: float | None
+    completes: bool = False
+    """Whether all gradients of its stage are computed by its end."""
 
 
 class Engine:
@@ -56,7 +60,10 @@ class Engine:
         self.job, self.rank, self.corpus, self.spin_s = job, rank, corpus, spin_s
         self.computing, self.accounts = computing, accounts
         self.workload = job.workload
-        self.row = job.schedule.rows[rank]
+        mesh = job.mesh
+        self.replica, self.pipeline_rank, _ = mesh.coordinates(rank)
+        self.pipeline = mesh.pipeline(self.replica)
+        self.row = job.schedule.rows[self.pipeline_rank]
         self.n_stages = job.schedule.n_stages
         spec = self.workload.model
         self.stages = {
@@ -64,15 +71,23 @@ class Engine:
                 spec,
                 stage,
                 self.n_stages,
-                self.workload.microbatches,
+                self.workload.microbatches * mesh.dp,
                 self.workload.seed,
                 recompute=self.workload.recompute,
             )
             for stage, holder in enumerate(job.schedule.stage_to_rank)
-            if holder == rank
+            if holder == self.pipeline_rank
         }
+        group = dist.group.WORLD
+        assert group is not None  # the worker has joined
+        self.group = group
+        self.shards: dict[int, Shards] = {}
+        self.replicas: Replicas | None = None
+        if mesh.dp > 1:
+            self._share_with_replicas([mesh.rank(replica, self.pipeline_rank) for replica in range(mesh.dp)])
         parameters = [p for stage in self.stages.values() for p in stage.layers.parameters()]
-        self.optimizer = make_optimizer(self.workload.optimizer, parameters)
+        kept = [shards.own for shards in self.shards.values()] or parameters
+        self.optimizer = make_optimizer(self.workload.optimizer, kept)
         self.dtype = torch.float32 if spec.dtype == "float32" else torch.float64
         self.model = trainable(spec)
         self.shape = spec.boundary_shape(self.workload.microbatch_size)
@@ -86,13 +101,17 @@ class Engine:
         self.send_buffers = [{m: self.buffers.take() for m in outgoing} for _ in range(2)]
         self.pending: dict[tuple[int, Message], tuple[dist.Work, float]] = {}
         self.early = self.workload.receives == "early"
-        group = dist.group.WORLD
-        assert group is not None  # the worker has joined
-        self.group = group
+
+    def _share_with_replicas(self, ranks: Sequence[int]) -> None:
+        """Keep a shard of every stage; `ranks` hold the same stages, this one among them."""
+        for index, stage in self.stages.items():
+            self.shards[index] = Shards(list(stage.layers.parameters()), len(ranks), self.replica)
+        elements = self.job.collective_bytes // self.workload.model.element_bytes
+        self.replicas = Replicas(self.shards, self.replica, ranks, elements, self.group)
 
     def _steps(self) -> list[_Step]:
         unpaced = (None,) * len(self.row)
-        durations = unpaced if self.job.durations_s is None else self.job.durations_s[self.rank]
+        durations = unpaced if self.job.durations_s is None else self.job.durations_s[self.pipeline_rank]
         steps = []
         for index, action in enumerate(self.row):
             takes, makes = consumed(action, self.n_stages), produced(action, self.n_stages)
@@ -100,10 +119,14 @@ class Engine:
             target = None if makes is None else self._holder(makes.consumer)
             ends = (None if rank == self.rank else rank for rank in (source, target))
             steps.append(_Step(action, takes, next(ends), makes, next(ends), durations[index]))
+        last = {step.action.stage: index for index, step in enumerate(steps) if step.action.kind in (Kind.W, Kind.B)}
+        for index in last.values():
+            steps[index] = steps[index]._replace(completes=True)
         return steps
 
     def _holder(self, stage: int) -> int:
-        return self.job.schedule.stage_to_rank[stage]
+        """The rank of the same pipeline that holds a stage."""
+        return self.pipeline[self.job.schedule.stage_to_rank[stage]]
 
     def _tag(self, message: Message, iteration: int) -> int:
         """Unique among the messages of an iteration and its neighbours."""
@@ -117,7 +140,11 @@ class Engine:
         self.pending[iteration, message] = (work, now_s())
 
     def _post_iteration(self, iteration: int) -> None:
-        if self.early and iteration < self.job.iterations:
+        if iteration >= self.job.iterations:
+            return
+        if self.replicas is not None:
+            self.replicas.post(iteration)
+        if self.early:
             for message in self.incoming:
                 self._post(message, iteration)
 
@@ -131,14 +158,18 @@ class Engine:
 
         Raises RuntimeError when a peer is gone or a message does not come within the process group's timeout.
         """
-        self.optimizer.zero_grad()
+        self._zero_gradients()
+        if self.replicas is not None:
+            self.replicas.attend(iteration)
         late_start_s = max(0.0, now_s() - start_s)
         self.accounts.begin()
         sleep_until(start_s, self.spin_s)
-        log = _Log(iteration, self.rank, start_s)
+        log = _Log(iteration, self.rank, self.replica, start_s)
         clock = LogicalClock(start_s, self.spin_s)
         local: dict[Message, torch.Tensor] = {}
         sends: list[dist.Work] = []
+        if self.replicas is not None:
+            self.replicas.gather(iteration)
         # between the end of a slot and the message it makes, and between a message and the slot it begins, is nothing
         # but what has to be: each microsecond there counts once for every hop of the pipeline
         for step in self.steps:
@@ -148,6 +179,9 @@ class Engine:
                 ready = now_s()
             else:
                 value, ready = self._receive(step, iteration, log)
+            if self.replicas is not None and step.action.kind is Kind.F:
+                self.replicas.wait_for(step.action.stage)
+                ready = now_s()
             start = clock.begin(reached, ready)
             with self.computing:
                 result = self._compute(step.action, iteration, value)
@@ -162,9 +196,13 @@ class Engine:
                 sent = now_s()
                 sends.append(self.group.send(*outgoing))
                 log.sent.append((step, sent))
+            if self.replicas is not None and step.completes:
+                self.replicas.reduce(step.action.stage, iteration)
             log.actions.append((reached, ready, start, computed, now_s()))
         for send in sends:
             send.wait()
+        if self.replicas is not None:
+            log.collectives = self.replicas.end()
         witness = self.accounts.end(clock.wake_late_s)
         if local:
             raise RuntimeError(f"never consumed: {list(local)}")
@@ -174,21 +212,26 @@ class Engine:
         """Step the optimizer, post receives of the iteration after the next, and make the record."""
         losses = [loss for stage in self.stages.values() if (loss := stage.end_iteration()) is not None]
         gradients = self._gradients() if self.job.keep_gradients and iteration == self.job.iterations - 1 else {}
-        norms = self._gradient_norms()
+        squares = self._gradient_squares()
         self.optimizer.step()
         self._post_iteration(iteration + 2)
         return IterationRecord(
             iteration,
             self.rank,
             log.action_rows(self.steps),
-            log.message_rows(self.elements * self.dtype.itemsize),
+            np.concatenate(
+                (
+                    log.message_rows(self.elements * self.dtype.itemsize),
+                    log.collective_rows(self.job.collective_bytes, self._member_rank),
+                )
+            ),
             log.sent_s(),
             losses[0] if losses else None,
             log.most_in_flight / len(self.stages),
             tuple(log.overruns),
             late_start_s,
             witness,
-            norms,
+            squares,
             gradients,
         )
 
@@ -228,7 +271,9 @@ class Engine:
                 targets = None
                 if action.stage in (0, self.n_stages - 1):
                     size = self.workload.microbatch_size
-                    inputs, targets = self.model.batch(self.corpus, self.workload.seed, iteration, microbatch, size)
+                    # of the replicas' common batch
+                    sample = self.replica * self.workload.microbatches + microbatch
+                    inputs, targets = self.model.batch(self.corpus, self.workload.seed, iteration, sample, size)
                     value = inputs if action.stage == 0 else value
                 return stage.forward(microbatch, part, value, targets)
             case Kind.B:
@@ -241,25 +286,44 @@ class Engine:
             case _:
                 raise ValueError(f"the engine does not run {action}")
 
-    def _gradient_norms(self) -> dict[int, float]:
+    def _zero_gradients(self) -> None:
+        if self.shards:
+            for shards in self.shards.values():
+                shards.gradients.zero_()  # in place: parameters' gradients are views of it
+        else:
+            self.optimizer.zero_grad()
+
+    def _member_rank(self, replica: int) -> int:
+        return self.job.mesh.rank(replica, self.pipeline_rank)
+
+    def _first_layer(self, stage: int) -> int:
+        return self.workload.model.stage_layers(stage, self.n_stages).start
+
+    def _gradient_squares(self) -> dict[int, float]:
         result: dict[int, float] = {}
         for index, stage in self.stages.items():
-            result |= gradient_norms(stage, self.workload.model.stage_layers(index, self.n_stages).start)
+            result |= gradient_squares(stage, self._first_layer(index), self.shards.get(index))
         return result
 
     def _gradients(self) -> dict[str, np.ndarray[Any, Any]]:
         result: dict[str, np.ndarray[Any, Any]] = {}
         for index, stage in self.stages.items():
-            first = self.workload.model.stage_layers(index, self.n_stages).start
-            result |= {name: gradient.numpy() for name, gradient in named_gradients(stage, first).items()}
+            named = named_gradients(stage, self._first_layer(index), self.shards.get(index))
+            result |= {name: gradient.numpy() for name, gradient in named.items()}
         return result
+
+    def close(self) -> None:
+        """End what the engine has started; it is not used again."""
+        if self.replicas is not None:
+            self.replicas.close()
 
 
 class _Log:
     """Collects what one rank did in one iteration, and makes rows of it afterwards. Times on the monotonic clock."""
 
-    def __init__(self, iteration: int, rank: int, start_s: float) -> None:
-        self.iteration, self.rank, self.start_s = iteration, rank, start_s
+    def __init__(self, iteration: int, rank: int, replica: int, start_s: float) -> None:
+        self.iteration, self.rank, self.replica, self.start_s = iteration, rank, replica, start_s
+        self.collectives = replicas.Log([], [])
         self.actions: list[tuple[float, float, float, float, float]] = []
         """Per step: reached, ready, start, computed, end."""
         self.received: list[tuple[_Step, float, float, float]] = []
@@ -273,7 +337,7 @@ class _Log:
 
     def action_rows(self, steps: Sequence[_Step]) -> Table:
         table = rows(ACTION, len(steps))
-        table["iteration"], table["rank"] = self.iteration, self.rank
+        table["iteration"], table["rank"], table["replica"] = self.iteration, self.rank, self.replica
         actions = [step.action for step in steps]
         table["stage"] = [action.stage for action in actions]
         table["kind"] = [KINDS.index(action.kind) for action in actions]
@@ -302,5 +366,25 @@ class _Log:
         table["arrived_s"] = np.where(table["awaited"], table["taken_s"], np.nan)
         return table
 
-    def sent_s(self) -> dict[Message, float]:
-        return {step.makes: when - self.start_s for step, when in self.sent if step.makes is not None}
+    def collective_rows(self, payload_bytes: int, rank_of: Callable[[int], int]) -> Table:
+        """Messages between replicas that have come in; `rank_of` tells the rank that holds this one's stages."""
+        table = rows(MESSAGE, len(self.collectives.received))
+        for row, one in zip(table, self.collectives.received, strict=True):
+            row["iteration"], row["target_rank"], row["payload_bytes"] = self.iteration, self.rank, payload_bytes
+            row["kind"], row["stage"], row["microbatch"] = one.kind, one.stage, one.step.number
+            row["source_rank"] = rank_of(one.step.source)
+            row["posted_s"], row["taken_s"] = one.posted_s - self.start_s, one.taken_s - self.start_s
+            row["awaited"] = one.taken_s - one.began_s > UNNOTICED_WAIT_S
+            row["arrived_s"] = row["taken_s"] if row["awaited"] else np.nan
+        return table
+
+    def sent_s(self) -> dict[MessageName, float]:
+        """When every message left, since the start."""
+        sent = {
+            MessageName(MESSAGE_CODES[step.makes.kind], step.makes.stage, step.makes.microbatch, self.rank): when
+            for step, when in self.sent
+            if step.makes is not None
+        }
+        for kind, stage, step, when in self.collectives.sent:
+            sent[MessageName(kind, stage, step.number, self.rank)] = when
+        return {name: when - self.start_s for name, when in sent.items()}

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from testbed.train.data import Corpus
 
 
+VOCABULARY = 256
+"""Byte values."""
+
+
 class Gpt(ModelSpec):
     """An embedding, `layers` pre-norm transformer blocks, a projection; vocabulary: the 256 byte values.
 
@@ -38,8 +42,18 @@ class Gpt(ModelSpec):
         return (microbatch_size, self.sequence, self.d_model)
 
     def parameter_count(self) -> int:
-        """The blocks' 4 d^2 (attention) + 2 d d_ff (MLP) weights; biases, norms and embeddings are left out."""
-        return self.layers * (4 * self.d_model**2 + 2 * self.d_model * self._hidden)
+        """All of them, embedding, norms and projection included."""
+        return self.stage_parameter_count(0, 1)
+
+    def stage_parameter_count(self, stage: int, n_stages: int) -> int:
+        """Per block 4 d^2 (attention) + 2 d d_ff (MLP) + 4 d (norms); embedding and projection at the ends."""
+        width, blocks = self.d_model, ModelSpec.stage_layers(self, stage, n_stages)
+        count = len(blocks) * (4 * width**2 + 2 * width * self._hidden + 4 * width)
+        if stage == 0:
+            count += (VOCABULARY + self.sequence) * width
+        if stage == n_stages - 1:
+            count += (VOCABULARY + 2) * width
+        return count
 
     def stage_layers(self, stage: int, n_stages: int) -> range:
         """Layer 0 is the embedding, layer `layers` + 1 the projection."""

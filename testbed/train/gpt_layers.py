@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-VOCABULARY = 256
+from testbed.train.gpt import VOCABULARY
+
 _INIT_STD = 0.02
 
 

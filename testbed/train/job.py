@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from testbed.pipeline.depend import Message
 from testbed.pipeline.ir import Schedule
+from testbed.plan.mesh import Mesh
 from testbed.spec.workload import Workload
 from testbed.trace.tables import Table
 from testbed.train.witness import RankWitness
@@ -27,6 +27,17 @@ class Job:
     keep_gradients: bool = False
     """Hand over the last iteration's gradients, for parity tests."""
 
+    @property
+    def collective_bytes(self) -> int:
+        """Of each message between replicas."""
+        return self.workload.shard_bytes(self.schedule.n_stages)
+
+    @property
+    def mesh(self) -> Mesh:
+        """Who is who among the job's ranks."""
+        degrees = self.workload.parallelism
+        return Mesh(degrees.data, degrees.pipeline, degrees.tensor)
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -40,6 +51,16 @@ class Reference:
     refused: str = ""
 
 
+class MessageName(NamedTuple):
+    """Which message of an iteration: columns of the trace."""
+
+    kind: int
+    stage: int
+    microbatch: int
+    """Of a collective: its step."""
+    source_rank: int
+
+
 @dataclass(frozen=True)
 class IterationRecord:
     """What one rank did in one iteration. Times are seconds since the iteration's common start."""
@@ -50,8 +71,10 @@ class IterationRecord:
     """dtype ACTION"""
     received: Table
     """dtype MESSAGE; sent_s is unknown here (nan): the sender tells it."""
-    sent: dict[Message, float]
+    sent: dict[MessageName, float]
+    """When each message left."""
     loss: float | None
+    """On the last stage: this replica's share of the mean loss."""
     peak_in_flight: float
     """Microbatches of the whole rank that were really held at once."""
     overruns_s: tuple[float, ...]
@@ -59,6 +82,7 @@ class IterationRecord:
     late_start_s: float
     """How late this rank was at the common start."""
     witness: RankWitness
-    gradient_norms: dict[int, float]
-    """Layer, numbered over all stages -> Euclidean norm of its gradients."""
+    gradient_squares: dict[int, float]
+    """Layer, numbered over all stages -> sum of squares of those of its gradients that this rank keeps."""
     gradients: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    """Zero where another replica keeps them."""

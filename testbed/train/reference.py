@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from testbed.pipeline.ir import WHOLE
 from testbed.spec.workload import OptimizerSpec, Workload
 from testbed.train.data import Corpus
+from testbed.train.replicas import Shards
 from testbed.train.stage import Stage
 
 
@@ -32,44 +34,60 @@ class Reference:
 
 
 def train_reference(workload: Workload, corpus: Corpus, iterations: int) -> Reference:
-    """Train the whole model on one process, microbatch after microbatch."""
-    stage = Stage(workload.model, 0, 1, workload.microbatches, workload.seed)
+    """Train the whole model on one process, microbatch after microbatch, those of all replicas."""
+    microbatches = workload.microbatches * workload.parallelism.data
+    stage = Stage(workload.model, 0, 1, microbatches, workload.seed)
     optimizer = make_optimizer(workload.optimizer, list(stage.layers.parameters()))
     losses: list[float] = []
     norms: list[tuple[float, ...]] = []
     gradients: dict[str, torch.Tensor] = {}
     for iteration in range(iterations):
         optimizer.zero_grad()
-        for microbatch in range(workload.microbatches):
+        for microbatch in range(microbatches):
             inputs, targets = stage.model.batch(corpus, workload.seed, iteration, microbatch, workload.microbatch_size)
             stage.forward(microbatch, WHOLE, inputs, targets)
             stage.backward(microbatch, WHOLE, None)
         loss = stage.end_iteration()
         assert loss is not None
         losses.append(loss)
-        norms.append(tuple(gradient_norms(stage, 0).values()))
+        norms.append(tuple(map(math.sqrt, gradient_squares(stage, 0).values())))
         gradients = named_gradients(stage, 0)
         optimizer.step()
     return Reference(tuple(losses), tuple(norms), gradients)
 
 
-def gradient_norms(stage: Stage, first_layer: int) -> dict[int, float]:
-    """The Euclidean norm of every layer's gradients, by global layer index, summed in double precision.
+def gradient_squares(stage: Stage, first_layer: int, shards: Shards | None = None) -> dict[int, float]:
+    """The sum of squares of every layer's gradients, by global layer index, in double precision.
 
-    What losses do not show: Adam's steps hardly depend on the size of gradients.
+    Only of the shard that is kept here, where there are `shards`. The root of their sum over all replicas is what
+    losses do not show: Adam's steps hardly depend on the size of gradients.
     """
-    squares = {
-        first_layer + index: [p.grad.double().square().sum() for p in layer.parameters() if p.grad is not None]
-        for index, layer in enumerate(stage.layers)
-    }
-    return {index: math.sqrt(sum(map(float, parts))) for index, parts in squares.items()}
+    squares = {first_layer + index: 0.0 for index in range(len(stage.layers))}
+    for layer, _, gradient in _kept(stage, shards):
+        squares[first_layer + layer] += float(gradient.double().square().sum())
+    return squares
 
 
-def named_gradients(stage: Stage, first_layer: int) -> dict[str, torch.Tensor]:
-    """A copy of every gradient of a stage as "layer.parameter"; `first_layer` is its first layer's global index."""
-    return {
-        f"{first_layer + index}.{name}": parameter.grad.detach().clone()
-        for index, layer in enumerate(stage.layers)
-        for name, parameter in layer.named_parameters()
-        if parameter.grad is not None
-    }
+def _kept(stage: Stage, shards: Shards | None) -> Iterator[tuple[int, str, torch.Tensor]]:
+    """(layer, parameter, what of its gradient is kept here, the rest as zeros)."""
+    begin = 0
+    for index, layer in enumerate(stage.layers):
+        for name, parameter in layer.named_parameters():
+            if parameter.grad is None:
+                continue
+            gradient = parameter.grad.detach()
+            if shards is not None:
+                low, high = (min(max(end - begin, 0), gradient.numel()) for end in shards.own_ends)
+                kept = torch.zeros_like(gradient)
+                kept.view(-1)[low:high] = gradient.reshape(-1)[low:high]
+                gradient = kept
+            begin += gradient.numel()
+            yield index, name, gradient
+
+
+def named_gradients(stage: Stage, first_layer: int, shards: Shards | None = None) -> dict[str, torch.Tensor]:
+    """A copy of every gradient of a stage as "layer.parameter"; `first_layer` is its first layer's global index.
+
+    Zero where another replica keeps it.
+    """
+    return {f"{first_layer + layer}.{name}": gradient.clone() for layer, name, gradient in _kept(stage, shards)}

@@ -128,7 +128,9 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec) ->
     while True:
         match launcher.recv():
             case Prepare(job):
-                engine = None
+                if engine is not None:
+                    engine.close()
+                    engine = None
                 _show(rank, "prepare")
                 gc.collect()
                 engine = Engine(job, rank, corpus, spin_s, computing, accounts)

@@ -11,8 +11,9 @@ from testbed.plan.costs import predict, problem
 from testbed.plan.framing import wire_bytes
 from testbed.plan.host_costs import GLOO_BYTES
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import generate, make_plan, pipeline_nodes, require_trainable
+from testbed.plan.resolve import generate, make_plan, pipeline_nodes, require_trainable, with_cases
 from testbed.plan.schedules import choose
+from testbed.plan.traffic import planned_traffic
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
@@ -58,13 +59,38 @@ def test_a_pipeline_in_each_datacenter_reduces_across_the_wide_area() -> None:
     assert seconds[0] - _makespan(alone, CHOICE) == pytest.approx(2 * (wire_s + delay_s), rel=0.02)
 
 
-def test_parameters_default_to_the_models_weights() -> None:
-    workload = plan().jobs[0].workload
-    # 8 blocks of 4 d^2 + 2 d (4 d) weights of 4 bytes, over 4 ranks
-    assert workload.parameter_bytes() == 8 * 12 * 64**2 * 4 / 4
+def test_parameters_default_to_those_of_the_largest_stage() -> None:
+    workload = plan(parallelism__data="2").jobs[0].workload
+    # 2 blocks of 4 d^2 + 2 d (4 d) weights and 4 d of norms; the first stage has embeddings of bytes and positions too
+    largest = 2 * (12 * 64**2 + 4 * 64) + (256 + workload.model.sequence) * 64
+    assert workload.stage_bytes(4) == 4 * largest
+    assert workload.shard_bytes(4) == 4 * largest / 2
+    given = plan(parallelism__data="2", data_parallel="{parameters: 4 MB}").jobs[0].workload
+    assert [given.stage_bytes(stages) for stages in (4, 8)] == [4e6, 2e6]
 
 
-def test_it_can_be_predicted_but_not_trained_yet() -> None:
-    with pytest.raises(BadInput, match=r"parallelism.data: got 2, expected 1: .* not trained yet"):
-        require_trainable(plan(parallelism__data="2"))
-    require_trainable(plan())
+def test_parameters_are_at_least_those_that_the_model_has() -> None:
+    require_trainable(plan(parallelism__data="2"))
+    few = with_choices(plan(parallelism__data="2", data_parallel="{parameters: 100 kB}"))
+    with pytest.raises(BadInput, match=r"data_parallel.parameters: got '100 kB', expected at least .* largest stage"):
+        require_trainable(few)
+
+
+def with_choices(of: Plan) -> Plan:
+    return with_cases(of, [CHOICE], {CHOICE.label: generate(of, CHOICE)})
+
+
+def test_what_crosses_every_direction_is_planned_with_the_replicas_messages() -> None:
+    """A pipeline in each datacenter: nothing but parameters and gradients, half of a stage's each, crosses."""
+    apart = with_choices(
+        plan(
+            parallelism__data="2",
+            placement="[paris/0, paris/1, paris/2, paris/3]",
+            data_parallel="{replicas: [[warsaw/0, warsaw/1, warsaw/2, warsaw/3]], parameters: 4 MB}",
+        )
+    )
+    there, back = planned_traffic(apart, apart.cases[0])
+    assert there == back
+    # per stage a gather and a reduction, and as many are acknowledged
+    assert there.messages == 4 * 2 * 2
+    assert there.wire_bytes == pytest.approx(8 * (wire_bytes(2_000_000) + GLOO_BYTES), rel=0.01)

@@ -1,0 +1,98 @@
+"""Pipelines trained side by side, with sharded optimizers, train exactly as one process does with the whole batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from local_workers import local_workers
+
+from testbed.judge.iterations import trace
+from testbed.plan.costs import problem as problem_of
+from testbed.plan.resolve import generate, make_plan
+from testbed.session.deadlines import Deadline
+from testbed.session.loop import Loop
+from testbed.spec import Workload, load_topology, load_workload
+from testbed.spec.choice import ScheduleChoice
+from testbed.trace.tables import ALL_GATHER, REDUCE_SCATTER
+from testbed.train.data import load_corpus
+from testbed.train.job import Job
+from testbed.train.reference import train_reference
+
+ROOT = Path(__file__).parents[2]
+ITERATIONS, MICROBATCHES = 3, 3
+TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
+RANKS = 4
+SHAPES = [(2, 2), (4, 1)]
+"""Replicas x pipeline ranks."""
+NAMES = ["1f1b", "crosspipe-greedy", "zb-v"]
+NETWORK = """
+name: pair
+datacenters: {a: {nodes: 4}, b: {nodes: 4}}
+links: [{between: [a, b], delay: 1 ms, rate: 1 Gbit/s}]
+"""
+
+
+def workload(replicas: int, ranks: int, dtype: str) -> Workload:
+    settings = {
+        "parallelism": f"{{pipeline: {ranks}, data: {replicas}}}",
+        "microbatches": str(MICROBATCHES),
+        "model": f"{{layers: 5, d_model: 16, heads: 2, sequence: 8, dtype: {dtype}}}",
+        "microbatch_size": "1",
+        "message": "20 kB",
+        "pacing": "{F: 0.3 ms, I: 0.2 ms, W: 0.4 ms}",
+        "memory": str(2 * MICROBATCHES),
+        # AdamW turns float32's rounding into steps of its own
+        "optimizer": "{kind: adamw}" if dtype == "float64" else "{kind: sgd, learning_rate: 0.1}",
+    }
+    return load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings)
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
+    with local_workers(RANKS, tmp_path_factory.mktemp("workers")) as loop:
+        yield loop
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", sorted(TOLERANCE))
+@pytest.mark.parametrize(("replicas", "ranks"), SHAPES)
+def test_replicas_train_as_one_process_does(
+    workers: Loop, replicas: int, ranks: int, dtype: str, name: str, tmp_path: Path
+) -> None:
+    job_workload = workload(replicas, ranks, dtype)
+    (tmp_path / "pair.yaml").write_text(NETWORK)
+    plan = make_plan(load_topology(tmp_path / "pair.yaml"), job_workload)
+    choice = ScheduleChoice(schedule=name)
+    schedule, problem = generate(plan, choice).schedule, problem_of(plan, choice)
+    durations = tuple(tuple(problem.duration(action) for action in row) for row in schedule.rows)
+    losses, gradients, squares = [], {}, {}
+    job = Job(schedule, job_workload, durations, ITERATIONS, keep_gradients=True)
+    for (records,) in workers.run([job], Deadline(60, "a test")):
+        losses.append(sum(record.loss for record in records if record.loss is not None))
+        for record in records:
+            for parameter, part in record.gradients.items():
+                gradients[parameter] = gradients.get(parameter, 0.0) + part
+        seen = trace(records)
+    for record in records:
+        for layer, part in record.gradient_squares.items():
+            squares[layer] = squares.get(layer, 0.0) + part
+    tolerance = TOLERANCE[dtype]
+    expected = train_reference(job_workload, load_corpus(), ITERATIONS)
+    assert losses == pytest.approx(expected.losses, rel=tolerance)
+    assert losses[-1] < losses[0]
+    assert gradients.keys() == expected.gradients.keys()
+    for parameter, gradient in gradients.items():
+        reference = expected.gradients[parameter].numpy()
+        worst = float(np.abs(gradient - reference).max() / np.abs(reference).max())
+        assert worst <= tolerance, f"{parameter} differs by {worst:.1e}"
+    norms = [math.sqrt(squares[layer]) for layer in sorted(squares)]
+    assert norms == pytest.approx(expected.gradient_norms[-1], rel=10 * tolerance)
+    # every message of every collective was there, and each was sent before it was taken
+    for kind in (ALL_GATHER, REDUCE_SCATTER):
+        messages = seen.messages[seen.messages["kind"] == kind]
+        assert len(messages) == schedule.n_stages * replicas * (replicas - 1)
+        assert (messages["taken_s"] > messages["sent_s"]).all()
