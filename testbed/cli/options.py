@@ -71,7 +71,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Override a field of the workload: microbatches=16, topology.name=x, schedules.0.X=... of its first choice.",
+        help="Override a field of the workload: microbatches=16, topology.name=x, schedules.0.X=... of the first.",
         autocompletion=_settable_fields,
     ),
 ]
