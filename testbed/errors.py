@@ -68,7 +68,7 @@ class BadInput(TestbedError):
     @classmethod
     def of(cls, source: str, field: str, value: object, expected: str) -> BadInput:
         """The one form every input error has: where, which field, what was found, what was expected."""
-        error = cls(f"{_printable(source)}: {_clipped(field)}: got {shown(value)}, expected {_clipped(expected)}")
+        error = cls(f"{_clipped(source)}: {_clipped(field)}: got {shown(value)}, expected {_clipped(expected)}")
         error.source = source
         return error
 

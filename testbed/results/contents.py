@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -57,6 +58,9 @@ class _Comparison:
     complete: bool = True
 
 
+_TIMES = ("measured_s", "predicted_s", "predicted_on_this_host_s")
+
+
 def json_of(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None where there is no such file. Raises BadInput."""
     if not path.exists():
@@ -86,6 +90,10 @@ def comparison_of(path: Path) -> dict[str, Any] | None:
         for name in row.keys() - known:
             raise BadInput.of(source, f"{at}.{name}", row[name], "fields of this version")
         found = validate(ScheduleComparison, row, source, at=at)
+        for name in _TIMES:
+            seconds = getattr(found, name)
+            if seconds is not None and not 0 < seconds < math.inf:
+                raise BadInput.of(source, f"{at}.{name}", seconds, "a time above 0, in seconds")
         validate(list[_Check], found.checks, source, at=f"{at}.checks")
         validate(list[FlowMessages], found.messages, source, at=f"{at}.messages")
         if found.solver is not None:

@@ -57,7 +57,12 @@ class Results:
         """Write what the verdict on the cases (by label) rests on and no other file holds (see results/verdict.py)."""
         self._save("usual", [_iterations(label, case.usual) for label, case in cases.items() if case.usual])
         document = {
-            label: {**case.network._asdict(), "usual_extra_s": case.usual_extra_s} for label, case in cases.items()
+            label: {
+                **case.network._asdict(),
+                "alike_replicas": case.alike_replicas,
+                "usual_extra_s": case.usual_extra_s,
+            }
+            for label, case in cases.items()
         }
         self.save_json("evidence.json", document)
 

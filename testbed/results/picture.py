@@ -78,7 +78,7 @@ def draw(panels: Sequence[Panel], path: Path, *, cuts: Sequence[int], lanes: Seq
     All panels share one time axis, so lengths can be compared between schedules.
     """
     traces = [trace for panel in panels for _, trace in panel.traces]
-    longest_ms = max(float(trace.makespans()[0]) for trace in traces) * 1e3 * 1.01
+    longest_ms = max(float(trace.makespans()[0]) for trace in traces) * 1e3 * 1.01 or 1.0
     scale = _Scale(longest_ms, _width(traces, longest_ms), lanes, cuts)
     pages = _pages(panels, len(lanes))
     written = []

@@ -13,8 +13,6 @@ from testbed.judge.evidence import Evidence, Profiling, judge
 from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.judge.messages import by_flow, message_times
-from testbed.plan import file
-from testbed.plan.costs import problem_of_case
 from testbed.results.contents import json_of
 from testbed.results.load import load_run, load_traces
 from testbed.trace.tables import Trace
@@ -62,16 +60,10 @@ def _evidence(
         reference=_reference(_needed(directory, "numerics.json")),
         predicted_s=float(predicted.makespans()[0]),
         on_this_host_s=compared["predicted_on_this_host_s"],
-        flows=by_flow(message_times(measured.without(warmup), predicted, paced=paced, alike=_alike(directory, label))),
+        alike_replicas=known["alike_replicas"],
+        flows=by_flow(message_times(measured.without(warmup), predicted, paced=paced, alike=known["alike_replicas"])),
         usual_extra_s=known["usual_extra_s"],
     )
-
-
-def _alike(directory: Path, label: str) -> tuple[int, ...]:
-    """Which replicas have links like each other's."""
-    plan = file.read(directory)
-    (case,) = (case for case in plan.cases if case.label == label)
-    return problem_of_case(plan, case).alike
 
 
 def _rows(path: Path, label: str) -> list[IterationRow]:

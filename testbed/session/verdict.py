@@ -96,6 +96,7 @@ def _evidence(plan: Plan, one: Trained, before: Before) -> Evidence:
         reference=before.reference,
         predicted_s=float(one.predicted.makespans()[0]),
         on_this_host_s=one.on_this_host and one.on_this_host.median_s,
+        alike_replicas=alike,
         flows=flows,
         usual_extra_s=_usual_s(plan, one, flows) if paced and told else None,
     )

@@ -381,6 +381,9 @@ def test_faster_is_a_fault_unless_allowed(root: Path, tmp_path: Path) -> None:
     assert run_testbed(*faster, "--allow-faster").returncode == 0
 
 
+FEW_PARAMETERS = ("--set", "parallelism.data=2", "--set", "data_parallel.parameters=1 kB")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -392,7 +395,7 @@ def test_faster_is_a_fault_unless_allowed(root: Path, tmp_path: Path) -> None:
         (("save", "other", "--run", ROOT / "docs"), "expected the results of a run"),
         (("save", "other", LONGHAUL, PP4, "--set", "pacing=none"), "computation takes no virtual time"),
         (("save", "other", LONGHAUL, PP4, "--set", "pacing=none", "--predict-only"), "pacing: got 'none'"),
-        (("save", "other", LONGHAUL, PP4, "--set", "parallelism.data=2"), "not trained yet"),
+        (("save", "other", LONGHAUL, PP4, *FEW_PARAMETERS), "expected at least 477.2 kB"),
         (("check", "--junit", "/proc/nowhere/junit.xml"), "expected a file that can be written"),
     ],
 )

@@ -75,7 +75,7 @@ def evidence(trace: Trace, **changed: object) -> Evidence:
     network = NetworkEvidence(0, 0, {}, lossless=True)
     traffic = [Traffic(COUNTERS.label, COUNTERS.wire_bytes, *PLANNED)]
     before = [row(number, loss=1.0, warmup=False) for number in range(3)]
-    known = (before, network, traffic, reference, 49.0, 49.5, flows, [0.0] * len(flows))
+    known = (before, network, traffic, reference, 49.0, 49.5, (0,), flows, [0.0] * len(flows))
     return Evidence(True, True, (), None, rows, *known)._replace(**changed)
 
 
