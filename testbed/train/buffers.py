@@ -3,6 +3,7 @@
 A workload's messages are larger than the tensors of its small model. The padding travels like data, but if every buffer
 had its own, copying it in and out of the kernel would push all else out of the processor's caches: on a machine that
 plays every datacenter at once that took half of a message's extra time (docs/figures.md). Nobody reads the padding.
+User-Mode Linux is the exception (`can_share`): there every buffer has all of its memory for itself.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import ctypes
 import mmap
 import os
 import weakref
+from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -36,7 +39,7 @@ class Buffers:
         size = dtype.itemsize * elements
         own = _pages(dtype.itemsize * own_elements)
         self._stride = _pages(size)
-        shared = max(0, self._stride - own)
+        shared = max(0, self._stride - own) if can_share() else 0
         self._base = _map(None, max(1, count) * self._stride, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
         weakref.finalize(self, _libc.munmap, self._base, max(1, count) * self._stride)
         if not shared:
@@ -57,6 +60,16 @@ class Buffers:
         size = self._elements * self._dtype.itemsize
         memory = (ctypes.c_char * size).from_address(self._base + self._left * self._stride)
         return torch.frombuffer(memory, dtype=self._dtype, count=self._elements)
+
+
+@cache
+def can_share(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether pages may be mapped many times over.
+
+    Not in User-Mode Linux: there every page that is not beside the one before it is a mapping of the guest's process on
+    the host, which allows 65,530. Large messages were more, and ranks were killed or stood still.
+    """
+    return "User Mode Linux" not in cpuinfo.read_text(encoding="utf-8")
 
 
 def _pages(size: int) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from testbed.train.buffers import Buffers
+from testbed.train.buffers import Buffers, can_share
 
 
 def test_buffers_keep_what_is_their_own_and_share_the_rest() -> None:
@@ -43,3 +43,10 @@ def test_memory_goes_with_the_buffers() -> None:
 def test_none_are_none() -> None:
     with pytest.raises(IndexError):
         Buffers(0, 10, 10, torch.float32).take()
+
+
+def test_a_guest_shares_nothing(tmp_path: Path) -> None:
+    told = tmp_path / "cpuinfo"
+    told.write_text("vendor_id : User Mode Linux\nmodel name : UML\n")
+    assert not can_share(told)
+    assert can_share()
