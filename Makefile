@@ -17,7 +17,8 @@ demo: setup
 # those that measure in real time run alone, after all others
 test: setup lint kernel
 	@status=0; \
-	$(VENV)/bin/python -m pytest -m "not alone" --numprocesses auto --maxprocesses 8 --dist loadfile || status=1; \
+	$(VENV)/bin/python -m pytest tests/vm tests/lab tests/conformance tests/unit -m "not alone" \
+		--numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder || status=1; \
 	$(VENV)/bin/python -m pytest -m alone || status=1; \
 	exit $$status
 
