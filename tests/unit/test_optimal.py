@@ -168,8 +168,8 @@ def test_progress_is_told() -> None:
 
 
 def test_ctrl_c_gives_the_best_so_far_and_says_so() -> None:
-    stages = stage_to_rank(Placement.LOOP, 4)
-    problem = uniform(4, 8, memory=8, delay_s=2, wire_s=0.3, cuts=(1,), stage_to_rank=stages)
+    stages = stage_to_rank(Placement.LOOP, 8)  # too large to be proven before the interrupt comes
+    problem = uniform(8, 16, memory=16, delay_s=2, wire_s=0.3, cuts=(1,), stage_to_rank=stages)
     told: list[Standing] = []
 
     def progress(standing: Standing) -> None:
