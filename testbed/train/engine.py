@@ -107,6 +107,13 @@ class Engine:
         for index, stage in self.stages.items():
             self.shards[index] = Shards(list(stage.layers.parameters()), len(ranks), self.replica)
         elements = self.job.collective_bytes // self.workload.model.element_bytes
+        for index, shards in self.shards.items():
+            if shards.size > elements:
+                raise ValueError(
+                    f"stage {index} has {len(ranks) * shards.size} parameters, and its messages room for "
+                    f"{len(ranks) * elements}: let the model's stage_parameter_count say it, or raise "
+                    "data_parallel.parameters"
+                )
         self.replicas = Replicas(self.shards, self.replica, ranks, elements, self.group)
 
     def _steps(self) -> list[_Step]:
