@@ -50,12 +50,14 @@ make_devices() {
     ln -s /proc/self/fd "$1/dev/fd"
 }
 
+HOME_INSIDE=/root # of root, in any Debian
+
 use_our_packages() { # apt's and pip's settings; then what they need from this machine's disk
     printf '%s\n' "$SOURCES" >"$1/etc/apt/sources.list"
     apt-config dump Acquire >"$1/etc/apt/apt.conf.d/90clean-root"
     if [ -f /etc/pip.conf ]; then cp /etc/pip.conf "$1/etc/pip.conf"; fi
     for settings in .config/pip/pip.conf .pip/pip.conf; do
-        if [ -f "$HOME/$settings" ]; then install -D -m 644 "$HOME/$settings" "$1/root/$settings"; fi
+        if [ -f "$HOME/$settings" ]; then install -D -m 644 "$HOME/$settings" "$1$HOME_INSIDE/$settings"; fi
     done
     pip_paths | while IFS= read -r path; do
         if [ -d "$path" ]; then
@@ -66,8 +68,8 @@ use_our_packages() { # apt's and pip's settings; then what they need from this m
     done
     cp -L /etc/resolv.conf /etc/hosts "$1/etc/"
     if [ -n "$CACHE" ]; then
-        mkdir -p "$1/root/.cache/pip" "$1/var/cache/apt/archives"
-        mount --bind "$CACHE/pip" "$1/root/.cache/pip"
+        mkdir -p "$1$HOME_INSIDE/.cache/pip" "$1/var/cache/apt/archives"
+        mount --bind "$CACHE/pip" "$1$HOME_INSIDE/.cache/pip"
         mount --bind "$CACHE/debs" "$1/var/cache/apt/archives"
     fi
 }
@@ -98,7 +100,7 @@ END
     mkdir .before
     pivot_root . .before
     # shellcheck disable=SC2016 # for the shell in the new root, which goes on as its first process and reaps orphans
-    exec chroot . /usr/bin/env -i "$@" HOME=/root LANG=C.UTF-8 TERM=dumb \
+    exec chroot . /usr/bin/env -i "$@" HOME="$HOME_INSIDE" LANG=C.UTF-8 TERM=dumb \
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin /bin/sh -c \
         'umount -l /.before && rmdir /.before && cd /testbed && sh -c "$1"; exit $?' sh "$command"
 }

@@ -105,8 +105,7 @@ def search(
     Raises BadInput where the greedy does.
     """
     unit_s, problem = tick_s(problem), in_ticks(problem)  # whatever is compared comes out the same in every unit
-    actions = 3 * problem.n_ranks * problem.n_microbatches
-    budget = evaluations or min(MOST_EVALUATIONS, max(12, EVALUATED_ACTIONS // actions))
+    budget = evaluations or _affordable(problem)
     found = _Found(problem, unit_s, time_limit_s, progress)
     starts = [crosspipe_greedy(problem), *(s for s in (zb_h1(problem), zb_h2(problem)) if _fits(s, problem))]
     for start in starts:
@@ -132,8 +131,7 @@ def search_chunks(
     `evaluations` are of the steered list scheduler, beside the placement's known schedules (hints.py).
     """
     unit_s, problem = tick_s(problem), in_ticks(problem)  # whatever is compared comes out the same in every unit
-    actions = 3 * problem.n_stages * problem.n_microbatches
-    budget = evaluations or min(MOST_EVALUATIONS, max(12, EVALUATED_ACTIONS // actions))
+    budget = evaluations or _affordable(problem)
     found = _Found(problem, unit_s, time_limit_s, progress)
     found.offer(best_hint(problem, time_limit_s=0.0))
     try:
@@ -142,6 +140,12 @@ def search_chunks(
     except KeyboardInterrupt:
         found.interrupt()
     return found.best.renamed("search")
+
+
+def _affordable(problem: Problem) -> int:
+    """How many evaluations, fewer for a problem with many actions."""
+    actions = 3 * problem.n_stages * problem.n_microbatches
+    return min(MOST_EVALUATIONS, max(12, EVALUATED_ACTIONS // actions))
 
 
 class _Found:

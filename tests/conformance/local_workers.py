@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
 
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.train.launcher import Launcher
 from testbed.train.protocol import Place, WorldSpec
+from testbed.train.reference import Reference
 
 
 @contextmanager
@@ -28,3 +33,16 @@ def local_workers(ranks: int, directory: Path) -> Iterator[Loop]:
         loop = Loop([workers])
         loop.start([world], Deadline(120, "a test"))
         yield loop
+
+
+def require_trained_alike(
+    losses: list[float], gradients: dict[str, np.ndarray[Any, Any]], expected: Reference, tolerance: float
+) -> None:
+    """Losses and the last gradients are those of one process, and the loss went down."""
+    assert losses == pytest.approx(expected.losses, rel=tolerance)
+    assert losses[-1] < losses[0]
+    assert gradients.keys() == expected.gradients.keys()
+    for parameter, gradient in gradients.items():
+        reference = expected.gradients[parameter].numpy()
+        worst = float(np.abs(gradient - reference).max() / np.abs(reference).max())
+        assert worst <= tolerance, f"{parameter} differs by {worst:.1e}"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from local_workers import local_workers
+from local_workers import local_workers, require_trained_alike
 
 from testbed.plan.costs import problem as problem_of
 from testbed.plan.resolve import generate, make_plan
@@ -82,13 +81,7 @@ def test_a_pipeline_trains_as_one_process_does(
             gradients |= record.gradients
     expected = references[ranks, dtype]
     tolerance = TOLERANCE[dtype]
-    assert losses == pytest.approx(expected.losses, rel=tolerance)
-    assert losses[-1] < losses[0]
-    assert gradients.keys() == expected.gradients.keys()
-    for parameter, gradient in gradients.items():
-        reference = expected.gradients[parameter].numpy()
-        worst = float(np.abs(gradient - reference).max() / np.abs(reference).max())
-        assert worst <= tolerance, f"{parameter} differs by {worst:.1e}"
+    require_trained_alike(losses, gradients, expected, tolerance)
 
 
 def test_sub_blocks_were_among_them() -> None:

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from local_workers import local_workers
+from local_workers import local_workers, require_trained_alike
 
 from testbed.judge.iterations import trace
 from testbed.plan.costs import problem as problem_of
@@ -82,13 +81,7 @@ def test_replicas_train_as_one_process_does(
             squares[layer] = squares.get(layer, 0.0) + part
     tolerance = TOLERANCE[dtype]
     expected = train_reference(job_workload, load_corpus(), ITERATIONS)
-    assert losses == pytest.approx(expected.losses, rel=tolerance)
-    assert losses[-1] < losses[0]
-    assert gradients.keys() == expected.gradients.keys()
-    for parameter, gradient in gradients.items():
-        reference = expected.gradients[parameter].numpy()
-        worst = float(np.abs(gradient - reference).max() / np.abs(reference).max())
-        assert worst <= tolerance, f"{parameter} differs by {worst:.1e}"
+    require_trained_alike(losses, gradients, expected, tolerance)
     norms = [math.sqrt(squares[layer]) for layer in sorted(squares)]
     assert norms == pytest.approx(expected.gradient_norms[-1], rel=10 * tolerance)
     # every message of every collective was there, and each was sent before it was taken

@@ -6,6 +6,7 @@ schedule is about to be trained: counters are read then, with `reset_peaks`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from testbed.lab import addresses
@@ -52,7 +53,7 @@ class SwappedDelays(RelayShaper):
         self.change(1, delay_s=forward)
 
 
-class _Later(RelayShaper):
+class _Later(RelayShaper, ABC):
     """Right while links are measured, wrong when a schedule is trained."""
 
     def build(self, links: Sequence[ShapedLink]) -> None:
@@ -66,9 +67,9 @@ class _Later(RelayShaper):
             self.spoil()
         return super().counters(reset_peaks=reset_peaks)
 
+    @abstractmethod
     def spoil(self) -> None:
         """Make it wrong."""
-        raise NotImplementedError
 
 
 class SlowRateLater(_Later):
