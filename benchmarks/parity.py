@@ -1,10 +1,10 @@
 """Does every schedule train what one process trains, however replicas, stages and tensor ranks share the work?
 
-    python benchmarks/parity.py [--family NAME]... [--mesh DP,PP,TP]... [--variant early|late|recompute]... [--dtype D]...
+    python benchmarks/parity.py [--family NAME]... [--mesh DP,PP,TP]... [--variant NAME]... [--dtype NAME]...
 
 Real workers on this machine, connected over loopback, without containers: for every family of schedules and every mesh
-(replicas, pipeline ranks, tensor ranks) losses and gradients of three iterations, optimizer steps between them, are held
-against those of one process with the same global batch. In float64 the optimizer is AdamW, whose states are sharded
+(replicas, pipeline ranks, tensor ranks) losses and gradients of three iterations, with optimizer steps between them,
+are held against those of one process with the same global batch. In float64 the optimizer is AdamW, whose states are sharded
 over replicas and tensor ranks here and not there. In float32 it is SGD: AdamW divides by the gradient's own size, which
 turns the rounding of a sum in another order into steps of its own. A Markdown table of the worst relative differences;
 exit code 1 where one is too large.

@@ -75,8 +75,8 @@ def message_times(
     `measured` may hold several iterations, `predicted` one. `paced`: slots are as long as predicted, however long the
     real computation took. `alike` tells, per replica, the first one on links like its own: of messages that replicas
     like each other send in the same place of a schedule, the first is compared with the first, since nothing but chance
-    tells which replica it comes from. With `tensor` ranks to a stage it tells it of each of them, replica after replica.
-    Raises KeyError for a message that was not predicted.
+    tells which replica it comes from. With `tensor` ranks to a stage it tells that of each of them, replica after
+    replica. Raises KeyError for a message that was not predicted.
     """
     rows = measured.messages
     twin = _twins(rows, predicted, alike, tensor)

@@ -61,7 +61,7 @@ def _ring(members: int, *, own: bool) -> tuple[Step, ...]:
 def side_by_side(steps: tuple[Step, ...], tensor: int) -> tuple[Step, ...]:
     """The same algorithm in each of `tensor` groups at once: member m of group t becomes member m * tensor + t.
 
-    The tensor ranks of a stage have different parameters, and each shares its own with its counterparts in the replicas.
+    Tensor ranks of a stage have different parameters: each shares its own with its counterparts in the replicas.
     """
     return tuple(
         step._replace(

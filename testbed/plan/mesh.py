@@ -62,6 +62,11 @@ class Mesh:
         """Where a rank stands among those of its job, counting the tensor ranks of a stage as one."""
         return (rank - self.first_rank) // self.tp
 
+    def ranks_of(self, replica: int) -> range:
+        """All ranks of one replica, the tensor ranks of a stage beside each other."""
+        first = self.rank(replica, 0)
+        return range(first, first + self.pp * self.tp)
+
     def pipeline(self, replica: int, tensor_rank: int = 0) -> tuple[int, ...]:
         """The ranks of one pipeline, in order."""
         return tuple(self.rank(replica, stage, tensor_rank) for stage in range(self.pp))

@@ -81,9 +81,7 @@ def _evidence(plan: Plan, one: Trained, before: Before) -> Evidence:
     counted = {row.iteration for row in one.rows if not row.warmup}
     traces = [trace for trace in one.measured if int(trace.iterations()[0]) in counted]
     problem = problem_of_case(plan, one.case)
-    times = message_times(
-        concatenate(traces), one.predicted, paced=paced, alike=problem.alike, tensor=problem.tensor
-    )
+    times = message_times(concatenate(traces), one.predicted, paced=paced, alike=problem.alike, tensor=problem.tensor)
     flows = by_flow(times)
     # on the virtual clock messages are held against the model, which has not all that a plan may ask for
     told = plan.clock.name == "real" or not unmodelled.warnings(plan)

@@ -105,7 +105,7 @@ class Workload(Strict):
     pacing: Annotated[Pacing | None, BeforeValidator(_none_word)] = Field(description="seconds per action, or none")
     message: Annotated[float, size_bytes(0, MOST_MESSAGE_BYTES, above=True)] | None = Field(
         default=None,
-        description="bytes that cross a stage boundary, padded up to this; default: the tensor. Tensor ranks share them",
+        description="bytes that cross a stage boundary, padded up to this, tensor ranks together; default: the tensor",
     )
     memory: Annotated[float | list[float] | None, number_per_rank("microbatches in flight", 1, 1e6)] = Field(
         default=None, description="limit per rank; default: the pipeline degree"

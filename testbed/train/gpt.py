@@ -51,7 +51,7 @@ class Gpt(ModelSpec):
         return self.rank_parameter_count(stage, n_stages, 1)
 
     def rank_parameter_count(self, stage: int, n_stages: int, degree: int) -> int:
-        """As `stage_parameter_count`; tensor ranks share attention and MLP, each has norms, embedding and projection."""
+        """Tensor ranks share attention and MLP; each of them has all of norms, embedding and projection."""
         width, blocks = self.d_model, self._blocks(stage, n_stages)
         count = len(blocks) * ((4 * width**2 + 2 * width * self._hidden) // degree + 4 * width)
         if stage == 0:
