@@ -4,10 +4,10 @@
 
 Real workers on this machine, connected over loopback, without containers: for every family of schedules and every mesh
 (replicas, pipeline ranks, tensor ranks) losses and gradients of three iterations, with optimizer steps between them,
-are held against those of one process with the same global batch. In float64 the optimizer is AdamW, whose states are sharded
-over replicas and tensor ranks here and not there. In float32 it is SGD: AdamW divides by the gradient's own size, which
-turns the rounding of a sum in another order into steps of its own. A Markdown table of the worst relative differences;
-exit code 1 where one is too large.
+are held against those of one process with the same global batch. In float64 the optimizer is AdamW, whose states are
+sharded over replicas and tensor ranks here and not there. In float32 it is SGD: AdamW divides by the gradient's own
+size, which turns the rounding of a sum in another order into steps of its own. A Markdown table of the worst relative
+differences; exit code 1 where one is too large.
 """
 
 from __future__ import annotations
@@ -170,6 +170,7 @@ def compare(arguments: argparse.Namespace) -> bool:
                         small = found.worst <= TOLERANCE[dtype]
                         fine &= small
                         table[variant, dtype, family][mesh] = f"{found.worst:.0e}" + ("" if small else " TOO MUCH")
+                        print(*mesh, variant, dtype, family, f"{found.worst:.0e}", file=sys.stderr, flush=True)
     print("| variant | dtype | schedule |", " | ".join(",".join(map(str, mesh)) for mesh in meshes), "|")
     print("| --- " * (3 + len(meshes)) + "|")
     for cell, row in table.items():

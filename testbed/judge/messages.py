@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.pipeline.ir import Kind
-from testbed.plan.mesh import Mesh
+from testbed.plan.mesh import Coordinates, Mesh
 from testbed.trace.tables import (
     ACTIVATION,
     GRADIENT,
@@ -100,12 +100,17 @@ def _twins(rows: Table, predicted: Trace, alike: Sequence[int], tensor: int) -> 
     expected = predicted.messages[predicted.messages["kind"] != NOTICE]
     mesh = Mesh(len(alike) // tensor, predicted.n_ranks // len(alike), tensor)
 
+    def within(rank: Coordinates) -> tuple[int, int]:
+        """Its replica, and the first of its tensor ranks on links like this one's."""
+        mine = alike[rank.replica * tensor : (rank.replica + 1) * tensor]
+        return rank.replica, mine.index(mine[rank.tensor_rank])
+
     def group(row: np.void) -> tuple[int, ...]:
         ends = int(row["source_rank"]), int(row["target_rank"])
         source, target = map(mesh.coordinates, ends)
         place = source.pipeline_rank, target.pipeline_rank
         # a collective's messages are alike where all of its members are
-        who = [-1] if not any(alike) else list(ends)
+        who = [-1] if not any(alike) else [*within(source), *within(target)]
         if source.replica == target.replica:
             who = [alike[source.replica * tensor + source.tensor_rank]]
         return (*(int(row[name]) for name in ("job", "kind", "stage", "microbatch")), *place, *who)
