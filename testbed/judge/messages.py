@@ -115,10 +115,6 @@ def _twins(rows: Table, predicted: Trace, alike: Sequence[int], tensor: int) -> 
             who = [alike[source.replica * tensor + source.tensor_rank]]
         return (*(int(row[name]) for name in ("job", "kind", "stage", "microbatch")), *place, *who)
 
-    def order(table: Table, index: int) -> tuple[float, float]:
-        row = table[index]
-        return round(float(row["sent_s"]) / UNNOTICED_WAIT_S), float(np.fmax(row["arrived_s"], row["taken_s"]))
-
     places: dict[tuple[int, ...], list[int]] = {}
     for index, row in enumerate(expected):
         places.setdefault(group(row), []).append(index)
@@ -128,12 +124,21 @@ def _twins(rows: Table, predicted: Trace, alike: Sequence[int], tensor: int) -> 
     twin = np.empty(len(rows), np.int64)
     for key, mine in found.items():
         theirs = places[key[1:]]
-        if len(mine) > 1:
-            mine.sort(key=lambda index: order(rows, index))
-            theirs = sorted(theirs, key=lambda index: order(expected, index))
-        twin[mine] = theirs
+        twin[_in_order(rows, mine)] = _in_order(expected, theirs)
     found_twins: Table = expected[twin]
     return found_twins
+
+
+def _in_order(table: Table, indexes: list[int]) -> list[int]:
+    """In the order of leaving; what leaves together, with no notable gap between one and the next, of arrival."""
+    if len(indexes) < 2:
+        return indexes
+    mine = table[indexes]
+    leaving = np.argsort(mine["sent_s"], kind="stable")
+    batch = np.empty(len(indexes), np.int64)
+    batch[leaving] = np.cumsum(np.diff(mine["sent_s"][leaving], prepend=-np.inf) > UNNOTICED_WAIT_S)
+    arrived_s = np.fmax(mine["arrived_s"], mine["taken_s"])
+    return [indexes[place] for place in np.lexsort((arrived_s, batch))]
 
 
 def by_flow(times: MessageTimes) -> list[FlowMessages]:
