@@ -35,6 +35,7 @@ class Model(Protocol):
         """The mean loss of a microbatch (a scalar), from the last layer's output."""
 
 
+@runtime_checkable
 class SplitModel(Protocol):
     """What a model for tensor ranks has beside that, and beside `check_tensor_degree` of its description."""
 
@@ -59,9 +60,11 @@ def build_layers(
     """Some of a model's layers; each draws its weights from its own seed, so they do not depend on the cut.
 
     With a `share` they are drawn whole, and a tensor rank's share of them is kept. While `store` collects, the weight
-    gradients of every torch.nn.Linear in them are kept back (split.py).
+    gradients of every torch.nn.Linear in them are kept back (split.py). Raises BadInput when a method is missing.
     """
     model = trainable(spec)
+    if share is not None and not isinstance(spec, SplitModel):
+        raise BadInput.of("model", "kind", spec.kind, "a class that also has split: there are tensor ranks")
     dtype = torch.float32 if spec.dtype == "float32" else torch.float64
     layers = nn.ModuleList()
     for index in indexes:
