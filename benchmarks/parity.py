@@ -50,6 +50,7 @@ VARIANTS = {"early": {}, "late": {"receives": "late"}, "recompute": {"recompute"
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 ITERATIONS, MICROBATCHES = 3, 4
 SOLVER_LIMIT_S = 1.0
+PATIENCE = Deadline(1800, "whoever measures may stop a benchmark for minutes")
 
 Mesh = tuple[int, int, int]
 
@@ -91,14 +92,14 @@ def workers(ranks: int, directory: Path) -> Iterator[Loop]:
         world = WorldSpec(
             places=tuple(Place(None, "lo") for _ in range(ranks)),
             store=str(directory / "store"),
-            timeout_s=60,
+            timeout_s=PATIENCE.seconds,
             warmup_bytes=1000,
             neighbours=tuple((rank, rank + 1) for rank in range(ranks - 1)),
             logs=str(directory),
         )
         launcher.imported()
         loop = Loop([launcher])
-        loop.start([world], Deadline(120, "a benchmark"))
+        loop.start([world], PATIENCE)
         yield loop
 
 
@@ -107,7 +108,7 @@ def trained(loop: Loop, job: Job) -> tuple[list[float], dict[str, Any], list[flo
     losses: list[float] = []
     gradients: dict[str, Any] = {}
     squares: dict[int, float] = {}
-    for (records,) in loop.run([job], Deadline(120, "a benchmark")):
+    for (records,) in loop.run([job], PATIENCE):
         losses.append(sum(record.loss for record in records if record.loss is not None))
     for record in records:
         for name, part in record.gradients.items():
