@@ -79,11 +79,11 @@ def schedule_show(
 
 
 def _lanes(plan: Plan) -> dict[int, str]:
-    """Per rank shown, its label: of a single job the first pipeline, of several jobs every rank."""
+    """Per rank shown, its label: of a single job those of the first replica, of several jobs every rank."""
     from testbed.plan.routes import nodes_of_ranks
 
     job, *others = plan.jobs
-    shown = job.mesh.pipeline(0) if not others else range(plan.jobs[-1].mesh.ranks.stop)
+    shown = job.mesh.ranks_of(0) if not others else range(plan.jobs[-1].mesh.ranks.stop)
     nodes = nodes_of_ranks(plan)
     return {rank: f"{rank} {nodes[rank]}" for rank in shown}
 
@@ -92,7 +92,8 @@ def _rows(plan: Plan, case: Case) -> list[Row]:
     """The actions of every rank shown."""
     rows: list[Row] = []
     for job, chosen in zip(plan.jobs, case.jobs, strict=True):
-        rows += list(chosen.rows or ()) * (job.mesh.dp if len(plan.jobs) > 1 else 1)
+        replicas = job.mesh.dp if len(plan.jobs) > 1 else 1
+        rows += [row for row in chosen.rows or () for _ in range(job.mesh.tp)] * replicas
     return rows
 
 
@@ -114,7 +115,7 @@ def _cuts(plan: Plan) -> list[int]:
     from testbed.plan import resolve
 
     return [
-        job.mesh.rank(replica, rank)
+        job.mesh.tensor_ranks(replica, rank)[-1]
         for job in plan.jobs
         for replica in range(job.mesh.dp if len(plan.jobs) > 1 else 1)
         for rank in resolve.cuts(job)

@@ -31,7 +31,7 @@ def plan_table(plan: Plan) -> Table:
     table.add_column(overflow="fold")
     for name in datacenters_of(plan.network):
         ranks = [
-            str(rank) for job in plan.jobs for rank in job.mesh.pipeline(0) if datacenter_of(_node(job, rank)) == name
+            str(rank) for job in plan.jobs for rank in job.mesh.ranks_of(0) if datacenter_of(_node(job, rank)) == name
         ]
         card = next((card for card in plan.network.cards if card.target == name), None)
         inside = f"; network cards {show_time(card.delay_s)} one way, {show_rate(card.rate_bps)}" if card else ""
@@ -66,6 +66,9 @@ def _add_job(table: Table, job: Job, prefix: str) -> None:
         table.add_row(f"{prefix}ranks", ", ".join(map(str, job.mesh.ranks)))
     table.add_row(f"{prefix}microbatches", f"{workload.microbatches} of {workload.microbatch_size} samples")
     table.add_row(f"{prefix}boundary message", show_size(workload.message_bytes()))
+    if job.mesh.tp > 1:
+        whole = show_size(job.mesh.tp * workload.message_bytes())
+        table.add_row(f"{prefix}tensor parallel", f"{job.mesh.tp} ranks to a stage, each sends its part of {whole}")
     if job.mesh.dp > 1:
         where = "; ".join(" ".join(pipeline_nodes(job, replica)) for replica in range(1, job.mesh.dp))
         size = show_size(workload.stage_bytes(job.mesh.pp))

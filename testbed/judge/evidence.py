@@ -40,7 +40,8 @@ class Evidence(NamedTuple):
     on_this_host_s: float | None
     """Predicted with what this machine adds; None where that was not measured."""
     alike_replicas: Sequence[int]
-    """Per replica, the first one on links like its own: their messages are compared in the order of leaving."""
+    """Per replica (and tensor rank), the first one on links like its own: their messages are compared in the order of
+    leaving."""
     flows: Sequence[FlowMessages]
     usual_extra_s: Sequence[float] | None
     """Per flow, the first quartile of its messages' extra time before the case; 0 where the machine adds nothing. None

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.pipeline.ir import Kind
+from testbed.plan.mesh import Coordinates, Mesh
 from testbed.trace.tables import (
     ACTIVATION,
     GRADIENT,
@@ -66,16 +67,19 @@ class MessageTimes(NamedTuple):
     predicted; nan in the same rows."""
 
 
-def message_times(measured: Trace, predicted: Trace, *, paced: bool, alike: Sequence[int] = (0,)) -> MessageTimes:
+def message_times(
+    measured: Trace, predicted: Trace, *, paced: bool, alike: Sequence[int] = (0,), tensor: int = 1
+) -> MessageTimes:
     """Pair every measured message with its prediction.
 
     `measured` may hold several iterations, `predicted` one. `paced`: slots are as long as predicted, however long the
     real computation took. `alike` tells, per replica, the first one on links like its own: of messages that replicas
     like each other send in the same place of a schedule, the first is compared with the first, since nothing but chance
-    tells which replica it comes from. Raises KeyError for a message that was not predicted.
+    tells which replica it comes from. With `tensor` ranks to a stage it tells that of each of them, replica after
+    replica. Raises KeyError for a message that was not predicted.
     """
     rows = measured.messages
-    twin = _twins(rows, predicted, alike)
+    twin = _twins(rows, predicted, alike, tensor)
     known = rows["awaited"] | (rows["taken_s"] < twin["arrived_s"])
     off_s = np.where(known, rows["taken_s"], np.nan) - twin["arrived_s"]
     late_s = rows["sent_s"] - twin["sent_s"]
@@ -91,23 +95,25 @@ def message_times(measured: Trace, predicted: Trace, *, paced: bool, alike: Sequ
     return MessageTimes(rows, off_s, off_s - late_s)
 
 
-def _twins(rows: Table, predicted: Trace, alike: Sequence[int]) -> Table:
+def _twins(rows: Table, predicted: Trace, alike: Sequence[int], tensor: int) -> Table:
     """The prediction of every measured message; of replicas like each other, in the order in which they send."""
     expected = predicted.messages[predicted.messages["kind"] != NOTICE]
-    per_replica = predicted.n_ranks // len(alike)
+    mesh = Mesh(len(alike) // tensor, predicted.n_ranks // len(alike), tensor)
+
+    def within(rank: Coordinates) -> tuple[int, int]:
+        """Its replica, and the first of its tensor ranks on links like this one's."""
+        mine = alike[rank.replica * tensor : (rank.replica + 1) * tensor]
+        return rank.replica, mine.index(mine[rank.tensor_rank])
 
     def group(row: np.void) -> tuple[int, ...]:
         ends = int(row["source_rank"]), int(row["target_rank"])
-        replicas = [alike[end // per_replica] for end in ends]
-        place = [end % per_replica for end in ends]
-        within = ends[0] // per_replica == ends[1] // per_replica
+        source, target = map(mesh.coordinates, ends)
+        place = source.pipeline_rank, target.pipeline_rank
         # a collective's messages are alike where all of its members are
-        who = replicas[:1] if within else [-1] if not any(alike) else list(ends)
+        who = [-1] if not any(alike) else [*within(source), *within(target)]
+        if source.replica == target.replica:
+            who = [alike[source.replica * tensor + source.tensor_rank]]
         return (*(int(row[name]) for name in ("job", "kind", "stage", "microbatch")), *place, *who)
-
-    def order(table: Table, index: int) -> tuple[float, float]:
-        row = table[index]
-        return round(float(row["sent_s"]) / UNNOTICED_WAIT_S), float(np.fmax(row["arrived_s"], row["taken_s"]))
 
     places: dict[tuple[int, ...], list[int]] = {}
     for index, row in enumerate(expected):
@@ -118,12 +124,21 @@ def _twins(rows: Table, predicted: Trace, alike: Sequence[int]) -> Table:
     twin = np.empty(len(rows), np.int64)
     for key, mine in found.items():
         theirs = places[key[1:]]
-        if len(mine) > 1:
-            mine.sort(key=lambda index: order(rows, index))
-            theirs = sorted(theirs, key=lambda index: order(expected, index))
-        twin[mine] = theirs
+        twin[_in_order(rows, mine)] = _in_order(expected, theirs)
     found_twins: Table = expected[twin]
     return found_twins
+
+
+def _in_order(table: Table, indexes: list[int]) -> list[int]:
+    """In the order of leaving; what leaves together, with no notable gap between one and the next, of arrival."""
+    if len(indexes) < 2:
+        return indexes
+    mine = table[indexes]
+    leaving = np.argsort(mine["sent_s"], kind="stable")
+    batch = np.empty(len(indexes), np.int64)
+    batch[leaving] = np.cumsum(np.diff(mine["sent_s"][leaving], prepend=-np.inf) > UNNOTICED_WAIT_S)
+    arrived_s = np.fmax(mine["arrived_s"], mine["taken_s"])
+    return [indexes[place] for place in np.lexsort((arrived_s, batch))]
 
 
 def by_flow(times: MessageTimes) -> list[FlowMessages]:

@@ -95,7 +95,10 @@ def _link_bounds(problem: Problem, ways: Ways) -> list[Bound]:
                 link = problem.links[index]
                 before = sum(problem.links[other].delay_s for other in way[:hop])
                 behind = sum(problem.links[other].delay_s for other in way[hop:]) + hand_over_s(problem)
-                work = m * problem.message_bytes[s] * link.seconds_per_byte
+                # the other tensor ranks' parts of a boundary tensor, without which nothing behind it begins
+                ends_of = problem.stage_to_rank[source], problem.stage_to_rank[target]
+                parts = sum(index in paths.route(*ends_of) for paths in problem.paths[: problem.tensor])
+                work = m * parts * problem.message_bytes[s] * link.seconds_per_byte
                 loads[index].append(_Load(ready + before, work, behind + rest))
                 ends[index] = f"link {index} ({problem.stage_to_rank[source]} -> {problem.stage_to_rank[target]})"
     for s, rank in enumerate(problem.stage_to_rank):

@@ -76,7 +76,7 @@ def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
 
 def _private(problem: Problem, paths: Paths, links: list[LinkCost], *, delay: bool, wire: bool) -> Paths:
     """The ways of one replica over links of their own, which are appended to `links`."""
-    size = max(problem.message_bytes, default=0.0)
+    size = problem.tensor * max(problem.message_bytes, default=0.0)  # tensor ranks' parts go one after the other
     routes = {}
     for pair, route in paths.routes.items():
         hops = [problem.links[index] for index in route]

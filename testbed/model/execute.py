@@ -62,6 +62,7 @@ def execute(program: Program, order: Ints) -> Times:
     shards_left, gathered = program.shards.copy(), np.zeros(len(program.shards))
     gradients_left = program.gradients.copy()
     awake = np.full(len(rank_free), -1.0)
+    missing, begin_together = program.group_start[1:] - program.group_start[:-1], np.zeros(len(program.group_start) - 1)
     rank_waiting, stage_waiting = np.full(n_messages, NONE), np.full(len(program.shards), NONE)
 
     # a heap of (time, sequence, what, rank or message, hops made * 3 + which piece: _LAST, _MORE or _AHEAD)
@@ -107,11 +108,22 @@ def execute(program: Program, order: Ints) -> Times:
                 came = max(came, arrived[message])
             if stage != NONE:
                 came = max(came, gathered[stage])
-            reached[action], ready[action] = rank_free[rank], came
-            start[action] = came if came > rank_free[rank] + program.unnoticed_wait_s else rank_free[rank]
-            end[action] = start[action] + program.duration_s[action]
-            sequence += 1
-            heapq.heappush(events, (end[action], sequence, _END, rank, 0))
+            # tensor ranks begin an action together, when the last of them has its input
+            group = program.group[rank]
+            begin_together[group] = max(begin_together[group], came)
+            missing[group] -= 1
+            if missing[group] > 0:
+                continue
+            came, begin_together[group] = begin_together[group], 0.0
+            for place in range(program.group_start[group], program.group_start[group + 1]):
+                member = program.together[place]
+                missing[group] += 1
+                action = order[position[member]]
+                reached[action], ready[action] = rank_free[member], came
+                start[action] = came if came > rank_free[member] + program.unnoticed_wait_s else rank_free[member]
+                end[action] = start[action] + program.duration_s[action]
+                sequence += 1
+                heapq.heappush(events, (end[action], sequence, _END, member, 0))
         # --- messages: one that waits for nothing more leaves
         for message in freed:
             release[message] -= 1

@@ -24,7 +24,7 @@ the data alone (CrossPipe, appendix F.1)."""
 
 
 class Load(NamedTuple):
-    """A job on the network: all its replicas run the same schedule."""
+    """A job on the network: all its replicas, and their tensor ranks, run the same schedule."""
 
     problem: Problem
     schedule: Schedule
@@ -32,9 +32,10 @@ class Load(NamedTuple):
     receives: Receives = "early"
 
 
-def _begin_s(load: Load, rank: int) -> float:
-    """When a rank, counted over all replicas of its job, may begin."""
-    return load.start_s + rank * load.problem.turn_s
+def _begin_s(load: Load, path: int, rank: int) -> float:
+    """When a rank may begin: one turn after the other, counted over all replicas; tensor ranks together."""
+    turn = path // load.problem.tensor * load.problem.n_ranks + rank
+    return load.start_s + turn * load.problem.turn_s
 
 
 class Names(NamedTuple):
@@ -173,8 +174,10 @@ class _Building:
         self.makes: list[Ints] = []
         self.unshards: list[Ints] = []
         self.completes: list[Ints] = []
-        self.owner: list[tuple[int, int]] = []
-        """Per rank, its job and replica."""
+        self.owner: list[tuple[int, int, int]] = []
+        """Per rank, its job, its replica, and its number in traces."""
+        self.together: list[list[int]] = []
+        """The tensor ranks of every stage of a replica, whose actions begin together."""
         self.notice: list[tuple[int, Ints]] = []
         """(first message, numbers) of blocks that have notices; and of announcements."""
         self.announcement: list[tuple[int, Ints]] = []
@@ -190,22 +193,24 @@ class _Building:
     # --- jobs ----------------------------------------------------------------------------------
 
     def add(self, job: int, load: Load) -> None:
-        """A job: a pipeline per replica, then what the replicas exchange."""
+        """A job: a pipeline per replica and tensor rank, then what the replicas exchange."""
         problem, schedule = load.problem, load.schedule
-        rows = _Rows(problem, schedule)
+        rows, ranks = _Rows(problem, schedule), range(schedule.n_ranks)
         first_rank, first_stage = len(self.row_lengths), len(self.shards)
-        for replica, paths in enumerate(problem.paths):
-            stages = len(self.shards)
-            base = self.n_messages
-            self._messages(job, replica, load, paths, len(self.row_lengths))
+        for path, paths in enumerate(problem.paths):
+            stages, tensor_rank = len(self.shards), path % problem.tensor
+            base, here = self.n_messages, len(self.row_lengths)
+            self._messages(job, path // problem.tensor, load, paths, here)
             self.durations.append(rows.durations)
             self.needs.append(np.where(rows.needs == NONE, NONE, rows.needs + base))
             self.makes.append(np.where(rows.makes == NONE, NONE, rows.makes + base))
             self.unshards.append(np.where(rows.unshards == NONE, NONE, rows.unshards + stages))
             self.completes.append(np.where(rows.completes == NONE, NONE, rows.completes + stages))
             self.row_lengths += [len(row) for row in schedule.rows]
-            self.begin_s += [_begin_s(load, replica * schedule.n_ranks + rank) for rank in range(schedule.n_ranks)]
-            self.owner += [(job, replica)] * schedule.n_ranks
+            self.begin_s += [_begin_s(load, path, rank) for rank in ranks]
+            self.owner += [(job, path // problem.tensor, first_rank + problem.number(path, rank)) for rank in ranks]
+            if tensor_rank == 0:
+                self.together += [[here + rank + n * len(ranks) for n in range(problem.tensor)] for rank in ranks]
             self.shards += [0] * problem.n_stages
             self.gradients += [schedule.n_microbatches] * problem.n_stages
             self.reduces += [[] for _ in range(problem.n_stages)]
@@ -277,13 +282,14 @@ class _Building:
             frame = _frame(problem.paths[step.source], rank, what.wire_bytes, ways, problem.notice_bytes)
             release = len(step.after) + step.own
             send_s = _send_s(problem, frame, what.wire_bytes)
-            start_s = _begin_s(load, step.source * problem.n_ranks + rank)
+            start_s = _begin_s(load, step.source, rank)
             self._group(_Group(frame, False, 1, release, problem.handover_s, send_s, start_s))
-            members = tuple(first_rank + replica * problem.n_ranks + rank for replica in ends)
+            members = tuple(first_rank + path * problem.n_ranks + rank for path in ends)
             sizes = (what.payload_bytes, what.wire_bytes)
-            self._name(job, step.source, kind, stage, range(step.number, step.number + 1), members, sizes)
+            of_replica = step.source // problem.tensor
+            self._name(job, of_replica, kind, stage, range(step.number, step.number + 1), members, sizes)
             self.then += [(base + before, base + index) for before in step.after]
-            of = [first_stage + replica * problem.n_stages + stage for replica in ends]
+            of = [first_stage + path * problem.n_stages + stage for path in ends]
             if gather:
                 self.gathers[base + index] = of[1]
                 self.shards[of[1]] += 1
@@ -324,9 +330,12 @@ class _Building:
 
     def names(self) -> Names:
         """What the rows are called."""
-        ranks = np.arange(len(self.row_lengths)).repeat(self.row_lengths)
-        owner = np.array(self.owner)[ranks]
-        return Names(owner[:, 0], owner[:, 1], ranks, np.concatenate(self.named))
+        owners = np.array(self.owner)
+        owner = owners[np.arange(len(self.row_lengths)).repeat(self.row_lengths)]
+        messages = np.concatenate(self.named)
+        for end in ("source_rank", "target_rank"):
+            messages[end] = owners[messages[end], 2]
+        return Names(owner[:, 0], owner[:, 1], owner[:, 2], messages)
 
     def program(self, loads: Sequence[Load]) -> Program:
         """All of it as arrays."""
@@ -345,8 +354,12 @@ class _Building:
         rows = np.array([sum(counts) for (_, back), counts in self.answers.items() for _ in back], np.int64)
         queues = links_of.argsort(kind="stable")
         links = loads[0].problem.links
+        together = [rank for ranks in self.together for rank in ranks]
         return Program(
             row_start=_starts(self.row_lengths),
+            group=np.arange(len(self.together)).repeat([len(ranks) for ranks in self.together])[np.argsort(together)],
+            group_start=_starts([len(ranks) for ranks in self.together]),
+            together=np.array(together, np.int64),
             begin_s=np.array(self.begin_s),
             duration_s=np.concatenate(self.durations),
             needs=np.concatenate(self.needs),

@@ -1,8 +1,8 @@
 """What the event model runs: the actions and messages of jobs on one network, as flat arrays.
 
-A job's replicas have a pipeline each, with ranks, stages and messages of their own; ranks are numbered job after job,
-replica after replica. Everything that travels is a message: what stages send each other, the steps of collectives, and
-with late receives gloo's notices.
+A job's replicas have a pipeline each, with ranks, stages and messages of their own, and so has each tensor rank of a
+replica; ranks are numbered job after job, replica after replica, pipeline after pipeline. Everything that travels is a
+message: what stages send each other, the steps of collectives, and with late receives gloo's notices.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ class Program(NamedTuple):
 
     row_start: Ints
     """Per rank (and one more), where its actions begin."""
+    group: Ints
+    """Per rank, the group whose actions begin together: the tensor ranks of a stage."""
+    group_start: Ints
+    """Per group (and one more), where its ranks begin in `together`."""
+    together: Ints
     begin_s: Floats
     """Per rank, when its job begins."""
     duration_s: Floats

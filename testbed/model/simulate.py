@@ -91,11 +91,11 @@ def _refuse_deadlock(program: Program, names: Names, times: Times, loads: Sequen
     if not len(stuck):
         return
     index = int(stuck[0])
-    rank = int(names.action_rank[index])
+    place = int(np.searchsorted(program.row_start, index, side="right")) - 1
     schedule = loads[int(names.action_job[index])].schedule
-    row = schedule.rows[rank % schedule.n_ranks]
-    action = row[index - int(program.row_start[rank])]
-    raise DeadlockError(f"schedule {schedule.name}: rank {rank} never gets past {action}")
+    row = schedule.rows[place % schedule.n_ranks]
+    action = row[index - int(program.row_start[place])]
+    raise DeadlockError(f"schedule {schedule.name}: rank {names.action_rank[index]} never gets past {action}")
 
 
 def _trace(program: Program, names: Names, times: Times, loads: Sequence[Load]) -> Trace:
@@ -116,11 +116,12 @@ def _trace(program: Program, names: Names, times: Times, loads: Sequence[Load]) 
     messages["posted_s"], messages["sent_s"] = times.posted_s[order], times.sent_s[order]
     messages["arrived_s"], messages["taken_s"] = times.arrived_s[order], taken_s[order]
     messages["awaited"] = times.awaited[order] > 0
+    actions = actions[np.argsort(actions["rank"], kind="stable")]
     return Trace(actions, messages, len(program.begin_s))
 
 
 def _name_actions(actions: Table, loads: Sequence[Load]) -> None:
-    """Stage, kind, microbatch and part of every action, replica after replica."""
+    """Stage, kind, microbatch and part of every action, pipeline after pipeline."""
     codes = {kind: code for code, kind in enumerate(KINDS)}
     columns = ("stage", "kind", "microbatch", "part_begin", "part_end", "part_of")
     place = 0

@@ -58,8 +58,24 @@ def _ring(members: int, *, own: bool) -> tuple[Step, ...]:
     )
 
 
+def side_by_side(steps: tuple[Step, ...], tensor: int) -> tuple[Step, ...]:
+    """The same algorithm in each of `tensor` groups at once: member m of group t becomes member m * tensor + t.
+
+    Tensor ranks of a stage have different parameters: each shares its own with its counterparts in the replicas.
+    """
+    return tuple(
+        step._replace(
+            source=step.source * tensor + group,
+            target=step.target * tensor + group,
+            after=tuple(before * tensor + group for before in step.after),
+        )
+        for step in steps
+        for group in range(tensor)
+    )
+
+
 class Collective(NamedTuple):
-    """A collective over the replicas of one stage."""
+    """A collective over the replicas of one stage, of all its tensor ranks."""
 
     steps: tuple[Step, ...]
     wire_bytes: float

@@ -87,7 +87,13 @@ class Problem:
     notice_bytes: float = 0.0
     """Wire bytes of the notice that gloo sends when a send, and when a receive, is posted."""
     others: tuple[Paths, ...] = ()
-    """The further replicas of a data-parallel job. Each is simulated for itself; generators look at `views`."""
+    """The further replicas of a data-parallel job, of each its tensor ranks one after the other. Each is simulated for
+    itself; generators look at `views`."""
+    tensor: int = 1
+    """How many tensor ranks share every stage of a replica: as many paths, one behind the other, along which the same
+    schedule is run. An action begins on all of them when all have their input."""
+    numbers: tuple[tuple[int, ...], ...] = ()
+    """Per path, the numbers of its ranks among those of the job; empty: one path's after the other's."""
     all_gather: tuple[Collective, ...] = ()
     """Per stage, before its first F (ZeRO-1); empty without data parallelism."""
     reduce_scatter: tuple[Collective, ...] = ()
@@ -105,7 +111,7 @@ class Problem:
 
     @property
     def paths(self) -> tuple[Paths, ...]:
-        """The ways of every replica, the first one first."""
+        """The ways of every replica, the first one first; with tensor ranks, of each of them."""
         return (Paths(self.routes, self.piece_bytes, self.ack_bytes), *self.others)
 
     def gather(self, stage: int) -> Collective:
@@ -130,14 +136,19 @@ class Problem:
 
     def views(self) -> list[Problem]:
         """The job as a generator may look at it: with each replica that travels at other costs in the first place."""
-        mine = Paths(self.routes, self.piece_bytes, self.ack_bytes)
-        found: dict[object, Problem] = {self._travel(mine): self}
-        for place, paths in enumerate(self.others):
-            others = (*self.others[:place], mine, *self.others[place + 1 :])
+        every, size = self.paths, self.tensor
+        found: dict[object, Problem] = {self._travel(every[0]): self}
+        for begin in range(size, len(every), size):
+            chosen, mine = every[begin : begin + size], every[:size]
+            others = (*chosen[1:], *every[size:begin], *mine, *every[begin + size :])
             view = replace(
-                self, routes=paths.routes, piece_bytes=paths.piece_bytes, ack_bytes=paths.ack_bytes, others=others
+                self,
+                routes=chosen[0].routes,
+                piece_bytes=chosen[0].piece_bytes,
+                ack_bytes=chosen[0].ack_bytes,
+                others=others,
             )
-            found.setdefault(self._travel(paths), view)
+            found.setdefault(self._travel(chosen[0]), view)
         return list(found.values())
 
     def _travel(self, paths: Paths) -> object:
@@ -209,7 +220,7 @@ class Problem:
 
     @cached_property
     def alike(self) -> tuple[int, ...]:
-        """Per replica, the first one whose messages cross links of the same delays and rates."""
+        """Per path, the first one whose messages cross links of the same delays and rates."""
 
         def costs(paths: Paths) -> tuple[object, ...]:
             ways = [(pair, tuple(self.links[index] for index in route)) for pair, route in sorted(paths.routes.items())]
@@ -218,9 +229,19 @@ class Problem:
         known = [costs(paths) for paths in self.paths]
         return tuple(known.index(one) for one in known)
 
+    def number(self, path: int, rank: int) -> int:
+        """The number among the job's ranks of a path's pipeline rank."""
+        return self.numbers[path][rank] if self.numbers else path * self.n_ranks + rank
+
+    @cached_property
+    def _seats(self) -> dict[int, tuple[int, int]]:
+        """Per number of a rank, its path and pipeline rank."""
+        every = ((path, rank) for path in range(len(self.paths)) for rank in range(self.n_ranks))
+        return {self.number(*seat): seat for seat in every}
+
     def crosses(self, source: int, target: int) -> bool:
-        """Whether messages between two ranks, counted over all replicas, cross any link."""
-        (of, rank), (to, other) = divmod(source, self.n_ranks), divmod(target, self.n_ranks)
+        """Whether messages between two ranks of the job cross any link."""
+        (of, rank), (to, other) = self._seats[source], self._seats[target]
         if of == to:
             return bool(self.paths[of].routes.get((rank, other)))
         return bool(self.gather(self.stage_to_rank.index(rank)).routes.get((of, to)))

@@ -10,7 +10,7 @@ from typing import Literal
 
 from testbed.errors import BadInput, DoesNotFit
 from testbed.model.simulate import simulate
-from testbed.pipeline.collectives import Collective, Step, ring_all_gather, ring_reduce_scatter
+from testbed.pipeline.collectives import Collective, Step, ring_all_gather, ring_reduce_scatter, side_by_side
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peak_in_flight
@@ -128,7 +128,7 @@ def buffer_bytes(plan: Plan) -> int:
         held = 0
         for job, chosen in zip(plan.jobs, case.jobs, strict=True):
             boundaries = sum(a != b for a, b in pairwise(chosen.stage_to_rank))
-            messages = 2 * boundaries * job.workload.microbatches * job.mesh.dp
+            messages = 2 * boundaries * job.workload.microbatches * job.mesh.dp * job.mesh.tp
             held += 4 * messages * job.workload.message_bytes()
         most = max(most, held)
     return most
@@ -166,8 +166,9 @@ def _problem(
         raise DoesNotFit.of(workload.name, "model.layers", workload.model.layers, expected)
     again, kept = (1.0, KEPT_WHEN_RECOMPUTING) if workload.recompute else (0.0, 1.0)
     taken = _Taken(plan, job, given)
-    first, *others = (taken.paths(replica, plan.framing) for replica in range(job.mesh.dp))
-    rings = (ring_all_gather(job.mesh.dp), ring_reduce_scatter(job.mesh.dp)) if others else ((), ())
+    pipelines = [(replica, tensor_rank) for replica in range(job.mesh.dp) for tensor_rank in range(job.mesh.tp)]
+    first, *others = (taken.paths(*one, plan.framing) for one in pipelines)
+    rings = (ring_all_gather(job.mesh.dp), ring_reduce_scatter(job.mesh.dp)) if job.mesh.dp > 1 else ((), ())
     gather, reduce = (
         tuple(_collective(plan, taken, job, (rank, chunks), steps) for rank in stages if steps) for steps in rings
     )
@@ -193,11 +194,13 @@ def _problem(
         piece_bytes=first.piece_bytes,
         ack_bytes=first.ack_bytes,
         others=tuple(others),
+        tensor=job.mesh.tp,
+        numbers=tuple(tuple(rank - job.mesh.first_rank for rank in job.mesh.pipeline(*one)) for one in pipelines),
         handover_s=plan.host_costs.handover_s,
         send_s=plan.host_costs.send_s,
         send_s_per_byte=plan.host_costs.send_s_per_byte,
         wake_s=plan.host_costs.wake_s,
-        turn_s=plan.host_costs.turn_s if others else 0.0,
+        turn_s=plan.host_costs.turn_s if job.mesh.dp > 1 else 0.0,
         unnoticed_wait_s=plan.host_costs.unnoticed_wait_s if workload.pacing else 0.0,
         notice_bytes=plan.host_costs.notice_bytes,
         all_gather=gather,
@@ -228,29 +231,36 @@ class _Taken:
         cards = routes.card_routes(plan.network)
         self._card = {rank: cards.get(node, ()) for rank, node in node_of.items()}
 
-    def route(self, source: tuple[int, int], target: tuple[int, int]) -> Route:
-        """Between two (replica, pipeline rank), the network card of the first included."""
+    def route(self, source: tuple[int, int, int], target: tuple[int, int, int]) -> Route:
+        """Between two (replica, pipeline rank, tensor rank), the network card of the first included."""
         a, b = self._mesh.rank(*source), self._mesh.rank(*target)
         if a == b:
             return ()
         links = self._given.get((a, b)) or self._default.get((self._datacenter[a], self._datacenter[b]), ())
         return self._card[a] + links
 
-    def paths(self, replica: int, framing: Framing) -> Paths:
-        """How the messages of one pipeline travel."""
-        ranks = range(self._mesh.pp)
-        found = {(a, b): route for a in ranks for b in ranks if (route := self.route((replica, a), (replica, b)))}
-        sites = [self._datacenter[rank] for rank in self._mesh.pipeline(replica)]
+    def paths(self, replica: int, tensor_rank: int, framing: Framing) -> Paths:
+        """How the messages of one pipeline travel, of those that a tensor rank sends its counterparts."""
+        ranks = {rank: (replica, rank, tensor_rank) for rank in range(self._mesh.pp)}
+        found = {(a, b): route for a in ranks for b in ranks if (route := self.route(ranks[a], ranks[b]))}
+        sites = [self._datacenter[rank] for rank in self._mesh.pipeline(replica, tensor_rank)]
         sizes = [framing.gso_bytes[site] for site in sites]
         return Paths(found, tuple(map(super_packet_bytes, sizes)), (float(ACK_BYTES),) * len(sizes))
 
 
 def _collective(plan: Plan, taken: _Taken, job: Job, of: tuple[int, int], steps: tuple[Step, ...]) -> Collective:
-    """A ring over the replicas of a stage, in their order; each message is a share of 1/N.
+    """A ring over the replicas of a stage, in their order, for each tensor rank; each message is a share of 1/N.
 
-    `of` is the pipeline rank that holds the stage, and the number of stages there.
+    `of` is the pipeline rank that holds the stage, and the number of stages there. Members are numbered as the paths of
+    a problem are: replica after replica, its tensor ranks one after the other.
     """
-    (rank, chunks), replicas = of, range(job.mesh.dp)
+    (rank, chunks), tensor = of, job.mesh.tp
     share = job.workload.shard_bytes(chunks * job.mesh.pp)
-    found = {(a, b): route for a in replicas for b in replicas if (route := taken.route((a, rank), (b, rank)))}
-    return Collective(steps, wire_bytes(share) + plan.host_costs.gloo_bytes, found, share)
+    members = [(replica, rank, tensor_rank) for replica in range(job.mesh.dp) for tensor_rank in range(tensor)]
+    found = {
+        (a, b): route
+        for a, source in enumerate(members)
+        for b, target in enumerate(members)
+        if source[2] == target[2] and (route := taken.route(source, target))
+    }
+    return Collective(side_by_side(steps, tensor), wire_bytes(share) + plan.host_costs.gloo_bytes, found, share)

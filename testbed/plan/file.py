@@ -151,6 +151,10 @@ def _check_job(plan: Plan, job: Job, first: int, source: str, field: str) -> Non
     known = {node.name for node in plan.network.nodes}
     for node in job.nodes:
         _require(node in known, source, f"{field}.nodes", node, "a node of the network")
+    for index, node in enumerate(job.nodes):
+        site = routes.datacenter_of(job.nodes[index - index % mesh.tp])
+        expected = f"a node of {site}, as the other tensor ranks of its stage"
+        _require(routes.datacenter_of(node) == site, source, f"{field}.nodes", node, expected)
 
 
 def _check_case(plan: Plan, case: Case, source: str, field: str) -> None:

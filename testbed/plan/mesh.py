@@ -50,6 +50,23 @@ class Mesh:
         rest, tensor_rank = divmod(rank - self.first_rank, self.tp)
         return Coordinates(*divmod(rest, self.pp), tensor_rank)
 
+    def tensor_ranks(self, replica: int, pipeline_rank: int) -> tuple[int, ...]:
+        """The ranks that share the layers of a stage, in order."""
+        return tuple(self.rank(replica, pipeline_rank, tensor_rank) for tensor_rank in range(self.tp))
+
+    def counterparts(self, pipeline_rank: int, tensor_rank: int = 0) -> tuple[int, ...]:
+        """The ranks of all replicas that have the same parameters, in the order of replicas."""
+        return tuple(self.rank(replica, pipeline_rank, tensor_rank) for replica in range(self.dp))
+
+    def turn(self, rank: int) -> int:
+        """Where a rank stands among those of its job, counting the tensor ranks of a stage as one."""
+        return (rank - self.first_rank) // self.tp
+
+    def ranks_of(self, replica: int) -> range:
+        """All ranks of one replica, the tensor ranks of a stage beside each other."""
+        first = self.rank(replica, 0)
+        return range(first, first + self.pp * self.tp)
+
     def pipeline(self, replica: int, tensor_rank: int = 0) -> tuple[int, ...]:
         """The ranks of one pipeline, in order."""
         return tuple(self.rank(replica, stage, tensor_rank) for stage in range(self.pp))

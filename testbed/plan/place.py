@@ -10,7 +10,10 @@ from testbed.spec.workload import Workload
 
 
 def place(topology: Topology, workload: Workload, occupied: frozenset[str] = frozenset()) -> list[tuple[str, ...]]:
-    """The nodes of every pipeline, the first one first, none of them `occupied` by another job. Raises BadInput."""
+    """The nodes of every pipeline, the first one first, none of them `occupied` by another job. Raises BadInput.
+
+    A pipeline's nodes are in the order of its ranks: the tensor ranks of a stage one after the other.
+    """
     name, degree = workload.name, workload.parallelism.data
     given: dict[str, list[str]] = {}
     if isinstance(workload.placement, list):
@@ -43,18 +46,20 @@ def _contiguous(
     topology: Topology, workload: Workload, free: dict[str, list[str]], degree: int
 ) -> list[tuple[str, ...]]:
     """Shares of the stages that are as equal as the nodes of the datacenters let them be, in the order of the file; all
-    `degree` replicas of a stage beside each other.
+    `degree` replicas of a stage in its datacenter, and all of its tensor ranks.
     """
-    ranks = workload.parallelism.pipeline
-    rooms = [len(nodes) // degree for nodes in free.values()]
+    ranks, tensor = workload.parallelism.pipeline, workload.parallelism.tensor
+    rooms = [len(nodes) // (degree * tensor) for nodes in free.values()]
     if ranks > sum(rooms):
         times = f" in each of {degree} pipelines" if degree > 1 else ""
+        times += f", each on {tensor} nodes" if tensor > 1 else ""
         expected = f"no more stages than {topology.name} can place contiguously ({sum(rooms)}{times})"
         raise BadInput.of(workload.name, "parallelism.pipeline", ranks, expected)
     pipelines: list[list[str]] = [[] for _ in range(degree)]
     for nodes, share in zip(free.values(), _shares(ranks, rooms), strict=True):
+        taken = share * tensor
         for number, pipeline in enumerate(pipelines):
-            pipeline += nodes[number * share : (number + 1) * share]
+            pipeline += nodes[number * taken : (number + 1) * taken]
     return [tuple(pipeline) for pipeline in pipelines]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, permutations, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,7 +84,8 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
         nodes = tuple(node for pipeline in pipelines for node in pipeline)
         taken.update(nodes)
         first = jobs[-1].mesh.ranks.stop if jobs else 0
-        mesh = Mesh(len(pipelines), len(pipelines[0]), 1, first)
+        degrees = workload.parallelism
+        mesh = Mesh(degrees.data, degrees.pipeline, degrees.tensor, first)
         jobs.append(Job(_job_name(workload.name, jobs), 0.0, mesh, nodes, workload))
         _check_schedules(workload, sources[number] if sources else workload.name)
     _check_together(workloads)
@@ -135,7 +136,7 @@ def _check_ways(network: Network, job: Job) -> None:
 
 
 def pipeline_nodes(job: Job, replica: int = 0) -> tuple[str, ...]:
-    """The nodes of one pipeline, rank by rank."""
+    """The nodes of one pipeline, rank by rank; of tensor ranks the first ones."""
     node_of = dict(zip(job.mesh.ranks, job.nodes, strict=True))
     return tuple(node_of[rank] for rank in job.mesh.pipeline(replica))
 
@@ -251,18 +252,22 @@ def _job_schedule(job: Job, choice: ScheduleChoice, made: Generated | None) -> J
 def _flows(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:
     """What the ranks of a job exchange under any of these placements; neighbours always (a profile's messages)."""
     found: dict[Flow, None] = {}
-    for stages in dict.fromkeys([*placements, stage_to_rank(Placement.UD, job.mesh.pp)]):
-        for replica in range(job.mesh.dp):
-            ranks = job.mesh.pipeline(replica)
+    mesh = job.mesh
+    for stages in dict.fromkeys([*placements, stage_to_rank(Placement.UD, mesh.pp)]):
+        for replica, tensor_rank in product(range(mesh.dp), range(mesh.tp)):
+            ranks = mesh.pipeline(replica, tensor_rank)
             for a, b in pairwise(stages):
                 if a != b:
                     found[Flow(ranks[a], ranks[b], Traffic.ACTIVATION)] = None
                     found[Flow(ranks[b], ranks[a], Traffic.GRADIENT)] = None
-    if job.mesh.dp > 1:
-        for rank in range(job.mesh.pp):
-            ring = [job.mesh.rank(replica, rank) for replica in range(job.mesh.dp)]
+    if mesh.dp > 1:
+        for rank, tensor_rank in product(range(mesh.pp), range(mesh.tp)):
+            ring = mesh.counterparts(rank, tensor_rank)
             for source, target in pairwise([*ring, ring[0]]):
                 found[Flow(source, target, Traffic.DATA_PARALLEL)] = None
+    for replica, rank in product(range(mesh.dp), range(mesh.pp)):
+        for source, target in permutations(mesh.tensor_ranks(replica, rank), 2):
+            found[Flow(source, target, Traffic.TENSOR_PARALLEL)] = None
     return tuple(found)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, permutations, product
 from typing import NamedTuple
 
 from testbed.pipeline.collectives import ring_all_gather, ring_reduce_scatter
 from testbed.plan import routes
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, wire_bytes
-from testbed.plan.plan import Case, Plan, Route
+from testbed.plan.plan import Case, Job, Plan, Route
 
 
 class Planned(NamedTuple):
@@ -60,8 +60,8 @@ def _messages(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:
     """(source rank, target rank, payload bytes, how often) of all that ranks send each other in an iteration."""
     for job, chosen in zip(plan.jobs, case.jobs, strict=True):
         mesh, workload, stages = job.mesh, job.workload, chosen.stage_to_rank
-        for replica in range(mesh.dp):
-            ranks = mesh.pipeline(replica)
+        for replica, tensor_rank in product(range(mesh.dp), range(mesh.tp)):
+            ranks = mesh.pipeline(replica, tensor_rank)
             for a, b in pairwise(stages):
                 if a != b:
                     yield ranks[a], ranks[b], workload.message_bytes(), workload.microbatches
@@ -69,5 +69,30 @@ def _messages(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:
         share = workload.shard_bytes(len(stages))
         for steps in (ring_all_gather(mesh.dp), ring_reduce_scatter(mesh.dp)):
             for step in steps:
-                for rank in stages:
-                    yield mesh.rank(step.source, rank), mesh.rank(step.target, rank), share, 1
+                for rank, tensor_rank in product(stages, range(mesh.tp)):
+                    members = mesh.counterparts(rank, tensor_rank)
+                    yield members[step.source], members[step.target], share, 1
+        for replica, rank in product(range(mesh.dp), range(mesh.pp)):
+            for source, target in permutations(mesh.tensor_ranks(replica, rank), 2):
+                for payload, number in _between_tensor_ranks(job, stages, rank):
+                    yield source, target, payload, number
+
+
+def _between_tensor_ranks(job: Job, stages: Sequence[int], rank: int) -> Iterator[tuple[int, int]]:
+    """(payload bytes, how often) of what each tensor rank of a pipeline rank sends every other one in an iteration.
+
+    Summands of every reduction, in forwards and backwards, and its part of every boundary tensor that has come in.
+    """
+    workload, whole = job.workload, job.workload.tensor_bytes()
+    mine = [stage for stage, holder in enumerate(stages) if holder == rank]
+    passes = 3 if workload.recompute else 2
+    for stage in mine:
+        yield whole, passes * workload.microbatches * workload.model.forward_reductions(stage, len(stages))
+    taken = sum((a == rank) + (b == rank) for a, b in pairwise(stages) if a != b)
+    yield INSTANTS_BYTES + math.ceil(whole / job.mesh.tp), taken * workload.microbatches
+    if job.mesh.dp > 1:
+        yield INSTANTS_BYTES, sum(stage == 0 or stages[stage - 1] == rank for stage in mine)
+
+
+INSTANTS_BYTES = 24
+"""With which tensor ranks agree on when an action begins (train/peers.py)."""

@@ -26,7 +26,19 @@ def warnings(plan: Plan) -> list[str]:
             f"transport {plan.transport} is not in the model: slow start, delayed acknowledgements and drops "
             "take longer than predicted"
         )
-    return lines + _of_queues(plan) + _of_ties(plan)
+    return lines + _of_tensor_ranks(plan) + _of_queues(plan) + _of_ties(plan)
+
+
+def _of_tensor_ranks(plan: Plan) -> list[str]:
+    """What they send each other takes the same network cards as messages between stages."""
+    cards = routes.card_routes(plan.network)
+    split = [job.name for job in plan.jobs if job.mesh.tp > 1 and any(node in cards for node in job.nodes)]
+    if not split:
+        return []
+    return [
+        f"what tensor ranks send each other over network cards is not in the model ({_listed(split)}): slots have to "
+        "have room for it, and messages between stages wait for it"
+    ]
 
 
 def _of_links(plan: Plan) -> list[str]:

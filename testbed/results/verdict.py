@@ -45,6 +45,8 @@ def _evidence(
     rows = _rows(directory / "iterations.parquet", label)
     warmup = [row.iteration for row in rows if row.warmup]
     usual = directory / "usual.parquet"
+    alike, tensor = known["alike_replicas"], manifest["workload_spec"]["parallelism"]["tensor"]
+    times = message_times(measured.without(warmup), predicted, paced=paced, alike=alike, tensor=tensor)
     profiling = None
     if not paced:
         profiling = Profiling(manifest["pinning"]["reasons"], _needed(directory, "profile.json")["spread"])
@@ -60,8 +62,8 @@ def _evidence(
         reference=_reference(_needed(directory, "numerics.json")),
         predicted_s=float(predicted.makespans()[0]),
         on_this_host_s=compared["predicted_on_this_host_s"],
-        alike_replicas=known["alike_replicas"],
-        flows=by_flow(message_times(measured.without(warmup), predicted, paced=paced, alike=known["alike_replicas"])),
+        alike_replicas=alike,
+        flows=by_flow(times),
         usual_extra_s=known["usual_extra_s"],
     )
 

@@ -334,14 +334,15 @@ def _starts(problem: Problem, schedule: Schedule) -> dict[Any, float]:
     """When the event model starts every action, and under (message, hop) every message on every link; seconds."""
     timeline = simulate(problem, schedule)
     at: dict[Any, float] = {}
-    mine = timeline.actions[timeline.actions["rank"] < problem.n_ranks]  # the first replica's
+    first = {problem.number(0, rank) for rank in range(problem.n_ranks)}  # the first pipeline's ranks
+    mine = (row for row in timeline.actions if int(row["rank"]) in first)
     for row in mine:
         kind = KINDS[row["kind"]]
         at[Action(int(row["stage"]), kind, int(row["microbatch"]))] = float(row["start_s"])
     queue: list[tuple[float, int, Message, int, float]] = []
     messages = timeline.messages[timeline.messages["kind"] <= GRADIENT]
-    messages = messages[messages["source_rank"] < problem.n_ranks]
-    for number, row in enumerate(sorted(messages, key=lambda m: float(m["sent_s"]))):
+    mine = (row for row in messages if int(row["source_rank"]) in first)
+    for number, row in enumerate(sorted(mine, key=lambda m: float(m["sent_s"]))):
         message = Message("FG"[int(row["kind"])], int(row["stage"]), int(row["microbatch"]))  # type: ignore[arg-type]
         queue.append((float(row["sent_s"]), number, message, 0, float(row["sent_s"])))
     heapq.heapify(queue)

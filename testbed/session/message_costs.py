@@ -176,7 +176,8 @@ def of_observed(seen: Observed) -> MessageCosts | None:
     calm = _calm(seen.rows)
     flows: dict[tuple[int, int], list[list[float]]] = {}
     for number, index in enumerate(calm):
-        times = message_times(seen.traces[index], seen.predicted, paced=True, alike=seen.problem.alike)
+        alike, tensor = seen.problem.alike, seen.problem.tensor
+        times = message_times(seen.traces[index], seen.predicted, paced=True, alike=alike, tensor=tensor)
         for row, extra_s in zip(times.rows, times.extra_s, strict=True):
             if not np.isnan(extra_s):
                 pair = int(row["source_rank"]), int(row["target_rank"])

@@ -16,6 +16,7 @@ from testbed.lab.witness import MachineWitness
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.plan.costs import predict
+from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Plan, Profile
 from testbed.plan.resolve import generate
 from testbed.progress import Reporter, Step
@@ -66,7 +67,8 @@ def profile(plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness)
         reporter.note(f"each iteration has to end within {deadlines.of_unknown_iteration()}")
         runs = {schedule: _train(plan, loop, schedule, witness, step) for schedule in (*many, *few)}
     ranks, recompute = plan.jobs[0].mesh.pp, plan.jobs[0].workload.recompute
-    samples = [_samples([runs[schedule].traces for schedule in schedules]) for schedules in (few, many)]
+    mesh = plan.jobs[0].mesh
+    samples = [_samples([runs[schedule].traces for schedule in schedules], mesh) for schedules in (few, many)]
     found = Profile(
         summary(samples[0], ranks, recompute=recompute),
         summary(samples[1], ranks, recompute=recompute),
@@ -123,11 +125,12 @@ def _spread(traces: list[Trace]) -> float:
     return worst
 
 
-def _samples(runs: list[list[Trace]]) -> Samples:
+def _samples(runs: list[list[Trace]], mesh: Mesh) -> Samples:
+    """Of the first pipeline's ranks."""
     samples: Samples = defaultdict(list)
     for trace in (trace for run in runs for trace in run):
-        for rank in range(trace.n_ranks):
-            mine = trace.actions[trace.actions["rank"] == rank]
+        for rank, number in enumerate(mesh.pipeline(0)):
+            mine = trace.actions[trace.actions["rank"] == number]
             taken = durations(mine)
             for code, kind in enumerate(KINDS):
                 if (of_kind := mine["kind"] == code).any():

@@ -83,8 +83,9 @@ def _evidence(plan: Plan, one: Trained, before: Before) -> Evidence:
     paced, profile = plan.jobs[0].workload.pacing is not None, before.profile
     counted = {row.iteration for row in one.rows if not row.warmup}
     traces = [trace for trace in one.measured if int(trace.iterations()[0]) in counted]
-    alike = problem_of_case(plan, one.case).alike
-    flows = by_flow(message_times(concatenate(traces), one.predicted, paced=paced, alike=alike))
+    problem = problem_of_case(plan, one.case)
+    times = message_times(concatenate(traces), one.predicted, paced=paced, alike=problem.alike, tensor=problem.tensor)
+    flows = by_flow(times)
     # on the virtual clock messages are held against the model, which has not all that a plan may ask for
     told = plan.clock.name == "real" or not unmodelled.warnings(plan)
     return Evidence(
@@ -99,7 +100,7 @@ def _evidence(plan: Plan, one: Trained, before: Before) -> Evidence:
         reference=before.reference,
         predicted_s=float(one.predicted.makespans()[0]),
         on_this_host_s=one.on_this_host and one.on_this_host.median_s,
-        alike_replicas=alike,
+        alike_replicas=problem.alike,
         flows=flows,
         usual_extra_s=_usual_s(plan, one, flows) if paced and told else None,
     )

@@ -33,6 +33,19 @@ class ModelSpec(Strict):
         """Parameters of one stage; by default an equal share, which is a guess where layers differ."""
         return -(-self.parameter_count() // n_stages)
 
+    def rank_parameter_count(self, stage: int, n_stages: int, degree: int) -> int:
+        """Parameters of a stage that each of `degree` tensor ranks has: all of them where the layers are not split."""
+        return self.stage_parameter_count(stage, n_stages)
+
+    def check_tensor_degree(self, degree: int) -> None:
+        """Raises FieldError where the layers cannot be shared by so many tensor ranks; by default they cannot be."""
+        if degree > 1:
+            raise FieldError("parallelism.tensor", degree, f"1: model {self.kind} does not say how to split its layers")
+
+    def forward_reductions(self, stage: int, n_stages: int) -> int:
+        """How many boundary tensors the tensor ranks of a stage sum up in a forward, and as many in a backward."""
+        return 0
+
     def stage_layers(self, stage: int, n_stages: int) -> range:
         """The layers of a stage: an even, contiguous share."""
         return range(stage * self.layers // n_stages, (stage + 1) * self.layers // n_stages)

@@ -26,7 +26,12 @@ class Parallelism(Strict):
 
     pipeline: int = Field(ge=1, le=MAX_STAGES)
     data: int = Field(default=1, ge=1, le=64, description="pipelines that train the same stages, ZeRO-1 sharded")
-    tensor: Literal[1] = 1
+    tensor: Literal[1, 2, 4] = Field(default=1, description="ranks of one datacenter that share every layer of a stage")
+
+    @property
+    def ranks_of_pipeline(self) -> int:
+        """Ranks of one of the pipelines side by side."""
+        return self.pipeline * self.tensor
 
 
 MOST_SLOT_S = 3600.0
@@ -93,12 +98,14 @@ class Workload(Strict):
     microbatch_size: int = Field(ge=1, le=4096, description="samples in a microbatch")
     placement: Annotated[Literal["contiguous"] | list[str], BeforeValidator(_names)] = Field(
         default="contiguous",
-        description="contiguous: an equal share of the ranks in each datacenter; or a node for every rank",
+        description="contiguous: an equal share of the stages in each datacenter; or a node for every rank, "
+        "the tensor ranks of a stage one after the other",
     )
     data_parallel: DataParallel = DataParallel()
     pacing: Annotated[Pacing | None, BeforeValidator(_none_word)] = Field(description="seconds per action, or none")
     message: Annotated[float, size_bytes(0, MOST_MESSAGE_BYTES, above=True)] | None = Field(
-        default=None, description="bytes of a boundary message, padded up to this; default: the tensor"
+        default=None,
+        description="bytes that cross a stage boundary, padded up to this, tensor ranks together; default: the tensor",
     )
     memory: Annotated[float | list[float] | None, number_per_rank("microbatches in flight", 1, 1e6)] = Field(
         default=None, description="limit per rank; default: the pipeline degree"
@@ -135,10 +142,10 @@ class Workload(Strict):
         ranks = self.parallelism.pipeline
         if self.model.layers < ranks:
             raise FieldError("model.layers", self.model.layers, f"at least one layer per stage ({ranks})")
+        self.model.check_tensor_degree(self.parallelism.tensor)
         if isinstance(self.placement, list):
-            if len(self.placement) != ranks:
-                raise FieldError("placement", self.placement, f"one node for each of {ranks} ranks")
-            if len(set(self.placement)) != ranks:
+            self._check_nodes("placement", self.placement)
+            if len(set(self.placement)) != len(self.placement):
                 raise FieldError("placement", self.placement, "every node at most once")
         self._check_replicas()
         if isinstance(self.memory, list) and len(self.memory) != ranks:
@@ -159,17 +166,30 @@ class Workload(Strict):
         return self
 
     def _check_replicas(self) -> None:
-        ranks, degree, replicas = self.parallelism.pipeline, self.parallelism.data, self.data_parallel.replicas
+        degree, replicas = self.parallelism.data, self.data_parallel.replicas
         if replicas is None:
             return
         if len(replicas) != degree - 1:
             raise FieldError("data_parallel.replicas", replicas, f"{degree - 1} pipelines beside the first")
         for index, nodes in enumerate(replicas):
-            if len(nodes) != ranks:
-                raise FieldError(f"data_parallel.replicas.{index}", nodes, f"one node for each of {ranks} ranks")
+            self._check_nodes(f"data_parallel.replicas.{index}", nodes)
+
+    def _check_nodes(self, field: str, nodes: list[str]) -> None:
+        """A node for every rank of a pipeline, with the tensor ranks of a stage in one datacenter."""
+        ranks, tensor = self.parallelism.ranks_of_pipeline, self.parallelism.tensor
+        if len(nodes) != ranks:
+            raise FieldError(field, nodes, f"one node for each of {ranks} ranks")
+        for index, node in enumerate(nodes):
+            first = nodes[index - index % tensor].partition("/")[0]
+            if node.partition("/")[0] != first:
+                expected = f"a node of {first}, as the other tensor ranks of pipeline rank {index // tensor}"
+                raise FieldError(f"{field}.{index}", node, expected)
 
     def stage_bytes(self, n_stages: int) -> float:
-        """Bytes of parameters that the replicas of a stage exchange: as given, or those of the largest stage."""
+        """Bytes of parameters that a rank of a stage exchanges with its counterparts in other replicas.
+
+        As given, or those that a rank of the largest stage has.
+        """
         if self.data_parallel.parameters is not None:
             return self.data_parallel.parameters * self.parallelism.pipeline / n_stages
         return self.largest_stage_bytes(n_stages)
@@ -180,8 +200,9 @@ class Workload(Strict):
         return element * math.ceil(self.stage_bytes(n_stages) / (element * self.parallelism.data))
 
     def largest_stage_bytes(self, n_stages: int) -> float:
-        """Bytes of parameters that the largest stage of the model has."""
-        largest = max(self.model.stage_parameter_count(stage, n_stages) for stage in range(n_stages))
+        """Bytes of parameters that a rank of the model's largest stage has: with tensor ranks, its share of them."""
+        degree = self.parallelism.tensor
+        largest = max(self.model.rank_parameter_count(stage, n_stages, degree) for stage in range(n_stages))
         return float(largest * self.model.element_bytes)
 
     def tensor_bytes(self) -> int:
@@ -189,8 +210,16 @@ class Workload(Strict):
         return math.prod(self.model.boundary_shape(self.microbatch_size)) * self.model.element_bytes
 
     def message_bytes(self) -> int:
-        """Bytes sent per boundary message: the tensor, padded to `message` where given."""
-        return max(self.tensor_bytes(), int(self.message or 0))
+        """Bytes of one message: a tensor rank's share of the boundary tensor, padded to `message` where given.
+
+        Every tensor rank sends its share to its counterpart (Narayanan et al. 2021, section 4.1): how much crosses the
+        boundary does not grow with them.
+        """
+        whole, degree = max(self.tensor_bytes(), int(self.message or 0)), self.parallelism.tensor
+        if degree == 1:
+            return whole
+        element = self.model.element_bytes
+        return element * math.ceil(whole / (element * degree))
 
     def memory_limits(self) -> list[float]:
         """Microbatches in flight allowed on each rank; by default the pipeline degree on every rank.

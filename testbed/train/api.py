@@ -11,6 +11,7 @@ from testbed.errors import BadInput
 from testbed.spec.model import ModelSpec
 from testbed.train.data import Corpus
 from testbed.train.split import GradientStore, keep_back
+from testbed.train.tensor import Share
 
 
 @runtime_checkable
@@ -34,6 +35,17 @@ class Model(Protocol):
         """The mean loss of a microbatch (a scalar), from the last layer's output."""
 
 
+@runtime_checkable
+class SplitModel(Protocol):
+    """What a model for tensor ranks has beside that, and beside `check_tensor_degree` of its description."""
+
+    def split(self, layer: nn.Module, share: Share) -> nn.Module:
+        """A layer cut down to a tensor rank's share, which names the parameters that are split.
+
+        Together the tensor ranks compute what the whole layer would; each of them has all of its input and output.
+        """
+
+
 def trainable(spec: ModelSpec) -> Model:
     """The model as the engine sees it. Raises BadInput when a method is missing."""
     if not isinstance(spec, Model):
@@ -42,16 +54,24 @@ def trainable(spec: ModelSpec) -> Model:
     return cast(Model, spec)
 
 
-def build_layers(spec: ModelSpec, indexes: range, seed: int, store: GradientStore) -> nn.ModuleList:
+def build_layers(
+    spec: ModelSpec, indexes: range, seed: int, store: GradientStore, share: Share | None = None
+) -> nn.ModuleList:
     """Some of a model's layers; each draws its weights from its own seed, so they do not depend on the cut.
 
-    While `store` collects, the weight gradients of every torch.nn.Linear in them are kept back (split.py).
+    With a `share` they are drawn whole, and a tensor rank's share of them is kept. While `store` collects, the weight
+    gradients of every torch.nn.Linear in them are kept back (split.py). Raises BadInput when a method is missing.
     """
     model = trainable(spec)
+    if share is not None and not isinstance(spec, SplitModel):
+        raise BadInput.of("model", "kind", spec.kind, "a class that also has split: there are tensor ranks")
     dtype = torch.float32 if spec.dtype == "float32" else torch.float64
     layers = nn.ModuleList()
     for index in indexes:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed * 1_000_003 + index)
-            layers.append(keep_back(model.layer(index).to(dtype), store))
+            layer = model.layer(index).to(dtype)
+        if share is not None:
+            layer = cast(SplitModel, model).split(layer, share)
+        layers.append(keep_back(layer, store))
     return layers

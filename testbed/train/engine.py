@@ -6,6 +6,7 @@ Receives are posted a step ahead, sends are never waited for inside a step, ever
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -23,9 +24,11 @@ from testbed.train.buffers import Buffers
 from testbed.train.data import Corpus
 from testbed.train.job import IterationRecord, Job, MessageName
 from testbed.train.pacing import LogicalClock, now_s, sleep_until
+from testbed.train.peers import Instants, Peers
 from testbed.train.reference import gradient_squares, make_optimizer, named_gradients
 from testbed.train.replicas import Replicas, Shards
 from testbed.train.stage import Stage
+from testbed.train.tensor import Share
 from testbed.train.witness import Accounts, RankWitness
 
 
@@ -42,6 +45,8 @@ class _Step(NamedTuple):
     duration_s: float | None
     completes: bool = False
     """Whether all gradients of its stage are computed by its end."""
+    together: bool = False
+    """Whether it waits for something that does not come to all tensor ranks at the same instant."""
 
 
 class Engine:
@@ -61,10 +66,17 @@ class Engine:
         self.computing, self.accounts = computing, accounts
         self.workload = job.workload
         mesh = job.mesh
-        self.replica, self.pipeline_rank, _ = mesh.coordinates(rank)
-        self.pipeline = mesh.pipeline(self.replica)
+        self.replica, self.pipeline_rank, self.tensor_rank = mesh.coordinates(rank)
+        self.pipeline = mesh.pipeline(self.replica, self.tensor_rank)
         self.row = job.schedule.rows[self.pipeline_rank]
         self.n_stages = job.schedule.n_stages
+        group = dist.group.WORLD
+        assert group is not None  # the worker has joined
+        self.group = group
+        self.peers: Peers | None = None
+        if mesh.tp > 1:
+            self.peers = Peers(mesh.tensor_ranks(self.replica, self.pipeline_rank), self.tensor_rank, group)
+        share = None if self.peers is None else Share(self.peers)
         spec = self.workload.model
         self.stages = {
             stage: Stage(
@@ -74,17 +86,15 @@ class Engine:
                 self.workload.microbatches * mesh.dp,
                 self.workload.seed,
                 recompute=self.workload.recompute,
+                share=share,
             )
             for stage, holder in enumerate(job.schedule.stage_to_rank)
             if holder == self.pipeline_rank
         }
-        group = dist.group.WORLD
-        assert group is not None  # the worker has joined
-        self.group = group
         self.shards: dict[int, Shards] = {}
         self.replicas: Replicas | None = None
         if mesh.dp > 1:
-            self._share_with_replicas([mesh.rank(replica, self.pipeline_rank) for replica in range(mesh.dp)])
+            self._share_with_replicas(mesh.counterparts(self.pipeline_rank, self.tensor_rank))
         parameters = [p for stage in self.stages.values() for p in stage.layers.parameters()]
         kept = [shards.own for shards in self.shards.values()] or parameters
         self.optimizer = make_optimizer(self.workload.optimizer, kept)
@@ -95,15 +105,16 @@ class Engine:
         self.steps = self._steps()
         self.incoming = [step.takes for step in self.steps if step.takes is not None and step.source is not None]
         outgoing = [step.makes for step in self.steps if step.makes is not None and step.target is not None]
-        own = min(self.elements, self.shape[0] * self.shape[1] * self.shape[2])
-        self.buffers = Buffers(2 * (len(self.incoming) + len(outgoing)), self.elements, own, self.dtype)
+        # of a boundary tensor each tensor rank sends its part
+        self.part = math.ceil(math.prod(self.shape) / mesh.tp)
+        self.buffers = Buffers(2 * (len(self.incoming) + len(outgoing)), self.elements, self.part, self.dtype)
         self.receive_buffers = [{m: self.buffers.take() for m in self.incoming} for _ in range(2)]
         self.send_buffers = [{m: self.buffers.take() for m in outgoing} for _ in range(2)]
         self.pending: dict[tuple[int, Message], tuple[dist.Work, float]] = {}
         self.early = self.workload.receives == "early"
 
     def _share_with_replicas(self, ranks: Sequence[int]) -> None:
-        """Keep a shard of every stage; `ranks` hold the same stages, this one among them."""
+        """Keep a shard of every stage; `ranks` have the same parameters, this one among them."""
         for index, stage in self.stages.items():
             self.shards[index] = Shards(list(stage.layers.parameters()), len(ranks), self.replica)
         elements = self.job.collective_bytes // self.workload.model.element_bytes
@@ -129,6 +140,12 @@ class Engine:
         last = {step.action.stage: index for index, step in enumerate(steps) if step.action.kind in (Kind.W, Kind.B)}
         for index in last.values():
             steps[index] = steps[index]._replace(completes=True)
+        if self.peers is not None:
+            gathering = set(self.stages) if self.replicas is not None else set()
+            for index, step in enumerate(steps):
+                first = step.action.kind is Kind.F and step.action.stage in gathering
+                gathering -= {step.action.stage} if first else set()
+                steps[index] = step._replace(together=first or step.source is not None)
         return steps
 
     def _holder(self, stage: int) -> int:
@@ -168,7 +185,7 @@ class Engine:
         self._zero_gradients()
         if self.replicas is not None:
             self.replicas.attend(iteration)
-        begin_s = start_s + (self.rank - self.job.mesh.first_rank) * self.job.turn_s
+        begin_s = start_s + self.job.mesh.turn(self.rank) * self.job.turn_s
         late_start_s = max(0.0, now_s() - begin_s)
         self.accounts.begin()
         sleep_until(begin_s, self.spin_s)
@@ -190,7 +207,10 @@ class Engine:
             if self.replicas is not None and step.action.kind is Kind.F:
                 self.replicas.wait_for(step.action.stage)
                 ready = now_s()
-            start = clock.begin(reached, ready)
+            if self.peers is not None and step.together:
+                start, ready, value = self._begin_together(step, clock, (reached, ready), value)
+            else:
+                start = clock.begin(reached, ready)
             with self.computing:
                 result = self._compute(step.action, iteration, value)
                 outgoing = self._wrap(step, iteration, result, local)
@@ -234,7 +254,7 @@ class Engine:
                 )
             ),
             log.sent_s(),
-            losses[0] if losses else None,
+            losses[0] if losses and self.tensor_rank == 0 else None,
             log.most_in_flight / len(self.stages),
             tuple(log.overruns),
             late_start_s,
@@ -244,7 +264,7 @@ class Engine:
         )
 
     def _receive(self, step: _Step, iteration: int, log: _Log) -> tuple[torch.Tensor, float]:
-        """The tensor that another rank has sent, and when it was there."""
+        """The tensor, or this tensor rank's part of it, that another rank has sent, and when it was there."""
         message = step.takes
         assert message is not None
         if not self.early:
@@ -254,8 +274,25 @@ class Engine:
         work.wait()
         taken = now_s()
         log.received.append((step, posted, began, taken))
-        size = self.shape[0] * self.shape[1] * self.shape[2]
-        return self.receive_buffers[iteration % 2][message][:size].view(self.shape), taken
+        part = self.receive_buffers[iteration % 2][message][: self.part]
+        return part if self.peers is not None else part.view(self.shape), taken
+
+    def _begin_together(
+        self, step: _Step, clock: LogicalClock, times: tuple[float, float], value: torch.Tensor | None
+    ) -> tuple[float, float, torch.Tensor | None]:
+        """When a slot starts that all tensor ranks begin together, when the last of them had its input, and the input.
+
+        `times` are when this one reached the action and was ready. Gathering an input's parts belongs to the slot.
+        """
+        assert self.peers is not None
+        mine = Instants(clock.time_s, *times)
+        if value is None or step.source is None:
+            latest = self.peers.latest(mine)
+        else:
+            latest, whole = self.peers.gathered(mine, value)
+            value = whole[: math.prod(self.shape)].view(self.shape)
+        clock.time_s = latest.clock_s
+        return clock.begin(latest.reached_s, latest.ready_s), latest.ready_s, value
 
     def _wrap(
         self, step: _Step, iteration: int, value: torch.Tensor | None, local: dict[Message, torch.Tensor]
@@ -268,7 +305,8 @@ class Engine:
             local[step.makes] = value
             return None
         buffer = self.send_buffers[iteration % 2][step.makes]
-        buffer[: value.numel()].copy_(value.reshape(-1))
+        part = value.reshape(-1)[self.tensor_rank * self.part :][: self.part]
+        buffer[: part.numel()].copy_(part)
         return [buffer], step.target, self._tag(step.makes, iteration)
 
     def _compute(self, action: Action, iteration: int, value: torch.Tensor | None) -> torch.Tensor | None:
@@ -302,7 +340,7 @@ class Engine:
             self.optimizer.zero_grad()
 
     def _member_rank(self, replica: int) -> int:
-        return self.job.mesh.rank(replica, self.pipeline_rank)
+        return self.job.mesh.rank(replica, self.pipeline_rank, self.tensor_rank)
 
     def _first_layer(self, stage: int) -> int:
         return self.workload.model.stage_layers(stage, self.n_stages).start
@@ -324,6 +362,8 @@ class Engine:
         """End what the engine has started; it is not used again."""
         if self.replicas is not None:
             self.replicas.close()
+        if self.peers is not None:
+            self.peers.close()
 
 
 class _Log:

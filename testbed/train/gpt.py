@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from testbed.train.data import Corpus
+    from testbed.train.tensor import Share
 
 
 VOCABULARY = 256
@@ -47,17 +48,34 @@ class Gpt(ModelSpec):
 
     def stage_parameter_count(self, stage: int, n_stages: int) -> int:
         """Per block 4 d^2 (attention) + 2 d d_ff (MLP) + 4 d (norms); embedding and projection at the ends."""
-        width, blocks = self.d_model, ModelSpec.stage_layers(self, stage, n_stages)
-        count = len(blocks) * (4 * width**2 + 2 * width * self._hidden + 4 * width)
+        return self.rank_parameter_count(stage, n_stages, 1)
+
+    def rank_parameter_count(self, stage: int, n_stages: int, degree: int) -> int:
+        """Tensor ranks share attention and MLP; each of them has all of norms, embedding and projection."""
+        width, blocks = self.d_model, self._blocks(stage, n_stages)
+        count = len(blocks) * ((4 * width**2 + 2 * width * self._hidden) // degree + 4 * width)
         if stage == 0:
             count += (VOCABULARY + self.sequence) * width
         if stage == n_stages - 1:
             count += (VOCABULARY + 2) * width
         return count
 
+    def check_tensor_degree(self, degree: int) -> None:
+        """Attention is split by heads, the MLP by the units of its hidden layer."""
+        for name, count in (("heads", self.heads), ("d_ff", self._hidden)):
+            if count % degree:
+                raise FieldError("parallelism.tensor", degree, f"a divisor of model.{name} ({count})")
+
+    def forward_reductions(self, stage: int, n_stages: int) -> int:
+        """One behind the attention and one behind the MLP of every block (Shoeybi et al. 2019, section 3)."""
+        return 2 * len(self._blocks(stage, n_stages))
+
+    def _blocks(self, stage: int, n_stages: int) -> range:
+        return ModelSpec.stage_layers(self, stage, n_stages)
+
     def stage_layers(self, stage: int, n_stages: int) -> range:
         """Layer 0 is the embedding, layer `layers` + 1 the projection."""
-        blocks = super().stage_layers(stage, n_stages)
+        blocks = self._blocks(stage, n_stages)
         return range(blocks.start + (stage > 0), blocks.stop + 1 + (stage == n_stages - 1))
 
     @property
@@ -76,6 +94,12 @@ class Gpt(ModelSpec):
         if index > self.layers:
             return initialise(Head(self.d_model, dtype))
         return initialise(Block(self.d_model, self._hidden, self.heads, dtype))
+
+    def split(self, layer: nn.Module, share: Share) -> nn.Module:
+        """See train.api.SplitModel: blocks are split; every tensor rank has all of embedding and projection."""
+        from testbed.train.gpt_layers import Block, split_block
+
+        return split_block(layer, share) if isinstance(layer, Block) else layer
 
     def batch(
         self, corpus: Corpus, seed: int, iteration: int, microbatch: int, size: int

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from testbed.train.gpt import VOCABULARY
+from testbed.train.tensor import Share
 
 _INIT_STD = 0.02
 
@@ -31,7 +32,8 @@ class Block(nn.Module):
 
     def __init__(self, width: int, hidden: int, heads: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.heads = heads
+        self.head_width = width // heads
+        self.share: Share | None = None
         self.attention_norm = nn.LayerNorm(width, dtype=dtype)
         self.qkv = nn.Linear(width, 3 * width, bias=False, dtype=dtype)
         self.attention_out = nn.Linear(width, width, bias=False, dtype=dtype)
@@ -41,13 +43,28 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Causal self-attention, then a two-layer perceptron, both with a residual."""
-        batch, sequence, width = x.shape
-        qkv = self.qkv(self.attention_norm(x)).view(batch, sequence, 3, self.heads, width // self.heads)
+        batch, sequence, _ = x.shape
+        qkv = self.qkv(self._spread(self.attention_norm(x))).view(batch, sequence, 3, -1, self.head_width)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.attention_out(attended.transpose(1, 2).reshape(batch, sequence, width))
-        result: torch.Tensor = x + self.mlp_out(functional.gelu(self.mlp_in(self.mlp_norm(x))))
-        return result
+        x = x + self._joined(self.attention_out(attended.transpose(1, 2).reshape(batch, sequence, -1)))
+        return x + self._joined(self.mlp_out(functional.gelu(self.mlp_in(self._spread(self.mlp_norm(x))))))
+
+    def _spread(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.share is None else self.share.spread(x)
+
+    def _joined(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.share is None else self.share.joined(x)
+
+
+def split_block(block: Block, share: Share) -> Block:
+    """The same block with one tensor rank's share of its heads and of the MLP's hidden units."""
+    block.share = share
+    share.split_outputs(block.qkv, groups=3)  # queries, keys and values one after the other, heads within each
+    share.split_inputs(block.attention_out)
+    share.split_outputs(block.mlp_in)
+    share.split_inputs(block.mlp_out)
+    return block
 
 
 class Head(nn.Module):

@@ -59,17 +59,18 @@ def train_reference(workload: Workload, corpus: Corpus, iterations: int) -> Refe
 def gradient_squares(stage: Stage, first_layer: int, shards: Shards | None = None) -> dict[int, float]:
     """The sum of squares of every layer's gradients, by global layer index, in double precision.
 
-    Only of the shard that is kept here, where there are `shards`. The root of their sum over all replicas is what
-    losses do not show: Adam's steps hardly depend on the size of gradients.
+    Only of the shard that is kept here, where there are `shards`, and of what tensor ranks share. The root of their sum
+    over all replicas and tensor ranks is what losses do not show: Adam's steps hardly depend on the size of gradients.
     """
     squares = {first_layer + index: 0.0 for index in range(len(stage.layers))}
-    for layer, _, gradient in _kept(stage, shards):
-        squares[first_layer + layer] += float(gradient.double().square().sum())
+    for layer, _, parameter, gradient in _kept(stage, shards):
+        if stage.share is None or stage.share.counted(parameter):
+            squares[first_layer + layer] += float(gradient.double().square().sum())
     return squares
 
 
-def _kept(stage: Stage, shards: Shards | None) -> Iterator[tuple[int, str, torch.Tensor]]:
-    """(layer, parameter, what of its gradient is kept here, the rest as zeros)."""
+def _kept(stage: Stage, shards: Shards | None) -> Iterator[tuple[int, str, nn.Parameter, torch.Tensor]]:
+    """(layer, parameter's name, parameter, what of its gradient is kept here, the rest as zeros)."""
     begin = 0
     for index, layer in enumerate(stage.layers):
         for name, parameter in layer.named_parameters():
@@ -82,12 +83,16 @@ def _kept(stage: Stage, shards: Shards | None) -> Iterator[tuple[int, str, torch
                 kept.view(-1)[low:high] = gradient.reshape(-1)[low:high]
                 gradient = kept
             begin += gradient.numel()
-            yield index, name, gradient
+            yield index, name, parameter, gradient
 
 
 def named_gradients(stage: Stage, first_layer: int, shards: Shards | None = None) -> dict[str, torch.Tensor]:
     """A copy of every gradient of a stage as "layer.parameter"; `first_layer` is its first layer's global index.
 
-    Zero where another replica keeps it.
+    Of whole parameters; zero where another replica or tensor rank keeps it.
     """
-    return {f"{first_layer + layer}.{name}": gradient.clone() for layer, name, gradient in _kept(stage, shards)}
+    share = stage.share
+    return {
+        f"{first_layer + layer}.{name}": gradient.clone() if share is None else share.whole(parameter, gradient)
+        for layer, name, parameter, gradient in _kept(stage, shards)
+    }

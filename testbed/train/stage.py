@@ -15,6 +15,7 @@ from testbed.pipeline.ir import Part
 from testbed.spec.model import ModelSpec
 from testbed.train.api import build_layers, trainable
 from testbed.train.split import GradientStore, WeightProduct
+from testbed.train.tensor import Share
 
 
 @dataclass
@@ -38,12 +39,20 @@ class Stage:
     """The layers of one stage and the microbatches it has in flight."""
 
     def __init__(
-        self, spec: ModelSpec, stage: int, n_stages: int, n_microbatches: int, seed: int, *, recompute: bool = False
+        self,
+        spec: ModelSpec,
+        stage: int,
+        n_stages: int,
+        n_microbatches: int,
+        seed: int,
+        *,
+        recompute: bool = False,
+        share: Share | None = None,
     ) -> None:
-        self.recompute = recompute
+        self.recompute, self.share = recompute, share
         self.store = GradientStore()
         self.model = trainable(spec)
-        self.layers: nn.ModuleList = build_layers(spec, spec.stage_layers(stage, n_stages), seed, self.store)
+        self.layers: nn.ModuleList = build_layers(spec, spec.stage_layers(stage, n_stages), seed, self.store, share)
         self.is_last = stage == n_stages - 1
         self.n_microbatches = n_microbatches
         self.in_flight: dict[int, _InFlight] = {}
