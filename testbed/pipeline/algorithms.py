@@ -9,9 +9,6 @@ from typing import NamedTuple
 from testbed.pipeline.collectives import Exchange, Steps, ring_gather, ring_reduce
 from testbed.pipeline.hierarchical import hierarchical
 
-DEFAULT_CHUNKS = 4
-"""Into which a collective in two levels is cut: of a chunk's way through the levels, 3/4 are behind those of others."""
-
 
 class Members(NamedTuple):
     """Who takes part, and what in."""
@@ -20,7 +17,8 @@ class Members(NamedTuple):
     """The datacenter of every member."""
     sharded: bool
     """Whether every member keeps a shard of the optimizer's states (ZeRO-1), or all of them."""
-    chunks: int = DEFAULT_CHUNKS
+    chunks: int = 1
+    """Into which a collective in two levels is cut."""
 
 
 def ring(members: Members) -> Exchange:

@@ -38,6 +38,11 @@ class Step(NamedTuple):
     behind: tuple[int, ...] = ()
     """Indexes of messages of `target` that must have left before it is taken in: they carry the same cells."""
 
+    @property
+    def n_cells(self) -> int:
+        """How many cells it carries."""
+        return self.cells[1] - self.cells[0]
+
 
 class Steps:
     """Steps as they are being written down; every one follows those that it waits for."""
@@ -110,7 +115,7 @@ def ring_gather(
 class Exchange(NamedTuple):
     """What the replicas of a stage do with its parameters and gradients."""
 
-    count: int
+    n_cells: int
     """Into how many cells the vectors are cut."""
     gather: tuple[Step, ...]
     """Brings every member all parameters."""
@@ -133,7 +138,7 @@ class Collective(NamedTuple):
     payload_bytes: Mapping[int, float] = {}
     """As `wire_bytes`; empty where nobody asks."""
     kind: str = "reduce-scatter"
-    """As in a trace, of one that reduces."""
+    """As in a trace."""
 
     def route(self, step: Step) -> tuple[int, ...]:
         """The links that a message takes."""
@@ -141,11 +146,11 @@ class Collective(NamedTuple):
 
     def size(self, step: Step) -> float:
         """Wire bytes of a message."""
-        return self.wire_bytes[step.cells[1] - step.cells[0]]
+        return self.wire_bytes[step.n_cells]
 
     def payload(self, step: Step) -> float:
         """What of them is parameters or gradients."""
-        return self.payload_bytes.get(step.cells[1] - step.cells[0], 0.0)
+        return self.payload_bytes.get(step.n_cells, 0.0)
 
 
 NO_COLLECTIVE = Collective((), {}, {})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from testbed.pipeline.collectives import After, Cells, Exchange, Steps, ring_gather, ring_reduce
@@ -33,8 +33,9 @@ class _Chunk(NamedTuple):
 
     def parts(self, group: int) -> list[Cells]:
         """What each member of a datacenter holds there: cells that follow each other."""
-        places = {member: [p for p, agent in enumerate(self.agents[group]) if agent == member] for member in self.owners}
-        return [(self.first + places[m][0], self.first + places[m][-1] + 1) for m in self.groups[group]]
+        agents = self.agents[group]
+        begins = [self.first + agents.index(member) for member in self.groups[group]]
+        return list(pairwise([*begins, self.first + len(agents)]))
 
     def group_of(self, place: int) -> int:
         """The datacenter of a cell's owner."""

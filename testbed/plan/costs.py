@@ -10,12 +10,13 @@ from typing import Literal
 
 from testbed.errors import BadInput, DoesNotFit
 from testbed.model.simulate import simulate
-from testbed.pipeline.collectives import Collective, Step, ring_all_gather, ring_reduce_scatter
+from testbed.pipeline.collectives import Collective, Step
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import Paths, Problem
 from testbed.plan import routes
+from testbed.plan.exchange import exchange_at
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Case, Framing, Job, JobSchedule, Plan, Profile, Route
 from testbed.plugins import Unusable
@@ -167,10 +168,7 @@ def _problem(
     again, kept = (1.0, KEPT_WHEN_RECOMPUTING) if workload.recompute else (0.0, 1.0)
     taken = _Taken(plan, job, given)
     first, *others = (taken.paths(replica, plan.framing) for replica in range(job.mesh.dp))
-    rings = (ring_all_gather(job.mesh.dp), ring_reduce_scatter(job.mesh.dp)) if others else ((), ())
-    gather, reduce = (
-        tuple(_collective(plan, taken, job, (rank, chunks), steps) for rank in stages if steps) for steps in rings
-    )
+    exchanged = [_collectives(plan, taken, job, rank, chunks) for rank in stages] if others else []
     payload = workload.message_bytes()
     limits = [memory] * n_ranks if memory is not None else workload.memory_limits()
     return Problem(
@@ -200,8 +198,8 @@ def _problem(
         turn_s=plan.host_costs.turn_s if others else 0.0,
         unnoticed_wait_s=plan.host_costs.unnoticed_wait_s if workload.pacing else 0.0,
         notice_bytes=plan.host_costs.notice_bytes,
-        all_gather=gather,
-        reduce_scatter=reduce,
+        all_gather=tuple(gather for gather, _ in exchanged if gather.steps),
+        reductions=tuple(reduction for _, reduction in exchanged),
     )
 
 
@@ -245,12 +243,16 @@ class _Taken:
         return Paths(found, tuple(map(super_packet_bytes, sizes)), (float(ACK_BYTES),) * len(sizes))
 
 
-def _collective(plan: Plan, taken: _Taken, job: Job, of: tuple[int, int], steps: tuple[Step, ...]) -> Collective:
-    """A ring over the replicas of a stage, in their order; each message is a share of 1/N.
-
-    `of` is the pipeline rank that holds the stage, and the number of stages there.
-    """
-    (rank, chunks), replicas = of, range(job.mesh.dp)
-    share = job.workload.shard_bytes(chunks * job.mesh.pp)
+def _collectives(plan: Plan, taken: _Taken, job: Job, rank: int, chunks: int) -> tuple[Collective, Collective]:
+    """What the replicas of one of the stages of a pipeline rank, which has so many, gather and reduce."""
+    replicas = range(job.mesh.dp)
+    exchange = exchange_at(job, rank)
+    cell = job.workload.cell_bytes(chunks * job.mesh.pp, exchange.n_cells)
     found = {(a, b): route for a in replicas for b in replicas if (route := taken.route((a, rank), (b, rank)))}
-    return Collective(steps, wire_bytes(share) + plan.host_costs.gloo_bytes, found, share)
+
+    def of(steps: tuple[Step, ...], kind: str) -> Collective:
+        payload = {cells: float(cells * cell) for cells in {step.n_cells for step in steps}}
+        wire = {cells: float(wire_bytes(cells * cell) + plan.host_costs.gloo_bytes) for cells in payload}
+        return Collective(steps, wire, found, payload, kind)
+
+    return of(exchange.gather, "all-gather"), of(exchange.reduction, exchange.reduces_to)

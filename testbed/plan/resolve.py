@@ -13,6 +13,7 @@ from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, framing, routes
+from testbed.plan.exchange import exchange_at
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.mesh import Mesh
 from testbed.plan.place import place
@@ -260,9 +261,10 @@ def _flows(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:
                     found[Flow(ranks[b], ranks[a], Traffic.GRADIENT)] = None
     if job.mesh.dp > 1:
         for rank in range(job.mesh.pp):
-            ring = [job.mesh.rank(replica, rank) for replica in range(job.mesh.dp)]
-            for source, target in pairwise([*ring, ring[0]]):
-                found[Flow(source, target, Traffic.DATA_PARALLEL)] = None
+            members = [job.mesh.rank(replica, rank) for replica in range(job.mesh.dp)]
+            exchange = exchange_at(job, rank)
+            for step in (*exchange.gather, *exchange.reduction):
+                found[Flow(members[step.source], members[step.target], Traffic.DATA_PARALLEL)] = None
     return tuple(found)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from testbed.pipeline.collectives import ring_all_gather, ring_reduce_scatter
 from testbed.plan import routes
+from testbed.plan.exchange import exchange_at
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Case, Plan, Route
 
@@ -66,8 +66,8 @@ def _messages(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:
                 if a != b:
                     yield ranks[a], ranks[b], workload.message_bytes(), workload.microbatches
                     yield ranks[b], ranks[a], workload.message_bytes(), workload.microbatches
-        share = workload.shard_bytes(len(stages))
-        for steps in (ring_all_gather(mesh.dp), ring_reduce_scatter(mesh.dp)):
-            for step in steps:
-                for rank in stages:
-                    yield mesh.rank(step.source, rank), mesh.rank(step.target, rank), share, 1
+        for rank in stages:
+            exchange = exchange_at(job, rank)
+            cell = workload.cell_bytes(len(stages), exchange.n_cells)
+            for step in (*exchange.gather, *exchange.reduction):
+                yield mesh.rank(step.source, rank), mesh.rank(step.target, rank), step.n_cells * cell, 1

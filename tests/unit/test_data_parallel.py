@@ -39,7 +39,7 @@ def test_replicas_stand_beside_each_other_and_share_the_wide_area() -> None:
     assert pipeline_nodes(two.jobs[0], 1) == ("paris/2", "paris/3", "warsaw/2", "warsaw/3")
     shared = problem(two, CHOICE)
     # parameters stay inside a datacenter; on the cut both pipelines' messages meet
-    assert all(ring.routes == {} for ring in (*shared.all_gather, *shared.reduce_scatter))
+    assert all(ring.routes == {} for ring in (*shared.all_gather, *shared.reductions))
     assert [p / m for p, m in zip(shared.planned_bytes, shared.message_bytes, strict=True)] == [1, 2, 1]
     assert [paths.route(1, 2) for paths in shared.paths] == [(0,), (0,)]
 
@@ -67,7 +67,7 @@ def test_a_pipeline_in_each_datacenter_reduces_across_the_wide_area() -> None:
     )
     # two replicas: half of the bytes to the other, once, in both directions
     for ring in problem(apart, CHOICE).all_gather:
-        assert (ring.wire_bytes, ring.routes) == (wire_bytes(2e6) + GLOO_BYTES, {(0, 1): (0,), (1, 0): (1,)})
+        assert (ring.wire_bytes, ring.routes) == ({1: wire_bytes(2e6) + GLOO_BYTES}, {(0, 1): (0,), (1, 0): (1,)})
         assert len(ring.steps) == 2
     seconds = [_makespan(apart, choice) for choice in choose(apart, ["1f1b"])]
     alone = plan(placement="[paris/0, paris/1, paris/2, paris/3]")
@@ -80,7 +80,7 @@ def test_parameters_default_to_those_of_the_largest_stage() -> None:
     # 2 blocks of 4 d^2 + 2 d (4 d) weights and 4 d of norms; the first stage has embeddings of bytes and positions too
     largest = 2 * (12 * 64**2 + 4 * 64) + (256 + workload.model.sequence) * 64
     assert workload.stage_bytes(4) == 4 * largest
-    assert workload.shard_bytes(4) == 4 * largest / 2
+    assert workload.cell_bytes(4, 2) == 4 * largest / 2
     given = plan(parallelism__data="2", data_parallel="{parameters: 4 MB}").jobs[0].workload
     assert [given.stage_bytes(stages) for stages in (4, 8)] == [4e6, 2e6]
 
