@@ -130,8 +130,40 @@ def buffer_bytes(plan: Plan) -> int:
         for job, chosen in zip(plan.jobs, case.jobs, strict=True):
             boundaries = sum(a != b for a, b in pairwise(chosen.stage_to_rank))
             messages = 2 * boundaries * job.workload.microbatches * job.mesh.dp
-            held += 4 * messages * job.workload.message_bytes()
+            held += 4 * messages * job.workload.message_bytes() + _exchange_bytes(job, chosen)
         most = max(most, held)
+    return most
+
+
+def _exchange_bytes(job: Job, chosen: JobSchedule) -> int:
+    """What all replicas keep of messages to each other: buffers to receive into for two iterations, one to send from.
+
+    Those to send from share their padding; gloo's own all-reduce works in one buffer, and receives into another.
+    """
+    if job.mesh.dp == 1:
+        return 0
+    held, own = 0, job.workload.data_parallel.algorithm != "torch"
+    for rank in chosen.stage_to_rank:
+        exchange = exchange_at(job, rank)
+        cell = job.workload.cell_bytes(len(chosen.stage_to_rank), exchange.n_cells)
+        steps = (*exchange.gather, *exchange.reduction) if own else ()
+        held += cell * sum(2 * step.n_cells for step in steps)
+        held += cell * job.mesh.dp * (max(step.n_cells for step in steps) if steps else 2 * exchange.n_cells)
+    return held
+
+
+def _most_between_replicas_bytes(job: Job, chosen: JobSchedule) -> int:
+    """The most that one replica of a stage sends another in an iteration: all of it may be on its way at once."""
+    if job.mesh.dp == 1:
+        return 0
+    most = 0
+    for rank in set(chosen.stage_to_rank):
+        exchange = exchange_at(job, rank)
+        cell = job.workload.cell_bytes(len(chosen.stage_to_rank), exchange.n_cells)
+        sent: Counter[tuple[int, int]] = Counter()
+        for step in (*exchange.gather, *exchange.reduction):
+            sent[step.source, step.target] += step.n_cells * cell
+        most = max(most, *sent.values())
     return most
 
 
@@ -140,7 +172,8 @@ def _burst_bytes(job: Job, chosen: JobSchedule) -> int:
     pairs = Counter(pair for a, b in pairwise(stages) if a != b for pair in ((a, b), (b, a)))
     sent = max(pairs.values(), default=0) * workload.microbatches
     limit = chosen.choice.memory or max(workload.memory_limits())
-    return max(1, min(sent, 2 * math.ceil(limit) * len(stages) // job.mesh.pp)) * workload.message_bytes()
+    most = min(sent, 2 * math.ceil(limit) * len(stages) // job.mesh.pp)
+    return max(workload.message_bytes(), most * workload.message_bytes(), _most_between_replicas_bytes(job, chosen))
 
 
 def _problem(

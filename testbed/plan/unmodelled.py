@@ -24,6 +24,11 @@ def warnings(plan: Plan) -> list[str]:
             f"transport {plan.transport} is not in the model: slow start, delayed acknowledgements and drops "
             "take longer than predicted"
         )
+    if any(job.mesh.dp > 1 and job.workload.data_parallel.algorithm == "torch" for job in plan.jobs):
+        lines.append(
+            "gloo's own all-reduce is not in the model: predicted as a ring of messages; its segments of at most 1 MB "
+            "are sent when they are asked for, two at once, which takes longer on long links"
+        )
     return lines + _of_queues(plan)
 
 
