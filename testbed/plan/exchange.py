@@ -10,11 +10,14 @@ from testbed.plan import routes
 from testbed.plan.plan import Job
 from testbed.spec.workload import Workload
 
+CHUNKS = 4
+"""Into which a collective in two levels is cut by default: while one is between datacenters another can be inside."""
+
 
 def exchange_of(workload: Workload, sites: Sequence[str]) -> Exchange:
     """What the members of a stage do, which are in these datacenters."""
     chosen = workload.data_parallel
-    return exchange(chosen.algorithm, Members(tuple(sites), chosen.sharding == "zero-1", chosen.chunks))
+    return exchange(chosen.algorithm, Members(tuple(sites), chosen.sharding == "zero-1", chosen.chunks or CHUNKS))
 
 
 def exchange_at(job: Job, pipeline_rank: int) -> Exchange:

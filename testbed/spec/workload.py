@@ -62,8 +62,8 @@ class DataParallel(Strict):
     algorithm: Literal["ring", "hierarchical", "torch"] = Field(
         default="ring", description="around all replicas; inside datacenters and between them; or gloo's own all-reduce"
     )
-    chunks: int = Field(
-        default=4, ge=1, le=64, description="hierarchical: pieces, one between datacenters while another is inside"
+    chunks: int | None = Field(
+        default=None, ge=1, le=64, description="hierarchical: pieces, one between datacenters while another is inside"
     )
     parameters: Annotated[float, size_bytes(0, 1e12, above=True)] | None = Field(
         default=None, description="bytes of parameters per rank, padded up to this; default: the largest stage's"
@@ -171,7 +171,7 @@ class Workload(Strict):
         exchange = self.data_parallel
         if exchange.algorithm == "torch" and exchange.sharding != "none":
             raise FieldError("data_parallel.algorithm", "torch", "sharding: none beside it, as gloo only all-reduces")
-        if exchange.algorithm != "hierarchical" and "chunks" in exchange.model_fields_set:
+        if exchange.algorithm != "hierarchical" and exchange.chunks is not None:
             raise FieldError("data_parallel.chunks", exchange.chunks, "algorithm: hierarchical beside it")
         ranks, degree, replicas = self.parallelism.pipeline, self.parallelism.data, self.data_parallel.replicas
         if replicas is None:
