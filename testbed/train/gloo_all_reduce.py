@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -15,13 +16,15 @@ from testbed.train.pacing import now_s
 class GlooGroups:
     """Gloo's groups of some of the ranks: a connection between any two of them, so each is made once."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float) -> None:
+        """`timeout_s`: of every wait in them."""
+        self._timeout = timedelta(seconds=timeout_s)
         self._of: dict[tuple[int, ...], dist.ProcessGroup] = {}
 
     def of(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
         """The group of these ranks, which all ask for it in the same order of groups."""
         if ranks not in self._of:
-            self._of[ranks] = dist.new_group(list(ranks), use_local_synchronization=True)
+            self._of[ranks] = dist.new_group(list(ranks), self._timeout, use_local_synchronization=True)
         return self._of[ranks]
 
 

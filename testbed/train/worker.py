@@ -123,7 +123,7 @@ def _join(rank: int, world: WorldSpec) -> None:
 
 def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec) -> None:
     engine: Engine | None = None
-    spin_s, accounts, groups = needed_spin_s(), Accounts(active=world.witness), GlooGroups()
+    spin_s, accounts, groups = needed_spin_s(), Accounts(active=world.witness), GlooGroups(world.timeout_s)
     computing = Computing() if world.real_time else nullcontext()
     gc.disable()  # a collection in the middle of an action would look like slow computation
     while True:
