@@ -4,7 +4,10 @@
 
 Two datacenters, 20 ms and 1 Gbit/s apart, with 2, 3 or 4 members in each; one stage per pipeline, so that nothing but
 the all-reduce of its gradients crosses. Its time is from the end of the last W to the arrival of the last message.
-Prints for every size which algorithm wins; fails where one that is modelled misses its prediction.
+Prints for every size which algorithm wins; fails where one that is modelled misses its prediction. Gloo's own is not:
+beside it stands the approximation of which predictions warn. With the virtual clock every message costs about 2 us of
+everybody's time, as reading a clock takes 256 ns there; 2 x 4 members send 224 messages in two levels, 96 of them at
+once inside their datacenters, which is all that the error of short all-reduces shows.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from testbed.errors import RunFailed
 from testbed.plan.plan import Clock, Plan
 from testbed.plan.resolve import generate, make_plan, with_cases
 from testbed.plan.schedules import choose
+from testbed.plan.unmodelled import gloo_all_reduce_s
 from testbed.progress import Lines
 from testbed.results.load import load_traces
 from testbed.spec.topology import load_topology
@@ -34,8 +38,9 @@ ROOT = Path(__file__).parents[1]
 ALGORITHMS = ("hierarchical", "ring", "torch")
 MODELLED = ("hierarchical", "ring")
 DELAY, RATE = "20 ms", "1 Gbit/s"
+ROUND_TRIP_S, RATE_BPS = 0.04, 1e9
 SCHEDULE = "1f1b"
-TARGET = 0.002
+TARGET = 0.01
 LIMIT_S = 5400.0
 
 
@@ -54,7 +59,7 @@ class Cell(NamedTuple):
 
 
 class Found(NamedTuple):
-    """How long it took, in seconds."""
+    """How long it took, in seconds; of gloo's own an approximation in the place of the prediction."""
 
     predicted_s: float
     measured_s: float
@@ -101,28 +106,29 @@ def all_reduce_s(trace: Trace) -> float:
     return float(trace.makespans()[-1]) - float(trace.actions["end_s"].max())
 
 
-def found_in(directory: Path) -> Found:
+def found_in(cell: Cell, directory: Path) -> Found:
     """What a finished training says."""
     traces = load_traces(directory)
     measured = traces[SCHEDULE, "measured"]
     last = measured.of_iteration(int(measured.iterations()[-1]))
-    return Found(all_reduce_s(traces[SCHEDULE, "predicted"]), all_reduce_s(last))
+    predicted_s = all_reduce_s(traces[SCHEDULE, "predicted"])
+    if cell.algorithm not in MODELLED:
+        predicted_s = gloo_all_reduce_s(2 * cell.members, 1e6 * cell.megabytes, ROUND_TRIP_S, RATE_BPS)
+    return Found(predicted_s, all_reduce_s(last))
 
 
 def print_table(console: Console, found: dict[Cell, Found]) -> None:
     """A row for every number of members and bytes."""
-    table = Table(title=f"all-reduce over {DELAY}, {RATE}: measured (predicted) ms", title_justify="left")
-    for column in ("members", "MB", *ALGORITHMS, "wins"):
+    title = f"all-reduce over {DELAY}, {RATE}: measured ms (predicted)"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
+    for column in ("members", "MB", *ALGORITHMS, "fastest", "by"):
         table.add_column(column, justify="right")
     for members, megabytes in dict.fromkeys((cell.members, cell.megabytes) for cell in found):
-        times = {name: found[cell] for name in ALGORITHMS if (cell := Cell(members, megabytes, name)) in found}
-        shown = [
-            f"{1e3 * times[name].measured_s:.1f} ({1e3 * times[name].predicted_s:.1f})" if name in times else "-"
-            for name in ALGORITHMS
-        ]
+        times = {name: found[Cell(members, megabytes, name)] for name in ALGORITHMS}
+        shown = [f"{1e3 * one.measured_s:.1f} ({1e3 * one.predicted_s:.0f})" for one in times.values()]
         first, *others = sorted(times, key=lambda name: times[name].measured_s)
-        ahead = f" {times[others[0]].measured_s / times[first].measured_s:.1f}x" if others else ""
-        table.add_row(f"2 x {members}", str(megabytes), *shown, f"{first}{ahead}")
+        ahead = f"{times[others[0]].measured_s / times[first].measured_s:.1f}x"
+        table.add_row(f"2 x {members}", str(megabytes), *shown, first, ahead)
     console.print(table)
 
 
@@ -135,11 +141,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write all times to this file")
     parser.add_argument("--out", type=Path, default=ROOT / "results/collectives")
     arguments = parser.parse_args()
-    grid = (
-        ([2], [1])
-        if arguments.quick
-        else ([*map(int, arguments.members.split(","))], [*map(int, arguments.megabytes.split(","))])
-    )
+    asked = ("2", "1") if arguments.quick else (arguments.members, arguments.megabytes)
+    grid = [list(map(int, numbers.split(","))) for numbers in asked]
     cells = [Cell(*one) for one in product(*grid, ALGORITHMS)]
     trainings = [command.Training(plan_of(cell), arguments.out / cell.name) for cell in cells]
     boot, documents = command.train(
@@ -147,7 +150,7 @@ def main() -> int:
     )
     if len(documents) < len(cells) or None in documents:
         raise RunFailed(f"{sum(one is None for one in documents) + len(cells) - len(documents)} trainings did not end")
-    found = {cell: found_in(arguments.out / cell.name) for cell in cells}
+    found = {cell: found_in(cell, arguments.out / cell.name) for cell in cells}
     console = Console(width=80)
     print_table(console, found)
     errors = {cell: abs(one.error) for cell, one in found.items() if cell.algorithm in MODELLED}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from threading import Lock
 from typing import NamedTuple, Protocol
 
@@ -150,7 +151,7 @@ class Messages:
         self.held, self.left = [], set()
         # nothing is sent before the own data is there: of a gather, before the iteration begins
         self.waits = {index: len(self.steps[index].after) + 1 for index in self.outgoing}
-        self.futures = [submit(lambda index=index: self._receive(index)) for index in self.incoming]  # type: ignore[misc]
+        self.futures = [submit(partial(self._receive, index)) for index in self.incoming]
 
     def begin(self) -> None:
         """As in Collective."""
