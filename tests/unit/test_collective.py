@@ -150,6 +150,15 @@ def test_schedules_made_for_the_links_know_of_the_gather(name: str, more: float)
     assert lower_bound(late).seconds >= lower_bound(plain).seconds + 6
 
 
+@pytest.mark.parametrize("name", ["wave-greedy", "search"])
+def test_schedules_that_are_judged_by_the_model_know_of_the_reduction(name: str) -> None:
+    """The last stage's reduction takes 20 s: a schedule made without it ends later than one made for it."""
+    plain = fitting(name, 4, 8, delay_s=2, cuts=(1,), memory=4.0)
+    reduced = replace(own_ring(plain, 0, 20, stage=3), all_gather=())
+    blind = quick(name, plain)
+    assert seconds(reduced, quick(name, reduced)) < seconds(reduced, blind)
+
+
 def test_data_parallelism_is_a_cause_of_its_own() -> None:
     plain = uniform(4, 8, delay_s=1, cuts=(1,))
     schedule = generate("1f1b", plain)
