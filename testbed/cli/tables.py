@@ -13,6 +13,7 @@ from testbed.cli.layout import Column, Section, fitted
 from testbed.plan.plan import Job, Plan
 from testbed.plan.resolve import pipeline_nodes
 from testbed.plan.routes import datacenter_of, datacenters_of
+from testbed.spec.workload import DataParallel
 from testbed.trace.tables import KINDS, Trace
 from testbed.units import show_change, show_rate, show_size, show_time, show_times
 
@@ -73,6 +74,14 @@ def _add_job(table: Table, job: Job, prefix: str) -> None:
         where = "; ".join(" ".join(pipeline_nodes(job, replica)) for replica in range(1, job.mesh.dp))
         size = show_size(workload.stage_bytes(job.mesh.pp))
         table.add_row(f"{prefix}data parallel", f"{job.mesh.dp} pipelines, {size} per rank; more on {where}")
+        table.add_row(f"{prefix}exchanged", _exchange(workload.data_parallel))
+
+
+def _exchange(chosen: DataParallel) -> str:
+    """What replicas do with parameters and gradients, and how."""
+    what = "gathered and reduced (ZeRO-1)" if chosen.sharding == "zero-1" else "all-reduced"
+    how = {"ring": "around a ring", "hierarchical": "inside datacenters and between them", "torch": "by gloo itself"}
+    return f"{what} {how[chosen.algorithm]}"
 
 
 def print_remarks(console: Console, plan: Plan) -> None:

@@ -105,12 +105,13 @@ def _link_bounds(problem: Problem, ways: Ways) -> list[Bound]:
         collective = problem.reduction(s)
         # whichever replica sends: no stage has its gradients before it has run all its blocks
         blocks_s = m * (problem.forward_s[s] + problem.least_input_s[s] + problem.least_weight_s[s])
-        for way in (collective.route(step) for step in collective.steps if step.own):
+        for step in (step for step in collective.steps if step.own):
+            way = collective.route(step)
             for hop, index in enumerate(way):
                 link = problem.links[index]
                 before = sum(problem.links[other].delay_s for other in way[:hop])
                 behind = sum(problem.links[other].delay_s for other in way[hop:])
-                work = collective.wire_bytes * link.seconds_per_byte
+                work = collective.size(step) * link.seconds_per_byte
                 loads[index].append(_Load(blocks_s + before, work, behind))
                 ends[index] = ends[index] or f"link {index} (replicas of rank {rank})"
     return [Bound(_best_subset(load), name) for load, name in zip(loads, ends, strict=True)]

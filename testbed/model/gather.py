@@ -60,5 +60,5 @@ def _chain_ends(problem: Problem, what: Collective, begin_s: dict[int, float]) -
 def transfer_s(problem: Problem, what: Collective, step: Step) -> float:
     """Seconds a message of a collective takes on idle links: all delays, and the slowest link's time on the wire."""
     links = [problem.links[index] for index in what.route(step)]
-    wire_s = max((link.seconds_per_byte * what.wire_bytes for link in links), default=0.0)
+    wire_s = max((link.seconds_per_byte * what.size(step) for link in links), default=0.0)
     return sum(link.delay_s for link in links) + wire_s

@@ -14,7 +14,7 @@ from testbed.pipeline.collectives import Collective
 from testbed.pipeline.depend import Message
 from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.pipeline.problem import Paths, Problem, Route
-from testbed.trace.tables import ALL_GATHER, KINDS, MESSAGE_CODES, NOTICE, REDUCE_SCATTER
+from testbed.trace.tables import ALL_GATHER, KINDS, MESSAGE_CODES, MESSAGE_KINDS, NOTICE
 
 Receives = Literal["early", "late", "late-free-notice"]
 """When a receive is posted: a step ahead, or when its rank reaches the action.
@@ -215,9 +215,9 @@ class _Building:
             self.gradients += [schedule.n_microbatches] * problem.n_stages
             self.reduces += [[] for _ in range(problem.n_stages)]
         for stage in range(problem.n_stages):
-            self._collective(job, load, stage, problem.gather(stage), first_rank, first_stage, gather=True)
+            self._collective(job, load, stage, problem.gather(stage), first_rank, first_stage)
         for stage in range(problem.n_stages):
-            self._collective(job, load, stage, problem.reduction(stage), first_rank, first_stage, gather=False)
+            self._collective(job, load, stage, problem.reduction(stage), first_rank, first_stage)
 
     def _messages(self, job: int, replica: int, load: Load, paths: Paths, first_rank: int) -> None:
         """The messages between the stages of one pipeline; with late receives also gloo's notices."""
@@ -271,26 +271,27 @@ class _Building:
         self.then += [(int(number + count), int(number)) for number in numbers[between]]
 
     def _collective(
-        self, job: int, load: Load, stage: int, what: Collective, first_rank: int, first_stage: int, *, gather: bool
+        self, job: int, load: Load, stage: int, what: Collective, first_rank: int, first_stage: int
     ) -> None:
         """The messages of one collective over the replicas of a stage."""
         problem, base = load.problem, self.n_messages
-        rank, kind = problem.stage_to_rank[stage], ALL_GATHER if gather else REDUCE_SCATTER
+        rank, kind = problem.stage_to_rank[stage], MESSAGE_KINDS.index(what.kind)
         for index, step in enumerate(what.steps):
             ends = (step.source, step.target)
             ways = what.route(step), what.routes.get(ends[::-1], ())
-            frame = _frame(problem.paths[step.source], rank, what.wire_bytes, ways, problem.notice_bytes)
+            size = what.size(step)
+            frame = _frame(problem.paths[step.source], rank, size, ways, problem.notice_bytes)
             release = len(step.after) + step.own
-            send_s = _send_s(problem, frame, what.wire_bytes)
+            send_s = _send_s(problem, frame, size)
             start_s = _begin_s(load, step.source, rank)
             self._group(_Group(frame, False, 1, release, problem.handover_s, send_s, start_s))
             members = tuple(first_rank + path * problem.n_ranks + rank for path in ends)
-            sizes = (what.payload_bytes, what.wire_bytes)
+            sizes = (what.payload(step), size)
             of_replica = step.source // problem.tensor
             self._name(job, of_replica, kind, stage, range(step.number, step.number + 1), members, sizes)
             self.then += [(base + before, base + index) for before in step.after]
             of = [first_stage + path * problem.n_stages + stage for path in ends]
-            if gather:
+            if kind == ALL_GATHER:
                 self.gathers[base + index] = of[1]
                 self.shards[of[1]] += 1
             else:

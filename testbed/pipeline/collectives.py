@@ -1,61 +1,130 @@
 """Collectives as messages: what an UNSHARD or a REDUCE_GRAD action sends, and what each message waits for.
 
-The one lowering of collectives: the event model simulates exactly these messages, the engine sends exactly these.
+The one lowering of collectives: the event model simulates exactly these messages, the engine sends exactly these
+(`algorithms.py` names the ways to do it). The parameters of a stage, or their gradients, are one vector, cut into equal
+cells; a message carries some that follow each other.
 
-ZeRO-1 (CrossPipe, section 3.5): an all-gather of a stage's parameters before its first F (UNSHARD), a reduce-scatter of
-its gradients after its last W (REDUCE_GRAD). Both are implicit in a schedule, like the messages between stages: every
-all-gather begins with the iteration, in the order of the stages (the order in which each rank first uses them), every
-reduce-scatter when its stage's last W or B ends. Neither occupies a rank; both occupy links, first come, first served,
-together with the pipeline's messages.
+With ZeRO-1 (CrossPipe, section 3.5) a stage's parameters are all-gathered before its first F (UNSHARD), and its
+gradients reduce-scattered after its last W (REDUCE_GRAD); without, they are all-reduced after its last W. All that is
+implicit in a schedule, like the messages between stages: every all-gather begins with the iteration, in the order of
+the stages (the order in which each rank first uses them), every reduction when its stage's last W or B ends. Neither
+occupies a rank; both occupy links, first come, first served, together with the pipeline's messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+Cells = tuple[int, int]
+"""The first cell of a vector, and the one behind the last."""
 
 
 class Step(NamedTuple):
     """One message of a collective; members are numbered from 0, as the replicas of the stage are."""
 
     number: int
-    """Its place in the algorithm: all members send their message of step k before that of step k + 1."""
+    """How many messages of the collective its source sends before it."""
     source: int
     target: int
     after: tuple[int, ...]
-    """Indexes of the messages that must have arrived at `source` before this one leaves."""
+    """Indexes of the messages that must have been taken in at `source` before this one leaves."""
     own: bool
     """Whether it carries data of `source` itself, so that it waits until that is computed."""
-    shard: int
-    """Which of the N equal shards of the stage's parameters or gradients it carries; shard i is member i's."""
+    cells: Cells
+    adds: bool
+    """Whether `target` adds it to what it has there; otherwise it comes in the place of that."""
+    behind: tuple[int, ...] = ()
+    """Indexes of messages of `target` that must have left before it is taken in: they carry the same cells."""
+
+    @property
+    def n_cells(self) -> int:
+        """How many cells it carries."""
+        return self.cells[1] - self.cells[0]
 
 
-def ring_all_gather(members: int) -> tuple[Step, ...]:
-    """Every member passes on what it got last: N - 1 steps, in each a share of 1/N over every edge of the ring."""
-    return _ring(members, own=False)
+class Steps:
+    """Steps as they are being written down; every one follows those that it waits for."""
+
+    def __init__(self) -> None:
+        self._steps: list[Step] = []
+        self._sent: Counter[int] = Counter()
+
+    def add(
+        self,
+        ends: tuple[int, int],
+        cells: Cells,
+        after: Sequence[int],
+        *,
+        own: bool,
+        adds: bool,
+        behind: tuple[int, ...] = (),
+    ) -> int:
+        """One more from the first of the `ends` to the second; returns its index."""
+        source, target = ends
+        self._steps.append(Step(self._sent[source], source, target, tuple(after), own, cells, adds, behind))
+        self._sent[source] += 1
+        return len(self._steps) - 1
+
+    def swap(self, ends: tuple[int, int], cells: Cells, after: tuple[Sequence[int], Sequence[int]]) -> tuple[int, int]:
+        """Each end adds what the other one has; returns the indexes of the messages there and back."""
+        first = len(self._steps)
+        there = self.add(ends, cells, after[0], own=True, adds=True, behind=(first + 1,))
+        back = self.add(ends[::-1], cells, after[1], own=True, adds=True, behind=(first,))
+        return there, back
+
+    def done(self) -> tuple[Step, ...]:
+        """All of them."""
+        return tuple(self._steps)
 
 
-def ring_reduce_scatter(members: int) -> tuple[Step, ...]:
-    """As the all-gather, but every member adds its own share to what it passes on, so every message waits for that.
+After = dict[int, list[int]]
+"""Member -> indexes of the messages after which it has what it is to have."""
 
-    A shard begins its way behind its own member, so that it comes there last, as the sum of all.
+
+def ring_reduce(steps: Steps, members: Sequence[int], parts: Sequence[Cells], after: After | None = None) -> After:
+    """Every member adds its own share to what it passes on.
+
+    Part k begins its way behind the k-th member, so that it comes there last, as the sum of all. `after`: what a member
+    adds is there only then. Returns after which messages it has its part.
     """
-    return _ring(members, own=True)
+    count, come = len(members), after or {}
+    for k in range(count - 1):
+        before, come = come, {member: list((after or {}).get(member, ())) for member in members}
+        for place, source in enumerate(members):
+            target, part = members[(place + 1) % count], parts[(place - k - 1) % count]
+            come[target].append(steps.add((source, target), part, before.get(source, ()), own=True, adds=True))
+    return come
 
 
-def _ring(members: int, *, own: bool) -> tuple[Step, ...]:
-    return tuple(
-        Step(
-            number=k,
-            source=i,
-            target=(i + 1) % members,
-            after=((k - 1) * members + (i - 1) % members,) if k else (),
-            own=own,
-            shard=(i - k - own) % members,
-        )
-        for k in range(members - 1)
-        for i in range(members)
-    )
+def ring_gather(
+    steps: Steps, members: Sequence[int], parts: Sequence[Cells], after: After | None = None, *, own: bool = False
+) -> None:
+    """Every member passes on what it got last, at first its own part, `after` these messages; `own` as in `Step`."""
+    count, before = len(members), after or {}
+    for k in range(count - 1):
+        come: After = {}
+        for place, source in enumerate(members):
+            target, part = members[(place + 1) % count], parts[(place - k) % count]
+            waits = before.get(source, ())
+            come[target] = [steps.add((source, target), part, waits, own=own and k == 0, adds=False)]
+        before = come
+
+
+class Exchange(NamedTuple):
+    """What the replicas of a stage do with its parameters and gradients."""
+
+    n_cells: int
+    """Into how many cells the vectors are cut."""
+    gather: tuple[Step, ...]
+    """Brings every member all parameters."""
+    reduction: tuple[Step, ...]
+    """Brings every member the sum of all gradients, or of its shard."""
+    reduces_to: str
+    """The kind of that in a trace: reduce-scatter or all-reduce."""
+    shards: tuple[tuple[Cells, ...], ...]
+    """Per member, the cells that are its own: each is one member's."""
 
 
 def side_by_side(steps: tuple[Step, ...], tensor: int) -> tuple[Step, ...]:
@@ -68,6 +137,7 @@ def side_by_side(steps: tuple[Step, ...], tensor: int) -> tuple[Step, ...]:
             source=step.source * tensor + group,
             target=step.target * tensor + group,
             after=tuple(before * tensor + group for before in step.after),
+            behind=tuple(before * tensor + group for before in step.behind),
         )
         for step in steps
         for group in range(tensor)
@@ -75,19 +145,29 @@ def side_by_side(steps: tuple[Step, ...], tensor: int) -> tuple[Step, ...]:
 
 
 class Collective(NamedTuple):
-    """A collective over the replicas of one stage, of all its tensor ranks."""
+    """A collective over the replicas of one stage, of all its tensor ranks, with what its messages cost."""
 
     steps: tuple[Step, ...]
-    wire_bytes: float
-    """Of each message."""
+    wire_bytes: Mapping[int, float]
+    """Number of cells in a message -> its bytes."""
     routes: Mapping[tuple[int, int], tuple[int, ...]]
     """(source member, target member) -> links, in order; a pair left out is joined without delay."""
-    payload_bytes: float = 0.0
-    """Of each message."""
+    payload_bytes: Mapping[int, float] = {}
+    """As `wire_bytes`; empty where nobody asks."""
+    kind: str = "reduce-scatter"
+    """As in a trace."""
 
     def route(self, step: Step) -> tuple[int, ...]:
         """The links that a message takes."""
         return self.routes.get((step.source, step.target), ())
 
+    def size(self, step: Step) -> float:
+        """Wire bytes of a message."""
+        return self.wire_bytes[step.n_cells]
 
-NO_COLLECTIVE = Collective((), 0.0, {})
+    def payload(self, step: Step) -> float:
+        """What of them is parameters or gradients."""
+        return self.payload_bytes.get(step.n_cells, 0.0)
+
+
+NO_COLLECTIVE = Collective((), {}, {})

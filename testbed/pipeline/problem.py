@@ -96,8 +96,8 @@ class Problem:
     """Per path, the numbers of its ranks among those of the job; empty: one path's after the other's."""
     all_gather: tuple[Collective, ...] = ()
     """Per stage, before its first F (ZeRO-1); empty without data parallelism."""
-    reduce_scatter: tuple[Collective, ...] = ()
-    """Per stage, after its last W."""
+    reductions: tuple[Collective, ...] = ()
+    """Per stage, after its last W: a reduce-scatter (ZeRO-1) or an all-reduce."""
 
     @property
     def n_ranks(self) -> int:
@@ -120,7 +120,7 @@ class Problem:
 
     def reduction(self, stage: int) -> Collective:
         """What a stage's gradients are reduced by after its last W; one without messages costs nothing."""
-        return self.reduce_scatter[stage] if self.reduce_scatter else NO_COLLECTIVE
+        return self.reductions[stage] if self.reductions else NO_COLLECTIVE
 
     @cached_property
     def planned_bytes(self) -> tuple[float, ...]:
@@ -158,7 +158,7 @@ class Problem:
 
     def without_collectives(self) -> Problem:
         """The same pipelines without what the replicas exchange."""
-        return replace(self, all_gather=(), reduce_scatter=()) if self.all_gather or self.reduce_scatter else self
+        return replace(self, all_gather=(), reductions=()) if self.all_gather or self.reductions else self
 
     def duration(self, action: Action) -> float:
         """Seconds an action takes on its rank; B takes I and W together unless its own time is known."""
@@ -244,7 +244,7 @@ class Problem:
         (of, rank), (to, other) = self._seats[source], self._seats[target]
         if of == to:
             return bool(self.paths[of].routes.get((rank, other)))
-        return bool(self.gather(self.stage_to_rank.index(rank)).routes.get((of, to)))
+        return bool(self.reduction(self.stage_to_rank.index(rank)).routes.get((of, to)))
 
     def pieces(self, source_rank: int, target_rank: int, size: float) -> int:
         """How many super-packets carry `size` wire bytes between two ranks; 0 when the message keeps together."""

@@ -99,5 +99,5 @@ def _times(problem: Problem) -> list[float]:
 
 def _usual_bytes(problem: Problem) -> float:
     """Wire bytes of a message that takes whole ticks on every link: the largest between stages, or of a collective."""
-    collectives = (what.wire_bytes for what in (*problem.all_gather, *problem.reduce_scatter))
+    collectives = (size for what in (*problem.all_gather, *problem.reductions) for size in what.wire_bytes.values())
     return max(problem.message_bytes, default=0.0) or max(collectives, default=0.0) or 1.0

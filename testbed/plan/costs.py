@@ -10,12 +10,13 @@ from typing import Literal
 
 from testbed.errors import BadInput, DoesNotFit
 from testbed.model.simulate import simulate
-from testbed.pipeline.collectives import Collective, Step, ring_all_gather, ring_reduce_scatter, side_by_side
+from testbed.pipeline.collectives import Collective, Step, side_by_side
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import Paths, Problem
 from testbed.plan import routes
+from testbed.plan.exchange import exchange_at
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Case, Framing, Job, JobSchedule, Plan, Profile, Route
 from testbed.plugins import Unusable
@@ -129,8 +130,40 @@ def buffer_bytes(plan: Plan) -> int:
         for job, chosen in zip(plan.jobs, case.jobs, strict=True):
             boundaries = sum(a != b for a, b in pairwise(chosen.stage_to_rank))
             messages = 2 * boundaries * job.workload.microbatches * job.mesh.dp * job.mesh.tp
-            held += 4 * messages * job.workload.message_bytes()
+            held += 4 * messages * job.workload.message_bytes() + _exchange_bytes(job, chosen)
         most = max(most, held)
+    return most
+
+
+def _exchange_bytes(job: Job, chosen: JobSchedule) -> int:
+    """What all replicas keep of messages to each other: buffers to receive into for two iterations, one to send from.
+
+    Those to send from share their padding; gloo's own all-reduce works in one buffer, and receives into another.
+    """
+    if job.mesh.dp == 1:
+        return 0
+    held, own = 0, job.workload.data_parallel.algorithm != "torch"
+    for rank in chosen.stage_to_rank:
+        exchange = exchange_at(job, rank)
+        cell = job.workload.cell_bytes(len(chosen.stage_to_rank), exchange.n_cells)
+        steps = (*exchange.gather, *exchange.reduction) if own else ()
+        held += cell * sum(2 * step.n_cells for step in steps)
+        held += cell * job.mesh.dp * (max(step.n_cells for step in steps) if steps else 2 * exchange.n_cells)
+    return held
+
+
+def _most_between_replicas_bytes(job: Job, chosen: JobSchedule) -> int:
+    """The most that one replica of a stage sends another in an iteration: all of it may be on its way at once."""
+    if job.mesh.dp == 1:
+        return 0
+    most = 0
+    for rank in set(chosen.stage_to_rank):
+        exchange = exchange_at(job, rank)
+        cell = job.workload.cell_bytes(len(chosen.stage_to_rank), exchange.n_cells)
+        sent: Counter[tuple[int, int]] = Counter()
+        for step in (*exchange.gather, *exchange.reduction):
+            sent[step.source, step.target] += step.n_cells * cell
+        most = max(most, *sent.values())
     return most
 
 
@@ -139,7 +172,8 @@ def _burst_bytes(job: Job, chosen: JobSchedule) -> int:
     pairs = Counter(pair for a, b in pairwise(stages) if a != b for pair in ((a, b), (b, a)))
     sent = max(pairs.values(), default=0) * workload.microbatches
     limit = chosen.choice.memory or max(workload.memory_limits())
-    return max(1, min(sent, 2 * math.ceil(limit) * len(stages) // job.mesh.pp)) * workload.message_bytes()
+    most = min(sent, 2 * math.ceil(limit) * len(stages) // job.mesh.pp)
+    return max(workload.message_bytes(), most * workload.message_bytes(), _most_between_replicas_bytes(job, chosen))
 
 
 def _problem(
@@ -168,10 +202,7 @@ def _problem(
     taken = _Taken(plan, job, given)
     pipelines = [(replica, tensor_rank) for replica in range(job.mesh.dp) for tensor_rank in range(job.mesh.tp)]
     first, *others = (taken.paths(*one, plan.framing) for one in pipelines)
-    rings = (ring_all_gather(job.mesh.dp), ring_reduce_scatter(job.mesh.dp)) if job.mesh.dp > 1 else ((), ())
-    gather, reduce = (
-        tuple(_collective(plan, taken, job, (rank, chunks), steps) for rank in stages if steps) for steps in rings
-    )
+    exchanged = [_collectives(plan, taken, job, rank, chunks) for rank in stages] if job.mesh.dp > 1 else []
     payload = workload.message_bytes()
     limits = [memory] * n_ranks if memory is not None else workload.memory_limits()
     return Problem(
@@ -203,8 +234,8 @@ def _problem(
         turn_s=plan.host_costs.turn_s if job.mesh.dp > 1 else 0.0,
         unnoticed_wait_s=plan.host_costs.unnoticed_wait_s if workload.pacing else 0.0,
         notice_bytes=plan.host_costs.notice_bytes,
-        all_gather=gather,
-        reduce_scatter=reduce,
+        all_gather=tuple(gather for gather, _ in exchanged if gather.steps),
+        reductions=tuple(reduction for _, reduction in exchanged),
     )
 
 
@@ -248,14 +279,13 @@ class _Taken:
         return Paths(found, tuple(map(super_packet_bytes, sizes)), (float(ACK_BYTES),) * len(sizes))
 
 
-def _collective(plan: Plan, taken: _Taken, job: Job, of: tuple[int, int], steps: tuple[Step, ...]) -> Collective:
-    """A ring over the replicas of a stage, in their order, for each tensor rank; each message is a share of 1/N.
+def _collectives(plan: Plan, taken: _Taken, job: Job, rank: int, chunks: int) -> tuple[Collective, Collective]:
+    """What the replicas of one of the stages of a pipeline rank, which has so many, gather and reduce.
 
-    `of` is the pipeline rank that holds the stage, and the number of stages there. Members are numbered as the paths of
-    a problem are: replica after replica, its tensor ranks one after the other.
+    Members are numbered as the paths of a problem are: replica after replica, its tensor ranks one after the other.
     """
-    (rank, chunks), tensor = of, job.mesh.tp
-    share = job.workload.shard_bytes(chunks * job.mesh.pp)
+    tensor, exchange = job.mesh.tp, exchange_at(job, rank)
+    cell = job.workload.cell_bytes(chunks * job.mesh.pp, exchange.n_cells)
     members = [(replica, rank, tensor_rank) for replica in range(job.mesh.dp) for tensor_rank in range(tensor)]
     found = {
         (a, b): route
@@ -263,4 +293,10 @@ def _collective(plan: Plan, taken: _Taken, job: Job, of: tuple[int, int], steps:
         for b, target in enumerate(members)
         if source[2] == target[2] and (route := taken.route(source, target))
     }
-    return Collective(side_by_side(steps, tensor), wire_bytes(share) + plan.host_costs.gloo_bytes, found, share)
+
+    def of(steps: tuple[Step, ...], kind: str) -> Collective:
+        payload = {cells: float(cells * cell) for cells in {step.n_cells for step in steps}}
+        wire = {cells: float(wire_bytes(cells * cell) + plan.host_costs.gloo_bytes) for cells in payload}
+        return Collective(side_by_side(steps, tensor), wire, found, payload, kind)
+
+    return of(exchange.gather, "all-gather"), of(exchange.reduction, exchange.reduces_to)

@@ -13,6 +13,7 @@ from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, framing, routes
+from testbed.plan.exchange import exchange_at
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.mesh import Mesh
 from testbed.plan.place import place
@@ -262,9 +263,9 @@ def _flows(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:
                     found[Flow(ranks[b], ranks[a], Traffic.GRADIENT)] = None
     if mesh.dp > 1:
         for rank, tensor_rank in product(range(mesh.pp), range(mesh.tp)):
-            ring = mesh.counterparts(rank, tensor_rank)
-            for source, target in pairwise([*ring, ring[0]]):
-                found[Flow(source, target, Traffic.DATA_PARALLEL)] = None
+            members, exchange = mesh.counterparts(rank, tensor_rank), exchange_at(job, rank)
+            for step in (*exchange.gather, *exchange.reduction):
+                found[Flow(members[step.source], members[step.target], Traffic.DATA_PARALLEL)] = None
     for replica, rank in product(range(mesh.dp), range(mesh.pp)):
         for source, target in permutations(mesh.tensor_ranks(replica, rank), 2):
             found[Flow(source, target, Traffic.TENSOR_PARALLEL)] = None

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, permutations, product
 from typing import NamedTuple
 
-from testbed.pipeline.collectives import ring_all_gather, ring_reduce_scatter
 from testbed.plan import routes
+from testbed.plan.exchange import exchange_at
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Case, Job, Plan, Route
 
@@ -66,12 +66,12 @@ def _messages(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:
                 if a != b:
                     yield ranks[a], ranks[b], workload.message_bytes(), workload.microbatches
                     yield ranks[b], ranks[a], workload.message_bytes(), workload.microbatches
-        share = workload.shard_bytes(len(stages))
-        for steps in (ring_all_gather(mesh.dp), ring_reduce_scatter(mesh.dp)):
-            for step in steps:
-                for rank, tensor_rank in product(stages, range(mesh.tp)):
-                    members = mesh.counterparts(rank, tensor_rank)
-                    yield members[step.source], members[step.target], share, 1
+        for rank in stages if mesh.dp > 1 else ():
+            exchange = exchange_at(job, rank)
+            cell = workload.cell_bytes(len(stages), exchange.n_cells)
+            for step, tensor_rank in product((*exchange.gather, *exchange.reduction), range(mesh.tp)):
+                members = mesh.counterparts(rank, tensor_rank)
+                yield members[step.source], members[step.target], step.n_cells * cell, 1
         for replica, rank in product(range(mesh.dp), range(mesh.pp)):
             for source, target in permutations(mesh.tensor_ranks(replica, rank), 2):
                 for payload, number in _between_tensor_ranks(job, stages, rank):

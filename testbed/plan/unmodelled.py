@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from testbed.plan import routes
-from testbed.plan.plan import Case, Plan
+from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.ties import range_of_orders
 from testbed.plan.together import predict_together
 from testbed.spec.topology import Direction
@@ -26,6 +28,7 @@ def warnings(plan: Plan) -> list[str]:
             f"transport {plan.transport} is not in the model: slow start, delayed acknowledgements and drops "
             "take longer than predicted"
         )
+    lines += [_of_gloo(plan, job) for job in plan.jobs if job.workload.data_parallel.algorithm == "torch"]
     return lines + _of_tensor_ranks(plan) + _of_queues(plan) + _of_ties(plan)
 
 
@@ -39,6 +42,40 @@ def _of_tensor_ranks(plan: Plan) -> list[str]:
         f"what tensor ranks send each other over network cards is not in the model ({_listed(split)}): slots have to "
         "have room for it, and messages between stages wait for it"
     ]
+
+
+_GLOO_SEGMENT_BYTES = 1 << 20
+"""The longest segment of gloo's all-reduce (kMaxSegmentSize)."""
+
+
+def gloo_all_reduce_s(members: int, size_bytes: float, round_trip_s: float, rate_bps: float) -> float:
+    """About how long gloo's own all-reduce takes where its slowest edge has this round trip and rate.
+
+    Each member's share goes round in segments of at most 1 MiB, two at least. A segment is sent when it has been asked
+    for, and two are asked for at once, so that two take a round trip: (members - 1) times the segments of a share, for
+    reducing and gathering together, and once the time of all bytes on the wire. Within 5 % of what benchmarks/
+    collectives.py measures.
+    """
+    segments = max(2, math.ceil(size_bytes / (members * _GLOO_SEGMENT_BYTES)))
+    return (members - 1) * segments * round_trip_s + 8 * size_bytes / rate_bps
+
+
+def _of_gloo(plan: Plan, job: Job) -> str:
+    directions, between = plan.network.directions, routes.Between(plan.network)
+    node_of = dict(zip(job.mesh.ranks, job.nodes, strict=True))
+    trips, rates = [0.0], [math.inf]
+    for rank in range(job.mesh.pp):
+        members = [node_of[job.mesh.rank(replica, rank)] for replica in range(job.mesh.dp)]
+        for one, other in pairwise([*members, members[0]]):
+            ways = (*between(one, other), *between(other, one))
+            trips.append(sum(directions[index].delay_s for index in ways))
+            rates += [directions[index].rate_bps for index in ways]
+    size = job.workload.stage_bytes(job.mesh.pp)
+    about = show_time(gloo_all_reduce_s(job.mesh.dp, size, max(trips), min(rates)))
+    return (
+        "gloo's own all-reduce is not in the model: predicted as a ring of messages, but its segments are sent when "
+        f"they are asked for, two at once; one of {show_size(size)} takes about {about} here"
+    )
 
 
 def _of_links(plan: Plan) -> list[str]:

@@ -15,6 +15,7 @@ from testbed.model.host import HostPrediction, predict_on_host
 from testbed.model.lower import Load
 from testbed.pipeline.ir import Schedule
 from testbed.plan.costs import predict_case, problem_of_case
+from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Case, Plan
 from testbed.plan.routes import routes_of_nodes
 from testbed.plan.traffic import Planned, planned_traffic
@@ -80,7 +81,8 @@ def train(running: Running, case: Case, made: Generated, message_costs: MessageC
     durations = None
     if workload.pacing:
         durations = tuple(tuple(problem.duration(action) for action in row) for row in made.schedule.rows)
-    job = Job(made.schedule, workload, durations, workload.warmup + workload.iterations, problem.turn_s)
+    count, sites = workload.warmup + workload.iterations, sites_of(plan.jobs[0])
+    job = Job(made.schedule, workload, durations, count, problem.turn_s, sites=sites)
     deadline = deadlines.of_iteration(float(predicted.makespans()[0]))
     on_this_host = None
     if message_costs is not None:

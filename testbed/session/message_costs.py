@@ -26,6 +26,7 @@ from testbed.model.simulate import simulate
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
 from testbed.plan import costs
+from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import generate
 from testbed.progress import Reporter
@@ -122,7 +123,7 @@ def observe(
         before = witness.read()
         deadline = deadlines.of_iteration(seconds)
         reporter.note(f"each iteration has to end within {deadline}")
-        job = Job(schedule, workload, durations, count, problem.turn_s)
+        job = Job(schedule, workload, durations, count, problem.turn_s, sites=sites_of(plan.jobs[0]))
         for number, (records,) in enumerate(loop.run([job], deadline)):
             now = witness.read()
             if number >= warm_up:

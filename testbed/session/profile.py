@@ -16,6 +16,7 @@ from testbed.lab.witness import MachineWitness
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.plan.costs import predict
+from testbed.plan.exchange import sites_of
 from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Plan, Profile
 from testbed.plan.resolve import generate
@@ -104,7 +105,8 @@ def _most_in_flight(plan: Plan) -> int:
 
 
 def _train(plan: Plan, loop: Loop, schedule: Schedule, witness: MachineWitness, step: Step) -> _Run:
-    job = Job(schedule, plan.jobs[0].workload, None, WARM_UP + MEASURED_ITERATIONS)
+    count, sites = WARM_UP + MEASURED_ITERATIONS, sites_of(plan.jobs[0])
+    job = Job(schedule, plan.jobs[0].workload, None, count, sites=sites)
     run = _Run([], [])
     before = witness.read()
     for (records,) in loop.run([job], deadlines.of_unknown_iteration()):

@@ -61,6 +61,15 @@ class Pacing(Strict):
 class DataParallel(Strict):
     """What the replicas of a stage exchange, and where they are; for `parallelism.data` above 1."""
 
+    sharding: Literal["zero-1", "none"] = Field(
+        default="zero-1", description="each replica keeps a shard of the optimizer's states, or all of them"
+    )
+    algorithm: Literal["ring", "hierarchical", "torch"] = Field(
+        default="ring", description="around all replicas; inside datacenters and between them; or gloo's own all-reduce"
+    )
+    chunks: int | None = Field(
+        default=None, ge=1, le=64, description="hierarchical: pieces, one between datacenters while another is inside"
+    )
     parameters: Annotated[float, size_bytes(0, 1e12, above=True)] | None = Field(
         default=None, description="bytes of parameters per rank, padded up to this; default: the largest stage's"
     )
@@ -166,6 +175,11 @@ class Workload(Strict):
         return self
 
     def _check_replicas(self) -> None:
+        exchange = self.data_parallel
+        if exchange.algorithm == "torch" and exchange.sharding != "none":
+            raise FieldError("data_parallel.algorithm", "torch", "sharding: none beside it, as gloo only all-reduces")
+        if exchange.algorithm != "hierarchical" and exchange.chunks is not None:
+            raise FieldError("data_parallel.chunks", exchange.chunks, "algorithm: hierarchical beside it")
         degree, replicas = self.parallelism.data, self.data_parallel.replicas
         if replicas is None:
             return
@@ -194,10 +208,10 @@ class Workload(Strict):
             return self.data_parallel.parameters * self.parallelism.pipeline / n_stages
         return self.largest_stage_bytes(n_stages)
 
-    def shard_bytes(self, n_stages: int) -> int:
-        """Bytes of a message of a collective: what one of the replicas of a stage keeps, in whole numbers."""
+    def cell_bytes(self, n_stages: int, cells: int) -> int:
+        """Bytes of one of the equal cells into which what the replicas of a stage exchange is cut, whole numbers."""
         element = self.model.element_bytes
-        return element * math.ceil(self.stage_bytes(n_stages) / (element * self.parallelism.data))
+        return element * math.ceil(self.stage_bytes(n_stages) / (element * cells))
 
     def largest_stage_bytes(self, n_stages: int) -> float:
         """Bytes of parameters that a rank of the model's largest stage has: with tensor ranks, its share of them."""

@@ -62,6 +62,18 @@ class Buffers:
         return torch.frombuffer(memory, dtype=self._dtype, count=self._elements)
 
 
+def overlapping(count: int, elements: int, own_elements: int, dtype: torch.dtype) -> tuple[Buffers, list[torch.Tensor]]:
+    """Buffers to send from, and their memory, which has to be kept as long: the padding of each is what lies behind it.
+
+    That is the own elements of others and their padding; so many take hardly more memory than one.
+    Raises OSError when the machine has no memory for them.
+    """
+    all_elements = max(0, count - 1) * own_elements + elements
+    memory = Buffers(1, all_elements, all_elements, dtype)
+    whole = memory.take()
+    return memory, [whole[k * own_elements : k * own_elements + elements] for k in range(count)]
+
+
 @cache
 def can_share(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether pages may be mapped many times over.

@@ -17,16 +17,20 @@ import torch.distributed as dist
 
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind
+from testbed.plan.exchange import exchange_of
 from testbed.trace.tables import ACTION, KINDS, MESSAGE, MESSAGE_CODES, UNNOTICED_WAIT_S, Table, rows
-from testbed.train import replicas
 from testbed.train.api import trainable
 from testbed.train.buffers import Buffers
+from testbed.train.collectives import Log as CollectiveLog
+from testbed.train.collectives import Place
 from testbed.train.data import Corpus
+from testbed.train.gloo_all_reduce import GlooGroups
 from testbed.train.job import IterationRecord, Job, MessageName
 from testbed.train.pacing import LogicalClock, now_s, sleep_until
 from testbed.train.peers import Instants, Peers
 from testbed.train.reference import gradient_squares, make_optimizer, named_gradients
-from testbed.train.replicas import Replicas, Shards
+from testbed.train.replicas import Replicas
+from testbed.train.shards import Shards
 from testbed.train.stage import Stage
 from testbed.train.tensor import Share
 from testbed.train.witness import Accounts, RankWitness
@@ -60,8 +64,12 @@ class Engine:
         spin_s: float,
         computing: AbstractContextManager[None],
         accounts: Accounts,
+        groups: GlooGroups,
     ) -> None:
-        """`computing` is entered for as long as the rank computes; `accounts` tell what the machine did meanwhile."""
+        """`computing` is entered for as long as the rank computes; `accounts` tell what the machine did meanwhile.
+
+        `groups` have gloo's groups of replicas, where a job asks for them.
+        """
         self.job, self.rank, self.corpus, self.spin_s = job, rank, corpus, spin_s
         self.computing, self.accounts = computing, accounts
         self.workload = job.workload
@@ -93,10 +101,12 @@ class Engine:
         }
         self.shards: dict[int, Shards] = {}
         self.replicas: Replicas | None = None
+        self.cell_bytes = 0
+        """Of what replicas exchange: of each of the equal cells that it is cut into."""
         if mesh.dp > 1:
-            self._share_with_replicas(mesh.counterparts(self.pipeline_rank, self.tensor_rank))
+            self._share_with_replicas(mesh.counterparts(self.pipeline_rank, self.tensor_rank), groups)
         parameters = [p for stage in self.stages.values() for p in stage.layers.parameters()]
-        kept = [shards.own for shards in self.shards.values()] or parameters
+        kept = [part for shards in self.shards.values() for part in shards.stepped] or parameters
         self.optimizer = make_optimizer(self.workload.optimizer, kept)
         self.dtype = torch.float32 if spec.dtype == "float32" else torch.float64
         self.model = trainable(spec)
@@ -113,19 +123,22 @@ class Engine:
         self.pending: dict[tuple[int, Message], tuple[dist.Work, float]] = {}
         self.early = self.workload.receives == "early"
 
-    def _share_with_replicas(self, ranks: Sequence[int]) -> None:
-        """Keep a shard of every stage; `ranks` have the same parameters, this one among them."""
+    def _share_with_replicas(self, ranks: Sequence[int], groups: GlooGroups) -> None:
+        """Have vectors for every stage; `ranks` have the same parameters, this one among them."""
+        exchange = exchange_of(self.workload, [self.job.site(rank) for rank in ranks])
         for index, stage in self.stages.items():
-            self.shards[index] = Shards(list(stage.layers.parameters()), len(ranks), self.replica)
-        elements = self.job.collective_bytes // self.workload.model.element_bytes
+            self.shards[index] = Shards(list(stage.layers.parameters()), exchange, self.replica)
+        self.cell_bytes = self.workload.cell_bytes(self.n_stages, exchange.n_cells)
+        elements = self.cell_bytes // self.workload.model.element_bytes
         for index, shards in self.shards.items():
             if shards.size > elements:
                 raise ValueError(
-                    f"stage {index} has {len(ranks) * shards.size} parameters, and its messages room for "
-                    f"{len(ranks) * elements}: let the model's stage_parameter_count say it, or raise "
+                    f"stage {index} has {exchange.n_cells * shards.size} parameters, and its messages room for "
+                    f"{exchange.n_cells * elements}: let the model's stage_parameter_count say it, or raise "
                     "data_parallel.parameters"
                 )
-        self.replicas = Replicas(self.shards, self.replica, ranks, elements, self.group)
+        gloo = groups.of(tuple(ranks)) if self.workload.data_parallel.algorithm == "torch" else None
+        self.replicas = Replicas(self.shards, exchange, Place(self.replica, ranks, self.group), elements, gloo)
 
     def _steps(self) -> list[_Step]:
         unpaced = (None,) * len(self.row)
@@ -194,7 +207,7 @@ class Engine:
         local: dict[Message, torch.Tensor] = {}
         sends: list[dist.Work] = []
         if self.replicas is not None:
-            self.replicas.gather(iteration)
+            self.replicas.gather()
         # between the end of a slot and the message it makes, and between a message and the slot it begins, is nothing
         # but what has to be: each microsecond there counts once for every hop of the pipeline
         for step in self.steps:
@@ -225,7 +238,7 @@ class Engine:
                 sends.append(self.group.send(*outgoing))
                 log.sent.append((step, sent))
             if self.replicas is not None and step.completes:
-                self.replicas.reduce(step.action.stage, iteration)
+                self.replicas.reduce(step.action.stage)
             log.actions.append((reached, ready, start, computed, now_s()))
         for send in sends:
             send.wait()
@@ -250,7 +263,7 @@ class Engine:
             np.concatenate(
                 (
                     log.message_rows(self.elements * self.dtype.itemsize),
-                    log.collective_rows(self.job.collective_bytes, self._member_rank),
+                    log.collective_rows(self.cell_bytes, self._member_rank),
                 )
             ),
             log.sent_s(),
@@ -371,7 +384,7 @@ class _Log:
 
     def __init__(self, iteration: int, rank: int, replica: int, start_s: float) -> None:
         self.iteration, self.rank, self.replica, self.start_s = iteration, rank, replica, start_s
-        self.collectives = replicas.Log([], [])
+        self.collectives = CollectiveLog([], [])
         self.actions: list[tuple[float, float, float, float, float]] = []
         """Per step: reached, ready, start, computed, end."""
         self.received: list[tuple[_Step, float, float, float]] = []
@@ -414,11 +427,12 @@ class _Log:
         table["arrived_s"] = np.where(table["awaited"], table["taken_s"], np.nan)
         return table
 
-    def collective_rows(self, payload_bytes: int, rank_of: Callable[[int], int]) -> Table:
+    def collective_rows(self, cell_bytes: int, rank_of: Callable[[int], int]) -> Table:
         """Messages between replicas that have come in; `rank_of` tells the rank that holds this one's stages."""
         table = rows(MESSAGE, len(self.collectives.received))
         for row, one in zip(table, self.collectives.received, strict=True):
-            row["iteration"], row["target_rank"], row["payload_bytes"] = self.iteration, self.rank, payload_bytes
+            row["iteration"], row["target_rank"] = self.iteration, self.rank
+            row["payload_bytes"] = one.step.n_cells * cell_bytes
             row["kind"], row["stage"], row["microbatch"] = one.kind, one.stage, one.step.number
             row["source_rank"] = rank_of(one.step.source)
             row["posted_s"], row["taken_s"] = one.posted_s - self.start_s, one.taken_s - self.start_s

@@ -28,11 +28,12 @@ class Job:
     """How much later than the one before each rank begins an iteration."""
     keep_gradients: bool = False
     """Hand over the last iteration's gradients, for parity tests."""
+    sites: tuple[str, ...] = ()
+    """The datacenter of every rank; empty: all are in one."""
 
-    @property
-    def collective_bytes(self) -> int:
-        """Of each message between replicas."""
-        return self.workload.shard_bytes(self.schedule.n_stages)
+    def site(self, rank: int) -> str:
+        """The datacenter of a rank."""
+        return self.sites[rank - self.mesh.first_rank] if self.sites else ""
 
     @property
     def mesh(self) -> Mesh:

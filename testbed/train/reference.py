@@ -12,7 +12,7 @@ from torch import nn
 from testbed.pipeline.ir import WHOLE
 from testbed.spec.workload import OptimizerSpec, Workload
 from testbed.train.data import Corpus
-from testbed.train.replicas import Shards
+from testbed.train.shards import Shards
 from testbed.train.stage import Stage
 
 
@@ -59,7 +59,7 @@ def train_reference(workload: Workload, corpus: Corpus, iterations: int) -> Refe
 def gradient_squares(stage: Stage, first_layer: int, shards: Shards | None = None) -> dict[int, float]:
     """The sum of squares of every layer's gradients, by global layer index, in double precision.
 
-    Only of the shard that is kept here, where there are `shards`, and of what tensor ranks share. The root of their sum
+    Only of the shards of this replica, where there are `shards`, and of what tensor ranks share. The root of their sum
     over all replicas and tensor ranks is what losses do not show: Adam's steps hardly depend on the size of gradients.
     """
     squares = {first_layer + index: 0.0 for index in range(len(stage.layers))}
@@ -78,9 +78,10 @@ def _kept(stage: Stage, shards: Shards | None) -> Iterator[tuple[int, str, nn.Pa
                 continue
             gradient = parameter.grad.detach()
             if shards is not None:
-                low, high = (min(max(end - begin, 0), gradient.numel()) for end in shards.own_ends)
                 kept = torch.zeros_like(gradient)
-                kept.view(-1)[low:high] = gradient.reshape(-1)[low:high]
+                for ends in shards.own_ends:
+                    low, high = (min(max(end - begin, 0), gradient.numel()) for end in ends)
+                    kept.view(-1)[low:high] = gradient.reshape(-1)[low:high]
                 gradient = kept
             begin += gradient.numel()
             yield index, name, parameter, gradient

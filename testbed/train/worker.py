@@ -22,6 +22,7 @@ from testbed.lab.host import Computing, become_real_time
 from testbed.lab.namespaces import attach
 from testbed.train.data import Corpus
 from testbed.train.engine import Engine
+from testbed.train.gloo_all_reduce import GlooGroups
 from testbed.train.pacing import needed_spin_s
 from testbed.train.protocol import Done, Failed, Go, Prepare, Ready, Stop, WorldSpec
 from testbed.train.witness import Accounts
@@ -122,7 +123,7 @@ def _join(rank: int, world: WorldSpec) -> None:
 
 def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec) -> None:
     engine: Engine | None = None
-    spin_s, accounts = needed_spin_s(), Accounts(active=world.witness)
+    spin_s, accounts, groups = needed_spin_s(), Accounts(active=world.witness), GlooGroups(world.timeout_s)
     computing = Computing() if world.real_time else nullcontext()
     gc.disable()  # a collection in the middle of an action would look like slow computation
     while True:
@@ -133,7 +134,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec) ->
                     engine = None
                 _show(rank, "prepare")
                 gc.collect()
-                engine = Engine(job, rank, corpus, spin_s, computing, accounts)
+                engine = Engine(job, rank, corpus, spin_s, computing, accounts, groups)
                 engine.prepare()
                 launcher.send(Ready(rank))
             case Go(iteration, start_s):

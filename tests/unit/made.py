@@ -7,7 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from testbed.pipeline.collectives import Collective, ring_all_gather, ring_reduce_scatter
+from testbed.pipeline.algorithms import Members, exchange
+from testbed.pipeline.collectives import Collective, Step
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import Paths, Problem, uniform
@@ -40,14 +41,25 @@ def with_collectives(draw: st.DrawFn, problem: Problem) -> Problem:
     pairs = [(a, b) for a in ranks for b in ranks]
     others = tuple(Paths({pair: draw(route) for pair in pairs}) for _ in range(degree - 1))
     ways = [(a, b) for a in range(degree) for b in range(degree)]
-    rings = {
-        name: tuple(
-            Collective(steps, float(draw(st.integers(0, 5))), {way: draw(route) for way in ways})
+    sites = tuple(draw(st.sampled_from("ab")) for _ in range(degree))
+    name, sharded = draw(st.sampled_from(["ring", "hierarchical"])), draw(st.booleans())
+    chosen = exchange(name, Members(sites, sharded, draw(st.integers(1, 2)) if name == "hierarchical" else 1))
+
+    def collectives(steps: tuple[Step, ...], kind: str) -> tuple[Collective, ...]:
+        return tuple(
+            Collective(steps, sizes(draw(st.integers(0, 5)), degree), {way: draw(route) for way in ways}, {}, kind)
             for _ in range(problem.n_stages)
         )
-        for name, steps in (("all_gather", ring_all_gather(degree)), ("reduce_scatter", ring_reduce_scatter(degree)))
-    }
-    return replace(problem, others=others, **rings)  # type: ignore[arg-type]
+
+    gathers = collectives(chosen.gather, "all-gather") if sharded else ()
+    return replace(
+        problem, others=others, all_gather=gathers, reductions=collectives(chosen.reduction, chosen.reduces_to)
+    )
+
+
+def sizes(of_a_cell: float, most: int = 1) -> dict[int, float]:
+    """Bytes of messages with up to so many cells."""
+    return {cells: float(cells * of_a_cell) for cells in range(1, most + 1)}
 
 
 @st.composite

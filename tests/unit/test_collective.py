@@ -14,12 +14,8 @@ from testbed.model.gather import gathered, idle_gather_s, idle_reduction_s
 from testbed.model.lower import Load
 from testbed.model.simulate import makespan as seconds
 from testbed.model.simulate import simulate, simulate_jobs
-from testbed.pipeline.collectives import (
-    NO_COLLECTIVE,
-    Collective,
-    ring_all_gather,
-    ring_reduce_scatter,
-)
+from testbed.pipeline.algorithms import Members, exchange
+from testbed.pipeline.collectives import NO_COLLECTIVE, Collective
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import Paths, Problem, uniform
 from testbed.schedule.registry import generate
@@ -30,50 +26,29 @@ def makespan(problem: Problem, name: str = "1f1b") -> float:
     return float(simulate(problem, generate(name, problem)).makespans()[0])
 
 
+def gathering(members: int, size: float, routes: dict[tuple[int, int], tuple[int, ...]]) -> Collective:
+    return Collective(exchange("ring", Members(("",) * members, True)).gather, {1: size}, routes, {}, "all-gather")
+
+
+def reduction(members: int, size: float, routes: dict[tuple[int, int], tuple[int, ...]]) -> Collective:
+    return Collective(exchange("ring", Members(("",) * members, True)).reduction, {1: size}, routes)
+
+
 def own_ring(problem: Problem, delay_s: float, wire_s: float, stage: int, members: int = 2) -> Problem:
     """The problem with further replicas beside it; those of one stage have a ring with links of its own."""
     first = len(problem.links)
     links = (*problem.links, *[LinkCost(delay_s, wire_s)] * members)
     routes = {(i, (i + 1) % members): (first + i,) for i in range(members)}
     rings = [
-        tuple(Collective(steps, 1.0, routes) if s == stage else NO_COLLECTIVE for s in range(problem.n_stages))
-        for steps in (ring_all_gather(members), ring_reduce_scatter(members))
+        tuple(what if s == stage else NO_COLLECTIVE for s in range(problem.n_stages))
+        for what in (gathering(members, 1.0, routes), reduction(members, 1.0, routes))
     ]
     others = (Paths({}),) * (members - 1)
-    return replace(problem, links=links, others=others, all_gather=rings[0], reduce_scatter=rings[1])
+    return replace(problem, links=links, others=others, all_gather=rings[0], reductions=rings[1])
 
 
 def kind(messages: np.ndarray, name: str) -> np.ndarray:
     return messages[messages["kind"] == MESSAGE_KINDS.index(name)]
-
-
-@pytest.mark.parametrize("members", [1, 2, 3, 5])
-def test_a_ring_brings_every_member_every_other_ones_share(members: int) -> None:
-    """Followed message by message: what a message carries is what its source has when it leaves."""
-    steps = ring_all_gather(members)
-    has = [{i} for i in range(members)]
-    carries: list[int] = []
-    for step in steps:
-        shard = carries[step.after[0]] if step.after else step.source
-        assert shard in has[step.source]
-        carries.append(shard)
-        has[step.target].add(shard)
-    assert has == [set(range(members))] * members
-    assert len(steps) == members * (members - 1)
-
-
-@pytest.mark.parametrize("members", [2, 3, 5])
-def test_a_reduction_adds_every_members_share_once(members: int) -> None:
-    sums: list[set[int]] = []
-    final: list[set[int]] = [set() for _ in range(members)]
-    for step in ring_reduce_scatter(members):
-        before = sums[step.after[0]] if step.after else set()
-        assert step.own
-        assert step.source not in before
-        sums.append(before | {step.source})
-        if step.number == members - 2:
-            final[step.target] = sums[-1] | {step.target}
-    assert final == [set(range(members))] * members
 
 
 def test_the_first_stage_pays_gather_and_reduction_in_full() -> None:
@@ -115,7 +90,7 @@ def test_the_last_stage_hides_what_fits_into_the_fill() -> None:
 def test_messages_wait_for_a_gather_on_their_link() -> None:
     """Rank 1's parameters take the link to it until 10; F0 is ready at 1 and waits."""
     pair = uniform(2, 1, wire_s=1)
-    ring = Collective(ring_all_gather(2), 10.0, {(1, 0): (0,)})
+    ring = gathering(2, 10.0, {(1, 0): (0,)})
     shared = replace(pair, others=(Paths({}),), all_gather=(NO_COLLECTIVE, ring))
     messages = simulate(shared, generate("gpipe", shared)).messages
     assert kind(messages, "activation")["arrived_s"].max() == 11.0
@@ -126,8 +101,8 @@ def test_messages_wait_for_a_gather_on_their_link() -> None:
 
 def test_a_gradient_waits_for_a_reduction_on_its_link() -> None:
     """Both are ready when rank 1's full backward ends: the message goes first, the reduction behind it."""
-    ring = Collective(ring_reduce_scatter(2), 10.0, {(0, 1): (1,)})
-    pair = replace(uniform(2, 1, wire_s=1), others=(Paths({}),), reduce_scatter=(NO_COLLECTIVE, ring))
+    ring = reduction(2, 10.0, {(0, 1): (1,)})
+    pair = replace(uniform(2, 1, wire_s=1), others=(Paths({}),), reductions=(NO_COLLECTIVE, ring))
     messages = simulate(pair, generate("gpipe", pair)).messages
     first = messages[messages["source_rank"] < 2]
     # F0 0-1, on the wire 1-2, F 2-3, B 3-5; the gradient takes the link 5-6, then the reduction 6-16
@@ -173,6 +148,15 @@ def test_schedules_made_for_the_links_know_of_the_gather(name: str, more: float)
     after = seconds(late, quick(name, late))
     assert after <= before + 12 + more + 1e-9
     assert lower_bound(late).seconds >= lower_bound(plain).seconds + 6
+
+
+@pytest.mark.parametrize("name", ["wave-greedy", "search"])
+def test_schedules_that_are_judged_by_the_model_know_of_the_reduction(name: str) -> None:
+    """The last stage's reduction takes 20 s: a schedule made without it ends later than one made for it."""
+    plain = fitting(name, 4, 8, delay_s=2, cuts=(1,), memory=4.0)
+    reduced = replace(own_ring(plain, 0, 20, stage=3), all_gather=())
+    blind = quick(name, plain)
+    assert seconds(reduced, quick(name, reduced)) < seconds(reduced, blind)
 
 
 def test_data_parallelism_is_a_cause_of_its_own() -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import BadInput
-from testbed.plan.costs import predict, problem
+from testbed.plan.costs import buffer_bytes, largest_burst_bytes, predict, problem
 from testbed.plan.framing import wire_bytes
 from testbed.plan.host_costs import GLOO_BYTES
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import generate, make_plan, pipeline_nodes, require_trainable, with_cases
 from testbed.plan.schedules import choose
 from testbed.plan.traffic import planned_traffic
+from testbed.plan.unmodelled import warnings
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
@@ -39,7 +40,7 @@ def test_replicas_stand_beside_each_other_and_share_the_wide_area() -> None:
     assert pipeline_nodes(two.jobs[0], 1) == ("paris/2", "paris/3", "warsaw/2", "warsaw/3")
     shared = problem(two, CHOICE)
     # parameters stay inside a datacenter; on the cut both pipelines' messages meet
-    assert all(ring.routes == {} for ring in (*shared.all_gather, *shared.reduce_scatter))
+    assert all(ring.routes == {} for ring in (*shared.all_gather, *shared.reductions))
     assert [p / m for p, m in zip(shared.planned_bytes, shared.message_bytes, strict=True)] == [1, 2, 1]
     assert [paths.route(1, 2) for paths in shared.paths] == [(0,), (0,)]
 
@@ -67,7 +68,7 @@ def test_a_pipeline_in_each_datacenter_reduces_across_the_wide_area() -> None:
     )
     # two replicas: half of the bytes to the other, once, in both directions
     for ring in problem(apart, CHOICE).all_gather:
-        assert (ring.wire_bytes, ring.routes) == (wire_bytes(2e6) + GLOO_BYTES, {(0, 1): (0,), (1, 0): (1,)})
+        assert (ring.wire_bytes, ring.routes) == ({1: wire_bytes(2e6) + GLOO_BYTES}, {(0, 1): (0,), (1, 0): (1,)})
         assert len(ring.steps) == 2
     seconds = [_makespan(apart, choice) for choice in choose(apart, ["1f1b"])]
     alone = plan(placement="[paris/0, paris/1, paris/2, paris/3]")
@@ -80,7 +81,7 @@ def test_parameters_default_to_those_of_the_largest_stage() -> None:
     # 2 blocks of 4 d^2 + 2 d (4 d) weights and 4 d of norms; the first stage has embeddings of bytes and positions too
     largest = 2 * (12 * 64**2 + 4 * 64) + (256 + workload.model.sequence) * 64
     assert workload.stage_bytes(4) == 4 * largest
-    assert workload.shard_bytes(4) == 4 * largest / 2
+    assert workload.cell_bytes(4, 2) == 4 * largest / 2
     given = plan(parallelism__data="2", data_parallel="{parameters: 4 MB}").jobs[0].workload
     assert [given.stage_bytes(stages) for stages in (4, 8)] == [4e6, 2e6]
 
@@ -110,3 +111,66 @@ def test_what_crosses_every_direction_is_planned_with_the_replicas_messages() ->
     # per stage a gather and a reduction, and as many are acknowledged
     assert there.messages == 4 * 2 * 2
     assert there.wire_bytes == pytest.approx(8 * (wire_bytes(2_000_000) + GLOO_BYTES), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("algorithm: tree", r"data_parallel.algorithm: got 'tree', expected .*hierarchical"),
+        ("algorithm: torch", r"data_parallel.algorithm: got 'torch', expected sharding: none"),
+        ("sharding: zero-3", r"data_parallel.sharding: got 'zero-3', expected .*zero-1"),
+        ("algorithm: hierarchical, chunks: 0", r"data_parallel.chunks: got 0, expected"),
+        ("chunks: 2", r"data_parallel.chunks: got 2, expected algorithm: hierarchical beside it"),
+    ],
+)
+def test_an_exchange_that_there_is_not_is_refused_in_one_line(asked: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says) as refused:
+        plan(parallelism__data="2", data_parallel=f"{{{asked}}}")
+    assert "\n" not in str(refused.value)
+
+
+def two_by_two(asked: str) -> Plan:
+    """A stage of 4 MB with two replicas in each of two datacenters."""
+    replicas = "[[paris/1], [warsaw/0], [warsaw/1]]"
+    return plan(
+        parallelism="{pipeline: 1, data: 4}",
+        microbatches="1",
+        placement="[paris/0]",
+        message="null",
+        data_parallel=f"{{{asked}, replicas: {replicas}, parameters: 4 MB}}",
+    )
+
+
+def test_without_shards_nothing_is_gathered_and_two_levels_cross_once() -> None:
+    """All-reduce of 4 MB over 1 Gbit/s and 10.2 ms: two levels take 1 delay and 4 MB each way.
+
+    A ring of four takes 6 MB, two of its messages of 1 MB cross at once, and three such pairs wait for each other.
+    """
+    two_levels, ring = two_by_two("sharding: none, algorithm: hierarchical"), two_by_two("sharding: none")
+    alone_s = 0.06
+    for of, delays, in_turn, megabytes in ((two_levels, 1, 4, 4), (ring, 3, 4, 6)):
+        costs = problem(of, CHOICE)
+        assert (costs.all_gather, costs.reduction(0).kind) == ((), "all-reduce")
+        exchanged_s = _makespan(of, CHOICE) - alone_s
+        assert exchanged_s == pytest.approx(delays * 0.0102 + 8e-3 * in_turn, rel=0.015)
+        there, back = planned_traffic(with_choices(of), with_choices(of).cases[0])
+        assert there.wire_bytes == pytest.approx(1e6 * megabytes, rel=0.015)
+        assert back.wire_bytes == pytest.approx(1e6 * megabytes, rel=0.015)
+
+
+def test_both_halves_of_zero_1_cross_once_too() -> None:
+    """Two levels: half of the 4 MB each way before the first F, and again after the last W."""
+    two_levels = two_by_two("algorithm: hierarchical")
+    assert _makespan(two_levels, CHOICE) - 0.06 == pytest.approx(2 * (0.0102 + 8e-3 * 2), rel=0.02)
+
+
+def test_gloos_own_all_reduce_is_said_not_to_be_modelled() -> None:
+    assert any("gloo's own all-reduce" in line for line in warnings(two_by_two("sharding: none, algorithm: torch")))
+    assert warnings(two_by_two("sharding: none")) == []
+
+
+def test_a_rank_that_sends_all_its_gradients_at_once_has_room_for_them() -> None:
+    of = with_choices(two_by_two("sharding: none, algorithm: hierarchical, chunks: 2"))
+    assert largest_burst_bytes(of) == 4_000_000
+    # a member receives 3/4 of the vector once inside and once between, for two iterations, and sends from one message
+    assert buffer_bytes(of) > 4 * 2 * 4_000_000

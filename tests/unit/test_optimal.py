@@ -18,7 +18,8 @@ from made import with_collectives
 from testbed.errors import BadInput
 from testbed.model.bounds import lower_bound
 from testbed.model.simulate import simulate
-from testbed.pipeline.collectives import NO_COLLECTIVE, Collective, ring_reduce_scatter
+from testbed.pipeline.algorithms import Members, exchange
+from testbed.pipeline.collectives import NO_COLLECTIVE, Collective
 from testbed.pipeline.ir import Kind, Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peaks
@@ -102,9 +103,10 @@ def test_never_worse_than_the_hint_nor_below_the_bound(data: st.DataObject) -> N
 def test_a_long_reduction_is_begun_early() -> None:
     """Rank 3's gradients take 100 s to reduce, so it must not rest before its last W."""
     plain = two_sites(4, 8)
-    ring = Collective(ring_reduce_scatter(2), 1.0, {(0, 1): (len(plain.links),)})
+    steps = exchange("ring", Members(("", ""), True)).reduction
+    ring = Collective(steps, {1: 1.0}, {(0, 1): (len(plain.links),)})
     rings = (*[NO_COLLECTIVE] * 3, ring)
-    problem = replace(plain, links=(*plain.links, LinkCost(0.0, 100.0)), others=(Paths({}),), reduce_scatter=rings)
+    problem = replace(plain, links=(*plain.links, LinkCost(0.0, 100.0)), others=(Paths({}),), reductions=rings)
     hint = one_f_one_b(problem)
     solution = solve(problem, hint, time_limit_s=20, relative_gap=0.0)
     assert solution.proof.status == "optimal"
