@@ -130,7 +130,7 @@ def buffer_bytes(plan: Plan) -> int:
         for job, chosen in zip(plan.jobs, case.jobs, strict=True):
             boundaries = sum(a != b for a, b in pairwise(chosen.stage_to_rank))
             messages = 2 * boundaries * job.workload.microbatches * job.mesh.dp * job.mesh.tp
-            held += 4 * messages * job.workload.message_bytes() + _exchange_bytes(job, chosen)
+            held += 4 * messages * job.workload.message_bytes() + job.mesh.tp * _exchange_bytes(job, chosen)
         most = max(most, held)
     return most
 

@@ -14,7 +14,8 @@ from testbed.model.bounds import lower_bound
 from testbed.model.execute import execute
 from testbed.model.lower import Load, lower
 from testbed.model.simulate import makespan, run, simulate
-from testbed.pipeline.collectives import ring_all_gather, side_by_side
+from testbed.pipeline.algorithms import Members, exchange
+from testbed.pipeline.collectives import side_by_side
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import Paths, Problem
 from testbed.plan import costs, file
@@ -112,22 +113,25 @@ def test_replicas_exchange_what_each_tensor_rank_has() -> None:
     workload = split.jobs[0].workload
     # 4 blocks of 12 d^2 shared and 4 d of norms each; the first stage's embeddings are on every tensor rank
     largest = 4 * (12 * 64**2 // 2 + 4 * 64) + (256 + workload.model.sequence) * 64
-    assert workload.shard_bytes(2) == 4 * largest / 2
+    assert workload.cell_bytes(2, 2) == 4 * largest / 2
     for collective in costs.problem(split, CHOICE).all_gather:
         ends = {(step.source, step.target) for step in collective.steps}
         assert ends == {(0, 2), (2, 0), (1, 3), (3, 1)}  # members are numbered replica by replica
 
 
 def test_side_by_side_each_group_goes_through_the_whole_algorithm() -> None:
-    alone, both = ring_all_gather(3), side_by_side(ring_all_gather(3), 2)
+    alone = exchange("hierarchical", Members(("a", "a", "b"), sharded=False, chunks=2)).reduction
+    both = side_by_side(alone, 2)
     for group in range(2):
         mine = [index for index, step in enumerate(both) if step.source % 2 == group]
         steps = [both[index] for index in mine]
         assert all(step.target % 2 == group for step in steps)
-        assert [(s.source // 2, s.target // 2, s.shard, s.own) for s in steps] == [
-            (s.source, s.target, s.shard, s.own) for s in alone
-        ]
-        assert [tuple(mine.index(before) for before in s.after) for s in steps] == [s.after for s in alone]
+        ends = [(s.source // 2, s.target // 2) for s in steps]
+        assert ends == [(s.source, s.target) for s in alone]
+        assert [(s.cells, s.own, s.adds) for s in steps] == [(s.cells, s.own, s.adds) for s in alone]
+        for waits in ("after", "behind"):
+            found = [tuple(mine.index(before) for before in getattr(s, waits)) for s in steps]
+            assert found == [getattr(s, waits) for s in alone]
 
 
 def test_what_they_send_each_other_is_counted_on_network_cards() -> None:
