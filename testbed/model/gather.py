@@ -16,7 +16,7 @@ class Gathered(NamedTuple):
     """What the all-gathers at the iteration's start come to, before any message of the pipelines."""
 
     ready_s: tuple[float, ...]
-    """Per stage of the first replica, when its parameters are on its rank."""
+    """Per stage of the first replica, when its parameters are on its rank, or on all of its tensor ranks."""
     link_free_s: tuple[float, ...]
     """Per link, until when they occupy it."""
 
@@ -30,8 +30,8 @@ def gathered(problem: Problem) -> Gathered:
     times = execute(program, program.in_order())
     ready = [0.0] * problem.n_stages
     for message, stage in enumerate(program.gathers.tolist()):
-        if 0 <= stage < problem.n_stages:  # the first replica's
-            ready[stage] = max(ready[stage], float(times.arrived_s[message]))
+        if 0 <= stage < problem.tensor * problem.n_stages:  # the first replica's, of all its tensor ranks
+            ready[stage % problem.n_stages] = max(ready[stage % problem.n_stages], float(times.arrived_s[message]))
     return Gathered(tuple(ready), tuple(times.link_free_s.tolist()))
 
 
