@@ -101,8 +101,8 @@ def _twins(rows: Table, predicted: Trace, alike: Sequence[int]) -> Table:
         replicas = [alike[end // per_replica] for end in ends]
         place = [end % per_replica for end in ends]
         within = ends[0] // per_replica == ends[1] // per_replica
-        # a collective's messages are alike where all of its members are
-        who = replicas[:1] if within else [-1] if not any(alike) else list(ends)
+        # what replicas send each other crosses other links than what the next two do, and none come by chance first
+        who = replicas[:1] if within else list(ends)
         return (*(int(row[name]) for name in ("job", "kind", "stage", "microbatch")), *place, *who)
 
     def order(table: Table, index: int) -> tuple[float, float]:
