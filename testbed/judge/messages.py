@@ -109,8 +109,8 @@ def _twins(rows: Table, predicted: Trace, alike: Sequence[int], tensor: int) -> 
         ends = int(row["source_rank"]), int(row["target_rank"])
         source, target = map(mesh.coordinates, ends)
         place = source.pipeline_rank, target.pipeline_rank
-        # a collective's messages are alike where all of its members are
-        who = [-1] if not any(alike) else [*within(source), *within(target)]
+        # what replicas send each other crosses other links than what the next two do, and none come by chance first
+        who = [*within(source), *within(target)]
         if source.replica == target.replica:
             who = [alike[source.replica * tensor + source.tensor_rank]]
         return (*(int(row[name]) for name in ("job", "kind", "stage", "microbatch")), *place, *who)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from testbed.errors import BadInput
+from testbed.judge.messages import message_times
 from testbed.plan.costs import buffer_bytes, largest_burst_bytes, predict, problem
 from testbed.plan.framing import wire_bytes
 from testbed.plan.host_costs import GLOO_BYTES
@@ -174,3 +177,15 @@ def test_a_rank_that_sends_all_its_gradients_at_once_has_room_for_them() -> None
     assert largest_burst_bytes(of) == 4_000_000
     # a member receives 3/4 of the vector once inside and once between, for two iterations, and sends from one message
     assert buffer_bytes(of) > 4 * 2 * 4_000_000
+
+
+def test_what_a_replica_sends_is_compared_with_what_it_was_to_send() -> None:
+    """Also where all pipelines are alike: some of their messages stay in a datacenter, others do not."""
+    of = two_by_two("sharding: none")
+    predicted = predict(of, CHOICE, generate(of, CHOICE).schedule)
+    measured = replace(predicted, messages=predicted.messages.copy())
+    measured.messages["awaited"] = True
+    for column in ("sent_s", "arrived_s", "taken_s"):
+        measured.messages[column] += 0.0003 * (3 - measured.messages["source_rank"])
+    times = message_times(measured, predicted, paced=True, alike=problem(of, CHOICE).alike)
+    assert abs(times.arrival_off_s[~np.isnan(times.arrival_off_s)]).max() == pytest.approx(0.0009)
