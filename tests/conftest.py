@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("testbed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("testbed")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell gives it to what it starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # or nothing that tests start could be interrupted
