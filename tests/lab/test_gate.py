@@ -94,6 +94,7 @@ def gated(change: dict[str, float]) -> dict[str, Any]:
     from testbed.lab import gate
     from testbed.lab.network import Lab
 
+    gate.QUIET_LIMIT_S = 1.0  # no link becomes right by waiting
     with Lab(two_datacenters("2 ms", "100 Mbit/s"), shaper="relay") as lab:
         lab.change_link(1, **change)
         said: list[str] = []

@@ -21,7 +21,7 @@ from testbed.results.load import load_traces
 from testbed.results.place import FILES, LOCK
 from testbed.results.verdict import recheck
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+pytestmark = pytest.mark.root
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
@@ -211,7 +211,7 @@ def test_a_run_repeats_the_schedules_of_another(
     given = tmp_path / "schedules.json"
     given.write_text((out / "schedules.json").read_text().replace("crosspipe-greedy", "search"))
     command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"]
-    settings = ("--set=microbatches=6", "--iterations=2", "--schedule=search", f"--schedules-from={given}")
+    settings = (*SMALL[:2], "--set=warmup=1", "--iterations=1", "--schedule=search", f"--schedules-from={given}")
     done = subprocess.run(
         [*command, *settings, "--quiet", "--out", str(tmp_path / "again")],
         cwd=ROOT,
