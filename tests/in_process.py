@@ -1,4 +1,4 @@
-"""The command line called in this process: what a process of its own says, without the second that starting one takes."""
+"""The command line called in this process: what another would say, without the second that starting one takes."""
 
 from __future__ import annotations
 
