@@ -168,11 +168,11 @@ def test_a_fault_behind_the_files_names_the_file() -> None:
         (("plan", str(LONGHAUL), str(PP4), "--seed", "3"), "--seed: option: got 3, expected --clock virtual beside it"),
         (
             ("run", str(LONGHAUL), str(PP4), "--wall-limit", "60"),
-            "--wall-limit: option: got 60, expected --clock virtual or --vm beside it",
+            "--wall-limit: option: got 60.0, expected --clock virtual or --vm beside it",
         ),
         (
             ("baseline", "check", "--predict-only", "--wall-limit", "60"),
-            "--wall-limit: option: got 60, expected --clock virtual or --vm beside it",
+            "--wall-limit: option: got 60.0, expected --clock virtual or --vm beside it",
         ),
         (
             ("run", str(LONGHAUL), str(PP4), "--clock", "virtual", "--host-priority", "off"),
