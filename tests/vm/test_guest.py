@@ -22,7 +22,7 @@ from testbed import source
 from testbed.vm import kernel, machine
 from testbed.vm.determinism import fingerprint, nanoseconds
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minutes on a machine that has much to do
 
 ROOT = Path(__file__).parents[2]
 PLAN = ("topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml")
