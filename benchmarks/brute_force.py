@@ -3,23 +3,30 @@
 A case is a few ranks and microbatches with times from nothing to some milliseconds, memory in fractions, recompute, and
 the logical clock's unnoticed wait. Every valid order of whole blocks is judged by the event model (where they are too
 many, a sample of them), and beside it by a simulator of its own where no message waits for another. Sub-blocks, fused
-backwards and microbatches in any order are sampled and improved by local search. Against these stand the lower bound,
-the solver's bound and status, and every generator.
+backwards and microbatches in any order are sampled and improved by local search. A CP-SAT model that shares nothing
+with the solver's (own_model.py) finds the best order as well. Against these stand the lower bound, the solver's bound
+and status, every generator, and `best`, which may not be slower than any family that it stands for (small_plans.py).
+
+    python benchmarks/brute_force.py --out results/brute-force.jsonl    # appended in pieces, goes on where it stopped
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from math import inf, prod
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import numpy as np
+import own_model
+import small_plans
 
 from testbed.errors import BadInput
 from testbed.model.bounds import lower_bound
@@ -27,7 +34,7 @@ from testbed.model.compiled import makespan
 from testbed.model.lower import Load, lower
 from testbed.pipeline.ir import Action, Kind, Part, Row, Schedule
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.memory import TOLERANCE
+from testbed.pipeline.memory import TOLERANCE, peaks
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import validate
@@ -250,7 +257,9 @@ def drawn_best(problem: Problem, random: Random, effort: Effort) -> float:
 # --- checks --------------------------------------------------------------------------------------
 
 
-def check(seed: int, effort: Effort, *, solver: bool = True, families: bool = True) -> Counter[str]:
+def check(
+    seed: int, effort: Effort, *, solver: bool = True, families: bool = True, own: bool = True, best: bool = True
+) -> Counter[str]:
     """One case: what was seen of it, and under "wrong: ..." what must not be."""
     random = Random(seed)
     problem = small_problem(random)
@@ -265,11 +274,38 @@ def check(seed: int, effort: Effort, *, solver: bool = True, families: bool = Tr
     seen["the lower bound is met"] += bound_s >= found_s * (1 - 1e-6)
     if true.complete:
         seen["every order tried"] += 1
+    if own:
+        true, said = _own(problem, true, bound_s, effort.solve_s)
+        seen += said
     if solver:
         seen += _solver(problem, true, effort.solve_s)
     if families:
-        seen += _families(problem)
+        seen += _families(problem, true)
+    if best:
+        seen += small_plans.check(seed)
     return seen
+
+
+def _own(problem: Problem, true: Truth, bound_s: float, solve_s: float) -> tuple[Truth, Counter[str]]:
+    """What the other model says, and the better of both truths."""
+    hint = best_hint(problem, 0.0)
+    own, seen = own_model.solve(problem, makespan(problem, hint), solve_s), Counter(["own model asked"])
+    if own.bound_s > min(true.best_s, makespan(problem, hint)) * (1 + SLACK):
+        seen["wrong: the own model's bound is beaten"] += 1
+    if own.schedule is None:
+        return true, seen
+    validate(own.schedule, problem)
+    judged_s = makespan(problem, own.schedule)
+    if bound_s > judged_s * (1 + SLACK):
+        seen["wrong: the lower bound is beaten by the own model"] += 1
+    if true.complete and judged_s < true.best_s * (1 - SLACK):
+        seen["wrong: the own model is better than every order"] += 1
+    proven = own.closed and judged_s <= own.seconds * (1 + SLACK)
+    if proven:
+        seen["proven by the own model"] += 1
+        if true.complete and judged_s > true.best_s * (1 + SLACK):
+            seen["wrong: the own model's optimum is none"] += 1
+    return Truth(min(true.best_s, judged_s), true.complete or proven), seen
 
 
 def _solver(problem: Problem, true: Truth, solve_s: float) -> Counter[str]:
@@ -292,7 +328,7 @@ def _solver(problem: Problem, true: Truth, solve_s: float) -> Counter[str]:
     return seen
 
 
-def _families(problem: Problem) -> Counter[str]:
+def _families(problem: Problem, true: Truth) -> Counter[str]:
     """Generators: those that adapt to memory make a valid schedule; others too, or say that memory is too small."""
     seen: Counter[str] = Counter()
     validate(list_schedule(problem), problem)
@@ -306,28 +342,68 @@ def _families(problem: Problem) -> Counter[str]:
             assert isinstance(made, Schedule)
             validate(made, problem)
             seen["schedules"] += 1
+            seen["wrong: a schedule is better than every order"] += _beats(problem, made, true)
         except BadInput as error:
-            if family.uses_spare_memory:
+            # geopipe adds to 1F1B, and fits where that does
+            if family.uses_spare_memory and not (name == "geopipe" and not _fits(problem, "1f1b")):
                 seen[f"wrong: {name} jams ({type(error).__name__})"] += 1
     return seen
 
 
+def _fits(problem: Problem, name: str) -> bool:
+    made = FAMILIES[name].generate(problem)
+    assert isinstance(made, Schedule)
+    return all(
+        peak <= limit + TOLERANCE for peak, limit in zip(peaks(made, problem), problem.memory_limit, strict=True)
+    )
+
+
+def _beats(problem: Problem, made: Schedule, true: Truth) -> bool:
+    """Whether a schedule of whole, split blocks is better than all of them."""
+    whole = all(action.part.of == 1 and action.kind is not Kind.B for _, action in made.actions())
+    return true.complete and whole and makespan(problem, made) < true.best_s * (1 - SLACK)
+
+
+PIECE = 25
+"""Cases between two lines of --out."""
+
+
+def _kept(out: Path | None) -> dict[int, Counter[str]]:
+    """First case of a piece -> what was seen in it, of earlier runs."""
+    if out is None or not out.is_file():
+        return {}
+    lines = map(json.loads, out.read_text(encoding="utf-8").splitlines())
+    return {line["first"]: Counter(line["seen"]) for line in lines}
+
+
 def main() -> int:
     """Check many cases; prints what was seen, and returns 1 when something was wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0, help="seed of the first case")
-    parser.add_argument("--no-solver", action="store_true")
-    parser.add_argument("--no-families", action="store_true")
-    parser.add_argument("--seconds", type=float, default=Effort().solve_s, help="time limit of the solver per case")
-    arguments = parser.parse_args()
-    effort, total = Effort(solve_s=arguments.seconds), Counter[str]()
-    for seed in range(arguments.first, arguments.first + arguments.cases):
-        seen = check(seed, effort, solver=not arguments.no_solver, families=not arguments.no_families)
-        for what in seen:
-            if what.startswith("wrong"):
-                print(f"case {seed}: {what}", flush=True)
-        total += seen
+    for part in ("solver", "families", "own", "best"):
+        parser.add_argument(f"--no-{part}", dest=part, action="store_false")
+    parser.add_argument("--seconds", type=float, default=Effort().solve_s, help="time limit of the solvers per case")
+    parser.add_argument(
+        "--out", type=Path, help=f"a line of JSON for every {PIECE} cases; those in it are not repeated"
+    )
+    asked = parser.parse_args()
+    parts = {name: getattr(asked, name) for name in ("solver", "families", "own", "best")}
+    effort, kept, total = Effort(solve_s=asked.seconds), _kept(asked.out), Counter[str]()
+    for first in range(asked.first, asked.first + asked.cases, PIECE):
+        piece = kept.get(first)
+        if piece is None:
+            piece = Counter[str]()
+            for seed in range(first, min(first + PIECE, asked.first + asked.cases)):
+                seen = +check(seed, effort, **parts)
+                for what in seen:
+                    if what.startswith("wrong"):
+                        print(f"case {seed}: {what}", flush=True)
+                piece += seen
+            if asked.out is not None:
+                with asked.out.open("a", encoding="utf-8") as lines:
+                    lines.write(json.dumps({"first": first, "seen": piece}) + "\n")
+        total += piece
     for what, count in sorted(total.items()):
         print(f"{count:7d} {what}")
     return 1 if any(what.startswith("wrong") for what in total) else 0

@@ -14,9 +14,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit"))
 
-from fuzzing import make_case, run_apart, run_here, samples
+from fuzzed_inputs import make_case, samples
+from fuzzing import run_apart, run_here
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """How fast are generators and the event model? Time per action from P = 4 to 64, M = 2P to 16P.
 
-    python benchmarks/schedule_speed.py [--shapes 4x8,64x1024] [--no-search]
+    python benchmarks/schedule_speed.py [--shapes 4x8,64x1024] [--no-search] [--best 64x128]
 
 Time per action constant (near-linear growth); P = 64, M = 1,024 greedy and simulation within 5 s;
 the event model at a million actions per second or more. Every shape is timed in this one process, best of three, after
@@ -10,10 +10,12 @@ one untimed call that loads the compiled code. Two datacenters, T_lat = T_F, T_b
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -22,9 +24,16 @@ from testbed.model.lower import Load, lower
 from testbed.model.simulate import run
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.ticks import in_ticks
+from testbed.plan.plan import Plan
+from testbed.plan.resolve import make_plan
+from testbed.plan.schedules import ranked
 from testbed.schedule.greedy_compiled import greedy_rows
 from testbed.schedule.registry import generate
 from testbed.schedule.search import search
+from testbed.spec.choice import ScheduleChoice
+from testbed.spec.document import validate
+from testbed.spec.topology import Topology
+from testbed.spec.workload import load_workload
 
 SHAPES = [(p, factor * p) for p in (4, 8, 16, 32, 64) for factor in (2, 4, 16)]
 PLAIN_UP_TO = 30_000
@@ -47,12 +56,39 @@ def best(call: Callable[[], Result], runs: int = 3) -> tuple[float, Result]:
     return min(times), result
 
 
+def planned(ranks: int, microbatches: int) -> Plan:
+    """Two datacenters with half of the ranks each, memory P, every family to choose from."""
+    workloads = Path(__file__).parents[1] / "workloads"
+    sites = {"a": {"nodes": ranks // 2}, "b": {"nodes": ranks - ranks // 2}}
+    link = {"between": ["a", "b"], "delay": "20 ms", "rate": "1.6 Gbit/s"}
+    network: dict[str, Any] = {"name": "two", "datacenters": sites, "links": [link]}
+    settings = {"parallelism.pipeline": ranks, "microbatches": microbatches, "model.layers": 2 * ranks, "memory": ranks}
+    workload = load_workload(workloads / "tiny-gpt-pp4.yaml", {name: str(value) for name, value in settings.items()})
+    return make_plan(validate(Topology, network, "two"), workload)
+
+
+def print_best(shape: str) -> None:
+    """How long `best` takes on all cores of this process, its processes' CPU time, and what it finds."""
+    ranks, microbatches = map(int, shape.split("x"))
+    plan, began = planned(ranks, microbatches), time.perf_counter()
+    found = ranked(plan, ScheduleChoice(schedule="best"))
+    wall_s = time.perf_counter() - began
+    cpu_s = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(f"best, P = {ranks}, M = {microbatches}: {wall_s:.1f} s, {cpu_s:.1f} s of CPU time with this script's start")
+    for one in found.found:
+        print(f"    {one.choice.label:20s} {one.makespan_s:.4f} s")
+
+
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default=",".join(f"{p}x{m}" for p, m in SHAPES), help="ranks x microbatches")
     parser.add_argument("--no-search", action="store_true", help="leave out `search`, which takes most of the time")
+    parser.add_argument("--best", metavar="PxM", help="time `best` instead, with the processes that it starts")
     arguments = parser.parse_args()
+    if arguments.best:
+        print_best(arguments.best)
+        return 0
     warm = problem(4, 8)
     run(lower([Load(warm, generate("crosspipe-greedy", warm))])[0], compiled=True)
     greedy_rows(in_ticks(warm), 4)

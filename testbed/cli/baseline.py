@@ -24,6 +24,7 @@ from testbed.cli.options import (
     emit,
     seed_of,
     stdout_console,
+    wall_limit_of,
 )
 from testbed.errors import BadInput, ExitCode
 from testbed.files import output_directory, require_writable, write_output
@@ -67,7 +68,7 @@ def save(
     quick: QuickMark = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the baseline of that name.")] = False,
     root: Root = ROOT,
-    wall_limit: WallLimit = 900.0,
+    wall_limit: WallLimit = None,
     quiet: Quiet = False,
 ) -> None:
     """Run a plan (or take a finished run) and keep plan and figures. A run that cannot be trusted is not kept."""
@@ -78,7 +79,7 @@ def save(
     directory = root / store.checked_name(name)
     store.require_free(directory, overwrite=overwrite)
     if from_run is not None:
-        options = (topology, workload, schedule, settings, iterations, seed)
+        options = (topology, workload, schedule, settings, iterations, seed, wall_limit)
         if predict_only or any(option is not None for option in options):
             raise BadInput.of("baseline save", "--run", str(from_run), "no plan beside it: the run has one")
         keep.save_run(directory, from_run, keep.Terms(reason, quick))
@@ -88,8 +89,9 @@ def save(
         specs = plan_files.resolve(topology, workload, settings or [], schedule or [], iterations=iterations)
         mode = Mode.predict if predict_only else Mode(clock.value)
         number = seed_of(seed, virtual=mode is Mode.virtual)
+        limit_s = wall_limit_of(wall_limit, guest=mode is Mode.virtual)
         terms = keep.Terms(reason, quick, mode, number, shaper)
-        keep.save(directory, specs, terms, limit_s=wall_limit, reporter=Terminal(quiet=quiet))
+        keep.save(directory, specs, terms, limit_s=limit_s, reporter=Terminal(quiet=quiet))
     print(f"saved {directory}/")
 
 
@@ -101,7 +103,7 @@ def renew(
         bool, typer.Option("--schedules-anew", help="Make schedules anew as well; default: those of the baseline.")
     ] = False,
     root: Root = ROOT,
-    wall_limit: WallLimit = MANY_PLANS_S,
+    wall_limit: WallLimit = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure baselines again and keep the new figures in place of the old ones, with the reason."""
@@ -109,8 +111,8 @@ def renew(
     from testbed.cli.progress import Terminal
 
     directories = store.find(root, names)
-    reporter = Terminal(quiet=quiet)
-    keep.renew(directories, reason, schedules_anew=schedules_anew, limit_s=wall_limit, reporter=reporter)
+    reporter, limit_s = Terminal(quiet=quiet), wall_limit_of(wall_limit, guest=True, otherwise=MANY_PLANS_S)
+    keep.renew(directories, reason, schedules_anew=schedules_anew, limit_s=limit_s, reporter=reporter)
     print(f"saved anew: {', '.join(directory.name for directory in directories)}")
 
 
@@ -131,7 +133,7 @@ def check(
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a summary in Markdown.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the runs here; default: not kept.")] = None,
     root: Root = ROOT,
-    wall_limit: WallLimit = MANY_PLANS_S,
+    wall_limit: WallLimit = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -143,10 +145,11 @@ def check(
     for option, file in (("--junit", junit), ("--markdown", markdown)):
         if file is not None:
             require_writable(file, option)
+    limit_s = wall_limit_of(wall_limit, guest=not predict_only, otherwise=MANY_PLANS_S)
     wanted = Extent.predictions if predict_only else Extent.quick if quick else Extent.all
     subjects = load(root, names or [], settings or [], wanted)
     with _place(out) as scratch:
-        checked = repeat(subjects, scratch, limit_s=wall_limit, reporter=Terminal(quiet=quiet))
+        checked = repeat(subjects, scratch, limit_s=limit_s, reporter=Terminal(quiet=quiet))
     report = reports.Report(checked, allow_faster, tuple(settings or ()))
     if junit is not None:
         write_output(junit, reports.junit(report), "--junit")

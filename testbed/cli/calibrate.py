@@ -20,6 +20,7 @@ from testbed.cli.options import (
     TopologyFile,
     VmOption,
     emit,
+    host_priority_of,
     in_sandbox,
     seed_of,
     stdout_console,
@@ -37,7 +38,7 @@ LARGEST_BYTES = 1e9
 def calibrate(
     topology: TopologyFile,
     shaper: ShaperOption = AUTO_SHAPER,
-    host_priority: HostPriorityOption = HostPriority.on,
+    host_priority: HostPriorityOption = None,
     vm: VmOption = False,
     clock: ClockOption = Clock.real,
     seed: SeedOption = None,
@@ -64,9 +65,10 @@ def calibrate(
     from testbed.spec import load_topology
 
     number = seed_of(seed, virtual=clock is Clock.virtual)
+    priority = host_priority_of(host_priority, guest=vm or clock is Clock.virtual)
     if engine is not None:
         chosen = PlannedClock("virtual" if vm or clock is Clock.virtual else "real", number)
-        asked = _Asked(topology, engine, tuple(size or ()), shaper, host_priority, vm, as_json, quiet)
+        asked = _Asked(topology, engine, tuple(size or ()), shaper, priority, vm, as_json, quiet)
         raise typer.Exit(_measure_engine(asked, chosen))
     if size:
         raise BadInput.of("--size", "option", size[0], "--engine WORKLOAD beside it")
@@ -86,7 +88,7 @@ def calibrate(
         document = measure_links(
             plan,
             shaper=shaper,
-            host_priority=host_priority,
+            host_priority=priority,
             beside_mininet=beside_mininet,
             reporter=reporter,
         )

@@ -24,6 +24,7 @@ from testbed.cli.options import (
     WorkloadFile,
     emit,
     stdout_console,
+    wall_limit_of,
 )
 from testbed.cli.plan import complete
 from testbed.errors import ExitCode
@@ -43,7 +44,7 @@ def determinism(
     iterations: Iterations = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Keep every boot's results here; default: not kept.")] = None,
-    wall_limit: WallLimit = 900.0,
+    wall_limit: WallLimit = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -74,7 +75,7 @@ def determinism(
                 boots=boots,
                 seeds=range(1, seeds + 1),
                 jobs=jobs,
-                limit_s=wall_limit,
+                limit_s=wall_limit_of(wall_limit, guest=True),
                 reporter=Terminal(quiet=quiet),
             )
         except KeyboardInterrupt:

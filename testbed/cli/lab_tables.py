@@ -49,6 +49,7 @@ def link_tables(title: str, checks: Sequence[Mapping[str, Any]], width: int) -> 
     rest = [
         Column("rate\nasked", rates[: len(checks)]),
         Column("\nmeasured", rates[len(checks) :]),
+        *_losses(asked, measured),
         Column("\ndropped", [str(one["dropped"]) for one in measured]),
         Column("\nattempts", [str(check["attempts"]) for check in checks]),
         Column("\nas asked", [_mark(check["ok"]) for check in checks], left=True),
@@ -64,6 +65,16 @@ def link_tables(title: str, checks: Sequence[Mapping[str, Any]], width: int) -> 
         for reason in check["reasons"]
     ]
     return [*tables, *why]
+
+
+def _losses(asked: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Asked for and counted among the probe's packets; nothing where no direction is to lose any."""
+    if not any(one["loss"] for one in asked):
+        return []
+    counts = [one["losses"] for one in measured]
+    found = ["-" if one is None else f"{100 * one['lost'] / one['sent']:.3g}%" for one in counts]
+    wanted = [f"{100 * one['loss']:.3g}%" if one["loss"] else "-" for one in asked]
+    return [Column("loss\nasked", wanted), Column("\nfound", found)]
 
 
 def _mark(ok: bool) -> Text:

@@ -97,13 +97,14 @@ SeedOption = Annotated[
         help="Of the virtual clock's kernel: ports, hashes, sequences; default: 1, or the plan's.",
     ),
 ]
+WALL_LIMIT_S = 900.0
 WallLimit = Annotated[
-    float,
+    float | None,
     typer.Option(
         min=1,
         max=604_800,
         metavar="SECONDS",
-        help="Wall-clock seconds, 1 to 604800 (a week), after which a guest is given up.",
+        help="Wall-clock seconds, 1 to 604800 (a week), after which a guest is given up; default: some minutes.",
     ),
 ]
 ShaperOption = Annotated[
@@ -117,9 +118,10 @@ ShaperOption = Annotated[
 ]
 
 HostPriorityOption = Annotated[
-    HostPriority,
+    HostPriority | None,
     typer.Option(
-        "--host-priority", help="on: while a lab lives, idle spinners and real-time workers where the machine lets it."
+        "--host-priority",
+        help="on: while a lab lives, idle spinners and real-time workers where the machine lets it; default: on.",
     ),
 ]
 
@@ -152,6 +154,21 @@ def seed_of(given: int | None, *, virtual: bool, otherwise: int = 1) -> int:
             "--seed", "option", given, "--clock virtual beside it (the seed of training is `seed` in the workload)"
         )
     return otherwise if given is None else given
+
+
+def wall_limit_of(given: float | None, *, guest: bool, otherwise: float = WALL_LIMIT_S) -> float:
+    """Seconds that a guest may take. Raises BadInput for a limit that nothing would keep."""
+    if given is not None and not guest:
+        raise BadInput.of("--wall-limit", "option", given, "--clock virtual or --vm beside it: nothing else has one")
+    return otherwise if given is None else given
+
+
+def host_priority_of(given: HostPriority | None, *, guest: bool) -> HostPriority:
+    """What a lab does to this machine. Raises BadInput where there is only a guest, which leaves it alone."""
+    if given is not None and guest:
+        expected = "a lab on this machine: no --clock virtual, no --vm beside it"
+        raise BadInput.of("--host-priority", "option", given.value, expected)
+    return given or HostPriority.on
 
 
 def emit(document: dict[str, Any]) -> None:

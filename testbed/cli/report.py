@@ -1,13 +1,15 @@
-"""`testbed report`: a run's table and picture again, from its files."""
+"""`testbed report`: a run's table and picture again, from its files, and its verdict judged again."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from testbed.cli.options import AsJson, emit, stdout_console
+from testbed.errors import ExitCode
 from testbed.files import output
 
 
@@ -17,6 +19,12 @@ def report(
         Path | None,
         typer.Option(help="Draw the picture into this file; default: DIR/timeline.svg where it is missing."),
     ] = None,
+    recheck: Annotated[
+        bool,
+        typer.Option(
+            "--recheck", help="Judge again from the data files; exit code 5 where a schedule cannot be trusted."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a run again from its files: the table as `run` prints it, and the picture."""
@@ -26,18 +34,43 @@ def report(
     from testbed.results.place import PICTURE, pictures_in
 
     found = load_run(directory)
+    comparison, changed = judged_again(directory, found.comparison) if recheck else (found.comparison, [])
     picture = directory / PICTURE
     if svg or (found.schedules and found.has_traces and not picture.exists()):
         with output(svg or picture, "--svg") as partial:
             draw_run(directory, partial)
     if as_json:
-        emit(found.comparison)
-        return
-    console = stdout_console(140)
-    if found.schedules:
-        print_run(console, found.comparison, directory, pages=len(pictures_in(directory)))
-    if not found.complete:
-        console.print(_what_is_missing(found.schedules, found.asked), style="bold red", highlight=False)
+        emit(comparison)
+    else:
+        console = stdout_console(140)
+        if found.schedules:
+            print_run(console, comparison, directory, pages=len(pictures_in(directory)))
+        for label in changed:
+            said = f"{label}: comparison.json gives another verdict than the data files"
+            console.print(said, style="bold red", highlight=False)
+        if not found.complete:
+            console.print(_what_is_missing(found.schedules, found.asked), style="bold red", highlight=False)
+    if recheck and not all(row["trusted"] for row in comparison["schedules"]):
+        raise typer.Exit(ExitCode.UNTRUSTED)
+
+
+def judged_again(directory: Path, comparison: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """A run's comparison with the verdict that its data files give, and the labels for which it said something else.
+
+    Raises BadInput where a file of the evidence is missing.
+    """
+    from testbed.results.verdict import recheck
+
+    again = recheck(directory)
+    rows, changed = [], []
+    for row in comparison["schedules"]:
+        checks = again[row["label"]]
+        reasons = [reason for check in checks for reason in check.reasons]
+        answers = json.loads(json.dumps([check._asdict() | {"ok": check.ok} for check in checks]))
+        rows.append(row | {"checks": answers, "reasons": reasons, "trusted": not reasons})
+        if rows[-1] != row:
+            changed.append(row["label"])
+    return comparison | {"schedules": rows}, changed
 
 
 def _what_is_missing(finished: list[str], asked: list[str]) -> str:

@@ -29,9 +29,11 @@ from testbed.cli.options import (
     VmOption,
     WallLimit,
     emit,
+    host_priority_of,
     in_sandbox,
     seed_of,
     stdout_console,
+    wall_limit_of,
 )
 from testbed.cli.plan import complete, read_plan
 from testbed.errors import ExitCode, RunFailed
@@ -70,7 +72,7 @@ def run(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
     shaper: ShaperOption = AUTO_SHAPER,
-    host_priority: HostPriorityOption = HostPriority.on,
+    host_priority: HostPriorityOption = None,
     strict: Strict = False,
     schedules_from: SchedulesFrom = None,
     vm: VmOption = False,
@@ -79,7 +81,7 @@ def run(
         typer.Option(help="virtual: in a guest whose time does not depend on this machine; default: the plan's."),
     ] = None,
     seed: SeedOption = None,
-    wall_limit: WallLimit = 900.0,
+    wall_limit: WallLimit = None,
     picture: Annotated[bool, typer.Option(help="Draw timeline.svg; the data files hold the same.")] = True,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -99,6 +101,8 @@ def run(
         plan = resolve.load_plan(what, workload, settings=settings or [], iterations=iterations)
     name = plan.clock.name if clock is None else clock.value
     number = seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
+    guest = vm or name == "virtual"
+    limit_s, priority = wall_limit_of(wall_limit, guest=guest), host_priority_of(host_priority, guest=guest)
     plan = resolve.with_clock(plan, PlannedClock(name, number))
     resolve.require_trainable(plan)
     if workload is not None:  # what cannot be scheduled is refused before anything starts
@@ -106,7 +110,7 @@ def run(
         resolve.require_trainable(plan)
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     directory = out or Path("results") / f"{plan.network.name}-{plan.jobs[0].name}-{stamp}"
-    request = Request(directory, overwrite, shaper, host_priority, strict, vm, wall_limit, picture, as_json, quiet)
+    request = Request(directory, overwrite, shaper, priority, strict, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request))
 
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import typer
 
-from testbed.cli.options import AUTO_SHAPER, HostPriorityOption, ShaperOption, TopologyFile, in_sandbox
+from testbed.cli.options import (
+    AUTO_SHAPER,
+    HostPriorityOption,
+    ShaperOption,
+    TopologyFile,
+    host_priority_of,
+    in_sandbox,
+)
 from testbed.errors import ExitCode
-from testbed.lab.host import HostPriority
 
 
 def shell(
     topology: TopologyFile,
     shaper: ShaperOption = AUTO_SHAPER,
-    host_priority: HostPriorityOption = HostPriority.on,
+    host_priority: HostPriorityOption = None,
 ) -> None:
     """Open Mininet's command line in the lab, or read its commands from a pipe. Needs root."""
     from testbed.plan.resolve import measurement_of
@@ -26,7 +32,7 @@ def shell(
         from testbed.lab.shell import open_shell
 
         say = Terminal(quiet=False).say
-        with Lab(plan, shaper=shaper, progress=say, host_priority=host_priority) as lab:
+        with Lab(plan, shaper=shaper, progress=say, host_priority=host_priority_of(host_priority, guest=False)) as lab:
             open_shell(lab)
         return ExitCode.OK
 

@@ -170,6 +170,14 @@ def _netem() -> str:
     return "sch_netem takes delay, rate and limit"
 
 
+def _police() -> str:
+    from testbed.lab.shaping import netem
+
+    if (reason := netem.no_room_in_bytes()) is not None:
+        raise _MissingError(f"the kernel refuses a policer: {reason.rpartition('was refused: ')[2]}")
+    return "police bounds queues in bytes before netem"
+
+
 def _tbf() -> str:
     from testbed.lab.shaping import tbf
 
@@ -275,6 +283,7 @@ def _memory() -> str:
 
 _NETEM_REMEDY = "apt-get install linux-modules-extra-$(uname -r) && modprobe sch_netem"
 _RELAY = "links are shaped by the relay (--shaper relay), or by netem in a guest (--vm)"
+_POLICE = "a queue's room (`queue`) is for the relay, or for a guest (--vm)"
 _CARDS = "no network cards (`inside`) where there is no netem either"
 _REAL_TIME_REMEDY = "docker run --cap-add SYS_NICE, or ulimit -r 20"
 _REAL_TIME = "workers wait behind other work; in a cgroup of version 1, give its cpu.rt_runtime_us a share"
@@ -288,6 +297,7 @@ _PROBES = (
     _Probe("veth", _veth, "modprobe veth"),
     _Probe("tap", _tap, "modprobe tun"),
     _Probe("netem", _netem, _NETEM_REMEDY, needed=False, otherwise=_RELAY),
+    _Probe("police", _police, "modprobe -a sch_ingress cls_matchall act_police", needed=False, otherwise=_POLICE),
     _Probe("tbf", _tbf, "modprobe sch_tbf", needed=False, otherwise=_CARDS),
     _Probe("multipath", _multipath, "use a kernel with CONFIG_IP_ROUTE_MULTIPATH", needed=False),
     _Probe("ping", _ping, "apt-get install iputils-ping"),

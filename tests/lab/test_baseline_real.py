@@ -19,7 +19,7 @@ LINK = "{between: [wuqing, runze], delay: 5 ms, rate: 200 Mbit/s}"  # a busy mac
 SMALL = (
     *("--set", f"topology.links=[{LINK}]", "--set", "message=100 kB", "--set", "schedules=[1f1b, zb-h1]"),
     *("--set", "microbatches=4", "--set", "model.layers=4", "--iterations", "3"),
-    *("--set", "pacing={F: 60 ms, I: 60 ms, W: 60 ms}"),
+    *("--set", "pacing={F: 40 ms, I: 40 ms, W: 40 ms}", "--set", "warmup=1"),
 )
 DEADLINE_S = 240
 

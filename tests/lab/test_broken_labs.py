@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from processes import descendants
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+pytestmark = pytest.mark.root
 
 ROOT = Path(__file__).parents[2]
 SHAPERS = Path(__file__).with_name("wrong_shapers.py")
@@ -31,7 +31,10 @@ routes:
   - {from: a, to: b, via: [VIA]}
   - {from: b, to: a, via: [VIA]}
 """
-SETTINGS = ("--set=microbatches=4", "--set=schedules=[1f1b]", "--iterations=3", "--set=warmup=1")
+SETTINGS = (
+    *("--set=microbatches=4", "--set=schedules=[1f1b]", "--iterations=3", "--set=warmup=1"),
+    "--set=pacing={F: 10 ms, I: 10 ms, W: 10 ms}",
+)
 
 
 def start(directory: Path, *words: str, via: str = "north") -> subprocess.Popen[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from in_sandbox import in_sandbox
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+pytestmark = pytest.mark.root
 
 
 def with_cards(rates: list[float]) -> dict[str, Any]:
@@ -73,6 +73,7 @@ def test_cards_are_shaped_measured_and_counted() -> None:
     assert found["checks"]["b/0->b (card)"]["notes"] == []
 
 
+@pytest.mark.alone
 def test_rates_are_within_the_band_of_the_gate() -> None:
     """A disturbed host cannot show it: skipped with what the gate saw of it."""
     for _ in range(FRESH_LABS):

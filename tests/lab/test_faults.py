@@ -24,7 +24,12 @@ ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60
 
 
-RUN = (sys.executable, "-m", "testbed", "run", "topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml")
+RUN = (
+    *(sys.executable, "-m", "testbed", "run", "topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml"),
+    *("--set=microbatches=4", "--set=pacing={F: 10 ms, I: 10 ms, W: 10 ms}", "--set=message=100 kB"),
+    # a busy machine carries this as asked, and waits for no quiet
+    "--set=topology.links=[{between: [wuqing, runze], delay: 5 ms, rate: 200 Mbit/s}]",
+)
 LONG = ("--iterations=500", "--schedule=1f1b")
 SHORT_THEN_ANOTHER = ("--iterations=2", "--set=warmup=1", "--schedule=zb-h1", "--schedule=1f1b")
 
@@ -48,7 +53,7 @@ def training(out: Path, words: tuple[str, ...] = LONG, **environment: str) -> It
         else:
             raise AssertionError(f"it never began to train, exit code {process.wait()}")
         if words == LONG:
-            time.sleep(3.0)  # into the iterations of 0.7 s
+            time.sleep(1.5)  # into the iterations of 0.25 s
         yield process
     finally:
         process.kill()

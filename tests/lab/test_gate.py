@@ -12,7 +12,7 @@ import pytest
 from in_sandbox import in_sandbox
 from networks import two_datacenters
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+pytestmark = pytest.mark.root
 
 
 def calibrated(delay: str, rate: str, change: dict[str, Any], link: dict[str, Any]) -> list[dict[str, Any]]:
@@ -25,6 +25,7 @@ def calibrated(delay: str, rate: str, change: dict[str, Any], link: dict[str, An
         return [check.as_json() for check in calibrate(lab)]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("rate", ["100 Mbit/s", "1 Gbit/s"])
 @pytest.mark.parametrize("delay", ["1 ms", "10 ms", "50 ms"])
 def test_links_are_as_asked(delay: str, rate: str) -> None:
@@ -59,6 +60,7 @@ def sleep_lateness_s() -> float:
     return statistics.median(lateness)
 
 
+@pytest.mark.alone
 def test_an_asymmetric_link_is_checked_by_direction() -> None:
     asymmetric = {"reverse": {"delay": "20 ms", "rate": "50 Mbit/s"}}
     forward, reverse = in_sandbox(calibrated, "5 ms", "200 Mbit/s", {}, asymmetric)
@@ -74,8 +76,9 @@ def test_an_asymmetric_link_is_checked_by_direction() -> None:
     ("change", "reason"),
     [
         ({"delay_s": 0.011}, "one-way delay median"),
-        ({"rate_bps": 90e6}, "rate"),
-        ({"rate_bps": 110e6}, "rate"),
+        # beside others a link that is too fast may come out as asked
+        pytest.param({"rate_bps": 90e6}, "rate", marks=pytest.mark.alone),
+        pytest.param({"rate_bps": 110e6}, "rate", marks=pytest.mark.alone),
         ({"loss": 0.05}, "rate"),
     ],
     ids=["delay +10 %", "rate -10 %", "rate +10 %", "loss 5 %"],
@@ -94,6 +97,7 @@ def gated(change: dict[str, float]) -> dict[str, Any]:
     from testbed.lab import gate
     from testbed.lab.network import Lab
 
+    gate.QUIET_LIMIT_S = 1.0  # no link becomes right by waiting
     with Lab(two_datacenters("2 ms", "100 Mbit/s"), shaper="relay") as lab:
         lab.change_link(1, **change)
         said: list[str] = []
@@ -155,6 +159,7 @@ def burst(queue: str, count: int) -> dict[str, Any]:
         return {"arrived": arrived, "row": row.as_row()}
 
 
+@pytest.mark.alone
 def test_order_is_kept_and_nothing_lost_while_the_queue_has_room() -> None:
     found = in_sandbox(burst, "1 MB", 60)
     assert found["arrived"] == list(range(60))
@@ -165,6 +170,7 @@ def test_order_is_kept_and_nothing_lost_while_the_queue_has_room() -> None:
     assert 50 * frame < waited <= 60 * frame
 
 
+@pytest.mark.alone
 def test_a_full_queue_drops_the_tail_and_counts() -> None:
     frame = 1000 + 8 + 20 + 14
     found = in_sandbox(burst, f"{20 * frame} B", 60)
@@ -224,6 +230,7 @@ def netem_available() -> str | None:
     return available()
 
 
+@pytest.mark.alone
 def test_netem_is_as_asked() -> None:
     if (reason := in_sandbox(netem_available)) is not None:
         pytest.skip(f"this kernel has no netem: {reason}")
@@ -247,6 +254,7 @@ def test_netem_is_never_silently_replaced() -> None:
     assert said == "netem" or "modprobe sch_netem" in said
 
 
+@pytest.mark.alone
 def test_asked_for_losses_are_counted_and_one_way_only() -> None:
     """Through the relay; of 500 packets that 20 % lose, 4 chances in 10,000 lie outside the band of the gate."""
     forward, reverse = in_sandbox(calibrated, "2 ms", "100 Mbit/s", {}, {"forward": {"loss": 0.2}})

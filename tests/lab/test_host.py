@@ -18,7 +18,7 @@ from testbed.lab.network import Lab
 from testbed.lab.probes import Spread
 from testbed.lab.steadiness import real_time_lacks, shown
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+pytestmark = pytest.mark.root
 GONE_S = 5.0
 COMPUTED_S = 0.5
 

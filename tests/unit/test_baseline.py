@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +10,7 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+from in_process import Done, run_testbed
 
 from testbed.baseline import plan_files, report, store
 from testbed.baseline.environment import differences
@@ -305,16 +304,15 @@ def test_values_are_shown_in_the_unit_of_their_quantity() -> None:
 # --- files and commands --------------------------------------------------------------------------
 
 
-def run_testbed(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "testbed", "baseline", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+def run_baseline(*arguments: str | Path) -> Done:
+    return run_testbed("baseline", *arguments)
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with one baseline, predicted only."""
     place = tmp_path_factory.mktemp("baselines")
-    done = run_testbed("save", "longhaul", LONGHAUL, PP4, "--predict-only", "--baselines", place, "--reason", "test")
+    done = run_baseline("save", "longhaul", LONGHAUL, PP4, "--predict-only", "--baselines", place, "--reason", "test")
     assert done.returncode == 0, done.stderr
     return place
 
@@ -346,7 +344,7 @@ def test_a_plan_without_pacing_is_kept_without_it(tmp_path: Path) -> None:
 
 
 def test_what_is_saved_is_found_the_same(root: Path) -> None:
-    done = run_testbed("check", "--baselines", root, "--json", "-q")
+    done = run_baseline("check", "--baselines", root, "--json", "-q")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["within_tolerance"]
@@ -362,7 +360,7 @@ def test_what_is_saved_is_found_the_same(root: Path) -> None:
 def test_a_slot_lengthened_by_half_a_per_cent_on_one_rank_is_caught(root: Path, rank: int) -> None:
     slots = ["20 ms"] * 4
     slots[rank] = "20.1 ms"
-    done = run_testbed("check", "longhaul", "--baselines", root, "--set", f"pacing.F=[{', '.join(slots)}]")
+    done = run_baseline("check", "longhaul", "--baselines", root, "--set", f"pacing.F=[{', '.join(slots)}]")
     assert done.returncode == 1, done.stdout
     assert done.stdout.startswith("OUTSIDE TOLERANCE: 4 of 4 schedules (4 slower)")
     assert "plans changed on purpose: pacing.F" in done.stdout
@@ -372,13 +370,13 @@ def test_faster_is_a_fault_unless_allowed(root: Path, tmp_path: Path) -> None:
     files = ("--junit", tmp_path / "junit.xml", "--markdown", tmp_path / "summary.md")
     link = "{between: [paris, warsaw], fibre: 1000 km, rate: 1 Gbit/s}"
     faster = ("check", root / "longhaul", "--baselines", root, "--set", f"topology.links=[{link}]")
-    done = run_testbed(*faster, *files)
+    done = run_baseline(*faster, *files)
     assert done.returncode == 1, done.stdout
     assert "faster" in done.stdout.splitlines()[0]
     assert "testbed baseline renew" in done.stdout
     ElementTree.parse(tmp_path / "junit.xml")
     assert "**OUTSIDE TOLERANCE" in (tmp_path / "summary.md").read_text()
-    assert run_testbed(*faster, "--allow-faster").returncode == 0
+    assert run_baseline(*faster, "--allow-faster").returncode == 0
 
 
 FEW_PARAMETERS = ("--set", "parallelism.data=2", "--set", "data_parallel.parameters=1 kB")
@@ -400,7 +398,7 @@ FEW_PARAMETERS = ("--set", "parallelism.data=2", "--set", "data_parallel.paramet
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(root: Path, arguments: tuple[str | Path, ...], message: str) -> None:
-    done = run_testbed(*arguments, "--baselines", root)
+    done = run_baseline(*arguments, "--baselines", root)
     assert done.returncode == 2, done
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -414,28 +412,28 @@ def test_a_baseline_of_another_format_is_refused(root: Path, tmp_path: Path) -> 
         (old / file.name).write_text(file.read_text())
     document = json.loads((old / "baseline.json").read_text())
     (old / "baseline.json").write_text(json.dumps(document | {"format": 0}))
-    done = run_testbed("check", old)
+    done = run_baseline("check", old)
     assert done.returncode == 2
     assert "format: got 0, expected 1" in done.stderr
 
 
 def test_renewed_figures_have_the_new_reason(root: Path, tmp_path: Path) -> None:
-    done = run_testbed("save", "mine", LONGHAUL, PP4, "--schedule", "zb-h1", "--predict-only", "--baselines", tmp_path)
+    done = run_baseline("save", "mine", LONGHAUL, PP4, "--schedule", "zb-h1", "--predict-only", "--baselines", tmp_path)
     assert done.returncode == 0, done.stderr
     comparison = tmp_path / "mine" / "comparison.json"
     document = json.loads(comparison.read_text())
     document["schedules"][0]["predicted_s"] = 1.0
     comparison.write_text(json.dumps(document))
-    assert run_testbed("check", "--baselines", tmp_path).returncode == 1
-    assert run_testbed("renew", "mine", "--reason", "it was wrong", "--baselines", tmp_path).returncode == 0
-    assert run_testbed("check", "--baselines", tmp_path).returncode == 0
-    listed = json.loads(run_testbed("list", "--json", "--baselines", tmp_path).stdout)["baselines"]
+    assert run_baseline("check", "--baselines", tmp_path).returncode == 1
+    assert run_baseline("renew", "mine", "--reason", "it was wrong", "--baselines", tmp_path).returncode == 0
+    assert run_baseline("check", "--baselines", tmp_path).returncode == 0
+    listed = json.loads(run_baseline("list", "--json", "--baselines", tmp_path).stdout)["baselines"]
     assert [(one["name"], one["reason"], one["schedules"]) for one in listed] == [("mine", "it was wrong", ["zb-h1"])]
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_predictions_of_the_kept_baselines_still_hold() -> None:
     """All in results/baselines/, runs too: their schedules are predicted, and made, as when they were saved."""
-    done = run_testbed("check", "--predict-only", "--quiet")
+    done = run_baseline("check", "--predict-only", "--quiet")
     assert done.returncode == 0, done.stdout
     assert done.stdout.startswith("within tolerance")

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from in_process import run_testbed
 
 ROOT = Path(__file__).parents[2]
 LONGHAUL, PP4 = "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"
 PP8 = "workloads/tiny-gpt-pp8.yaml"
 
 
-def run_testbed(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "testbed", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
-    )
-
-
 def test_predict_prints_a_table() -> None:
-    done = run_testbed("predict", LONGHAUL, PP4)
+    """In a process of its own, as a user calls it."""
+    command = [sys.executable, "-m", "testbed", "predict", LONGHAUL, PP4]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     for name in ("gpipe", "1f1b", "zb-h1", "crosspipe-greedy"):
         assert name in done.stdout

@@ -92,7 +92,7 @@ def problems(draw: st.DrawFn, placement: Placement = Placement.UD) -> Problem:
 
 
 @given(st.data(), st.sampled_from(QUICK), st.sampled_from(get_args(Receives)))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, receives: Receives) -> None:
     problem = data.draw(in_packets(data.draw(problems(FAMILIES[name].placement))))
     schedule = quick(name, problem)
@@ -106,7 +106,7 @@ def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, receive
 
 
 @given(problems(), st.integers(1, 5), st.integers(0, 20))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_the_compiled_greedy_is_the_greedy(problem: Problem, n_sub: int, spare: int) -> None:
     tight = in_ticks(problem.with_memory(1 + spare / 4))
     rows = greedy_rows(tight, n_sub)

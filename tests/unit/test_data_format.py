@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from data_format import documented
 
+from testbed.cli.report import judged_again
 from testbed.errors import BadInput
 from testbed.judge.compare import Measured, ScheduleComparison, as_document, compare
 from testbed.judge.evidence import Evidence, judge
@@ -175,6 +176,22 @@ def test_data_that_were_changed_change_the_verdict(tmp_path: Path) -> None:
     rows.to_parquet(tmp_path / "iterations.parquet")
     assert json.loads((tmp_path / "comparison.json").read_text())["schedules"][0]["trusted"]
     assert not all(check.ok for check in recheck(tmp_path)[LABEL])
+
+
+def test_the_command_line_judges_again(tmp_path: Path) -> None:
+    trace = repeated()
+    write(tmp_path, evidence(trace), trace)
+    written = json.loads((tmp_path / "comparison.json").read_text())
+    again, _ = judged_again(tmp_path, written)
+    assert again["schedules"][0]["trusted"]
+    assert judged_again(tmp_path, again) == (again, [])
+    rows = pd.read_parquet(tmp_path / "iterations.parquet")
+    rows["makespan_s"] = np.linspace(40.0, 80.0, len(rows))
+    rows.to_parquet(tmp_path / "iterations.parquet")
+    spoilt, changed = judged_again(tmp_path, again)
+    assert changed == [LABEL]
+    assert not spoilt["schedules"][0]["trusted"]
+    assert any("spread" in reason for reason in spoilt["schedules"][0]["reasons"])
 
 
 @pytest.mark.parametrize("name", ["evidence.json", "links.parquet", "numerics.json"])

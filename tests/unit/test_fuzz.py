@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fuzzing import Samples, make_case, run_apart, run_here, samples
+from fuzzed_inputs import Samples, make_case, samples
+from fuzzing import run_apart, run_here
 
 CASES = 2000
 """benchmarks/fuzz_inputs.py goes on to 20,000."""

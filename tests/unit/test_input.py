@@ -166,6 +166,22 @@ def test_a_fault_behind_the_files_names_the_file() -> None:
         (("run", "a", "b", "--wall-limit", "-5"), "testbed run: --wall-limit: got '-5', expected at least 1"),
         (("run", "a", "b", "--wall-limit", "nan"), "testbed run: --wall-limit: got 'nan', expected"),
         (("plan", str(LONGHAUL), str(PP4), "--seed", "3"), "--seed: option: got 3, expected --clock virtual beside it"),
+        (
+            ("run", str(LONGHAUL), str(PP4), "--wall-limit", "60"),
+            "--wall-limit: option: got 60.0, expected --clock virtual or --vm beside it",
+        ),
+        (
+            ("baseline", "check", "--predict-only", "--wall-limit", "60"),
+            "--wall-limit: option: got 60.0, expected --clock virtual or --vm beside it",
+        ),
+        (
+            ("run", str(LONGHAUL), str(PP4), "--clock", "virtual", "--host-priority", "off"),
+            "--host-priority: option: got 'off', expected a lab on this machine",
+        ),
+        (
+            ("calibrate", str(LONGHAUL), "--vm", "--host-priority", "on"),
+            "--host-priority: option: got 'on', expected a lab on this machine",
+        ),
         (("calibrate", str(LONGHAUL), "--seed", "3"), "--seed: option: got 3, expected --clock virtual beside it"),
         (("predict", "--fastest"), "testbed predict: option: got '--fastest', expected an option that there is"),
         (("run", "a", "b", "--clock", "blue"), "testbed run: --clock: got 'blue', expected one of 'real', 'virtual'"),

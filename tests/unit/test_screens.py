@@ -201,9 +201,9 @@ def test_a_column_has_one_unit() -> None:
 
 
 def link(label: str, *, ok: bool) -> dict[str, Any]:
-    asked = {"rtt_s": 0.0204, "delay_s": 0.0102, "rate_bps": 1e9}
+    asked = {"rtt_s": 0.0204, "delay_s": 0.0102, "rate_bps": 1e9, "loss": 0.0}
     spread = {"minimum": 0.0204, "median": 0.020411, "p99": 0.0235, "samples": 100}
-    measured = {"rtt_s": spread, "one_way_s": spread, "rate_bps": 999.7e6, "dropped": 0 if ok else 12}
+    measured = {"rtt_s": spread, "one_way_s": spread, "rate_bps": 999.7e6, "dropped": 0 if ok else 12, "losses": None}
     reasons = [] if ok else ["12 packets dropped", "RTT median 23.5 ms, asked 20.4 ms, allowed ±1 ms"]
     return {"label": label, "asked": asked, "measured": measured, "attempts": 3, "ok": ok, "reasons": reasons}
 
@@ -213,13 +213,20 @@ def test_links(width: int) -> None:
     short = [link("paris->warsaw", ok=True), link("warsaw->paris", ok=False)]
     long = [link(f"{a}->{b}", ok=n % 3 == 0) for n, (a, b) in enumerate(pairwise(CHAIN))]
     unknown = link("a->b", ok=True)
-    unknown["measured"] = {"rtt_s": None, "one_way_s": None, "rate_bps": None, "dropped": 0}
-    for checks in (short, long, [unknown]):
+    unknown["measured"] = {"rtt_s": None, "one_way_s": None, "rate_bps": None, "dropped": 0, "losses": None}
+    lossy = [link("a->b", ok=True), link("b->a", ok=True)]
+    lossy[0]["asked"]["loss"] = 0.012
+    lossy[0]["measured"] = {**lossy[0]["measured"], "losses": {"sent": 500, "lost": 7}}
+    for checks in (short, long, [unknown], lossy):
         shown = printed(width, *link_tables("two-dc-longhaul", checks, width))
         require_legible(shown, width)
     shown = printed(width, *link_tables("two-dc-longhaul", short, width))
     assert "warsaw->paris: 12 packets dropped" in shown
     assert "Mbit/s" not in shown  # asked 1 Gbit/s: what was measured is in the same unit
+    assert "loss" not in shown
+    shown = printed(width, *link_tables("lossy", lossy, width))
+    assert "1.2%" in shown
+    assert "1.4%" in shown
     plain = {"delay_s": 0.0102, "rate_bps": 1e9, "rtt": {"median": 0.1}, "measured_bps": 0.4e9, "retransmits": 1500}
     plain |= {"dropped": 12_345, "said": ["*** Error: RTNETLINK answers: No such file or directory"] * 2}
     require_legible(printed(width, *mininet_tables([plain, plain], width)), width)

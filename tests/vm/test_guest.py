@@ -11,23 +11,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from data_format import documented
-from processes import command_line, descendants, wait_until_gone
+from processes import command_line, descendants, wait_until, wait_until_gone
 
 from testbed import source
-from testbed.model.compiled import makespan
-from testbed.plan.costs import problem
-from testbed.plan.resolve import generate, load_plan
-from testbed.plan.schedules import choose
 from testbed.vm import kernel, machine
 from testbed.vm.determinism import fingerprint, nanoseconds
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minutes on a machine that has much to do
 
 ROOT = Path(__file__).parents[2]
 PLAN = ("topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml")
@@ -65,7 +60,7 @@ def training_guest(out: Path) -> Iterator[subprocess.Popen[str]]:
                 break
         else:
             raise AssertionError(f"it never began to train, exit code {process.wait()}")
-        time.sleep(3)
+        time.sleep(2)
         yield process
     finally:
         process.kill()
@@ -76,11 +71,14 @@ def training_guest(out: Path) -> Iterator[subprocess.Popen[str]]:
 def twins(
     tmp_path_factory: pytest.TempPathFactory, time_travel_kernel: kernel.Kernel
 ) -> list[tuple[tuple[int, str, str], Path]]:
-    """The same virtual-clock run twice, at the same time: they disturb each other's wall clock, not their own."""
+    """A virtual-clock run, and the same repeated from its own plan in another checkout, beside whatever else runs."""
     place = tmp_path_factory.mktemp("twins")
-    directories = [place / "a", place / "a-much-longer-name"]
-    running = [started("--clock", "virtual", *SMALL, "--out", str(directory)) for directory in directories]
-    return [(finished(process), directory) for process, directory in zip(running, directories, strict=True)]
+    first, again, checkout = place / "a", place / "a-much-longer-name", place / "a-checkout-of-another-name"
+    done = finished(started("--clock", "virtual", *SMALL, "--out", str(first)))
+    assert done[0] == 0, done[2]
+    shutil.copytree(source.PACKAGE, checkout / "testbed", ignore=shutil.ignore_patterns("__pycache__"))
+    repeated = finished(started("--json", "--out", str(again), plan=(str(first),), checkout=checkout))
+    return [(done, first), (repeated, again)]
 
 
 def test_virtual_time_agrees_with_the_model(twins: list[tuple[tuple[int, str, str], Path]]) -> None:
@@ -99,43 +97,6 @@ def test_virtual_time_agrees_with_the_model(twins: list[tuple[tuple[int, str, st
                 assert flow["awaited"] == 0 or abs(flow["extra_median_s"]) <= 20e-6, flow
 
 
-def test_bursts_at_routers_and_acknowledgements_are_in_the_model(
-    time_travel_kernel: kernel.Kernel, tmp_path: Path
-) -> None:
-    """Loop placement over four datacenters and slow links: messages of the last stage pass other sites' routers."""
-    plan = "topologies/four-dc.yaml", "workloads/tiny-gpt-pp4.yaml"
-    links = ", ".join(
-        f"{{between: [{pair}], delay: 5 ms, rate: 200 Mbit/s}}"
-        for pair in ("madrid, paris", "paris, berlin", "berlin, stockholm")
-    )
-    settings = ["memory=8", "warmup=2", f"topology.links=[{links}]"]
-    words = [f"--set={setting}" for setting in settings]
-    code, out, err = finished(
-        started(
-            "--clock",
-            "virtual",
-            "--json",
-            "--schedule",
-            "zb1p",
-            "--iterations",
-            "1",
-            *words,
-            "--out",
-            str(tmp_path),
-            plan=plan,
-        )
-    )
-    assert code == 0, err
-    (row,) = json.loads(out)["schedules"]
-    assert abs(row["error"]) <= 0.001, row
-    made = load_plan(ROOT / plan[0], ROOT / plan[1], settings=settings)
-    (choice,) = choose(made, ["zb1p"])
-    together = replace(problem(made, choice), piece_bytes=(), ack_bytes=())
-    assert abs(row["measured_s"] / makespan(together, generate(made, choice).schedule) - 1) > 0.01, (
-        "this plan tells nothing"
-    )
-
-
 def test_the_same_input_gives_the_same_nanoseconds(twins: list[tuple[tuple[int, str, str], Path]]) -> None:
     tables = [nanoseconds(directory) for _, directory in twins]
     assert len(tables[0]) > 100
@@ -143,13 +104,10 @@ def test_the_same_input_gives_the_same_nanoseconds(twins: list[tuple[tuple[int, 
 
 
 def test_a_finished_run_is_repeated_from_its_own_plan_in_another_checkout(
-    twins: list[tuple[tuple[int, str, str], Path]], tmp_path: Path
+    twins: list[tuple[tuple[int, str, str], Path]],
 ) -> None:
     """plan.json says all that the run was told: schedules, clock, seed and iterations among it."""
-    first, again, checkout = twins[0][1], tmp_path / "again", tmp_path / "a-checkout-of-another-name"
-    shutil.copytree(source.PACKAGE, checkout / "testbed", ignore=shutil.ignore_patterns("__pycache__"))
-    code, _, err = finished(started("--json", "--out", str(again), plan=(str(first),), checkout=checkout))
-    assert code == 0, err
+    (_, first), (_, again) = twins
     manifest = json.loads((again / "manifest.json").read_text())
     assert manifest["git"]["commit"] is None, "it did not run from the copy"
     assert manifest["source"] == source.identity()["source"]
@@ -169,28 +127,6 @@ def test_deadlines_are_said_with_what_they_were_derived_from(
     said = [line for line in lines if "each iteration has to end within" in line]
     assert len(said) == 2, err
     assert all("x the predicted" in line and len(line) <= 80 for line in said)
-
-
-def test_traffic_over_the_second_of_two_parallel_links_is_counted_there(
-    time_travel_kernel: kernel.Kernel, tmp_path: Path
-) -> None:
-    (tmp_path / "parallel.yaml").write_text(
-        "name: parallel\ndatacenters: {paris: {nodes: 2}, warsaw: {nodes: 2}}\n"
-        "links:\n"
-        "  - {name: north, between: [paris, warsaw], delay: 5 ms, rate: 1 Gbit/s}\n"
-        "  - {name: south, between: [paris, warsaw], delay: 8 ms, rate: 500 Mbit/s}\n"
-        "routes: [{from: paris, to: warsaw, via: [south]}]\n"
-    )
-    words = ("--clock", "virtual", "--schedule", "1f1b", "--set=microbatches=4", "--iterations=1", "--json")
-    plan = str(tmp_path / "parallel.yaml"), PLAN[1]
-    code, out, err = finished(started(*words, "--out", str(tmp_path / "out"), plan=plan))
-    assert code == 0, err
-    (row,) = json.loads(out)["schedules"]
-    assert row["trusted"], row
-    assert abs(row["error"]) <= 0.001, row
-    links = pd.read_parquet(tmp_path / "out/links.parquet")
-    assert (links["wire_bytes"] > 12e6).tolist() == [False, True, True, False]  # north and south, each both ways
-    assert links["wire_bytes"].to_numpy() == pytest.approx(links["planned_bytes"].to_numpy(), rel=0.002)
 
 
 def test_the_manifest_says_what_made_time_pass(
@@ -285,29 +221,45 @@ def test_kill_9_of_the_command_leaves_nothing(time_travel_kernel: kernel.Kernel,
     assert Path("/proc/mounts").read_text() == mounts
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_guest_ends_at_once(
-    time_travel_kernel: kernel.Kernel, tmp_path: Path, sent: signal.Signals
-) -> None:
+def test_an_interrupted_guest_ends_at_once(time_travel_kernel: kernel.Kernel, tmp_path: Path) -> None:
     with training_guest(tmp_path / "out") as command:
-        processes = descendants(command.pid)
-        began = time.monotonic()
-        command.send_signal(sent)
-        _, said = command.communicate(timeout=DEADLINE_S)
-        assert time.monotonic() - began < 15  # promised are two seconds, on a quiet machine
-        assert command.returncode == 4, said
-        assert "interrupted" in said
-        wait_until_gone(processes)
+        require_end_at_once(command, signal.SIGINT)
     assert (tmp_path / "out/manifest.json").is_file()
+
+
+def test_a_guest_that_boots_ends_at_once(time_travel_kernel: kernel.Kernel, tmp_path: Path) -> None:
+    command = started("--clock", "virtual", "--out", str(tmp_path / "out"), "--schedule", "1f1b")
+    try:
+        assert command.stderr is not None
+        assert any(line.startswith("booting") for line in command.stderr)
+        wait_until(lambda: len(descendants(command.pid)) > 1, "no kernel was started")
+        require_end_at_once(command, signal.SIGTERM)
+    finally:
+        command.kill()
+        command.communicate(timeout=DEADLINE_S)
+
+
+def require_end_at_once(command: subprocess.Popen[str], sent: signal.Signals) -> None:
+    processes = descendants(command.pid)
+    began = time.monotonic()
+    command.send_signal(sent)
+    _, said = command.communicate(timeout=DEADLINE_S)
+    assert time.monotonic() - began < 15  # promised are two seconds, on a quiet machine
+    assert command.returncode == 4, said
+    assert "interrupted" in said
+    wait_until_gone(processes)
 
 
 def test_the_wall_clock_limit_says_where_the_guest_was(time_travel_kernel: kernel.Kernel, tmp_path: Path) -> None:
-    words = ("--clock", "virtual", "--iterations", "5000", "--schedule", "1f1b", "--wall-limit", "45")
-    process = started(*words, "--out", str(tmp_path / "out"))
-    code, _, err = finished(process)
-    assert code == 4, err
-    assert "did not finish within 45 s of wall-clock time" in err
+    for limit_s in (14, 60):  # the longer one where a busy machine has not begun to train so soon
+        words = ("--clock", "virtual", "--iterations", "5000", "--schedule", "1f1b", "--wall-limit", str(limit_s))
+        out = tmp_path / f"after {limit_s} s"
+        code, _, err = finished(started(*words, "--out", str(out)))
+        assert code == 4, err
+        assert f"did not finish within {limit_s} s of wall-clock time" in err
+        if "rank 0 it " in err:
+            break
     assert "its own clock was at" in err
     for rank in range(4):
         assert f"rank {rank} it " in err
-    assert (tmp_path / "out/manifest.json").is_file()
+    assert (out / "manifest.json").is_file()

@@ -165,11 +165,16 @@ def make() -> NetemShaper:
 def _require_police(directions: Iterable[ShapedDirection]) -> None:
     """Raise MachineLacks, naming a direction, when this kernel cannot bound a queue in bytes and one is asked for."""
     asked = next((direction.asked for direction in directions if direction.asked.queue_bytes), None)
-    if asked is not None and (reason := police.available(_tick())) is not None:
+    if asked is not None and (reason := no_room_in_bytes()) is not None:
         raise MachineLacks(
             f"{asked.label} asks for a queue of {show_size(asked.queue_bytes)}, and this kernel has nothing that "
             f"bounds one in bytes before netem ({reason}); add it with: {police.REMEDY}"
         )
+
+
+def no_room_in_bytes() -> str | None:
+    """None when this kernel can bound a queue in bytes before netem, else why not."""
+    return police.available(_tick())
 
 
 class NetemShaper:
