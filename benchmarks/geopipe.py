@@ -246,9 +246,9 @@ def knee(found: Measured, _: Path) -> list[Row]:
         Row("knee of dN* in S/(B tau)", "1 +-3 %", f"{meet:.4f}", abs(meet - 1) <= 0.03),
         Row(
             "slope above over slope below, dN* and 1F1B",
-            "sharp; none",
+            "> 10; < 1.25",
             f"{steep[0] / flat[0]:.1f} and {plain[1] / plain[0]:.2f}",
-            steep[0] > 10 * flat[0] and plain[1] < 1.1 * plain[0],
+            steep[0] > 10 * flat[0] and plain[1] < 1.25 * plain[0],
         ),
         Row(f"s at {' '.join(f'{s:g}' for s in (*FLAT, 1.0, *STEEP))}", "(report)", times, True),
     ]

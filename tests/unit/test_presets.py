@@ -1,0 +1,48 @@
+"""Every topology and workload that comes with the testbed loads, makes a plan, and is predicted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.plan.costs import predict_case, problem, schedule_of
+from testbed.plan.resolve import generate, load_plan, with_cases
+from testbed.plan.schedules import choose
+from testbed.schedule.geopipe import cuts, hiding
+
+ROOT = Path(__file__).parents[2]
+TOPOLOGIES = sorted((ROOT / "topologies").glob("*.yaml"))
+WORKLOADS = sorted((ROOT / "workloads").glob("*.yaml"))
+GEOPIPE = ROOT / "topologies/geopipe-three-region.yaml"
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda path: path.stem)
+def test_a_topology_is_planned_and_predicted(topology: Path) -> None:
+    plan = load_plan(topology, ROOT / "workloads/tiny-gpt-pp8.yaml", settings=["memory=32"])
+    assert plan.network.name == topology.stem
+    choices = choose(plan, ["1f1b", "geopipe"])
+    plan = with_cases(plan, choices, {choice.label: generate(plan, choice) for choice in choices})
+    seconds = []
+    for case in plan.cases:
+        schedule = schedule_of(plan, case)
+        assert schedule is not None
+        seconds.append(float(predict_case(plan, case, schedule).makespans()[0]))
+    compute_s = (16 + 8 - 1) * 0.09
+    assert seconds[0] >= seconds[1] >= compute_s
+    assert topology.name in (ROOT / "docs/presets.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda path: path.stem)
+def test_a_workload_is_planned(workload: Path) -> None:
+    plan = load_plan(GEOPIPE if workload.stem.startswith("geopipe") else ROOT / "topologies/four-dc.yaml", workload)
+    assert plan.jobs[0].name == workload.stem
+
+
+def test_geopipes_models_need_one_more_forward_per_cut_and_have_memory_for_it() -> None:
+    for name in ("geopipe-llama2-13b", "geopipe-llama2-70b"):
+        plan = load_plan(GEOPIPE, ROOT / f"workloads/{name}.yaml")
+        (choice,) = choose(plan, ["geopipe"])
+        costs = problem(plan, choice)
+        assert cuts(costs) == [2, 5]
+        assert hiding(costs) == {2: 1, 5: 1}
