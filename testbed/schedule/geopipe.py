@@ -83,10 +83,11 @@ def chosen(problem: Problem) -> Ahead:
 
 def hiding(problem: Problem) -> Ahead:
     """Per cut, dN = ceil(2c / tau), c one way with time on the wire, tau = max(f + b); less where memory is short."""
-    return _fitting(problem, _unlimited(problem))
+    return _fitting(problem, unlimited(problem))
 
 
-def _unlimited(problem: Problem) -> Ahead:
+def unlimited(problem: Problem) -> Ahead:
+    """As `hiding`, whatever memory allows."""
     tau = max(_busy_s(problem))
     # a trip of exactly n tau needs n, whatever rounding has made of it
     return {cut: math.ceil(trip / tau - TOLERANCE) if tau else 0 for cut, trip in _trips(problem).items()}
@@ -120,7 +121,7 @@ def _fastest(problem: Problem, by_rule: Ahead) -> Ahead:
         for cut in best:
             for step in (-1, 1):
                 moved = best | {cut: best[cut] + step}
-                valid = moved[cut] >= 0 and all(_fits(problem, rank, moved) for rank in range(problem.n_ranks))
+                valid = moved[cut] >= 0 and fits(problem, moved)
                 if valid and seconds(moved) < seconds(best) * (1 - TOLERANCE):
                     best, improved = moved, True
     return best
@@ -137,12 +138,12 @@ def _tried(problem: Problem) -> list[int]:
 
 def limited(problem: Problem, extra: int | list[int] | None = None) -> str | None:
     """What memory takes from the warm-up, in words; None where it takes nothing, or the user has said what to do."""
-    wanted = _unlimited(problem)
+    wanted = unlimited(problem)
     if extra is not None or wanted == _fitting(problem, wanted):
         return None
     got = chosen(problem)
     one_more = [got | {cut: got[cut] + 1} for cut in got if got[cut] < wanted[cut]]
-    if not any(not _fits(problem, rank, more) for more in one_more for rank in range(problem.n_ranks)):
+    if all(fits(problem, more) for more in one_more):
         return None
     needed = max(_held(problem, rank, wanted) for rank in range(problem.n_ranks))
     shown = ", ".join(f"{got[cut]} of {wanted[cut]}" for cut in got)
@@ -163,6 +164,11 @@ def _held(problem: Problem, rank: int, ahead: Ahead) -> float:
     in_flight = min(problem.n_microbatches, problem.n_ranks - rank + _ahead_of(rank, ahead))
     during_backward = problem.input_memory[rank] if problem.input_memory else 0.0
     return in_flight * problem.activation[rank] + during_backward
+
+
+def fits(problem: Problem, ahead: Ahead) -> bool:
+    """Whether every rank has memory for these extra forwards."""
+    return all(_fits(problem, rank, ahead) for rank in range(problem.n_ranks))
 
 
 def _fits(problem: Problem, rank: int, ahead: Ahead) -> bool:

@@ -15,11 +15,11 @@ from testbed.units import FIBRE_SECONDS_PER_METRE, show_time
 
 MAX_DATACENTERS = 100
 MAX_NODES_PER_DATACENTER = 100
+MOST_RATE_BPS = 1e15
+"""Of a link or network card at full scale; what a lab can have is checked when the plan is made."""
+
 MAX_LINKS = 5000
 """Of every pair of 100 datacenters one, and some."""
-
-MOST_RATE_BPS = 100e12
-"""More than all wavelengths of a fibre; what a lab can carry is far less, and its link gate says how much."""
 
 SMALLEST_QUEUE = 18_028
 """Bytes of two full frames: with room for one, nanoseconds decide whether it fits behind one that is just leaving."""
