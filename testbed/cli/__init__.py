@@ -16,6 +16,7 @@ from testbed.cli import (
     determinism,
     doctor,
     kernel,
+    knee,
     plan,
     predict,
     report,
@@ -38,6 +39,7 @@ app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.command("calibrate")(calibrate.calibrate)
 app.command("tune")(tune.tune)
+app.command("knee")(knee.knee)
 app.command("shell")(shell.shell)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
