@@ -164,7 +164,7 @@ def _show(found: Sweep, measured: Measured, heading: str, within: float) -> None
         columns.append(Column(one.label, show_times(seconds)))
         if measured:
             rows = [measured.get(at.rate_bps, {}).get(one.label) for at in found.swept]
-            columns.append(Column("measured", ["" if row is None else show_change(row["error"], 3) for row in rows]))
+            columns.append(Column("off by", ["" if row is None else show_change(row["error"], 3) for row in rows]))
     for table in fitted(rates, [Section(f"{heading}: iteration", columns)], console.width):
         console.print(table)
     table = Table(title="beyond which nothing is gained", title_justify="left")
