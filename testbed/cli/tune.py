@@ -47,6 +47,7 @@ def tune(
     like the paper's finds, and with how many evaluations.
     """
     from testbed.cli.progress import Terminal
+    from testbed.cli.said import said_by_the_library
     from testbed.plan import tune as tuning
     from testbed.plan.resolve import load_files
     from testbed.units import TIME, parse
@@ -61,7 +62,7 @@ def tune(
     grid = tuning.space(network, job, sorted({*(microbatch_size or sizes)}), sorted({*(sequence or lengths)}), fixed_s)
     points = sum(1 for _ in grid.points())
     reporter = Terminal(quiet=quiet)
-    with reporter.step(f"judging {points} points", points) as step:
+    with said_by_the_library(reporter.say), reporter.step(f"judging {points} points", points) as step:
         judged = tuning.exhaustive(grid, step.advance)
     with reporter.step("the same by a genetic heuristic"):
         evolved = tuning.genetic(grid, seed)
