@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.errors import BadInput
 from testbed.plan.costs import predict_case, problem, schedule_of
 from testbed.plan.resolve import generate, load_plan, with_cases
 from testbed.plan.schedules import choose
@@ -48,9 +49,18 @@ def test_a_topology_is_planned_and_predicted(topology: Path) -> None:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda path: path.stem)
-def test_a_workload_is_planned(workload: Path) -> None:
-    plan = load_plan(GEOPIPE if workload.stem.startswith("geopipe") else ROOT / "topologies/four-dc.yaml", workload)
-    assert plan.jobs[0].name == workload.stem
+def test_a_workload_has_a_topology_that_comes_with_it(workload: Path) -> None:
+    assert any(is_planned(topology, workload) for topology in TOPOLOGIES)
+    assert workload.name in (ROOT / "docs/presets.md").read_text(encoding="utf-8")
+
+
+def is_planned(topology: Path, workload: Path) -> bool:
+    """Whether there is a plan of them."""
+    try:
+        plan = load_plan(topology, workload)
+    except BadInput:
+        return False
+    return plan.jobs[0].name == workload.stem
 
 
 def test_geopipes_models_need_one_more_forward_per_cut_and_have_memory_for_it() -> None:
