@@ -51,7 +51,6 @@ def test_a_topology_is_planned_and_predicted(topology: Path) -> None:
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda path: path.stem)
 def test_a_workload_has_a_topology_that_comes_with_it(workload: Path) -> None:
     assert any(is_planned(topology, workload) for topology in TOPOLOGIES)
-    assert workload.name in (ROOT / "docs/presets.md").read_text(encoding="utf-8")
 
 
 def is_planned(topology: Path, workload: Path) -> bool:
