@@ -114,7 +114,7 @@ def _tables(grid: Space, judged: Sequence[Judged], title: str, width: int) -> li
     ]
     problems = [grid.shapes[one.point.shape].problem for one in rows]
     held = [
-        f"{grid.in_flight(one.point):g} / {min(problem.memory_limit):g}"
+        f"{grid.in_flight(one.point):g} / {min(problem.memory_limit):.4g}"
         for one, problem in zip(rows, problems, strict=True)
     ]
     columns = [
