@@ -10,7 +10,21 @@ import typer
 from typer.exceptions import TyperException
 
 from testbed import __version__
-from testbed.cli import baseline, calibrate, determinism, doctor, kernel, plan, predict, report, run, schedule, shell
+from testbed.cli import (
+    baseline,
+    calibrate,
+    determinism,
+    doctor,
+    kernel,
+    knee,
+    plan,
+    predict,
+    report,
+    run,
+    schedule,
+    shell,
+    tune,
+)
 from testbed.cli.usage import as_bad_input
 from testbed.errors import ExitCode, TestbedError
 
@@ -24,6 +38,8 @@ app.command("predict")(predict.predict)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.command("calibrate")(calibrate.calibrate)
+app.command("tune")(tune.tune)
+app.command("knee")(knee.knee)
 app.command("shell")(shell.shell)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)

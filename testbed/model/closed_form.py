@@ -8,6 +8,8 @@ T is the time from the common start to the last end.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 
 def gpipe(p: int, m: int, f: float, i: float, w: float, c: float = 0.0) -> float:
@@ -81,3 +83,36 @@ def geopipe(p: int, m: int, f: float, i: float, w: float, total_c: float) -> flo
     a message <= f+i+w; enumerated for one cut and two, beside each other and apart, c from 0.2 to 4.5 (f+i+w).
     """
     return (m + p - 1) * (f + i + w) + 2 * total_c
+
+
+class Cut(NamedTuple):
+    """A boundary between two neighbouring ranks that crosses a wide-area link."""
+
+    rank: int
+    """Of the stage before it."""
+    round_trip_s: float
+    """A message there and one back, delay and time on the wire of both."""
+    wire_s: float
+    """Time on the wire of one message, of the slower direction."""
+    ahead: int = 0
+    """dN: warm-up forwards beyond those of 1F1B on every rank before the cut."""
+
+
+def overlap_period(tau: float, cuts: Sequence[Cut]) -> float:
+    """Seconds per microbatch in the steady state of 1F1B or GeoPipe, tau = f+i+w on every rank.
+
+        max{ tau, max wire, max over groups of neighbouring cuts of (n tau + round trips) / (n + sum of dN) }
+
+    n = 2 + the ranks from a group's first cut to its last: 1F1B has that many microbatches between the stages around
+    them, dN adds to them, and each passes all n stages' F and B and every round trip. Our derivation; the paper
+    (GeoPipe, arXiv 2510.12064) describes the overlap without a formula. Uniform stages, full duplex, no jitter; M large
+    enough for a steady state. `cuts` in the order of their ranks.
+    """
+    period = max([tau, *(cut.wire_s for cut in cuts)])
+    for begin in range(len(cuts)):
+        for end in range(begin + 1, len(cuts) + 1):
+            group = cuts[begin:end]
+            held = 2 + group[-1].rank - group[0].rank
+            credit = held + sum(cut.ahead for cut in group)
+            period = max(period, (held * tau + sum(cut.round_trip_s for cut in group)) / credit)
+    return period

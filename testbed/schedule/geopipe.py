@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator
 
 from testbed.errors import BadInput
 from testbed.model.simulate import makespan
@@ -27,18 +27,39 @@ Ahead = dict[int, int]
 """Per cut, dN: the warm-up forwards that all ranks before it make in addition."""
 
 
-def geopipe(problem: Problem, extra: Annotated[int | None, Field(ge=0)] = None) -> Schedule:
+def _numbers(value: object) -> object:
+    numbers = value if isinstance(value, list) else [value]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError("at least 0: extra warm-up forwards of every cut, or a list with a number for each")
+    return value
+
+
+Extra = Annotated[int | list[int], BeforeValidator(_numbers)]
+
+
+def geopipe(problem: Problem, extra: Extra | None = None) -> Schedule:
     """Rank i runs min(M, P - 1 - i + sum of dN over the cuts after it) warm-up forwards; peak P - i + that sum.
 
-    `extra` is dN of every cut. By default it is what hides each cut's round trip, or for unequal stages what the event
-    model finds fastest, as far as memory allows. Raises BadInput for a negative `extra`.
+    `extra` is dN of every cut, or a list with one for each. By default it is what hides each cut's round trip, or for
+    unequal stages what the event model finds fastest, as far as memory allows. Raises BadInput for a negative number,
+    or a list that is not as long as there are cuts.
     """
-    if extra is not None and extra < 0:
+    return with_ahead(problem, chosen(problem) if extra is None else _asked(problem, extra))
+
+
+def _asked(problem: Problem, extra: int | list[int]) -> Ahead:
+    places = cuts(problem)
+    numbers = extra if isinstance(extra, list) else [extra] * len(places)
+    if len(numbers) != len(places):
+        expected = f"a number for every one of {len(places)} cuts (after ranks {', '.join(map(str, places)) or 'none'})"
+        raise BadInput.of("schedule geopipe", "extra", extra, expected)
+    if any(number < 0 for number in numbers):
         raise BadInput.of("schedule geopipe", "extra", extra, "a number of warm-up forwards, at least 0")
-    return _schedule(problem, chosen(problem) if extra is None else dict.fromkeys(cuts(problem), extra))
+    return dict(zip(places, numbers, strict=True))
 
 
-def _schedule(problem: Problem, ahead: Ahead) -> Schedule:
+def with_ahead(problem: Problem, ahead: Ahead) -> Schedule:
+    """The schedule with these numbers of extra warm-up forwards, whether memory allows them or not."""
     last = problem.n_ranks - 1
     rows = tuple(
         row(rank, last - rank + _ahead_of(rank, ahead), problem.n_microbatches) for rank in range(problem.n_ranks)
@@ -62,10 +83,11 @@ def chosen(problem: Problem) -> Ahead:
 
 def hiding(problem: Problem) -> Ahead:
     """Per cut, dN = ceil(2c / tau), c one way with time on the wire, tau = max(f + b); less where memory is short."""
-    return _fitting(problem, _unlimited(problem))
+    return _fitting(problem, unlimited(problem))
 
 
-def _unlimited(problem: Problem) -> Ahead:
+def unlimited(problem: Problem) -> Ahead:
+    """As `hiding`, whatever memory allows."""
     tau = max(_busy_s(problem))
     # a trip of exactly n tau needs n, whatever rounding has made of it
     return {cut: math.ceil(trip / tau - TOLERANCE) if tau else 0 for cut, trip in _trips(problem).items()}
@@ -89,7 +111,7 @@ def _fastest(problem: Problem, by_rule: Ahead) -> Ahead:
     def seconds(ahead: Ahead) -> float:
         key = tuple(ahead.values())
         if key not in judged:
-            judged[key] = makespan(problem, _schedule(problem, ahead))
+            judged[key] = makespan(problem, with_ahead(problem, ahead))
         return judged[key]
 
     best = min([*(_fitting(problem, dict.fromkeys(by_rule, n)) for n in _tried(problem)), by_rule], key=seconds)
@@ -99,7 +121,7 @@ def _fastest(problem: Problem, by_rule: Ahead) -> Ahead:
         for cut in best:
             for step in (-1, 1):
                 moved = best | {cut: best[cut] + step}
-                valid = moved[cut] >= 0 and all(_fits(problem, rank, moved) for rank in range(problem.n_ranks))
+                valid = moved[cut] >= 0 and fits(problem, moved)
                 if valid and seconds(moved) < seconds(best) * (1 - TOLERANCE):
                     best, improved = moved, True
     return best
@@ -114,14 +136,14 @@ def _tried(problem: Problem) -> list[int]:
     return [*range(half), *sorted({round(half * (most / half) ** (step / half)) for step in range(half + 1)})]
 
 
-def limited(problem: Problem, extra: int | None = None) -> str | None:
+def limited(problem: Problem, extra: int | list[int] | None = None) -> str | None:
     """What memory takes from the warm-up, in words; None where it takes nothing, or the user has said what to do."""
-    wanted = _unlimited(problem)
+    wanted = unlimited(problem)
     if extra is not None or wanted == _fitting(problem, wanted):
         return None
     got = chosen(problem)
     one_more = [got | {cut: got[cut] + 1} for cut in got if got[cut] < wanted[cut]]
-    if not any(not _fits(problem, rank, more) for more in one_more for rank in range(problem.n_ranks)):
+    if all(fits(problem, more) for more in one_more):
         return None
     needed = max(_held(problem, rank, wanted) for rank in range(problem.n_ranks))
     shown = ", ".join(f"{got[cut]} of {wanted[cut]}" for cut in got)
@@ -142,6 +164,11 @@ def _held(problem: Problem, rank: int, ahead: Ahead) -> float:
     in_flight = min(problem.n_microbatches, problem.n_ranks - rank + _ahead_of(rank, ahead))
     during_backward = problem.input_memory[rank] if problem.input_memory else 0.0
     return in_flight * problem.activation[rank] + during_backward
+
+
+def fits(problem: Problem, ahead: Ahead) -> bool:
+    """Whether every rank has memory for these extra forwards."""
+    return all(_fits(problem, rank, ahead) for rank in range(problem.n_ranks))
 
 
 def _fits(problem: Problem, rank: int, ahead: Ahead) -> bool:

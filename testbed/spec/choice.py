@@ -115,4 +115,6 @@ def _settings(choice: ScheduleChoice) -> dict[str, Any]:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return "+".join(map(_shown, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -189,8 +189,9 @@ def test_geopipe_runs_less_far_ahead_where_memory_is_short() -> None:
         generate("geopipe", free.with_memory(3.0))
     with pytest.raises(InvalidSchedule, match="needs memory for"):
         generate("geopipe", free.with_memory(6.0), extra=4)
-    with pytest.raises(BadInput, match="extra"):
-        generate("geopipe", free, extra=-1)
+    for refused in (-1, [1, -1], [1], [1, 2, 3]):
+        with pytest.raises(BadInput, match="extra"):
+            generate("geopipe", free, extra=refused)
 
 
 @pytest.mark.parametrize("cut_ranks", [(1,), (0, 2)])

@@ -1,0 +1,187 @@
+"""`testbed knee`: the rate of a link beyond which nothing is gained, predicted, and measured on the virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from testbed.cli.options import (
+    AsJson,
+    Quiet,
+    Schedules,
+    Settings,
+    TopologyFile,
+    WallLimit,
+    WorkloadFile,
+    emit,
+    stdout_console,
+)
+from testbed.errors import BadInput, ExitCode
+
+if TYPE_CHECKING:
+    from testbed.plan.knee import Sweep, Swept
+    from testbed.progress import Reporter
+
+Measured = Mapping[float, Mapping[str, Mapping[str, Any]]]
+"""Rate -> label -> the entry of comparison.json."""
+
+
+def knee(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    link: Annotated[str | None, typer.Option(metavar="NAME", help="The link to sweep; default: all alike.")] = None,
+    schedule: Schedules = None,
+    points: Annotated[int, typer.Option(min=3, max=1000, metavar="N", help="Rates to predict.")] = 29,
+    measure: Annotated[int, typer.Option(min=0, max=100, metavar="N", help="Of them, how many to measure too.")] = 0,
+    within: Annotated[
+        float, typer.Option(min=0.001, max=50, metavar="PERCENT", help="What counts as nothing gained.")
+    ] = 1.0,
+    picture: Annotated[Path, typer.Option(metavar="FILE", help="The picture to write, .svg or .png.")] = Path(
+        "knee.svg"
+    ),
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep the measured runs in this new directory.")
+    ] = None,
+    wall_limit: WallLimit = 3600.0,
+    settings: Settings = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Sweep the rate of a link: where the iteration stops getting shorter, drawn and named.
+
+    Every schedule is made anew for every rate. Two rates are named: from which the time is within --within of that
+    with an infinite rate, and at which a microbatch's messages take as long on the link as its computation,
+    S / (B tau) = 1. --measure trains at some of the rates on the virtual clock, as `testbed run` does.
+    """
+    from testbed.cli.progress import Terminal
+    from testbed.cli.said import said_by_the_library
+    from testbed.plan import knee as sweeping
+    from testbed.plan import resolve
+
+    if picture.suffix not in (".svg", ".png"):
+        raise BadInput.of("--picture", "option", str(picture), "a name that ends in .svg or .png")
+    network, (job,) = resolve.load_files(topology, workload, settings=settings or [])
+    plan = resolve.load_plan(topology, workload, settings=settings or [])
+    links = sweeping.links_of(network, plan, link)
+    choices = sweeping.choices_of(plan, schedule or [])
+    reporter = Terminal(quiet=quiet)
+    rates = sweeping.rates_around(max(sweeping.full_bps(plan, choice, links) for choice in choices), points)
+    with (
+        said_by_the_library(reporter.say),
+        reporter.solving() as watch,
+        reporter.step("predicting", points + len(choices)) as step,
+    ):
+        found = sweeping.sweep(plan, links, choices, rates, within / 100, step.advance, watch)
+    measured = _measure(found.swept, _chosen(len(found.swept), measure), out, wall_limit, reporter) if measure else {}
+    heading = f"{job.name} on {network.name}, {links.name}"
+    _draw(found, measured, picture, heading, within / 100)
+    if as_json:
+        emit({"topology": network.name, "workload": job.name, **_document(found, measured, within, picture)})
+    else:
+        _show(found, measured, heading, within)
+        print(f"drawn in {picture}")
+    if not all(row["trusted"] for rows in measured.values() for row in rows.values()):
+        raise typer.Exit(ExitCode.UNTRUSTED)
+
+
+def _chosen(count: int, wanted: int) -> list[int]:
+    """Places of so many of the rates, evenly spread, both ends among them."""
+    if wanted == 1:
+        return [count // 2]
+    return sorted({round(number * (count - 1) / (wanted - 1)) for number in range(wanted)})
+
+
+def _measure(
+    swept: Sequence[Swept], places: Sequence[int], out: Path | None, limit_s: float, reporter: Reporter
+) -> dict[float, dict[str, Any]]:
+    """The schedules at some of the rates, really trained on the virtual clock in one boot. Raises RunFailed."""
+    import tempfile
+    from contextlib import ExitStack
+
+    from testbed.errors import RunFailed
+    from testbed.plan.plan import Clock
+    from testbed.plan.resolve import require_trainable, with_clock
+    from testbed.results.place import results_directory
+    from testbed.vm import command
+
+    clock = Clock("virtual")
+    with ExitStack() as stack:
+        if out is None:
+            base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-knee-")))
+        else:
+            base = stack.enter_context(results_directory(out, overwrite=False))
+        trainings = []
+        for place in places:
+            plan = with_clock(_few_iterations(swept[place]), clock)
+            require_trainable(plan)
+            trainings.append(command.Training(plan, base / f"rate-{place:03d}", quiet=True))
+        machine = command.choose_machine(clock)
+        _, documents = command.train(machine, trainings, limit_s=limit_s, reporter=reporter)
+    if len(documents) < len(places) or None in documents:
+        raise RunFailed("not every rate could be measured: --out DIR keeps the logs")
+    return {
+        swept[place].rate_bps: {row["label"]: row for row in (document or {})["schedules"]}
+        for place, document in zip(places, documents, strict=True)
+    }
+
+
+def _few_iterations(one: Swept) -> Any:
+    """The plan with a single measured iteration: on the virtual clock every one is the same."""
+    from dataclasses import replace
+
+    (job,) = one.plan.jobs
+    workload = job.workload.model_copy(update={"iterations": 1, "warmup": min(2, job.workload.warmup)})
+    return replace(one.plan, jobs=(replace(job, workload=workload),))
+
+
+def _draw(found: Sweep, measured: Measured, picture: Path, heading: str, share: float) -> None:
+    from testbed.files import output
+    from testbed.results.knee_picture import Curve, draw
+
+    curves = []
+    for one in found.knees:
+        predicted = [(at.rate_bps, at.seconds[one.label]) for at in found.swept if one.label in at.seconds]
+        points = [(rate, rows[one.label]["measured_s"]) for rate, rows in measured.items() if one.label in rows]
+        if predicted:
+            curves.append(Curve(one.label, predicted, points, one.unlimited_s, one.enough_bps, one.full_bps))
+    with output(picture, "--picture") as partial:
+        draw(curves, partial, heading=heading, share=share)
+
+
+def _show(found: Sweep, measured: Measured, heading: str, within: float) -> None:
+    from testbed.cli.layout import Column, Section, fitted
+    from testbed.units import show_change, show_rate, show_rates, show_times
+
+    console = stdout_console(100)
+    rates = Column("rate", show_rates([one.rate_bps for one in found.swept]))
+    columns = []
+    for one in found.knees:
+        seconds = [at.seconds.get(one.label) for at in found.swept]
+        columns.append(Column(one.label, show_times(seconds)))
+        if measured:
+            rows = [measured.get(at.rate_bps, {}).get(one.label) for at in found.swept]
+            columns.append(Column("off by", ["" if row is None else show_change(row["error"], 3) for row in rows]))
+    for table in fitted(rates, [Section(f"{heading}: iteration", columns)], console.width):
+        console.print(table)
+    table = Table(title="beyond which nothing is gained", title_justify="left")
+    for number, column in enumerate(("schedule", "infinite rate", f"within {within:g}% from", "S/(B tau) = 1 at")):
+        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+    for one, unlimited in zip(found.knees, show_times([one.unlimited_s for one in found.knees]), strict=True):
+        last = show_rate(found.swept[-1].rate_bps)
+        enough = f"beyond {last}" if one.enough_bps is None else show_rate(one.enough_bps)
+        table.add_row(one.label, unlimited, enough, show_rate(one.full_bps))
+    console.print(table)
+
+
+def _document(found: Sweep, measured: Measured, within: float, picture: Path) -> dict[str, Any]:
+    rates = [
+        {"rate_bps": at.rate_bps, "predicted_s": dict(at.seconds)}
+        | {"measured": {label: dict(row) for label, row in measured.get(at.rate_bps, {}).items()}}
+        for at in found.swept
+    ]
+    knees = [one._asdict() for one in found.knees]
+    return {"link": found.links.name, "within": within / 100, "rates": rates, "knees": knees, "picture": str(picture)}

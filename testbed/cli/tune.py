@@ -1,0 +1,195 @@
+"""`testbed tune`: microbatch size, sequence length and dN that make GeoPipe fastest at constant tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from testbed.cli.options import AsJson, Quiet, Settings, emit, stdout_console
+from testbed.errors import BadInput
+
+if TYPE_CHECKING:
+    from testbed.plan.tune import Evolved, Judged, Point, Space
+
+
+def tune(
+    workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")],
+    topology: Annotated[
+        Path,
+        typer.Argument(metavar="TOPOLOGY", help="A file such as topologies/two-dc-metro.yaml; either may come first."),
+    ],
+    microbatch_size: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1, max=4096, metavar="N", help="To try (repeatable); default: the workload's, up to 8 x and 1/8."
+        ),
+    ] = None,
+    sequence: Annotated[
+        list[int] | None,
+        typer.Option(min=2, metavar="N", help="To try (repeatable); default: the workload's, its half and its double."),
+    ] = None,
+    fixed: Annotated[
+        str, typer.Option(metavar="TIME", help="What every slot takes whatever its microbatch, such as '1 ms'.")
+    ] = "0 s",
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of the genetic heuristic.")] = 1,
+    settings: Settings = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find the fastest microbatch size, sequence length and dN of GeoPipe under the memory limit. Needs no root.
+
+    Tokens per iteration stay as they are. Slots grow with FLOP, messages and activations with the tokens of a
+    microbatch. The event model judges every point of the grid; beside it stands what a genetic heuristic
+    like the paper's finds, and with how many evaluations.
+    """
+    from testbed.cli.progress import Terminal
+    from testbed.cli.said import said_by_the_library
+    from testbed.plan import tune as tuning
+    from testbed.plan.resolve import load_files
+    from testbed.units import TIME, parse
+
+    topology, workload = _in_order(topology, workload)
+    network, (job,) = load_files(topology, workload, settings=settings or [])
+    try:
+        fixed_s = parse(fixed, TIME, "a time")
+    except ValueError as error:
+        raise BadInput.of("--fixed", "option", fixed, str(error)) from error
+    sizes, lengths = tuning.around(tuning.shape_of(job))
+    grid = tuning.space(network, job, sorted({*(microbatch_size or sizes)}), sorted({*(sequence or lengths)}), fixed_s)
+    points = sum(1 for _ in grid.points())
+    reporter = Terminal(quiet=quiet)
+    with said_by_the_library(reporter.say), reporter.step(f"judging {points} points", points) as step:
+        judged = tuning.exhaustive(grid, step.advance)
+    with reporter.step("the same by a genetic heuristic"):
+        evolved = tuning.genetic(grid, seed)
+    if as_json:
+        emit({"topology": network.name, "workload": job.name, **_document(grid, judged, evolved)})
+        return
+    console = stdout_console(100)
+    for table in _tables(
+        grid, judged, f"{job.name} on {network.name}: {grid.tokens} tokens per iteration", console.width
+    ):
+        console.print(table)
+    for line in _lines(grid, judged, evolved):
+        console.print(line, highlight=False)
+
+
+def _in_order(topology: Path, workload: Path) -> tuple[Path, Path]:
+    """The two files, whichever was named first: a topology is what has datacenters."""
+    from testbed.spec.document import read_yaml
+
+    return (workload, topology) if "datacenters" in read_yaml(workload) else (topology, workload)
+
+
+def _best_by_shape(judged: Sequence[Judged]) -> list[Judged]:
+    found: dict[Any, Judged] = {}
+    for one in judged:
+        found.setdefault(one.point.shape, one)
+    return list(found.values())
+
+
+def _extra(point: Point) -> str:
+    return "+".join(map(str, point.extra)) or "no cut"
+
+
+def _given(grid: Space) -> Judged | None:
+    """1F1B with the workload's own microbatches, where that was tried."""
+    from testbed.plan.tune import Point
+
+    one = grid.shapes.get(grid.given)
+    return grid.judge(Point(grid.given, (0,) * len(one.cuts))) if one is not None else None
+
+
+def _tables(grid: Space, judged: Sequence[Judged], title: str, width: int) -> list[Table]:
+    from testbed.cli.layout import Column, Section, fitted
+    from testbed.units import show_change, show_times
+
+    rows, given = _best_by_shape(judged), _given(grid)
+    sequences = [
+        f"{one.point.shape.sequence}{'' if one.point.shape.sequence == grid.given.sequence else ' *'}" for one in rows
+    ]
+    problems = [grid.shapes[one.point.shape].problem for one in rows]
+    held = [
+        f"{grid.in_flight(one.point):g} / {min(problem.memory_limit):.4g}"
+        for one, problem in zip(rows, problems, strict=True)
+    ]
+    columns = [
+        Column("\nsequence", sequences, left=True),
+        Column("micro-\nbatches", [str(problem.n_microbatches) for problem in problems]),
+        Column("dN by\ncut", [_extra(one.point) for one in rows]),
+        Column("\niteration", show_times([one.seconds for one in rows])),
+        Column(
+            "over 1F1B\nas given",
+            ["-" if given is None else show_change(one.seconds / given.seconds - 1) for one in rows],
+        ),
+        Column("in flight\n/ memory", held),
+    ]
+    key = Column("\nmicrobatch", [str(one.point.shape.microbatch_size) for one in rows], left=True)
+    return fitted(key, [Section(title, columns)], width)
+
+
+def _lines(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> list[str]:
+    from testbed.plan.tune import altered
+    from testbed.units import show_change, show_time
+
+    best, given = judged[0], _given(grid)
+    same = next((one for one in judged if one.point.shape.sequence == grid.given.sequence), None)
+
+    def words(one: Judged) -> str:
+        shape = one.point.shape
+        where = f"microbatch {shape.microbatch_size}, sequence {shape.sequence}, dN {_extra(one.point)}"
+        return f"{where}: {show_time(one.seconds)}"
+
+    lines = [
+        f"* {text}"
+        for length in sorted({shape.sequence for shape in grid.shapes})
+        if (text := altered(grid.workload, length))
+    ]
+    lines += [
+        f"left out: microbatch {one.microbatch_size}, sequence {one.sequence}: {why}"
+        for one, why in grid.left_out.items()
+    ]
+    if given is not None:
+        lines.append(f"1F1B as given    {words(given)}")
+    if same is not None:
+        lines.append(f"same sequence    {words(same)}")
+    lines.append(f"fastest of all   {words(best)}")
+    lines.append(f"genetic          {words(evolved.best)}")
+    gap = show_change(evolved.best.seconds / best.seconds - 1, 2)
+    lines.append(
+        f"the genetic heuristic judged {evolved.evaluations} points, of {len(judged)} that memory allows, "
+        f"had its best after {evolved.best_after}, and is {gap} from the fastest"
+    )
+    return lines
+
+
+def _document(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> dict[str, Any]:
+    from testbed.plan.tune import altered
+
+    def one(found: Judged) -> dict[str, Any]:
+        shape, problem = found.point.shape, grid.shapes[found.point.shape].problem
+        return {
+            "microbatch_size": shape.microbatch_size,
+            "sequence": shape.sequence,
+            "microbatches": problem.n_microbatches,
+            "extra": list(found.point.extra),
+            "predicted_s": found.seconds,
+            "peak_in_flight": grid.in_flight(found.point),
+            "memory": min(problem.memory_limit),
+            "altered": altered(grid.workload, shape.sequence),
+        }
+
+    given = _given(grid)
+    left_out = [one._asdict() | {"reason": why} for one, why in grid.left_out.items()]
+    genetic = {"evaluations": evolved.evaluations, "best_after": evolved.best_after, "best": one(evolved.best)}
+    return {
+        "tokens": grid.tokens,
+        "given": given and one(given),
+        "points": [one(found) for found in judged],
+        "left_out": left_out,
+        "genetic": genetic | {"gap": evolved.best.seconds / judged[0].seconds - 1},
+    }

@@ -1,0 +1,168 @@
+"""The rate of a link beyond which nothing is gained: iteration times over rates, and where messages fill the link."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from testbed.errors import BadInput, listed
+from testbed.pipeline.problem import Problem
+from testbed.plan import costs, resolve, schedules
+from testbed.plan.plan import Plan
+from testbed.plan.resolve import BEST
+from testbed.plan.together import predict_jobs
+from testbed.schedule.proof import Watch
+from testbed.spec.choice import ScheduleChoice
+from testbed.spec.topology import Topology
+from testbed.units import show_rate
+
+HALVINGS = 8
+"""Of the step of the sweep in which a schedule comes within the share that counts as nothing."""
+
+Seconds = Mapping[str, float]
+"""Per label, the predicted iteration time; a schedule that does not fit is left out."""
+
+
+class Links(NamedTuple):
+    """The directions whose rate is swept, and what a rate in the file is in the lab."""
+
+    name: str
+    directions: tuple[int, ...]
+    lab_per_asked: float
+
+
+class Swept(NamedTuple):
+    """One rate, as the topology's file would have it, with the plan for it."""
+
+    rate_bps: float
+    plan: Plan
+    seconds: Seconds
+
+
+class Knee(NamedTuple):
+    """What a schedule makes of rate."""
+
+    label: str
+    unlimited_s: float
+    """With an infinite rate."""
+    enough_bps: float | None
+    """From here on it is within the share of that; None: nowhere in the sweep."""
+    full_bps: float
+    """Where a microbatch's messages take as long on the link as the slowest rank computes: S / (B tau) = 1."""
+
+
+class Sweep(NamedTuple):
+    """Rates in ascending order, and every schedule's knee."""
+
+    links: Links
+    swept: tuple[Swept, ...]
+    knees: tuple[Knee, ...]
+
+
+def links_of(topology: Topology, plan: Plan, name: str | None) -> Links:
+    """The link of that name, or all links alike. Raises BadInput for an unknown one, or where there is none."""
+    directions = topology.directions()
+    names = dict.fromkeys(one.link for one in directions)
+    if not names or (name is not None and name not in names):
+        raise BadInput.of("--link", "option", name, f"a link of {topology.name} ({listed(names) or 'it has none'})")
+    chosen = tuple(index for index, one in enumerate(directions) if name in (None, one.link))
+    first = chosen[0]
+    what = name or (next(iter(names)) if len(names) == 1 else "all links")
+    return Links(what, chosen, plan.network.directions[first].rate_bps / directions[first].rate_bps)
+
+
+def at_rate(plan: Plan, links: Links, rate_bps: float) -> Plan:
+    """The plan without cases, with this rate on these links."""
+    directions = tuple(
+        one._replace(rate_bps=rate_bps * links.lab_per_asked) if index in links.directions else one
+        for index, one in enumerate(plan.network.directions)
+    )
+    network = replace(plan.network, directions=directions)
+    return replace(plan, network=network, framing=resolve.framing_of(network, ()))
+
+
+def choices_of(plan: Plan, names: Sequence[str]) -> list[ScheduleChoice]:
+    """The workload's schedules, or those named. Raises BadInput for `best`, which is another one at every rate."""
+    choices = schedules.choose(plan, names)
+    wanted = [choice for choice in choices if choice.schedule != BEST]
+    if not wanted or (names and len(wanted) < len(choices)):
+        raise BadInput.of("--schedule", "option", BEST, "a schedule that is the same at every rate")
+    return wanted
+
+
+def judged(plan: Plan, choices: Sequence[ScheduleChoice], rate_bps: float, watch: Watch | None = None) -> Swept:
+    """A plan of some rate with every schedule made for it, and what the model says of them. Raises BadInput."""
+    made = schedules.with_selected(plan, [schedules.make(plan, choices, None, watch)])
+    return Swept(rate_bps, made, {case.label: predict_jobs(made, case)[0].alone_s for case in made.cases})
+
+
+def full_bps(plan: Plan, choice: ScheduleChoice, links: Links) -> float:
+    """The rate at which S / (B tau) = 1 on the fullest of these directions; S: what a microbatch sends."""
+    problem = costs.problem(plan, choice)
+    carried = dict.fromkeys(links.directions, 0.0)
+    for paths in problem.paths:
+        for (a, b), size in zip(pairwise(problem.stage_to_rank), problem.message_bytes, strict=True):
+            for index in (*paths.route(a, b), *paths.route(b, a)):
+                if index in carried:
+                    carried[index] += size
+    return 8 * max(carried.values()) / _tau_s(problem) / links.lab_per_asked
+
+
+def _tau_s(problem: Problem) -> float:
+    """Seconds of a microbatch on the rank that computes longest."""
+    busy = [0.0] * problem.n_ranks
+    for stage, rank in enumerate(problem.stage_to_rank):
+        busy[rank] += problem.forward_s[stage] + problem.whole_backward_s(stage)
+    return max(busy)
+
+
+def rates_around(full: float, points: int) -> list[float]:
+    """Rates from a quarter of `full` to 32 times as much, in equal ratios. Raises BadInput where nothing crosses."""
+    if not full:
+        raise BadInput.of("--link", "option", "a link that no message of the pipeline crosses", "one on its way")
+    return [full / 4 * 128 ** (number / (points - 1)) for number in range(points)]
+
+
+def sweep(
+    plan: Plan,
+    links: Links,
+    choices: Sequence[ScheduleChoice],
+    rates: Sequence[float],
+    share: float,
+    tell: Callable[[str], None] = lambda _: None,
+    watch: Watch | None = None,
+) -> Sweep:
+    """Every schedule at every rate, and its knees; `share` of the time is what counts as nothing gained."""
+    swept = []
+    for rate in sorted(rates):
+        swept.append(judged(at_rate(plan, links, rate), choices, rate, watch))
+        tell(show_rate(rate))
+    unlimited = judged(at_rate(plan, links, math.inf), choices, math.inf, watch)
+    knees = []
+    for case in unlimited.plan.cases:
+        (choice,) = (one for one in choices if one.label == case.label)
+        limit_s = unlimited.seconds[case.label] * (1 + share)
+        enough = _enough(plan, links, choice, swept, limit_s, watch)
+        knees.append(Knee(case.label, unlimited.seconds[case.label], enough, full_bps(plan, choice, links)))
+        tell(case.label)
+    return Sweep(links, tuple(swept), tuple(knees))
+
+
+def _enough(
+    plan: Plan, links: Links, choice: ScheduleChoice, swept: Sequence[Swept], limit_s: float, watch: Watch | None
+) -> float | None:
+    """The least rate from which on the sweep stays within the limit, found by halving the step before it."""
+    place = len(swept)
+    while place and swept[place - 1].seconds.get(choice.label, math.inf) <= limit_s:
+        place -= 1
+    if place in (0, len(swept)):
+        return swept[0].rate_bps if place == 0 else None
+    low, high = swept[place - 1].rate_bps, swept[place].rate_bps
+    for _ in range(HALVINGS):
+        middle = math.sqrt(low * high)
+        found = judged(at_rate(plan, links, middle), [choice], middle, watch).seconds
+        low, high = (low, middle) if found.get(choice.label, math.inf) <= limit_s else (middle, high)
+    return high

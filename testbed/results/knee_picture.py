@@ -1,0 +1,74 @@
+"""The picture of `testbed knee`: iteration time over the rate of a link, predicted as lines and measured as points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from testbed.units import show_rate, show_time
+
+COLOURS = ("#4c78c8", "#c0392b", "#3a9a63", "#e0a83c", "#7b5aa6", "#45b5a0", "#8a5a44", "#5b6470")
+
+
+class Curve(NamedTuple):
+    """One schedule."""
+
+    label: str
+    predicted: Sequence[tuple[float, float]]
+    """(bit/s, s) in ascending order of rates."""
+    measured: Sequence[tuple[float, float]]
+    unlimited_s: float
+    enough_bps: float | None
+    full_bps: float
+
+
+def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float) -> None:
+    """Write the picture (SVG or PNG, by the ending of `path`)."""
+    figure = Figure(figsize=(9.0, 5.4), layout="constrained", facecolor="white")
+    axis = figure.subplots()
+    for curve, colour in zip(curves, _cycled(len(curves)), strict=True):
+        rates, seconds = zip(*curve.predicted, strict=True)
+        axis.plot(rates, seconds, color=colour, label=f"{curve.label}, predicted")
+        axis.axhline(curve.unlimited_s, color=colour, linewidth=0.7, linestyle=":")
+        if curve.measured:
+            axis.plot(*zip(*curve.measured, strict=True), "o", color=colour, label=f"{curve.label}, measured")
+        if curve.enough_bps is not None:
+            at = curve.unlimited_s * (1 + share)
+            axis.plot([curve.enough_bps], [at], "v", color=colour, markersize=9, markeredgecolor="white")
+            words = f"{show_rate(curve.enough_bps)}: within {share:.0%}"
+            axis.annotate(words, (curve.enough_bps, at), (0, -16), textcoords="offset points", color=colour, fontsize=8)
+    for full, labels in _by_rate(curves).items():
+        axis.axvline(full, color="#9aa1ab", linewidth=0.9, linestyle="--")
+        words = f" S/(B tau) = 1 at {show_rate(full)} ({', '.join(labels)})"
+        axis.text(full, 0.985, words, transform=axis.get_xaxis_transform(), fontsize=8, color="#5b6470", va="top")
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: show_rate(rate)))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: show_time(seconds)))
+    axis.set_ylim(bottom=0.0)
+    axis.set_xlabel("rate of the link (dotted: infinite rate)")
+    axis.set_ylabel("iteration")
+    axis.set_title(heading, fontsize=11, loc="left")
+    axis.grid(color="#eef0f3")
+    axis.legend(fontsize=8, frameon=False, loc="center right")
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
+        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _cycled(count: int) -> list[str]:
+    return [COLOURS[number % len(COLOURS)] for number in range(count)]
+
+
+def _by_rate(curves: Sequence[Curve]) -> Mapping[float, list[str]]:
+    """The labels of schedules that fill the link at the same rate."""
+    found: dict[float, list[str]] = {}
+    for curve in curves:
+        rate = next((one for one in found if abs(one / curve.full_bps - 1) < 1e-6), curve.full_bps)
+        found.setdefault(rate, []).append(curve.label)
+    return found

@@ -1,0 +1,108 @@
+"""Beyond which rate nothing is gained: the sweep, its two named rates, the picture, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from testbed.cli import app
+from testbed.cli.knee import _chosen
+from testbed.errors import BadInput
+from testbed.plan import knee
+from testbed.plan.framing import wire_bytes
+from testbed.plan.plan import Plan
+from testbed.plan.resolve import load_plan
+from testbed.spec.topology import load_topology
+from testbed.vm import command
+
+ROOT = Path(__file__).parents[2]
+LONGHAUL, CHAIN = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "topologies/three-region.yaml"
+PP4 = ROOT / "workloads/tiny-gpt-pp4.yaml"
+SETTINGS = ["memory=32", "microbatches=32"]
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return load_plan(LONGHAUL, PP4, settings=SETTINGS)
+
+
+def test_geopipe_gains_nothing_above_a_full_link_and_1f1b_goes_on_gaining(plan: Plan) -> None:
+    links = knee.links_of(load_topology(LONGHAUL), plan, None)
+    choices = knee.choices_of(plan, ["1f1b", "geopipe"])
+    tau, wire = 0.06, wire_bytes(1_000_000) + plan.host_costs.gloo_bytes
+    full = knee.full_bps(plan, choices[1], links)
+    assert full == pytest.approx(8 * wire / tau)
+    rates = [full * factor for factor in (0.5, 0.8, 1.0, 1.25, 2.0, 4.0, 8.0, 16.0)]
+    found = knee.sweep(plan, links, choices, rates, 0.01)
+    geopipe = [one.seconds["geopipe"] for one in found.swept]
+    plain = [one.seconds["1f1b"] for one in found.swept]
+    assert plain == sorted(plain, reverse=True)
+    below, above = (geopipe[0] - geopipe[2]) / geopipe[2], (geopipe[2] - geopipe[-1]) / geopipe[2]
+    assert below > 0.8
+    assert above < 0.08
+    first, second = found.knees
+    assert first.enough_bps is None
+    assert second.enough_bps is not None
+    at = knee.judged(knee.at_rate(plan, links, second.enough_bps), [choices[1]], second.enough_bps)
+    assert at.seconds["geopipe"] == pytest.approx(1.01 * second.unlimited_s, rel=1e-3)
+    assert second.unlimited_s < geopipe[-1]
+
+
+def test_one_link_is_swept_or_all_alike() -> None:
+    topology, plan = load_topology(CHAIN), load_plan(CHAIN, PP4)
+    every = knee.at_rate(plan, knee.links_of(topology, plan, None), 5e6)
+    assert {one.rate_bps for one in every.network.directions} == {5e6}
+    assert every.framing != plan.framing
+    one = knee.at_rate(plan, knee.links_of(topology, plan, "wuhan--guangzhou"), 5e6)
+    assert [direction.rate_bps for direction in one.network.directions] == [5e6, 5e6, 1e9, 1e9]
+    with pytest.raises(BadInput, match="a link of three-region \\(wuhan--guangzhou, guangzhou--shenzhen\\)"):
+        knee.links_of(topology, plan, "north")
+    with pytest.raises(BadInput, match="no message of the pipeline crosses"):
+        knee.rates_around(0.0, 5)
+    with pytest.raises(BadInput, match="the same at every rate"):
+        knee.choices_of(plan, ["best"])
+
+
+def test_measured_rates_are_spread_with_both_ends() -> None:
+    assert _chosen(29, 5) == [0, 7, 14, 21, 28]
+    assert _chosen(29, 1) == [14]
+    assert _chosen(3, 100) == [0, 1, 2]
+
+
+def trained(_: object, trainings: list[command.Training], **__: object) -> tuple[None, list[dict[str, Any]]]:
+    """What a guest would have measured: the prediction and a thousandth."""
+    documents = []
+    for one in trainings:
+        assert one.plan.clock.name == "virtual"
+        assert one.plan.jobs[0].workload.iterations == 1
+        rate = one.plan.network.directions[0].rate_bps
+        row = {"label": "geopipe", "measured_s": 1e8 / rate, "error": 0.001, "trusted": rate > 100e6}
+        documents.append({"schedules": [row]})
+    return None, documents
+
+
+def test_the_command_draws_and_names_the_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "train", trained)
+    monkeypatch.setattr(command, "choose_machine", lambda clock: clock)
+    picture = tmp_path / "k.svg"
+    words = ["knee", str(LONGHAUL), str(PP4), "--points", "5", "--schedule", "geopipe", "--picture", str(picture)]
+    words += [part for one in SETTINGS for part in ("--set", one)] + ["--quiet"]
+    shown = CliRunner().invoke(app, [*words, "--measure", "2"], env={"COLUMNS": "80"})
+    assert shown.exit_code == 5, "at the lowest rate it is not trusted"
+    assert max(map(len, shown.output.splitlines())) <= 80
+    assert shown.output.count("+0.100%") == 2
+    drawn = picture.read_text(encoding="utf-8")
+    assert "geopipe, measured" in drawn
+    assert "S/(B tau) = 1 at 134.3 Mbit/s" in drawn
+    told = CliRunner().invoke(app, [*words, "--json"])
+    assert told.exit_code == 0, told.output
+    document = json.loads(told.output)
+    assert [one["label"] for one in document["knees"]] == ["geopipe"]
+    assert document["knees"][0]["full_bps"] == pytest.approx(134.3e6, rel=1e-3)
+    assert len(document["rates"]) == 5
+    refused = CliRunner().invoke(app, [*words, "--picture", "k.pdf"])
+    assert isinstance(refused.exception, BadInput)
