@@ -15,6 +15,9 @@ from testbed.units import FIBRE_SECONDS_PER_METRE, show_time
 
 MAX_DATACENTERS = 100
 MAX_NODES_PER_DATACENTER = 100
+MOST_RATE_BPS = 1e15
+"""Of a link or network card at full scale; what a lab can have is checked when the plan is made."""
+
 MAX_LINKS = 5000
 """Of every pair of 100 datacenters one, and some."""
 
@@ -33,7 +36,7 @@ class InsideSpec(Strict):
     delay: Annotated[float, seconds(0, 10e-3)] = Field(
         default=0.0, description="one way, from a node to its neighbour or border"
     )
-    rate: Annotated[float, bits_per_second(1e6, 100e9)]
+    rate: Annotated[float, bits_per_second(1e6, MOST_RATE_BPS)]
 
 
 class DatacenterSpec(Strict):
@@ -49,7 +52,7 @@ class _Direction(Strict):
     fibre: Annotated[float, metres(0, 40_000e3)] | None = None
     delay: Annotated[float, seconds(0, 10)] | None = None
     equipment_delay: Annotated[float, seconds(0, 1)] | None = None
-    rate: Annotated[float, bits_per_second(1e3, 100e9)] | None = None
+    rate: Annotated[float, bits_per_second(1e3, MOST_RATE_BPS)] | None = None
     queue: Annotated[float, size_bytes(SMALLEST_QUEUE, 4e9)] | None = None
     jitter: Annotated[float, seconds(0, 1)] | None = None
     loss: float | None = Field(default=None, ge=0, lt=1, description="share of packets lost")
