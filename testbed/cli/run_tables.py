@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from testbed.cli.full_scale_tables import full_scale_tables
 from testbed.cli.layout import Column, Section, fitted, indented
 from testbed.cli.tables import proof_line
 from testbed.judge.compare import ScheduleComparison
@@ -23,6 +24,9 @@ def print_run(console: Console, document: Mapping[str, Any], directory: Path, *,
     rows = [ScheduleComparison(**row) for row in document["schedules"]]
     title = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
     for table in comparison_tables(title, rows, console.width):
+        console.print(table)
+    both = [(row.label, row.full_scale) for row in rows if row.full_scale is not None]
+    for table in full_scale_tables(both, console.width):
         console.print(table)
     for row in rows:
         if row.solver is not None:

@@ -17,7 +17,7 @@ from testbed.pipeline.collectives import Collective
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
-from testbed.plan import similitude
+from testbed.plan import costs, similitude
 from testbed.plan.plan import Job, Plan
 
 CAUSES = ("collectives", "super-packets", "acknowledgements", "unnoticed waits", "handover")
@@ -51,7 +51,7 @@ def ideal(plan: Plan, job: Job, problem: Problem) -> Problem:
 def full_scale_time(plan: Plan, job: Job, problem: Problem, schedule: Schedule) -> FullScaleTime | None:
     """What an iteration takes at full scale, and within what bound the lab tells it; None without full scale."""
     at = similitude.scales(job.workload, plan.host_costs.gloo_bytes)
-    if at is None:
+    if at is None or job.workload.pacing is None:
         return None
     receives = job.workload.receives
     seconds = [makespan(one, schedule, receives=receives) for one in _chain(plan, job, problem)]
@@ -62,6 +62,18 @@ def full_scale_time(plan: Plan, job: Job, problem: Problem, schedule: Schedule) 
     causes = {cause: one / at.seconds for cause, one in zip(CAUSES, differences, strict=True)}
     bound_s = sum(causes.values())
     return FullScaleTime(at.seconds, seconds[0] / at.seconds, seconds[-1] / at.seconds, bound_s, causes)
+
+
+def full_scale_times(plan: Plan) -> dict[str, dict[str, object]]:
+    """By case, what an iteration of a plan's only job takes at full scale; {} without full scale."""
+    found = {}
+    for case in plan.cases if len(plan.jobs) == 1 else ():
+        schedule = costs.schedule_of(plan, case)
+        if schedule is not None:
+            one = full_scale_time(plan, plan.jobs[0], costs.timed_problem(plan, case, schedule), schedule)
+            if one is not None:
+                found[case.label] = one.as_json()
+    return found
 
 
 def _chain(plan: Plan, job: Job, problem: Problem) -> list[Problem]:

@@ -15,6 +15,7 @@ from testbed.lab.gate import Gate
 from testbed.plan import unmodelled
 from testbed.plan.costs import problem_of_case
 from testbed.plan.plan import Plan
+from testbed.plan.unlike import full_scale_time
 from testbed.results.directory import Results
 from testbed.schedule.schedule_file import as_document
 from testbed.session.case import Trained
@@ -72,6 +73,7 @@ def _measured(plan: Plan, one: Trained, case: Evidence) -> compare.Measured:
         on_this_host=one.on_this_host,
         disturbed=np.asarray(disturbed(rows, case.usual)).tolist() if case.real else None,
         messages=case.flows,
+        full_scale=full_scale_time(plan, plan.jobs[0], problem_of_case(plan, one.case), one.schedule),
     )
 
 
