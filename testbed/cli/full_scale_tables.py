@@ -35,9 +35,14 @@ def full_scale_tables(rows: Sequence[tuple[str, Mapping[str, Any]]], width: int)
     parts = [flat[place : place + len(rows)] for place in range(0, len(flat), len(rows))]
     columns = [Column(name, part) for (name, values), part in zip(times, parts, strict=True) if any(values)]
     columns.append(Column("lab adds\nat most", [f"{one['bound_s'] / one['ideal_s']:.3%}" for _, one in rows]))
+    columns.append(Column("HBM of the\nfullest", [_fullest(one) for _, one in rows]))
     columns.append(Column("\nmost of it", [_largest(one["causes"]) for _, one in rows], left=True))
     key = Column("\nschedule", [label for label, _ in rows], left=True)
     return fitted(key, [Section("at full scale", columns)], width)
+
+
+def _fullest(one: Mapping[str, Any]) -> str:
+    return f"{max(sum(rank.values()) for rank in one['memory']) / one['memory_limit']:.0%}"
 
 
 def _largest(causes: Mapping[str, float]) -> str:

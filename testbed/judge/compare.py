@@ -63,6 +63,8 @@ class ScheduleComparison:
 
     full_scale: dict[str, Any] | None = None
     """What it is at full scale (plan/unlike.py) and as measured; None for a workload that stands for itself."""
+    memory: dict[str, Any] | None = None
+    """Bytes by rank, measured and predicted, and what the limit allows (plan/memory_bytes.py)."""
 
     @property
     def error_on_this_host(self) -> float | None:
@@ -87,6 +89,8 @@ class Measured:
     """Per row."""
     messages: Sequence[FlowMessages] = ()
     full_scale: FullScaleTime | None = None
+    memory: dict[str, Any] | None = None
+    """See plan/memory_bytes.py."""
 
     @property
     def reasons(self) -> list[str]:
@@ -134,6 +138,7 @@ def compare(runs: Sequence[Measured]) -> list[ScheduleComparison]:
                 **_on_this_host(run),
                 checks=[check._asdict() | {"ok": check.ok} for check in run.checks],
                 messages=[flow._asdict() for flow in run.messages],
+                memory=run.memory,
                 full_scale=_at_full_scale(run.full_scale, measured_s),
             )
         )

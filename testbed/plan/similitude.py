@@ -100,7 +100,9 @@ def _check(workload: Workload) -> None:
         raise BadInput.of(workload.name, "lab.message", show_size(workload.lab.message), expected)
     parameters = workload.data_parallel.parameters
     if parameters is not None and parameters < least:
-        expected = f"a larger one: the model that really trains has {show_size(least)} of parameters on a rank, and the "
+        expected = (
+            f"a larger one: the model that really trains has {show_size(least)} of parameters on a rank, and the "
+        )
         expected += f"message leaves room for {show_size(parameters)}"
         raise BadInput.of(workload.name, "lab.message", show_size(workload.lab.message), expected)
     memory_caps(workload)

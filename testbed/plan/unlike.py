@@ -9,8 +9,9 @@ since its time is a measured one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 
 from testbed.model.simulate import makespan
 from testbed.pipeline.collectives import Collective
@@ -18,6 +19,7 @@ from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
 from testbed.plan import costs, similitude
+from testbed.plan.memory_bytes import full_scale_bytes
 from testbed.plan.plan import Job, Plan
 
 CAUSES = ("collectives", "super-packets", "acknowledgements", "unnoticed waits", "handover")
@@ -36,6 +38,10 @@ class FullScaleTime:
     bound_s: float
     """The most by which the lab differs from full scale: the sum of `causes`."""
     causes: Mapping[str, float]
+    memory: Sequence[Mapping[str, float]]
+    """Per pipeline rank, bytes that each of its accelerators holds."""
+    memory_limit: float
+    """Bytes of HBM."""
 
     def as_json(self) -> dict[str, object]:
         """As in comparison.json."""
@@ -51,17 +57,27 @@ def ideal(plan: Plan, job: Job, problem: Problem) -> Problem:
 def full_scale_time(plan: Plan, job: Job, problem: Problem, schedule: Schedule) -> FullScaleTime | None:
     """What an iteration takes at full scale, and within what bound the lab tells it; None without full scale."""
     at = similitude.scales(job.workload, plan.host_costs.gloo_bytes)
-    if at is None or job.workload.pacing is None:
+    full, held = job.workload.full_scale, full_scale_bytes(job.workload, problem, schedule)
+    if at is None or full is None or held is None:
         return None
     receives = job.workload.receives
     seconds = [makespan(one, schedule, receives=receives) for one in _chain(plan, job, problem)]
-    differences = [abs(later - earlier) for earlier, later in zip(seconds, seconds[1:], strict=False)]
+    differences = [abs(later - earlier) for earlier, later in pairwise(seconds)]
     each_s = problem.handover_s + problem.wake_s + problem.send_s
     each_s += problem.send_s_per_byte * max(problem.message_bytes, default=0.0)
-    differences[-1] = max(differences[-1], each_s * longest_chain(problem, schedule))
+    begun_s = problem.turn_s * job.mesh.size
+    differences[-1] = max(differences[-1], each_s * longest_chain(problem, schedule) + begun_s)
     causes = {cause: one / at.seconds for cause, one in zip(CAUSES, differences, strict=True)}
     bound_s = sum(causes.values())
-    return FullScaleTime(at.seconds, seconds[0] / at.seconds, seconds[-1] / at.seconds, bound_s, causes)
+    return FullScaleTime(
+        lab_seconds=at.seconds,
+        ideal_s=seconds[0] / at.seconds,
+        predicted_s=seconds[-1] / at.seconds,
+        bound_s=bound_s,
+        causes=causes,
+        memory=[one._asdict() for one in held],
+        memory_limit=full.accelerator.memory,
+    )
 
 
 def full_scale_times(plan: Plan) -> dict[str, dict[str, object]]:
@@ -88,6 +104,7 @@ def _chain(plan: Plan, job: Job, problem: Problem) -> list[Problem]:
         send_s_per_byte=0.0,
         wake_s=0.0,
         unnoticed_wait_s=0.0,
+        turn_s=0.0,
     )
     first = replace(
         plain,

@@ -14,6 +14,7 @@ from testbed.lab.witness import MachineCounts, MachineWitness
 from testbed.model.host import HostPrediction, predict_on_host
 from testbed.model.lower import Load
 from testbed.pipeline.ir import Schedule
+from testbed.pipeline.memory import RankBytes
 from testbed.plan.costs import predict_case, problem_of_case
 from testbed.plan.plan import Case, Plan
 from testbed.plan.routes import routes_of_nodes
@@ -63,6 +64,8 @@ class Trained:
     network: fidelity.NetworkEvidence | None = None
     """What was counted meanwhile, as the next; None until the case is over."""
     traffic: Sequence[fidelity.Traffic] = ()
+    memory: Sequence[RankBytes] = ()
+    """Per rank, as counted in the first iteration."""
 
     @property
     def schedule(self) -> Schedule:
@@ -80,7 +83,9 @@ def train(running: Running, case: Case, made: Generated, message_costs: MessageC
     durations = None
     if workload.pacing:
         durations = tuple(tuple(problem.duration(action) for action in row) for row in made.schedule.rows)
-    job = Job(made.schedule, workload, durations, workload.warmup + workload.iterations, problem.turn_s)
+    job = Job(
+        made.schedule, workload, durations, workload.warmup + workload.iterations, problem.turn_s, count_memory=True
+    )
     deadline = deadlines.of_iteration(float(predicted.makespans()[0]))
     on_this_host = None
     if message_costs is not None:
@@ -122,6 +127,7 @@ def _iterate(running: Running, job: Job, trained: Trained) -> None:
 
 
 def _note_iteration(trained: Trained, records: Sequence[IterationRecord], warmup: int, machine: MachineCounts) -> None:
+    trained.memory = trained.memory or [one.memory for one in records if one.memory is not None]
     trained.rows.append(iterations.iteration_row(records, warmup, machine))
     trained.measured.append(iterations.trace(records))
 

@@ -33,6 +33,12 @@ class ModelSpec(Strict):
         """Parameters of one stage; by default an equal share, which is a guess where layers differ."""
         return -(-self.parameter_count() // n_stages)
 
+    def activation_bytes(
+        self, stage: int, n_stages: int, microbatch_size: int, *, recompute: bool
+    ) -> tuple[float, float] | None:
+        """Bytes that a stage keeps of a microbatch after its F, and after its I; None where nobody knows."""
+        return None
+
     def stage_layers(self, stage: int, n_stages: int) -> range:
         """The layers of a stage: an even, contiguous share."""
         return range(stage * self.layers // n_stages, (stage + 1) * self.layers // n_stages)
