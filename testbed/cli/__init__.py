@@ -10,7 +10,20 @@ import typer
 from typer.exceptions import TyperException
 
 from testbed import __version__
-from testbed.cli import baseline, calibrate, determinism, doctor, kernel, plan, predict, report, run, schedule, shell
+from testbed.cli import (
+    baseline,
+    calibrate,
+    compare_axes,
+    determinism,
+    doctor,
+    kernel,
+    plan,
+    predict,
+    report,
+    run,
+    schedule,
+    shell,
+)
 from testbed.cli.usage import as_bad_input
 from testbed.errors import ExitCode, TestbedError
 
@@ -23,6 +36,7 @@ app = typer.Typer(
 app.command("predict")(predict.predict)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
+app.command("compare-axes")(compare_axes.compare_axes)
 app.command("calibrate")(calibrate.calibrate)
 app.command("shell")(shell.shell)
 app.command("report")(report.report)

@@ -10,15 +10,15 @@ NUMBER_BYTES = 2
 """Of a parameter, gradient or activation in BF16."""
 
 OPTIMIZER_BYTES = 12
-"""Adam in mixed precision keeps a float32 copy, momentum and variance of every parameter (Rajbhandari et al. 2020, ZeRO,
-section 3.1)."""
+"""Adam in mixed precision keeps a float32 copy, momentum and variance of every parameter (Rajbhandari et al. 2020,
+ZeRO, section 3.1)."""
 
 ACTIVATION_BYTES = 34
-"""Of a layer, per token and hidden unit, with sequence parallelism and selective recomputation (Korthikanti et al. 2022,
-Table 2); derived there for an MLP of 4 x hidden without a gate."""
+"""Of a layer, per token and hidden unit, with sequence parallelism and selective recomputation (Korthikanti et al.
+2022, Table 2); derived there for an MLP of 4 x hidden without a gate."""
 
 MESSAGE_BUFFERS = 4
-"""Boundary messages that a rank has room for: one in and one out, of activations and of gradients. Ours: no paper says."""
+"""Boundary messages that a rank has room for: one in and one out, of activations and of gradients. Our assumption."""
 
 
 class Flop(NamedTuple):
@@ -72,8 +72,8 @@ def layer_flop(shape: ModelShape, samples: int, tokens: int) -> Flop:
     """One layer. A product of (m x k) and (k x n) takes 2 m k n; both of its gradients as much each.
 
     Attention is causal (half of the scores) and recomputed in the backward: two products forward, five backward, none
-    of them in the weight gradient (Dao 2023, FlashAttention-2, section 4.1). The same counts give CrossPipe's forward of
-    109 ms (Appendix E).
+    of them in the weight gradient (Dao 2023, FlashAttention-2, section 4.1). The same counts give CrossPipe's forward
+    of 109 ms (Appendix E).
     """
     width, rows = shape.hidden, samples * tokens
     scores = samples * tokens**2 * width

@@ -1,4 +1,4 @@
-"""What every rank of a case holds, in bytes: predicted for the lab, and for full scale where the job stands for that."""
+"""What every rank of a case holds, in bytes: predicted for the lab, and for full scale where the job stands for it."""
 
 from __future__ import annotations
 

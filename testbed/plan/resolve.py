@@ -174,6 +174,13 @@ def load_files(
 
     `direct` are further fields of the workloads, where not None. Raises BadInput.
     """
+    overrides = overrides_of(settings)
+    overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
+    return load_topology(topology, overrides[1]), [load_workload(path, overrides[0]) for path in workloads]
+
+
+def overrides_of(settings: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Settings (KEY=VALUE) of the workloads, and of the topology. Raises BadInput."""
     overrides: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for setting in settings:
         key, separator, value = setting.partition("=")
@@ -181,8 +188,7 @@ def load_files(
             raise BadInput.of("--set", "setting", setting, "KEY=VALUE")
         in_topology = key.startswith("topology.")
         overrides[in_topology][key.removeprefix("topology.")] = value
-    overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
-    return load_topology(topology, overrides[1]), [load_workload(path, overrides[0]) for path in workloads]
+    return overrides
 
 
 # --- schedules -----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Similitude: a workload at full scale made into one that the lab can run, with the ratios that decide its schedule.
 
-T_lat/T_F, T_bw/T_F, T_I/T_F, T_W/T_F, microbatches and memory are those of full scale, rank by rank and link by link. Two
-factors do it: lab seconds per second, and lab wire bytes per byte. What they cannot match is counted in unlike.py.
+T_lat/T_F, T_bw/T_F, T_I/T_F, T_W/T_F, microbatches and memory are those of full scale, rank by rank and link by link.
+Two factors do it: lab seconds per second, and lab wire bytes per byte. What they cannot match is counted in unlike.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Scales(NamedTuple):
 
 
 def _both(workload: Workload) -> tuple[FullScale, LabScale]:
-    assert workload.full_scale is not None and workload.lab is not None  # the workload is checked
+    assert workload.full_scale is not None  # the workload is checked
+    assert workload.lab is not None
     return workload.full_scale, workload.lab
 
 
@@ -50,7 +51,7 @@ def scales(workload: Workload, gloo_bytes: float) -> Scales | None:
 
 
 def at_lab_scale(workload: Workload, gloo_bytes: float) -> Workload:
-    """The workload with slots, message, parameters and microbatches of the lab. Raises BadInput where it has no room."""
+    """The workload with slots, message, parameters, microbatches of the lab. Raises BadInput where it has no room."""
     found = scales(workload, gloo_bytes)
     if found is None:
         return workload
@@ -94,7 +95,8 @@ def _parameters(workload: Workload, found: Scales, gloo_bytes: float) -> float:
 def _check(workload: Workload) -> None:
     """Raises BadInput where the model that really trains is too large for the lab's messages, or nothing fits HBM."""
     tensor, least = workload.tensor_bytes(), workload.largest_stage_bytes(workload.parallelism.pipeline)
-    assert workload.lab is not None and workload.message is not None
+    assert workload.lab is not None
+    assert workload.message is not None
     if workload.message < tensor:
         expected = f"at least the boundary tensor of the model that really trains ({show_size(tensor)})"
         raise BadInput.of(workload.name, "lab.message", show_size(workload.lab.message), expected)
@@ -162,7 +164,7 @@ def _close(one: float, other: float) -> bool:
 
 
 def direction_at(one: Direction, at: Scales) -> Direction:
-    """A direction of the lab for one at full scale: all its times shorter or longer, the rate so that messages match."""
+    """A direction of the lab for one at full scale: its times by one factor, its rate so that messages match."""
     return one._replace(
         delay_s=one.delay_s * at.seconds,
         jitter_s=one.jitter_s * at.seconds,

@@ -1,10 +1,10 @@
 """What a lab cannot match of full scale, and the most that it makes of an iteration's time: an error bound with causes.
 
-Boundary messages, slots and delays are alike by construction (similitude.py). Left are the sizes of collectives' messages
-in segments with headers, super-packets, acknowledgements, waits that the engine's clock does not notice, and the time to
-hand a message over. Each is put into the model in turn; what it changes counts with its magnitude, so that the sum is no
-less than the difference between lab and full scale. Handing over counts on every message of the longest chain as well,
-since its time is a measured one.
+Boundary messages, slots and delays are alike by construction (similitude.py). Left are the sizes of collectives'
+messages in segments with headers, super-packets, acknowledgements, waits that the engine's clock does not notice, and
+the time to hand a message over. Each is put into the model in turn; what it changes counts with its magnitude, so that
+the sum is no less than the difference between lab and full scale. Handing over counts on every message of the longest
+chain of messages as well, since its time is a measured one.
 """
 
 from __future__ import annotations

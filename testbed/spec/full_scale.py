@@ -52,8 +52,7 @@ SHAPES = {
         hidden=16384, layers=126, heads=128, kv_heads=8, ffn=53248, gated=True, vocabulary=128256
     ),
 }
-"""Published shapes: Touvron et al. 2023 (Llama 2) and its released configurations; Brown et al. 2020 (GPT-3), Table 2.1;
-Grattafiori et al. 2024 (The Llama 3 Herd of Models), Table 3."""
+"""Published shapes, from SHAPE_SOURCES."""
 
 SHAPE_SOURCES = {
     "llama2-13b": "Touvron et al. 2023, released configuration",

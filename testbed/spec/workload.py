@@ -91,7 +91,7 @@ def _smallest_model(parallelism: object) -> dict[str, Any]:
     """What really trains where a workload at full scale does not say it: two layers for every rank."""
     pipeline = parallelism.get("pipeline") if isinstance(parallelism, dict) else None
     ranks = pipeline if isinstance(pipeline, int) and 1 <= pipeline <= MAX_STAGES else 1
-    return {"layers": 2 * ranks, "d_model": 16, "heads": 1, "sequence": 16}
+    return {"layers": 2 * ranks, "d_model": 8, "heads": 1, "sequence": 8}
 
 
 class Workload(Strict):

@@ -41,8 +41,8 @@ def kept(of: StageShape, *, recompute: bool) -> Kept:
 
     A block's forward: two norms' outputs, attention's queries, keys, values and output, both sums of the residual
     (8 d); before and behind the GELU (2 f); mean and deviation of two norms (4), and attention's sums of exponentials
-    (one a head). With `recompute` its output only. Its weight gradients: inputs (3 d + f) and gradients (5 d + f) of four
-    products. What came in a message is its buffer's, and counted there.
+    (one a head). With `recompute` its output only. Its weight gradients: inputs (3 d + f) and gradients (5 d + f) of
+    four products. What came in a message is its buffer's, and counted there.
     """
     number, d = of.tokens * of.element_bytes, of.width
     indexes, loss = of.tokens * _INDEX_BYTES, of.tokens * _INDEX_BYTES + _LOSS_BYTES

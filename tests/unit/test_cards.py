@@ -63,8 +63,8 @@ def test_every_node_of_a_datacenter_with_an_inside_has_a_card() -> None:
     [
         ({"delay": "10 us"}, "inside.rate", "this field to be given"),
         ({"rate": "10 Gbit"}, "inside.rate", "a rate with a unit"),
-        ({"rate": "1 kbit/s"}, "inside.rate", "a rate from 1 Mbit/s to 100 Gbit/s"),
-        ({"rate": "1 Tbit/s"}, "inside.rate", "a rate from 1 Mbit/s to 100 Gbit/s"),
+        ({"rate": "1 kbit/s"}, "inside.rate", "a rate from 1 Mbit/s to 1000 Tbit/s"),
+        ({"rate": "2000 Tbit/s"}, "inside.rate", "a rate from 1 Mbit/s to 1000 Tbit/s"),
         ({"rate": "1 Gbit/s", "delay": "1 s"}, "inside.delay", "a time from 0 to 10 ms"),
         ({"rate": "1 Gbit/s", "delay": 10}, "inside.delay", "a time with a unit"),
         ({"rate": "1 Gbit/s", "fibre": "1 km"}, "inside.fibre", "no such field"),
