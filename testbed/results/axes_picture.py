@@ -14,6 +14,9 @@ from testbed.plan.axes import Compared
 from testbed.units import show_rate, show_time
 
 _CELL_INCHES = 0.95
+_PALER = 1.5
+"""So that words can be read on the strongest colour."""
+
 _LEAST_SPAN = 0.05
 """Of log2 of the gain, so that a map without differences has a colour."""
 
@@ -44,7 +47,9 @@ def draw(points: Sequence[Compared], path: Path, *, heading: str, measured: Sequ
                     linewidth=1.4,
                 )
         span = max(_LEAST_SPAN, *(abs(gain) for row in gains for gain in row if not math.isnan(gain)))
-        axes.imshow(gains, cmap="RdYlBu", norm=TwoSlopeNorm(0.0, -span, span), aspect="auto", alpha=0.75)
+        axes.imshow(
+            gains, cmap="RdYlBu", norm=TwoSlopeNorm(0.0, -_PALER * span, _PALER * span), aspect="auto", alpha=0.75
+        )
         axes.set_xticks(range(len(rates)), [show_rate(rate) for rate in rates])
         axes.set_yticks(range(len(delays)), [show_time(delay) for delay in delays])
         axes.set_xlabel("rate of the link, each direction")
