@@ -113,7 +113,7 @@ def _check(workload: Workload) -> None:
 def memory_caps(workload: Workload) -> list[float] | None:
     """Per rank, how many microbatches in flight its HBM holds beside all else; None without full scale.
 
-    Raises BadInput where that leaves no room for any.
+    Raises BadInput where that leaves no room for one.
     """
     if workload.full_scale is None:
         return None
@@ -122,9 +122,10 @@ def memory_caps(workload: Workload) -> list[float] | None:
     for rank in range(ranks):
         held = counts.rank_bytes(full, rank, ranks)
         room = full.accelerator.memory - held.static
-        if room <= 0:
-            expected = f"more than {show_size(held.static)}, what parameters, gradients, optimizer states and message "
-            expected += f"buffers take on each accelerator of rank {rank}"
+        if room < held.activation:
+            expected = f"at least {show_size(held.static + held.activation)}: on each accelerator of rank {rank} "
+            expected += f"parameters, gradients, optimizer states and message buffers take {show_size(held.static)}, "
+            expected += f"a microbatch {show_size(held.activation)}"
             raise BadInput.of(
                 workload.name, "full_scale.accelerator.memory", show_size(full.accelerator.memory), expected
             )
