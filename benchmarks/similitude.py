@@ -29,7 +29,10 @@ from testbed.spec.workload import load_workload
 from testbed.vm import command
 
 ROOT = Path(__file__).parents[1]
-SCALES = {"large": {"lab.slot": "20 ms", "lab.message": "70 kB"}, "small": {"lab.slot": "8 ms", "lab.message": "30 kB"}}
+SLOTS = {"large": "20 ms", "small": "8 ms"}
+MESSAGES = {"large": "70 kB", "small": "30 kB"}
+LESS = {"large": "30 kB", "small": "12 kB"}
+"""Where replicas exchange a hundred times as much in one message."""
 LLAMA_70B = {
     "name": "paper-llama2-70b",
     "full_scale.model": "llama2-70b",
@@ -52,17 +55,18 @@ def chain(name: str, fibre: str, rate: str) -> dict[str, Any]:
     return {"name": name, "datacenters": sites, "links": links}
 
 
-CELLS: Mapping[str, tuple[str, dict[str, str], dict[str, Any]]] = {
-    "llama2-13b, 120 km": ("paper-llama2-13b", {}, pair("metro", "400 Gbit/s", 4)),
-    "gpt3-175b, data over 120 km": ("paper-gpt3-175b", {}, pair("trial", "3.2 Tbit/s", 8)),
-    "llama2-70b, three regions": ("paper-llama2-13b", LLAMA_70B, chain("regions", "1000 km", "100 Gbit/s")),
+CELLS: Mapping[str, tuple[str, dict[str, str], dict[str, str], dict[str, Any]]] = {
+    "llama2-13b, 120 km": ("paper-llama2-13b", MESSAGES, {}, pair("metro", "400 Gbit/s", 4)),
+    "gpt3-175b, data over 120 km": ("paper-gpt3-175b", LESS, {}, pair("trial", "3.2 Tbit/s", 8)),
+    "llama2-70b, three regions": ("paper-llama2-13b", MESSAGES, LLAMA_70B, chain("regions", "1000 km", "100 Gbit/s")),
 }
 
 
 def plan_of(cell: str, scale: str) -> Plan:
     """A workload on its network at a lab scale, with all its schedules."""
-    file, settings, network = CELLS[cell]
-    settings = {**settings, **SCALES[scale], "iterations": "2", "warmup": "1"}
+    file, messages, settings, network = CELLS[cell]
+    lab = {"lab.slot": SLOTS[scale], "lab.message": messages[scale]}
+    settings = {**settings, **lab, "iterations": "2", "warmup": "1"}
     if file == "paper-gpt3-175b":
         settings |= {
             "placement": str([f"wuqing/{rank}" for rank in range(8)]),
@@ -82,7 +86,7 @@ def main() -> int:
     cells = list(CELLS)[:1] if arguments.quick else list(CELLS)
     trainings = []
     for number, cell in enumerate(cells):
-        for scale in SCALES:
+        for scale in SLOTS:
             place = arguments.out / f"{number}-{scale}"
             place.mkdir(parents=True, exist_ok=True)
             trainings.append(command.Training(plan_of(cell, scale), place))
