@@ -14,6 +14,7 @@ TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 RATE = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9, "Tbit/s": 1e12}
 SIZE = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
 LENGTH = {"m": 1.0, "km": 1e3}
+COMPUTE = {"flop/s": 1.0, "Gflop/s": 1e9, "Tflop/s": 1e12, "Pflop/s": 1e15}
 
 FIBRE_SECONDS_PER_METRE = 5e-9
 """One-way delay of light in glass: 5 us per km, a group index of 1.5."""
@@ -93,6 +94,7 @@ def _decimals(number: float, significant: int) -> int:
 
 
 _TIMES = ("s", "ms", "us", "ns")
+_COMPUTE = ("Pflop/s", "Tflop/s", "Gflop/s", "flop/s")
 _RATES = ("Tbit/s", "Gbit/s", "Mbit/s", "kbit/s", "bit/s")
 _SIZES = ("GB", "MB", "kB", "B")
 
@@ -120,6 +122,11 @@ def show_rates(bits_per_second: Sequence[float | None]) -> list[str]:
 def show_size(size_bytes: float) -> str:
     """A size as a person would write it, e.g. 65536 -> "65.54 kB"."""
     return _show(size_bytes, SIZE, _SIZES)
+
+
+def show_compute(flop_per_second: float) -> str:
+    """A rate of computation as a person would write it, e.g. 5e14 -> "500 Tflop/s"."""
+    return _show(flop_per_second, COMPUTE, _COMPUTE)
 
 
 def show_sizes(sizes_bytes: Sequence[float | None]) -> list[str]:

@@ -13,6 +13,7 @@ from testbed import __version__
 from testbed.cli import (
     baseline,
     calibrate,
+    compare_axes,
     determinism,
     doctor,
     kernel,
@@ -37,6 +38,7 @@ app = typer.Typer(
 app.command("predict")(predict.predict)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
+app.command("compare-axes")(compare_axes.compare_axes)
 app.command("calibrate")(calibrate.calibrate)
 app.command("tune")(tune.tune)
 app.command("knee")(knee.knee)

@@ -46,7 +46,7 @@ def knee(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep the measured runs in this new directory.")
     ] = None,
-    wall_limit: WallLimit = 3600.0,
+    wall_limit: WallLimit = None,
     settings: Settings = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -76,7 +76,11 @@ def knee(
         reporter.step("predicting", points + len(choices)) as step,
     ):
         found = sweeping.sweep(plan, links, choices, rates, within / 100, step.advance, watch)
-    measured = _measure(found.swept, _chosen(len(found.swept), measure), out, wall_limit, reporter) if measure else {}
+    measured = (
+        _measure(found.swept, _chosen(len(found.swept), measure), out, wall_limit or 3600.0, reporter)
+        if measure
+        else {}
+    )
     heading = f"{job.name} on {network.name}, {links.name}"
     _draw(found, measured, picture, heading, within / 100)
     if as_json:

@@ -54,8 +54,11 @@ def plan(
     trained yet.
     """
     from testbed.cli import tables
+    from testbed.cli.full_scale_tables import derivation_lines, full_scale_tables
     from testbed.plan import file, resolve
+    from testbed.plan.derivation import derivation
     from testbed.plan.plan import Clock as PlannedClock
+    from testbed.plan.unlike import full_scale_times
 
     if len(workloads) > 1 and schedules_from:
         expected = "one: a run's file does not say whose schedules they are"
@@ -65,11 +68,17 @@ def plan(
     made = resolve.with_clock(made, clocked)
     made = complete(made, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
     write_output(out, file.to_json(made), "--out")
+    derived = [line for job in made.jobs for line in derivation(made, job)]
     if as_json:
-        emit({"written_to": str(out), "cases": [case.label for case in made.cases], "left_out": dict(made.left_out)})
+        facts = {"written_to": str(out), "cases": [case.label for case in made.cases], "left_out": dict(made.left_out)}
+        emit(facts | {"derivation": [line._asdict() for line in derived], "full_scale": full_scale_times(made)})
         return
     console = stdout_console(140)
     console.print(tables.plan_table(made))
+    if derived:
+        console.print(derivation_lines(derived))
+        for table in full_scale_tables(list(full_scale_times(made).items()), console.width):
+            console.print(table)
     tables.print_remarks(console, made)
     console.print(f"written to {out}", highlight=False, soft_wrap=True)
 

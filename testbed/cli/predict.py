@@ -61,8 +61,11 @@ def _show_one(
     plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], warned: Sequence[str], *, as_json: bool
 ) -> None:
     from testbed.cli import tables
+    from testbed.cli.full_scale_tables import full_scale_tables
     from testbed.pipeline.memory import peak_in_flight
+    from testbed.plan.unlike import full_scale_times
 
+    at_full_scale = full_scale_times(plan)
     baseline = next((one.alone_s for case, one in predicted if case.jobs[0].choice.schedule == "1f1b"), None)
     rows = [
         (
@@ -81,6 +84,7 @@ def _show_one(
             {"schedule": one.choice.schedule}
             | dict(zip(keys, row, strict=True))
             | {"solver": one.proof and one.proof._asdict(), "remarks": list(one.remarks)}
+            | {"full_scale": at_full_scale.get(row[0])}
             for one, row in zip(chosen, rows, strict=True)
         ]
         facts = {"topology": plan.network.name, "workload": plan.jobs[0].name, "warnings": list(warned)}
@@ -89,6 +93,8 @@ def _show_one(
     console = Console()
     console.print(tables.plan_table(plan))
     for table in tables.prediction_tables(plan, rows, console.width):
+        console.print(table)
+    for table in full_scale_tables(list(at_full_scale.items()), console.width):
         console.print(table)
     for row, one in zip(rows, chosen, strict=True):
         if one.proof is not None:

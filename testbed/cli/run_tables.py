@@ -11,12 +11,13 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from testbed.cli.full_scale_tables import full_scale_tables
 from testbed.cli.layout import Column, Section, fitted, indented
 from testbed.cli.tables import proof_line
 from testbed.judge.compare import ScheduleComparison
 from testbed.schedule.proof import Proof
 from testbed.thresholds import TIE
-from testbed.units import show_change, show_times
+from testbed.units import show_change, show_size, show_times
 
 
 def print_run(console: Console, document: Mapping[str, Any], directory: Path, *, pages: int) -> None:
@@ -25,10 +26,17 @@ def print_run(console: Console, document: Mapping[str, Any], directory: Path, *,
     title = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
     for table in comparison_tables(title, rows, console.width):
         console.print(table)
+    both = [(row.label, row.full_scale) for row in rows if row.full_scale is not None]
+    for table in full_scale_tables(both, console.width):
+        console.print(table)
     for row in rows:
         if row.solver is not None:
             console.print(proof_line(row.label, Proof(**row.solver)), highlight=False)
-    for extra in (*messages_tables(rows, console.width), verdict(rows, console.width)):
+    for extra in (
+        *memory_tables(rows, console.width),
+        *messages_tables(rows, console.width),
+        verdict(rows, console.width),
+    ):
         if extra is not None:
             console.print(extra)
     for reason, labels in _reasons(rows).items():
@@ -123,6 +131,33 @@ def _halves(one: Sequence[float | None], other: Sequence[float | None]) -> tuple
     """Two columns of times in one unit."""
     shown = show_times([*one, *other])
     return shown[: len(one)], shown[len(one) :]
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def memory_tables(rows: Sequence[ScheduleComparison], width: int) -> list[Table]:
+    """Bytes of the rank that holds most in every schedule, measured / predicted, beside what its limit allows."""
+    known = [row for row in rows if row.memory and row.memory["measured"]]
+    if not known:
+        return []
+    parts = ("activations", "parameters", "gradients", "optimizer", "buffers")
+    cells: dict[str, list[str]] = {part: [] for part in parts}
+    ranks, limits = [], []
+    for row in known:
+        memory = row.memory or {}
+        held = memory["measured"]
+        rank = max(range(len(held)), key=lambda index: sum(held[index].values()))
+        ranks.append(str(rank))
+        for part in parts:
+            expected = memory["predicted"]
+            share = "-" if expected is None else f"{show_size(expected[rank][part])}"
+            cells[part].append(f"{show_size(held[rank][part])} / {share}")
+        limits.append("-" if memory["activations_limit"] is None else show_size(memory["activations_limit"][rank]))
+    columns = [Column("rank", ranks), Column("activations", cells["activations"]), Column("limit", limits)]
+    columns += [Column(part, cells[part]) for part in parts[1:]]
+    key = Column("schedule", [row.label for row in known], left=True)
+    return fitted(key, [Section("memory of the fullest rank, measured / predicted", columns)], width)
 
 
 # --- messages ------------------------------------------------------------------------------------

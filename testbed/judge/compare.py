@@ -13,6 +13,7 @@ from testbed.judge.fidelity import Check
 from testbed.judge.iterations import IterationRow, median_and_iqr
 from testbed.judge.messages import FlowMessages
 from testbed.model.host import HostPrediction
+from testbed.plan.unlike import FullScaleTime
 from testbed.thresholds import TIE
 from testbed.trace.summary import Summary
 
@@ -60,6 +61,11 @@ class ScheduleComparison:
     messages: list[dict[str, Any]] = field(default_factory=list)
     """Measured against predicted arrivals, flow by flow (judge/messages.py)."""
 
+    full_scale: dict[str, Any] | None = None
+    """What it is at full scale (plan/unlike.py) and as measured; None for a workload that stands for itself."""
+    memory: dict[str, Any] | None = None
+    """Bytes by rank, measured and predicted, and what the limit allows (plan/memory_bytes.py)."""
+
     @property
     def error_on_this_host(self) -> float | None:
         """(measured - predicted on this host) / predicted on this host"""
@@ -82,6 +88,9 @@ class Measured:
     disturbed: Sequence[bool] | None = None
     """Per row."""
     messages: Sequence[FlowMessages] = ()
+    full_scale: FullScaleTime | None = None
+    memory: dict[str, Any] | None = None
+    """See plan/memory_bytes.py."""
 
     @property
     def reasons(self) -> list[str]:
@@ -129,9 +138,15 @@ def compare(runs: Sequence[Measured]) -> list[ScheduleComparison]:
                 **_on_this_host(run),
                 checks=[check._asdict() | {"ok": check.ok} for check in run.checks],
                 messages=[flow._asdict() for flow in run.messages],
+                memory=run.memory,
+                full_scale=_at_full_scale(run.full_scale, measured_s),
             )
         )
     return result
+
+
+def _at_full_scale(one: FullScaleTime | None, measured_s: float) -> dict[str, Any] | None:
+    return None if one is None else one.as_json() | {"measured_s": measured_s / one.lab_seconds}
 
 
 def _on_this_host(run: Measured) -> dict[str, Any]:

@@ -1,6 +1,9 @@
-"""Activation memory along a rank's program: it depends on the order alone, not on time."""
+"""Memory along a rank's program, in microbatches and in bytes: it depends on the order alone, not on time."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from testbed.pipeline.ir import Kind, Row, Schedule
 from testbed.pipeline.problem import Problem
@@ -40,3 +43,37 @@ def peak_in_flight(schedule: Schedule) -> tuple[float, ...]:
                 held -= 1
         result.append(most / chunks)
     return tuple(result)
+
+
+class RankBytes(NamedTuple):
+    """What a rank holds, each at the most it comes to; bytes."""
+
+    activations: float
+    """Of microbatches in flight, at the end of a forward."""
+    parameters: float
+    gradients: float
+    optimizer: float
+    """Its states."""
+    buffers: float
+    """Of messages to and from other ranks."""
+
+
+def peak_bytes(row: Row, kept: Mapping[int, tuple[float, float]]) -> float:
+    """The most bytes of activations that a rank holds as one of its forwards ends.
+
+    `kept`: per stage, bytes of a microbatch after F and after I. Parts take their share.
+    """
+    held = most = 0.0
+    for action in row:
+        forward, products = kept[action.stage]
+        match action.kind:
+            case Kind.F:
+                held += forward * action.part.fraction
+                most = max(most, held) if action.part.is_last else most
+            case Kind.I:
+                held += (products - forward) * action.part.fraction
+            case Kind.W:
+                held -= products * action.part.fraction
+            case Kind.B:
+                held -= forward * action.part.fraction
+    return most

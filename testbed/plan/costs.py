@@ -15,14 +15,14 @@ from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import Paths, Problem
-from testbed.plan import routes
+from testbed.plan import routes, similitude
 from testbed.plan.exchange import exchange_at
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Case, Framing, Job, JobSchedule, Plan, Profile, Route
 from testbed.plugins import Unusable
 from testbed.schedule.registry import family_of
 from testbed.spec.choice import ScheduleChoice
-from testbed.spec.workload import Pacing
+from testbed.spec.workload import Pacing, Workload
 from testbed.trace.tables import Trace
 
 KEPT_WHEN_RECOMPUTING = 2 / 34
@@ -204,7 +204,7 @@ def _problem(
     first, *others = (taken.paths(*one, plan.framing) for one in pipelines)
     exchanged = [_collectives(plan, taken, job, rank, chunks) for rank in stages] if job.mesh.dp > 1 else []
     payload = workload.message_bytes()
-    limits = [memory] * n_ranks if memory is not None else workload.memory_limits()
+    limits = _limits(workload, memory)
     return Problem(
         n_microbatches=workload.microbatches,
         stage_to_rank=stages,
@@ -237,6 +237,13 @@ def _problem(
         all_gather=tuple(gather for gather, _ in exchanged if gather.steps),
         reductions=tuple(reduction for _, reduction in exchanged),
     )
+
+
+def _limits(workload: Workload, memory: float | None) -> list[float]:
+    """Microbatches in flight allowed on each rank: as asked for, and no more than HBM holds at full scale."""
+    asked = [memory] * workload.parallelism.pipeline if memory is not None else workload.memory_limits()
+    caps = similitude.memory_caps(workload)
+    return asked if caps is None else [min(pair) for pair in zip(asked, caps, strict=True)]
 
 
 def _stages_per_rank(stages: tuple[int, ...], n_ranks: int, name: str) -> int:

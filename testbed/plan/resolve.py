@@ -12,17 +12,18 @@ from testbed.errors import BadInput, naming_files
 from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.validate import validate
-from testbed.plan import costs, framing, routes
+from testbed.plan import costs, framing, routes, similitude
 from testbed.plan.exchange import exchange_at
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.mesh import Mesh
 from testbed.plan.place import place
 from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, Traffic
+from testbed.plan.similitude import Scales
 from testbed.schedule.proof import Watch
 from testbed.schedule.registry import Generated, check_choice, generate_choice
 from testbed.spec import load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
-from testbed.spec.topology import Topology
+from testbed.spec.topology import Direction, Topology
 from testbed.spec.workload import Pacing, Workload
 from testbed.units import show_size
 
@@ -40,11 +41,20 @@ class Meeting(NamedTuple):
 # --- network and jobs ----------------------------------------------------------------------------
 
 
-def network_of(topology: Topology) -> Network:
-    """Nodes, directions and default routes of a topology."""
+def network_of(topology: Topology, at: Scales | None = None) -> Network:
+    """Nodes, directions and default routes of a topology, its links as large as the lab has them. Raises BadInput."""
     nodes = tuple(Node(name, routes.datacenter_of(name)) for name in topology.nodes())
-    directions, ways = tuple(topology.directions()), routes.default_routes(topology)
-    return Network(topology.name, nodes, directions, ways, tuple(topology.cards()))
+    ways = routes.default_routes(topology)
+    directions = [(f"links.{index // 2}.rate", one) for index, one in enumerate(topology.directions())]
+    cards = [(f"datacenters.{one.target}.inside.rate", one) for one in topology.cards()]
+    links, ends = (tuple(_in_the_lab(topology, field, one, at) for field, one in some) for some in (directions, cards))
+    return Network(topology.name, nodes, links, ways, ends)
+
+
+def _in_the_lab(topology: Topology, field: str, asked: Direction, at: Scales | None) -> Direction:
+    scaled = asked if at is None else similitude.direction_at(asked, at)
+    similitude.check_rate(topology.name, field, asked, scaled, at)
+    return scaled
 
 
 def measurement_of(topology: Topology) -> Plan:
@@ -77,7 +87,10 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
 
     `sources` are the workloads' files, for errors in what only their schedules know: their options.
     """
-    network = network_of(topology)
+    host_costs = measured_costs()
+    at = similitude.common_scales(workloads, host_costs.gloo_bytes)
+    workloads = tuple(similitude.at_lab_scale(workload, host_costs.gloo_bytes) for workload in workloads)
+    network = network_of(topology, at)
     jobs: list[Job] = []
     taken: set[str] = set()
     for number, workload in enumerate(workloads):
@@ -96,7 +109,7 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
         (),
         (),
         framing_of(network, ()),
-        measured_costs(),
+        host_costs,
         transport=workloads[0].transport,
         seed=workloads[0].seed,
     )
@@ -163,6 +176,13 @@ def load_files(
 
     `direct` are further fields of the workloads, where not None. Raises BadInput.
     """
+    overrides = overrides_of(settings)
+    overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
+    return load_topology(topology, overrides[1]), [load_workload(path, overrides[0]) for path in workloads]
+
+
+def overrides_of(settings: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Settings (KEY=VALUE) of the workloads, and of the topology. Raises BadInput."""
     overrides: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for setting in settings:
         key, separator, value = setting.partition("=")
@@ -170,8 +190,7 @@ def load_files(
             raise BadInput.of("--set", "setting", setting, "KEY=VALUE")
         in_topology = key.startswith("topology.")
         overrides[in_topology][key.removeprefix("topology.")] = value
-    overrides[0].update({key: str(value) for key, value in direct.items() if value is not None})
-    return load_topology(topology, overrides[1]), [load_workload(path, overrides[0]) for path in workloads]
+    return overrides
 
 
 # --- schedules -----------------------------------------------------------------------------------

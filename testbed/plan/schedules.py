@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from testbed.errors import BadInput, DoesNotFit
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import OverMemory
-from testbed.plan import costs
+from testbed.plan import costs, similitude
 from testbed.plan.plan import Job, Plan
 from testbed.plan.resolve import BEST, generate, given, meetings, with_meetings
+from testbed.plan.unlike import ideal
 from testbed.plugins import Unusable
 from testbed.schedule.proof import Watch
 from testbed.schedule.registry import FAMILIES, Generated, family_of
@@ -115,7 +116,9 @@ def candidates(
     left_out: dict[str, str] = {}
     for choice in choices:
         try:
-            tasks[choice.label] = Task(choice, costs.problem(plan, choice, job=job), receives, judge)
+            # made for full scale, where there is one: the same schedule at every scale of the lab
+            problem = ideal(plan, plan.jobs[job], costs.problem(plan, choice, job=job))
+            tasks[choice.label] = Task(choice, problem, receives, judge)
         except DoesNotFit as error:
             left_out[choice.label] = _why(source, plan.jobs[job], choice, str(error), over_memory=False)
     found = []
@@ -135,6 +138,7 @@ def _why(source: str, job: Job, choice: ScheduleChoice, reason: str, *, over_mem
     place = f"schedules.{listed.index(choice)}" if choice in listed else f"schedule {choice.label}"
     if over_memory:
         place = f"{place}.memory" if choice.memory is not None and choice in listed else "memory"
+        reason += similitude.hbm_words(job.workload, choice.memory)
     named = reason.startswith((f"{source}: ", f"{place}: "))
     return f"{source}: {reason.removeprefix(f'{source}: ')}" if named else f"{source}: {place}: {reason}"
 

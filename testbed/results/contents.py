@@ -14,6 +14,8 @@ from testbed.errors import BadInput
 from testbed.files import read_json
 from testbed.judge.compare import ScheduleComparison
 from testbed.judge.messages import FlowMessages
+from testbed.pipeline.memory import RankBytes
+from testbed.plan.unlike import FullScaleTime
 from testbed.schedule.proof import Proof
 from testbed.spec.document import validate
 from testbed.thresholds import TIE
@@ -28,6 +30,22 @@ class _Check:
     limit: str
     why: str
     ok: bool
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """The `memory` of an entry; see plan/memory_bytes.py."""
+
+    measured: list[RankBytes] | None
+    predicted: list[RankBytes] | None
+    activations_limit: list[float] | None
+
+
+@dataclass(frozen=True)
+class _AtFullScale(FullScaleTime):
+    """The `full_scale` of an entry."""
+
+    measured_s: float
 
 
 @dataclass(frozen=True)
@@ -99,6 +117,10 @@ def comparison_of(path: Path) -> dict[str, Any] | None:
                 raise BadInput.of(source, f"{at}.{name}", seconds, "a time above 0, in seconds")
         validate(list[_Check], found.checks, source, at=f"{at}.checks")
         validate(list[FlowMessages], found.messages, source, at=f"{at}.messages")
+        if found.memory is not None:
+            validate(_Memory, found.memory, source, at=f"{at}.memory")
+        if found.full_scale is not None:
+            validate(_AtFullScale, found.full_scale, source, at=f"{at}.full_scale")
         if found.solver is not None:
             validate(Proof, found.solver, source, at=f"{at}.solver")
     return document

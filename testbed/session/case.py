@@ -14,6 +14,7 @@ from testbed.lab.witness import MachineCounts, MachineWitness
 from testbed.model.host import HostPrediction, predict_on_host
 from testbed.model.lower import Load
 from testbed.pipeline.ir import Schedule
+from testbed.pipeline.memory import RankBytes
 from testbed.plan.costs import predict_case, problem_of_case
 from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Case, Plan
@@ -64,6 +65,8 @@ class Trained:
     network: fidelity.NetworkEvidence | None = None
     """What was counted meanwhile, as the next; None until the case is over."""
     traffic: Sequence[fidelity.Traffic] = ()
+    memory: Sequence[RankBytes] = ()
+    """Per rank, as counted in the first iteration."""
 
     @property
     def schedule(self) -> Schedule:
@@ -82,7 +85,7 @@ def train(running: Running, case: Case, made: Generated, message_costs: MessageC
     if workload.pacing:
         durations = tuple(tuple(problem.duration(action) for action in row) for row in made.schedule.rows)
     count, sites = workload.warmup + workload.iterations, sites_of(plan.jobs[0])
-    job = Job(made.schedule, workload, durations, count, problem.turn_s, sites=sites)
+    job = Job(made.schedule, workload, durations, count, problem.turn_s, count_memory=True, sites=sites)
     deadline = deadlines.of_iteration(float(predicted.makespans()[0]))
     on_this_host = None
     if message_costs is not None:
@@ -124,6 +127,7 @@ def _iterate(running: Running, job: Job, trained: Trained) -> None:
 
 
 def _note_iteration(trained: Trained, records: Sequence[IterationRecord], warmup: int, machine: MachineCounts) -> None:
+    trained.memory = trained.memory or [one.memory for one in records if one.memory is not None]
     trained.rows.append(iterations.iteration_row(records, warmup, machine))
     trained.measured.append(iterations.trace(records))
 

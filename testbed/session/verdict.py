@@ -12,9 +12,10 @@ from testbed.judge.evidence import Evidence, Profiling, judge
 from testbed.judge.messages import FlowMessages, by_flow, message_times
 from testbed.judge.witnesses import disturbed
 from testbed.lab.gate import Gate
-from testbed.plan import unmodelled
+from testbed.plan import memory_bytes, unmodelled
 from testbed.plan.costs import problem_of_case
 from testbed.plan.plan import Plan
+from testbed.plan.unlike import full_scale_time
 from testbed.results.directory import Results
 from testbed.schedule.schedule_file import as_document
 from testbed.session.case import Trained
@@ -64,7 +65,10 @@ def conclude(
 
 
 def _measured(plan: Plan, one: Trained, case: Evidence) -> compare.Measured:
-    rows = case.measured
+    rows, job, schedule = case.measured, plan.jobs[0], one.schedule
+    problem = problem_of_case(plan, one.case)
+    predicted = memory_bytes.predicted_bytes(job, schedule)
+    limits = memory_bytes.activation_limits(job, problem, schedule)
     return compare.Measured(
         schedule=one.case.jobs[0].choice.schedule,
         label=one.case.label,
@@ -75,6 +79,8 @@ def _measured(plan: Plan, one: Trained, case: Evidence) -> compare.Measured:
         on_this_host=one.on_this_host,
         disturbed=np.asarray(disturbed(rows, case.usual)).tolist() if case.real else None,
         messages=case.flows,
+        full_scale=full_scale_time(plan, job, problem, schedule),
+        memory=memory_bytes.as_json(one.memory or None, predicted, limits),
     )
 
 

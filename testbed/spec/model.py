@@ -46,6 +46,13 @@ class ModelSpec(Strict):
         """How many boundary tensors the tensor ranks of a stage sum up in a forward, and as many in a backward."""
         return 0
 
+    def activation_bytes(
+        self, stage: int, n_stages: int, microbatch_size: int, *, recompute: bool, degree: int
+    ) -> tuple[float, float] | None:
+        """Bytes that a stage keeps of a microbatch after its F, and after its I, on each of `degree` tensor ranks; None where
+        nobody knows."""
+        return None
+
     def stage_layers(self, stage: int, n_stages: int) -> range:
         """The layers of a stage: an even, contiguous share."""
         return range(stage * self.layers // n_stages, (stage + 1) * self.layers // n_stages)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pydantic import BeforeValidator, ValidationInfo
 
 from testbed.spec.document import FieldError
-from testbed.units import LENGTH, RATE, SIZE, TIME, parse
+from testbed.units import COMPUTE, LENGTH, RATE, SIZE, TIME, parse
 
 SI_UNITS = "numbers are SI units"
 """Validation context of a document that a program wrote: quantities are plain numbers, not text with a unit."""
@@ -71,6 +71,7 @@ seconds = _field("a time", TIME)
 bits_per_second = _field("a rate", RATE)
 size_bytes = _field("a size", SIZE)
 metres = _field("a length", LENGTH)
+flop_per_second = _field("a rate of computation", COMPUTE)
 
 
 def seconds_per_rank(least: float, most: float) -> BeforeValidator:

@@ -6,13 +6,14 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from testbed.plugins import Unusable, read_content
 from testbed.spec.choice import ScheduleChoice, file_named, with_labels
 from testbed.spec.document import FieldError, Strict, override, read_yaml, validate
+from testbed.spec.full_scale import FullScale, LabScale
 from testbed.spec.model import ModelSpec, as_model
-from testbed.spec.quantity import number_per_rank, seconds_per_rank, size_bytes
+from testbed.spec.quantity import SI_UNITS, number_per_rank, seconds_per_rank, size_bytes
 from testbed.spec.topology import Name
 from testbed.units import show_size
 
@@ -86,6 +87,10 @@ class OptimizerSpec(Strict):
     learning_rate: float = Field(default=3e-3, gt=0, le=10)
 
 
+DERIVED = ("pacing", "message", "microbatches", "microbatch_size")
+"""Fields that follow from `full_scale` where a workload has that (plan/similitude.py)."""
+
+
 def _none_word(value: object) -> object:
     return None if value == "none" else value
 
@@ -94,6 +99,13 @@ def _names(value: object) -> object:
     if value != "contiguous" and not isinstance(value, list):
         raise ValueError("contiguous, or a list with a node for every rank")
     return value
+
+
+def _smallest_model(parallelism: object) -> dict[str, Any]:
+    """What really trains where a workload at full scale does not say it: two layers for every rank."""
+    pipeline = parallelism.get("pipeline") if isinstance(parallelism, dict) else None
+    ranks = pipeline if isinstance(pipeline, int) and 1 <= pipeline <= MAX_STAGES else 1
+    return {"layers": 2 * ranks, "d_model": 8, "heads": 1, "sequence": 8}
 
 
 class Workload(Strict):
@@ -126,6 +138,10 @@ class Workload(Strict):
     receives: Literal["early", "late"] = Field(
         default="early", description="post receives a step ahead, or only when they are reached"
     )
+    full_scale: FullScale | None = Field(
+        default=None, description="the job that this one stands for; times, sizes and microbatches follow from it"
+    )
+    lab: LabScale | None = Field(default=None, description="how large it is in the lab; beside full_scale only")
     schedules: list[ScheduleChoice] = Field(min_length=1, max_length=MOST_SCHEDULES)
     iterations: int = Field(default=10, ge=1, le=MOST_ITERATIONS, description="measured iterations")
     warmup: int = Field(default=2, ge=1, le=1000, description="iterations before the measured ones")
@@ -140,6 +156,21 @@ class Workload(Strict):
             choices = [{"schedule": c} if isinstance(c, str) else c for c in data["schedules"]]
             return {**data, "schedules": choices}
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _at_full_scale(cls, data: Any, info: ValidationInfo) -> Any:
+        """Beside `full_scale`, stand-ins for what follows from it. A plan, which a program wrote, has the real ones."""
+        if info.context == SI_UNITS or not isinstance(data, dict) or data.get("full_scale") is None:
+            return data
+        for field in DERIVED:
+            if field in data:
+                raise FieldError(field, data[field], "no such field beside full_scale, from which it follows")
+        if isinstance(given := data.get("data_parallel"), dict) and "parameters" in given:
+            expected = "no such field beside full_scale, from which it follows"
+            raise FieldError("data_parallel.parameters", given["parameters"], expected)
+        stand_ins = {"pacing": "none", "microbatches": 1, "microbatch_size": 1, "lab": {}}
+        return {**stand_ins, "model": _smallest_model(data.get("parallelism")), **data}
 
     @field_validator("schedules")
     @classmethod
@@ -157,6 +188,7 @@ class Workload(Strict):
             if len(set(self.placement)) != len(self.placement):
                 raise FieldError("placement", self.placement, "every node at most once")
         self._check_replicas()
+        self._check_full_scale()
         if isinstance(self.memory, list) and len(self.memory) != ranks:
             raise FieldError("memory", self.memory, f"one limit for each of {ranks} ranks")
         if self.pacing:
@@ -198,6 +230,24 @@ class Workload(Strict):
             if node.partition("/")[0] != first:
                 expected = f"a node of {first}, as the other tensor ranks of pipeline rank {index // tensor}"
                 raise FieldError(f"{field}.{index}", node, expected)
+
+    def _check_full_scale(self) -> None:
+        if self.full_scale is None:
+            if self.lab is not None:
+                raise FieldError("lab", self.lab.model_dump(), "no such field without full_scale")
+            return
+        pipelines, full = self.parallelism.data, self.full_scale
+        if full.data % pipelines:
+            expected = f"a multiple of parallelism.data ({pipelines}), the pipelines of the lab"
+            raise FieldError("full_scale.data", full.data, expected)
+        if self.parallelism.tensor != 1:
+            raise FieldError("parallelism.tensor", self.parallelism.tensor, "1: a rank stands for full_scale.tensor")
+        if full.microbatches > MAX_MICROBATCHES:
+            expected = f"at most {MAX_MICROBATCHES} microbatches ({full.microbatches})"
+            raise FieldError("full_scale.global_batch", full.global_batch, expected)
+        units = full.shape.layers + 2 * full.ends_as_layers
+        if units < self.parallelism.pipeline:
+            raise FieldError("parallelism.pipeline", self.parallelism.pipeline, f"at most the model's {units} layers")
 
     def stage_bytes(self, n_stages: int) -> float:
         """Bytes of parameters that a rank of a stage exchanges with its counterparts in other replicas.

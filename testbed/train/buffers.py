@@ -34,7 +34,7 @@ class Buffers:
 
         Raises OSError when the machine has no memory for them.
         """
-        self._left = count
+        self._left, self._count = count, count
         self._elements, self._dtype = elements, dtype
         size = dtype.itemsize * elements
         own = _pages(dtype.itemsize * own_elements)
@@ -51,6 +51,11 @@ class Buffers:
                 _map(self._base + index * self._stride + own, shared, mmap.MAP_SHARED | _FIXED, padding)
         finally:
             os.close(padding)  # the maps keep it
+
+    @property
+    def taken_bytes(self) -> int:
+        """Of all messages that have a buffer, padding counted in each."""
+        return (self._count - self._left) * self._elements * self._dtype.itemsize
 
     def take(self) -> torch.Tensor:
         """One of the buffers, all zero, shape [elements]. Raises IndexError when all are taken."""

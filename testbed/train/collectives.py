@@ -56,6 +56,10 @@ Submit = Callable[[Callable[[], None]], Future[None]]
 class Collective(Protocol):
     """One collective of one member, for all iterations of a job."""
 
+    @property
+    def buffer_bytes(self) -> int:
+        """Of what it sends from and receives into."""
+
     def post(self, iteration: int) -> None:
         """Post the receives of an iteration."""
 
@@ -135,6 +139,11 @@ class Messages:
             self.to_send |= dict(zip(leaving, sent_from, strict=True))
             for buffers in self.to_receive:
                 buffers |= {index: self.memory[-1].take() for index in coming}
+
+    @property
+    def buffer_bytes(self) -> int:
+        """As in Collective."""
+        return sum(buffers.taken_bytes for buffers in self.memory)
 
     def _tag(self, index: int, iteration: int) -> int:
         return 2 * (self.first_tag + index) + iteration % 2

@@ -25,6 +25,7 @@ from testbed.train.collectives import Log as CollectiveLog
 from testbed.train.collectives import Place
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
+from testbed.train.held import Memory
 from testbed.train.job import IterationRecord, Job, MessageName
 from testbed.train.pacing import LogicalClock, now_s, sleep_until
 from testbed.train.peers import Instants, Peers
@@ -120,6 +121,9 @@ class Engine:
         self.buffers = Buffers(2 * (len(self.incoming) + len(outgoing)), self.elements, self.part, self.dtype)
         self.receive_buffers = [{m: self.buffers.take() for m in self.incoming} for _ in range(2)]
         self.send_buffers = [{m: self.buffers.take() for m in outgoing} for _ in range(2)]
+        messages = [buffer for some in (*self.receive_buffers, *self.send_buffers) for buffer in some.values()]
+        buffer_bytes = self.buffers.taken_bytes + (0 if self.replicas is None else self.replicas.buffer_bytes)
+        self.memory = Memory(list(self.stages.values()), self.optimizer, messages, buffer_bytes)
         self.pending: dict[tuple[int, Message], tuple[dist.Work, float]] = {}
         self.early = self.workload.receives == "early"
 
@@ -202,6 +206,7 @@ class Engine:
         late_start_s = max(0.0, now_s() - begin_s)
         self.accounts.begin()
         sleep_until(begin_s, self.spin_s)
+        counting = self.job.count_memory and iteration == 0
         log = _Log(iteration, self.rank, self.replica, start_s)
         clock = LogicalClock(begin_s, self.spin_s)
         local: dict[Message, torch.Tensor] = {}
@@ -228,6 +233,8 @@ class Engine:
                 result = self._compute(step.action, iteration, value)
                 outgoing = self._wrap(step, iteration, result, local)
             log.in_flight(sum(len(stage.in_flight) for stage in self.stages.values()))
+            if counting and step.action.kind is Kind.F and step.action.part.is_last:
+                log.activation_bytes = max(log.activation_bytes, self.memory.activations())
             computed = now_s()
             if step.duration_s is None:
                 clock.follow(computed)
@@ -255,6 +262,7 @@ class Engine:
         gradients = self._gradients() if self.job.keep_gradients and iteration == self.job.iterations - 1 else {}
         squares = self._gradient_squares()
         self.optimizer.step()
+        counted = self.memory.of_rank(log.activation_bytes) if self.job.count_memory and iteration == 0 else None
         self._post_iteration(iteration + 2)
         return IterationRecord(
             iteration,
@@ -274,6 +282,7 @@ class Engine:
             witness,
             squares,
             gradients,
+            counted,
         )
 
     def _receive(self, step: _Step, iteration: int, log: _Log) -> tuple[torch.Tensor, float]:
@@ -392,6 +401,8 @@ class _Log:
         self.sent: list[tuple[_Step, float]] = []
         self.overruns: list[float] = []
         self.most_in_flight = 0
+        self.activation_bytes = 0
+        """The most that were counted at the end of a forward."""
 
     def in_flight(self, count: int) -> None:
         self.most_in_flight = max(self.most_in_flight, count)

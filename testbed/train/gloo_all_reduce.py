@@ -50,6 +50,11 @@ class AllReduce:
         self.future: Future[None] | None = None
         self.log = Log([], [])
 
+    @property
+    def buffer_bytes(self) -> int:
+        """As in Collective."""
+        return self.buffer.nbytes
+
     def post(self, iteration: int) -> None:
         """Gloo posts its receives itself."""
 

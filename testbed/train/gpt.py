@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from testbed.spec.document import FieldError
 from testbed.spec.model import ModelSpec
+from testbed.train.gpt_memory import VOCABULARY, Kept, StageShape, kept
 
 if TYPE_CHECKING:
     import torch
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
 
     from testbed.train.data import Corpus
     from testbed.train.tensor import Share
-
-
-VOCABULARY = 256
-"""Byte values."""
 
 
 class Gpt(ModelSpec):
@@ -77,6 +74,27 @@ class Gpt(ModelSpec):
         """Layer 0 is the embedding, layer `layers` + 1 the projection."""
         blocks = self._blocks(stage, n_stages)
         return range(blocks.start + (stage > 0), blocks.stop + 1 + (stage == n_stages - 1))
+
+    def activation_bytes(
+        self, stage: int, n_stages: int, microbatch_size: int, *, recompute: bool, degree: int
+    ) -> Kept:
+        """As counted in gpt_memory.py."""
+        first, last = stage == 0, stage == n_stages - 1
+        blocks = len(ModelSpec.stage_layers(self, stage, n_stages))
+        tokens = microbatch_size * self.sequence
+        shape = StageShape(
+            blocks,
+            self.d_model,
+            self._hidden,
+            self.heads,
+            tokens,
+            self.sequence,
+            self.element_bytes,
+            first,
+            last,
+            degree,
+        )
+        return kept(shape, recompute=recompute)
 
     @property
     def _hidden(self) -> int:

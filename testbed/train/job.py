@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from testbed.pipeline.ir import Schedule
+from testbed.pipeline.memory import RankBytes
 from testbed.plan.mesh import Mesh
 from testbed.spec.workload import Workload
 from testbed.trace.tables import Table
@@ -30,6 +31,8 @@ class Job:
     """Hand over the last iteration's gradients, for parity tests."""
     sites: tuple[str, ...] = ()
     """The datacenter of every rank; empty: all are in one."""
+    count_memory: bool = False
+    """Count bytes in the first iteration, which takes time there."""
 
     def site(self, rank: int) -> str:
         """The datacenter of a rank."""
@@ -89,3 +92,5 @@ class IterationRecord:
     """Layer, numbered over all stages -> sum of squares of those of its gradients that this rank keeps."""
     gradients: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     """Zero where another replica keeps them."""
+    memory: RankBytes | None = None
+    """In the first iteration, where the job asks for it: what the rank's tensors really took."""

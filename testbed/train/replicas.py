@@ -60,6 +60,11 @@ class Replicas:
     def _all(self) -> list[Collective]:
         return [*self.gathers.values(), *self.reductions.values()]
 
+    @property
+    def buffer_bytes(self) -> int:
+        """Of all that is sent from and received into."""
+        return sum(collective.buffer_bytes for collective in self._all)
+
     def post(self, iteration: int) -> None:
         """Post the receives of an iteration."""
         for collective in self._all:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testbed.pipeline.ir import Schedule
+from testbed.plan.memory_bytes import predicted_bytes
+from testbed.plan.plan import Job
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
+from testbed.train.job import IterationRecord
 from testbed.train.launcher import Launcher
 from testbed.train.protocol import Place, WorldSpec
 from testbed.train.reference import Reference
@@ -46,3 +50,21 @@ def require_trained_alike(
         reference = expected.gradients[parameter].numpy()
         worst = float(np.abs(gradient - reference).max() / np.abs(reference).max())
         assert worst <= tolerance, f"{parameter} differs by {worst:.1e}"
+
+
+def require_memory_as_predicted(records: Sequence[IterationRecord], job: Job, schedule: Schedule) -> None:
+    """What ranks counted in the first iteration is what was predicted; later iterations count nothing."""
+    counted = [record.memory for record in records]
+    if records[0].iteration > 0:
+        assert counted == [None] * len(records)
+        return
+    predicted = predicted_bytes(job, schedule)
+    assert predicted is not None
+    for one, expected in zip(counted, predicted, strict=True):
+        assert one is not None
+        assert one.parameters == expected.parameters
+        assert one.gradients == expected.gradients
+        assert one.buffers == expected.buffers
+        # AdamW keeps a number of steps for every parameter, too
+        assert one.optimizer == pytest.approx(expected.optimizer, rel=0.01)
+        assert one.activations == pytest.approx(expected.activations, rel=0.04)

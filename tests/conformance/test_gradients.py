@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from local_workers import local_workers, require_trained_alike
+from local_workers import local_workers, require_memory_as_predicted, require_trained_alike
 
 from testbed.plan.costs import problem as problem_of
 from testbed.plan.resolve import generate, make_plan
@@ -74,8 +74,9 @@ def test_a_pipeline_trains_as_one_process_does(
     schedule, problem = generate(plan, choice).schedule, problem_of(plan, choice)
     durations = tuple(tuple(problem.duration(action) for action in row) for row in schedule.rows)
     losses, gradients = [], {}
-    job = Job(schedule, job_workload, durations, ITERATIONS, keep_gradients=True)
+    job = Job(schedule, job_workload, durations, ITERATIONS, keep_gradients=True, count_memory=True)
     for (records,) in launcher.run([job], Deadline(60, "a test")):
+        require_memory_as_predicted(records, plan.jobs[0], schedule)
         losses += [record.loss for record in records if record.loss is not None]
         for record in records:
             gradients |= record.gradients

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from local_workers import local_workers, require_trained_alike
+from local_workers import local_workers, require_memory_as_predicted, require_trained_alike
 
 from testbed.judge.iterations import trace
 from testbed.model.simulate import simulate
@@ -96,8 +96,10 @@ def test_replicas_train_as_one_process_does(
     schedule, problem = generate(plan, choice).schedule, problem_of(plan, choice)
     durations = tuple(tuple(problem.duration(action) for action in row) for row in schedule.rows)
     losses, gradients, squares = [], {}, {}
-    job = Job(schedule, job_workload, durations, ITERATIONS, keep_gradients=True, sites=sites_of(plan.jobs[0]))
+    sites = sites_of(plan.jobs[0])
+    job = Job(schedule, job_workload, durations, ITERATIONS, keep_gradients=True, sites=sites, count_memory=True)
     for (records,) in workers.run([job], Deadline(60, "a test")):
+        require_memory_as_predicted(records, plan.jobs[0], schedule)
         losses.append(sum(record.loss for record in records if record.loss is not None))
         for record in records:
             for parameter, part in record.gradients.items():

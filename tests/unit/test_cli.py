@@ -37,6 +37,7 @@ def test_predict_as_json() -> None:
         "speedup_predicted",
         "solver",
         "remarks",
+        "full_scale",
     }
     assert rows[0]["solver"] is None
 

@@ -1,0 +1,152 @@
+"""`testbed compare-axes`: should the pipeline cross datacenters, or data parallelism?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from testbed.cli.layout import Column, Section, fitted
+from testbed.cli.options import AsJson, Quiet, Schedules, Settings, WallLimit, WorkloadFile, emit, stdout_console
+from testbed.errors import BadInput, ExitCode
+from testbed.files import write_output
+
+if TYPE_CHECKING:
+    from testbed.plan.axes import Compared
+    from testbed.vm.axes import MeasuredPoint
+
+DELAYS = ("4 ms", "8 ms", "16 ms", "32 ms", "64 ms", "128 ms")
+RATES = ("32 Gbit/s", "128 Gbit/s", "512 Gbit/s", "2.048 Tbit/s", "8.192 Tbit/s")
+"""The range of CrossPipe's Figure 9: 4 to 128 ms, 4 to 1024 GB/s."""
+
+
+def compare_axes(
+    workload: WorkloadFile,
+    delay: Annotated[
+        list[str] | None, typer.Option(metavar="TIME", help="One way, repeatable; default: 4 ms to 128 ms.")
+    ] = None,
+    rate: Annotated[
+        list[str] | None, typer.Option(metavar="RATE", help="Of each direction; default: 32 Gbit/s to 8.192 Tbit/s.")
+    ] = None,
+    schedule: Schedules = None,
+    measure: Annotated[
+        int, typer.Option(min=0, max=1000, metavar="N", help="Measure N of the points in virtual time. Needs root.")
+    ] = 0,
+    picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a map (.svg or .png).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Keep what is measured, and axes.json, here.")] = None,
+    settings: Settings = None,
+    wall_limit: WallLimit = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Which axis should cross two datacenters, pipeline or data parallelism, at which delay and rate of the link.
+
+    Both are predicted for a workload at full scale: one pipeline over both datacenters, and a pipeline in each of them
+    with parameters and gradients exchanged (ZeRO-1), with every schedule of the workload (CrossPipe, Appendix E).
+    """
+    from testbed.cli.progress import Terminal
+    from testbed.plan.axes import Point, compare, require_axes
+    from testbed.plan.resolve import overrides_of
+    from testbed.spec import load_workload
+    from testbed.units import RATE, TIME
+
+    delays, rates = _values(delay or DELAYS, TIME, "--delay"), _values(rate or RATES, RATE, "--rate")
+    if picture is not None and picture.suffix not in (".svg", ".png"):
+        raise BadInput.of("--picture", "option", str(picture), "a file that ends in .svg or .png")
+    if measure and out is None:
+        raise BadInput.of("--measure", "option", measure, "--out beside it, where the results go")
+    asked = load_workload(workload, overrides_of(settings or [])[0])
+    require_axes(asked)
+    reporter = Terminal(quiet=quiet)
+    found = []
+    with reporter.step("comparing axes", total=len(delays) * len(rates)) as step:
+        for delay_s in delays:
+            for rate_bps in rates:
+                found.append(compare(asked, Point(delay_s, rate_bps), schedule or []))
+                step.advance()
+    measured: list[MeasuredPoint] = []
+    if measure and out is not None:
+        from testbed.vm.axes import measure as measure_points
+        from testbed.vm.axes import spread
+
+        measured = measure_points(asked, spread(found, measure), out, limit_s=wall_limit or 5400.0, reporter=reporter)
+    document = _document(asked.name, found, measured)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_output(out / "axes.json", json.dumps(document, indent=2) + "\n", "--out")
+    if picture is not None:
+        from testbed.results.axes_picture import draw
+
+        heading = f"{asked.name}: time with data / with pipeline over the link (above 1: the pipeline should cross)"
+        draw(found, picture, heading=heading, measured=[one.predicted for one in measured])
+    if as_json:
+        emit(document)
+    else:
+        _print(stdout_console(100), asked.name, found, measured)
+    if any(one.winner != one.predicted.winner for one in measured):
+        raise typer.Exit(ExitCode.UNTRUSTED)
+
+
+def _values(texts: Sequence[str], units: dict[str, float], option: str) -> list[float]:
+    from testbed.units import parse
+
+    found = []
+    for text in texts:
+        try:
+            found.append(parse(text, units, "a time" if option == "--delay" else "a rate"))
+        except ValueError as error:
+            raise BadInput.of(option, "option", text, str(error)) from error
+    return sorted(set(found))
+
+
+def _document(name: str, found: Sequence[Compared], measured: Sequence[MeasuredPoint]) -> dict[str, Any]:
+    return {
+        "workload": name,
+        "points": [one.as_json() for one in found],
+        "measured": [one.as_json() for one in measured],
+    }
+
+
+def _print(console: Console, name: str, found: Sequence[Compared], measured: Sequence[MeasuredPoint]) -> None:
+    from testbed.units import show_rate, show_time
+
+    def keys(points: Sequence[Compared]) -> Column:
+        words = [f"{show_time(one.point.delay_s)}, {show_rate(one.point.rate_bps)}" for one in points]
+        return Column("\nlink", words, left=True)
+
+    times = [
+        Column("pipeline\nover it", [_seconds(one.pipeline.best_s) for one in found]),
+        Column("data\nover it", [_seconds(one.data.best_s) for one in found]),
+        Column("data /\npipeline", [f"{one.gain:.2f}" for one in found]),
+        Column("should\ncross", [one.winner for one in found], left=True),
+    ]
+    further = [
+        Column("pipeline\nwith", [one.pipeline.best for one in found], left=True),
+        Column("data\nwith", [one.data.best for one in found], left=True),
+        Column("data, not\noverlapped", [_seconds(one.data_not_overlapped_s) for one in found]),
+    ]
+    sections = [Section(f"{name}: predicted at full scale", times), Section("beside that", further)]
+    for table in fitted(keys(found), sections, console.width):
+        console.print(table)
+    if measured:
+        for table in fitted(keys([one.predicted for one in measured]), [_measured(measured)], console.width):
+            console.print(table)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s"
+
+
+def _measured(measured: Sequence[MeasuredPoint]) -> Section:
+    columns = []
+    for axis in ("pipeline", "data"):
+        rows = [getattr(one, axis) for one in measured]
+        shown = ["-" if row is None else _seconds(row["full_scale"]["measured_s"]) for row in rows]
+        errors = ["-" if row is None else f"{row['error']:+.3%}" for row in rows]
+        columns += [Column(f"{axis}\nover it", shown), Column("off by", errors)]
+    agreed = ["yes" if one.winner == one.predicted.winner else "NO" for one in measured]
+    return Section("measured in virtual time, at full scale", [*columns, Column("as\npredicted", agreed)])

@@ -1,0 +1,137 @@
+"""What every rank of a case holds, in bytes: predicted for the lab, and for full scale where the job stands for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from testbed.pipeline.collectives import Step
+from testbed.pipeline.depend import consumed, produced
+from testbed.pipeline.ir import Row, Schedule
+from testbed.pipeline.memory import RankBytes, peak_bytes, peaks
+from testbed.pipeline.problem import Problem
+from testbed.plan import counts
+from testbed.plan.exchange import exchange_at
+from testbed.plan.plan import Job
+from testbed.spec.workload import Workload
+
+PARITIES = 2
+"""Messages of two iterations have buffers at a time: receives are posted one ahead."""
+
+_MOMENTS = {"adamw": 2, "sgd": 1}
+"""Numbers that an optimizer keeps of every parameter."""
+
+
+def predicted_bytes(job: Job, schedule: Schedule) -> list[RankBytes] | None:
+    """Per rank of a job in the lab; None where the model does not say what it keeps of a microbatch."""
+    workload, n_stages = job.workload, schedule.n_stages
+    kept = {}
+    for stage in range(n_stages):
+        each = workload.model.activation_bytes(
+            stage, n_stages, workload.microbatch_size, recompute=workload.recompute, degree=job.mesh.tp
+        )
+        if each is None:
+            return None
+        kept[stage] = (each[0], each[1])
+    found = []
+    for rank in job.mesh.ranks:
+        replica, pipeline_rank, _ = job.mesh.coordinates(rank)
+        row = schedule.rows[pipeline_rank]
+        stages = [stage for stage, holder in enumerate(schedule.stage_to_rank) if holder == pipeline_rank]
+        values, states, exchanged = _parameters(job, pipeline_rank, replica, stages, n_stages)
+        messages = float(PARITIES * _messages(row, schedule, pipeline_rank) * workload.message_bytes())
+        found.append(RankBytes(peak_bytes(row, kept), values, values, states, messages + exchanged))
+    return found
+
+
+def _parameters(
+    job: Job, pipeline_rank: int, replica: int, stages: Sequence[int], n_stages: int
+) -> tuple[float, float, float]:
+    """Bytes of parameters (and of gradients), of the optimizer's states, and of what replicas exchange them through."""
+    workload, element = job.workload, job.workload.model.element_bytes
+    moments, exchange = _MOMENTS[workload.optimizer.kind], exchange_at(job, pipeline_rank)
+    values = states = buffers = 0.0
+    for stage in stages:
+        parameters = workload.model.rank_parameter_count(stage, n_stages, workload.parallelism.tensor)
+        if job.mesh.dp == 1:
+            values += element * parameters
+            states += moments * element * parameters
+            continue
+        cell = element * math.ceil(parameters / exchange.n_cells)
+        sent = workload.cell_bytes(n_stages, exchange.n_cells)
+        values += exchange.n_cells * cell
+        own = sum(end - begin for begin, end in exchange.shards[replica]) if exchange.gather else exchange.n_cells
+        states += moments * own * cell
+        if workload.data_parallel.algorithm == "torch":
+            buffers += exchange.n_cells * sent
+        else:
+            buffers += sum(_exchanged(steps, replica, cell, sent) for steps in (exchange.gather, exchange.reduction))
+    return values, states, buffers
+
+
+def _exchanged(steps: Sequence[Step], member: int, cell: int, sent: int) -> float:
+    """Bytes of a member's buffers of one collective; cells of `cell` bytes are sent in `sent`, padding included.
+
+    What is sent shares its padding: of equal messages the last one has it.
+    """
+    mine = [step for step in steps if member in (step.source, step.target)]
+    total = 0
+    for cells in {step.n_cells for step in mine}:
+        leaving = sum(step.source == member for step in mine if step.n_cells == cells)
+        coming = sum(step.target == member for step in mine if step.n_cells == cells)
+        total += max(0, leaving - 1) * cells * cell + cells * sent + PARITIES * coming * cells * sent
+    return float(total)
+
+
+def _messages(row: Row, schedule: Schedule, rank: int) -> int:
+    """How many messages a rank takes from others and makes for them in an iteration."""
+    holder, count = schedule.stage_to_rank, 0
+    for action in row:
+        takes, makes = consumed(action, schedule.n_stages), produced(action, schedule.n_stages)
+        count += takes is not None and holder[takes.stage] != rank
+        count += makes is not None and holder[makes.consumer] != rank
+    return count
+
+
+def full_scale_bytes(workload: Workload, problem: Problem, schedule: Schedule) -> list[RankBytes] | None:
+    """Per pipeline rank, what each of its accelerators holds at full scale; None without full scale."""
+    full, ranks = workload.full_scale, workload.parallelism.pipeline
+    if full is None:
+        return None
+    found = []
+    for rank, most in enumerate(peaks(schedule, problem)):
+        held = counts.rank_bytes(full, rank, ranks)
+        activations = most * held.activation
+        found.append(RankBytes(activations, held.parameters, held.gradients, held.optimizer, held.buffers))
+    return found
+
+
+def as_json(
+    measured: Sequence[RankBytes] | None, predicted: Sequence[RankBytes] | None, limit: Sequence[float] | None
+) -> dict[str, object]:
+    """As in comparison.json: lists by rank; null for what nobody knows."""
+    return {
+        "measured": None if measured is None else [one._asdict() for one in measured],
+        "predicted": None if predicted is None else [one._asdict() for one in predicted],
+        "activations_limit": None if limit is None else list(limit),
+    }
+
+
+def activation_limits(job: Job, problem: Problem, schedule: Schedule) -> list[float] | None:
+    """Per rank of the lab, bytes of the microbatches that its limit allows, as kept after a forward without
+    recomputation; None where the model does not say.
+    """
+    workload, n_stages = job.workload, schedule.n_stages
+    limits = []
+    for rank in job.mesh.ranks:
+        pipeline_rank = job.mesh.coordinates(rank).pipeline_rank
+        each = 0.0
+        for stage in (stage for stage, holder in enumerate(schedule.stage_to_rank) if holder == pipeline_rank):
+            one = workload.model.activation_bytes(
+                stage, n_stages, workload.microbatch_size, recompute=False, degree=job.mesh.tp
+            )
+            if one is None:
+                return None
+            each += one[0]
+        limits.append(problem.memory_limit[pipeline_rank] * each)
+    return limits

@@ -1,0 +1,191 @@
+"""Similitude: a workload at full scale made into one that the lab can run, with the ratios that decide its schedule.
+
+T_lat/T_F, T_bw/T_F, T_I/T_F, T_W/T_F, microbatches and memory are those of full scale, rank by rank and link by link.
+Two factors do it: lab seconds per second, and lab wire bytes per byte. What they cannot match is counted in unlike.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from testbed.errors import BadInput
+from testbed.plan import counts
+from testbed.plan.framing import ETHERNET_HEADER, IP_TCP_HEADERS, MSS, wire_bytes
+from testbed.spec.full_scale import FullScale, LabScale
+from testbed.spec.topology import Direction
+from testbed.spec.workload import Pacing, Workload
+from testbed.units import show_rate, show_size
+
+LEAST_RATE_BPS, MOST_RATE_BPS = 1e3, 100e9
+"""Of a link in the lab."""
+
+
+class Scales(NamedTuple):
+    """How large the lab is beside full scale."""
+
+    seconds: float
+    """In the lab, per second at full scale."""
+    wire_bytes: float
+    """In the lab, per byte at full scale: of a boundary message with all that the lab adds to it."""
+
+
+def _both(workload: Workload) -> tuple[FullScale, LabScale]:
+    assert workload.full_scale is not None  # the workload is checked
+    assert workload.lab is not None
+    return workload.full_scale, workload.lab
+
+
+def scales(workload: Workload, gloo_bytes: float) -> Scales | None:
+    """Of a workload that stands for one at full scale; None for any other.
+
+    The slowest stage's forward takes `lab.slot`; a boundary message of `lab.message` bytes stands for a whole one.
+    """
+    if workload.full_scale is None:
+        return None
+    full, lab = _both(workload)
+    ranks = range(workload.parallelism.pipeline)
+    forward_s = max(counts.seconds(full, counts.stage_flop(full, rank, len(ranks)).forward) for rank in ranks)
+    on_wire = wire_bytes(int(lab.message)) + gloo_bytes
+    return Scales(lab.slot / forward_s, on_wire / counts.message_bytes(full, workload.parallelism.data))
+
+
+def at_lab_scale(workload: Workload, gloo_bytes: float) -> Workload:
+    """The workload with slots, message, parameters, microbatches of the lab. Raises BadInput where it has no room."""
+    found = scales(workload, gloo_bytes)
+    if found is None:
+        return workload
+    full, lab = _both(workload)
+    ranks = range(workload.parallelism.pipeline)
+    flop = [counts.stage_flop(full, rank, len(ranks)) for rank in ranks]
+
+    def slots(kind: Literal["forward", "input", "weight"]) -> list[float]:
+        return [found.seconds * counts.seconds(full, getattr(one, kind)) for one in flop]
+
+    changed: dict[str, Any] = {
+        "pacing": Pacing.model_construct(F=slots("forward"), I=slots("input"), W=slots("weight"), B=None),
+        "message": float(int(lab.message)),
+        "microbatches": full.microbatches,
+    }
+    if workload.parallelism.data > 1:
+        parameters = _parameters(workload, found, gloo_bytes)
+        changed["data_parallel"] = workload.data_parallel.model_copy(update={"parameters": parameters})
+    made = workload.model_copy(update=changed)
+    _check(made)
+    return made
+
+
+def exchanged_bytes(workload: Workload) -> float:
+    """What the replicas of a rank exchange at full scale: the largest rank's gradients, as in the lab."""
+    full, _ = _both(workload)
+    ranks = range(workload.parallelism.pipeline)
+    return max(counts.gradient_bytes(full, rank, len(ranks)) for rank in ranks)
+
+
+def _parameters(workload: Workload, found: Scales, gloo_bytes: float) -> float:
+    """Bytes in the lab of which every share comes as close as can be to its time on the wire at full scale."""
+    pipelines = workload.parallelism.data
+    target = found.wire_bytes * exchanged_bytes(workload) / pipelines - gloo_bytes
+    headers = ETHERNET_HEADER + IP_TCP_HEADERS
+    element = workload.model.element_bytes
+    payload = max(element, int(target * MSS / (MSS + headers)) // element * element)
+    return float(payload * pipelines)
+
+
+def _check(workload: Workload) -> None:
+    """Raises BadInput where the model that really trains is too large for the lab's messages, or nothing fits HBM."""
+    tensor, least = workload.tensor_bytes(), workload.largest_stage_bytes(workload.parallelism.pipeline)
+    assert workload.lab is not None
+    assert workload.message is not None
+    if workload.message < tensor:
+        expected = f"at least the boundary tensor of the model that really trains ({show_size(tensor)})"
+        raise BadInput.of(workload.name, "lab.message", show_size(workload.lab.message), expected)
+    parameters = workload.data_parallel.parameters
+    if parameters is not None and parameters < least:
+        expected = (
+            f"a larger one: the model that really trains has {show_size(least)} of parameters on a rank, and the "
+        )
+        expected += f"message leaves room for {show_size(parameters)}"
+        raise BadInput.of(workload.name, "lab.message", show_size(workload.lab.message), expected)
+    memory_caps(workload)
+
+
+def memory_caps(workload: Workload) -> list[float] | None:
+    """Per rank, how many microbatches in flight its HBM holds beside all else; None without full scale.
+
+    Raises BadInput where that leaves no room for one.
+    """
+    if workload.full_scale is None:
+        return None
+    full, ranks = workload.full_scale, workload.parallelism.pipeline
+    found = []
+    for rank in range(ranks):
+        held = counts.rank_bytes(full, rank, ranks)
+        room = full.accelerator.memory - held.static
+        if room < held.activation:
+            expected = f"at least {show_size(held.static + held.activation)}: on each accelerator of rank {rank} "
+            expected += f"parameters, gradients, optimizer states and message buffers take {show_size(held.static)}, "
+            expected += f"a microbatch {show_size(held.activation)}"
+            raise BadInput.of(
+                workload.name, "full_scale.accelerator.memory", show_size(full.accelerator.memory), expected
+            )
+        found.append(room / held.activation)
+    return found
+
+
+def hbm_words(workload: Workload, asked: float | None) -> str:
+    """For the reason why a schedule does not fit: what HBM holds, where it holds less than was asked for; else ""."""
+    caps = memory_caps(workload)
+    if caps is None:
+        return ""
+    full, ranks = _both(workload)[0], workload.parallelism.pipeline
+    limits = [asked] * ranks if asked is not None else workload.memory_limits()
+    rank = min(range(ranks), key=caps.__getitem__)
+    if all(cap >= limit for cap, limit in zip(caps, limits, strict=True)):
+        return ""
+    held = counts.rank_bytes(full, rank, ranks)
+    hbm, each = show_size(full.accelerator.memory), show_size(held.activation)
+    return f" (HBM: of {hbm} on rank {rank} {show_size(held.static)} are taken, so {caps[rank]:.3g} x {each} fit)"
+
+
+def common_scales(workloads: Sequence[Workload], gloo_bytes: float) -> Scales | None:
+    """The scales that all jobs of a network have. Raises BadInput where they differ."""
+    found = [scales(workload, gloo_bytes) for workload in workloads]
+    for workload, mine in zip(workloads, found, strict=True):
+        first = found[0]
+        alike = mine == first or (mine and first and all(_close(a, b) for a, b in zip(mine, first, strict=True)))
+        if not alike:
+            expected = f"the scale of {workloads[0].name} on the same network"
+            raise BadInput.of(workload.name, "lab", "another scale", expected)
+    return found[0] if found else None
+
+
+def _close(one: float, other: float) -> bool:
+    return abs(one - other) <= 1e-9 * abs(other)
+
+
+def direction_at(one: Direction, at: Scales) -> Direction:
+    """A direction of the lab for one at full scale: its times by one factor, its rate so that messages match."""
+    return one._replace(
+        delay_s=one.delay_s * at.seconds,
+        jitter_s=one.jitter_s * at.seconds,
+        rate_bps=one.rate_bps * at.wire_bytes / at.seconds,
+        queue_bytes=one.queue_bytes * at.wire_bytes,
+    )
+
+
+def full_scale_of(one: Direction, at: Scales) -> Direction:
+    """The inverse of `direction_at`."""
+    return direction_at(one, Scales(1 / at.seconds, 1 / at.wire_bytes))
+
+
+def check_rate(name: str, field: str, asked: Direction, lab: Direction, at: Scales | None) -> None:
+    """Raises BadInput for a rate that no lab can have."""
+    if LEAST_RATE_BPS <= lab.rate_bps <= MOST_RATE_BPS:
+        return
+    expected = f"from {show_rate(LEAST_RATE_BPS)} to {show_rate(MOST_RATE_BPS)} in the lab"
+    if at is None:
+        expected += ", or a workload with full_scale, for which links are scaled"
+    else:
+        expected += f", where it comes to {show_rate(lab.rate_bps)}: another lab.slot or lab.message"
+    raise BadInput.of(name, field, show_rate(asked.rate_bps), expected)

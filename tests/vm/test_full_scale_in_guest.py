@@ -1,0 +1,48 @@
+"""A workload at full scale in virtual time: both worlds, within the bound of what the lab adds; memory as predicted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.root
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 240
+NETWORK = """
+name: metro
+datacenters: {a: {nodes: 2}, b: {nodes: 2}}
+links: [{between: [a, b], fibre: 500 km, rate: 100 Gbit/s}]
+"""
+SMALL = ("parallelism.pipeline=4", "full_scale.global_batch=6", "schedules=[zb-h1]", "iterations=2", "warmup=1")
+
+
+def test_full_scale_in_a_guest(tmp_path: Path) -> None:
+    (tmp_path / "metro.yaml").write_text(NETWORK)
+    settings = [word for setting in SMALL for word in ("--set", setting)]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "testbed", "run", str(tmp_path / "metro.yaml"), "workloads/paper-llama2-13b.yaml"),
+            *("--clock", "virtual", "--out", str(tmp_path / "run"), "--json", *settings),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["schedules"]
+    full, memory = row["full_scale"], row["memory"]
+    assert full["measured_s"] * full["lab_seconds"] == pytest.approx(row["measured_s"])
+    assert abs(full["measured_s"] - full["ideal_s"]) <= full["bound_s"] < 0.002 * full["ideal_s"]
+    for measured, predicted in zip(memory["measured"], memory["predicted"], strict=True):
+        assert measured["activations"] == pytest.approx(predicted["activations"], rel=0.04)
+        assert measured["parameters"] == predicted["parameters"]
+        assert measured["buffers"] == predicted["buffers"]
+    # zb-h1 holds four microbatches on every rank; each accelerator has an eighth of its rank's
+    assert [one["activations"] for one in full["memory"][:3]] == [pytest.approx(4 * 34 * 4096 * 5120 * 10 / 8)] * 3
