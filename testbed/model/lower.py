@@ -283,9 +283,7 @@ class _Building:
             frame = _frame(problem.paths[step.source], rank, size, ways, problem.notice_bytes)
             release = len(step.after) + step.own
             send_s = _send_s(problem, frame, size)
-            # what only passes through does not wait for the member's own turn
-            begins = step.own or not step.after
-            start_s = _begin_s(load, step.source, rank) if begins else load.start_s
+            start_s = _begin_s(load, step.source, rank)
             self._group(_Group(frame, False, 1, release, problem.handover_s, send_s, start_s))
             members = tuple(first_rank + path * problem.n_ranks + rank for path in ends)
             sizes = (what.payload(step), size)

@@ -49,8 +49,8 @@ class ModelSpec(Strict):
     def activation_bytes(
         self, stage: int, n_stages: int, microbatch_size: int, *, recompute: bool, degree: int
     ) -> tuple[float, float] | None:
-        """Bytes that a stage keeps of a microbatch after its F, and after its I, on each of `degree` tensor ranks; None where
-        nobody knows."""
+        """Bytes of a microbatch that each of `degree` tensor ranks of a stage keeps after its F, and after its I; None
+        where nobody knows."""
         return None
 
     def stage_layers(self, stage: int, n_stages: int) -> range:

@@ -105,8 +105,6 @@ class Messages:
         numbers = range(len(steps))
         self.outgoing = [index for index in numbers if steps[index].source == place.member]
         self.incoming = [index for index in numbers if steps[index].target == place.member]
-        self.at_first = [index for index in self.outgoing if steps[index].own or not steps[index].after]
-        """Those that this member's own data is in."""
         self.following: dict[int, list[int]] = {index: [] for index in self.incoming}
         for index in self.outgoing:
             for before in steps[index].after:
@@ -120,7 +118,7 @@ class Messages:
         self.lock = Lock()
         self.iteration, self.log = 0, Log([], [])
         self.ready = False
-        """Whether what comes may be taken in."""
+        """Whether this member's own data is there."""
         self.waits: dict[int, int] = {}
         """Outgoing message -> for how many things it still waits."""
         self.held: list[int] = []
@@ -158,18 +156,17 @@ class Messages:
 
     def attend(self, iteration: int, log: Log, submit: Submit) -> None:
         """As in Collective."""
-        self.iteration, self.log = iteration, log
-        # gradients of others wait until the own ones are computed, parameters of others for nothing
-        self.ready = not any(step.own for step in self.steps)
+        self.iteration, self.log, self.ready = iteration, log, False
         self.held, self.left = [], set()
-        self.waits = {index: len(self.steps[index].after) + (index in self.at_first) for index in self.outgoing}
+        # nothing is sent before the own data is there: of a gather, before the iteration begins
+        self.waits = {index: len(self.steps[index].after) + 1 for index in self.outgoing}
         self.futures = [submit(partial(self._receive, index)) for index in self.incoming]
 
     def begin(self) -> None:
         """As in Collective."""
         with self.lock:
             self.ready = True
-            self._release(self.at_first)
+            self._release(self.outgoing)
             self._take_in()
 
     def _receive(self, index: int) -> None:

@@ -51,7 +51,7 @@ def kept(of: StageShape, *, recompute: bool) -> Kept:
     number, d, t = of.tokens * of.element_bytes, of.width, of.degree
     indexes, loss = of.tokens * _INDEX_BYTES, of.tokens * _INDEX_BYTES + _LOSS_BYTES
     if recompute:
-        forward = number * d * (of.blocks + (of.first or t > 1)) + of.first * indexes + of.last * loss
+        forward = float(number * d * (of.blocks + (of.first or t > 1))) + of.first * indexes + of.last * loss
     else:
         forward = number * of.blocks * (4 * d + 4 + (4 * d + 2 * of.hidden + of.heads) / t)
         forward += (of.first or t > 1) * number * d + of.first * (indexes + of.sequence * _INDEX_BYTES)
