@@ -95,3 +95,7 @@ DISTURBED_SHARE = Limit(0.01, "beyond it medians move more than close schedules 
 
 TIE = 1e-3
 """Schedules whose predicted times differ by less than this share are predicted equal; either order agrees with that."""
+
+UNPACED_TIE = 0.05
+"""The same without pacing: two ranks with a core each come out within 5 % of what was profiled (docs/figures.md), so
+that what is predicted closer together is not ranked by the prediction."""

@@ -1,4 +1,4 @@
-"""For all tests: Hypothesis sets no deadline and no pace, which a busy machine or a first compilation would miss."""
+"""For all tests: Hypothesis without deadline and pace, which a busy machine would miss; Ctrl-C does what it does."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("testbed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("testbed")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell gives it to what it starts in the background
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # or nothing that tests start could be interrupted
+# a suite that was begun in the background of a shell ignores it, and so would every process that a test interrupts
+signal.signal(signal.SIGINT, signal.default_int_handler)

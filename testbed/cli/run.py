@@ -107,6 +107,7 @@ def run(
     resolve.require_trainable(plan)
     if workload is not None:  # what cannot be scheduled is refused before anything starts
         plan = complete(plan, schedule, schedules_from, quiet=quiet, strict=strict, sources=[workload])
+        resolve.require_trainable(plan)
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     directory = out or Path("results") / f"{plan.network.name}-{plan.jobs[0].name}-{stamp}"
     request = Request(directory, overwrite, shaper, priority, strict, vm, limit_s, picture, as_json, quiet)

@@ -15,6 +15,7 @@ from testbed.cli.layout import Column, Section, fitted, indented
 from testbed.cli.tables import proof_line
 from testbed.judge.compare import ScheduleComparison
 from testbed.schedule.proof import Proof
+from testbed.thresholds import TIE
 from testbed.units import show_change, show_times
 
 
@@ -33,7 +34,9 @@ def print_run(console: Console, document: Mapping[str, Any], directory: Path, *,
     for reason, labels in _reasons(rows).items():
         console.print(f"{', '.join(labels)} untrusted: {reason}", style="red", highlight=False)
     ranking = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
-    console.print(f"measured ranking: {ranking}", highlight=False)
+    tie = document.get("ranking_tie", TIE)
+    close = f" (either order, where {tie:.0%} or less lies between two predictions)" if tie > TIE else ""
+    console.print(f"measured ranking: {ranking}{close}", highlight=False)
     further = f" to timeline-{pages}.svg" if pages > 1 else ""
     look = f" (look at timeline.svg{further})" if pages else ""
     console.print(f"results in {directory}/{look}", highlight=False, soft_wrap=True)

@@ -32,6 +32,11 @@ class Load(NamedTuple):
     receives: Receives = "early"
 
 
+def _begin_s(load: Load, rank: int) -> float:
+    """When a rank, counted over all replicas of its job, may begin."""
+    return load.start_s + rank * load.problem.turn_s
+
+
 class Names(NamedTuple):
     """What the rows of a program are. Per action, then per message."""
 
@@ -199,7 +204,7 @@ class _Building:
             self.unshards.append(np.where(rows.unshards == NONE, NONE, rows.unshards + stages))
             self.completes.append(np.where(rows.completes == NONE, NONE, rows.completes + stages))
             self.row_lengths += [len(row) for row in schedule.rows]
-            self.begin_s += [load.start_s] * schedule.n_ranks
+            self.begin_s += [_begin_s(load, replica * schedule.n_ranks + rank) for rank in range(schedule.n_ranks)]
             self.owner += [(job, replica)] * schedule.n_ranks
             self.shards += [0] * problem.n_stages
             self.gradients += [schedule.n_microbatches] * problem.n_stages
@@ -272,7 +277,8 @@ class _Building:
             frame = _frame(problem.paths[step.source], rank, what.wire_bytes, ways, problem.notice_bytes)
             release = len(step.after) + step.own
             send_s = _send_s(problem, frame, what.wire_bytes)
-            self._group(_Group(frame, False, 1, release, problem.handover_s, send_s, load.start_s))
+            start_s = _begin_s(load, step.source * problem.n_ranks + rank)
+            self._group(_Group(frame, False, 1, release, problem.handover_s, send_s, start_s))
             members = tuple(first_rank + replica * problem.n_ranks + rank for replica in ends)
             sizes = (what.payload_bytes, what.wire_bytes)
             self._name(job, step.source, kind, stage, range(step.number, step.number + 1), members, sizes)

@@ -79,6 +79,9 @@ class Problem:
     """And for each byte."""
     wake_s: float = 0.0
     """How long gloo's thread takes to answer a notice, unless something else has just woken it."""
+    turn_s: float = 0.0
+    """How much later than the one before each rank begins, counted over all replicas: so that none come first by
+    chance."""
     unnoticed_wait_s: float = 0.0
     """A rank that waits for its input no longer than this is not delayed (the engine's logical clock)."""
     notice_bytes: float = 0.0

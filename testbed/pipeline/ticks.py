@@ -57,6 +57,7 @@ def in_ticks(problem: Problem, tick: float | None = None) -> Problem:
         send_s=whole(problem.send_s),
         send_s_per_byte=whole(problem.send_s_per_byte * size) / size,
         wake_s=whole(problem.wake_s),
+        turn_s=whole(problem.turn_s),
         unnoticed_wait_s=whole(problem.unnoticed_wait_s),
     )
 

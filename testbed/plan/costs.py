@@ -197,6 +197,7 @@ def _problem(
         send_s=plan.host_costs.send_s,
         send_s_per_byte=plan.host_costs.send_s_per_byte,
         wake_s=plan.host_costs.wake_s,
+        turn_s=plan.host_costs.turn_s if others else 0.0,
         unnoticed_wait_s=plan.host_costs.unnoticed_wait_s if workload.pacing else 0.0,
         notice_bytes=plan.host_costs.notice_bytes,
         all_gather=gather,

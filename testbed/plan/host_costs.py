@@ -36,6 +36,11 @@ WAKE_S = 1e-6
 is answered first whose thread is awake because data has just come in. Found under the virtual clock with late receives
 on benchmarks/virtual_grid.py, P = 4; checked on cells 74 to 98 of benchmarks/random_grid.py."""
 
+TURN_S = 20e-6
+"""Ranks of a job with replicas begin an iteration this much apart, one after the other: at one and the same instant
+nothing but chance would tell whose data a shared link takes first. It is thrice what a machine takes to wake one rank
+after the other (6 us each under the virtual clock)."""
+
 
 def measured_costs() -> HostCosts:
     """The costs above."""
@@ -47,4 +52,5 @@ def measured_costs() -> HostCosts:
         wake_s=WAKE_S,
         send_s=SEND_S,
         send_s_per_byte=SEND_S_PER_BYTE,
+        turn_s=TURN_S,
     )

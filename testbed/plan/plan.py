@@ -195,6 +195,8 @@ class HostCosts:
     send_s: float = 0.0
     """Of the call that sends a message where no link is on its route; plans of an earlier testbed have none."""
     send_s_per_byte: float = 0.0
+    turn_s: float = 0.0
+    """Between the beginnings of one rank and the next of a job with replicas; earlier plans have none."""
 
 
 @_written

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from testbed.plan import routes
 from testbed.plan.plan import Case, Plan
+from testbed.plan.ties import range_of_orders
 from testbed.plan.together import predict_together
 from testbed.spec.topology import Direction
+from testbed.thresholds import TIE
 from testbed.trace.tables import Trace
 from testbed.units import show_size, show_time
 
@@ -24,7 +26,7 @@ def warnings(plan: Plan) -> list[str]:
             f"transport {plan.transport} is not in the model: slow start, delayed acknowledgements and drops "
             "take longer than predicted"
         )
-    return lines + _of_queues(plan)
+    return lines + _of_queues(plan) + _of_ties(plan)
 
 
 def _of_links(plan: Plan) -> list[str]:
@@ -44,8 +46,7 @@ def _of_queues(plan: Plan) -> list[str]:
     directions = routes.all_directions(plan.network)
     if not any(direction.queue_bytes for direction in directions):
         return []
-    known = [case for case in plan.cases if all(chosen.rows is not None for chosen in case.jobs)]
-    waiting = {case.label: most_waiting(plan, case, predict_together(plan, case)) for case in known}
+    waiting = {case.label: most_waiting(plan, case, predict_together(plan, case)) for case in _known(plan)}
     full = []
     for index, direction in enumerate(directions):
         over = {label: most[index] for label, most in waiting.items() if 0 < direction.queue_bytes < most[index]}
@@ -55,6 +56,23 @@ def _of_queues(plan: Plan) -> list[str]:
     return (
         [f"a queue overflows, which is not in the model ({_listed(full)}): what is dropped comes later"] if full else []
     )
+
+
+def _of_ties(plan: Plan) -> list[str]:
+    if all(job.workload.receives == "early" for job in plan.jobs):
+        return []
+    hang = []
+    for case in _known(plan):
+        low_s, high_s = range_of_orders(plan, case)
+        if high_s > low_s * (1 + TIE):
+            hang.append(f"{case.label} {show_time(low_s)} to {show_time(high_s)}")
+    who = "late receives: who comes first of a notice and a message within 10 us of each other decides"
+    return [f"{who} ({_listed(hang)})"] if hang else []
+
+
+def _known(plan: Plan) -> list[Case]:
+    """The cases whose schedules are made."""
+    return [case for case in plan.cases if all(chosen.rows is not None for chosen in case.jobs)]
 
 
 def most_waiting(plan: Plan, case: Case, trace: Trace) -> list[float]:

@@ -16,6 +16,7 @@ from testbed.judge.compare import ScheduleComparison
 from testbed.judge.messages import FlowMessages
 from testbed.schedule.proof import Proof
 from testbed.spec.document import validate
+from testbed.thresholds import TIE
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class _Comparison:
     ranking_as_predicted: bool
     schedules: list[dict[str, Any]]
     complete: bool = True
+    ranking_tie: float = TIE
+    """Schedules predicted within this share of each other are not ranked."""
 
 
 _TIMES = ("measured_s", "predicted_s", "predicted_on_this_host_s")

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from testbed.errors import BadInput
 from testbed.results.contents import table_of
 from testbed.results.load import load_run, load_traces
-from testbed.trace.tables import KINDS, Table, Trace
+from testbed.trace.tables import ALL_GATHER, ALL_REDUCE, KINDS, REDUCE_SCATTER, Table, Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,10 +29,14 @@ _IDLE = "#eef0f3"
 _INK = "#20242b"
 _FAINT = "#c9ced6"
 _CUT = "#c0392b"
+_COLLECTIVE = "#8e5ea2"
 _LANE_INCHES = 0.27
 _TITLE_INCHES = 0.42
 _HEAD_INCHES = 1.5
 """For heading, legend and axis, at the top of every page."""
+
+_LEGEND_INCHES = 2.0
+"""What an entry of the legend takes at most."""
 
 _PAGE_INCHES = 22.0
 """A page is no higher, unless one schedule is."""
@@ -172,7 +176,7 @@ def _page(panels: Sequence[Panel], scale: _Scale, heading: str, handles: Sequenc
     figure.legend(
         handles=list(handles),
         loc="outside upper left",
-        ncols=len(handles),
+        ncols=min(len(handles), int(scale.inches / _LEGEND_INCHES)),
         fontsize=9,
         frameon=False,
         title=heading,
@@ -192,6 +196,10 @@ def _legend(traces: Sequence[Trace], cuts: Sequence[int]) -> list[Patch]:
             for chunk in range(chunks)
         ]
     handles.append(Patch(facecolor=_IDLE, label="idle"))
+    if any(len(_collectives(trace)) for trace in traces):
+        handles.append(Patch(facecolor=_COLLECTIVE, label="from another replica, on its way"))
+    if any(_replica_ends(trace) for trace in traces):
+        handles.append(Patch(facecolor="none", edgecolor=_INK, label="next replica"))
     if cuts:
         handles.append(Patch(facecolor="none", edgecolor=_CUT, linestyle="--", label="datacenter boundary"))
     return handles
@@ -209,6 +217,18 @@ def _stages(trace: Trace) -> dict[int, list[int]]:
     }
 
 
+def _replica_ends(trace: Trace) -> list[int]:
+    """The last rank of every replica but the last one."""
+    replica_of = dict(zip(trace.actions["rank"].tolist(), trace.actions["replica"].tolist(), strict=True))
+    return [rank for rank, following in pairwise(sorted(replica_of)) if replica_of[rank] != replica_of[following]]
+
+
+def _collectives(trace: Trace) -> Table:
+    """The messages between replicas."""
+    messages = trace.messages
+    return messages[np.isin(messages["kind"], (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE))]
+
+
 def _shade(colour: str, chunk: int, chunks: int) -> tuple[float, float, float]:
     """The colour of a chunk: the later, the lighter."""
     towards_white = _LIGHTEST * chunk / (chunks - 1) if chunks > 1 else 0.0
@@ -224,7 +244,11 @@ def _strip(axis: Axes, trace: Trace, scale: _Scale, *, with_times: bool) -> None
             mine = trace.actions[(trace.actions["rank"] == rank) & (trace.actions["stage"] == stage)]
             colours = {kind: _shade(colour, chunk, len(stages)) for kind, colour in COLOURS.items()}
             _boxes(axis, mine, rank, colours, scale, ink="white" if chunk == 0 else _INK)
-    for cut in scale.cuts:
+    _under_lanes(axis, _collectives(trace))
+    ends = _replica_ends(trace)
+    for end in ends:
+        axis.axhline(end + 0.5, color=_INK, linewidth=1.1)
+    for cut in (cut for cut in scale.cuts if cut not in ends):
         axis.axhline(cut + 0.5, color=_CUT, linewidth=0.9, linestyle=(0, (4, 3)))
     axis.set_xlim(0, scale.longest_ms)
     axis.set_ylim(n_ranks - 0.5, -0.5)
@@ -239,6 +263,15 @@ def _strip(axis: Axes, trace: Trace, scale: _Scale, *, with_times: bool) -> None
     for side in ("bottom", "right", "left"):
         axis.spines[side].set_visible(False)
     axis.spines["top"].set_color(_FAINT)
+
+
+def _under_lanes(axis: Axes, messages: Table) -> None:
+    """At the foot of the lane that takes it, a line for every message between replicas, while it is on its way."""
+    for rank in np.unique(messages["target_rank"]).tolist():
+        mine = messages[messages["target_rank"] == rank]
+        until = np.where(np.isnan(mine["arrived_s"]), mine["taken_s"], mine["arrived_s"])
+        spans = list(zip((mine["sent_s"] * 1e3).tolist(), ((until - mine["sent_s"]) * 1e3).tolist(), strict=True))
+        axis.broken_barh(spans, (rank + 0.33, 0.1), facecolors=_COLLECTIVE, linewidth=0)
 
 
 def _boxes(

@@ -107,7 +107,8 @@ def search(
     unit_s, problem = tick_s(problem), in_ticks(problem)  # whatever is compared comes out the same in every unit
     budget = evaluations or _affordable(problem)
     found = _Found(problem, unit_s, time_limit_s, progress)
-    starts = [crosspipe_greedy(problem), *(s for s in (zb_h1(problem), zb_h2(problem)) if _fits(s, problem))]
+    static = (s for s in (zb_h1(problem), zb_h2(problem)) if _fits(s, problem))
+    starts = [*map(crosspipe_greedy, problem.views()), *static]
     for start in starts:
         found.offer(start)
     try:

@@ -80,7 +80,7 @@ def train(running: Running, case: Case, made: Generated, message_costs: MessageC
     durations = None
     if workload.pacing:
         durations = tuple(tuple(problem.duration(action) for action in row) for row in made.schedule.rows)
-    job = Job(made.schedule, workload, durations, workload.warmup + workload.iterations)
+    job = Job(made.schedule, workload, durations, workload.warmup + workload.iterations, problem.turn_s)
     deadline = deadlines.of_iteration(float(predicted.makespans()[0]))
     on_this_host = None
     if message_costs is not None:

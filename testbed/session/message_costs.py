@@ -122,7 +122,8 @@ def observe(
         before = witness.read()
         deadline = deadlines.of_iteration(seconds)
         reporter.note(f"each iteration has to end within {deadline}")
-        for number, (records,) in enumerate(loop.run([Job(schedule, workload, durations, count)], deadline)):
+        job = Job(schedule, workload, durations, count, problem.turn_s)
+        for number, (records,) in enumerate(loop.run([job], deadline)):
             now = witness.read()
             if number >= warm_up:
                 seen.rows.append(iterations.iteration_row(records, warm_up, now.since(before)))

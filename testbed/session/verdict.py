@@ -20,6 +20,7 @@ from testbed.schedule.schedule_file import as_document
 from testbed.session.case import Trained
 from testbed.session.pinning import Pinning
 from testbed.session.profile import Profiled
+from testbed.thresholds import TIE, UNPACED_TIE
 from testbed.trace.summary import summaries
 from testbed.trace.tables import concatenate
 from testbed.train.job import Reference
@@ -45,10 +46,12 @@ def conclude(
     """Judge and compare what was trained so far; write it all down, comparison.json last. Returns its content."""
     cases = {one.case.label: _evidence(plan, one, before) for one in trained}
     schedules = compare.compare([_measured(plan, one, cases[one.case.label]) for one in trained])
+    tie = TIE if plan.jobs[0].workload.pacing else UNPACED_TIE
     facts = {
         **identity,
         "complete": len(trained) == len(plan.cases),
-        "ranking_as_predicted": compare.same_ranking(schedules),
+        "ranking_as_predicted": compare.same_ranking(schedules, tie),
+        "ranking_tie": tie,
     }
     document = compare.as_document(facts, schedules)
     results.save_tables()

@@ -161,18 +161,19 @@ class Engine:
         self._post_iteration(1)
 
     def iterate(self, iteration: int, start_s: float) -> IterationRecord:
-        """Run the row once, beginning at `start_s` on the monotonic clock, then step the optimizer.
+        """Run the row once, beginning at `start_s` on the monotonic clock or in its turn, then step the optimizer.
 
         Raises RuntimeError when a peer is gone or a message does not come within the process group's timeout.
         """
         self._zero_gradients()
         if self.replicas is not None:
             self.replicas.attend(iteration)
-        late_start_s = max(0.0, now_s() - start_s)
+        begin_s = start_s + (self.rank - self.job.mesh.first_rank) * self.job.turn_s
+        late_start_s = max(0.0, now_s() - begin_s)
         self.accounts.begin()
-        sleep_until(start_s, self.spin_s)
+        sleep_until(begin_s, self.spin_s)
         log = _Log(iteration, self.rank, self.replica, start_s)
-        clock = LogicalClock(start_s, self.spin_s)
+        clock = LogicalClock(begin_s, self.spin_s)
         local: dict[Message, torch.Tensor] = {}
         sends: list[dist.Work] = []
         if self.replicas is not None:

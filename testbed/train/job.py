@@ -24,6 +24,8 @@ class Job:
     """Per rank, the slot of every action in its row; None: no pacing."""
     iterations: int
     """Warm-up included."""
+    turn_s: float = 0.0
+    """How much later than the one before each rank begins an iteration."""
     keep_gradients: bool = False
     """Hand over the last iteration's gradients, for parity tests."""
 

@@ -83,6 +83,14 @@ def test_virtual_time_without_pacing_is_refused() -> None:
     assert "computation takes no virtual time" in done.stderr
 
 
+def test_too_few_parameters_are_refused_before_a_guest_boots() -> None:
+    few = ("--set", "parallelism.data=2", "--set", "data_parallel={parameters: 1 kB}")
+    result = run_testbed("run", LONGHAUL, PP4, *few, "--clock", "virtual", "--schedule", "1f1b")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert "data_parallel.parameters: got '1 kB'" in result.stderr
+
+
 def test_the_virtual_clock_names_the_command_that_builds_its_kernel(tmp_path: Path) -> None:
     done = run_testbed("run", LONGHAUL, PP4, "--clock", "virtual", XDG_CACHE_HOME=str(tmp_path))
     assert done.returncode == 3, done.stderr

@@ -12,6 +12,7 @@ from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
 from testbed.schedule.registry import generate
+from testbed.thresholds import UNPACED_TIE
 from testbed.trace.summary import summaries
 
 
@@ -44,6 +45,10 @@ def test_ranking() -> None:
     assert not same_ranking([replace(first, measured_s=30.0), second])
     # predicted equal: either may be faster
     assert same_ranking([replace(first, measured_s=30.0, predicted_s=second.predicted_s * 1.0005), second])
+    # and without pacing, predicted within 5 %
+    close = [replace(first, measured_s=30.0, predicted_s=second.predicted_s * 1.04), second]
+    assert not same_ranking(close)
+    assert same_ranking(close, UNPACED_TIE)
 
 
 def reasons(run: list[IterationRow], network: NetworkEvidence) -> list[str]:

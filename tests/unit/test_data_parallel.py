@@ -17,6 +17,7 @@ from testbed.plan.traffic import planned_traffic
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
+from testbed.trace.tables import ALL_GATHER
 
 ROOT = Path(__file__).parents[2]
 CHOICE = ScheduleChoice(schedule="1f1b")
@@ -41,6 +42,21 @@ def test_replicas_stand_beside_each_other_and_share_the_wide_area() -> None:
     assert all(ring.routes == {} for ring in (*shared.all_gather, *shared.reduce_scatter))
     assert [p / m for p, m in zip(shared.planned_bytes, shared.message_bytes, strict=True)] == [1, 2, 1]
     assert [paths.route(1, 2) for paths in shared.paths] == [(0,), (0,)]
+
+
+def test_ranks_begin_one_after_the_other_so_that_no_link_is_shared_by_chance() -> None:
+    two = plan(parallelism__data="2")
+    schedule = generate(two, CHOICE).schedule
+    turn_s = problem(two, CHOICE).turn_s
+    assert turn_s > 0
+    trace = predict(two, CHOICE, schedule)
+    firsts = trace.actions[(trace.actions["stage"] == 0) & (trace.actions["microbatch"] == 0)]
+    reached = {int(row["replica"]): float(row["reached_s"]) for row in firsts if row["kind"] == 0}
+    assert reached == pytest.approx({0: 0.0, 1: 4 * turn_s})
+    gathers = trace.messages[trace.messages["kind"] == ALL_GATHER]
+    begins = {int(row["source_rank"]): float(row["sent_s"]) for row in gathers}
+    assert begins == pytest.approx({rank: rank * turn_s for rank in range(8)})
+    assert problem(plan(), CHOICE).turn_s == 0, "a single pipeline has nobody to wait for"
 
 
 def test_a_pipeline_in_each_datacenter_reduces_across_the_wide_area() -> None:

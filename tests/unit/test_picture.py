@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from testbed.model.simulate import simulate
+from testbed.pipeline.collectives import Collective, ring_all_gather
 from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import uniform
 from testbed.results.picture import Panel, draw
@@ -82,3 +84,14 @@ def test_numbers_stand_in_their_boxes_or_nowhere(tmp_path: Path, ranks: int, mic
         lane.sort()
         for (left, digits), (right, _) in pairwise(lane):
             assert right - left > len(digits) * DIGIT_POINTS
+
+
+def test_replicas_stand_apart_and_what_they_exchange_is_drawn(tmp_path: Path) -> None:
+    problem = uniform(2, 3, delay_s=2, wire_s=1)
+    ring = Collective(ring_all_gather(2), 1.0, {(0, 1): (0,), (1, 0): (1,)})
+    two = replace(problem, others=(problem.paths[0],), all_gather=(ring, ring))
+    drawn(tmp_path / "two.svg", Panel("1f1b", [("predicted", simulate(two, generate("1f1b", problem)))]))
+    drawn(tmp_path / "one.svg", Panel("1f1b", [("predicted", simulate(problem, generate("1f1b", problem)))]), ranks=2)
+    for said in ("from another replica", "next replica"):
+        assert said in (tmp_path / "two.svg").read_text()
+        assert said not in (tmp_path / "one.svg").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from testbed.cli import app
 from testbed.plan import resolve
 from testbed.plan.plan import Plan
 from testbed.plan.schedules import choose, make
+from testbed.plan.ties import range_of_orders
 from testbed.plan.together import predict_together
 from testbed.plan.unmodelled import most_waiting, warnings
 from testbed.spec.document import validate
@@ -95,3 +97,26 @@ def test_predict_says_it_on_screen_and_in_json(tmp_path: Path) -> None:
     assert "warning: loss is not in the model" in shown.output
     (line,) = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["warnings"]
     assert "a->b 0.1 %" in line
+
+
+def test_late_receives_whose_prediction_hangs_on_a_tie_are_a_range() -> None:
+    """Four equal datacenters: under the virtual clock zb1p took 3,230.9 ms where 3,194 ms are predicted."""
+    sites = ("a", "b", "c", "d")
+    links = [{"between": list(pair), "delay": "5 ms", "rate": "201478400 bit/s"} for pair in pairwise(sites)]
+    topology = {"name": "t", "datacenters": {name: {"nodes": 1} for name in sites}, "links": links}
+    settings = {"schedules": "[1f1b, zb1p]", "memory": "8", "receives": "late"}
+
+    def plan_of(receives: str) -> Plan:
+        workload = load_workload(WORKLOAD, settings | {"receives": receives})
+        plan = resolve.make_plan(validate(Topology, topology, "t"), workload)
+        made = make(plan, choose(plan))
+        return resolve.with_cases(plan, made.choices, made.made)
+
+    late = plan_of("late")
+    (said,) = warnings(late)
+    assert "zb1p" in said
+    assert "1f1b" not in said
+    found = range_of_orders(late, late.cases[1])
+    assert found.low_s < found.high_s * 0.99
+    assert found.low_s * 0.9998 < 3.2309 < found.high_s * 1.0002
+    assert warnings(plan_of("early")) == []

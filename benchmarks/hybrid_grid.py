@@ -1,0 +1,205 @@
+"""Under the virtual clock: pipeline, data and tensor parallelism together, measured against predicted.
+
+    python benchmarks/hybrid_grid.py [--meshes 2x2x1,...] [--real] [--quick] [--per-boot 6] [--out DIR]
+
+Every (dp, pp, tp) below x what crosses the wide area (the data axis, the pipeline axis, both) x three network points x
+1f1b, zb-h1 and crosspipe-greedy. The three datacenters are joined by unequal, asymmetric links, so that replicas travel
+over different ones; stages are unequal, the number of microbatches is odd, and sizes are drawn anew for every plan.
+Prints the worst cells and the median, and whether measuring ranks the schedules as predicted; writes every comparison
+to --out. With --real, every plan in a run of its own on the real clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from front_door import testbed
+from rich.console import Console
+from rich.table import Table
+
+from testbed.plan.plan import Clock
+from testbed.plan.resolve import generate, load_plan, with_cases
+from testbed.plan.schedules import choose
+from testbed.progress import Lines
+from testbed.vm import command
+
+ROOT = Path(__file__).parents[1]
+SCHEDULES = ["1f1b", "zb-h1", "crosspipe-greedy"]
+MESHES = ((2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 2, 2), (2, 2, 2), (1, 4, 2), (4, 1, 1))
+AXES = ("data", "pipeline", "both")
+POINTS = ((0.1, 0.1), (0.5, 1.0), (2.0, 0.25))
+"""(one-way delay, time of a boundary message on the wire) of the first link, over a forward."""
+FORWARD_S = 0.02
+SITES = ("oslo", "bonn", "rome")
+WORST, MEDIAN, WORST_REAL = 0.002, 0.0005, 0.03
+LIMIT_S = 3000.0
+
+
+class Cell(NamedTuple):
+    """One plan: a mesh, what crosses the wide area, a point of the network."""
+
+    mesh: tuple[int, int, int]
+    axis: str
+    point: tuple[float, float]
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        dp, pp, tp = self.mesh
+        return f"dp{dp}-pp{pp}-tp{tp}-{self.axis}-{POINTS.index(self.point)}"
+
+
+def cells(meshes: tuple[tuple[int, int, int], ...]) -> list[Cell]:
+    """All of them; an axis of extent 1 crosses nothing."""
+    crossing = {"data": (True, False), "pipeline": (False, True), "both": (True, True)}
+    return [
+        Cell(mesh, axis, point)
+        for mesh, axis, point in product(meshes, AXES, POINTS)
+        if (mesh[0] > 1 or not crossing[axis][0]) and (mesh[1] > 1 or not crossing[axis][1])
+    ]
+
+
+def sites(cell: Cell) -> list[list[str]]:
+    """Per replica and pipeline rank, the datacenter."""
+    dp, pp, _ = cell.mesh
+    by_replica = [[SITES[replica % 3]] * pp for replica in range(dp)]
+    by_stage = [[SITES[0]] * ((pp + 1) // 2) + [SITES[1]] * (pp // 2) for _ in range(dp)]
+    turned = [[SITES[(replica + (rank >= (pp + 1) // 2)) % 3] for rank in range(pp)] for replica in range(dp)]
+    return {"data": by_replica, "pipeline": by_stage, "both": turned}[cell.axis]
+
+
+def topology(cell: Cell, draw: random.Random, message: float) -> dict[str, Any]:
+    """Three datacenters, every pair of them joined, every direction with a delay and a rate of its own."""
+    delay_s, wire_s = (share * FORWARD_S for share in cell.point)
+
+    def direction() -> dict[str, str]:
+        factor, other = draw.uniform(0.6, 1.6), draw.uniform(0.6, 1.6)
+        return {"delay": f"{factor * delay_s * 1e3:.3f} ms", "rate": f"{8 * message / (other * wire_s):.0f} bit/s"}
+
+    pairs = [(a, b) for a, b in product(SITES, SITES) if a < b]
+    needed = [site for replica in sites(cell) for site in replica]
+    datacenters = {site: {"nodes": max(1, cell.mesh[2] * needed.count(site))} for site in SITES}
+    links = [{"between": list(pair), "forward": direction(), "reverse": direction()} for pair in pairs]
+    return {"name": "triangle", "datacenters": datacenters, "links": links}
+
+
+def workload(cell: Cell, draw: random.Random, message: float) -> dict[str, Any]:
+    """Unequal stages, an odd number of microbatches."""
+    dp, pp, tp = cell.mesh
+    free = {site: iter(range(1000)) for site in SITES}
+    placed = [[f"{site}/{next(free[site])}" for site in replica for _ in range(tp)] for replica in sites(cell)]
+
+    def times() -> list[str]:
+        return [f"{1e3 * FORWARD_S * draw.uniform(0.6, 1.4):.3f} ms" for _ in range(pp)]
+
+    document = {
+        "name": cell.name,
+        "model": {"layers": 2 * pp, "d_model": 32, "heads": 4, "sequence": 16},
+        "parallelism": {"pipeline": pp, "data": dp, "tensor": tp},
+        "microbatches": 2 * draw.randint(pp, 2 * pp) + 1,
+        "microbatch_size": 1,
+        "placement": placed[0],
+        "pacing": {"F": times(), "I": times(), "W": times()},
+        "message": f"{message:.0f} B",
+        "memory": 2 * pp,
+        "schedules": SCHEDULES,
+        "iterations": 2,
+        "warmup": 1,
+    }
+    if dp > 1:
+        document["data_parallel"] = {"parameters": f"{10 ** draw.uniform(5.5, 6.5):.0f} B", "replicas": placed[1:]}
+    return document
+
+
+def training(cell: Cell, out: Path) -> command.Training:
+    """A cell as files and as a plan."""
+    draw = random.Random(cell.name)
+    message = 10 ** draw.uniform(4.5, 5.7)
+    out.mkdir(parents=True, exist_ok=True)
+    files = [out / f"{cell.name}.{kind}.yaml" for kind in ("topology", "workload")]
+    for path, document in zip(files, (topology(cell, draw, message), workload(cell, draw, message)), strict=True):
+        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    plan = load_plan(*files)
+    choices = choose(plan)
+    made = {choice.label: generate(plan, choice) for choice in choices}
+    return command.Training(with_cases(plan, choices, made), out / cell.name)
+
+
+def main() -> int:
+    """Run the grid; 1 when an error exceeds its limit, a run is untrusted or a ranking differs, 0 otherwise."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--meshes", default="", help="dp x pp x tp, comma-separated: 2x2x1,4x1x1; default: all")
+    parser.add_argument("--real", action="store_true", help="on the real clock")
+    parser.add_argument("--quick", action="store_true", help="every seventh cell")
+    parser.add_argument("--per-boot", type=int, default=6, help="plans in one boot")
+    parser.add_argument("--out", type=Path, default=ROOT / "results/hybrid-grid")
+    arguments = parser.parse_args()
+    asked = [tuple(map(int, mesh.split("x"))) for mesh in arguments.meshes.split(",") if mesh]
+    chosen = cells(tuple((dp, pp, tp) for dp, pp, tp in asked) or MESHES)[:: 7 if arguments.quick else 1]
+    trainings = {cell: training(cell, arguments.out) for cell in chosen}
+    documents: dict[Cell, dict[str, Any] | None] = {}
+    for begin in range(0, len(chosen), 1 if arguments.real else arguments.per_boot):
+        batch = chosen[begin : begin + (1 if arguments.real else arguments.per_boot)]
+        began = time.monotonic()
+        documents |= dict(zip(batch, measured([trainings[cell] for cell in batch], real=arguments.real), strict=False))
+        print(f"{begin + len(batch)} of {len(chosen)} plans: {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return report(documents, arguments.out, WORST_REAL if arguments.real else WORST)
+
+
+def measured(batch: list[command.Training], *, real: bool) -> list[dict[str, Any] | None]:
+    """Comparison of each, None where it failed."""
+    reporter = Lines(quiet=True)
+    if not real:
+        _, documents = command.train(
+            command.choose_machine(Clock("virtual")), batch, limit_s=LIMIT_S, reporter=reporter
+        )
+        return documents
+    return [on_the_real_clock(one) for one in batch]
+
+
+def on_the_real_clock(one: command.Training) -> dict[str, Any] | None:
+    """Its comparison."""
+    files = [one.directory.with_name(f"{one.directory.name}.{kind}.yaml") for kind in ("topology", "workload")]
+    _, document, said = testbed("run", *map(str, files), "--out", str(one.directory), "--overwrite")
+    if document is None:
+        print(f"{one.directory.name}: {said}", file=sys.stderr)
+    return document
+
+
+def report(documents: dict[Cell, dict[str, Any] | None], out: Path, limit: float) -> int:
+    """Print what came of the cells."""
+    rows = [(cell, row) for cell, document in documents.items() if document for row in document["schedules"]]
+    rows.sort(key=lambda pair: -abs(pair[1]["error"]))
+    table = Table(title="worst of all", title_justify="left")
+    for column in ("dp x pp x tp", "crosses", "lat, bw", "schedule", "error", "trusted"):
+        table.add_column(column, justify="right")
+    for cell, row in rows[:12]:
+        mesh, point = " x ".join(map(str, cell.mesh)), ", ".join(f"{part:g}" for part in cell.point)
+        table.add_row(
+            mesh, cell.axis, point, row["schedule"], f"{row['error']:+.4%}", "yes" if row["trusted"] else "NO"
+        )
+    Console(width=80).print(table)
+    missing = [cell.name for cell, document in documents.items() if document is None]
+    untrusted = sum(not row["trusted"] for _, row in rows)
+    misranked = [cell.name for cell, one in documents.items() if one and not one["ranking_as_predicted"]]
+    errors = [abs(row["error"]) for _, row in rows]
+    if errors:
+        print(f"{len(errors)} runs: worst {max(errors):.4%}, median {statistics.median(errors):.4%}")
+    print(f"untrusted: {untrusted}; not ranked as predicted: {misranked}; failed: {missing}")
+    summary = [[cell.name, row] for cell, row in rows]
+    (out / "summary.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
+    good = bool(errors) and max(errors) <= limit and (limit > WORST or statistics.median(errors) <= MEDIAN)
+    return int(not good or bool(missing or untrusted or misranked))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
