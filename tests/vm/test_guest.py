@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minute
 ROOT = Path(__file__).parents[2]
 PLAN = ("topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml")
 SMALL = ("--set=schedules=[1f1b, crosspipe-greedy]", "--set=microbatches=6", "--iterations=3", "--json")
-DEADLINE_S = 240
+DEADLINE_S = 400
 
 
 def started(*words: str, plan: tuple[str, ...] = PLAN, checkout: Path = ROOT) -> subprocess.Popen[str]:
