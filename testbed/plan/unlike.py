@@ -22,6 +22,9 @@ from testbed.plan import costs, similitude
 from testbed.plan.memory_bytes import full_scale_bytes
 from testbed.plan.plan import Job, Plan
 
+_ORDER_ALONE = 1e-3
+"""Of the time between the beginnings of ranks: enough to tell whose message a link takes first, as in the lab."""
+
 CAUSES = ("collectives", "super-packets", "acknowledgements", "unnoticed waits", "handover")
 
 
@@ -104,7 +107,7 @@ def _chain(plan: Plan, job: Job, problem: Problem) -> list[Problem]:
         send_s_per_byte=0.0,
         wake_s=0.0,
         unnoticed_wait_s=0.0,
-        turn_s=0.0,
+        turn_s=_ORDER_ALONE * problem.turn_s,
     )
     first = replace(
         plain,
