@@ -21,6 +21,11 @@ from testbed.pipeline.problem import Problem
 from testbed.plan import costs, similitude
 from testbed.plan.memory_bytes import full_scale_bytes
 from testbed.plan.plan import Job, Plan
+from testbed.plan.similitude import Scales
+
+_TURN_S = 1e-7
+"""Seconds at full scale by which ranks begin after each other: enough to tell whose message a link takes first, as in
+the lab."""
 
 CAUSES = ("collectives", "super-packets", "acknowledgements", "unnoticed waits", "handover")
 
@@ -51,7 +56,7 @@ class FullScaleTime:
 def ideal(plan: Plan, job: Job, problem: Problem) -> Problem:
     """A problem of a job in lab seconds, with nothing in it that full scale has not; unchanged without full scale."""
     at = similitude.scales(job.workload, plan.host_costs.gloo_bytes)
-    return problem if at is None else _chain(plan, job, problem)[0]
+    return problem if at is None else _chain(plan, job, problem, at)[0]
 
 
 def full_scale_time(plan: Plan, job: Job, problem: Problem, schedule: Schedule) -> FullScaleTime | None:
@@ -61,7 +66,7 @@ def full_scale_time(plan: Plan, job: Job, problem: Problem, schedule: Schedule) 
     if at is None or full is None or held is None:
         return None
     receives = job.workload.receives
-    seconds = [makespan(one, schedule, receives=receives) for one in _chain(plan, job, problem)]
+    seconds = [makespan(one, schedule, receives=receives) for one in _chain(plan, job, problem, at)]
     differences = [abs(later - earlier) for earlier, later in pairwise(seconds)]
     each_s = problem.handover_s + problem.wake_s + problem.send_s
     each_s += problem.send_s_per_byte * max(problem.message_bytes, default=0.0)
@@ -92,7 +97,7 @@ def full_scale_times(plan: Plan) -> dict[str, dict[str, object]]:
     return found
 
 
-def _chain(plan: Plan, job: Job, problem: Problem) -> list[Problem]:
+def _chain(plan: Plan, job: Job, problem: Problem, at: Scales) -> list[Problem]:
     """From full scale to the lab's problem, one of CAUSES after the other; all in lab seconds."""
     plain = replace(
         problem,
@@ -104,12 +109,12 @@ def _chain(plan: Plan, job: Job, problem: Problem) -> list[Problem]:
         send_s_per_byte=0.0,
         wake_s=0.0,
         unnoticed_wait_s=0.0,
-        turn_s=0.0,
+        turn_s=_TURN_S * at.seconds if problem.turn_s else 0.0,
     )
     first = replace(
         plain,
-        all_gather=tuple(_at_full_scale(plan, job, one) for one in problem.all_gather),
-        reductions=tuple(_at_full_scale(plan, job, one) for one in problem.reductions),
+        all_gather=tuple(_at_full_scale(job, one, at) for one in problem.all_gather),
+        reductions=tuple(_at_full_scale(job, one, at) for one in problem.reductions),
     )
     in_pieces = replace(
         plain,
@@ -121,13 +126,12 @@ def _chain(plan: Plan, job: Job, problem: Problem) -> list[Problem]:
     return [first, plain, in_pieces, acknowledged, unnoticed, problem]
 
 
-def _at_full_scale(plan: Plan, job: Job, one: Collective) -> Collective:
+def _at_full_scale(job: Job, one: Collective, at: Scales) -> Collective:
     """A collective whose messages take what those at full scale take."""
-    at, workload = similitude.scales(job.workload, plan.host_costs.gloo_bytes), job.workload
-    parameters = workload.data_parallel.parameters
-    if at is None or not parameters or not one.steps:
+    parameters = job.workload.data_parallel.parameters
+    if not parameters:
         return one
-    share = at.wire_bytes * similitude.exchanged_bytes(workload) / parameters
+    share = at.wire_bytes * similitude.exchanged_bytes(job.workload) / parameters
     return one._replace(wire_bytes={cells: share * payload for cells, payload in one.payload_bytes.items()})
 
 
