@@ -86,7 +86,7 @@ def write(directory: Path, case: Evidence, trace: Trace) -> None:
         "format": FORMAT,
         "nodes": ["a", "b", "c", "d"],
         "clock": "real",
-        "workload_spec": {"pacing": {"F": "1 s"}},
+        "workload_spec": {"pacing": {"F": "1 s"}, "parallelism": {"tensor": 1}},
         "links": {"reasons": list(case.link_reasons)},
     }
     results.save_json("manifest.json", manifest)
