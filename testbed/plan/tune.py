@@ -16,7 +16,7 @@ from testbed.errors import BadInput
 from testbed.model.simulate import makespan
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import Problem
-from testbed.plan import costs, resolve
+from testbed.plan import costs, counts, resolve, similitude
 from testbed.schedule.geopipe import cuts, fits, unlimited, with_ahead
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import validate
@@ -56,6 +56,8 @@ class Pipeline(NamedTuple):
     cuts: tuple[int, ...]
     most: tuple[int, ...]
     """One more than hides the cut's round trip, where nothing is gained any more; at most M."""
+    problem_s: float = 1.0
+    """Seconds of the problem per second: those of the lab, where the workload stands for one at full scale."""
 
 
 class Judged(NamedTuple):
@@ -81,7 +83,7 @@ class Space(NamedTuple):
     @property
     def tokens(self) -> int:
         """Of every iteration."""
-        return self.workload.microbatches * self.given.tokens
+        return _microbatches(self.workload) * self.given.tokens
 
     def points(self) -> Iterator[Point]:
         """Every point that memory allows."""
@@ -96,7 +98,8 @@ class Space(NamedTuple):
         if one is None or not fits(one.problem, ahead := dict(zip(one.cuts, point.extra, strict=True))):
             return Judged(point, math.inf)
         receives = self.workload.receives
-        return Judged(point, makespan(one.problem, with_ahead(one.problem, ahead), receives=receives))
+        seconds = makespan(one.problem, with_ahead(one.problem, ahead), receives=receives)
+        return Judged(point, seconds / one.problem_s)
 
     def in_flight(self, point: Point) -> float:
         """Microbatches on the rank that holds most."""
@@ -108,11 +111,18 @@ class Space(NamedTuple):
 
 
 def shape_of(workload: Workload) -> Shape:
-    """The microbatch of a workload. Raises BadInput for a model whose tokens nobody knows."""
+    """The microbatch of a workload, at full scale where it has one. Raises BadInput where tokens are not known."""
+    if workload.full_scale is not None:
+        return Shape(workload.full_scale.microbatch_size, workload.full_scale.sequence)
     sequence = getattr(workload.model, "sequence", None)
     if not isinstance(sequence, int):
         raise BadInput.of(workload.name, "model.sequence", "none", "a model with a sequence length, such as gpt")
     return Shape(workload.microbatch_size, sequence)
+
+
+def _microbatches(workload: Workload) -> int:
+    """Of every pipeline in an iteration."""
+    return workload.microbatches if workload.full_scale is None else workload.full_scale.microbatches
 
 
 def around(shape: Shape) -> tuple[list[int], list[int]]:
@@ -133,13 +143,15 @@ def space(
     for shape in (Shape(size, sequence) for sequence in sequences for size in sizes):
         reason = _impossible(workload, shape)
         if reason is None:
-            plan = resolve.make_plan(topology, reshaped(workload, shape, fixed_s))
+            made = reshaped(workload, shape, fixed_s)
+            plan = resolve.make_plan(topology, made)
             problem = costs.problem(plan, GEOPIPE)
+            scales = similitude.scales(made, plan.host_costs.gloo_bytes)
             places = tuple(cuts(problem))
             if fits(problem, dict.fromkeys(places, 0)):
                 hiding = unlimited(problem)
                 most = tuple(min(problem.n_microbatches, hiding[place] + 1) for place in places)
-                shapes[shape] = Pipeline(problem, places, most)
+                shapes[shape] = Pipeline(problem, places, most, 1.0 if scales is None else scales.seconds)
                 continue
             reason = "no room in memory, not even for 1F1B"
         left_out[shape] = reason
@@ -154,11 +166,14 @@ def space(
 
 def _impossible(workload: Workload, shape: Shape) -> str | None:
     """Why the tokens of an iteration cannot come in such microbatches; None where they can."""
-    tokens, given = workload.microbatches * shape_of(workload).tokens, shape_of(workload)
+    given = shape_of(workload)
+    tokens = _microbatches(workload) * given.tokens
     if tokens % shape.tokens:
         return f"{tokens} tokens are no whole number of microbatches"
     if tokens // shape.tokens > MAX_MICROBATCHES:
         return f"more than {MAX_MICROBATCHES} microbatches"
+    if workload.full_scale is not None:
+        return None  # the lab's messages stay as they are, and HBM decides
     size = workload.message_bytes() * shape.tokens / given.tokens
     if size > MOST_MESSAGE_BYTES:
         return f"messages of {show_size(size)}"
@@ -170,7 +185,10 @@ def reshaped(workload: Workload, shape: Shape, fixed_s: float = 0.0) -> Workload
     """The workload with microbatches of another shape and as many tokens; schedules are GeoPipe's alone.
 
     Slots grow as FLOP do, messages and activations as tokens, so the memory limit, which counts microbatches, shrinks.
+    At full scale all of that follows; a workload that does not say `memory` there has all that HBM holds.
     """
+    if workload.full_scale is not None:
+        return _reshaped_at_full_scale(workload, shape, fixed_s)
     given = shape_of(workload)
     tokens = shape.tokens / given.tokens
     document: dict[str, Any] = workload.model_dump(exclude_none=True)
@@ -186,6 +204,28 @@ def reshaped(workload: Workload, shape: Shape, fixed_s: float = 0.0) -> Workload
     if workload.pacing is not None:
         document["pacing"] = _slots(workload, workload.pacing, shape, fixed_s)
     return validate(Workload, document, workload.name, "numbers are SI units")
+
+
+MOST_MEMORY = 1e6
+"""Microbatches in flight: no limit of its own."""
+
+
+def _reshaped_at_full_scale(workload: Workload, shape: Shape, fixed_s: float) -> Workload:
+    full = workload.full_scale
+    assert full is not None
+    if fixed_s:
+        raise BadInput.of("--fixed", "option", f"{fixed_s:g} s", "0 beside full_scale, where FLOP give every slot")
+    given = shape_of(workload)
+    changed = {
+        "microbatch_size": shape.microbatch_size,
+        "sequence": shape.sequence,
+        "global_batch": full.global_batch * given.sequence // shape.sequence,
+    }
+    limits = [limit * given.tokens / shape.tokens for limit in workload.memory_limits()]
+    memory = MOST_MEMORY if workload.memory is None else limits
+    return workload.model_copy(
+        update={"full_scale": full.model_copy(update=changed), "memory": memory, "schedules": [GEOPIPE]}
+    )
 
 
 def _slots(workload: Workload, pacing: Pacing, shape: Shape, fixed_s: float) -> dict[str, list[float]]:
@@ -209,6 +249,10 @@ def flop_per_token(workload: Workload, sequence: int) -> dict[str, float]:
     recomputes it (Dao 2023, FlashAttention-2, section 4.1; the counts of CrossPipe, Appendix E). For a model that is no
     gpt: products alone, as the width is not known.
     """
+    if workload.full_scale is not None:
+        layer = counts.layer_flop(workload.full_scale.shape, 1, sequence)
+        per_token = {"F": layer.forward / sequence, "I": layer.input / sequence, "W": layer.weight / sequence}
+        return per_token | {"B": per_token["I"] + per_token["W"]}
     fields = workload.model.model_dump()
     width = fields.get("d_model")
     if not width:
@@ -228,9 +272,17 @@ def altered(workload: Workload, sequence: int) -> str | None:
     more = (after["F"] + after["B"]) / (before["F"] + before["B"]) - 1
     words = f"sequence {sequence} is another workload: attention looks at {sequence} tokens instead of {given}"
     words += f", {more:+.1%} FLOP for the same tokens"
-    model = reshaped(workload, Shape(1, sequence)).model
-    parameters = model.parameter_count() - workload.model.parameter_count()
+    parameters = _more_parameters(workload, sequence)
     return f"{words}, and {parameters:+} parameters: another model" if parameters else words
+
+
+def _more_parameters(workload: Workload, sequence: int) -> int:
+    """What the model has more with sequences of that length: learned positions."""
+    if workload.full_scale is not None:
+        shape = workload.full_scale.shape
+        return max(0, sequence - shape.positions) * shape.hidden if shape.positions else 0
+    model = reshaped(workload, Shape(1, sequence)).model
+    return model.parameter_count() - workload.model.parameter_count()
 
 
 # --- searching -----------------------------------------------------------------------------------

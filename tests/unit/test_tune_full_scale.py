@@ -1,0 +1,44 @@
+"""Tuning at full scale: slots, messages and memory follow from FLOP, bytes and HBM; times are those of full scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.errors import BadInput
+from testbed.plan import counts, tune
+from testbed.plan.tune import Point, Shape
+from testbed.spec.topology import load_topology
+from testbed.spec.workload import load_workload
+
+ROOT = Path(__file__).parents[2]
+TOPOLOGY = ROOT / "topologies/multicore-410km.yaml"
+WORKLOAD = ROOT / "workloads/paper-llama2-13b.yaml"
+
+
+def test_hbm_bounds_dn_and_times_do_not_depend_on_the_labs_scale() -> None:
+    grid = tune.space(load_topology(TOPOLOGY), load_workload(WORKLOAD), [1, 2], [4096])
+    assert grid.tokens == 32 * 4096
+    one, two = (grid.shapes[Shape(size, 4096)].problem for size in (1, 2))
+    assert one.n_microbatches == 2 * two.n_microbatches == 32
+    assert one.memory_limit[0] == pytest.approx(2 * two.memory_limit[0], rel=0.01)
+    best = tune.exhaustive(grid)[0]
+    full = load_workload(WORKLOAD).full_scale
+    assert full is not None
+    flop = [counts.stage_flop(full, rank, 8) for rank in range(8)]
+    tau_s = min(counts.seconds(full, each.forward + each.input + each.weight) for each in flop)
+    assert 1.0 < best.seconds / ((32 + 8 - 1) * tau_s) < 1.15
+    slow = load_workload(WORKLOAD, {"lab.slot": "40 ms", "lab.message": "140 kB"})
+    again = tune.space(load_topology(TOPOLOGY), slow, [1], [4096])
+    point = Point(Shape(1, 4096), (1,))
+    assert again.judge(point).seconds == pytest.approx(grid.judge(point).seconds, rel=2e-3)
+    with pytest.raises(BadInput, match="--fixed"):
+        tune.space(load_topology(TOPOLOGY), slow, [1], [4096], 1e-3)
+
+
+def test_learned_positions_make_another_model_and_rotary_ones_do_not() -> None:
+    assert "parameters" not in (tune.altered(load_workload(WORKLOAD), 8192) or "parameters")
+    gpt3 = load_workload(ROOT / "workloads/paper-gpt3-175b.yaml")
+    assert f"{2048 * 12288:+} parameters: another model" in (tune.altered(gpt3, 4096) or "")
+    assert tune.altered(gpt3, 2048) is None
