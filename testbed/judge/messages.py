@@ -7,7 +7,7 @@ it arrived before it was taken: it counts where that alone contradicts the predi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,13 @@ from testbed.pipeline.ir import Kind
 from testbed.plan.mesh import Coordinates, Mesh
 from testbed.trace.tables import (
     ACTIVATION,
+    ALL_GATHER,
+    ALL_REDUCE,
     GRADIENT,
     KINDS,
     MESSAGE_KINDS,
     NOTICE,
+    REDUCE_SCATTER,
     UNNOTICED_WAIT_S,
     Table,
     Trace,
@@ -67,19 +70,30 @@ class MessageTimes(NamedTuple):
     predicted; nan in the same rows."""
 
 
-def message_times(
-    measured: Trace, predicted: Trace, *, paced: bool, alike: Sequence[int] = (0,), tensor: int = 1
-) -> MessageTimes:
+class Likeness(NamedTuple):
+    """Which of a job's ranks are alike to the network, so that chance may tell whose message comes first."""
+
+    alike: Sequence[int] = (0,)
+    """Per replica, and of each replica per tensor rank, the first one on links like its own: of messages that they send
+    in the same place of a schedule the first is compared with the first."""
+    tensor: int = 1
+    """How many tensor ranks share a stage."""
+    sites: Sequence[str] = ()
+    """The datacenter of every rank. What replicas send each other from one to another shares a link: if one message
+    comes before another there, the other comes later by as much, so that they count with their mean."""
+
+
+NOBODY_ALIKE = Likeness()
+
+
+def message_times(measured: Trace, predicted: Trace, *, paced: bool, ranks: Likeness = NOBODY_ALIKE) -> MessageTimes:
     """Pair every measured message with its prediction.
 
     `measured` may hold several iterations, `predicted` one. `paced`: slots are as long as predicted, however long the
-    real computation took. `alike` tells, per replica, the first one on links like its own: of messages that replicas
-    like each other send in the same place of a schedule, the first is compared with the first, since nothing but chance
-    tells which replica it comes from. With `tensor` ranks to a stage it tells that of each of them, replica after
-    replica. Raises KeyError for a message that was not predicted.
+    real computation took. Raises KeyError for a message that was not predicted.
     """
     rows = measured.messages
-    twin = _twins(rows, predicted, alike, tensor)
+    twin = _twins(rows, predicted, ranks.alike, ranks.tensor)
     known = rows["awaited"] | (rows["taken_s"] < twin["arrived_s"])
     off_s = np.where(known, rows["taken_s"], np.nan) - twin["arrived_s"]
     late_s = rows["sent_s"] - twin["sent_s"]
@@ -92,7 +106,25 @@ def message_times(
             _columns(rows[between], ("iteration", *_MADE)), _columns(twin[between], _MADE), strict=True
         )
     ]
-    return MessageTimes(rows, off_s, off_s - late_s)
+    extra_s = off_s - late_s
+    if ranks.sites:
+        _share(extra_s, rows, twin, ranks.sites)
+    return MessageTimes(rows, off_s, extra_s)
+
+
+def _share(extra_s: Floats, rows: Table, twin: Table, sites: Sequence[str]) -> None:
+    """Give collectives' messages of one size that go from one datacenter to another in an iteration their mean.
+
+    It is known where the arrival of all is.
+    """
+    together: dict[tuple[Any, ...], list[int]] = {}
+    for index in np.flatnonzero(np.isin(rows["kind"], (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE))).tolist():
+        row = rows[index]
+        ends = sites[row["source_rank"]], sites[row["target_rank"]]
+        size = round(float(twin["wire_bytes"][index]))
+        together.setdefault((*ends, size, *(int(row[name]) for name in ("job", "iteration", "kind"))), []).append(index)
+    for mine in together.values():
+        extra_s[mine] = extra_s[mine].mean()
 
 
 def _twins(rows: Table, predicted: Trace, alike: Sequence[int], tensor: int) -> Table:

@@ -139,16 +139,21 @@ class Problem:
         every, size = self.paths, self.tensor
         found: dict[object, Problem] = {self._travel(every[0]): self}
         for begin in range(size, len(every), size):
-            chosen, mine = every[begin : begin + size], every[:size]
-            others = (*chosen[1:], *every[size:begin], *mine, *every[begin + size :])
+            # this replica's paths change places with the first one's
+            order = [*range(begin, begin + size), *range(size, begin), *range(size), *range(begin + size, len(every))]
+            numbers = sorted(order, key=order.__getitem__)
+            chosen, *others = (every[path] for path in order)
             view = replace(
                 self,
-                routes=chosen[0].routes,
-                piece_bytes=chosen[0].piece_bytes,
-                ack_bytes=chosen[0].ack_bytes,
-                others=others,
+                routes=chosen.routes,
+                piece_bytes=chosen.piece_bytes,
+                ack_bytes=chosen.ack_bytes,
+                others=tuple(others),
+                numbers=tuple(self.numbers[path] for path in order) if self.numbers else (),
+                all_gather=tuple(one.renumbered(numbers) for one in self.all_gather),
+                reductions=tuple(one.renumbered(numbers) for one in self.reductions),
             )
-            found.setdefault(self._travel(chosen[0]), view)
+            found.setdefault(self._travel(chosen), view)
         return list(found.values())
 
     def _travel(self, paths: Paths) -> object:

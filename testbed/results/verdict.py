@@ -12,7 +12,8 @@ from testbed.errors import BadInput
 from testbed.judge.evidence import Evidence, Profiling, judge
 from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
 from testbed.judge.iterations import IterationRow, Witnesses
-from testbed.judge.messages import by_flow, message_times
+from testbed.judge.messages import Likeness, by_flow, message_times
+from testbed.plan.routes import datacenter_of
 from testbed.results.contents import json_of
 from testbed.results.load import load_run, load_traces
 from testbed.trace.tables import Trace
@@ -46,7 +47,8 @@ def _evidence(
     warmup = [row.iteration for row in rows if row.warmup]
     usual = directory / "usual.parquet"
     alike, tensor = known["alike_replicas"], manifest["workload_spec"]["parallelism"]["tensor"]
-    times = message_times(measured.without(warmup), predicted, paced=paced, alike=alike, tensor=tensor)
+    ranks = Likeness(alike, tensor, [datacenter_of(node) for node in manifest["nodes"]])
+    times = message_times(measured.without(warmup), predicted, paced=paced, ranks=ranks)
     profiling = None
     if not paced:
         profiling = Profiling(manifest["pinning"]["reasons"], _needed(directory, "profile.json")["spread"])

@@ -17,7 +17,7 @@ import numpy as np
 
 from testbed.errors import BadInput
 from testbed.judge import iterations
-from testbed.judge.messages import message_times
+from testbed.judge.messages import Likeness, message_times
 from testbed.judge.witnesses import disturbed
 from testbed.lab import host
 from testbed.lab.witness import MachineWitness
@@ -86,6 +86,7 @@ class Observed(NamedTuple):
     """Iterations of one schedule, warm-up left out."""
 
     problem: Problem
+    ranks: Likeness
     predicted: Trace
     rows: list[iterations.IterationRow]
     traces: list[Trace]
@@ -115,7 +116,8 @@ def observe(
     warm_up = WARM_UP_AGAIN if again else WARM_UP
     count = warm_up + _measured_iterations(plan, seconds, share, again=again)
     durations = tuple(tuple(problem.duration(action) for action in row) for row in schedule.rows)
-    seen = Observed(problem, predicted, [], [], count)
+    ranks = Likeness(problem.alike, problem.tensor, sites_of(plan.jobs[0]))
+    seen = Observed(problem, ranks, predicted, [], [], count)
     with (
         reporter.step("measuring what this machine adds to messages", total=count) as step,
         host.real_time(real_time),
@@ -177,8 +179,7 @@ def of_observed(seen: Observed) -> MessageCosts | None:
     calm = _calm(seen.rows)
     flows: dict[tuple[int, int], list[list[float]]] = {}
     for number, index in enumerate(calm):
-        alike, tensor = seen.problem.alike, seen.problem.tensor
-        times = message_times(seen.traces[index], seen.predicted, paced=True, alike=alike, tensor=tensor)
+        times = message_times(seen.traces[index], seen.predicted, paced=True, ranks=seen.ranks)
         for row, extra_s in zip(times.rows, times.extra_s, strict=True):
             if not np.isnan(extra_s):
                 pair = int(row["source_rank"]), int(row["target_rank"])

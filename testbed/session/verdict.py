@@ -9,11 +9,12 @@ import numpy as np
 
 from testbed.judge import compare, numerics
 from testbed.judge.evidence import Evidence, Profiling, judge
-from testbed.judge.messages import FlowMessages, by_flow, message_times
+from testbed.judge.messages import FlowMessages, Likeness, by_flow, message_times
 from testbed.judge.witnesses import disturbed
 from testbed.lab.gate import Gate
 from testbed.plan import memory_bytes, unmodelled
 from testbed.plan.costs import problem_of_case
+from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Plan
 from testbed.plan.unlike import full_scale_time
 from testbed.results.directory import Results
@@ -90,7 +91,8 @@ def _evidence(plan: Plan, one: Trained, before: Before) -> Evidence:
     counted = {row.iteration for row in one.rows if not row.warmup}
     traces = [trace for trace in one.measured if int(trace.iterations()[0]) in counted]
     problem = problem_of_case(plan, one.case)
-    times = message_times(concatenate(traces), one.predicted, paced=paced, alike=problem.alike, tensor=problem.tensor)
+    ranks = Likeness(problem.alike, problem.tensor, sites_of(plan.jobs[0]))
+    times = message_times(concatenate(traces), one.predicted, paced=paced, ranks=ranks)
     flows = by_flow(times)
     # on the virtual clock messages are held against the model, which has not all that a plan may ask for
     told = plan.clock.name == "real" or not unmodelled.warnings(plan)

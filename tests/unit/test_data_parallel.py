@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from testbed.errors import BadInput
-from testbed.judge.messages import message_times
+from testbed.judge.messages import Likeness, message_times
+from testbed.model.simulate import makespan
 from testbed.plan.costs import buffer_bytes, largest_burst_bytes, predict, problem
 from testbed.plan.framing import wire_bytes
 from testbed.plan.host_costs import GLOO_BYTES
@@ -187,5 +188,42 @@ def test_what_a_replica_sends_is_compared_with_what_it_was_to_send() -> None:
     measured.messages["awaited"] = True
     for column in ("sent_s", "arrived_s", "taken_s"):
         measured.messages[column] += 0.0003 * (3 - measured.messages["source_rank"])
-    times = message_times(measured, predicted, paced=True, alike=problem(of, CHOICE).alike)
+    times = message_times(measured, predicted, paced=True, ranks=Likeness(problem(of, CHOICE).alike))
     assert abs(times.arrival_off_s[~np.isnan(times.arrival_off_s)]).max() == pytest.approx(0.0009)
+
+
+def test_of_messages_that_share_a_link_chance_may_tell_which_comes_first() -> None:
+    of = plan(
+        parallelism__pipeline="2",
+        parallelism__data="2",
+        placement="[paris/0, paris/1]",
+        data_parallel="{replicas: [[warsaw/0, warsaw/1]], parameters: 4 MB}",
+    )
+    predicted = predict(of, CHOICE, generate(of, CHOICE).schedule)
+    measured = replace(predicted, messages=predicted.messages.copy())
+    rows = measured.messages
+    rows["awaited"] = True
+    there = np.flatnonzero((rows["kind"] == ALL_GATHER) & (rows["source_rank"] < 2))
+    assert len(there) == 2
+    rows["arrived_s"][there] = rows["taken_s"][there] = rows["arrived_s"][there][::-1]
+    alike = problem(of, CHOICE).alike
+    one_by_one = message_times(measured, predicted, paced=True, ranks=Likeness(alike)).extra_s[there]
+    assert abs(one_by_one).min() > 0.01
+    sites = ("paris", "paris", "warsaw", "warsaw")
+    together = message_times(measured, predicted, paced=True, ranks=Likeness(alike, sites=sites)).extra_s[there]
+    assert together == pytest.approx([0, 0], abs=1e-9)
+
+
+def test_every_view_of_a_job_is_the_same_job() -> None:
+    """Also for its collectives: the reduction takes as long whichever replica is looked at first."""
+    of = plan(
+        parallelism__pipeline="2",
+        parallelism__data="3",
+        placement="[paris/0, paris/1]",
+        data_parallel="{replicas: [[warsaw/0, paris/2], [warsaw/1, warsaw/2]], parameters: 4 MB}",
+    )
+    one = replace(problem(of, CHOICE), turn_s=0.0)
+    schedule = generate(of, CHOICE).schedule
+    views = one.views()
+    assert len(views) > 1
+    assert [makespan(view, schedule) for view in views] == pytest.approx([makespan(one, schedule)] * len(views))
