@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -231,7 +231,7 @@ def _problem(
         send_s=plan.host_costs.send_s,
         send_s_per_byte=plan.host_costs.send_s_per_byte,
         wake_s=plan.host_costs.wake_s,
-        turn_s=plan.host_costs.turn_s if job.mesh.dp > 1 else 0.0,
+        turn_s=_turn_s(plan, stages, [gather for gather, _ in exchanged]),
         unnoticed_wait_s=plan.host_costs.unnoticed_wait_s if workload.pacing else 0.0,
         notice_bytes=plan.host_costs.notice_bytes,
         all_gather=tuple(gather for gather, _ in exchanged if gather.steps),
@@ -244,6 +244,18 @@ def _limits(workload: Workload, memory: float | None) -> list[float]:
     asked = [memory] * workload.parallelism.pipeline if memory is not None else workload.memory_limits()
     caps = similitude.memory_caps(workload)
     return asked if caps is None else [min(pair) for pair in zip(asked, caps, strict=True)]
+
+
+def _turn_s(plan: Plan, stages: tuple[int, ...], gathers: Sequence[Collective]) -> float:
+    """Between the beginnings of one rank and the next; `gathers` per stage, none without replicas."""
+    if not gathers:
+        return 0.0
+    at_once: Counter[tuple[int, int]] = Counter()
+    for rank, gather in zip(stages, gathers, strict=True):
+        for step in gather.steps:
+            if not step.after:
+                at_once[step.source, rank] += math.ceil(gather.size(step))
+    return plan.host_costs.turn_s + plan.host_costs.turn_s_per_byte * max(at_once.values(), default=0)
 
 
 def _stages_per_rank(stages: tuple[int, ...], n_ranks: int, name: str) -> int:

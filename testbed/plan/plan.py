@@ -197,6 +197,8 @@ class HostCosts:
     send_s_per_byte: float = 0.0
     turn_s: float = 0.0
     """Between the beginnings of one rank and the next of a job with replicas; earlier plans have none."""
+    turn_s_per_byte: float = 0.0
+    """And for each byte that a rank sends as it begins."""
 
 
 @_written

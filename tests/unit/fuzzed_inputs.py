@@ -42,10 +42,14 @@ class Samples(NamedTuple):
     results: Path
 
 
+_TWO_SITES = ("two-dc-cards", "two-dc-longhaul", "two-dc-metro")
+
+
 def samples(directory: Path) -> Samples:
     """The shipped inputs, and files that the testbed writes of them."""
-    topologies = sorted((ROOT / "topologies").glob("*.yaml"))
-    workloads = sorted((ROOT / "workloads").glob("*.yaml"))
+    # what is not damaged has to go with every other, so that all that is refused is the damage
+    topologies = [ROOT / f"topologies/{name}.yaml" for name in ("four-dc", "three-region", *_TWO_SITES)]
+    workloads = [*sorted((ROOT / "workloads").glob("tiny-*.yaml")), ROOT / "workloads/paper-llama2-13b.yaml"]
     plans = []
     for number, topology in enumerate(("two-dc-longhaul", "two-dc-cards")):
         plans.append(directory / f"plan{number}.json")
