@@ -5,9 +5,9 @@
 Two datacenters, 20 ms and 1 Gbit/s apart, with 2, 3 or 4 members in each; one stage per pipeline, so that nothing but
 the all-reduce of its gradients crosses. Its time is from the end of the last W to the arrival of the last message.
 Prints for every size which algorithm wins; fails where one that is modelled misses its prediction. Gloo's own is not:
-beside it stands the approximation of which predictions warn. With the virtual clock every message costs about 2 us of
-everybody's time, as reading a clock takes 256 ns there; 2 x 4 members send 224 messages in two levels, 96 of them at
-once inside their datacenters, which is all that the error of short all-reduces shows.
+beside it stands the approximation of which predictions warn. With two levels up to 96
+messages are sent at once inside the datacenters; the guest carries them one after the other, 2 to 3 us each, which is
+all that the error of short all-reduces shows.
 """
 
 from __future__ import annotations

@@ -10,11 +10,12 @@ import numpy as np
 
 from testbed.model.network import Bools, Ints
 from testbed.model.program import FREE, NONE, Program
+from testbed.model.rows import Rows
 from testbed.pipeline.collectives import Collective
 from testbed.pipeline.depend import Message
-from testbed.pipeline.ir import Action, Kind, Schedule
+from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Paths, Problem, Route
-from testbed.trace.tables import ALL_GATHER, KINDS, MESSAGE_CODES, MESSAGE_KINDS, NOTICE
+from testbed.trace.tables import ALL_GATHER, MESSAGE_CODES, MESSAGE_KINDS, NOTICE
 
 Receives = Literal["early", "late", "late-free-notice"]
 """When a receive is posted: a step ahead, or when its rank reaches the action.
@@ -195,7 +196,7 @@ class _Building:
     def add(self, job: int, load: Load) -> None:
         """A job: a pipeline per replica and tensor rank, then what the replicas exchange."""
         problem, schedule = load.problem, load.schedule
-        rows, ranks = _Rows(problem, schedule), range(schedule.n_ranks)
+        rows, ranks = Rows(problem, schedule), range(schedule.n_ranks)
         first_rank, first_stage = len(self.row_lengths), len(self.shards)
         for path, paths in enumerate(problem.paths):
             stages, tensor_rank = len(self.shards), path % problem.tensor
@@ -424,40 +425,3 @@ _NOWHERE = _Frame((), (), 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 def _starts(lengths: Sequence[int] | Ints) -> Ints:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))
-
-
-class _Rows:
-    """The actions of one pipeline; messages and stages are numbered from 0."""
-
-    def __init__(self, problem: Problem, schedule: Schedule) -> None:
-        n_stages, m = problem.n_stages, schedule.n_microbatches
-        needs: list[int] = []
-        makes: list[int] = []
-        durations: list[float] = []
-        unshards: list[int] = []
-        completes: list[int] = []
-        seconds = {(s, kind): problem.duration(Action(s, kind, 0)) for s in range(n_stages) for kind in KINDS}
-        forward, both, gradients = Kind.F, (Kind.I, Kind.B), (Kind.W, Kind.B)
-        for row in schedule.rows:
-            for stage, kind, microbatch, part in row:
-                assert microbatch is not None
-                durations.append(seconds[stage, kind] * part.fraction)
-                unshards.append(stage if kind is forward else NONE)
-                completes.append(stage if kind in gradients and part.is_last else NONE)
-                need = make = NONE
-                # the rules of depend.consumed and depend.produced (tests hold them together), without their objects
-                if kind is forward:
-                    if stage > 0 and part.is_first:
-                        need = 2 * (stage - 1) * m + microbatch
-                    if stage < n_stages - 1 and part.is_last:
-                        make = 2 * stage * m + microbatch
-                elif kind in both:
-                    if stage < n_stages - 1 and part.is_first:
-                        need = (2 * (stage + 1) + 1) * m + microbatch
-                    if stage > 0 and part.is_last:
-                        make = (2 * stage + 1) * m + microbatch
-                needs.append(need)
-                makes.append(make)
-        self.needs, self.makes = np.array(needs, np.int64), np.array(makes, np.int64)
-        self.unshards, self.completes = np.array(unshards, np.int64), np.array(completes, np.int64)
-        self.durations = np.array(durations)

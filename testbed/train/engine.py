@@ -7,9 +7,9 @@ Receives are posted a step ahead, sends are never waited for inside a step, ever
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +18,14 @@ import torch.distributed as dist
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind
 from testbed.plan.exchange import exchange_of
-from testbed.trace.tables import ACTION, KINDS, MESSAGE, MESSAGE_CODES, UNNOTICED_WAIT_S, Table, rows
 from testbed.train.api import trainable
 from testbed.train.buffers import Buffers
-from testbed.train.collectives import Log as CollectiveLog
 from testbed.train.collectives import Place
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
 from testbed.train.held import Memory
-from testbed.train.job import IterationRecord, Job, MessageName
+from testbed.train.job import IterationRecord, Job
+from testbed.train.log import Log, Step
 from testbed.train.pacing import LogicalClock, now_s, sleep_until
 from testbed.train.peers import Instants, Peers
 from testbed.train.reference import gradient_squares, make_optimizer, named_gradients
@@ -35,23 +34,6 @@ from testbed.train.shards import Shards
 from testbed.train.stage import Stage
 from testbed.train.tensor import Share
 from testbed.train.witness import Accounts, RankWitness
-
-
-class _Step(NamedTuple):
-    """An action of the row, with what it takes and makes looked up beforehand."""
-
-    action: Action
-    takes: Message | None
-    source: int | None
-    """The rank that sends what it takes; None where it comes from this rank."""
-    makes: Message | None
-    target: int | None
-    """The rank that takes what it makes; None where it stays on this rank."""
-    duration_s: float | None
-    completes: bool = False
-    """Whether all gradients of its stage are computed by its end."""
-    together: bool = False
-    """Whether it waits for something that does not come to all tensor ranks at the same instant."""
 
 
 class Engine:
@@ -144,7 +126,7 @@ class Engine:
         gloo = groups.of(tuple(ranks)) if self.workload.data_parallel.algorithm == "torch" else None
         self.replicas = Replicas(self.shards, exchange, Place(self.replica, ranks, self.group), elements, gloo)
 
-    def _steps(self) -> list[_Step]:
+    def _steps(self) -> list[Step]:
         unpaced = (None,) * len(self.row)
         durations = unpaced if self.job.durations_s is None else self.job.durations_s[self.pipeline_rank]
         steps = []
@@ -153,7 +135,7 @@ class Engine:
             source = None if takes is None else self._holder(takes.stage)
             target = None if makes is None else self._holder(makes.consumer)
             ends = (None if rank == self.rank else rank for rank in (source, target))
-            steps.append(_Step(action, takes, next(ends), makes, next(ends), durations[index]))
+            steps.append(Step(action, takes, next(ends), makes, next(ends), durations[index]))
         last = {step.action.stage: index for index, step in enumerate(steps) if step.action.kind in (Kind.W, Kind.B)}
         for index in last.values():
             steps[index] = steps[index]._replace(completes=True)
@@ -207,7 +189,7 @@ class Engine:
         self.accounts.begin()
         sleep_until(begin_s, self.spin_s)
         counting = self.job.count_memory and iteration == 0
-        log = _Log(iteration, self.rank, self.replica, start_s)
+        log = Log(iteration, self.rank, self.replica, start_s)
         clock = LogicalClock(begin_s, self.spin_s)
         local: dict[Message, torch.Tensor] = {}
         sends: list[dist.Work] = []
@@ -256,7 +238,7 @@ class Engine:
             raise RuntimeError(f"never consumed: {list(local)}")
         return self._end(iteration, log, late_start_s, witness)
 
-    def _end(self, iteration: int, log: _Log, late_start_s: float, witness: RankWitness) -> IterationRecord:
+    def _end(self, iteration: int, log: Log, late_start_s: float, witness: RankWitness) -> IterationRecord:
         """Step the optimizer, post receives of the iteration after the next, and make the record."""
         losses = [loss for stage in self.stages.values() if (loss := stage.end_iteration()) is not None]
         gradients = self._gradients() if self.job.keep_gradients and iteration == self.job.iterations - 1 else {}
@@ -285,7 +267,7 @@ class Engine:
             counted,
         )
 
-    def _receive(self, step: _Step, iteration: int, log: _Log) -> tuple[torch.Tensor, float]:
+    def _receive(self, step: Step, iteration: int, log: Log) -> tuple[torch.Tensor, float]:
         """The tensor, or this tensor rank's part of it, that another rank has sent, and when it was there."""
         message = step.takes
         assert message is not None
@@ -300,7 +282,7 @@ class Engine:
         return part if self.peers is not None else part.view(self.shape), taken
 
     def _begin_together(
-        self, step: _Step, clock: LogicalClock, times: tuple[float, float], value: torch.Tensor | None
+        self, step: Step, clock: LogicalClock, times: tuple[float, float], value: torch.Tensor | None
     ) -> tuple[float, float, torch.Tensor | None]:
         """When a slot starts that all tensor ranks begin together, when the last of them had its input, and the input.
 
@@ -317,7 +299,7 @@ class Engine:
         return clock.begin(latest.reached_s, latest.ready_s), latest.ready_s, value
 
     def _wrap(
-        self, step: _Step, iteration: int, value: torch.Tensor | None, local: dict[Message, torch.Tensor]
+        self, step: Step, iteration: int, value: torch.Tensor | None, local: dict[Message, torch.Tensor]
     ) -> tuple[list[torch.Tensor], int, int] | None:
         """What an action has made: laid aside for this rank, or put where it can be sent from (tensors, rank, tag)."""
         if step.makes is None:
@@ -386,78 +368,3 @@ class Engine:
             self.replicas.close()
         if self.peers is not None:
             self.peers.close()
-
-
-class _Log:
-    """Collects what one rank did in one iteration, and makes rows of it afterwards. Times on the monotonic clock."""
-
-    def __init__(self, iteration: int, rank: int, replica: int, start_s: float) -> None:
-        self.iteration, self.rank, self.replica, self.start_s = iteration, rank, replica, start_s
-        self.collectives = CollectiveLog([], [])
-        self.actions: list[tuple[float, float, float, float, float]] = []
-        """Per step: reached, ready, start, computed, end."""
-        self.received: list[tuple[_Step, float, float, float]] = []
-        """The step that took the message; when it was posted, first waited for, and taken."""
-        self.sent: list[tuple[_Step, float]] = []
-        self.overruns: list[float] = []
-        self.most_in_flight = 0
-        self.activation_bytes = 0
-        """The most that were counted at the end of a forward."""
-
-    def in_flight(self, count: int) -> None:
-        self.most_in_flight = max(self.most_in_flight, count)
-
-    def action_rows(self, steps: Sequence[_Step]) -> Table:
-        table = rows(ACTION, len(steps))
-        table["iteration"], table["rank"], table["replica"] = self.iteration, self.rank, self.replica
-        actions = [step.action for step in steps]
-        table["stage"] = [action.stage for action in actions]
-        table["kind"] = [KINDS.index(action.kind) for action in actions]
-        table["microbatch"] = [action.microbatch for action in actions]
-        for place, name in enumerate(("part_begin", "part_end", "part_of")):
-            table[name] = [action.part[place] for action in actions]
-        times = np.array(self.actions) - self.start_s
-        for place, name in enumerate(("reached_s", "ready_s", "start_s", "computed_s", "end_s")):
-            table[name] = times[:, place]
-        return table
-
-    def message_rows(self, payload_bytes: int) -> Table:
-        table = rows(MESSAGE, len(self.received))
-        if not len(table):
-            return table
-        messages = [step.takes for step, *_ in self.received if step.takes is not None]
-        table["iteration"], table["target_rank"], table["payload_bytes"] = self.iteration, self.rank, payload_bytes
-        table["kind"] = [MESSAGE_CODES[message.kind] for message in messages]
-        table["stage"] = [message.stage for message in messages]
-        table["microbatch"] = [message.microbatch for message in messages]
-        table["source_rank"] = [step.source for step, *_ in self.received]
-        posted, began, taken = np.array([times for _, *times in self.received]).T
-        table["posted_s"], table["taken_s"] = posted - self.start_s, taken - self.start_s
-        table["awaited"] = taken - began > UNNOTICED_WAIT_S
-        # who was not waiting does not know when it came
-        table["arrived_s"] = np.where(table["awaited"], table["taken_s"], np.nan)
-        return table
-
-    def collective_rows(self, cell_bytes: int, rank_of: Callable[[int], int]) -> Table:
-        """Messages between replicas that have come in; `rank_of` tells the rank that holds this one's stages."""
-        table = rows(MESSAGE, len(self.collectives.received))
-        for row, one in zip(table, self.collectives.received, strict=True):
-            row["iteration"], row["target_rank"] = self.iteration, self.rank
-            row["payload_bytes"] = one.step.n_cells * cell_bytes
-            row["kind"], row["stage"], row["microbatch"] = one.kind, one.stage, one.step.number
-            row["source_rank"] = rank_of(one.step.source)
-            row["posted_s"], row["taken_s"] = one.posted_s - self.start_s, one.taken_s - self.start_s
-            row["awaited"] = one.taken_s - one.began_s > UNNOTICED_WAIT_S
-            row["arrived_s"] = row["taken_s"] if row["awaited"] else np.nan
-        return table
-
-    def sent_s(self) -> dict[MessageName, float]:
-        """When every message left, since the start."""
-        sent = {
-            MessageName(MESSAGE_CODES[step.makes.kind], step.makes.stage, step.makes.microbatch, self.rank): when
-            for step, when in self.sent
-            if step.makes is not None
-        }
-        for kind, stage, step, when in self.collectives.sent:
-            sent[MessageName(kind, stage, step.number, self.rank)] = when
-        return {name: when - self.start_s for name, when in sent.items()}
