@@ -137,7 +137,7 @@ def execute(program: Program, order: Ints) -> Times:
         index = 0
         if len(events) == 0:
             break
-        now, _, what, subject, piece = heapq.heappop(events)
+        now, scheduled, what, subject, piece = heapq.heappop(events)
         message = NONE
         if what == _REACH:
             reach.append(subject)
@@ -169,7 +169,10 @@ def execute(program: Program, order: Ints) -> Times:
                     for place in range(program.reduce_start[stage], program.reduce_start[stage + 1]):
                         shard = program.reduces[place]
                         may_leave[shard] = max(may_leave[shard], now)
-                        freed.append(shard)
+                        release[shard] -= 1
+                        if release[shard] == 0:  # before what other ranks do at this instant
+                            sent[shard] = may_leave[shard]
+                            heapq.heappush(events, (may_leave[shard], scheduled, _LEAVE, shard, 0))
             reach.append(rank)
             if message == NONE:
                 continue

@@ -29,6 +29,7 @@ from testbed.plan.unmodelled import warnings
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
+from testbed.trace.tables import ALL_REDUCE, GRADIENT, MESSAGE_KINDS
 
 ROOT = Path(__file__).parents[2]
 CHOICE = ScheduleChoice(schedule="1f1b")
@@ -184,3 +185,20 @@ def test_compiled_and_interpreted_agree_and_no_bound_is_broken() -> None:
     for one, other in zip(plain, compiled, strict=True):
         np.testing.assert_array_equal(one, other)
     assert lower_bound(split).seconds <= makespan(split, schedule)
+
+
+def test_what_a_rank_sends_at_one_instant_leaves_together() -> None:
+    """The last gradient and the share of the reduction behind it, before those of the other tensor rank."""
+    of = plan(
+        parallelism__data="2",
+        parallelism__tensor="2",
+        placement="[paris/0, paris/1, warsaw/0, warsaw/1]",
+        data_parallel="{replicas: [[warsaw/2, warsaw/3, paris/2, paris/3]], parameters: 1 MB, sharding: none}",
+    )
+    trace = costs.predict(of, CHOICE, generate(of, CHOICE).schedule)
+    rows = trace.messages
+    last = rows["sent_s"] == rows["sent_s"][(rows["source_rank"] == 2) & (rows["kind"] == GRADIENT)].max()
+    across = np.isin(rows["source_rank"], (2, 3)) & (np.isin(rows["kind"], (GRADIENT, ALL_REDUCE)))
+    mine = np.sort(rows[last & across], order="arrived_s")
+    assert mine["source_rank"].tolist() in ([2, 2, 3, 3], [3, 3, 2, 2])
+    assert [MESSAGE_KINDS[kind] for kind in mine["kind"]] == ["gradient", "all-reduce"] * 2
