@@ -10,7 +10,20 @@ import typer
 from typer.exceptions import TyperException
 
 from testbed import __version__
-from testbed.cli import baseline, calibrate, determinism, doctor, kernel, plan, predict, report, run, schedule, shell
+from testbed.cli import (
+    baseline,
+    calibrate,
+    determinism,
+    doctor,
+    kernel,
+    plan,
+    predict,
+    report,
+    route,
+    run,
+    schedule,
+    shell,
+)
 from testbed.cli.usage import as_bad_input
 from testbed.errors import ExitCode, TestbedError
 
@@ -21,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("predict")(predict.predict)
+app.command("route")(route.route)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.command("calibrate")(calibrate.calibrate)

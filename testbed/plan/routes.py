@@ -12,6 +12,7 @@ from testbed.errors import BadInput
 from testbed.plan.plan import Case, DefaultRoute, Network, Plan, Route
 from testbed.spec.topology import Direction, Topology
 
+
 def shortest(directions: Sequence[Direction], source: str, target: str) -> Route | None:
     """The way of least one-way delay; of equals the one with fewer links, then with the links listed first."""
     return shortest_from(directions, source).get(target)
@@ -43,8 +44,9 @@ def shortest_from(directions: Sequence[Direction], source: str) -> dict[str, Rou
 _Way = tuple[float, int, Route]
 """Delay in seconds, number of links, directions."""
 
+
 def default_routes(topology: Topology) -> tuple[DefaultRoute, ...]:
-    """Of every connected pair of different datacenters with nodes: as `routes` of the topology says, else `shortest`."""
+    """Of every connected pair of different datacenters with nodes: as the topology's `routes` say, else `shortest`."""
     directions, given = topology.directions(), topology.given_routes()
     ends = [name for name, site in topology.datacenters.items() if site.nodes]
     found = []
