@@ -8,51 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.cli.options import AsJson, Quiet, Schedules, Settings, TopologyOrPlan, emit, stdout_console
+from testbed.cli.options import (
+    ELEPHANTS,
+    AsJson,
+    Detour,
+    ElephantsFrom,
+    Policies,
+    Quiet,
+    Schedules,
+    Settings,
+    TopologyOrPlan,
+    bytes_of_elephants,
+    emit,
+    stdout_console,
+)
 from testbed.cli.plan import complete, read_plan
 from testbed.errors import BadInput
-from testbed.units import SIZE, parse
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Case, Plan
     from testbed.routing.apply import Demands
     from testbed.routing.comparison import Outcome
-
-
-def _policy_names(begun: str) -> list[str]:
-    """What a shell offers for a policy that is being typed."""
-    from testbed.routing.registry import POLICIES
-
-    return [name for name in POLICIES if name.startswith(begun)]
-
-
-def _size(text: str) -> float:
-    try:
-        return parse(text, SIZE, "a size")
-    except ValueError as error:
-        raise BadInput.of("--elephants-from", "option", text, str(error)) from error
-
-
-Policies = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--policy",
-        metavar="NAME[,OPTION=VALUE]",
-        help="A policy's name or FILE.py:NAME, with options as in ecmp,seed=3 (repeatable).",
-        autocompletion=_policy_names,
-    ),
-]
-ElephantsFrom = Annotated[
-    str,
-    typer.Option(
-        "--elephants-from",
-        metavar="SIZE",
-        help="Bytes in an iteration from which a policy routes a flow; smaller ones take the default route.",
-    ),
-]
-Detour = Annotated[
-    int, typer.Option(min=0, max=8, metavar="LINKS", help="How many links a route may have more than the shortest.")
-]
 
 
 def route(
@@ -67,7 +43,7 @@ def route(
         int,
         typer.Option(min=1, max=10_000, metavar="N", help="Draws of a policy with a seed: the median and the worst."),
     ] = 20,
-    elephants_from: ElephantsFrom = "1 MB",
+    elephants_from: ElephantsFrom = ELEPHANTS,
     detour: Detour = 1,
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the network and its load: an .svg or .png.")
@@ -88,7 +64,7 @@ def route(
     from testbed.routing.registry import choose
 
     chosen = [choose(text) for text in policy or ["shortest", "ecmp", "greedy"]]
-    least = _size(elephants_from)
+    least = bytes_of_elephants(elephants_from)
     if picture is not None and picture.suffix not in (".svg", ".png"):
         raise BadInput.of("--picture", "file", str(picture), "a name that ends in .svg or .png")
     if workloads:

@@ -27,7 +27,8 @@ def heading(plan: Plan, case: Case, wanted: Demands) -> str:
     most = max((len(one) for one in wanted.problem.candidates), default=0)
     return (
         f"{names} on {network.name}, {case.label}: {len(wanted.elephants)} flows to route, "
-        f"{len(wanted.mice)} too small\n{len(network.directions) // 2} links; {several} of {len(wanted.problem.candidates)} pairs of places "
+        f"{len(wanted.mice)} too small\n"
+        f"{len(network.directions) // 2} links; {several} of {len(wanted.problem.candidates)} pairs of places "
         f"have several routes, up to {most}"
     )
 
