@@ -18,12 +18,14 @@ def clos_problem(
     job: Ints | None = None,
     wire_bytes: Floats | None = None,
     target_host: Ints | None = None,
+    host: Ints | None = None,
     rate_bps: float = 1.0,
 ) -> RoutingProblem:
     """Flows over a Clos whose living spines are `spines`; `ends` has a row (source leaf, target leaf) per flow.
 
     Without `wire_bytes` every flow has one byte; all of them are of data parallelism. Flows inside a leaf have nothing
-    to choose. Candidate k goes over spines[k].
+    to choose. Candidate k goes over spines[k]. `host` is the sending host, by number over all leaves: its network card
+    has the same rate as a link; without it hosts send as fast as they want.
     """
     count, width = len(ends), max(spines) + 1
     pairs, pair = np.unique(ends[:, 0] * leaves + ends[:, 1], return_inverse=True)
@@ -35,7 +37,7 @@ def clos_problem(
 
     sizes = np.ones(count) if wire_bytes is None else wire_bytes
     return RoutingProblem(
-        rate_bps=np.full(2 * leaves * width, rate_bps),
+        rate_bps=np.full(2 * leaves * width + (0 if host is None else int(host.max()) + 1), rate_bps),
         link_target=np.array(
             [end for leaf in range(leaves) for spine in range(width) for end in (leaves + spine, leaf)], np.int64
         ),
@@ -47,5 +49,5 @@ def clos_problem(
         job=np.zeros(count, np.int64) if job is None else job,
         wire_bytes=sizes,
         collective_bytes=sizes,
-        card=np.full(count, -1, np.int64),
+        card=np.full(count, -1, np.int64) if host is None else 2 * leaves * width + host.astype(np.int64),
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from testbed.errors import BadInput
 from testbed.model.network import Ints
-from testbed.routing.greedy_loops import loops
+from testbed.routing.loops import loops
 from testbed.routing.problem import RoutingProblem
 
 

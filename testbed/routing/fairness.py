@@ -14,10 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from testbed.model.network import Floats, Ints
+from testbed.routing.loops import TOLERANCE, loops
 from testbed.routing.problem import RoutingProblem
-
-TOLERANCE = 1e-9
-"""Relative: rates that differ by less are equal."""
 
 
 class Metric(NamedTuple):
@@ -48,26 +46,8 @@ class Metric(NamedTuple):
 
 
 def max_min_rates(first: Ints, crossed: Ints, rate_bps: Floats) -> Floats:
-    """Max-min-fair rates by progressive filling: all grow alike, and those on a direction that is full stop.
-
-    `crossed[first[f]:first[f + 1]]` are the directions of flow f. Bertsekas and Gallager, Data Networks, section 6.5.2.
-    """
-    flows = np.repeat(np.arange(len(first) - 1), np.diff(first))
-    rates = np.full(len(first) - 1, np.inf)
-    left, growing = rate_bps.astype(np.float64), np.diff(first) > 0
-    while growing.any():
-        live = growing[flows]
-        count = np.bincount(crossed[live], minlength=len(left))
-        used = count > 0
-        share = np.where(used, left / np.maximum(count, 1), np.inf)
-        level = share.min()
-        full = share <= level * (1 + TOLERANCE)
-        stopped = np.zeros(len(rates), bool)
-        stopped[flows[live & full[crossed]]] = True
-        rates[stopped] = level
-        growing &= ~stopped
-        left -= level * np.bincount(crossed[stopped[flows]], minlength=len(left))
-        np.maximum(left, 0.0, out=left)
+    """Max-min-fair rates in bit/s; `crossed[first[f]:first[f + 1]]` are the directions of flow f (loops.fill)."""
+    rates: Floats = loops(len(crossed)).fill(first, crossed, rate_bps, np.ones(len(first) - 1, np.bool_))
     return rates
 
 

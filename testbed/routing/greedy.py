@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from testbed.model.network import Floats, Ints
-from testbed.routing.greedy_loops import loops
+from testbed.routing.loops import loops
 from testbed.routing.problem import RoutingProblem
 
 
