@@ -37,6 +37,7 @@ POLICIES = Registry(
         "greedy": "testbed.routing.greedy:greedy",
         "greedy-bytes": "testbed.routing.greedy:greedy_bytes",
         "greedy-jobs": "testbed.routing.greedy:greedy_jobs",
+        "greedy-time": "testbed.routing.by_time:greedy_time",
         "edge-coloring": "testbed.routing.edge_coloring:edge_coloring",
         "annealing": "testbed.routing.annealing:annealing",
         "ilp": "testbed.routing.exact:ilp",
