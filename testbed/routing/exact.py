@@ -54,6 +54,8 @@ def lexicographic(
     """
     groups = _groups(problem)
     least, start = _best_share(problem, groups, seconds)
+    if not np.isfinite(least):
+        return start
     model, counts = _sharing(problem, groups, least)
     watch = _watcher(problem, groups, counts, start, most)
     solver = _solver(seconds)
@@ -158,6 +160,8 @@ def _best_share(problem: RoutingProblem, group: Ints, seconds: float) -> tuple[f
     best = max((greedy(problem), greedy_jobs(problem)), key=lambda choice: _least_share(problem, choice))
     while True:
         least = _least_share(problem, best)
+        if not np.isfinite(least):  # nobody crosses anything
+            return least, best
         model, counts = _sharing(problem, group, least * (1 + 1e-6))
         solver = _solver(seconds)
         status = solver.status_name(solver.solve(model))
@@ -175,7 +179,7 @@ def _sharing(problem: RoutingProblem, group: Ints, least: float) -> tuple[Any, l
     candidates = _group_candidates(problem, group)
     model, counts = _counted(problem, group, candidates)
     for rate, crossing in zip(problem.rate_bps.tolist(), _crossing(problem, counts, candidates), strict=False):
-        if crossing and np.isfinite(least):
+        if crossing:
             model.add(cp_model.LinearExpr.sum(crossing) <= int(rate / least * (1 + 1e-9)))
     for card, number in zip(*np.unique(problem.card[problem.card >= 0], return_counts=True), strict=True):
         if problem.rate_bps[card] / number * (1 + 1e-9) < least:

@@ -31,12 +31,12 @@ def greedy_bytes(problem: RoutingProblem) -> Ints:
 
 
 def greedy_jobs(problem: RoutingProblem) -> Ints:
-    """As greedy by flows per rate, job by job, the one with the most flows first; of equal routes the one that other
+    """As greedy by flows per rate, job by job, the one with the fewest flows first; of equal routes the one that other
     jobs use least, so that a job that must share shares with itself.
     """
     counts = np.bincount(problem.job, minlength=problem.n_jobs)
     listed = _by_lists(problem)
-    order = listed[np.lexsort((np.arange(len(listed)), problem.job[listed], -counts[problem.job[listed]]))]
+    order = listed[np.lexsort((np.arange(len(listed)), problem.job[listed], counts[problem.job[listed]]))]
     ones = np.ones(problem.n_flows)
     scale = problem.rate_bps.max() / problem.rate_bps
     return _placed(problem, order, ones, scale, jobs=problem.n_jobs)

@@ -149,6 +149,12 @@ def test_lexicographic_beats_what_looks_at_the_most_loaded_direction_alone() -> 
     assert measured_by(problem, greedy_jobs(problem)).vector() == (0.5, 1.0)
 
 
+def test_where_nobody_leaves_a_leaf_any_choice_is_the_best() -> None:
+    problem = clos([(0, 0), (1, 1)], jobs=[0, 1])
+    assert lexicographic(problem).tolist() == [0, 0]
+    assert ilp(problem).choice.tolist() == edge_coloring(problem).tolist() == [0, 0]
+
+
 def test_lexicographic_refuses_more_choices_than_it_was_told_to_try() -> None:
     with pytest.raises(BadInput, match="at most 3 choices that are equally good"):
         lexicographic(drawn(1, flows=12, spines=3), most=3)
