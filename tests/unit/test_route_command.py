@@ -12,6 +12,7 @@ from test_screens import require_legible
 from typer.testing import CliRunner
 
 from testbed.cli import app
+from testbed.cli.options import ELEPHANTS, bytes_of_elephants
 from testbed.errors import BadInput
 from testbed.plan import file, routes
 from testbed.plan.framing import wire_bytes
@@ -19,7 +20,7 @@ from testbed.plan.plan import Plan, Traffic
 from testbed.plan.resolve import load_plan, measurement_of, require_trainable, with_cases
 from testbed.plan.schedules import choose as choose_schedules
 from testbed.plan.schedules import make
-from testbed.routing.apply import demands, with_policy
+from testbed.routing.apply import ELEPHANT_BYTES, demands, with_policy
 from testbed.routing.demand import commodities
 from testbed.routing.registry import choose
 from testbed.spec import load_topology
@@ -202,6 +203,10 @@ def test_route_is_legible_and_draws(width: int, tmp_path: Path) -> None:
     for text in ("ecmp, median of 3", "ecmp, worst of 3", "pod-leaf0->pod-spine1", "pod-spine1"):
         assert text in done.output
     assert not drawn or picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_default_threshold_is_the_one_of_the_library() -> None:
+    assert bytes_of_elephants(ELEPHANTS) == ELEPHANT_BYTES
 
 
 def test_where_there_is_nothing_to_choose_it_says_so() -> None:
