@@ -21,6 +21,7 @@ from testbed.cli import (
     plan,
     predict,
     report,
+    route,
     run,
     schedule,
     shell,
@@ -36,6 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("predict")(predict.predict)
+app.command("route")(route.route)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.command("compare-axes")(compare_axes.compare_axes)

@@ -16,6 +16,7 @@ from rich.console import Console
 from testbed import files
 from testbed.errors import BadInput
 from testbed.lab.host import HostPriority
+from testbed.units import SIZE, parse
 
 AUTO_SHAPER, NETEM = "auto", "netem"
 
@@ -82,6 +83,37 @@ Strict = Annotated[
         help="What is not as asked is an error: a schedule that does not fit (else left out), "
         "a link that is not as the topology says (else the run is untrusted).",
     ),
+]
+ELEPHANTS = "1 MB"
+"""What `--elephants-from` is where nobody says otherwise: routing.apply.ELEPHANT_BYTES."""
+
+
+def _policy_names(begun: str) -> list[str]:
+    """What a shell offers for a routing policy that is being typed."""
+    from testbed.routing.registry import POLICIES
+
+    return [name for name in POLICIES if name.startswith(begun)]
+
+
+_POLICY_HELP = "A routing policy's name or FILE.py:NAME, with options as in ecmp,seed=3"
+_POLICY = "NAME[,OPTION=VALUE]"
+Policies = Annotated[
+    list[str] | None,
+    typer.Option("--policy", metavar=_POLICY, help=f"{_POLICY_HELP} (repeatable).", autocompletion=_policy_names),
+]
+OnePolicy = Annotated[
+    str | None, typer.Option("--policy", metavar=_POLICY, help=f"{_POLICY_HELP}.", autocompletion=_policy_names)
+]
+ElephantsFrom = Annotated[
+    str,
+    typer.Option(
+        "--elephants-from",
+        metavar="SIZE",
+        help="Bytes in an iteration from which a policy routes a flow; smaller ones take the default route.",
+    ),
+]
+Detour = Annotated[
+    int, typer.Option(min=0, max=8, metavar="LINKS", help="How many links a route may have more than the shortest.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
@@ -175,6 +207,14 @@ def emit(document: dict[str, Any]) -> None:
     """JSON on stdout, where progress never goes."""
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
+
+
+def bytes_of_elephants(text: str) -> float:
+    """What `--elephants-from` says. Raises BadInput."""
+    try:
+        return parse(text, SIZE, "a size")
+    except ValueError as error:
+        raise BadInput.of("--elephants-from", "option", text, str(error)) from error
 
 
 def read_text(path: Path) -> str:

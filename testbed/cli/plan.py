@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from testbed.cli.options import (
+    ELEPHANTS,
     AsJson,
     Clock,
     ClockOption,
+    Detour,
+    ElephantsFrom,
     Iterations,
+    OnePolicy,
     Quiet,
     Schedules,
     SchedulesFrom,
@@ -21,6 +25,7 @@ from testbed.cli.options import (
     Strict,
     TopologyFile,
     WorkloadFiles,
+    bytes_of_elephants,
     emit,
     read_text,
     seed_of,
@@ -40,6 +45,9 @@ def plan(
     schedule: Schedules = None,
     iterations: Iterations = None,
     schedules_from: SchedulesFrom = None,
+    policy: OnePolicy = None,
+    elephants_from: ElephantsFrom = ELEPHANTS,
+    detour: Detour = 1,
     clock: ClockOption = Clock.real,
     seed: SeedOption = None,
     settings: Settings = None,
@@ -51,7 +59,7 @@ def plan(
 
     Several workloads are jobs at the same time, on nodes of their own. The first schedules of all of them are one case,
     the second ones another, and so on; a workload with one schedule has it in every case. They can be predicted, not
-    trained yet.
+    trained yet. With --policy, every case takes the routes that a policy chooses of those that the topology has.
     """
     from testbed.cli import tables
     from testbed.cli.full_scale_tables import derivation_lines, full_scale_tables
@@ -59,6 +67,8 @@ def plan(
     from testbed.plan.derivation import derivation
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.plan.unlike import full_scale_times
+    from testbed.routing.apply import with_policy
+    from testbed.routing.registry import choose
 
     if len(workloads) > 1 and schedules_from:
         expected = "one: a run's file does not say whose schedules they are"
@@ -66,7 +76,11 @@ def plan(
     clocked = PlannedClock(clock.value, seed_of(seed, virtual=clock is Clock.virtual))
     made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
     made = resolve.with_clock(made, clocked)
+    chosen = None if policy is None else choose(policy)
     made = complete(made, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
+    remarks: tuple[str, ...] = ()
+    if chosen is not None:
+        made, remarks = with_policy(made, chosen, elephants_from=bytes_of_elephants(elephants_from), detour=detour)
     write_output(out, file.to_json(made), "--out")
     derived = [line for job in made.jobs for line in derivation(made, job)]
     if as_json:
@@ -80,6 +94,8 @@ def plan(
         for table in full_scale_tables(list(full_scale_times(made).items()), console.width):
             console.print(table)
     tables.print_remarks(console, made)
+    for remark in remarks:
+        console.print(remark, highlight=False, markup=False)
     console.print(f"written to {out}", highlight=False, soft_wrap=True)
 
 

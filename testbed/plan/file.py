@@ -34,6 +34,8 @@ def to_json(plan: Plan) -> str:
     written = _adapter().dump_python(plan, mode="json")
     if not plan.network.cards:
         del written["network"]["cards"]  # as files were before there were any, to the last byte
+    if not plan.network.switches:
+        del written["network"]["switches"]
     return json.dumps(written, indent=1, allow_nan=False) + "\n"
 
 
@@ -92,13 +94,16 @@ def _check_network(network: Network, source: str) -> None:
         expected = f"{node.datacenter}/{number}, the next of its datacenter"
         _require(node.name == f"{node.datacenter}/{number}", source, f"network.nodes.{index}", node.name, expected)
         counted[node.datacenter] += 1
+    for index, name in enumerate(network.switches):
+        _require(name not in counted, source, f"network.switches.{index}", name, "a name that no node's datacenter has")
+    ends = [*counted, *network.switches]
     _require(
         len(network.directions) % 2 == 0, source, "network.directions", len(network.directions), "two of each link"
     )
     for index, direction in enumerate(network.directions):
         field = f"network.directions.{index}"
         for end in (direction.source, direction.target):
-            _require(end in counted, source, field, end, f"one of the datacenters ({', '.join(counted)})")
+            _require(end in ends, source, field, end, f"one of the datacenters ({', '.join(ends)})")
         _require(direction.rate_bps > 0, source, f"{field}.rate_bps", direction.rate_bps, "a rate above 0")
         _require(direction.delay_s >= 0, source, f"{field}.delay_s", direction.delay_s, "a delay of 0 or more")
         other = network.directions[index ^ 1]

@@ -69,6 +69,8 @@ class Network:
     cards: tuple[WrittenDirection, ...] = ()
     """Network cards, from a node to its datacenter, datacenter by datacenter; none where the host's cost stands for it.
     Whatever leaves a node crosses its card first, so routes do not name it; numbered after the directions."""
+    switches: tuple[str, ...] = ()
+    """Ends of directions that have no nodes: they only pass traffic on."""
     events: tuple[()] = ()
     """What happens to the network while jobs run: nothing, so far."""
 

@@ -8,7 +8,7 @@ from itertools import pairwise, permutations, product
 from pathlib import Path
 from typing import NamedTuple
 
-from testbed.errors import BadInput, naming_files
+from testbed.errors import BadInput, listed, naming_files
 from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.validate import validate
@@ -48,7 +48,8 @@ def network_of(topology: Topology, at: Scales | None = None) -> Network:
     directions = [(f"links.{index // 2}.rate", one) for index, one in enumerate(topology.directions())]
     cards = [(f"datacenters.{one.target}.inside.rate", one) for one in topology.cards()]
     links, ends = (tuple(_in_the_lab(topology, field, one, at) for field, one in some) for some in (directions, cards))
-    return Network(topology.name, nodes, links, ways, ends)
+    switches = tuple(name for name, site in topology.datacenters.items() if not site.nodes)
+    return Network(topology.name, nodes, links, ways, ends, switches)
 
 
 def _in_the_lab(topology: Topology, field: str, asked: Direction, at: Scales | None) -> Direction:
@@ -60,6 +61,7 @@ def _in_the_lab(topology: Topology, field: str, asked: Direction, at: Scales | N
 def measurement_of(topology: Topology) -> Plan:
     """A plan without jobs: its links can be measured, that is all."""
     network = network_of(topology)
+    _require_nodes_everywhere(network)
     return Plan(network, (), (), (), framing_of(network, ()), measured_costs())
 
 
@@ -293,6 +295,7 @@ def _flows(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:
 
 def require_trainable(plan: Plan) -> None:
     """Raises BadInput for a plan that can be predicted and scheduled, but not trained yet."""
+    _require_nodes_everywhere(plan.network)
     if len(plan.jobs) > 1:
         names = ", ".join(job.name for job in plan.jobs)
         expected = "one job: several can be scheduled and predicted, but not trained yet"
@@ -303,6 +306,13 @@ def require_trainable(plan: Plan) -> None:
         job = next(job for job in plan.jobs if not job.workload.pacing)
         expected = "times for F, I and W: computation takes no virtual time"
         raise BadInput.of(job.workload.name, "pacing", "none", expected)
+
+
+def _require_nodes_everywhere(network: Network) -> None:
+    """Raises BadInput for a network that no lab can build yet: with places that only pass traffic on."""
+    if network.switches:
+        expected = "nodes in every datacenter: one without can be predicted and routed, but no lab builds it yet"
+        raise BadInput.of(network.name, "datacenters", listed(network.switches), expected)
 
 
 def _require_room_for_parameters(plan: Plan, job: Job) -> None:

@@ -1,16 +1,16 @@
-"""Which directions traffic takes: policies decide before anything is built, model and lab use what they decided."""
+"""Which directions traffic takes: decided before anything is built, model and lab use what was decided.
+
+Here are default routes, between datacenters; testbed/routing has policies that choose a route for each flow.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from testbed.errors import BadInput
 from testbed.plan.plan import Case, DefaultRoute, Network, Plan, Route
 from testbed.spec.topology import Direction, Topology
-
-Policy = Callable[[Sequence[Direction], str], Mapping[str, Route]]
-"""(directions, source datacenter) -> route to every datacenter that can be reached."""
 
 
 def shortest(directions: Sequence[Direction], source: str, target: str) -> Route | None:
@@ -44,17 +44,15 @@ def shortest_from(directions: Sequence[Direction], source: str) -> dict[str, Rou
 _Way = tuple[float, int, Route]
 """Delay in seconds, number of links, directions."""
 
-POLICIES: dict[str, Policy] = {"shortest": shortest_from}
-"""By name."""
 
-
-def default_routes(topology: Topology, policy: str = "shortest") -> tuple[DefaultRoute, ...]:
-    """Of every connected pair of different datacenters: as `routes` of the topology says, else by the policy."""
+def default_routes(topology: Topology) -> tuple[DefaultRoute, ...]:
+    """Of every connected pair of different datacenters with nodes: as the topology's `routes` say, else `shortest`."""
     directions, given = topology.directions(), topology.given_routes()
+    ends = [name for name, site in topology.datacenters.items() if site.nodes]
     found = []
-    for source in topology.datacenters:
-        ways = POLICIES[policy](directions, source)
-        for target in topology.datacenters:
+    for source in ends:
+        ways = shortest_from(directions, source)
+        for target in ends:
             route = given.get((source, target)) or ways.get(target)
             if source != target and route is not None:
                 found.append(DefaultRoute(source, target, route))

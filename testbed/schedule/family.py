@@ -7,13 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-
-from testbed.errors import BadInput
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
+from testbed.plugin_options import checked_options
 from testbed.plugins import Unusable
-from testbed.spec.document import first_fault, validated
 
 if TYPE_CHECKING:
     from testbed.schedule.optimal import Solution
@@ -59,31 +56,7 @@ class Family:
 
         Raises BadInput naming the option, and what is expected of it.
         """
-        known = self.option_names()
-        for option, value in given.items():
-            if option not in known:
-                expected = f"an option of {name} ({', '.join(known) or 'it has none'})"
-                raise BadInput.of(source, f"{field}{option}", value, expected)
-        if not given:
-            return {}
-        try:
-            return validated(self._options_model(), dict(given)).model_dump(exclude_unset=True)
-        except ValidationError as error:
-            fault = first_fault(error)
-            raise BadInput.of(source, f"{field}{fault.field}", fault.value, fault.expected) from error
-
-    def _options_model(self) -> type[BaseModel]:
-        """The generator's parameters as fields with types and bounds. Raises Unusable where a type is not known."""
-        try:
-            parameters = inspect.signature(self.generate, eval_str=True).parameters
-        except NameError as error:
-            raise Unusable(self.generate.__name__, f"annotations that mean something when it runs ({error})") from error
-        fields: dict[str, Any] = {}
-        for name in self.option_names():
-            parameter = parameters[name]
-            annotation = Any if parameter.annotation is parameter.empty else parameter.annotation
-            fields[name] = (annotation, ... if parameter.default is parameter.empty else parameter.default)
-        return create_model("Options", __config__=ConfigDict(extra="forbid"), **fields)
+        return checked_options(self.generate, self.option_names(), given, name, (source, field))
 
 
 def as_family(name: str, loaded: object) -> Family:

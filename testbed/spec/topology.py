@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field, model_validator
 
 from testbed.errors import listed
+from testbed.spec.clos import spelt_out
 from testbed.spec.document import FieldError, Strict, matching, override, read_yaml, validate
 from testbed.spec.quantity import bits_per_second, metres, seconds, size_bytes
 from testbed.units import FIBRE_SECONDS_PER_METRE, show_time
@@ -42,7 +43,9 @@ class InsideSpec(Strict):
 class DatacenterSpec(Strict):
     """One site. Without `inside` its nodes are joined as fast as the host can."""
 
-    nodes: int = Field(ge=1, le=MAX_NODES_PER_DATACENTER, description="containers that can hold a stage")
+    nodes: int = Field(
+        ge=0, le=MAX_NODES_PER_DATACENTER, description="containers that can hold a stage; 0: it only passes traffic on"
+    )
     inside: InsideSpec | None = None
 
 
@@ -163,6 +166,8 @@ class Topology(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Topology:
+        if not any(site.nodes for site in self.datacenters.values()):
+            raise FieldError("datacenters", list(self.datacenters), "at least one that has nodes")
         names: dict[str, int] = {}
         for index, link in enumerate(self.links):
             for end in link.between:
@@ -236,5 +241,5 @@ class Topology(Strict):
 
 def load_topology(path: Path, settings: dict[str, str] | None = None) -> Topology:
     """The topology in a file, with `settings` (dotted key -> YAML text) laid over it. Raises BadInput."""
-    document = override(read_yaml(path), settings or {}, str(path))
+    document = spelt_out(override(read_yaml(path), settings or {}, str(path)), str(path))
     return validate(Topology, document, str(path))

@@ -43,10 +43,11 @@ def the_command(start: str) -> str:
 def test_every_example_is_short_and_has_a_command() -> None:
     files = [path for path in EXAMPLES.iterdir() if path.is_file() and path.name != "README.md"]
     assert {path.name for path in files} == {
-        *("my_schedule.py", "my_schedule.csv", "my_model.py", "my_shaper.py", "my_job.yaml")
+        *("my_schedule.py", "my_schedule.csv", "my_model.py", "my_shaper.py", "my_job.yaml", "my_policy.py"),
+        "my_clos.yaml",
     }
     assert all(len(path.read_text().splitlines()) <= 40 for path in files)
-    assert len(COMMANDS) == 5
+    assert len(COMMANDS) == 6
 
 
 @pytest.mark.parametrize(("file", "label"), [("my_schedule.py:eager", "eager"), ("my_schedule.csv", "my_schedule")])
@@ -56,6 +57,14 @@ def test_a_schedule_of_ones_own_is_predicted(file: str, label: str) -> None:
     (row,) = json.loads(done.stdout)["schedules"]
     assert (row["schedule"], row["label"]) == (f"examples/{file}", label)
     assert row["predicted_s"] > 8 * 0.060
+
+
+def test_a_policy_of_ones_own_beside_built_in_ones() -> None:
+    done = run(the_command("my_policy.py"), "--json")
+    assert done.returncode == 0, done.stderr
+    shortest, greedy, mine = json.loads(done.stdout)["policies"]
+    assert mine["policy"] == "examples/my_policy.py:in_turn"
+    assert shortest["most_flows"] == 2 * greedy["most_flows"] == 2 * mine["most_flows"]
 
 
 @pytest.mark.root

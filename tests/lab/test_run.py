@@ -53,6 +53,8 @@ COMPARISON_KEYS = {
     "measured_undisturbed_s",
     "checks",
     "messages",
+    "memory",
+    "full_scale",
 }
 
 

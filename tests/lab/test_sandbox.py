@@ -193,6 +193,7 @@ def test_an_interrupt_reaches_main_once(number: signal.Signals) -> None:
         assert process.wait(timeout=DEADLINE_S) == 42
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
 def test_an_interrupted_lab_is_gone_within_two_seconds(number: signal.Signals) -> None:
     with started(run_lab, stderr=subprocess.PIPE) as (process, mark):
@@ -208,6 +209,7 @@ def test_an_interrupted_lab_is_gone_within_two_seconds(number: signal.Signals) -
         process.stderr.close()
 
 
+@pytest.mark.alone
 def test_a_main_that_will_not_end_is_killed_within_two_seconds() -> None:
     with started(ignore_interrupts) as (process, mark):
         await_line(process, "ready")

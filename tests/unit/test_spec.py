@@ -117,7 +117,7 @@ def changed(document: dict[str, Any], key: str, value: object) -> dict[str, Any]
         ("links.0.between", ["wuqing", "wuqing"], "links.0.between", "two different"),
         ("links.0.loss", 1.5, "links.0.loss", "less than 1"),
         ("links.0.latency", "1 ms", "links.0.latency", "no such field"),
-        ("datacenters.wuqing.nodes", 0, "datacenters.wuqing.nodes", "at least 1"),
+        ("datacenters.wuqing.nodes", -1, "datacenters.wuqing.nodes", "at least 0"),
         ("datacenters", {}, "datacenters", "at least 1 entry"),
         ("links", [*TOPOLOGY["links"], *TOPOLOGY["links"]], "links.1.name", "a name that links.0 has not"),
     ],

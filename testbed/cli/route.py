@@ -1,0 +1,164 @@
+"""`testbed route`: what several routes per flow are worth, policy by policy, by the model alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from testbed.cli.options import (
+    ELEPHANTS,
+    AsJson,
+    Detour,
+    ElephantsFrom,
+    Policies,
+    Quiet,
+    Schedules,
+    Settings,
+    TopologyOrPlan,
+    bytes_of_elephants,
+    emit,
+    stdout_console,
+)
+from testbed.cli.plan import complete, read_plan
+from testbed.errors import BadInput
+
+if TYPE_CHECKING:
+    from testbed.plan.plan import Case, Plan
+    from testbed.routing.apply import Demands
+    from testbed.routing.comparison import Outcome
+
+
+def route(
+    what: TopologyOrPlan,
+    workloads: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="WORKLOAD...", help="Files such as workloads/*.yaml, each a job of its own."),
+    ] = None,
+    policy: Policies = None,
+    schedule: Schedules = None,
+    seeds: Annotated[
+        int,
+        typer.Option(min=1, max=10_000, metavar="N", help="Draws of a policy with a seed: the median and the worst."),
+    ] = 20,
+    elephants_from: ElephantsFrom = ELEPHANTS,
+    detour: Detour = 1,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the network and its load: an .svg or .png.")
+    ] = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Choose routes by each policy and compare them: rates, loads, iteration times. Needs no root.
+
+    The jobs have the first of their schedules, or the one that --schedule names. Without --policy: shortest, ecmp and
+    greedy. Rates are max-min-fair, as if every flow always had something to send; iteration times are the event
+    model's. `testbed plan --policy` writes a plan with such routes.
+    """
+    from testbed.plan import resolve
+    from testbed.routing.apply import demands
+    from testbed.routing.comparison import compare
+    from testbed.routing.registry import choose
+
+    chosen = [choose(text) for text in policy or ["shortest", "ecmp", "greedy"]]
+    least = bytes_of_elephants(elephants_from)
+    if picture is not None and picture.suffix not in (".svg", ".png"):
+        raise BadInput.of("--picture", "file", str(picture), "a name that ends in .svg or .png")
+    if workloads:
+        unfinished = resolve.load_plan(what, *workloads, settings=settings or [])
+        plan = complete(unfinished, schedule, None, quiet=quiet, sources=workloads)
+    else:
+        plan = read_plan(what, {"--schedule": schedule, "--set": settings})
+    if not plan.cases:
+        raise BadInput.of(str(what), "schedules", "none that fits", "one whose messages can be routed")
+    case = plan.cases[0]
+    wanted = demands(plan, case, elephants_from=least, detour=detour)
+    outcomes = compare(plan, case, wanted, chosen, seeds)
+    if picture is not None:
+        from testbed.files import output
+        from testbed.routing.picture import draw
+
+        with output(picture, "--picture") as partial:
+            draw(plan.network, outcomes, partial)
+    if as_json:
+        emit(_document(plan, case, wanted, outcomes))
+        return
+    _show(plan, case, wanted, outcomes)
+    if picture is not None:
+        stdout_console(80).print(f"drawn in {picture}", highlight=False, soft_wrap=True)
+
+
+def _show(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[Outcome]) -> None:
+    from testbed.cli import route_tables
+
+    console = stdout_console(80)
+    console.print(route_tables.heading(plan, case, wanted), highlight=False, markup=False)
+    console.print(route_tables.demand_table(plan, wanted))
+    for tables in (
+        route_tables.metric_tables(outcomes, console.width),
+        route_tables.job_tables(plan, outcomes, console.width),
+        route_tables.load_tables(plan, outcomes, console.width),
+        route_tables.route_tables(plan, wanted, outcomes, console.width),
+    ):
+        for table in tables:
+            console.print(table)
+    for line in route_tables.remarks(wanted, outcomes):
+        console.print(line, highlight=False, markup=False)
+
+
+def _document(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    from testbed.plan.routes import all_directions
+
+    labels = [one.label for one in all_directions(plan.network)]
+    flows = [
+        {
+            "job": plan.jobs[one.job].name,
+            "kinds": [kind.value for kind in one.kinds],
+            "source": one.source,
+            "target": one.target,
+            "wire_bytes": one.wire_bytes,
+            "collective_bytes": one.collective_bytes,
+            "when_s": [list(span) for span in one.when],
+            "routed": routed,
+        }
+        for routed, mine in ((True, wanted.elephants), (False, wanted.mice))
+        for one in mine
+    ]
+    return {
+        "topology": plan.network.name,
+        "jobs": [job.name for job in plan.jobs],
+        "case": case.label,
+        "flows": flows,
+        "policies": [_policy_document(wanted, one, labels) for one in outcomes],
+    }
+
+
+def _policy_document(wanted: Demands, one: Outcome, labels: Sequence[str]) -> dict[str, Any]:
+    """Rates of flows that cross nothing, and times of jobs that reduce nothing, are null."""
+    metric = one.metric
+    return {
+        "policy": one.label,
+        "most_flows": metric.most_flows,
+        "job_rates_bps": [_finite(rate) for rate in metric.job_rates_bps.tolist()],
+        "all_reduce_s": [_finite(seconds) for seconds in metric.all_reduce_s.tolist()],
+        "jain": metric.jain,
+        "iteration_s": list(one.iteration_s),
+        "controller_s": one.routed.seconds,
+        "remark": one.routed.remark,
+        "rates_bps": [_finite(rate) for rate in metric.rates_bps.tolist()],
+        "routes": [
+            [labels[index] for index in wanted.problem.routes_of(flow)[number]]
+            for flow, number in enumerate(one.routed.choice.tolist())
+        ],
+        "links": [
+            {"direction": label, "flows": flows, "wire_bytes": size}
+            for label, flows, size in zip(labels, one.flows.tolist(), one.wire_bytes.tolist(), strict=True)
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None

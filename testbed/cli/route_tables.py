@@ -1,0 +1,152 @@
+"""What `testbed route` prints: demands, the metric, the load of links, and routes, a column for each policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from testbed.cli.layout import Column, Section, fitted
+from testbed.units import show_rates, show_size, show_sizes, show_time, show_times
+
+if TYPE_CHECKING:
+    from testbed.plan.plan import Case, Plan, Route
+    from testbed.routing.apply import Demands
+    from testbed.routing.comparison import Outcome
+
+_MOST_ROWS = 24
+"""Of links and of routes on the screen; --json has all."""
+
+
+def heading(plan: Plan, case: Case, wanted: Demands) -> str:
+    """What is routed where."""
+    names, network = ", ".join(job.name for job in plan.jobs), plan.network
+    several = sum(len(one) > 1 for one in wanted.problem.candidates)
+    most = max((len(one) for one in wanted.problem.candidates), default=0)
+    return (
+        f"{names} on {network.name}, {case.label}: {len(wanted.elephants)} flows to route, "
+        f"{len(wanted.mice)} too small\n"
+        f"{len(network.directions) // 2} links; {several} of {len(wanted.problem.candidates)} pairs of places "
+        f"have several routes, up to {most}"
+    )
+
+
+def demand_table(plan: Plan, wanted: Demands) -> Table:
+    """Per job and kinds of traffic, how many flows and how many bytes, and when they are under way."""
+    groups: dict[tuple[int, str, bool], list[tuple[float, float, float, float]]] = {}
+    for routed, mine in ((True, wanted.elephants), (False, wanted.mice)):
+        for one in mine:
+            kinds = ", ".join(kind.value for kind in one.kinds)
+            row = one.wire_bytes, one.when[0][0], one.when[-1][1], one.busy_s
+            groups.setdefault((one.job, kinds, routed), []).append(row)
+    table = Table(title="what is sent in an iteration", title_justify="left")
+    for name in ("job", "kinds"):
+        table.add_column(name, overflow="fold")
+    for name in ("flows", "bytes each", "when", "under way"):
+        table.add_column(name, justify="right")
+    for (job, kinds, routed), rows in groups.items():
+        sizes, begins, ends, busy = zip(*rows, strict=True)
+        each = show_size(min(sizes)) + (f" to {show_size(max(sizes))}" if max(sizes) > 1.01 * min(sizes) else "")
+        table.add_row(
+            plan.jobs[job].name,
+            kinds + ("" if routed else " (too small)"),
+            str(len(rows)),
+            each,
+            f"{show_time(min(begins))} to {show_time(max(ends))}",
+            show_time(sum(busy) / len(busy)),
+        )
+    return table
+
+
+def metric_tables(outcomes: Sequence[Outcome], width: int) -> list[Table]:
+    """The metric of every policy, a row each."""
+    metrics = [one.metric for one in outcomes]
+    worst = [_finite(min(metric.vector(), default=math.inf)) for metric in metrics]
+    reduced = [max((s for s in metric.all_reduce_s.tolist() if s == s), default=None) for metric in metrics]
+    jain = Column("Jain\nindex", [f"{metric.jain:.3f}" for metric in metrics])
+    columns = [
+        Column("most\nflows", [str(metric.most_flows) for metric in metrics]),
+        Column("worst\njob", show_rates(worst)),
+        *([Column("slowest\nall-reduce", show_times(reduced))] if any(reduced) else []),
+        *([jain] if any(metric.jain < 1 for metric in metrics) else []),
+        Column("longest\niteration", show_times([max(one.iteration_s) for one in outcomes])),
+        Column("took", [show_time(one.routed.seconds) for one in outcomes]),
+    ]
+    return fitted(_policies(outcomes), [Section("two-layer metric", columns)], width)
+
+
+def job_tables(plan: Plan, outcomes: Sequence[Outcome], width: int) -> list[Table]:
+    """Where there are several jobs: per policy, the rate and the iteration of each."""
+    if len(plan.jobs) < 2:
+        return []
+    sections = []
+    for number, job in enumerate(plan.jobs):
+        rates = [_finite(_of(one.metric.job_rates_bps.tolist(), number)) for one in outcomes]
+        seconds = [one.iteration_s[number] for one in outcomes]
+        columns = [Column("rate", show_rates(rates)), Column("iteration", show_times(seconds))]
+        sections.append(Section(job.name, columns))
+    return [table for one in sections for table in fitted(_policies(outcomes), [one], width)]
+
+
+def _of(values: Sequence[float], number: int) -> float:
+    """Of a job behind the last one that has flows to route: nothing limits it."""
+    return values[number] if number < len(values) else math.inf
+
+
+def load_tables(plan: Plan, outcomes: Sequence[Outcome], width: int) -> list[Table]:
+    """The most loaded directions of links: under each policy bytes of all flows, and how many are routed over it."""
+    directions = plan.network.directions
+    heaviest = [max(float(one.wire_bytes[index]) / rate for one in outcomes) for index, rate in _rates(plan)]
+    loaded = [index for index, seconds in enumerate(heaviest) if seconds > 0]
+    rows = sorted(sorted(loaded, key=lambda index: -heaviest[index])[:_MOST_ROWS])
+    if not rows:
+        return []
+    key = Column("direction", [directions[index].label for index in rows], left=True)
+    more = f"; {len(loaded) - len(rows)} more have less" if len(loaded) > len(rows) else ""
+    columns = []
+    for one in outcomes:
+        sizes = show_sizes([float(one.wire_bytes[index]) for index in rows])
+        cells = [f"{size} ({one.flows[index]})" for size, index in zip(sizes, rows, strict=True)]
+        columns.append(Column(one.label.replace(", ", "\n"), cells))
+    return fitted(key, [Section(f"bytes of an iteration on links (flows){more}", columns)], width)
+
+
+def _rates(plan: Plan) -> list[tuple[int, float]]:
+    return [(index, one.rate_bps) for index, one in enumerate(plan.network.directions)]
+
+
+def route_tables(plan: Plan, wanted: Demands, outcomes: Sequence[Outcome], width: int) -> list[Table]:
+    """Where a policy has a choice: what each flow goes over."""
+    flows = [flow for flow in range(len(wanted.elephants)) if len(wanted.problem.routes_of(flow)) > 1]
+    if not flows or len(flows) > _MOST_ROWS:
+        return []
+    ends = [f"{wanted.elephants[flow].source} to {wanted.elephants[flow].target}" for flow in flows]
+    columns = []
+    for one in outcomes:
+        taken = [wanted.problem.routes_of(flow)[int(one.routed.choice[flow])] for flow in flows]
+        columns.append(Column(one.label.replace(", ", "\n"), [_over(plan, route) for route in taken], left=True))
+    return fitted(Column("flow, and what it goes over", ends, left=True), [Section("routes", columns)], width)
+
+
+def _over(plan: Plan, route: Route) -> str:
+    """The places between the ends; of a single link its name."""
+    directions = [plan.network.directions[index] for index in route]
+    return ", ".join(one.target for one in directions[:-1]) or directions[0].link
+
+
+def remarks(wanted: Demands, outcomes: Sequence[Outcome]) -> list[str]:
+    """What a user should know beside the tables."""
+    found = [f"{one.label}: {one.routed.remark}" for one in outcomes if one.routed.remark]
+    if not any(len(one) > 1 for one in wanted.problem.candidates):
+        found.append("there is nothing to choose: every flow has one route alone")
+    return found
+
+
+def _policies(outcomes: Sequence[Outcome]) -> Column:
+    return Column("policy", [one.label for one in outcomes], left=True)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

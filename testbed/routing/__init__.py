@@ -1,0 +1,1 @@
+"""Routing: which of several routes each flow takes, by policies, and how good a choice is by one metric."""

@@ -1,0 +1,101 @@
+"""Simulated annealing over one route number per destination, as the paper's simulator has it as a baseline."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from testbed.model.network import Ints
+from testbed.routing.problem import RoutingProblem
+
+_HOTTEST, _COLDEST = 1000.0, 0.1
+_COOLER = 0.99
+"""Per step. These, the moves and the energy are read from ofircohen205/dcn-simulators, very
+likely the paper's simulator."""
+
+
+class _Destinations(NamedTuple):
+    """Who receives."""
+
+    of_flow: Ints
+    """Per flow, its destination by number."""
+    place: Ints
+    """Per destination, where it is."""
+    flows: list[Ints]
+    """Per destination, the flows that it receives."""
+
+
+def annealing(
+    problem: RoutingProblem,
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 1,
+    restarts: Annotated[int, Field(ge=1, le=1000)] = 1,
+) -> Ints:
+    """Swaps the routes of two destinations; energy: most flows on a direction x directions that have so many.
+
+    All flows to one node share a route number; it begins as in `static`. The best of everything that was seen counts,
+    over all `restarts`.
+    """
+    hosts = np.stack((problem.target, problem.target_host))
+    unique, of_flow = np.unique(hosts, axis=1, return_inverse=True)
+    of_flow = of_flow.reshape(-1).astype(np.int64)
+    flows = [np.flatnonzero(of_flow == number) for number in range(unique.shape[1])]
+    destinations = _Destinations(of_flow, unique[0], flows)
+    start = unique[1]
+    runs = [_cooled(problem, destinations, start, seed + number) for number in range(restarts)]
+    best = min(runs, key=lambda run: run[0])[1]
+    return best[of_flow] % problem.choices
+
+
+def _cooled(problem: RoutingProblem, destinations: _Destinations, start: Ints, seed: int) -> tuple[int, Ints]:
+    """The least energy, and the route number of every destination that has it."""
+    random = np.random.default_rng(seed)
+    state, count = start.copy(), len(start)
+    load = np.zeros(problem.n_links, np.int64)
+    for number in range(count):
+        _add(problem, destinations.flows[number], int(state[number]), load, 1)
+    energy = _energy(load)
+    best, best_state = energy, state.copy()
+    temperature = _HOTTEST
+    while temperature > _COLDEST and count > 1:
+        one, other = _two(random, destinations.place)
+        _swap(problem, destinations, state, load, (one, other))
+        changed = _energy(load)
+        if changed <= energy or random.random() < math.exp((energy - changed) / temperature):
+            energy = changed
+            if energy < best:
+                best, best_state = energy, state.copy()
+        else:
+            _swap(problem, destinations, state, load, (one, other))
+        temperature *= _COOLER
+    return best, best_state
+
+
+def _two(random: np.random.Generator, place: Ints) -> tuple[int, int]:
+    """Half the time any two destinations, half the time two in one place (where there are two)."""
+    one = int(random.integers(len(place)))
+    others = np.flatnonzero(place == place[one]) if random.random() < 0.5 else np.arange(len(place))
+    others = others[others != one]
+    return (one, int(random.choice(others))) if len(others) else (one, one)
+
+
+def _swap(problem: RoutingProblem, destinations: _Destinations, state: Ints, load: Ints, two: tuple[int, int]) -> None:
+    for number in two:
+        _add(problem, destinations.flows[number], int(state[number]), load, -1)
+    state[list(two)] = state[list(two[::-1])]
+    for number in two:
+        _add(problem, destinations.flows[number], int(state[number]), load, 1)
+
+
+def _add(problem: RoutingProblem, flows: Ints, route: int, load: Ints, change: int) -> None:
+    for flow in flows:
+        candidates = problem.routes_of(int(flow))
+        for link in candidates[route % len(candidates)]:
+            load[link] += change
+
+
+def _energy(load: Ints) -> int:
+    most = int(load.max(initial=0))
+    return most * int((load == most).sum())

@@ -1,0 +1,67 @@
+"""The routes between two places of a network that a policy may choose from: the default one first, then by delay."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from testbed.plan.plan import Route
+from testbed.spec.topology import Direction
+
+MOST_ROUTES = 64
+"""Of one pair of places; of more those with the least delay."""
+
+_MOST_FOUND = 20_000
+"""After so many of one pair the search ends: a network with more has enough of them."""
+
+
+class Ways:
+    """All directions of a network by the place that they leave."""
+
+    def __init__(self, directions: Sequence[Direction]) -> None:
+        self._directions = directions
+        self._leaving: dict[str, list[int]] = {}
+        self._arriving: dict[str, list[int]] = {}
+        for index, one in enumerate(directions):
+            self._leaving.setdefault(one.source, []).append(index)
+            self._arriving.setdefault(one.target, []).append(index)
+        self._links_to: dict[str, dict[str, int]] = {}
+
+    def between(self, source: str, target: str, default: Route, detour: int) -> tuple[Route, ...]:
+        """`default`, then every other route without a loop that has at most `detour` links more than the shortest one.
+
+        Ordered by one-way delay, then number of links, then as the links are listed; at most MOST_ROUTES.
+        """
+        far = self._links_from_all_to(target)
+        found = self._search(source, target, far, far[source] + detour)
+        found.sort(key=lambda route: (sum(self._directions[index].delay_s for index in route), len(route), route))
+        return (default, *(route for route in found if route != default))[:MOST_ROUTES]
+
+    def _links_from_all_to(self, target: str) -> Mapping[str, int]:
+        """The fewest links from every place to `target`."""
+        if target not in self._links_to:
+            far, waiting = {target: 0}, deque([target])
+            while waiting:
+                at = waiting.popleft()
+                for index in self._arriving.get(at, ()):
+                    before = self._directions[index].source
+                    if before not in far:
+                        far[before] = far[at] + 1
+                        waiting.append(before)
+            self._links_to[target] = far
+        return self._links_to[target]
+
+    def _search(self, source: str, target: str, far: Mapping[str, int], most: int) -> list[Route]:
+        """Every route without a loop of at most `most` links, shorter ones first."""
+        found: list[Route] = []
+        waiting: deque[tuple[str, Route, frozenset[str]]] = deque([(source, (), frozenset([source]))])
+        while waiting and len(found) < _MOST_FOUND:
+            at, route, seen = waiting.popleft()
+            if at == target:
+                found.append(route)
+                continue
+            for index in self._leaving.get(at, ()):
+                to = self._directions[index].target
+                if to not in seen and to in far and len(route) + 1 + far[to] <= most:
+                    waiting.append((to, (*route, index), seen | {to}))
+        return found

@@ -1,0 +1,140 @@
+"""Policies by name: built in, from installed packages or from FILE.py:NAME; chosen with options, run and checked."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from testbed.errors import BadInput, TestbedError
+from testbed.model.network import Ints
+from testbed.plugin_options import checked_options
+from testbed.plugins import Registry, Unusable, in_file, problem_in, read_content
+from testbed.routing.problem import RoutingProblem
+from testbed.spec import yaml_tree
+
+Policy = Callable[..., Any]
+"""(RoutingProblem, **options) -> per flow the number of its candidate, or exact.Decision: that and a remark."""
+
+
+def _as_policy(name: str, loaded: object) -> Policy:
+    if callable(loaded) and not isinstance(loaded, type):
+        return loaded
+    raise Unusable(name, f"a function RoutingProblem -> route numbers, not {type(loaded).__name__}")
+
+
+POLICIES = Registry(
+    "testbed.policies",
+    {
+        "shortest": "testbed.routing.simple:shortest",
+        "ecmp": "testbed.routing.simple:ecmp",
+        "static": "testbed.routing.simple:static",
+        "greedy": "testbed.routing.greedy:greedy",
+        "greedy-bytes": "testbed.routing.greedy:greedy_bytes",
+        "greedy-jobs": "testbed.routing.greedy:greedy_jobs",
+        "greedy-time": "testbed.routing.by_time:greedy_time",
+        "edge-coloring": "testbed.routing.edge_coloring:edge_coloring",
+        "annealing": "testbed.routing.annealing:annealing",
+        "ilp": "testbed.routing.exact:ilp",
+        "lexicographic": "testbed.routing.exact:lexicographic",
+    },
+    _as_policy,
+)
+"""To add one: a function, and a line here (docs/extending.md)."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A policy with its options, as a user asked for it."""
+
+    label: str
+    """NAME, or NAME,OPTION=VALUE..."""
+    policy: Policy
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def takes(self, option: str) -> bool:
+        """Whether it has such an option."""
+        return option in _option_names(self.policy)
+
+    def with_seed(self, seed: int) -> Chosen:
+        """The same with that seed."""
+        return Chosen(self.label, self.policy, {**self.options, "seed": seed})
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What a policy made of a problem."""
+
+    choice: Ints
+    """Per flow the number of its candidate."""
+    seconds: float
+    """Of the policy alone, by the wall clock."""
+    remark: str = ""
+
+
+def choose(text: str, directory: Path | None = None) -> Chosen:
+    """The policy that `text` asks for: NAME or FILE.py:NAME, then options as `,seed=3`; files relative to `directory`.
+
+    Raises BadInput naming what is registered, or the option and what is expected of it.
+    """
+    name, *settings = text.split(",")
+    given: dict[str, Any] = {}
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not separator or not key.strip():
+            raise BadInput.of("--policy", text, setting, "OPTION=VALUE behind each comma")
+        given[key.strip()] = yaml_tree.parse(value, "--policy", text)
+    reference = in_file(name)
+    try:
+        content = None if reference is None else read_content(reference.file, directory or Path())
+        policy = POLICIES.find(name, content)
+        options = checked_options(policy, _option_names(policy), given, name, ("--policy", f"{name},"))
+    except Unusable as error:
+        raise error.at("--policy", "policy") from error
+    return Chosen(text, policy, options)
+
+
+def _option_names(policy: Policy) -> list[str]:
+    return list(inspect.signature(policy).parameters)[1:]
+
+
+def route(chosen: Chosen, problem: RoutingProblem) -> Routed:
+    """What the policy chooses, checked; a user's own that fails is bad input, and the line of the file is named."""
+    reference = in_file(chosen.label.split(",")[0])
+    begin = time.perf_counter()
+    try:
+        made = chosen.policy(problem, **chosen.options)
+    except TestbedError:
+        raise
+    except Exception as error:
+        if reference is None:
+            raise
+        expected = f"a policy that works ({problem_in(reference.file, error)})"
+        raise BadInput.of("--policy", "policy", chosen.label, expected) from error
+    seconds = time.perf_counter() - begin
+    choice, remark = (made.choice, made.remark) if hasattr(made, "choice") else (made, "")
+    return Routed(_checked(chosen, problem, choice), seconds, remark)
+
+
+def _checked(chosen: Chosen, problem: RoutingProblem, choice: object) -> Ints:
+    """The choice as an array. Raises BadInput when it is none."""
+    try:
+        found = np.asarray(choice)
+        whole = found.astype(np.int64)
+        good = found.shape == (problem.n_flows,) and bool(np.all(whole == found))
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        expected = f"a whole number for each of {problem.n_flows} flows"
+        raise BadInput.of("--policy", chosen.label, choice, expected)
+    wrong = np.flatnonzero((whole < 0) | (whole >= problem.choices))
+    if len(wrong):
+        flow = int(wrong[0])
+        expected = f"route 0 to {int(problem.choices[flow]) - 1} for flow {flow}"
+        raise BadInput.of("--policy", chosen.label, int(whole[flow]), expected)
+    return whole

@@ -1,0 +1,230 @@
+"""Several routes from files to the screen: a Clos in two lines, demands of a plan, `testbed route`, `plan --policy`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_screens import require_legible
+from typer.testing import CliRunner
+
+from testbed.cli import app
+from testbed.cli.options import ELEPHANTS, bytes_of_elephants
+from testbed.errors import BadInput
+from testbed.plan import file, routes
+from testbed.plan.framing import wire_bytes
+from testbed.plan.plan import Plan, Traffic
+from testbed.plan.resolve import load_plan, measurement_of, require_trainable, with_cases
+from testbed.plan.schedules import choose as choose_schedules
+from testbed.plan.schedules import make
+from testbed.routing.apply import ELEPHANT_BYTES, demands, with_policy
+from testbed.routing.demand import commodities
+from testbed.routing.registry import choose
+from testbed.spec import load_topology
+
+ROOT = Path(__file__).parents[2]
+PP4, CLOS = "workloads/tiny-gpt-pp4.yaml", "examples/my_clos.yaml"
+REPLICAS = "parallelism.data=2"
+MESH = """
+name: mesh
+datacenters: {paris: {nodes: 4}, berlin: {nodes: 4}, madrid: {nodes: 4}, rome: {nodes: 4}}
+links:
+  - {between: [paris, berlin], delay: 5 ms, rate: 400 Mbit/s}
+  - {between: [paris, berlin], name: north, delay: 6 ms, rate: 400 Mbit/s}
+  - {between: [paris, madrid], delay: 6 ms, rate: 400 Mbit/s}
+  - {between: [berlin, rome], delay: 6 ms, rate: 400 Mbit/s}
+  - {between: [madrid, rome], delay: 7 ms, rate: 400 Mbit/s}
+  - {between: [paris, rome], delay: 6 ms, rate: 400 Mbit/s}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def mesh(tmp_path: Path) -> str:
+    (tmp_path / "mesh.yaml").write_text(MESH)
+    return str(tmp_path / "mesh.yaml")
+
+
+def planned(topology: str, *settings: str) -> Plan:
+    plan = load_plan(Path(topology), Path(PP4), settings=[REPLICAS, *settings])
+    chosen = choose_schedules(plan, ["1f1b"])
+    return with_cases(plan, chosen, make(plan, chosen).made)
+
+
+def called(*words: str, **environment: str) -> Any:
+    return CliRunner().invoke(app, list(words), env=environment)
+
+
+# --- a Clos in a topology ------------------------------------------------------------------------
+
+
+def test_a_clos_in_two_lines_is_leaves_spines_and_links() -> None:
+    network = load_topology(Path(CLOS))
+    sites = {name: site.nodes for name, site in network.datacenters.items()}
+    assert sites == {f"pod-leaf{n}": 4 for n in range(4)} | {f"pod-spine{n}": 0 for n in range(2)}
+    assert len(network.links) == 8
+    assert {one.rate_bps for one in network.directions()} == {1e9}
+    assert len(load_topology(Path(CLOS), {"datacenters.pod.clos.spines": "4"}).links) == 16
+
+
+def test_a_clos_joins_what_the_file_has_besides(tmp_path: Path) -> None:
+    path = tmp_path / "two.yaml"
+    path.write_text(
+        "name: two\ndatacenters:\n  far: {nodes: 1}\n"
+        "  pod: {clos: {leaves: 2, spines: 1, hosts: 3, rate: 1 Gbit/s}, inside: {rate: 2 Gbit/s}}\n"
+        "links: [{between: [far, pod-spine0], delay: 5 ms, rate: 100 Mbit/s}]\n"
+    )
+    network = load_topology(path)
+    assert len(network.nodes()) == 7
+    assert network.cards()[0].source == "pod-leaf0/0"
+    assert network.links[0].resolved_name() == "far--pod-spine0"
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("{clos: {leaves: 1, spines: 2, hosts: 4, rate: 1 Gbit/s}}", "datacenters.pod.clos.leaves: got 1, expected at"),
+        ("{clos: {leaves: 2, spines: 2, hosts: 4, rate: 7}}", "datacenters.pod.clos.rate"),
+        ("{clos: 3}", "datacenters.pod.clos: got 3, expected a mapping"),
+        ("{clos: {leaves: 2, spines: 2, hosts: 4, rate: 1 Gbit/s}, nodes: 4}", "datacenters.pod.nodes: got 4, exp"),
+        ("{clos: {leaves: 2, spines: 2, hosts: 4, rate: 1 Gbit/s}}, pod-leaf0: {nodes: 1}", "no other datacenter has"),
+        ("{clos: {leaves: 99, spines: 9, hosts: 1, rate: 1 Gbit/s}}", "datacenters: got .*, expected at most 100"),
+        ("{nodes: 0}", "at least one that has nodes"),
+    ],
+)
+def test_a_bad_clos(tmp_path: Path, entry: str, expected: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(f"name: bad\ndatacenters: {{pod: {entry}}}\n")
+    with pytest.raises(BadInput, match=expected):
+        load_topology(path)
+
+
+def test_no_lab_builds_a_clos_yet_and_says_so() -> None:
+    with pytest.raises(BadInput, match="got 'pod-spine0, pod-spine1', expected nodes in every datacenter"):
+        require_trainable(planned(CLOS))
+    with pytest.raises(BadInput, match="no lab builds it yet"):
+        measurement_of(load_topology(Path(CLOS)))
+
+
+def test_a_plan_with_switches_comes_back_from_its_file() -> None:
+    plan = planned(CLOS)
+    assert plan.network.switches == ("pod-spine0", "pod-spine1")
+    assert file.from_json(file.to_json(plan), "plan.json") == plan
+    with pytest.raises(BadInput, match=r"network.directions.0: got 'pod-spine0', expected one of"):
+        file.from_json(
+            file.to_json(replace(plan, network=replace(plan.network, switches=("pod-spine1",)))), "plan.json"
+        )
+
+
+# --- demands, and plans that follow a policy -----------------------------------------------------
+
+
+def test_demands_are_the_messages_of_the_plan() -> None:
+    plan = planned(CLOS, "data_parallel.parameters=8MB")
+    found = commodities(plan, plan.cases[0])
+    workload, extra = plan.jobs[0].workload, plan.host_costs.gloo_bytes
+    assert {one.kinds for one in found} == {(Traffic.ACTIVATION,), (Traffic.GRADIENT,), (Traffic.DATA_PARALLEL,)}
+    assert len(found) == 2 * 6 + 4 * 2
+    for one in found:
+        if one.kinds == (Traffic.DATA_PARALLEL,):  # half of the parameters and of the gradients: two replicas
+            assert one.wire_bytes == one.collective_bytes == 2 * (wire_bytes(4_000_000) + extra)
+        else:
+            assert one.wire_bytes == workload.microbatches * (wire_bytes(workload.message_bytes()) + extra)
+            assert one.collective_bytes == 0
+        assert all(0 <= begin <= end for begin, end in one.when)
+    wanted = demands(plan, plan.cases[0], elephants_from=8.05e6)
+    assert len(wanted.elephants) == 20 - len(wanted.mice)
+    assert min(one.wire_bytes for one in wanted.elephants) >= 8.05e6
+
+
+def test_a_plan_follows_a_policy_and_stays_a_plan(mesh: str) -> None:
+    plan = planned(mesh)
+    routed, remarks = with_policy(plan, choose("greedy"))
+    assert remarks == ()
+    file.check(routed, "plan.json")
+    usual, case = plan.cases[0], routed.cases[0]
+    changed = [number for number, route in enumerate(case.routes) if route != usual.routes[number]]
+    assert changed
+    over = {routed.network.directions[index].link for number in changed for index in case.routes[number]}
+    assert "north" in over
+    small = {Traffic.DATA_PARALLEL}
+    assert not any(plan.flows[number].kind in small for number in changed)
+    assert routes.routes_of_nodes(routed, case)
+    same, _ = with_policy(plan, choose("shortest"))
+    assert same == plan
+
+
+def test_several_workloads_are_routed_together(mesh: str) -> None:
+    done = called("route", mesh, PP4, PP4, "--schedule", "1f1b", "--json", "--policy", "shortest", "--policy", "ilp")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert document["jobs"] == ["tiny-gpt-pp4", "tiny-gpt-pp4-2"]
+    shortest, best = document["policies"]
+    assert best["most_flows"] < shortest["most_flows"]
+    assert min(best["job_rates_bps"]) > min(shortest["job_rates_bps"])
+    assert len(best["iteration_s"]) == 2
+    flows = [flow for flow in document["flows"] if flow["routed"]]
+    assert len(best["routes"]) == len(flows)
+    crossed = sum(len(route) * flow["wire_bytes"] for flow, route in zip(flows, best["routes"], strict=True))
+    assert sum(link["wire_bytes"] for link in best["links"]) == pytest.approx(crossed)
+
+
+def test_plan_with_a_policy_is_predicted_on_its_routes(mesh: str, tmp_path: Path) -> None:
+    out = str(tmp_path / "plan.json")
+    asked = ("--schedule", "gpipe", "--set", REPLICAS, "--set", "memory=8")
+    done = called("plan", mesh, PP4, *asked, "--policy", "greedy-time", "-o", out)
+    assert done.exit_code == 0, done.output
+    predicted = json.loads(called("predict", out, "--json").stdout)["schedules"][0]["predicted_s"]
+    compared = called("route", mesh, PP4, *asked, "--policy", "shortest", "--policy", "greedy-time", "--json")
+    usual, timed = (row["iteration_s"][0] for row in json.loads(compared.stdout)["policies"])
+    assert predicted == pytest.approx(timed)
+    assert timed < usual
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_route_is_legible_and_draws(width: int, tmp_path: Path) -> None:
+    picture = tmp_path / "load.png"
+    drawn = ("--picture", str(picture)) if width == 80 else ()
+    done = called(
+        "route", CLOS, PP4, "--schedule", "1f1b", "--set", REPLICAS, "--seeds", "3", *drawn, COLUMNS=str(width)
+    )
+    assert done.exit_code == 0, done.output
+    require_legible(done.output, width, drawn[1:])
+    for text in ("ecmp, median of 3", "ecmp, worst of 3", "pod-leaf0->pod-spine1", "pod-spine1"):
+        assert text in done.output
+    assert not drawn or picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_default_threshold_is_the_one_of_the_library() -> None:
+    assert bytes_of_elephants(ELEPHANTS) == ELEPHANT_BYTES
+
+
+def test_where_there_is_nothing_to_choose_it_says_so() -> None:
+    done = called("route", "topologies/two-dc-longhaul.yaml", PP4, "--schedule", "1f1b", "--policy", "greedy")
+    assert done.exit_code == 0
+    assert "there is nothing to choose" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--policy", "magic"), "expected one of shortest"),
+        (("--elephants-from", "7"), "--elephants-from"),
+        (("--picture", "load.gif"), "ends in .svg or .png"),
+        (("--set", "pacing=none"), "without them only a run"),
+    ],
+)
+def test_what_route_refuses(words: tuple[str, ...], expected: str) -> None:
+    done = called("route", CLOS, PP4, "--schedule", "1f1b", *words)
+    assert isinstance(done.exception, BadInput)
+    assert expected in str(done.exception)
