@@ -5,6 +5,7 @@ A thread for each waits until it is there, so that messages are taken in whateve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -69,6 +70,12 @@ class Collective(Protocol):
     def begin(self) -> None:
         """This member's own data is there: send what waits for nothing else."""
 
+    def first_came_s(self) -> float:
+        """When the first of what has come and is not taken in yet came; infinity where nothing has."""
+
+    def admit(self) -> None:
+        """Take in what has come, and from now on whatever comes."""
+
     def end(self) -> None:
         """Return when all has come in; raise what went wrong."""
 
@@ -121,8 +128,8 @@ class Messages:
         """Whether this member's own data is there."""
         self.waits: dict[int, int] = {}
         """Outgoing message -> for how many things it still waits."""
-        self.held: list[int] = []
-        """Messages that have come and are not taken in yet."""
+        self.held: dict[int, float] = {}
+        """Messages that have come and are not taken in yet, and when they came."""
         self.left: set[int] = set()
         self.works: list[dist.Work] = []
         self.futures: list[Future[None]] = []
@@ -157,7 +164,7 @@ class Messages:
     def attend(self, iteration: int, log: Log, submit: Submit) -> None:
         """As in Collective."""
         self.iteration, self.log, self.ready = iteration, log, False
-        self.held, self.left = [], set()
+        self.held, self.left = {}, set()
         # nothing is sent before the own data is there: of a gather, before the iteration begins
         self.waits = {index: len(self.steps[index].after) + 1 for index in self.outgoing}
         self.futures = [submit(partial(self._receive, index)) for index in self.incoming]
@@ -165,8 +172,17 @@ class Messages:
     def begin(self) -> None:
         """As in Collective."""
         with self.lock:
-            self.ready = True
             self._release(self.outgoing)
+
+    def first_came_s(self) -> float:
+        """As in Collective."""
+        with self.lock:
+            return min(self.held.values(), default=math.inf)
+
+    def admit(self) -> None:
+        """As in Collective."""
+        with self.lock:
+            self.ready = True
             self._take_in()
 
     def _receive(self, index: int) -> None:
@@ -177,7 +193,7 @@ class Messages:
         taken_s = now_s()
         with self.lock:
             self.log.received.append(Received(self.kind, self.stage, self.steps[index], posted_s, began_s, taken_s))
-            self.held.append(index)
+            self.held[index] = taken_s
             self._take_in()
 
     def _take_in(self) -> None:
@@ -186,7 +202,7 @@ class Messages:
             index = next((one for one in self.held if self.left.issuperset(self.steps[one].behind)), None)
             if index is None:
                 return
-            self.held.remove(index)
+            del self.held[index]
             step = self.steps[index]
             mine = self.shards.of(self.vector, step.cells)
             come = self.to_receive[self.iteration % 2][index][: len(mine)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Future
 from datetime import timedelta
 
@@ -69,6 +70,13 @@ class AllReduce:
         now = now_s()
         self.log.sent.extend(Sent(self.kind, self.stage, step, now) for step in self.mine)
         self.begun.set_result(self.group.allreduce([self.buffer]))
+
+    def first_came_s(self) -> float:
+        """As in Collective: gloo takes in what comes."""
+        return math.inf
+
+    def admit(self) -> None:
+        """As in Collective: gloo takes in what comes."""
 
     def _receive(self) -> None:
         work, began_s = self.begun.result(), now_s()

@@ -77,9 +77,11 @@ class Replicas:
             collective.attend(iteration, self.log, self.threads.submit)
 
     def gather(self) -> None:
-        """The iteration begins: send what this member keeps of every stage, in the order of stages."""
+        """The iteration begins: send what this member keeps of every stage, then pass on what came before its turn."""
         for collective in self.gathers.values():
             collective.begin()
+        for collective in sorted(self.gathers.values(), key=lambda one: one.first_came_s()):
+            collective.admit()
 
     def wait_for(self, stage: int) -> None:
         """Return when all parameters of a stage are there; at once if they have been waited for."""
@@ -89,6 +91,7 @@ class Replicas:
     def reduce(self, stage: int) -> None:
         """The gradients of a stage are computed: send what of them others wait for."""
         self.reductions[stage].begin()
+        self.reductions[stage].admit()
 
     def end(self) -> Log:
         """Wait until all that is under way has come in and has left; returns what happened in this iteration."""

@@ -71,7 +71,7 @@ def test_a_policy_of_ones_own_beside_built_in_ones() -> None:
 def test_a_job_of_ones_own_runs_under_every_label(tmp_path: Path) -> None:
     """Model, schedules and shaper at once, in a lab: everything is kept by label, and computes the same."""
     out = tmp_path / "out"
-    shaper = re.search(r"--shaper (\S+)", the_command("--shaper"))
+    shaper = re.search(r"--shaper (\S+)", the_command("my_job.yaml --schedule 1f1b"))
     assert shaper
     job = "run topologies/two-dc-longhaul.yaml examples/my_job.yaml"
     assert job in COMMANDS
@@ -103,7 +103,7 @@ def test_a_job_of_ones_own_runs_under_every_label(tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_the_other_commands_of_the_readme(tmp_path: Path) -> None:
-    done = run(the_command("--schedule 1f1b"), *SLOW, "--out", str(tmp_path / "out"), "--quiet")
+    done = run(the_command("my_job.yaml --schedule 1f1b"), *SLOW, "--out", str(tmp_path / "out"), "--quiet")
     ended(done)
     assert (tmp_path / "out/comparison.json").is_file()
     done = run(the_command("calibrate"), "--json")
