@@ -169,7 +169,8 @@ def measured(batch: list[command.Training], *, real: bool) -> list[dict[str, Any
 def on_the_real_clock(one: command.Training) -> dict[str, Any] | None:
     """Its comparison."""
     files = [one.directory.with_name(f"{one.directory.name}.{kind}.yaml") for kind in ("topology", "workload")]
-    _, document, said = testbed("run", *map(str, files), "--out", str(one.directory), "--overwrite")
+    few = ("--iterations", "6", "--set", "warmup=2")
+    _, document, said = testbed("run", *map(str, files), *few, "--out", str(one.directory), "--overwrite")
     if document is None:
         print(f"{one.directory.name}: {said}", file=sys.stderr)
     return document

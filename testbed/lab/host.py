@@ -13,10 +13,10 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.errors import RunFailed
 
@@ -74,6 +74,37 @@ class Computing:
 
     def __exit__(self, *_: object) -> None:
         become_real_time(MESSAGE_PRIORITY)
+
+
+class Messaging:
+    """A context manager: the calling thread, which is under SCHED_RR, has the priority of messages in its body.
+
+    Gloo's own thread has it always, and tries again and again while another thread holds a connection: one of less
+    priority would never let go of it.
+    """
+
+    def __init__(self) -> None:
+        self._before = MESSAGE_PRIORITY
+
+    def __enter__(self) -> None:
+        self._before = os.sched_getparam(0).sched_priority
+        become_real_time(MESSAGE_PRIORITY)
+
+    def __exit__(self, *_: object) -> None:
+        become_real_time(self._before)
+
+
+class Priorities(NamedTuple):
+    """What a rank does at which priority."""
+
+    computing: AbstractContextManager[None]
+    messaging: AbstractContextManager[None]
+    """For messages in the middle of computing."""
+
+
+def priorities(*, real_time: bool) -> Priorities:
+    """Of a rank under SCHED_RR, or of one that is like any other process."""
+    return Priorities(Computing(), Messaging()) if real_time else Priorities(nullcontext(), nullcontext())
 
 
 @contextmanager

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from testbed.lab.host import Priorities
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind
 from testbed.plan.exchange import exchange_of
@@ -45,16 +45,16 @@ class Engine:
         rank: int,
         corpus: Corpus,
         spin_s: float,
-        computing: AbstractContextManager[None],
+        priorities: Priorities,
         accounts: Accounts,
         groups: GlooGroups,
     ) -> None:
-        """`computing` is entered for as long as the rank computes; `accounts` tell what the machine did meanwhile.
+        """`priorities` of what a rank does; `accounts` tell what the machine did meanwhile.
 
         `groups` have gloo's groups of replicas, where a job asks for them.
         """
         self.job, self.rank, self.corpus, self.spin_s = job, rank, corpus, spin_s
-        self.computing, self.accounts = computing, accounts
+        self.computing, self.accounts = priorities.computing, accounts
         self.workload = job.workload
         mesh = job.mesh
         self.replica, self.pipeline_rank, self.tensor_rank = mesh.coordinates(rank)
@@ -66,7 +66,9 @@ class Engine:
         self.group = group
         self.peers: Peers | None = None
         if mesh.tp > 1:
-            self.peers = Peers(mesh.tensor_ranks(self.replica, self.pipeline_rank), self.tensor_rank, group)
+            self.peers = Peers(
+                mesh.tensor_ranks(self.replica, self.pipeline_rank), self.tensor_rank, group, priorities.messaging
+            )
         share = None if self.peers is None else Share(self.peers)
         spec = self.workload.model
         self.stages = {

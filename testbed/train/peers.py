@@ -8,6 +8,7 @@ are posted as soon as the last one is over, so that gloo sends without asking fi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -37,8 +38,18 @@ class _Posted(NamedTuple):
 class Peers:
     """One tensor rank of a stage among the others."""
 
-    def __init__(self, ranks: Sequence[int], tensor_rank: int, group: dist.ProcessGroup) -> None:
-        """`ranks` are all of them, in their order; nobody else of the group sends them anything."""
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        tensor_rank: int,
+        group: dist.ProcessGroup,
+        messaging: AbstractContextManager[None],
+    ) -> None:
+        """`ranks` are all of them, in their order; nobody else of the group sends them anything.
+
+        `messaging` is entered for as long as messages are sent and taken: it may be in the middle of computing.
+        """
+        self._messaging = messaging
         self.degree, self.tensor_rank, self.group = len(ranks), tensor_rank, group
         self._others = [rank for place, rank in enumerate(ranks) if place != tensor_rank]
         self._posted: dict[int, _Posted] = {}
@@ -75,11 +86,13 @@ class Peers:
         size = mine.numel() * mine.element_size()
         if size not in self._posted:
             buffers = [torch.empty(size, dtype=torch.uint8) for _ in self._others]
-            self._posted[size] = self._post(len(self._posted), buffers)
+            with self._messaging:
+                self._posted[size] = self._post(len(self._posted), buffers)
         posted = self._posted[size]
-        self._wait(posted, mine)
-        parts = [buffer.clone().view(mine.dtype).view(mine.shape) for buffer in posted.buffers]
-        self._posted[size] = self._post(posted.tag, posted.buffers)
+        with self._messaging:
+            self._wait(posted, mine)
+            parts = [buffer.clone().view(mine.dtype).view(mine.shape) for buffer in posted.buffers]
+            self._posted[size] = self._post(posted.tag, posted.buffers)
         parts.insert(self.tensor_rank, mine)
         return parts
 

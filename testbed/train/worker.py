@@ -9,7 +9,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from testbed.lab.host import Computing, become_real_time
+from testbed.lab.host import become_real_time, priorities
 from testbed.lab.namespaces import attach
 from testbed.train.data import Corpus
 from testbed.train.engine import Engine
@@ -124,7 +123,7 @@ def _join(rank: int, world: WorldSpec) -> None:
 def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec) -> None:
     engine: Engine | None = None
     spin_s, accounts, groups = needed_spin_s(), Accounts(active=world.witness), GlooGroups(world.timeout_s)
-    computing = Computing() if world.real_time else nullcontext()
+    at = priorities(real_time=world.real_time)
     gc.disable()  # a collection in the middle of an action would look like slow computation
     while True:
         match launcher.recv():
@@ -134,7 +133,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec) ->
                     engine = None
                 _show(rank, "prepare")
                 gc.collect()
-                engine = Engine(job, rank, corpus, spin_s, computing, accounts, groups)
+                engine = Engine(job, rank, corpus, spin_s, at, accounts, groups)
                 engine.prepare()
                 launcher.send(Ready(rank))
             case Go(iteration, start_s):
