@@ -28,18 +28,6 @@ class Replicas:
         """`gloo`: the group of the members alone, where gloo's own all-reduce is asked for."""
         self.gathers: dict[int, Collective] = {}
         self.reductions: dict[int, Collective] = {}
-        self.threads = ThreadPoolExecutor(max(1, self._build(stages, exchange, place, cell_elements, gloo)))
-        self.log = Log([], [])
-
-    def _build(
-        self,
-        stages: Mapping[int, Shards],
-        exchange: Exchange,
-        place: Place,
-        cell_elements: int,
-        gloo: dist.ProcessGroup | None,
-    ) -> int:
-        """Make the collectives; returns how many threads they need."""
         kind, threads, tag = MESSAGE_KINDS.index(exchange.reduces_to), 0, 0
         for stage, shards in stages.items():
             gather = (ALL_GATHER, stage, exchange.gather, shards.values)
@@ -54,7 +42,8 @@ class Replicas:
                 self.reductions[stage] = AllReduce(*reduction, place.member, elements, gloo)
             tag += len(exchange.reduction)
             threads += sum(step.target == place.member for step in (*exchange.gather, *exchange.reduction))
-        return threads
+        self.threads = ThreadPoolExecutor(max(1, threads))
+        self.log = Log([], [])
 
     @property
     def _all(self) -> list[Collective]:

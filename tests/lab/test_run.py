@@ -58,20 +58,18 @@ COMPARISON_KEYS = {
 }
 
 
+def run_longhaul(*words: str) -> subprocess.CompletedProcess[str]:
+    """A run that ended as it should: 5, if this machine was too noisy for it to be trusted."""
+    command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"]
+    done = subprocess.run([*command, *words], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode in (0, 5), done.stderr
+    return done
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
     out = tmp_path_factory.mktemp("run") / "results"
-    command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"]
-    done = subprocess.run(
-        [*command, *SMALL, "--out", str(out), "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    # 5: finished, but this machine was too noisy for it to be trusted; the data must be complete all the same
-    assert done.returncode in (0, 5), done.stderr
+    done = run_longhaul(*SMALL, "--out", str(out), "--json")
     return done, out
 
 
@@ -209,16 +207,7 @@ def test_the_picture_and_the_traces_come_from_the_files(
 def test_tensor_ranks_talk_in_the_middle_of_computing(tmp_path: Path) -> None:
     """Under real-time priorities gloo's thread must not wait for a rank that it keeps from its processor."""
     split = ("--set=parallelism={pipeline: 2, tensor: 2}", "--set=warmup=1", "--iterations=1", "--schedule=1f1b")
-    command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"]
-    done = subprocess.run(
-        [*command, *SMALL[:2], *split, "--quiet", "--out", str(tmp_path / "out")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode in (0, 5), done.stderr
+    run_longhaul(*SMALL[:2], *split, "--quiet", "--out", str(tmp_path / "out"))
     (row,) = json.loads((tmp_path / "out/comparison.json").read_text())["schedules"]
     assert row["measured_s"] > 0
 
@@ -229,17 +218,8 @@ def test_a_run_repeats_the_schedules_of_another(
     _, out = finished
     given = tmp_path / "schedules.json"
     given.write_text((out / "schedules.json").read_text().replace("crosspipe-greedy", "search"))
-    command = [sys.executable, "-m", "testbed", "run", "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"]
     settings = (*SMALL[:2], "--set=warmup=1", "--iterations=1", "--schedule=search", f"--schedules-from={given}")
-    done = subprocess.run(
-        [*command, *settings, "--quiet", "--out", str(tmp_path / "again")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode in (0, 5), done.stderr
+    run_longhaul(*settings, "--quiet", "--out", str(tmp_path / "again"))
     assert (
         json.loads((tmp_path / "again/schedules.json").read_text())["search"]
         == json.loads((out / "schedules.json").read_text())["crosspipe-greedy"]
