@@ -99,17 +99,21 @@ class Engine:
         self.elements = -(-self.workload.message_bytes() // spec.element_bytes)
         self.steps = self._steps()
         self.incoming = [step.takes for step in self.steps if step.takes is not None and step.source is not None]
+        self._make_buffers()
+        self.pending: dict[tuple[int, Message], tuple[dist.Work, float]] = {}
+        self.early = self.workload.receives == "early"
+
+    def _make_buffers(self) -> None:
+        """Of every message of two iterations, and what counts the memory of all that this rank holds."""
         outgoing = [step.makes for step in self.steps if step.makes is not None and step.target is not None]
         # of a boundary tensor each tensor rank sends its part
-        self.part = math.ceil(math.prod(self.shape) / mesh.tp)
+        self.part = math.ceil(math.prod(self.shape) / self.job.mesh.tp)
         self.buffers = Buffers(2 * (len(self.incoming) + len(outgoing)), self.elements, self.part, self.dtype)
         self.receive_buffers = [{m: self.buffers.take() for m in self.incoming} for _ in range(2)]
         self.send_buffers = [{m: self.buffers.take() for m in outgoing} for _ in range(2)]
         messages = [buffer for some in (*self.receive_buffers, *self.send_buffers) for buffer in some.values()]
         buffer_bytes = self.buffers.taken_bytes + (0 if self.replicas is None else self.replicas.buffer_bytes)
         self.memory = Memory(list(self.stages.values()), self.optimizer, messages, buffer_bytes)
-        self.pending: dict[tuple[int, Message], tuple[dist.Work, float]] = {}
-        self.early = self.workload.receives == "early"
 
     def _share_with_replicas(self, ranks: Sequence[int], groups: GlooGroups) -> None:
         """Have vectors for every stage; `ranks` have the same parameters, this one among them."""
