@@ -32,6 +32,7 @@ from testbed.errors import BadInput
 from testbed.model.bounds import lower_bound
 from testbed.model.compiled import makespan
 from testbed.model.lower import Load, lower
+from testbed.model.simulate import jobs_in_ticks
 from testbed.pipeline.ir import Action, Kind, Part, Row, Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import TOLERANCE, peaks
@@ -157,7 +158,10 @@ def truth(problem: Problem, random: Random, most: int) -> Truth:
     choices = [rows_of(problem, rank, most) for rank in range(problem.n_ranks)]
     complete = max(map(len, choices)) <= most and prod(map(len, choices)) <= most
     first = Schedule("brute force", tuple(rows[0] for rows in choices), problem.stage_to_rank, problem.n_microbatches)
-    program, _ = lower([Load(problem, first)])
+    tick_s, loads = jobs_in_ticks(
+        [Load(problem, first)]
+    )  # as predictions are made: sums of floats would be off by an ulp
+    program, _ = lower(loads)
     index = {action: n for n, (_, action) in enumerate(first.actions())}
     numbered = [[[index[action] for action in row] for row in rows] for rows in choices]
     drawn: Iterator[tuple[int, ...]] = iter(
@@ -168,7 +172,7 @@ def truth(problem: Problem, random: Random, most: int) -> Truth:
     best_s, queued = inf, any(link.seconds_per_byte for link in problem.links)
     for number, places in enumerate(drawn):
         order = [action for rows, place in zip(numbered, places, strict=True) for action in rows[place]]
-        seconds = float(MOVES.judge(program, np.array(order)))
+        seconds = tick_s * float(MOVES.judge(program, np.array(order)))
         if number % 50 == 0 and not queued and not problem.unnoticed_wait_s:
             rows = tuple(rows[place] for rows, place in zip(choices, places, strict=True))
             own = longest_path(problem, rows)
@@ -274,11 +278,12 @@ def check(
     seen["the lower bound is met"] += bound_s >= found_s * (1 - 1e-6)
     if true.complete:
         seen["every order tried"] += 1
-    if own:
-        true, said = _own(problem, true, bound_s, effort.solve_s)
+    hint = best_hint(problem, 0.0) if own or solver else None
+    if own and hint is not None:
+        true, said = _own(problem, hint, true, bound_s, effort.solve_s)
         seen += said
-    if solver:
-        seen += _solver(problem, true, effort.solve_s)
+    if solver and hint is not None:
+        seen += _solver(problem, hint, true, effort.solve_s)
     if families:
         seen += _families(problem, true)
     if best:
@@ -286,9 +291,8 @@ def check(
     return seen
 
 
-def _own(problem: Problem, true: Truth, bound_s: float, solve_s: float) -> tuple[Truth, Counter[str]]:
+def _own(problem: Problem, hint: Schedule, true: Truth, bound_s: float, solve_s: float) -> tuple[Truth, Counter[str]]:
     """What the other model says, and the better of both truths."""
-    hint = best_hint(problem, 0.0)
     own, seen = own_model.solve(problem, makespan(problem, hint), solve_s), Counter(["own model asked"])
     if own.bound_s > min(true.best_s, makespan(problem, hint)) * (1 + SLACK):
         seen["wrong: the own model's bound is beaten"] += 1
@@ -308,8 +312,8 @@ def _own(problem: Problem, true: Truth, bound_s: float, solve_s: float) -> tuple
     return Truth(min(true.best_s, judged_s), true.complete or proven), seen
 
 
-def _solver(problem: Problem, true: Truth, solve_s: float) -> Counter[str]:
-    solution = solve(problem, best_hint(problem, 0.0), time_limit_s=solve_s, relative_gap=0.0, workers=1)
+def _solver(problem: Problem, hint: Schedule, true: Truth, solve_s: float) -> Counter[str]:
+    solution = solve(problem, hint, time_limit_s=solve_s, relative_gap=0.0, workers=1)
     proof, seen = solution.proof, Counter(["solved"])
     validate(solution.schedule, problem)
     if proof.bound_s > true.best_s * (1 + SLACK):

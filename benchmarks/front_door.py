@@ -24,7 +24,7 @@ from testbed.lab.namespaces import die_with_parent
 
 ROOT = Path(__file__).parents[1]
 TOPOLOGY, WORKLOAD = "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"
-LIMIT_S = 300
+LIMIT_S = 900
 
 
 @contextmanager

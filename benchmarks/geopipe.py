@@ -34,7 +34,6 @@ from testbed.results.contents import table_of
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
-from testbed.units import show_size
 from testbed.vm import command
 
 ROOT = Path(__file__).parents[1]
@@ -131,7 +130,7 @@ def training(cell: Cell, out: Path) -> command.Training:
     """A cell as a plan: the pipeline's ranks evenly over datacenters in a chain, one more than it has cuts."""
     sites = [*("west", "middle", "east")[: len(cell.one_way)], "far"]
     counts = [len(part) for part in np.array_split(range(RANKS), len(sites))]
-    message = wire_bytes(MESSAGE) + measured_costs().gloo_bytes
+    message = wire_bytes(MESSAGE) + measured_costs("virtual").gloo_bytes
     rate = f"{8 * message / (cell.wire * TAU_S):.0f} bit/s"
     links = [
         {"between": list(ends), "delay": f"{(c - cell.wire) * TAU_S * 1e9:.0f} ns", "rate": rate}
@@ -272,21 +271,22 @@ def regime(found: Measured, _: Path) -> list[Row]:
 
 
 def in_flight(found: Measured, out: Path) -> list[Row]:
-    """Microbatches whose tensors were really held at once on the first rank, and their boundary activations."""
-    del found
+    """What the first rank really held at once: microbatches, and the bytes behind all tensors kept for them."""
     table, rows = table_of(out / "in-flight/iterations.parquet", ["schedule", "held"]), []
     chosen = [enough(c) for c in IN_FLIGHT_C]
     for label, ahead in (("dN 0+0", 0), ("dN 2+0", 2), ("dN 0+3", 3), ("geopipe", sum(chosen))):
         held = max(float(one[0]) for one in table.loc[table["schedule"] == label, "held"])
-        size = show_size(held * 4 * 16 * 16)
-        rows.append(
+        memory = found["in-flight"][label]["memory"]
+        counted, predicted = (memory[side][0]["activations"] for side in ("measured", "predicted"))
+        rows += [
+            Row(f"rank 0, P + sum of dN, {label}", f"{RANKS + ahead}", f"{held:g}", held == RANKS + ahead),
             Row(
-                f"rank 0, P + sum of dN, {label}",
-                f"{RANKS + ahead}",
-                f"{held:g} ({size} of boundary tensors)",
-                held == RANKS + ahead,
-            )
-        )
+                f"its activations, {label}",
+                f"{predicted:.0f} B +-0.5 %",
+                f"{counted:.0f} B ({counted / predicted - 1:+.3%}), {counted / held:.0f} B for each microbatch",
+                abs(counted / predicted - 1) <= 0.005,
+            ),
+        ]
     return rows
 
 

@@ -1,6 +1,6 @@
 """Under the virtual clock: pipeline, data and tensor parallelism together, measured against predicted.
 
-    python benchmarks/hybrid_grid.py [--meshes 2x2x1,...] [--real] [--quick] [--per-boot 6] [--out DIR]
+    python benchmarks/hybrid_grid.py [--meshes 2x2x1,...] [--real] [--every 7] [--per-boot 6] [--out DIR]
 
 Every (dp, pp, tp) below x what crosses the wide area (the data axis, the pipeline axis, both) x three network points x
 1f1b, zb-h1 and crosspipe-greedy. The three datacenters are joined by unequal, asymmetric links, so that replicas travel
@@ -139,12 +139,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--meshes", default="", help="dp x pp x tp, comma-separated: 2x2x1,4x1x1; default: all")
     parser.add_argument("--real", action="store_true", help="on the real clock")
-    parser.add_argument("--quick", action="store_true", help="every seventh cell")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="every Nth cell alone")
     parser.add_argument("--per-boot", type=int, default=6, help="plans in one boot")
     parser.add_argument("--out", type=Path, default=ROOT / "results/hybrid-grid")
     arguments = parser.parse_args()
     asked = [tuple(map(int, mesh.split("x"))) for mesh in arguments.meshes.split(",") if mesh]
-    chosen = cells(tuple((dp, pp, tp) for dp, pp, tp in asked) or MESHES)[:: 7 if arguments.quick else 1]
+    chosen = cells(tuple((dp, pp, tp) for dp, pp, tp in asked) or MESHES)[:: arguments.every]
     trainings = {cell: training(cell, arguments.out) for cell in chosen}
     documents: dict[Cell, dict[str, Any] | None] = {}
     for begin in range(0, len(chosen), 1 if arguments.real else arguments.per_boot):

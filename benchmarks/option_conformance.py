@@ -1,6 +1,6 @@
 """Does every option mean the same everywhere? Model, relay and netem, real and virtual clock, as one Markdown table.
 
-    python benchmarks/option_conformance.py [--only NAME]... [--real] [--vm] [--out DIR]
+    python benchmarks/option_conformance.py [--only NAME]... [--real] [--vm] [--no-virtual] [--out DIR]
 
 Each row is a small job with one option of a topology or a workload, measured once under both shapers on the virtual
 clock (all in one boot); with --real under the relay on the real clock as well, with --vm under netem in Debian's
@@ -294,8 +294,11 @@ def row_of(option: Option, found: Mapping[str, dict[str, Any] | None], out: Path
         place: one and Measured(one["schedules"][0]["measured_s"], one["schedules"][0]["trusted"])
         for place, one in found.items()
     }
-    virtual = [place for place, one in found.items() if one is not None and place.endswith("virtual")]
-    counts = {place: counted(plan, directory(out, option, place)) for place in virtual}
+    counts = {
+        place: counted(plan, directory(out, option, place) / ("run" if place.endswith("real") else ""))
+        for place, one in found.items()
+        if one is not None
+    }
     return Row(option.name, float(predicted_s), tuple(warnings(plan)), measured, counts)
 
 
@@ -345,13 +348,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], help="name of a row")
     parser.add_argument("--real", action="store_true", help="the real clock as well: wants a quiet machine")
+    parser.add_argument("--no-virtual", action="store_true", help="leave out the virtual clock: the quiet is short")
     parser.add_argument("--vm", action="store_true", help="netem in User-Mode Linux in real time as well")
     parser.add_argument("--out", type=Path, default=ROOT / "results/option-conformance")
     asked = parser.parse_args()
     options = [option for option in OPTIONS if not asked.only or option.name in asked.only]
-    found = measure_virtual(options, asked.out)
-    places = ["relay, virtual", "netem, virtual"]
-    missing = []
+    found: dict[str, dict[str, dict[str, Any] | None]] = {option.name: {} for option in options}
+    places, missing = [], []
+    if not asked.no_virtual:
+        found, places = measure_virtual(options, asked.out), ["relay, virtual", "netem, virtual"]
     if asked.real:
         places.append("relay, real")
         for option in options:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
 from reprlib import Repr
+from typing import Self
 
 
 class ExitCode(IntEnum):
@@ -66,7 +67,7 @@ class BadInput(TestbedError):
     exit_code = ExitCode.BAD_INPUT
 
     @classmethod
-    def of(cls, source: str, field: str, value: object, expected: str) -> BadInput:
+    def of(cls, source: str, field: str, value: object, expected: str) -> Self:
         """The one form every input error has: where, which field, what was found, what was expected."""
         error = cls(f"{_clipped(source)}: {_clipped(field)}: got {shown(value)}, expected {_clipped(expected)}")
         error.source = source
@@ -89,9 +90,10 @@ def naming_files(files: Mapping[str, str]) -> Iterator[None]:
 
 
 class DoesNotFit(BadInput):
-    """A schedule that this plan has no room for: too little memory, too few layers, or made for another size.
+    """A schedule that this plan has no room for (too little memory, too few layers, or made for another size), or a
+    policy that is made for other networks, or for fewer flows.
 
-    Where several schedules are asked for it is left out, and the others go on; any other error is never left out.
+    Where several are tried it is left out, and the others go on; any other error is never left out.
     """
 
 

@@ -95,6 +95,10 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+_PARTIAL = ".partial"
+"""In the name of a file that is being filled."""
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A new file to fill, which takes the place of `path` when the block ends well, and else goes. Raises OSError.
@@ -108,7 +112,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield target
         return
     descriptor, name = tempfile.mkstemp(
-        prefix=f".{target.name[:60]}.", suffix=f".partial{target.suffix}", dir=target.parent
+        prefix=f".{target.name[:60]}.", suffix=f"{_PARTIAL}{target.suffix}", dir=target.parent
     )
     partial = Path(name)
     try:
@@ -118,6 +122,12 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def remove_partial(directory: Path) -> None:
+    """Remove what `replacing` leaves in a directory, or below it, when its process is killed."""
+    for left in directory.rglob(f".*{_PARTIAL}*"):
+        left.unlink(missing_ok=True)
 
 
 def _umask() -> int:

@@ -56,7 +56,8 @@ def read_content(file: str, directory: Path) -> str:
     try:
         return read_text(directory / file, MOST_BYTES)
     except BadInput as error:
-        raise Unusable(file, f"a readable file ({error})") from error
+        why = error.__cause__.strerror if isinstance(error.__cause__, OSError) else error
+        raise Unusable(file, f"a readable file ({why})") from error
 
 
 def load_from_text(reference: InFile, content: str) -> Any:

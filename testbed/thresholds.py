@@ -81,9 +81,24 @@ TRAFFIC_BYTES = 50_000
 """... and whatever is not training (keep-alives, a late warm-up) is small. A flow on another route is none of these."""
 
 MESSAGE_SHIFT_S = Limit(1e-3, "a link that changed or a slower rank shifts all messages")
-"""Between the first quartile of a flow's extra time in the run and before it: several times what it differs by."""
+"""Between the first quartile of a flow's extra time in the run and before it: several times what it differs by.
+
+The model sends messages whole, a link carries super-packets: one of another message may come before a message's end in
+one run and after it in the next. Up to 0.5 ms, what one takes at 1 Gbit/s, is in this limit; ..."""
+
+MACHINE_SHIFT_S = 0.5e-3
+"""... where the slowest link of the route takes longer for one (1.44 ms for a frame of 9 kB at 50 Mbit/s), the limit is
+that and this, what first quartiles differ by without links; ..."""
+
+SHIFT_BY_CHANCE = 3.0
+"""... and where a few messages scattered widely already before the run (an all-gather is one message per iteration
+and pair of replicas, which 16 ranks on two processors send at once), so many standard deviations of the quartiles'
+difference."""
 
 HOST_SHARE = Limit(0.025, "beyond it a time tells of the machine, not the network")
+
+ORDER_SHARE = Limit(0.01, "what comes before its turn delays whoever is overtaken")
+"""Of an iteration, that a message of one replica may change places with another's by, in the usual iteration."""
 
 CORE_SHARE = Limit(0.025, "actions were profiled while their rank had its core so much")
 """Of an iteration, that an unpaced rank may stand in its core's queue beyond what it did while it was profiled: half of

@@ -15,7 +15,7 @@ from testbed.baseline.tolerance import Mode, default_tolerances
 from testbed.errors import BadInput, RunFailed, UntrustedRun
 from testbed.files import MOST_JSON_BYTES, read_text
 from testbed.plan import file
-from testbed.plan.resolve import make_plan
+from testbed.plan.resolve import make_plan, with_clock
 from testbed.plan.schedules import make
 from testbed.progress import Reporter
 from testbed.results.load import load_run
@@ -35,12 +35,13 @@ class Terms:
 
 def save(directory: Path, specs: plan_files.Specs, terms: Terms, *, limit_s: float, reporter: Reporter) -> None:
     """Measure a plan and keep it. Raises BadInput, RunFailed or UntrustedRun; then nothing has changed."""
+    unfinished = with_clock(make_plan(*specs), terms.mode.clock)
     with reporter.solving() as watch:
-        selected = make(make_plan(*specs), specs.workload.schedules, watch=watch, strict=True)
+        selected = make(unfinished, specs.workload.schedules, watch=watch, strict=True)
     specs = specs._replace(workload=specs.workload.model_copy(update={"schedules": selected.choices}))
     with store.replacing(directory) as fresh:
         plan_files.write(fresh, specs, selected.made)
-        task = Task(directory.name, plan_files.read(fresh), terms.mode, terms.seed, _shaper(terms))
+        task = Task(directory.name, plan_files.read(fresh, terms.mode), terms.mode, terms.seed, _shaper(terms))
         _take([(fresh, task, terms)], limit_s, reporter)
 
 
@@ -56,7 +57,7 @@ def save_run(directory: Path, run: Path, terms: Terms) -> None:
         raise BadInput.of(str(run / "manifest.json"), "vm", sorted(vm), "a kernel_seed, as runs of this version have")
     with store.replacing(directory) as fresh:
         plan_files.write(fresh, specs, read_text(run / "schedules.json", MOST_JSON_BYTES))
-        task = Task(directory.name, plan_files.read(fresh), mode, vm.get("kernel_seed", 1), manifest["shaper"])
+        task = Task(directory.name, plan_files.read(fresh, mode), mode, vm.get("kernel_seed", 1), manifest["shaper"])
         _write(fresh, task, with_remade(outcome, task.subject), terms)
 
 
@@ -67,14 +68,15 @@ def renew(
     with ExitStack() as stack:
         prepared = []
         for directory in directories:
-            before, subject = store.read(directory), plan_files.read(directory)
+            before = store.read(directory)
+            subject = plan_files.read(directory, before.mode)
             made = subject.made
             if schedules_anew:
                 with reporter.solving() as watch:
                     made = make(subject.plan, subject.choices, watch=watch, strict=True).made
             fresh = stack.enter_context(store.replacing(directory))
             plan_files.write(fresh, subject.specs, made)
-            task = Task(before.name, plan_files.read(fresh), before.mode, before.seed, before.shaper)
+            task = Task(before.name, plan_files.read(fresh, before.mode), before.mode, before.seed, before.shaper)
             prepared.append((fresh, task, Terms(reason, before.quick)))
         _take(prepared, limit_s, reporter)
 

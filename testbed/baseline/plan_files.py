@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput
 from testbed.files import MOST_JSON_BYTES, read_text
 from testbed.plan.plan import Network, Plan
-from testbed.plan.resolve import load_files, make_plan, network_of, with_cases
+from testbed.plan.resolve import load_files, make_plan, network_of, with_cases, with_clock
 from testbed.plan.schedules import choose, make
 from testbed.schedule.registry import Generated
 from testbed.schedule.schedule_file import as_document, kept_in
@@ -128,11 +129,11 @@ def write(directory: Path, told: Specs, made: Mapping[str, Generated] | str) -> 
     (directory / SCHEDULES).write_text(text, encoding="utf-8")
 
 
-def read(directory: Path, settings: Sequence[str] = ()) -> Subject:
-    """The plan of a baseline, with further settings laid over it. Raises BadInput."""
+def read(directory: Path, mode: Mode, settings: Sequence[str] = ()) -> Subject:
+    """The plan of a baseline whose figures come by a mode, with further settings laid over it. Raises BadInput."""
     topology, workload, schedules = (directory / name for name in (TOPOLOGY, WORKLOAD, SCHEDULES))
     network, (job,) = load_files(topology, workload, settings=settings)
-    plan = make_plan(network, job)
+    plan = with_clock(make_plan(network, job), mode.clock)
     choices = choose(plan)
     made: dict[str, Generated] = {}
     if job.pacing:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from testbed.errors import BadInput
+from testbed.plan.plan import Clock
 
 
 class Mode(StrEnum):
@@ -18,6 +19,11 @@ class Mode(StrEnum):
     """A run under the virtual clock."""
     real = "real"
     """A run on a real clock."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of its plan; what is predicted alone has none of a machine's time in it."""
+        return Clock("real" if self is Mode.real else "virtual")
 
 
 class Quantity(StrEnum):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import inspect
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -53,6 +55,19 @@ app.add_typer(kernel.kernel_app, name="kernel")
 app.command("test-determinism")(determinism.determinism)
 
 
+def _in_paragraphs(commands: typer.Typer) -> None:
+    """Help as wide as the terminal: line ends of a docstring are of the code, only its empty lines mean something."""
+    for one in commands.registered_commands:
+        written = inspect.getdoc(one.callback) or ""
+        one.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in written.split("\n\n"))
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _in_paragraphs(group.typer_instance)
+
+
+_in_paragraphs(app)
+
+
 _INTERRUPTED = 130
 """What typer makes of Ctrl-C, without a word."""
 
@@ -73,11 +88,20 @@ def main() -> None:
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
+        _let_go_of_output()
         _fail(f"{error.filename or 'the output'} cannot be written: {error.strerror}", ExitCode.RUN_FAILED)
     if code == _INTERRUPTED:
         print("interrupted", file=sys.stderr)
         code = ExitCode.RUN_FAILED
     sys.exit(code or ExitCode.OK)
+
+
+def _let_go_of_output() -> None:
+    """Where nobody takes what is left to print, the interpreter would try again, and fail, as it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)

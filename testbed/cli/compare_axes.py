@@ -11,13 +11,24 @@ import typer
 from rich.console import Console
 
 from testbed.cli.layout import Column, Section, fitted
-from testbed.cli.options import AsJson, Quiet, Schedules, Settings, WallLimit, WorkloadFile, emit, stdout_console
+from testbed.cli.options import (
+    AsJson,
+    Quiet,
+    Schedules,
+    Settings,
+    WallLimit,
+    WorkloadFile,
+    drawable,
+    emit,
+    only_beside_measure,
+    stdout_console,
+)
 from testbed.errors import BadInput, ExitCode
 from testbed.files import write_output
 
 if TYPE_CHECKING:
-    from testbed.plan.axes import Compared
-    from testbed.vm.axes import MeasuredPoint
+    from testbed.sweep.axes import Compared
+    from testbed.sweep.measured_axes import MeasuredPoint
 
 DELAYS = ("4 ms", "8 ms", "16 ms", "32 ms", "64 ms", "128 ms")
 RATES = ("32 Gbit/s", "128 Gbit/s", "512 Gbit/s", "2.048 Tbit/s", "8.192 Tbit/s")
@@ -36,7 +47,9 @@ def compare_axes(
     measure: Annotated[
         int, typer.Option(min=0, max=1000, metavar="N", help="Measure N of the points in virtual time. Needs root.")
     ] = 0,
-    picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a map (.svg or .png).")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", callback=drawable, help="Draw a map (.svg or .png).")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Keep what is measured, and axes.json, here.")] = None,
     settings: Settings = None,
     wall_limit: WallLimit = None,
@@ -49,14 +62,13 @@ def compare_axes(
     with parameters and gradients exchanged (ZeRO-1), with every schedule of the workload (CrossPipe, Appendix E).
     """
     from testbed.cli.progress import Terminal
-    from testbed.plan.axes import Point, compare, require_axes
     from testbed.plan.resolve import overrides_of
     from testbed.spec import load_workload
+    from testbed.sweep.axes import Point, compare, require_axes
     from testbed.units import RATE, TIME
 
     delays, rates = _values(delay or DELAYS, TIME, "--delay"), _values(rate or RATES, RATE, "--rate")
-    if picture is not None and picture.suffix not in (".svg", ".png"):
-        raise BadInput.of("--picture", "option", str(picture), "a file that ends in .svg or .png")
+    only_beside_measure(measure, {"--wall-limit": wall_limit})
     if measure and out is None:
         raise BadInput.of("--measure", "option", measure, "--out beside it, where the results go")
     asked = load_workload(workload, overrides_of(settings or [])[0])
@@ -70,8 +82,8 @@ def compare_axes(
                 step.advance()
     measured: list[MeasuredPoint] = []
     if measure and out is not None:
-        from testbed.vm.axes import measure as measure_points
-        from testbed.vm.axes import spread
+        from testbed.sweep.measured_axes import measure as measure_points
+        from testbed.sweep.measured_axes import spread
 
         measured = measure_points(asked, spread(found, measure), out, limit_s=wall_limit or 5400.0, reporter=reporter)
     document = _document(asked.name, found, measured)
@@ -79,15 +91,18 @@ def compare_axes(
         out.mkdir(parents=True, exist_ok=True)
         write_output(out / "axes.json", json.dumps(document, indent=2) + "\n", "--out")
     if picture is not None:
-        from testbed.results.axes_picture import draw
+        from testbed.sweep.axes_picture import draw
 
-        heading = f"{asked.name}: time with data / with pipeline over the link (above 1: the pipeline should cross)"
+        heading = f"{asked.name}: which axis should cross the link, and how many times longer the other one takes"
         draw(found, picture, heading=heading, measured=[one.predicted for one in measured])
     if as_json:
         emit(document)
     else:
-        _print(stdout_console(100), asked.name, found, measured)
-    if any(one.winner != one.predicted.winner for one in measured):
+        console = stdout_console(100)
+        _print(console, asked.name, found, measured)
+        if picture is not None:
+            console.print(f"drawn in {picture}", highlight=False, soft_wrap=True)
+    if not all(one.trusted and one.as_predicted for one in measured):
         raise typer.Exit(ExitCode.UNTRUSTED)
 
 
@@ -115,8 +130,11 @@ def _print(console: Console, name: str, found: Sequence[Compared], measured: Seq
     from testbed.units import show_rate, show_time
 
     def keys(points: Sequence[Compared]) -> Column:
-        words = [f"{show_time(one.point.delay_s)}, {show_rate(one.point.rate_bps)}" for one in points]
-        return Column("\nlink", words, left=True)
+        delays = [show_time(one.point.delay_s) for one in points]
+        said = ["" if number and delays[number - 1] == delay else delay for number, delay in enumerate(delays)]
+        widest = max(map(len, delays))
+        words = [f"{delay:>{widest}}  {show_rate(one.point.rate_bps)}" for delay, one in zip(said, points, strict=True)]
+        return Column("link:\ndelay, rate", words, left=True)
 
     times = [
         Column("pipeline\nover it", [_seconds(one.pipeline.best_s) for one in found]),
@@ -129,7 +147,7 @@ def _print(console: Console, name: str, found: Sequence[Compared], measured: Seq
         Column("data\nwith", [one.data.best for one in found], left=True),
         Column("data, not\noverlapped", [_seconds(one.data_not_overlapped_s) for one in found]),
     ]
-    sections = [Section(f"{name}: predicted at full scale", times), Section("beside that", further)]
+    sections = [Section(f"{name}: predicted at full scale", times), Section("the fastest schedule of each", further)]
     for table in fitted(keys(found), sections, console.width):
         console.print(table)
     if measured:
@@ -148,5 +166,5 @@ def _measured(measured: Sequence[MeasuredPoint]) -> Section:
         shown = ["-" if row is None else _seconds(row["full_scale"]["measured_s"]) for row in rows]
         errors = ["-" if row is None else f"{row['error']:+.3%}" for row in rows]
         columns += [Column(f"{axis}\nover it", shown), Column("off by", errors)]
-    agreed = ["yes" if one.winner == one.predicted.winner else "NO" for one in measured]
+    agreed = [("yes" if one.as_predicted else "NO") if one.trusted else "untrusted" for one in measured]
     return Section("measured in virtual time, at full scale", [*columns, Column("as\npredicted", agreed)])

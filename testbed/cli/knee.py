@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,17 +16,16 @@ from testbed.cli.options import (
     TopologyFile,
     WallLimit,
     WorkloadFile,
+    drawable,
     emit,
+    only_beside_measure,
     stdout_console,
 )
-from testbed.errors import BadInput, ExitCode
+from testbed.errors import ExitCode
 
 if TYPE_CHECKING:
-    from testbed.plan.knee import Sweep, Swept
-    from testbed.progress import Reporter
-
-Measured = Mapping[float, Mapping[str, Mapping[str, Any]]]
-"""Rate -> label -> the entry of comparison.json."""
+    from testbed.sweep.knee import Sweep
+    from testbed.sweep.measured_rates import Measured
 
 
 def knee(
@@ -40,9 +38,9 @@ def knee(
     within: Annotated[
         float, typer.Option(min=0.001, max=50, metavar="PERCENT", help="What counts as nothing gained.")
     ] = 1.0,
-    picture: Annotated[Path, typer.Option(metavar="FILE", help="The picture to write, .svg or .png.")] = Path(
-        "knee.svg"
-    ),
+    picture: Annotated[
+        Path, typer.Option(metavar="FILE", callback=drawable, help="The picture to write, .svg or .png.")
+    ] = Path("knee.svg"),
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep the measured runs in this new directory.")
     ] = None,
@@ -59,11 +57,10 @@ def knee(
     """
     from testbed.cli.progress import Terminal
     from testbed.cli.said import said_by_the_library
-    from testbed.plan import knee as sweeping
     from testbed.plan import resolve
+    from testbed.sweep import knee as sweeping
 
-    if picture.suffix not in (".svg", ".png"):
-        raise BadInput.of("--picture", "option", str(picture), "a name that ends in .svg or .png")
+    only_beside_measure(measure, {"--out": None if out is None else str(out), "--wall-limit": wall_limit})
     network, (job,) = resolve.load_files(topology, workload, settings=settings or [])
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     links = sweeping.links_of(network, plan, link)
@@ -76,11 +73,13 @@ def knee(
         reporter.step("predicting", points + len(choices)) as step,
     ):
         found = sweeping.sweep(plan, links, choices, rates, within / 100, step.advance, watch)
-    measured = (
-        _measure(found.swept, _chosen(len(found.swept), measure), out, wall_limit or 3600.0, reporter)
-        if measure
-        else {}
-    )
+    measured: Measured = {}
+    if measure:
+        from testbed.sweep.measured_rates import measure as measure_rates
+        from testbed.sweep.measured_rates import spread
+
+        places = spread(len(found.swept), measure)
+        measured = measure_rates(found.swept, places, out, limit_s=wall_limit or 3600.0, reporter=reporter)
     heading = f"{job.name} on {network.name}, {links.name}"
     _draw(found, measured, picture, heading, within / 100)
     if as_json:
@@ -92,59 +91,9 @@ def knee(
         raise typer.Exit(ExitCode.UNTRUSTED)
 
 
-def _chosen(count: int, wanted: int) -> list[int]:
-    """Places of so many of the rates, evenly spread, both ends among them."""
-    if wanted == 1:
-        return [count // 2]
-    return sorted({round(number * (count - 1) / (wanted - 1)) for number in range(wanted)})
-
-
-def _measure(
-    swept: Sequence[Swept], places: Sequence[int], out: Path | None, limit_s: float, reporter: Reporter
-) -> dict[float, dict[str, Any]]:
-    """The schedules at some of the rates, really trained on the virtual clock in one boot. Raises RunFailed."""
-    import tempfile
-    from contextlib import ExitStack
-
-    from testbed.errors import RunFailed
-    from testbed.plan.plan import Clock
-    from testbed.plan.resolve import require_trainable, with_clock
-    from testbed.results.place import results_directory
-    from testbed.vm import command
-
-    clock = Clock("virtual")
-    with ExitStack() as stack:
-        if out is None:
-            base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-knee-")))
-        else:
-            base = stack.enter_context(results_directory(out, overwrite=False))
-        trainings = []
-        for place in places:
-            plan = with_clock(_few_iterations(swept[place]), clock)
-            require_trainable(plan)
-            trainings.append(command.Training(plan, base / f"rate-{place:03d}", quiet=True))
-        machine = command.choose_machine(clock)
-        _, documents = command.train(machine, trainings, limit_s=limit_s, reporter=reporter)
-    if len(documents) < len(places) or None in documents:
-        raise RunFailed("not every rate could be measured: --out DIR keeps the logs")
-    return {
-        swept[place].rate_bps: {row["label"]: row for row in (document or {})["schedules"]}
-        for place, document in zip(places, documents, strict=True)
-    }
-
-
-def _few_iterations(one: Swept) -> Any:
-    """The plan with a single measured iteration: on the virtual clock every one is the same."""
-    from dataclasses import replace
-
-    (job,) = one.plan.jobs
-    workload = job.workload.model_copy(update={"iterations": 1, "warmup": min(2, job.workload.warmup)})
-    return replace(one.plan, jobs=(replace(job, workload=workload),))
-
-
 def _draw(found: Sweep, measured: Measured, picture: Path, heading: str, share: float) -> None:
     from testbed.files import output
-    from testbed.results.knee_picture import Curve, draw
+    from testbed.sweep.knee_picture import Curve, draw
 
     curves = []
     for one in found.knees:

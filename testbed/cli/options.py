@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +17,9 @@ from testbed import files
 from testbed.errors import BadInput
 from testbed.lab.host import HostPriority
 from testbed.units import SIZE, parse
+
+if TYPE_CHECKING:
+    from testbed.routing.planner import Reach
 
 AUTO_SHAPER, NETEM = "auto", "netem"
 
@@ -28,6 +31,14 @@ def _known_shaper(name: str) -> str:
     from testbed.lab.shaping import anywhere
 
     return anywhere(name)
+
+
+def drawable(picture: Path | None, option: typer.CallbackParam) -> Path | None:
+    """The file that a picture is drawn into. Raises BadInput for a name that is of no format we draw."""
+    formats = {"--svg": (".svg",)}.get(option.opts[0], (".svg", ".png"))
+    if picture is not None and picture.suffix not in formats:
+        raise BadInput.of(option.opts[0], "file", str(picture), f"a name that ends in {' or '.join(formats)}")
+    return picture
 
 
 class Clock(StrEnum):
@@ -72,7 +83,8 @@ Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Override a field of the workload: microbatches=16, topology.name=x, schedules.0.X=... of the first.",
+        help="Override a field of the workload: microbatches=16, topology.name=x, "
+        "schedules.0.X=1 (X of the first schedule).",
         autocompletion=_settable_fields,
     ),
 ]
@@ -85,7 +97,7 @@ Strict = Annotated[
     ),
 ]
 ELEPHANTS = "1 MB"
-"""What `--elephants-from` is where nobody says otherwise: routing.apply.ELEPHANT_BYTES."""
+"""What `--elephants-from` is where nobody says otherwise: routing.planner.ELEPHANT_BYTES."""
 
 
 def _policy_names(begun: str) -> list[str]:
@@ -101,19 +113,69 @@ Policies = Annotated[
     list[str] | None,
     typer.Option("--policy", metavar=_POLICY, help=f"{_POLICY_HELP} (repeatable).", autocompletion=_policy_names),
 ]
-OnePolicy = Annotated[
-    str | None, typer.Option("--policy", metavar=_POLICY, help=f"{_POLICY_HELP}.", autocompletion=_policy_names)
-]
 ElephantsFrom = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--elephants-from",
         metavar="SIZE",
-        help="Bytes in an iteration from which a policy routes a flow; smaller ones take the default route.",
+        help="Bytes in an iteration from which a policy routes a flow; smaller ones take the default route. "
+        f"Default: {ELEPHANTS}.",
     ),
 ]
 Detour = Annotated[
-    int, typer.Option(min=0, max=8, metavar="LINKS", help="How many links a route may have more than the shortest.")
+    int | None,
+    typer.Option(
+        min=0,
+        max=8,
+        metavar="LINKS",
+        help="How many links a route may have more than the shortest one; default: 1.",
+    ),
+]
+
+
+class Enforcement(StrEnum):
+    """What has flows take their routes in a lab."""
+
+    rules = "rules"
+    ports = "ports"
+
+
+Enforce = Annotated[
+    Enforcement | None,
+    typer.Option(
+        help="rules: every flow that leaves its default route is pinned in the routers; ports: nodes use ports that "
+        "the routers' own hash sends where each flow is to go, and rules do the rest; default: rules, or the plan's.",
+    ),
+]
+Lose = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME@K",
+        help="A switch or link that is gone after K measured iterations of every schedule: the policy chooses again, "
+        "of the routes that are left (without a policy, flows that crossed it take the default ones). Repeatable.",
+    ),
+]
+Arrive = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="JOB@K",
+        help="A job that begins to train after K measured iterations of the others: the policy chooses again for all "
+        "that are there (without a policy, its flows take default routes). Repeatable.",
+    ),
+]
+Depart = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="JOB@K",
+        help="A job that trains no longer after K measured iterations: the policy chooses again. Repeatable.",
+    ),
+]
+Alone = Annotated[
+    bool,
+    typer.Option(
+        "--alone",
+        help="Of several jobs, train each by itself too, on the same routes: what the others cost it, measured.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
@@ -195,6 +257,13 @@ def wall_limit_of(given: float | None, *, guest: bool, otherwise: float = WALL_L
     return otherwise if given is None else given
 
 
+def only_beside_measure(measure: int, given: Mapping[str, object]) -> None:
+    """Raises BadInput for an option, by name, that only measuring uses, where nothing is measured."""
+    for name, value in given.items():
+        if value is not None and not measure:
+            raise BadInput.of(name, "option", value, "--measure N beside it: nothing else uses it")
+
+
 def host_priority_of(given: HostPriority | None, *, guest: bool) -> HostPriority:
     """What a lab does to this machine. Raises BadInput where there is only a guest, which leaves it alone."""
     if given is not None and guest:
@@ -207,6 +276,14 @@ def emit(document: dict[str, Any]) -> None:
     """JSON on stdout, where progress never goes."""
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
+
+
+def reach_of(elephants_from: str | None, detour: int | None) -> Reach:
+    """What policies route, as options say or as usual. Raises BadInput."""
+    from testbed.routing.planner import DETOUR, Reach
+
+    least = bytes_of_elephants(ELEPHANTS if elephants_from is None else elephants_from)
+    return Reach(least, DETOUR if detour is None else detour)
 
 
 def bytes_of_elephants(text: str) -> float:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
 from testbed.cli.options import (
-    ELEPHANTS,
+    Alone,
+    Arrive,
     AsJson,
     Clock,
     ClockOption,
+    Depart,
     Detour,
     ElephantsFrom,
+    Enforce,
+    Enforcement,
     Iterations,
-    OnePolicy,
+    Lose,
+    Policies,
     Quiet,
     Schedules,
     SchedulesFrom,
@@ -25,8 +30,8 @@ from testbed.cli.options import (
     Strict,
     TopologyFile,
     WorkloadFiles,
-    bytes_of_elephants,
     emit,
+    reach_of,
     read_text,
     seed_of,
     stdout_console,
@@ -36,6 +41,25 @@ from testbed.files import write_output
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
+    from testbed.routing.events import Asked
+    from testbed.routing.planner import Reach
+    from testbed.routing.registry import Chosen
+
+
+_MOST_DIGITS = 9
+"""Of a number of iterations."""
+
+
+class Routing(NamedTuple):
+    """What is asked for beside default routes, and jobs that train on the whole network from beginning to end."""
+
+    policies: tuple[Chosen, ...]
+    reach: Reach
+    """What the policies route."""
+    events: tuple[Asked, ...] = ()
+    """What is to happen while jobs train."""
+    alone: bool = False
+    """Whether every job is trained by itself as well."""
 
 
 def plan(
@@ -45,9 +69,14 @@ def plan(
     schedule: Schedules = None,
     iterations: Iterations = None,
     schedules_from: SchedulesFrom = None,
-    policy: OnePolicy = None,
-    elephants_from: ElephantsFrom = ELEPHANTS,
-    detour: Detour = 1,
+    policy: Policies = None,
+    elephants_from: ElephantsFrom = None,
+    detour: Detour = None,
+    enforce: Enforce = None,
+    lose: Lose = None,
+    arrive: Arrive = None,
+    depart: Depart = None,
+    alone: Alone = False,
     clock: ClockOption = Clock.real,
     seed: SeedOption = None,
     settings: Settings = None,
@@ -58,29 +87,29 @@ def plan(
     """Write plan.json: who is where, which way everything goes, every schedule. `testbed run plan.json` measures it.
 
     Several workloads are jobs at the same time, on nodes of their own. The first schedules of all of them are one case,
-    the second ones another, and so on; a workload with one schedule has it in every case. They can be predicted, not
-    trained yet. With --policy, every case takes the routes that a policy chooses of those that the topology has.
+    the second ones another, and so on; a workload with one schedule has it in every case. To be trained together they
+    need as many iterations (--iterations) and warm-ups. With --policy, every case takes the routes that a policy
+    chooses of those that the topology has; with several of them there is a case for each, so that one run measures them
+    all.
     """
     from testbed.cli import tables
     from testbed.cli.full_scale_tables import derivation_lines, full_scale_tables
     from testbed.plan import file, resolve
+    from testbed.plan.alone import require_several
     from testbed.plan.derivation import derivation
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.plan.unlike import full_scale_times
-    from testbed.routing.apply import with_policy
-    from testbed.routing.registry import choose
 
-    if len(workloads) > 1 and schedules_from:
-        expected = "one: a run's file does not say whose schedules they are"
-        raise BadInput.of("--schedules-from", "option", f"{len(workloads)} workloads", expected)
+    refuse_beside_plan(topology, workloads)
+    refuse_kept_for_several(workloads, schedules_from)
     clocked = PlannedClock(clock.value, seed_of(seed, virtual=clock is Clock.virtual))
     made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
-    made = resolve.with_clock(made, clocked)
-    chosen = None if policy is None else choose(policy)
+    made = enforced(resolve.with_clock(made, clocked), enforce)
+    routing = routing_of(policy, elephants_from, detour, events_of(lose, arrive, depart), alone=alone)
+    if alone:
+        require_several(made)
     made = complete(made, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
-    remarks: tuple[str, ...] = ()
-    if chosen is not None:
-        made, remarks = with_policy(made, chosen, elephants_from=bytes_of_elephants(elephants_from), detour=detour)
+    made, remarks = routed(made, routing, quiet=quiet)
     write_output(out, file.to_json(made), "--out")
     derived = [line for job in made.jobs for line in derivation(made, job)]
     if as_json:
@@ -97,6 +126,105 @@ def plan(
     for remark in remarks:
         console.print(remark, highlight=False, markup=False)
     console.print(f"written to {out}", highlight=False, soft_wrap=True)
+
+
+def enforced(plan: Plan, enforcement: Enforcement | None) -> Plan:
+    """The plan whose flows are kept to their routes as asked, Raises BadInput, also where nothing would use it."""
+    from testbed.lab.hashing import equal_hops
+    from testbed.plan.resolve import with_enforcement
+
+    if enforcement is Enforcement.ports and not equal_hops(plan.network):
+        expected = "rules: routers hash among ways of equal delay and length, as in a Clos, and this network has none"
+        raise BadInput.of("--enforce", "option", enforcement.value, expected)
+    return with_enforcement(plan, None if enforcement is None else enforcement.value)
+
+
+def refuse_beside_plan(what: Path, workloads: Sequence[Path]) -> None:
+    """Raises BadInput for workloads beside a plan or a results directory."""
+    if what.is_dir() or (what.suffix == ".json" and '"cases"' in read_text(what)):
+        raise BadInput.of(str(what), "WORKLOAD", str(workloads[0]), "none: a plan has its jobs already")
+
+
+def refuse_kept_for_several(workloads: Sequence[Path], schedules_from: Path | None) -> None:
+    """Raises BadInput for kept schedules beside several workloads."""
+    if len(workloads) > 1 and schedules_from:
+        expected = "one: a run's file does not say whose schedules they are"
+        raise BadInput.of("--schedules-from", "option", f"{len(workloads)} workloads", expected)
+
+
+def routing_of(
+    policies: Sequence[str] | None,
+    elephants_from: str | None,
+    detour: int | None,
+    events: Sequence[Asked] = (),
+    *,
+    alone: bool = False,
+) -> Routing:
+    """What --policy, --alone and their like say. Raises BadInput, also for an option that nothing would use."""
+    from testbed.routing.events import policy_of
+    from testbed.routing.registry import choose
+
+    for option, value in (("--elephants-from", elephants_from), ("--detour", detour)):
+        if value is not None and not policies:
+            raise BadInput.of(option, "option", value, "--policy beside it: all flows take default routes without one")
+    reach = reach_of(elephants_from, detour)
+    chosen = tuple(map(choose, policies or ()))
+    if events and alone:
+        expected = "no --alone: what an event costs a job by itself is a run of that job"
+        raise BadInput.of(events[0].option, "option", events[0].name, expected)
+    if events and len(chosen) > 1:
+        expected = f"one at most, with {events[0].option}"
+        raise BadInput.of("--policy", "policy", ", ".join(one.label for one in chosen), expected)
+    if events and chosen:
+        policy_of(chosen[0].label)
+    return Routing(chosen, reach, tuple(events), alone)
+
+
+def events_of(
+    lose: Sequence[str] | None, arrive: Sequence[str] | None, depart: Sequence[str] | None
+) -> tuple[Asked, ...]:
+    """What --lose, --arrive and --depart say. Raises BadInput."""
+    from testbed.routing.events import Asked
+
+    found = []
+    given: tuple[tuple[Literal["lose", "arrive", "depart"], Sequence[str] | None, str], ...] = (
+        ("lose", lose, "NAME@K, as in pod-spine1@3"),
+        ("arrive", arrive, "JOB@K, as in tiny-gpt-pp4@3"),
+        ("depart", depart, "JOB@K, as in tiny-gpt-pp4@3"),
+    )
+    for what, texts, expected in given:
+        for text in texts or ():
+            name, _, after = text.rpartition("@")
+            if not name or not after.isdecimal() or len(after) > _MOST_DIGITS:
+                raise BadInput.of(f"--{what}", "option", text, expected)
+            found.append(Asked(what, name, int(after)))
+    return tuple(found)
+
+
+def routed(plan: Plan, routing: Routing, *, quiet: bool) -> tuple[Plan, tuple[str, ...]]:
+    """The plan under the policies and with the events that were asked for, and policies' remarks. Raises BadInput."""
+    remarks: tuple[str, ...] = ()
+    if routing.events:
+        from testbed.routing.events import without_latecomers
+
+        plan = without_latecomers(plan, routing.events)
+    if routing.policies:
+        from testbed.cli.progress import Terminal
+        from testbed.routing.apply import with_policies
+
+        with Terminal(quiet=quiet).solving() as watch:
+            plan, remarks = with_policies(plan, routing.policies, routing.reach, watch)
+    if routing.events:
+        from testbed.routing.events import Controller, with_events
+        from testbed.routing.registry import everywhere
+
+        policy = everywhere(routing.policies[0].label) if routing.policies else None
+        plan = with_events(plan, routing.events, Controller(policy, routing.reach))
+    if routing.alone:
+        from testbed.plan.alone import with_alone
+
+        plan = with_alone(plan)
+    return plan, remarks
 
 
 def complete(
@@ -140,11 +268,20 @@ def read_plan(path: Path, given: Mapping[str, object]) -> Plan:
     from testbed.plan import file
 
     for name, value in given.items():
-        if value:
+        if value not in (None, []):
             raise BadInput.of(name, "option", str(path), "TOPOLOGY and WORKLOAD: a plan has decided that already")
     if path.suffix in (".yaml", ".yml"):
         raise BadInput.of(str(path), "WORKLOAD", "nothing", "a workload after the topology")
     plan = file.read(path)
     if not plan.cases:
         raise BadInput.of(str(path), "cases", "none", "something to measure")
+    for number, case in enumerate(plan.cases):
+        if case.event is not None and case.event.policy is not None:
+            from testbed.routing.events import policy_of
+
+            try:
+                policy_of(case.event.policy)
+            except BadInput as error:
+                why = str(error).removeprefix("--policy: policy: ")
+                raise BadInput(f"{path}: cases.{number}.event.policy: {why}") from error
     return plan

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.cli.options import AsJson, Quiet, Schedules, Settings, Strict, TopologyOrPlan, emit
-from testbed.cli.plan import complete, read_plan
+from testbed.cli.plan import complete, read_plan, refuse_beside_plan
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Case, Plan
@@ -41,6 +41,8 @@ def predict(
     from testbed.plan.together import predict_jobs
     from testbed.plan.unmodelled import warnings
 
+    if workloads:
+        refuse_beside_plan(what, workloads)
     if not workloads:
         plan = read_plan(what, {"--schedule": schedule, "--set": settings})
     else:
@@ -107,10 +109,7 @@ def _show_several(
 ) -> None:
     from testbed.cli import tables
 
-    documents = [
-        {"label": case.label, "jobs": [_document(case, number, one) for number, one in enumerate(jobs)]}
-        for case, jobs in predicted
-    ]
+    documents = [{"label": case.label, "jobs": [_document(case, one) for one in jobs]} for case, jobs in predicted]
     if as_json:
         names = [job.name for job in plan.jobs]
         facts = {"topology": plan.network.name, "workloads": names, "warnings": list(warned)}
@@ -122,11 +121,11 @@ def _show_several(
     tables.print_remarks(console, plan)
 
 
-def _document(case: Case, number: int, one: JobPrediction) -> dict[str, Any]:
+def _document(case: Case, one: JobPrediction) -> dict[str, Any]:
     """A job in a case: the keys of comparison.json with what is predicted alone, and the same beside the others."""
     from testbed.pipeline.memory import peak_in_flight
 
-    chosen = case.jobs[number]
+    chosen = case.jobs[one.number]
     return {
         "job": one.job.name,
         "schedule": chosen.choice.schedule,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from testbed.cli.options import AsJson, emit, stdout_console
+from testbed.cli.options import AsJson, drawable, emit, stdout_console
 from testbed.errors import ExitCode
 from testbed.files import output
 
@@ -17,7 +18,11 @@ def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The results of a run, complete or not.")],
     svg: Annotated[
         Path | None,
-        typer.Option(help="Draw the picture into this file; default: DIR/timeline.svg where it is missing."),
+        typer.Option(
+            metavar="FILE",
+            callback=drawable,
+            help="Draw the picture into this file; default: DIR/timeline.svg where it is missing.",
+        ),
     ] = None,
     recheck: Annotated[
         bool,
@@ -46,7 +51,7 @@ def report(
         if found.schedules:
             print_run(console, comparison, directory, pages=len(pictures_in(directory)))
         for label in changed:
-            said = f"{label}: comparison.json gives another verdict than the data files"
+            said = f"{label}: comparison.json says something else than the data files"
             console.print(said, style="bold red", highlight=False)
         if not found.complete:
             console.print(_what_is_missing(found.schedules, found.asked), style="bold red", highlight=False)
@@ -55,22 +60,27 @@ def report(
 
 
 def judged_again(directory: Path, comparison: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """A run's comparison with the verdict that its data files give, and the labels for which it said something else.
+    """A run's comparison with the verdict and the metric that its data files give, and for what it said something else.
 
     Raises BadInput where a file of the evidence is missing.
     """
-    from testbed.results.verdict import recheck
+    from testbed.results.fairness import fairness_again, same
+    from testbed.results.verdict import name_of, recheck
 
     again = recheck(directory)
     rows, changed = [], []
     for row in comparison["schedules"]:
-        checks = again[row["label"]]
+        checks = again[name_of(row)]
         reasons = [reason for check in checks for reason in check.reasons]
         answers = json.loads(json.dumps([check._asdict() | {"ok": check.ok} for check in checks]))
         rows.append(row | {"checks": answers, "reasons": reasons, "trusted": not reasons})
         if rows[-1] != row:
-            changed.append(row["label"])
-    return comparison | {"schedules": rows}, changed
+            changed.append(name_of(row))
+    fairness = json.loads(json.dumps([asdict(case) for case in fairness_again(directory)]))
+    for was, now in zip(comparison.get("fairness", ()), fairness, strict=True):
+        if not same(was, now):
+            changed.append(f"{now['label']}, two-layer metric")
+    return comparison | {"schedules": rows, "fairness": fairness}, changed
 
 
 def _what_is_missing(finished: list[str], asked: list[str]) -> str:

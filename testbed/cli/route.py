@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from testbed.cli.options import (
-    ELEPHANTS,
     AsJson,
     Detour,
     ElephantsFrom,
@@ -18,11 +18,12 @@ from testbed.cli.options import (
     Schedules,
     Settings,
     TopologyOrPlan,
-    bytes_of_elephants,
+    drawable,
     emit,
+    reach_of,
     stdout_console,
 )
-from testbed.cli.plan import complete, read_plan
+from testbed.cli.plan import complete, read_plan, refuse_beside_plan
 from testbed.errors import BadInput
 
 if TYPE_CHECKING:
@@ -43,10 +44,11 @@ def route(
         int,
         typer.Option(min=1, max=10_000, metavar="N", help="Draws of a policy with a seed: the median and the worst."),
     ] = 20,
-    elephants_from: ElephantsFrom = ELEPHANTS,
-    detour: Detour = 1,
+    elephants_from: ElephantsFrom = None,
+    detour: Detour = None,
     picture: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the network and its load: an .svg or .png.")
+        Path | None,
+        typer.Option(metavar="FILE", callback=drawable, help="Draw the network and its load: an .svg or .png."),
     ] = None,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -54,29 +56,30 @@ def route(
 ) -> None:
     """Choose routes by each policy and compare them: rates, loads, iteration times. Needs no root.
 
-    The jobs have the first of their schedules, or the one that --schedule names. Without --policy: shortest, ecmp and
-    greedy. Rates are max-min-fair, as if every flow always had something to send; iteration times are the event
-    model's. `testbed plan --policy` writes a plan with such routes.
+    The jobs have the first of their schedules, or the one that --schedule names, and all are there. Without --policy:
+    shortest, ecmp and greedy. Rates are max-min-fair, as if every flow always had something to send; iteration times
+    are the event model's. `testbed plan --policy` writes a plan with such routes.
     """
+    from testbed.cli.progress import Terminal
     from testbed.plan import resolve
-    from testbed.routing.apply import demands
-    from testbed.routing.comparison import compare
+    from testbed.routing.apply import demands, framing_for
+    from testbed.routing.comparison import Asked, compare
     from testbed.routing.registry import choose
 
     chosen = [choose(text) for text in policy or ["shortest", "ecmp", "greedy"]]
-    least = bytes_of_elephants(elephants_from)
-    if picture is not None and picture.suffix not in (".svg", ".png"):
-        raise BadInput.of("--picture", "file", str(picture), "a name that ends in .svg or .png")
+    reach = reach_of(elephants_from, detour)
     if workloads:
+        refuse_beside_plan(what, workloads)
         unfinished = resolve.load_plan(what, *workloads, settings=settings or [])
         plan = complete(unfinished, schedule, None, quiet=quiet, sources=workloads)
     else:
         plan = read_plan(what, {"--schedule": schedule, "--set": settings})
     if not plan.cases:
         raise BadInput.of(str(what), "schedules", "none that fits", "one whose messages can be routed")
-    case = plan.cases[0]
-    wanted = demands(plan, case, elephants_from=least, detour=detour)
-    outcomes = compare(plan, case, wanted, chosen, seeds)
+    plan, case = replace(plan, framing=framing_for(plan, reach.detour)), replace(plan.cases[0], away=())
+    wanted = demands(plan, case, reach)
+    with Terminal(quiet=quiet).solving() as watch:
+        outcomes = compare(plan, case, wanted, Asked(chosen, reach, seeds), watch)
     if picture is not None:
         from testbed.files import output
         from testbed.routing.picture import draw
@@ -101,7 +104,7 @@ def _show(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[Outcome]) 
         route_tables.metric_tables(outcomes, console.width),
         route_tables.job_tables(plan, outcomes, console.width),
         route_tables.load_tables(plan, outcomes, console.width),
-        route_tables.route_tables(plan, wanted, outcomes, console.width),
+        route_tables.route_tables(plan, outcomes, console.width),
     ):
         for table in tables:
             console.print(table)
@@ -113,7 +116,21 @@ def _document(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[Outcom
     from testbed.plan.routes import all_directions
 
     labels = [one.label for one in all_directions(plan.network)]
-    flows = [
+    return {
+        "topology": plan.network.name,
+        "jobs": [job.name for job in plan.jobs],
+        "case": case.label,
+        "flows": _flow_documents(plan, wanted),
+        "policies": [
+            _policy_document(one, labels)
+            | ({} if one.wanted is wanted else {"flows": _flow_documents(plan, one.wanted)})
+            for one in outcomes
+        ],
+    }
+
+
+def _flow_documents(plan: Plan, wanted: Demands) -> list[dict[str, Any]]:
+    return [
         {
             "job": plan.jobs[one.job].name,
             "kinds": [kind.value for kind in one.kinds],
@@ -127,16 +144,9 @@ def _document(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[Outcom
         for routed, mine in ((True, wanted.elephants), (False, wanted.mice))
         for one in mine
     ]
-    return {
-        "topology": plan.network.name,
-        "jobs": [job.name for job in plan.jobs],
-        "case": case.label,
-        "flows": flows,
-        "policies": [_policy_document(wanted, one, labels) for one in outcomes],
-    }
 
 
-def _policy_document(wanted: Demands, one: Outcome, labels: Sequence[str]) -> dict[str, Any]:
+def _policy_document(one: Outcome, labels: Sequence[str]) -> dict[str, Any]:
     """Rates of flows that cross nothing, and times of jobs that reduce nothing, are null."""
     metric = one.metric
     return {
@@ -150,7 +160,7 @@ def _policy_document(wanted: Demands, one: Outcome, labels: Sequence[str]) -> di
         "remark": one.routed.remark,
         "rates_bps": [_finite(rate) for rate in metric.rates_bps.tolist()],
         "routes": [
-            [labels[index] for index in wanted.problem.routes_of(flow)[number]]
+            [labels[index] for index in one.wanted.problem.routes_of(flow)[number]]
             for flow, number in enumerate(one.routed.choice.tolist())
         ],
         "links": [

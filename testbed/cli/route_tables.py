@@ -38,7 +38,7 @@ def demand_table(plan: Plan, wanted: Demands) -> Table:
     groups: dict[tuple[int, str, bool], list[tuple[float, float, float, float]]] = {}
     for routed, mine in ((True, wanted.elephants), (False, wanted.mice)):
         for one in mine:
-            kinds = ", ".join(kind.value for kind in one.kinds)
+            kinds = ",\n".join(kind.value for kind in one.kinds)
             row = one.wire_bytes, one.when[0][0], one.when[-1][1], one.busy_s
             groups.setdefault((one.job, kinds, routed), []).append(row)
     table = Table(title="what is sent in an iteration", title_justify="left")
@@ -51,10 +51,10 @@ def demand_table(plan: Plan, wanted: Demands) -> Table:
         each = show_size(min(sizes)) + (f" to {show_size(max(sizes))}" if max(sizes) > 1.01 * min(sizes) else "")
         table.add_row(
             plan.jobs[job].name,
-            kinds + ("" if routed else " (too small)"),
+            kinds + ("" if routed else "\n(too small)"),
             str(len(rows)),
             each,
-            f"{show_time(min(begins))} to {show_time(max(ends))}",
+            f"{show_time(min(begins))} to\n{show_time(max(ends))}",
             show_time(sum(busy) / len(busy)),
         )
     return table
@@ -117,17 +117,28 @@ def _rates(plan: Plan) -> list[tuple[int, float]]:
     return [(index, one.rate_bps) for index, one in enumerate(plan.network.directions)]
 
 
-def route_tables(plan: Plan, wanted: Demands, outcomes: Sequence[Outcome], width: int) -> list[Table]:
+def route_tables(plan: Plan, outcomes: Sequence[Outcome], width: int) -> list[Table]:
     """Where a policy has a choice: what each flow goes over."""
-    flows = [flow for flow in range(len(wanted.elephants)) if len(wanted.problem.routes_of(flow)) > 1]
+    ways = [_ways(one) for one in outcomes]
+    flows = list(dict.fromkeys(ends for mine in ways for ends in mine))
     if not flows or len(flows) > _MOST_ROWS:
         return []
-    ends = [f"{wanted.elephants[flow].source} to {wanted.elephants[flow].target}" for flow in flows]
     columns = []
-    for one in outcomes:
-        taken = [wanted.problem.routes_of(flow)[int(one.routed.choice[flow])] for flow in flows]
-        columns.append(Column(one.label.replace(", ", "\n"), [_over(plan, route) for route in taken], left=True))
-    return fitted(Column("flow, and what it goes over", ends, left=True), [Section("routes", columns)], width)
+    for one, mine in zip(outcomes, ways, strict=True):
+        cells = [_over(plan, mine[ends]) if ends in mine else "-" for ends in flows]
+        columns.append(Column(one.label.replace(", ", "\n"), cells, left=True))
+    names = [f"{source} to {target}" for source, target in flows]
+    return fitted(Column("flow, and what it goes over", names, left=True), [Section("routes", columns)], width)
+
+
+def _ways(one: Outcome) -> dict[tuple[str, str], Route]:
+    """By ends, the routes of the flows that had a choice."""
+    problem, choice = one.wanted.problem, one.routed.choice
+    return {
+        (flow.source, flow.target): problem.routes_of(number)[int(choice[number])]
+        for number, flow in enumerate(one.wanted.elephants)
+        if len(problem.routes_of(number)) > 1
+    }
 
 
 def _over(plan: Plan, route: Route) -> str:
@@ -139,7 +150,9 @@ def _over(plan: Plan, route: Route) -> str:
 def remarks(wanted: Demands, outcomes: Sequence[Outcome]) -> list[str]:
     """What a user should know beside the tables."""
     found = [f"{one.label}: {one.routed.remark}" for one in outcomes if one.routed.remark]
-    if not any(len(one) > 1 for one in wanted.problem.candidates):
+    if not wanted.elephants:
+        found.append("there is nothing to route: no flow sends as much as --elephants-from in an iteration")
+    elif not any(len(one) > 1 for one in wanted.problem.candidates):
         found.append("there is nothing to choose: every flow has one route alone")
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,10 +15,18 @@ import typer
 from testbed.cli.options import (
     AUTO_SHAPER,
     NETEM,
+    Alone,
+    Arrive,
     AsJson,
     Clock,
+    Depart,
+    Detour,
+    ElephantsFrom,
+    Enforce,
     HostPriorityOption,
     Iterations,
+    Lose,
+    Policies,
     Quiet,
     Schedules,
     SchedulesFrom,
@@ -35,7 +44,16 @@ from testbed.cli.options import (
     stdout_console,
     wall_limit_of,
 )
-from testbed.cli.plan import complete, read_plan
+from testbed.cli.plan import (
+    complete,
+    enforced,
+    events_of,
+    read_plan,
+    refuse_beside_plan,
+    refuse_kept_for_several,
+    routed,
+    routing_of,
+)
 from testbed.errors import ExitCode, RunFailed
 from testbed.lab.host import HostPriority
 
@@ -62,8 +80,9 @@ class Request:
 
 def run(
     what: TopologyOrPlan,
-    workload: Annotated[
-        Path | None, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")
+    workloads: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="WORKLOAD...", help="Files such as workloads/*.yaml, each a job of its own."),
     ] = None,
     schedule: Schedules = None,
     iterations: Iterations = None,
@@ -75,6 +94,14 @@ def run(
     host_priority: HostPriorityOption = None,
     strict: Strict = False,
     schedules_from: SchedulesFrom = None,
+    policy: Policies = None,
+    elephants_from: ElephantsFrom = None,
+    detour: Detour = None,
+    enforce: Enforce = None,
+    lose: Lose = None,
+    arrive: Arrive = None,
+    depart: Depart = None,
+    alone: Alone = False,
     vm: VmOption = False,
     clock: Annotated[
         Clock | None,
@@ -89,39 +116,65 @@ def run(
 ) -> None:
     """Train across emulated datacenters under each schedule and compare with the model. Needs root.
 
-    With one argument, repeat a plan: plan.json, or a results directory with one in it.
+    With one argument, repeat a plan: plan.json, or a results directory with one in it. Several workloads are jobs that
+    train at the same time, an iteration of each from one common start; their schedules meet as `testbed plan --help`
+    says. With --policy, every schedule is trained on the routes that each policy chooses for it. With --alone, each job
+    is trained by itself as well, behind every case.
     """
     from testbed.plan import resolve
+    from testbed.plan.alone import require_several
     from testbed.plan.plan import Clock as PlannedClock
 
-    if workload is None:
-        given = {"--schedule": schedule, "--iterations": iterations, "--set": settings}
+    if not workloads:
+        given = {
+            "--schedule": schedule,
+            "--iterations": iterations,
+            "--set": settings,
+            "--policy": policy,
+            "--elephants-from": elephants_from,
+            "--detour": detour,
+            "--lose": lose,
+            "--arrive": arrive,
+            "--depart": depart,
+            "--alone": alone or None,
+        }
         plan = read_plan(what, {**given, "--schedules-from": schedules_from})
     else:
-        plan = resolve.load_plan(what, workload, settings=settings or [], iterations=iterations)
+        refuse_beside_plan(what, workloads)
+        refuse_kept_for_several(workloads, schedules_from)
+        plan = resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations)
     name = plan.clock.name if clock is None else clock.value
     number = seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
     guest = vm or name == "virtual"
     limit_s, priority = wall_limit_of(wall_limit, guest=guest), host_priority_of(host_priority, guest=guest)
     plan = resolve.with_clock(plan, PlannedClock(name, number))
+    plan = enforced(plan, enforce)
     resolve.require_trainable(plan)
-    if workload is not None:  # what cannot be scheduled is refused before anything starts
-        plan = complete(plan, schedule, schedules_from, quiet=quiet, strict=strict, sources=[workload])
+    remarks: tuple[str, ...] = ()
+    if workloads:  # what cannot be scheduled or routed is refused before anything starts
+        routing = routing_of(policy, elephants_from, detour, events_of(lose, arrive, depart), alone=alone)
+        if alone:
+            require_several(plan)
+        plan = complete(plan, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
         resolve.require_trainable(plan)
+        plan, remarks = routed(plan, routing, quiet=quiet)
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    directory = out or Path("results") / f"{plan.network.name}-{plan.jobs[0].name}-{stamp}"
+    jobs = "-".join(job.name for job in plan.jobs)
+    directory = out or Path("results") / f"{plan.network.name}-{jobs}-{stamp}"
     request = Request(directory, overwrite, shaper, priority, strict, vm, limit_s, picture, as_json, quiet)
-    raise typer.Exit(execute(plan, request))
+    raise typer.Exit(execute(plan, request, remarks))
 
 
-def execute(plan: Plan, request: Request) -> int:
-    """Run the plan where it belongs; returns the exit code. Raises what a run raises."""
+def execute(plan: Plan, request: Request, remarks: Sequence[str] = ()) -> int:
+    """Run the plan where it belongs, after `remarks` on it; returns the exit code. Raises what a run raises."""
     from testbed.cli import run_tables  # noqa: F401 - now: after Ctrl-C there is no time for it
     from testbed.cli.progress import Terminal
 
     reporter = Terminal(quiet=request.quiet)
     for reason in plan.left_out.values():
         reporter.say(f"left out: {reason}")
+    for remark in remarks:
+        reporter.say(remark)
     if request.vm or plan.clock.name == "virtual":
         return _in_guest(plan, request, reporter)
     return _here(plan, request, reporter)
@@ -199,7 +252,7 @@ def _show_finished(plan: Plan, working: Path, request: Request) -> None:
     path, finished = working / COMPARISON, 0
     if path.is_file():
         document = json.loads(path.read_text(encoding="utf-8"))
-        finished = len(document["schedules"])
+        finished = len({row["label"] for row in document["schedules"]})
         if request.as_json:
             emit(document)
         else:

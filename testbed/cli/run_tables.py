@@ -11,10 +11,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from testbed.cli.event_tables import event_tables
+from testbed.cli.fairness_tables import fairness_lines, fairness_tables
 from testbed.cli.full_scale_tables import full_scale_tables
 from testbed.cli.layout import Column, Section, fitted, indented
 from testbed.cli.tables import proof_line
-from testbed.judge.compare import ScheduleComparison
+from testbed.judge.compare import JobComparison, ScheduleComparison, fairness_in, job_of, jobs_of, rows_of
 from testbed.schedule.proof import Proof
 from testbed.thresholds import TIE
 from testbed.units import show_change, show_size, show_times
@@ -22,25 +24,38 @@ from testbed.units import show_change, show_size, show_times
 
 def print_run(console: Console, document: Mapping[str, Any], directory: Path, *, pages: int) -> None:
     """A run's comparison document, what is not as it should be, and where the results and `pages` of pictures are."""
-    rows = [ScheduleComparison(**row) for row in document["schedules"]]
-    title = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
-    for table in comparison_tables(title, rows, console.width):
+    rows = rows_of(document)
+    where = f"{document['shaper']}, {document['transport']}, {document['clock']} clock"
+    first_rank = {job.name: job.first_rank for job in jobs_of(document)} or {"": 0}
+    for table in jobs_tables(f"{document['name']} ({where})", rows, console.width):
         console.print(table)
-    both = [(row.label, row.full_scale) for row in rows if row.full_scale is not None]
-    for table in full_scale_tables(both, console.width):
+    for name, first in first_rank.items():
+        mine = [row for row in rows if job_of(row) == name]
+        title = _title_of(name, mine) if name else f"{document['name']} ({where})"
+        for table in comparison_tables(title, mine, console.width):
+            console.print(table)
+        for line in ranges(mine):
+            console.print(line, highlight=False)
+        both = [(row.label, row.full_scale) for row in mine if row.full_scale is not None]
+        for table in full_scale_tables(both, console.width):
+            console.print(table)
+        for row in mine:
+            if row.solver is not None:
+                console.print(proof_line(row.label, Proof(**row.solver)), highlight=False)
+        for table in memory_tables(mine, console.width, first):
+            console.print(table)
+    for table in event_tables(document.get("events", ()), console.width):
         console.print(table)
-    for row in rows:
-        if row.solver is not None:
-            console.print(proof_line(row.label, Proof(**row.solver)), highlight=False)
-    for extra in (
-        *memory_tables(rows, console.width),
-        *messages_tables(rows, console.width),
-        verdict(rows, console.width),
-    ):
+    fairness = fairness_in(document)
+    for table in fairness_tables(fairness, console.width):
+        console.print(table)
+    for line in fairness_lines(fairness):
+        console.print(line, highlight=False)
+    for extra in (*messages_tables(rows, console.width), verdict(rows, console.width)):
         if extra is not None:
             console.print(extra)
-    for reason, labels in _reasons(rows).items():
-        console.print(f"{', '.join(labels)} untrusted: {reason}", style="red", highlight=False)
+    for reason, names in _reasons(rows).items():
+        console.print(f"{', '.join(names)} untrusted: {reason}", style="red", highlight=False)
     ranking = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
     tie = document.get("ranking_tie", TIE)
     close = f" (either order, where {tie:.0%} or less lies between two predictions)" if tie > TIE else ""
@@ -50,13 +65,55 @@ def print_run(console: Console, document: Mapping[str, Any], directory: Path, *,
     console.print(f"results in {directory}/{look}", highlight=False, soft_wrap=True)
 
 
+def _title_of(job: str, rows: Sequence[ScheduleComparison]) -> str:
+    alone = any(isinstance(row, JobComparison) and row.alone_of is not None for row in rows)
+    return f"{job}, beside the others and alone" if alone else f"{job}, beside the others"
+
+
 def _reasons(rows: Sequence[ScheduleComparison]) -> dict[str, list[str]]:
     """Every reason not to trust a schedule, once, with the schedules it is given for."""
     found: dict[str, list[str]] = {}
     for row in rows:
+        name = f"{row.label}: {row.job}" if isinstance(row, JobComparison) else row.label
         for reason in row.reasons:
-            found.setdefault(reason, []).append(row.label)
-    return {reason: ["all schedules"] if len(labels) == len(rows) > 1 else labels for reason, labels in found.items()}
+            found.setdefault(reason, []).append(name)
+    return {reason: ["all schedules"] if len(names) == len(rows) > 1 else names for reason, names in found.items()}
+
+
+# --- jobs beside each other ----------------------------------------------------------------------
+
+
+def jobs_tables(title: str, rows: Sequence[ScheduleComparison], width: int) -> list[Table]:
+    """What jobs cost each other in every case: predicted alone and together, and measured.
+
+    Measured alone where they were trained so, in a table of its own.
+    """
+    known = [row for row in rows if isinstance(row, JobComparison) and row.alone_of is None]
+    if not known:
+        return []
+    times = [(row.predicted_alone_s, row.predicted_s, row.measured_alone_s, row.measured_s) for row in known]
+    shown = show_times([time for row in times for time in row])
+    columns = [
+        Column("alone", shown[0::4]),
+        Column("together", shown[1::4]),
+        Column("slower by", [show_change(row.slowdown_predicted - 1) for row in known]),
+    ]
+    if any(row.slowdown_measured is not None for row in known):
+        found = ["-" if row.slowdown_measured is None else show_change(row.slowdown_measured - 1) for row in known]
+        measured = [Column("alone", shown[2::4]), Column("together", shown[3::4]), Column("slower by", found)]
+        both = [f"{row.label}: {row.job}" for row in known]
+        sections = (Section(f"{title}: predicted", columns), Section("measured, alone and together", measured))
+        key = Column("case: job", both, left=True)
+        return [table for one in sections for table in fitted(key, [one], width)]
+    columns.append(Column("measured", shown[3::4]))
+    before = ["", *(row.label for row in known)]
+    labels = ["" if row.label == label else row.label for row, label in zip(known, before, strict=False)]
+    names = Column("job", [row.job for row in known], left=True)
+    tables = fitted(Column("case", labels, left=True), [Section(title, [names, *columns])], width)
+    if len(tables) == 1:
+        return tables
+    both = [f"{row.label}: {row.job}" for row in known]  # so that every row says whose it is
+    return fitted(Column("case: job", both, left=True), [Section(title, columns)], width)
 
 
 # --- measured against predicted ------------------------------------------------------------------
@@ -75,6 +132,24 @@ def comparison_tables(title: str, rows: Sequence[ScheduleComparison], width: int
         section = Section("with what this machine adds (others: not noisy)", _on_this_host(rows))
         tables[1:1] = fitted(key, [section], width)
     return tables
+
+
+def ranges(rows: Sequence[ScheduleComparison]) -> list[str]:
+    """A line for every prediction that hangs on who comes first, and whether what was measured lies in it."""
+    lines = []
+    for row in rows:
+        low, high = row.predicted_range_s
+        if low < high:
+            shown = show_times([low, high, row.measured_s])
+            inside = "in it" if low * (1 - _NEAR) <= row.measured_s <= high * (1 + _NEAR) else "outside"
+            who = "by who comes first of messages that meet"
+            lines.append(f"{row.label}: predicted {shown[0]} to {shown[1]}, {who}; measured {shown[2]}, {inside}")
+    return lines
+
+
+_NEAR = 2e-4
+"""Share of a time by which it may be outside a range, and is in it nevertheless: what predictions without a tie are
+off by."""
 
 
 def _times(rows: Sequence[ScheduleComparison]) -> list[Column]:
@@ -136,8 +211,11 @@ def _halves(one: Sequence[float | None], other: Sequence[float | None]) -> tuple
 # --- memory --------------------------------------------------------------------------------------
 
 
-def memory_tables(rows: Sequence[ScheduleComparison], width: int) -> list[Table]:
-    """Bytes of the rank that holds most in every schedule, measured / predicted, beside what its limit allows."""
+def memory_tables(rows: Sequence[ScheduleComparison], width: int, first_rank: int = 0) -> list[Table]:
+    """Bytes of the rank that holds most in every schedule, measured / predicted, beside what its limit allows.
+
+    Ranks are numbered from `first_rank` on.
+    """
     known = [row for row in rows if row.memory and row.memory["measured"]]
     if not known:
         return []
@@ -148,7 +226,7 @@ def memory_tables(rows: Sequence[ScheduleComparison], width: int) -> list[Table]
         memory = row.memory or {}
         held = memory["measured"]
         rank = max(range(len(held)), key=lambda index: sum(held[index].values()))
-        ranks.append(str(rank))
+        ranks.append(str(first_rank + rank))
         for part in parts:
             expected = memory["predicted"]
             share = "-" if expected is None else f"{show_size(expected[rank][part])}"

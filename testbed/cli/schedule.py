@@ -18,6 +18,7 @@ from testbed.cli.options import (
     TopologyFile,
     WorkloadFile,
     WorkloadFiles,
+    drawable,
     emit,
     read_text,
     stdout_console,
@@ -39,7 +40,10 @@ def schedule_show(
     workloads: WorkloadFiles,
     schedule: Schedules = None,
     settings: Settings = None,
-    svg: Annotated[Path | None, typer.Option(help="Also draw the predicted timelines into this file.")] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", callback=drawable, help="Also draw the predicted timelines into this file."),
+    ] = None,
     order: Annotated[bool, typer.Option("--order", help="Print every rank's actions instead of a timeline.")] = False,
     strict: Strict = False,
     as_json: AsJson = False,
@@ -72,8 +76,10 @@ def schedule_show(
     if svg is not None:
         from testbed.results.picture import Panel, draw
 
-        heading = f"{', '.join(job.name for job in plan.jobs)} on {plan.network.name}"
-        drawn = [Panel(case.label, [("predicted", timeline)]) for case, timeline in panels]
+        names = [job.name for job in plan.jobs]
+        heading = f"{', '.join(names)} on {plan.network.name}"
+        several = names if len(names) > 1 else ()
+        drawn = [Panel(case.label, [("predicted", timeline)], several) for case, timeline in panels]
         with output(svg, "--svg") as partial:
             draw(drawn, partial, cuts=_cuts(plan), lanes=list(lanes.values()), heading=heading)
 

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.cli.layout import Column, Section, fitted
-from testbed.plan.plan import Job, Plan
+from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.resolve import pipeline_nodes
-from testbed.plan.routes import datacenter_of, datacenters_of
+from testbed.plan.routes import Between, datacenter_of, datacenters_of, routes_of_nodes
 from testbed.spec.workload import DataParallel
 from testbed.trace.tables import KINDS, Trace
 from testbed.units import show_change, show_rate, show_size, show_time, show_times
@@ -46,6 +46,7 @@ def plan_table(plan: Plan) -> Table:
             table.add_row(f"route {one.source}->{one.target}", " ".join(direction.label for direction in over))
     for job in plan.jobs:
         _add_job(table, job, f"{job.name}: " if len(plan.jobs) > 1 else "")
+    _add_unusual(table, plan)
     return table
 
 
@@ -59,6 +60,34 @@ def _has_parallel(plan: Plan, index: int) -> bool:
         ends[one.source, one.target] += 1
     direction = plan.network.directions[index]
     return ends[direction.source, direction.target] > 1
+
+
+def _add_unusual(table: Table, plan: Plan) -> None:
+    """Where any case is not on default routes, begun by all jobs at once, on the whole network: what each one is."""
+    said = {case.label: _unusual(plan, case) for case in plan.cases}
+    if any(said.values()):
+        for label, words in said.items():
+            table.add_row(f"case {label}", "; ".join(words) or "default routes")
+    if plan.enforcement == "ports":
+        table.add_row("routes are kept by", "ports that the routers' own hash sends there, and rules for the rest")
+
+
+def _unusual(plan: Plan, case: Case) -> list[str]:
+    ways, between = routes_of_nodes(plan, case), Between(plan.network)
+    crossing = {ends: way for ends, way in ways.items() if way}
+    moved = sum(way != between(*ends) for ends, way in crossing.items())
+    said = [f"{moved} of {len(crossing)} flows leave their default routes"] if moved else []
+    if any(case.starts_s):
+        said.append(f"jobs begin at {', '.join(map(show_time, case.starts_s))}")
+    if case.alone_of is not None:
+        said.append(f"{case.alone_of} for one job by itself")
+    elif case.away:
+        said.append(f"{', '.join(case.away)} away")
+    if case.lost:
+        said.append(f"{', '.join(case.lost)} gone")
+    if case.event is not None:
+        said.append(f"goes on after {case.event.after} measured iterations")
+    return said
 
 
 def _add_job(table: Table, job: Job, prefix: str) -> None:

@@ -13,7 +13,7 @@ from testbed.cli.options import AsJson, Quiet, Settings, emit, stdout_console
 from testbed.errors import BadInput
 
 if TYPE_CHECKING:
-    from testbed.plan.tune import Evolved, Judged, Point, Space
+    from testbed.sweep.tune import Evolved, Judged, Point, Space
 
 
 def tune(
@@ -48,8 +48,8 @@ def tune(
     """
     from testbed.cli.progress import Terminal
     from testbed.cli.said import said_by_the_library
-    from testbed.plan import tune as tuning
     from testbed.plan.resolve import load_files
+    from testbed.sweep import tune as tuning
     from testbed.units import TIME, parse
 
     topology, workload = _in_order(topology, workload)
@@ -98,7 +98,7 @@ def _extra(point: Point) -> str:
 
 def _given(grid: Space) -> Judged | None:
     """1F1B with the workload's own microbatches, where that was tried."""
-    from testbed.plan.tune import Point
+    from testbed.sweep.tune import Point
 
     one = grid.shapes.get(grid.given)
     return grid.judge(Point(grid.given, (0,) * len(one.cuts))) if one is not None else None
@@ -133,7 +133,7 @@ def _tables(grid: Space, judged: Sequence[Judged], title: str, width: int) -> li
 
 
 def _lines(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> list[str]:
-    from testbed.plan.tune import altered
+    from testbed.sweep.tune import altered
     from testbed.units import show_change, show_time
 
     best, given = judged[0], _given(grid)
@@ -161,14 +161,14 @@ def _lines(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> list[str]
     lines.append(f"genetic          {words(evolved.best)}")
     gap = show_change(evolved.best.seconds / best.seconds - 1, 2)
     lines.append(
-        f"the genetic heuristic judged {evolved.evaluations} points, of {len(judged)} that memory allows, "
+        f"the genetic heuristic made {evolved.evaluations} evaluations (memory allows {len(judged)} points), "
         f"had its best after {evolved.best_after}, and is {gap} from the fastest"
     )
     return lines
 
 
 def _document(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> dict[str, Any]:
-    from testbed.plan.tune import altered
+    from testbed.sweep.tune import altered
 
     def one(found: Judged) -> dict[str, Any]:
         shape, problem = found.point.shape, grid.shapes[found.point.shape].problem

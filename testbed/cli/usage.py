@@ -9,6 +9,9 @@ from pydantic import ValidationError
 from testbed.errors import BadInput
 from testbed.spec.document import first_fault
 
+_TOO_MANY = "Got unexpected extra argument"
+"""How the parser begins when it has arguments left over; they follow in brackets."""
+
 
 def as_bad_input(error: Any) -> BadInput:
     """One of the parser's usage errors in our form; the parser says in words what it knows, so no value is lost."""
@@ -27,6 +30,9 @@ def as_bad_input(error: Any) -> BadInput:
             return BadInput.of(command, error.option_name, said, takes)
         case "BadParameter":
             return BadInput.of(command, _name(error), *_found_and_expected(error, said))
+        case "UsageError" if said.startswith(_TOO_MANY):
+            _, _, extra = said.removesuffix(")").rpartition(" (")
+            return BadInput.of(command, "arguments", extra, f"no more of them than `{command} --help` says")
         case _:
             return BadInput.of(command, "arguments", said, f"what `{command} --help` says")
 

@@ -43,9 +43,17 @@ class Evidence(NamedTuple):
     """Per replica (and tensor rank), the first one on links like its own: their messages are compared in the order of
     leaving."""
     flows: Sequence[FlowMessages]
+    overtaken_s: float
+    """What replicas' messages that were to come one after the other have changed places by, in the usual iteration."""
     usual_extra_s: Sequence[float] | None
     """Per flow, the first quartile of its messages' extra time before the case; 0 where the machine adds nothing. None
     where it is not known what messages should take."""
+    usual_differs_s: Sequence[float] = ()
+    """Per flow, by how much this quartile differs by chance from that of the case (ExtraTimes.differs_s); empty where
+    the machine adds nothing."""
+    super_packets_s: Sequence[float] = ()
+    """Per flow, what one super-packet takes on the slowest link of its route; empty on the virtual clock, which has
+    them in their places."""
 
     @property
     def measured(self) -> list[IterationRow]:
@@ -66,12 +74,15 @@ def judge(case: Evidence) -> list[Check]:
     ]
     if case.real:
         checks += [numerics.count_check(len(rows)), fidelity.disturbance_check(rows, case.usual)]
+        checks.append(fidelity.order_check(case.overtaken_s, case.predicted_s))
     if case.profiling is not None:
         checks.append(fidelity.core_check(rows, case.usual))
     if host_s is not None:
         checks.append(fidelity.host_check(case.predicted_s, host_s))
     if case.usual_extra_s is not None:
-        checks.append(fidelity.message_check(case.flows, case.usual_extra_s))
+        checks.append(
+            fidelity.message_check(case.flows, case.usual_extra_s, case.usual_differs_s, case.super_packets_s)
+        )
     return checks
 
 

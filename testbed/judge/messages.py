@@ -68,6 +68,15 @@ class MessageTimes(NamedTuple):
     extra_s: Floats
     """Arrival since the end of the slot that made it (of a collective's message: since it left), measured minus
     predicted; nan in the same rows."""
+    overtaken_s: Floats
+    """Of collectives' messages that share a link: by how much each is off their mean; 0 for all others. If one came
+    before another that was predicted to be first, both have about what the other one takes."""
+
+    def usually_overtaken_s(self) -> float:
+        """The worst of an iteration, as the median over iterations; 0 where no message is known."""
+        iterations = np.unique(self.rows["iteration"])
+        worst = [float(self.overtaken_s[self.rows["iteration"] == one].max()) for one in iterations]
+        return float(np.median(worst)) if worst else 0.0
 
 
 class Likeness(NamedTuple):
@@ -86,15 +95,24 @@ class Likeness(NamedTuple):
 NOBODY_ALIKE = Likeness()
 
 
-def message_times(measured: Trace, predicted: Trace, *, paced: bool, ranks: Likeness = NOBODY_ALIKE) -> MessageTimes:
+def message_times(
+    measured: Trace,
+    predicted: Trace,
+    *,
+    paced: bool,
+    ranks: Likeness = NOBODY_ALIKE,
+    on_the_way_s: Floats | None = None,
+) -> MessageTimes:
     """Pair every measured message with its prediction.
 
     `measured` may hold several iterations, `predicted` one. `paced`: slots are as long as predicted, however long the
-    real computation took. Raises KeyError for a message that was not predicted.
+    real computation took. `on_the_way_s`: what the links should have taken for each, by what else was sent
+    (model/replay.py); without it, what was predicted. Raises KeyError for a message that was not predicted.
     """
     rows = measured.messages
     twin = _twins(rows, predicted, ranks.alike, ranks.tensor)
-    known = rows["awaited"] | (rows["taken_s"] < twin["arrived_s"])
+    due_s = twin["arrived_s"] if on_the_way_s is None else rows["sent_s"] + on_the_way_s
+    known = rows["awaited"] | (rows["taken_s"] < due_s)
     off_s = np.where(known, rows["taken_s"], np.nan) - twin["arrived_s"]
     late_s = rows["sent_s"] - twin["sent_s"]
     between = np.isin(rows["kind"], (ACTIVATION, GRADIENT))
@@ -107,13 +125,14 @@ def message_times(measured: Trace, predicted: Trace, *, paced: bool, ranks: Like
         )
     ]
     extra_s = off_s - late_s
-    if ranks.sites:
-        _share(extra_s, rows, twin, ranks.sites)
-    return MessageTimes(rows, off_s, extra_s)
+    if on_the_way_s is not None:
+        extra_s += twin["arrived_s"] - twin["sent_s"] - on_the_way_s
+    shared_s = _shared(extra_s, rows, twin, ranks.sites) if ranks.sites else extra_s
+    return MessageTimes(rows, off_s, shared_s, np.nan_to_num(np.abs(extra_s - shared_s)))
 
 
-def _share(extra_s: Floats, rows: Table, twin: Table, sites: Sequence[str]) -> None:
-    """Give collectives' messages of one size that go from one datacenter to another in an iteration their mean.
+def _shared(extra_s: Floats, rows: Table, twin: Table, sites: Sequence[str]) -> Floats:
+    """Extra times where collectives' messages of one size that share a way in an iteration have their mean.
 
     It is known where the arrival of all is.
     """
@@ -123,8 +142,10 @@ def _share(extra_s: Floats, rows: Table, twin: Table, sites: Sequence[str]) -> N
         ends = sites[row["source_rank"]], sites[row["target_rank"]]
         size = round(float(twin["wire_bytes"][index]))
         together.setdefault((*ends, size, *(int(row[name]) for name in ("job", "iteration", "kind"))), []).append(index)
+    shared_s = extra_s.copy()
     for mine in together.values():
-        extra_s[mine] = extra_s[mine].mean()
+        shared_s[mine] = extra_s[mine].mean()
+    return shared_s
 
 
 def _twins(rows: Table, predicted: Trace, alike: Sequence[int], tensor: int) -> Table:
@@ -173,8 +194,8 @@ def _in_order(table: Table, indexes: list[int]) -> list[int]:
     return [indexes[place] for place in np.lexsort((arrived_s, batch))]
 
 
-def by_flow(times: MessageTimes) -> list[FlowMessages]:
-    """One row per kind of message and pair of ranks, in the order of ranks."""
+def by_flow(times: MessageTimes, first_rank: int = 0) -> list[FlowMessages]:
+    """One row per kind of message and pair of ranks, in the order of ranks, which are numbered from `first_rank` on."""
     rows = times.rows
     flows = sorted({(int(r["source_rank"]), int(r["target_rank"]), int(r["kind"])) for r in rows})
     found = []
@@ -184,8 +205,8 @@ def by_flow(times: MessageTimes) -> list[FlowMessages]:
         impossible = mine & ~rows["awaited"] & ~np.isnan(times.arrival_off_s)
         found.append(
             FlowMessages(
-                source,
-                target,
+                first_rank + source,
+                first_rank + target,
                 MESSAGE_KINDS[kind],
                 int(mine.sum()),
                 int((mine & rows["awaited"]).sum()),

@@ -1,11 +1,11 @@
 """The lab's address plan, as pure arithmetic.
 
-    datacenter d (0-based)              10.<d+1>.0.0/16
-      node n of it                      a /30 of its own: border .1, node .2     (10.<d+1>.<4n // 256>.<4n % 256>/30)
+    place d (0-based)                   10.<d+1>.0.0/16    datacenters, then switches, which have the first address only
+      node n of it                      a /30 of its own: router .1, node .2     (10.<d+1>.<4n // 256>.<4n % 256>/30)
     OTN link k                          a /30 of 10.128.0.0/9: forward source .1, forward target .2
 
 Hardware addresses follow from IP addresses, so neighbour entries need no ARP. Interface names say where they lead:
-`lan2` of a border to its node 2, `wan0-warsaw` over link 0 to warsaw. The numbers make them unique: Linux takes 15
+`lan2` of a router to its node 2, `wan0-warsaw` over link 0 to warsaw. The numbers make them unique: Linux takes 15
 characters, so a long name is cut.
 """
 
@@ -34,7 +34,7 @@ def datacenter_network(datacenter: int) -> str:
 
 
 def node_subnet(datacenter: int, node: int) -> Pair:
-    """(border's address, node's address) of a node's own subnet."""
+    """(router's address, node's address) of a node's own subnet."""
     return _pair(IPv4Network(datacenter_network(datacenter)), node)
 
 
@@ -43,8 +43,8 @@ def link_subnet(link: int) -> Pair:
     return _pair(IPv4Network("10.128.0.0/9"), link)
 
 
-def border_address(datacenter: int) -> str:
-    """The address by which the rest of the lab knows a border router: its side of node 0's subnet."""
+def router_address(datacenter: int) -> str:
+    """The address by which the rest of the lab knows a router: its side of node 0's subnet, also where no node is."""
     return node_subnet(datacenter, 0).first
 
 
@@ -54,12 +54,12 @@ def hardware_address(address: str) -> str:
 
 
 def access_interface(node: int) -> str:
-    """The border's interface towards its node `node`."""
+    """The router's interface towards its node `node`."""
     return f"lan{node}"
 
 
 def link_interface(link: int, towards: str) -> str:
-    """The interface of OTN link `link` at the border from which it leads to datacenter `towards`."""
+    """The interface of OTN link `link` at the router from which it leads to the place `towards`."""
     return f"wan{link}-{towards}"[:_LONGEST_INTERFACE].rstrip("-")
 
 

@@ -1,11 +1,12 @@
-"""Routes of single flows: where they differ from the default, rules by source and target address at every border."""
+"""Routes of single flows: where they differ from the default, rules by source and target address at every router."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.lab import addresses
+from testbed.lab.routes import next_hop
 
 if TYPE_CHECKING:
     from testbed.lab.network import Lab
@@ -17,6 +18,27 @@ _TABLES = 20_000
 """Table number of "leave by direction 0"; behind those by source datacenter."""
 
 
+class Enforced(NamedTuple):
+    """How the routes in force are kept to: pairs (source node, target node)."""
+
+    hashed: frozenset[tuple[str, str]]
+    """By ports of theirs that the routers' own hash sends there."""
+    pinned: frozenset[tuple[str, str]]
+    """By rules."""
+
+    def __str__(self) -> str:
+        rest = f"; pinned by rule: {', '.join(self._named(self.pinned))}" if self.pinned else ""
+        return f"{len(self.hashed)} of {len(self.hashed) + len(self.pinned)} routes by ports{rest}"
+
+    def as_json(self) -> dict[str, list[str]]:
+        """JSON-able."""
+        return {"by_ports": self._named(self.hashed), "by_rules": self._named(self.pinned)}
+
+    @staticmethod
+    def _named(pairs: frozenset[tuple[str, str]]) -> list[str]:
+        return [f"{source} -> {target}" for source, target in sorted(pairs)]
+
+
 class FlowRoutes:
     """What is laid over a lab's default routes."""
 
@@ -25,25 +47,30 @@ class FlowRoutes:
         self._rules: list[tuple[str, dict[str, Any]]] = []
         self._sized: list[tuple[str, dict[str, Any]]] = []
         self._tables: set[int] = set()
+        """Directions whose table has been made; the kernel empties it when the link goes down."""
 
-    def use(self, routes: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
-        """Have traffic between (source node, target node) take these directions; what was in force before is removed.
+    def forget_tables(self, directions: Iterable[int]) -> None:
+        """Make the tables of these directions again when they are needed: their links went down."""
+        self._tables.difference_update(directions)
 
-        Raises RunFailed when the kernel refuses.
-        """
+    def clear(self) -> None:
+        """Remove what was in force. Raises RunFailed when the kernel refuses, or has lost it meanwhile."""
         for name, rule in self._rules:
-            with self._lab.netlink(self._lab.borders[name]) as netlink:
+            with self._lab.netlink(self._lab.routers[name]) as netlink:
                 netlink.ask("rule", "del", **rule)
         for name, entry in self._sized:
             with self._lab.netlink(self._lab.containers[name]) as netlink:
                 netlink.ask("route", "del", **entry)
         self._rules, self._sized = [], []
+
+    def pin(self, routes: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
+        """Have traffic between (source node, target node) take these directions. Raises RunFailed."""
         for (source, target), route in routes.items():
             for index in route:
                 self._add(source, target, index)
 
     def _add(self, source: str, target: str, index: int) -> None:
-        """At the border where direction `index` begins, traffic of this pair leaves by it."""
+        """At the router where direction `index` begins, traffic of this pair leaves by it."""
         lab, name = self._lab, self._lab.directions[index].source
         rule = {
             "src": f"{lab.address(source)}/32",
@@ -51,11 +78,9 @@ class FlowRoutes:
             "table": _TABLES + index,
             "priority": _PRIORITY,
         }
-        with lab.netlink(lab.borders[name]) as netlink:
+        with lab.netlink(lab.routers[name]) as netlink:
             if index not in self._tables:
-                _, _, _, gateway = lab.link_ends(index)
-                oif = netlink.index(lab.link_interface(index))
-                netlink.ask("route", "add", dst="default", gateway=gateway, oif=oif, table=_TABLES + index)
+                netlink.ask("route", "add", dst="default", table=_TABLES + index, **next_hop(lab, netlink, index))
                 self._tables.add(index)
             netlink.ask("rule", "add", **rule)
         self._rules.append((name, rule))

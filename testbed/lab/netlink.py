@@ -71,6 +71,12 @@ def bring_up(netlink: Netlink, interface: str, own: str, other: str, gso: int) -
     # by number alone: of a size TCP first takes room for any headers that there may be (sk_dst_gso_max_size)
     netlink.ask("link", "set", index=index, gso_max_size=LARGEST_GSO, gso_max_segs=segments)
     netlink.ask("addr", "add", index=index, address=own, prefixlen=addresses.PREFIX_LENGTH)
+    raise_end(netlink, interface, other)
+
+
+def raise_end(netlink: Netlink, interface: str, other: str) -> None:
+    """State and permanent neighbour of one end, which go when it is taken down."""
+    index = netlink.index(interface)
     netlink.ask("link", "set", index=index, state="up")
     hardware = addresses.hardware_address(other)
     netlink.ask("neigh", "replace", ifindex=index, dst=other, lladdr=hardware, state=_NEIGHBOUR_PERMANENT)
@@ -89,6 +95,7 @@ def shown_route(message: Any) -> dict[str, Any]:
     return {
         "dst": f"{message.get_attr('RTA_DST') or 'default'}/{message['dst_len']}",
         "gateway": message.get_attr("RTA_GATEWAY"),
+        "next_hops": [hop.get_attr("RTA_GATEWAY") for hop in message.get_attr("RTA_MULTIPATH") or ()],
         "table": message.get_attr("RTA_TABLE"),
         "initcwnd": None if metrics is None else metrics.get_attr("RTAX_INITCWND"),
         "initrwnd": None if metrics is None else metrics.get_attr("RTAX_INITRWND"),

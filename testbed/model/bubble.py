@@ -59,7 +59,8 @@ def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
         private = [_private(problem, paths, links, delay=delay, wire=wire) for paths in problem.paths]
         handover = {name: getattr(problem, name) * delay for name in _HANDOVER}
         routes, others = private[0].routes, tuple(private[1:])
-        return makespan(replace(alone, links=tuple(links), routes=routes, others=others, **handover), schedule)
+        ways = replace(alone, links=tuple(links), routes=routes, others=others, rank_cards=())
+        return makespan(replace(ways, **handover), schedule)
 
     free, delayed = unshared(delay=False, wire=False), unshared(delay=True, wire=False)
     unqueued, real = unshared(delay=True, wire=True), makespan(alone, schedule)

@@ -17,8 +17,9 @@ from testbed.model.program import FREE, NONE, Program
 COMPILED = ("execute", "last_end")
 """What compile.py compiles of this module."""
 
-_REACH, _END, _LEAVE, _HOP = 0, 1, 2, 3
-"""What happens at an event: a rank begins, an action ends, a message leaves, a piece of one is at a router."""
+_REACH, _END, _LEAVE, _HOP, _ACK = 0, 1, 2, 3, 4
+"""What happens at an event: a rank begins, an action ends, a message leaves, a piece of one is at a router, or an
+acknowledgement where a link begins."""
 
 _LAST, _MORE, _AHEAD = 0, 1, 2
 """Pieces of a message: the last one, one that more follow, the packet that goes ahead."""
@@ -65,7 +66,8 @@ def execute(program: Program, order: Ints) -> Times:
     missing, begin_together = program.group_start[1:] - program.group_start[:-1], np.zeros(len(program.group_start) - 1)
     rank_waiting, stage_waiting = np.full(n_messages, NONE), np.full(len(program.shards), NONE)
 
-    # a heap of (time, sequence, what, rank or message, hops made * 3 + which piece: _LAST, _MORE or _AHEAD)
+    # a heap of (time, sequence, what, rank or message, hops made * 3 + which piece: _LAST, _MORE or _AHEAD; of an
+    # acknowledgement, hops made)
     # sequence breaks ties: first scheduled, first served
     events = [(0.0, 0, 0, 0, 0)]
     events.clear()
@@ -122,8 +124,12 @@ def execute(program: Program, order: Ints) -> Times:
                 reached[action], ready[action] = rank_free[member], came
                 start[action] = came if came > rank_free[member] + program.unnoticed_wait_s else rank_free[member]
                 end[action] = start[action] + program.duration_s[action]
-                sequence += 1
-                heapq.heappush(events, (end[action], sequence, _END, member, 0))
+                card = program.card[member]
+                if card != NONE and program.exchanged_bytes[action] > 0:
+                    carry_acknowledgements(wires, card, start[action])
+                    occupy(wires, card, program.exchanged_bytes[action], start[action], start[action])
+                sequence += 3  # what the rank sends then comes behind it, before all else at that instant
+                heapq.heappush(events, (end[action], sequence - 2, _END, member, 0))
         # --- messages: one that waits for nothing more leaves
         for message in freed:
             release[message] -= 1
@@ -142,6 +148,16 @@ def execute(program: Program, order: Ints) -> Times:
         if what == _REACH:
             reach.append(subject)
             continue
+        if what == _ACK:
+            back = program.back[subject]
+            hop = program.route_start[back] + piece
+            link = program.route_links[hop]
+            carry_acknowledgements(wires, link, now)
+            occupy(wires, link, program.ack_bytes[subject], now, now)
+            if hop + 1 < program.route_start[back + 1]:
+                sequence += 1
+                heapq.heappush(events, (wires.free_s[link] + wires.delay_s[link], sequence, _ACK, subject, piece + 1))
+            continue
         if what == _END:
             rank = subject
             action = order[position[rank]]
@@ -156,11 +172,12 @@ def execute(program: Program, order: Ints) -> Times:
                 elif program.release[made] > 1:
                     if announced != NONE:
                         may_leave[announced] = now
-                        freed.append(announced)
-                    if release[made] == 1:  # its receive is posted already: this call sends it, not gloo's thread
-                        sending_until[rank] = now + program.send_s[made]
+                        heapq.heappush(events, (now, scheduled, _LEAVE, announced, 0))
                     may_leave[made] = max(may_leave[made], now)
-                    freed.append(made)
+                    release[made] -= 1
+                    if release[made] == 0:  # its receive is posted already: this call sends it, not gloo's thread
+                        sending_until[rank] = now + program.send_s[made]
+                        heapq.heappush(events, (may_leave[made], scheduled + 1, _LEAVE, made, 0))
                 else:  # at once, before whatever else happens at this instant
                     message, what = made, _LEAVE
             if stage != NONE:
@@ -172,7 +189,7 @@ def execute(program: Program, order: Ints) -> Times:
                         release[shard] -= 1
                         if release[shard] == 0:  # before what other ranks do at this instant
                             sent[shard] = may_leave[shard]
-                            heapq.heappush(events, (may_leave[shard], scheduled, _LEAVE, shard, 0))
+                            heapq.heappush(events, (may_leave[shard], scheduled + 2, _LEAVE, shard, 0))
             reach.append(rank)
             if message == NONE:
                 continue
@@ -211,16 +228,20 @@ def execute(program: Program, order: Ints) -> Times:
                     heapq.heappush(events, (out + wires.delay_s[link], sequence, _HOP, message, onward))
                     continue
                 if program.acks[message] > 0:
-                    answers = program.answers[message]
-                    queues = program.answer_queues[program.answer_start[answers] : program.answer_start[answers + 1]]
-                    acks, first, step = 1, came, 0.0
+                    acks, first, step, queue = 1, came, 0.0, program.ack_queue[message]
                     if together:  # super-packets arrive one after the other, behind the packet that goes ahead
                         acks, apart = program.acks[message], program.apart_bytes[message]
                         step = program.piece_bytes[message] * wires.seconds_per_byte[link]
                         first = begin + wires.delay_s[link]
                         first += apart * wires.seconds_per_byte[link] if apart > 0 else step
                         first = min(first, came)
-                    acknowledge(wires, queues, program.ack_bytes[message], (first, step, came), acks)
+                    if queue != NONE:
+                        acknowledge(wires, queue, program.ack_bytes[message], (first, step, came), acks)
+                    elif program.route_start[program.back[message]] < program.route_start[program.back[message] + 1]:
+                        for one in range(acks):
+                            sequence += 1
+                            there = min(first + one * step, came) if one + 1 < acks else came
+                            heapq.heappush(events, (there, sequence, _ACK, message, 0))
             pieces_left[message] -= 1
         if pieces_left[message] > 0:
             continue

@@ -14,12 +14,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.model.execute import last_end
-from testbed.model.lower import Load, Names, lower
-from testbed.model.simulate import run
+from testbed.model.columns import Names
+from testbed.model.lower import Load, lower
+from testbed.model.simulate import ends_by_job, run
 from testbed.trace.tables import NOTICE
 
 Floats = NDArray[np.float64]
+
+FlowName = tuple[int, int, int]
+"""The rank that sends, the one that takes, and the kind of message (its place in MESSAGE_KINDS)."""
 
 DRAWS = 96
 """Iterations simulated, shared out among the measured ones that they draw from."""
@@ -28,9 +31,10 @@ DRAWS = 96
 class ExtraTimes(NamedTuple):
     """What messages took beyond the model, in seconds, by iteration of the measurement."""
 
-    by_flow: Mapping[tuple[int, int], Sequence[Floats]]
-    """By rank that sends and that takes: per iteration, the times of the messages whose arrival is known."""
-    crossing: frozenset[tuple[int, int]]
+    by_flow: Mapping[FlowName, Sequence[Floats]]
+    """Per iteration, the times of the messages whose arrival is known. Kinds apart: when all ranks begin at once with
+    an all-gather it takes longer than what two ranks send each other while the others compute."""
+    crossing: frozenset[FlowName]
     """The flows among them that cross links."""
 
     @property
@@ -38,20 +42,40 @@ class ExtraTimes(NamedTuple):
         """How many were measured."""
         return max(map(len, self.by_flow.values()), default=0)
 
-    def of(self, source: int, target: int, crosses: bool) -> Floats:
-        """All times of a flow; of one that was not measured, those of flows that cross links as it does, or of all.
+    def of(self, flow: FlowName, crosses: bool) -> Floats:
+        """All times of a flow; of one that was not measured, those of other kinds between its ranks, of flows that
+        cross links as it does, or of all.
 
         Raises ValueError where nothing was measured.
         """
-        alike = [parts for pair, parts in self.by_flow.items() if (pair in self.crossing) is crosses]
-        for parts in ([self.by_flow.get((source, target), ())], alike, list(self.by_flow.values())):
+        flows = self.by_flow.items()
+        between = [parts for name, parts in flows if name[:2] == flow[:2]]
+        alike = [parts for name, parts in flows if (name in self.crossing) is crosses]
+        for parts in ([self.by_flow.get(flow, ())], between, alike, list(self.by_flow.values())):
             if times := [one for part in parts for one in part if len(one)]:
                 return np.concatenate(times)
         raise ValueError("no message was measured")
 
-    def of_iteration(self, number: int, source: int, target: int) -> Floats:
+    def differs_s(self, flow: FlowName, crosses: bool, n_later: int) -> float:
+        """By how much the first quartile of a flow differs by chance from that of `n_later` later messages.
+
+        Its standard deviation, for a normal distribution (1.36 sigma by the square root of the count, and sigma 0.74
+        quartile distances). The quartile distance is that of all flows of its kind that cross links as it does, each
+        from its own median: of a few messages alone it is not known. 0 where no such flow was measured.
+        """
+        alike = [
+            np.concatenate(parts)
+            for name, parts in self.by_flow.items()
+            if name[2] == flow[2] and (name in self.crossing) is crosses and any(map(len, parts))
+        ]
+        if not alike or not n_later:
+            return 0.0
+        low, high = np.percentile(np.concatenate([times - np.median(times) for times in alike]), (25, 75))
+        return float((high - low) * math.sqrt(1 / len(self.of(flow, crosses)) + 1 / n_later))
+
+    def of_iteration(self, number: int, flow: FlowName) -> Floats:
         """The times of a flow in one iteration; empty where too few are known."""
-        parts = self.by_flow.get((source, target), ())
+        parts = self.by_flow.get(flow, ())
         return parts[number] if number < len(parts) and len(parts[number]) >= _ENOUGH else np.zeros(0)
 
     def with_later(self, later: ExtraTimes) -> ExtraTimes:
@@ -85,22 +109,38 @@ class HostPrediction(NamedTuple):
 
 
 def predict_on_host(load: Load, extra: ExtraTimes, *, draws: int = DRAWS, seed: int = 1) -> HostPrediction:
-    """Simulate iterations of a job alone, each message with an extra time of its own. Raises ValueError as `of`.
+    """Of a job alone; see `predict_jobs_on_host`."""
+    (found,) = predict_jobs_on_host([load], [extra], draws=draws, seed=seed)
+    return found
+
+
+def predict_jobs_on_host(
+    loads: Sequence[Load], extras: Sequence[ExtraTimes], *, draws: int = DRAWS, seed: int = 1
+) -> list[HostPrediction]:
+    """Simulate iterations of jobs together, each message with an extra time of its own, as measured of its job.
 
     The interval is the prediction interval for one further observation (Student's t): measured iterations differ from
-    each other, since a machine has its phases, and messages within one do.
+    each other, since a machine has its phases, and messages within one do. Times are from a job's own start.
+    Raises ValueError as `of`.
     """
-    program, names = lower([load])
-    drawn = _Drawn(load, names, extra)
+    program, names = lower(loads)
+    drawn = [_Drawn(names, number, load, extra) for number, (load, extra) in enumerate(zip(loads, extras, strict=True))]
     random = np.random.default_rng(seed)
 
-    def simulated(number: int) -> float:
-        times = drawn.once(random, len(program.release), number)
+    def simulated(number: int) -> list[float]:
+        times = sum((one.once(random, len(program.release), number) for one in drawn), np.zeros(len(program.release)))
         late = program._replace(handover_s=program.handover_s + times)
-        return last_end(late, run(late))
+        ends = ends_by_job(late, run(late), names)
+        return [end_s - load.start_s for end_s, load in zip(ends, loads, strict=True)]
 
-    each = max(1, draws // extra.iterations)
-    times = np.array([[simulated(number) for _ in range(each)] for number in range(extra.iterations)])
+    iterations = max(extra.iterations for extra in extras)
+    each = max(1, draws // iterations)
+    times = np.array([[simulated(number) for _ in range(each)] for number in range(iterations)])
+    return [_prediction(times[:, :, number]) for number in range(len(loads))]
+
+
+def _prediction(times: Floats) -> HostPrediction:
+    """`times`: measured iterations x draws from each."""
     middle, half = float(np.median(times)), _half_width(times)
     return HostPrediction(middle, middle - half, middle + half)
 
@@ -139,23 +179,27 @@ class _Flow(NamedTuple):
 
 
 class _Drawn:
-    """Draws extra times for the messages of an iteration, all from one measured iteration.
+    """Draws extra times for the messages of a job in an iteration, all from one measured iteration.
 
     What a machine does to one message it often does to the next: messages drawn one by one would average that out.
     """
 
-    def __init__(self, load: Load, names: Names, extra: ExtraTimes) -> None:
+    def __init__(self, names: Names, job: int, load: Load, extra: ExtraTimes) -> None:
         rows = names.messages
-        between = (rows["kind"] != NOTICE) & (rows["source_rank"] != rows["target_rank"])
+        between = (rows["kind"] != NOTICE) & (rows["source_rank"] != rows["target_rank"]) & (rows["job"] == job)
+        first_rank = int(names.action_rank[names.action_job == job].min())
         self._flows: list[_Flow] = []
-        for source, target in sorted(set(zip(rows["source_rank"][between], rows["target_rank"][between], strict=True))):
-            mine = between & (rows["source_rank"] == source) & (rows["target_rank"] == target)
-            a, b = int(source), int(target)
-            each = [extra.of_iteration(number, a, b) for number in range(extra.iterations)]
-            self._flows.append(_Flow(np.flatnonzero(mine), extra.of(a, b, load.problem.crosses(a, b)), each))
+        flows = rows[["source_rank", "target_rank", "kind"]]
+        for source, target, kind in np.unique(flows[between]).tolist():
+            mine = between & (flows == np.array((source, target, kind), flows.dtype))
+            flow = source - first_rank, target - first_rank, kind
+            each = [extra.of_iteration(number, flow) for number in range(extra.iterations)]
+            every = extra.of(flow, load.problem.crosses(*flow[:2]))
+            self._flows.append(_Flow(np.flatnonzero(mine), every, each))
 
     def once(self, random: np.random.Generator, n_messages: int, number: int) -> Floats:
-        """Extra times for all messages, drawn from measured iteration `number`; 0 for those that stay on their rank."""
+        """Extra times for all messages, drawn from measured iteration `number`; 0 for those that stay on their rank,
+        and those of other jobs."""
         times = np.zeros(n_messages)
         for flow in self._flows:
             measured = flow.of_iteration[number] if len(flow.of_iteration[number]) else flow.all

@@ -4,7 +4,8 @@ A message occupies a link for its bytes' time on the wire, first come, first ser
 delay occupies nothing (CrossPipe, section 3.5). Several links are cut through: a message may leave a router while its
 tail still comes in. Where a message travels in super-packets, each of them is stored, queued and forwarded by itself,
 so what a router's own site sends meanwhile comes between them. Every super-packet is acknowledged as it arrives;
-acknowledgements take their turn on the links of the way back.
+acknowledgements take their turn on the links of the way back: over one link they are carried when somebody next looks
+at it, over several each is an event at every link, since what else comes to the second one is not known before.
 
 Plain functions on arrays: interpreted as they are, or compiled (compile.py). Simpler views elsewhere, on purpose:
 `greedy` reserves windows of links out of turn (Algorithm 1's bw_model); `cp_model` and `bounds` keep a message together
@@ -108,17 +109,12 @@ def occupy(wires: Wires, link: int, size: float, now: float, last_bit: float) ->
     return begin
 
 
-def acknowledge(wires: Wires, queues: Ints, size: float, times: tuple[float, float, float], count: int) -> None:
-    """Send `count` acknowledgements of `size` wire bytes each over the links of these queues, first to last.
+def acknowledge(wires: Wires, queue: int, size: float, times: tuple[float, float, float], count: int) -> None:
+    """Put `count` acknowledgements of `size` wire bytes each into a queue, for its link to carry.
 
-    `times` are when the first one leaves, seconds from one to the next, and when the last one leaves at the latest.
+    `times` are when the first one is there, seconds from one to the next, and when the last one is at the latest.
     """
-    first, step, end = times
-    for queue in queues:
-        place, link = wires.tail[queue], wires.link[queue]
-        busy = size * wires.seconds_per_byte[link]
-        wires.tail[queue] = place + 1
-        wires.queued[place, 0], wires.queued[place, 1], wires.queued[place, 2] = first, step, end
-        wires.queued[place, 3], wires.queued[place, 4] = count, busy
-        onward = busy + wires.delay_s[link]
-        first, end = first + onward, end + onward
+    place = wires.tail[queue]
+    wires.tail[queue] = place + 1
+    wires.queued[place, 0], wires.queued[place, 1], wires.queued[place, 2] = times
+    wires.queued[place, 3], wires.queued[place, 4] = count, size * wires.seconds_per_byte[wires.link[queue]]

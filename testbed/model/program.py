@@ -33,8 +33,12 @@ class Program(NamedTuple):
     together: Ints
     begin_s: Floats
     """Per rank, when its job begins."""
+    card: Ints
+    """Per rank, the link that tensor ranks send each other over, or NONE."""
     duration_s: Floats
-    """Per action, as the next four."""
+    """Per action, as the next five."""
+    exchanged_bytes: Floats
+    """What its rank sends other tensor ranks from its start on, over its network card."""
     needs: Ints
     """The message it waits for, or NONE."""
     makes: Ints
@@ -85,13 +89,12 @@ class Program(NamedTuple):
     route_start: Ints
     """Per route (and one more), where its links begin in `route_links`."""
     route_links: Ints
-    answers: Ints
-    """Per message, the way of its acknowledgements: of one for every pair of a route and a route back."""
-    answer_start: Ints
-    """Per such way (and one more), where the queues that they pass begin in `answer_queues`."""
-    answer_queues: Ints
+    back: Ints
+    """Per message, the route of its acknowledgements."""
+    ack_queue: Ints
+    """Per message, the queue of its acknowledgements where that route is one link; else NONE: each goes by itself."""
     queue_start: Ints
-    """Per link (and one more), where its queues of acknowledgements begin."""
+    """Per link (and one more), where its queues of acknowledgements begin: one per route that is answered over it."""
     queue_link: Ints
     """Per queue, its link."""
     shards: Ints

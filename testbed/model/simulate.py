@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from testbed.model import execute as plain
+from testbed.model.columns import Names
 from testbed.model.execute import Times
-from testbed.model.lower import Load, Names, Receives, lower
+from testbed.model.lower import Load, Receives, lower
 from testbed.model.program import Program
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
@@ -42,7 +44,7 @@ def simulate_jobs(loads: Sequence[Load]) -> Trace:
 
     Raises DeadlockError when a schedule cannot finish, ValueError when the jobs do not have the same links.
     """
-    tick, counted = _in_ticks(loads)
+    tick, counted = jobs_in_ticks(loads)
     program, names = lower(counted)
     times = run(program)
     times = times._replace(**{name: getattr(times, name) * tick for name in _SECONDS})
@@ -53,13 +55,18 @@ def simulate_jobs(loads: Sequence[Load]) -> Trace:
 _SECONDS = tuple(name for name in Times._fields if name != "awaited")
 
 
-def _in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
+def jobs_in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
     """Seconds per tick, and the jobs in ticks: whom a link serves first must not depend on the unit of time."""
     tick = tick_s(*(load.problem for load in loads))
     if tick in (0.0, 1.0):
         return 1.0, list(loads)
+    counted = [in_ticks(load.problem, tick) for load in loads]
+    # links are rounded to the messages of a job, and jobs with other messages have the same ones
+    if all(load.problem.links == loads[0].problem.links for load in loads):
+        counted = [replace(problem, links=counted[0].links) for problem in counted]
     return tick, [
-        load._replace(problem=in_ticks(load.problem, tick), start_s=float(round(load.start_s / tick))) for load in loads
+        load._replace(problem=problem, start_s=float(round(load.start_s / tick)))
+        for load, problem in zip(loads, counted, strict=True)
     ]
 
 
@@ -78,12 +85,34 @@ def makespan(
     problem: Problem, schedule: Schedule, *, receives: Receives = "early", compiled: bool | None = None
 ) -> float:
     """Seconds from the common start to the last end or reduction on any rank. Raises DeadlockError."""
-    tick, counted = _in_ticks([Load(problem, schedule, 0.0, receives)])
+    tick, counted = jobs_in_ticks([Load(problem, schedule, 0.0, receives)])
     program, _ = lower(counted)
     seconds = tick * float(plain.last_end(program, run(program, compiled=compiled)))
     if np.isnan(seconds):
         raise DeadlockError(f"schedule {schedule.name} waits for itself")
     return seconds
+
+
+def ends_of_jobs(loads: Sequence[Load]) -> tuple[float, ...]:
+    """Per job that shares the network, seconds from the common start to its last end or reduction.
+
+    What the trace of `simulate_jobs` says, without the trace. Raises as it does.
+    """
+    tick, counted = jobs_in_ticks(loads)
+    program, names = lower(counted)
+    times = run(program)
+    _refuse_deadlock(program, names, times, loads)
+    return tuple(tick * end for end in ends_by_job(program, times, names))
+
+
+def ends_by_job(program: Program, times: Times, names: Names) -> list[float]:
+    """Per job, from the common start to the end of its last action and reduction; nan when one never comes."""
+    job_of_last = names.messages["job"][program.last]
+    found = []
+    for job in range(int(names.action_job.max()) + 1):
+        ends, reduced = times.end_s[names.action_job == job], times.arrived_s[program.last[job_of_last == job]]
+        found.append(float(np.concatenate((ends, reduced)).max()))
+    return found
 
 
 def _refuse_deadlock(program: Program, names: Names, times: Times, loads: Sequence[Load]) -> None:

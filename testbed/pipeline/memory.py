@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
-from testbed.pipeline.ir import Kind, Row, Schedule
+import numpy as np
+
+from testbed.pipeline.columns import KINDS, Floats, columns
+from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.problem import Problem
 
 TOLERANCE = 1e-9
 """Sums of sub-block fractions such as 3 x 1/3 may pass a limit by rounding; this much is not memory."""
 
 
-def usage(row: Row, problem: Problem) -> list[float]:
-    """Memory held while each action of a row runs, in microbatches of a whole rank.
+def usage(rows: Sequence[Row], problem: Problem) -> list[Floats]:
+    """Per row, the memory held while each of its actions runs, in microbatches of a whole rank.
 
     What an action adds is held from its start, what it frees until its end (CrossPipe's cumulative function).
     """
-    held, result = 0.0, []
-    for action in row:
-        result.append(held + problem.memory_needed(action))
-        held += problem.memory_delta(action)
+    table = columns(rows)
+    every = [[Action(stage, kind, 0) for kind in KINDS] for stage in range(problem.n_stages)]
+    added, needed = (
+        np.array([[of(action) for action in of_stage] for of_stage in every])[table.stage, table.kind] * table.fraction
+        for of in (problem.memory_delta, problem.memory_needed)
+    )
+    result = []
+    for begin, end in pairwise(table.row_start.tolist()):
+        held = np.concatenate((np.zeros(1), np.cumsum(added[begin:end])))
+        result.append(held[:-1] + needed[begin:end])
     return result
 
 
 def peaks(schedule: Schedule, problem: Problem) -> tuple[float, ...]:
     """Per rank, the most memory held at once, in microbatches of a whole rank."""
-    return tuple(max(usage(row, problem), default=0.0) for row in schedule.rows)
+    return tuple(float(levels.max(initial=0.0)) for levels in usage(schedule.rows, problem))
 
 
 def peak_in_flight(schedule: Schedule) -> tuple[float, ...]:

@@ -20,6 +20,18 @@ Route = tuple[int, ...]
 """Indexes into a problem's `links`, first to last; () when it costs nothing."""
 
 
+NO_CARD = -1
+"""In `rank_cards`: the rank's node has none."""
+
+
+class Exchanged(NamedTuple):
+    """Wire bytes that each tensor rank of a stage puts on its network card for a microbatch."""
+
+    forward: float
+    backward: float
+    """In I or B."""
+
+
 class Paths(NamedTuple):
     """How the messages of one replica travel: its routes, and what they are cut into on the way."""
 
@@ -29,6 +41,8 @@ class Paths(NamedTuple):
     """Per source rank, as `Problem.piece_bytes`."""
     ack_bytes: tuple[float, ...] = ()
     """Per source rank, as `Problem.ack_bytes`."""
+    rank_cards: tuple[int, ...] = ()
+    """Per rank, as `Problem.rank_cards`."""
 
     def route(self, source_rank: int, target_rank: int) -> Route:
         """Links a message takes between two ranks, in order; () when it costs nothing."""
@@ -71,6 +85,10 @@ class Problem:
     On a link further along a route other messages come between the pieces of one that is still coming in."""
     ack_bytes: tuple[float, ...] = ()
     """Per source rank, wire bytes that go back as acknowledgement of every piece; empty: none."""
+    rank_cards: tuple[int, ...] = ()
+    """Per rank, which of the links is the network card that tensor ranks send each other over; empty: over none."""
+    exchanged: tuple[Exchanged, ...] = ()
+    """Per stage, what they send: within the slots of actions, from their start on. Empty: nothing."""
     handover_s: float = 0.0
     """From a message's last bit at the receiving rank's host to its use, on every message between ranks."""
     send_s: float = 0.0
@@ -79,9 +97,9 @@ class Problem:
     """And for each byte."""
     wake_s: float = 0.0
     """How long gloo's thread takes to answer a notice, unless something else has just woken it."""
-    turn_s: float = 0.0
-    """How much later than the one before each rank begins, counted over all replicas: so that none come first by
-    chance."""
+    begins_s: tuple[float, ...] = ()
+    """How long after the job's start each rank begins, replica by replica (tensor ranks together), so that none come
+    first by chance; empty: all at once."""
     unnoticed_wait_s: float = 0.0
     """A rank that waits for its input no longer than this is not delayed (the engine's logical clock)."""
     notice_bytes: float = 0.0
@@ -112,7 +130,7 @@ class Problem:
     @property
     def paths(self) -> tuple[Paths, ...]:
         """The ways of every replica, the first one first; with tensor ranks, of each of them."""
-        return (Paths(self.routes, self.piece_bytes, self.ack_bytes), *self.others)
+        return (Paths(self.routes, self.piece_bytes, self.ack_bytes, self.rank_cards), *self.others)
 
     def gather(self, stage: int) -> Collective:
         """What a stage's parameters come by before its first F; one without messages costs nothing."""
@@ -148,6 +166,7 @@ class Problem:
                 routes=chosen.routes,
                 piece_bytes=chosen.piece_bytes,
                 ack_bytes=chosen.ack_bytes,
+                rank_cards=chosen.rank_cards,
                 others=tuple(others),
                 numbers=tuple(self.numbers[path] for path in order) if self.numbers else (),
                 all_gather=tuple(one.renumbered(numbers) for one in self.all_gather),
@@ -180,6 +199,13 @@ class Problem:
             case _:
                 raise ValueError(f"{action} has no compute time")
         return whole * action.part.fraction
+
+    def exchanged_bytes(self, action: Action) -> float:
+        """Wire bytes that each tensor rank sends the others on its network card during an action."""
+        if not self.exchanged or action.kind is Kind.W:
+            return 0.0
+        of = self.exchanged[action.stage]
+        return (of.forward if action.kind is Kind.F else of.backward) * action.part.fraction
 
     def whole_backward_s(self, stage: int) -> float:
         """Seconds of a stage's fused backward."""

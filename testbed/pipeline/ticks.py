@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 
 from testbed.pipeline.link import LinkCost
@@ -57,7 +58,7 @@ def in_ticks(problem: Problem, tick: float | None = None) -> Problem:
         send_s=whole(problem.send_s),
         send_s_per_byte=whole(problem.send_s_per_byte * size) / size,
         wake_s=whole(problem.wake_s),
-        turn_s=whole(problem.turn_s),
+        begins_s=every(problem.begins_s),
         unnoticed_wait_s=whole(problem.unnoticed_wait_s),
     )
 
@@ -75,17 +76,19 @@ def ticks_of_longest(ratios: Iterable[float]) -> int:
     Of ratios that are not ratios of small whole numbers, or of too many different ones, the nearest tick is taken.
     Between MOST_TICKS / 2 and MOST_TICKS, by powers of two, so that halves and quarters of times are whole as well.
     """
-    denominators = set()
-    for ratio in set(ratios):
-        near = Fraction(ratio).limit_denominator(LARGEST_DENOMINATOR)
-        if abs(near - Fraction(ratio)) <= _NOISE:
-            denominators.add(near.denominator)
     common = 1
-    for denominator in sorted(denominators):
+    for denominator in sorted({_denominator(ratio) for ratio in ratios}):
         together = math.lcm(common, denominator)
         if together * 8 <= MOST_TICKS:
             common = together
     return int(common << ((MOST_TICKS // common).bit_length() - 1))
+
+
+@lru_cache(maxsize=4096)
+def _denominator(ratio: float) -> int:
+    """Of the fraction of small numbers that a ratio is; 1 where it is none."""
+    near = Fraction(ratio).limit_denominator(LARGEST_DENOMINATOR)
+    return near.denominator if abs(near - Fraction(ratio)) <= _NOISE else 1
 
 
 def _times(problem: Problem) -> list[float]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from testbed.errors import BadInput, DoesNotFit
 from testbed.model.simulate import simulate
@@ -14,11 +14,13 @@ from testbed.pipeline.collectives import Collective, Step, side_by_side
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peak_in_flight
-from testbed.pipeline.problem import Paths, Problem
+from testbed.pipeline.problem import NO_CARD, Exchanged, Paths, Problem
 from testbed.plan import routes, similitude
-from testbed.plan.exchange import exchange_at
-from testbed.plan.framing import ACK_BYTES, super_packet_bytes, wire_bytes
+from testbed.plan.exchange import exchange_at, sites_of
+from testbed.plan.framing import ACK_BYTES, super_packet_bytes, there_and_back, wire_bytes
+from testbed.plan.losses import default_routes
 from testbed.plan.plan import Case, Framing, Job, JobSchedule, Plan, Profile, Route
+from testbed.plan.tensor_exchanges import TensorExchange, of_actions
 from testbed.plugins import Unusable
 from testbed.schedule.registry import family_of
 from testbed.spec.choice import ScheduleChoice
@@ -38,7 +40,7 @@ def problem(plan: Plan, choice: ScheduleChoice, pacing: Pacing | None = None, *,
     Raises BadInput when there is neither, or when the model has fewer layers than stages.
     """
     stages = stages_of(plan.jobs[job], choice)
-    return _problem(plan, plan.jobs[job], stages, choice.memory, pacing, {})
+    return _problem(plan, plan.jobs[job], stages, choice.memory, pacing, None)
 
 
 def stages_of(job: Job, choice: ScheduleChoice) -> tuple[int, ...]:
@@ -52,14 +54,13 @@ def stages_of(job: Job, choice: ScheduleChoice) -> tuple[int, ...]:
 
 def problem_for(plan: Plan, schedule: Schedule, *, job: int = 0) -> Problem:
     """The scheduling problem of a schedule from elsewhere, with the stages where it has them. Raises BadInput."""
-    return _problem(plan, plan.jobs[job], schedule.stage_to_rank, None, None, {})
+    return _problem(plan, plan.jobs[job], schedule.stage_to_rank, None, None, None)
 
 
 def problem_of_case(plan: Plan, case: Case, pacing: Pacing | None = None, *, job: int = 0) -> Problem:
     """The scheduling problem of a job in a case, on the case's routes. Raises as `problem`."""
     chosen = case.jobs[job]
-    given = {(flow.source, flow.target): route for flow, route in zip(plan.flows, case.routes, strict=True)}
-    return _problem(plan, plan.jobs[job], chosen.stage_to_rank, chosen.choice.memory, pacing, given)
+    return _problem(plan, plan.jobs[job], chosen.stage_to_rank, chosen.choice.memory, pacing, case)
 
 
 def schedule_of(plan: Plan, case: Case, *, job: int = 0) -> Schedule | None:
@@ -182,9 +183,9 @@ def _problem(
     stages: tuple[int, ...],
     memory: float | None,
     pacing: Pacing | None,
-    given: Mapping[tuple[int, int], Route],
+    case: Case | None,
 ) -> Problem:
-    """The problem of a job's first pipeline, whose ranks count from 0; `given` are routes by rank of the plan."""
+    """The problem of a job's first pipeline, whose ranks count from 0, on a case's routes or the default ones."""
     workload = job.workload
     times = workload.pacing or pacing
     if times is None and job.profile is not None:
@@ -199,7 +200,7 @@ def _problem(
         expected = f"at least one layer for each of {len(stages)} stages ({chunks} per rank)"
         raise DoesNotFit.of(workload.name, "model.layers", workload.model.layers, expected)
     again, kept = (1.0, KEPT_WHEN_RECOMPUTING) if workload.recompute else (0.0, 1.0)
-    taken = _Taken(plan, job, given)
+    taken = _Taken(plan, job, case)
     pipelines = [(replica, tensor_rank) for replica in range(job.mesh.dp) for tensor_rank in range(job.mesh.tp)]
     first, *others = (taken.paths(*one, plan.framing) for one in pipelines)
     exchanged = [_collectives(plan, taken, job, rank, chunks) for rank in stages] if job.mesh.dp > 1 else []
@@ -225,18 +226,36 @@ def _problem(
         piece_bytes=first.piece_bytes,
         ack_bytes=first.ack_bytes,
         others=tuple(others),
+        rank_cards=first.rank_cards,
+        exchanged=_exchanged(plan, job, stages) if first.rank_cards else (),
         tensor=job.mesh.tp,
         numbers=tuple(tuple(rank - job.mesh.first_rank for rank in job.mesh.pipeline(*one)) for one in pipelines),
         handover_s=plan.host_costs.handover_s,
         send_s=plan.host_costs.send_s,
         send_s_per_byte=plan.host_costs.send_s_per_byte,
         wake_s=plan.host_costs.wake_s,
-        turn_s=_turn_s(plan, stages, [gather for gather, _ in exchanged]),
+        begins_s=_turns(plan, job, stages, [gather for gather, _ in exchanged]).begins_s if exchanged else (),
         unnoticed_wait_s=plan.host_costs.unnoticed_wait_s if workload.pacing else 0.0,
         notice_bytes=plan.host_costs.notice_bytes,
         all_gather=tuple(gather for gather, _ in exchanged if gather.steps),
         reductions=tuple(reduction for _, reduction in exchanged),
     )
+
+
+def _exchanged(plan: Plan, job: Job, stages: tuple[int, ...]) -> tuple[Exchanged, ...]:
+    """What each tensor rank of a stage sends all others of it, and answers what they send it."""
+    host, node_of = plan.host_costs, dict(zip(job.mesh.ranks, job.nodes, strict=True))
+
+    def sent(stage: int, exchanges: Sequence[TensorExchange]) -> float:
+        site = routes.datacenter_of(node_of[job.mesh.rank(0, stages[stage], 0)])
+        each = [
+            sum(there_and_back(one.payload_bytes, plan.framing.gso_bytes[site], host.gloo_bytes, host.notice_bytes))
+            for one in exchanges
+        ]
+        return sum(size * one.number for size, one in zip(each, exchanges, strict=True)) * (job.mesh.tp - 1)
+
+    found = (of_actions(job, stages, stage) for stage in range(len(stages)))
+    return tuple(Exchanged(*(sent(stage, kind) for kind in one)) for stage, one in enumerate(found))
 
 
 def _limits(workload: Workload, memory: float | None) -> list[float]:
@@ -246,16 +265,45 @@ def _limits(workload: Workload, memory: float | None) -> list[float]:
     return asked if caps is None else [min(pair) for pair in zip(asked, caps, strict=True)]
 
 
-def _turn_s(plan: Plan, stages: tuple[int, ...], gathers: Sequence[Collective]) -> float:
-    """Between the beginnings of one rank and the next; `gathers` per stage, none without replicas."""
-    if not gathers:
-        return 0.0
+class _Turns(NamedTuple):
+    """How far the ranks of a job with replicas begin apart, so that no chance tells whose message comes first."""
+
+    begins_s: tuple[float, ...]
+    """Of every rank of all replicas, from the job's start."""
+    next_s: float
+    """When somebody else may begin."""
+
+
+def _turns(plan: Plan, job: Job, stages: tuple[int, ...], gathers: Sequence[Collective]) -> _Turns:
+    """`gathers` are per stage, and none without replicas: their pipeline has nobody to wait for."""
+    host, turns = plan.host_costs, range(job.mesh.dp * job.mesh.pp)
+    sites = [sites_of(job)[turn * job.mesh.tp] for turn in turns]
     at_once: Counter[tuple[int, int]] = Counter()
+    """By member of a collective (replicas, of each its tensor ranks) and pipeline rank, bytes sent as it begins ..."""
+    leaving: Counter[int] = Counter()
+    """... and by turn, those that leave the datacenter."""
     for rank, gather in zip(stages, gathers, strict=True):
         for step in gather.steps:
             if not step.after:
-                at_once[step.source, rank] += math.ceil(gather.size(step))
-    return plan.host_costs.turn_s + plan.host_costs.turn_s_per_byte * max(at_once.values(), default=0)
+                turn, target = (one // job.mesh.tp * job.mesh.pp + rank for one in (step.source, step.target))
+                size = math.ceil(gather.size(step))
+                at_once[step.source, rank] += size
+                leaving[turn] += size * (sites[turn] != sites[target])
+    each_s = host.turn_s + host.turn_s_per_byte * max(at_once.values(), default=0)
+    shared_s = host.shared_turn_s + host.shared_turn_s_per_byte * max(leaving.values(), default=0)
+    before = [sum(leaving[other] > 0 and sites[other] == sites[turn] for other in range(turn)) for turn in turns]
+    begins_s = [turn * each_s + before[turn] * (leaving[turn] > 0) * shared_s for turn in turns]
+    return _Turns(tuple(begins_s), max(begins_s) + each_s + shared_s)
+
+
+def beginning_s(plan: Plan, job: Job) -> float:
+    """How long it takes until all ranks of a job have begun an iteration: the next job begins behind them.
+
+    At one and the same instant nothing but chance would tell which job's messages a shared link takes first.
+    """
+    stages, taken = tuple(range(job.mesh.pp)), _Taken(plan, job, None)
+    gathers = [_collectives(plan, taken, job, rank, 1)[0] for rank in stages] if job.mesh.dp > 1 else []
+    return _turns(plan, job, stages if gathers else (), gathers).next_s
 
 
 def _stages_per_rank(stages: tuple[int, ...], n_ranks: int, name: str) -> int:
@@ -271,11 +319,12 @@ def _stages_per_rank(stages: tuple[int, ...], n_ranks: int, name: str) -> int:
 
 
 class _Taken:
-    """The routes between a job's ranks in one case."""
+    """The routes between a job's ranks in one case, or the default ones."""
 
-    def __init__(self, plan: Plan, job: Job, given: Mapping[tuple[int, int], Route]) -> None:
-        self._mesh, self._given = job.mesh, given
-        self._default = routes.by_datacenters(plan.network)
+    def __init__(self, plan: Plan, job: Job, case: Case | None) -> None:
+        self._mesh = job.mesh
+        self._given = {} if case is None else routes.routes_of_ranks(plan, case)
+        self._default = default_routes(plan.network, () if case is None else case.lost)
         node_of = dict(zip(job.mesh.ranks, job.nodes, strict=True))
         self._datacenter = {rank: routes.datacenter_of(node) for rank, node in node_of.items()}
         cards = routes.card_routes(plan.network)
@@ -295,7 +344,10 @@ class _Taken:
         found = {(a, b): route for a in ranks for b in ranks if (route := self.route(ranks[a], ranks[b]))}
         sites = [self._datacenter[rank] for rank in self._mesh.pipeline(replica, tensor_rank)]
         sizes = [framing.gso_bytes[site] for site in sites]
-        return Paths(found, tuple(map(super_packet_bytes, sizes)), (float(ACK_BYTES),) * len(sizes))
+        cards = [self._card[rank] for rank in self._mesh.pipeline(replica, tensor_rank)]
+        # tensor ranks are in one datacenter, of which all nodes have a card or none
+        own = tuple(card[0] if card else NO_CARD for card in cards) if self._mesh.tp > 1 and any(cards) else ()
+        return Paths(found, tuple(map(super_packet_bytes, sizes)), (float(ACK_BYTES),) * len(sizes), own)
 
 
 def _collectives(plan: Plan, taken: _Taken, job: Job, rank: int, chunks: int) -> tuple[Collective, Collective]:

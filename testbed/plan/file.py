@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,8 +13,9 @@ from pydantic import TypeAdapter
 from testbed.errors import BadInput
 from testbed.files import json_object, read_text, saving
 from testbed.pipeline.validate import validate
-from testbed.plan import costs, routes
-from testbed.plan.plan import Case, Job, JobSchedule, Network, Plan, Route
+from testbed.plan import costs, events, routes
+from testbed.plan.losses import all_lost
+from testbed.plan.plan import Case, Flow, Job, JobSchedule, Network, Plan, Route
 from testbed.spec import document
 from testbed.spec.quantity import SI_UNITS
 
@@ -36,6 +39,14 @@ def to_json(plan: Plan) -> str:
         del written["network"]["cards"]  # as files were before there were any, to the last byte
     if not plan.network.switches:
         del written["network"]["switches"]
+    if plan.enforcement == "rules":
+        del written["enforcement"]
+    if plan.elephants_from is None:
+        del written["elephants_from"]
+    for case in written["cases"]:
+        for name in ("event", "starts_s", "lost", "away", "alone_of"):
+            if not case[name]:
+                del case[name]
     return json.dumps(written, indent=1, allow_nan=False) + "\n"
 
 
@@ -65,14 +76,28 @@ def check(plan: Plan, source: str) -> None:
     for number, job in enumerate(plan.jobs):
         _check_job(plan, job, first, source, f"jobs.{number}")
         first = job.mesh.ranks.stop
+    names = [job.name for job in plan.jobs]
+    _require(len(set(names)) == len(names), source, "jobs.name", names, "a name for every job alone")
     nodes = [node for job in plan.jobs for node in job.nodes]
     _require(len(set(nodes)) == len(nodes), source, "jobs.nodes", nodes, "a node for every rank alone")
+    once: set[Flow] = set()
     for number, flow in enumerate(plan.flows):
         for rank in (flow.source, flow.target):
             _require(0 <= rank < first, source, f"flows.{number}", rank, f"a rank below {first}")
+        ends = f"{flow.kind.value} from {flow.source} to {flow.target}"
+        _require(flow not in once, source, f"flows.{number}", ends, "every flow once")
+        once.add(flow)
+    least = plan.elephants_from
+    _require(least is None or 0 <= least < math.inf, source, "elephants_from", least, "0 bytes or more")
     labels = [case.label for case in plan.cases]
     _require(len(set(labels)) == len(labels), source, "cases.label", labels, "a label for every case alone")
+    number = 0
+    for cases in events.trainings(plan.cases):  # what a case takes is told on what is left, of those at work
+        events.check(plan, cases, [(source, f"cases.{number + one}") for one in range(len(cases))])
+        number += len(cases)
     for number, case in enumerate(plan.cases):
+        _check_event(plan, case, source, f"cases.{number}")
+        _check_alone(plan, number, source, f"cases.{number}.alone_of")
         _check_case(plan, case, source, f"cases.{number}")
     for name in routes.datacenters_of(plan.network):
         size = plan.framing.gso_bytes.get(name, 0)
@@ -142,14 +167,18 @@ def _check_route(network: Network, route: Route, ends: tuple[str, str], source: 
         _require(network.directions[index].source == at, source, field, list(route), f"a direction that leaves {at}")
         at = network.directions[index].target
     _require(at == ends[1], source, field, list(route), f"a route from {ends[0]} to {ends[1]}")
+    passed = [ends[0], *(network.directions[index].target for index in route)]
+    _require(len(set(passed)) == len(passed), source, field, list(route), "no place twice on the way")
 
 
 def _check_job(plan: Plan, job: Job, first: int, source: str, field: str) -> None:
     mesh, workload = job.mesh, job.workload
+    _check_start(plan, job.start_s, source, f"{field}.start_s")
     for axis, extent in (("dp", mesh.dp), ("pp", mesh.pp), ("tp", mesh.tp)):
         _require(extent >= 1, source, f"{field}.mesh.{axis}", extent, "1 or more")
     _require(mesh.first_rank == first, source, f"{field}.mesh.first_rank", mesh.first_rank, str(first))
     _require(mesh.size == len(job.nodes), source, f"{field}.nodes", len(job.nodes), f"a node for {mesh.size} ranks")
+    _require(job.start_s >= 0, source, f"{field}.start_s", job.start_s, "0 s or more")
     asked = (workload.parallelism.data, workload.parallelism.pipeline, workload.parallelism.tensor)
     extents = (mesh.dp, mesh.pp, mesh.tp)
     _require(extents == asked, source, f"{field}.mesh", extents, f"dp, pp, tp {asked}, as its workload has")
@@ -171,8 +200,41 @@ def _check_case(plan: Plan, case: Case, source: str, field: str) -> None:
         ends = routes.datacenter_of(nodes[flow.source]), routes.datacenter_of(nodes[flow.target])
         _check_route(plan.network, route, ends, source, f"{field}.routes.{number}")
     routes.routes_of_nodes(plan, case)
+    starts = len(case.starts_s)
+    _require(starts in (0, len(plan.jobs)), source, f"{field}.starts_s", starts, "a time for every job, or none")
+    for number, begun_s in enumerate(case.starts_s):
+        _check_start(plan, begun_s, source, f"{field}.starts_s.{number}")
     for number, (job, chosen) in enumerate(zip(plan.jobs, case.jobs, strict=True)):
         _check_schedule(plan, case, job, chosen, number, (source, f"{field}.jobs.{number}"))
+
+
+def _check_start(plan: Plan, start_s: float, source: str, field: str) -> None:
+    _require(0 <= start_s < math.inf, source, field, start_s, "0 s or more")
+    # results of one job say nothing of a start
+    _require(len(plan.jobs) > 1 or start_s == 0, source, field, start_s, "0 s: a job alone begins with the iteration")
+
+
+def _check_event(plan: Plan, case: Case, source: str, field: str) -> None:
+    """What `events.check` leaves: whom the controller routes, and that nothing goes where nothing is."""
+    if case.event is not None:
+        least, detour = case.event.elephants_from, case.event.detour
+        _require(least >= 0, source, f"{field}.event.elephants_from", least, "0 bytes or more")
+        _require(0 <= detour <= 8, source, f"{field}.event.detour", detour, "0 to 8 links")
+    lost = all_lost(plan.network, case.lost)
+    for index, route in enumerate(case.routes):
+        gone = f"no way by {', '.join(case.lost)}"
+        _require(lost.isdisjoint(route), source, f"{field}.routes.{index}", list(route), gone)
+
+
+def _check_alone(plan: Plan, number: int, source: str, field: str) -> None:
+    case = plan.cases[number]
+    if case.alone_of is None:
+        return
+    alike = [replace(one, label=case.label, away=case.away, alone_of=one.label) for one in plan.cases[:number]]
+    same = [one for one, whole in zip(alike, plan.cases, strict=False) if not whole.away and whole.event is None]
+    expected = "the label of a case before it with the same schedules, routes and starts, of which one job is at work"
+    alone = len(case.away) == len(plan.jobs) - 1 > 0
+    _require(case.event is None and alone and case in same, source, field, case.alone_of, expected)
 
 
 def _check_schedule(plan: Plan, case: Case, job: Job, chosen: JobSchedule, number: int, where: tuple[str, str]) -> None:

@@ -31,6 +31,17 @@ def wire_bytes(payload_bytes: float) -> float:
     return payload_bytes + math.ceil(payload_bytes / MSS) * (ETHERNET_HEADER + IP_TCP_HEADERS)
 
 
+def there_and_back(payload_bytes: float, gso: int, gloo_bytes: float, notice_bytes: float) -> tuple[float, float]:
+    """All wire bytes that a message's sender and its receiver send each other for it.
+
+    There: the message with what gloo adds, and the acknowledgement of its receive's notice. Back: that notice, and the
+    acknowledgements of the packet ahead of the message and of its super-packets, which are limited by `gso`.
+    """
+    size = wire_bytes(payload_bytes) + gloo_bytes
+    packets = 1 + math.ceil((size - notice_bytes) / super_packet_bytes(gso))
+    return size + ACK_BYTES, packets * ACK_BYTES + notice_bytes
+
+
 def gso_bytes(directions: Iterable[Direction]) -> int:
     """The longest super-packet allowed towards links: 1 ms of the slowest, a quarter of the least queue that a file
     asks for, 64 KiB; at least the MTU, and no more where a link loses or delays packet by packet.

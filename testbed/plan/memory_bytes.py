@@ -13,6 +13,7 @@ from testbed.pipeline.problem import Problem
 from testbed.plan import counts
 from testbed.plan.exchange import exchange_at
 from testbed.plan.plan import Job
+from testbed.plan.tensor_exchanges import buffer_bytes, tensor_exchanges
 from testbed.spec.workload import Workload
 
 PARITIES = 2
@@ -25,14 +26,9 @@ _MOMENTS = {"adamw": 2, "sgd": 1}
 def predicted_bytes(job: Job, schedule: Schedule) -> list[RankBytes] | None:
     """Per rank of a job in the lab; None where the model does not say what it keeps of a microbatch."""
     workload, n_stages = job.workload, schedule.n_stages
-    kept = {}
-    for stage in range(n_stages):
-        each = workload.model.activation_bytes(
-            stage, n_stages, workload.microbatch_size, recompute=workload.recompute, degree=job.mesh.tp
-        )
-        if each is None:
-            return None
-        kept[stage] = (each[0], each[1])
+    kept = _kept(job, schedule, recompute=workload.recompute)
+    if kept is None:
+        return None
     found = []
     for rank in job.mesh.ranks:
         replica, pipeline_rank, _ = job.mesh.coordinates(rank)
@@ -40,7 +36,27 @@ def predicted_bytes(job: Job, schedule: Schedule) -> list[RankBytes] | None:
         stages = [stage for stage, holder in enumerate(schedule.stage_to_rank) if holder == pipeline_rank]
         values, states, exchanged = _parameters(job, pipeline_rank, replica, stages, n_stages)
         messages = float(PARITIES * _messages(row, schedule, pipeline_rank) * workload.message_bytes())
-        found.append(RankBytes(peak_bytes(row, kept), values, values, states, messages + exchanged))
+        summed = buffer_bytes(tensor_exchanges(job, schedule.stage_to_rank, pipeline_rank), job.mesh.tp)
+        found.append(RankBytes(peak_bytes(row, kept), values, values, states, messages + exchanged + summed))
+    return found
+
+
+def _kept(job: Job, schedule: Schedule, *, recompute: bool) -> dict[int, tuple[float, float]] | None:
+    """Per stage, bytes of a microbatch after its F and after its I; None where the model does not say.
+
+    What comes from another rank stays in its buffer; but tensor ranks gather their parts of it into memory of its own.
+    """
+    workload, holder, last = job.workload, schedule.stage_to_rank, schedule.n_stages - 1
+    gathered = workload.tensor_bytes() if job.mesh.tp > 1 else 0
+    found = {}
+    for stage, rank in enumerate(holder):
+        each = workload.model.activation_bytes(
+            stage, schedule.n_stages, workload.microbatch_size, recompute=recompute, degree=job.mesh.tp
+        )
+        if each is None:
+            return None
+        below, above = stage > 0 and holder[stage - 1] != rank, stage < last and holder[stage + 1] != rank
+        found[stage] = (each[0] + below * gathered, each[1] + above * gathered)
     return found
 
 
@@ -121,17 +137,12 @@ def activation_limits(job: Job, problem: Problem, schedule: Schedule) -> list[fl
     """Per rank of the lab, bytes of the microbatches that its limit allows, as kept after a forward without
     recomputation; None where the model does not say.
     """
-    workload, n_stages = job.workload, schedule.n_stages
+    kept = _kept(job, schedule, recompute=False)
+    if kept is None:
+        return None
     limits = []
     for rank in job.mesh.ranks:
         pipeline_rank = job.mesh.coordinates(rank).pipeline_rank
-        each = 0.0
-        for stage in (stage for stage, holder in enumerate(schedule.stage_to_rank) if holder == pipeline_rank):
-            one = workload.model.activation_bytes(
-                stage, n_stages, workload.microbatch_size, recompute=False, degree=job.mesh.tp
-            )
-            if one is None:
-                return None
-            each += one[0]
+        each = sum(kept[stage][0] for stage, holder in enumerate(schedule.stage_to_rank) if holder == pipeline_rank)
         limits.append(problem.memory_limit[pipeline_rank] * each)
     return limits

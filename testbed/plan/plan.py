@@ -161,6 +161,25 @@ class JobSchedule:
 
 @_written
 @dataclass(frozen=True)
+class Event:
+    """How a case goes on with the training of the case before it: something changed between two iterations.
+
+    What changed is what `lost` and `away` of the two cases differ in: a part of the network is gone, jobs have come or
+    left.
+    """
+
+    after: int
+    """Measured iterations since the training began; the case before ends with them."""
+    policy: str | None
+    """What a controller chooses routes by, as --policy has it; None: default routes for those that lost theirs."""
+    elephants_from: float
+    """Bytes in an iteration from which a flow is the policy's to route."""
+    detour: int
+    """Links more than the shortest route has that it may take."""
+
+
+@_written
+@dataclass(frozen=True)
 class Case:
     """What is measured together: a schedule for every job, a route for every flow."""
 
@@ -168,6 +187,17 @@ class Case:
     jobs: tuple[JobSchedule, ...]
     routes: tuple[Route, ...]
     """One for every flow of the plan."""
+    event: Event | None = None
+    """None where ranks begin anew, on the whole network."""
+    starts_s: tuple[float, ...] = ()
+    """Per job, when it begins, in place of the job's own `start_s`; () where all begin as they say themselves."""
+    lost: tuple[str, ...] = ()
+    """Switches and links that are gone, in the order in which they went."""
+    away: tuple[str, ...] = ()
+    """Names of the jobs that do not train in it: not yet, or not any more."""
+    alone_of: str | None = None
+    """Label of the case before it of which this is one job by itself, on the same routes, with all others away; None
+    where it is a case of its own."""
 
 
 @_written
@@ -201,6 +231,10 @@ class HostCosts:
     """Between the beginnings of one rank and the next of a job with replicas; earlier plans have none."""
     turn_s_per_byte: float = 0.0
     """And for each byte that a rank sends as it begins."""
+    shared_turn_s: float = 0.0
+    """As much more where a rank begins by sending to another datacenter, behind every rank of its own that does."""
+    shared_turn_s_per_byte: float = 0.0
+    """And for each byte that a rank sends there."""
 
 
 @_written
@@ -218,6 +252,12 @@ class Plan:
     seed: int = 1
     """Of what is left to chance in the network: jitter and loss."""
     clock: Clock = field(default_factory=Clock)
+    enforcement: Literal["rules", "ports"] = "rules"
+    """How a lab has flows take their routes: by rules in routers, or by ports that the routers' own hash sends there;
+    rules then for what no port does."""
+    elephants_from: float | None = None
+    """Bytes in an iteration: flows that send less were no policy's to route, and do not count in the network-wide
+    metric; None where no policy chose routes: all flows count."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Schedules that were asked for and do not fit: by label, why there is no case with them."""
     format: Literal[1] = 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, permutations, product
+from itertools import chain, count, pairwise, permutations, product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from testbed.errors import BadInput, listed, naming_files
+from testbed.errors import BadInput, naming_files
 from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.validate import validate
@@ -61,8 +61,7 @@ def _in_the_lab(topology: Topology, field: str, asked: Direction, at: Scales | N
 def measurement_of(topology: Topology) -> Plan:
     """A plan without jobs: its links can be measured, that is all."""
     network = network_of(topology)
-    _require_nodes_everywhere(network)
-    return Plan(network, (), (), (), framing_of(network, ()), measured_costs())
+    return Plan(network, (), (), (), framing_of(network, ()), measured_costs("real"))
 
 
 def framing_of(network: Network, taken: Iterable[tuple[str, Route]]) -> Framing:
@@ -89,7 +88,7 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
 
     `sources` are the workloads' files, for errors in what only their schedules know: their options.
     """
-    host_costs = measured_costs()
+    host_costs = measured_costs("real")  # as a plan's clock is until with_clock
     at = similitude.common_scales(workloads, host_costs.gloo_bytes)
     workloads = tuple(similitude.at_lab_scale(workload, host_costs.gloo_bytes) for workload in workloads)
     network = network_of(topology, at)
@@ -117,12 +116,24 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
     )
     for job in jobs:
         _check_ways(network, job)
-    return plan
+    return _one_after_the_other(plan)
+
+
+def _one_after_the_other(plan: Plan) -> Plan:
+    """The plan with its jobs' starts: at the same time, but for what it takes the ranks before to begin."""
+    jobs: list[Job] = []
+    start_s = 0.0
+    for job in plan.jobs:
+        jobs.append(replace(job, start_s=start_s))
+        start_s += costs.beginning_s(plan, job)
+    return replace(plan, jobs=tuple(jobs))
 
 
 def _job_name(name: str, jobs: Sequence[Job]) -> str:
-    namesakes = sum(job.workload.name == name for job in jobs)
-    return f"{name}-{namesakes + 1}" if namesakes else name
+    """The workload's name, or the first that is free of NAME-2, NAME-3 ...: results are told apart by it."""
+    taken = {job.name for job in jobs}
+    numbered = (f"{name}-{number}" for number in count(2))
+    return next(one for one in chain([name], numbered) if one not in taken)
 
 
 def _check_schedules(workload: Workload, source: str) -> None:
@@ -295,11 +306,8 @@ def _flows(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:
 
 def require_trainable(plan: Plan) -> None:
     """Raises BadInput for a plan that can be predicted and scheduled, but not trained yet."""
-    _require_nodes_everywhere(plan.network)
-    if len(plan.jobs) > 1:
-        names = ", ".join(job.name for job in plan.jobs)
-        expected = "one job: several can be scheduled and predicted, but not trained yet"
-        raise BadInput.of(plan.network.name, "jobs", names, expected)
+    for job in plan.jobs[1:]:
+        _require_trainable_beside(plan.jobs[0], job)
     for job in plan.jobs:
         _require_room_for_parameters(plan, job)
     if plan.clock.name == "virtual" and not all(job.workload.pacing for job in plan.jobs):
@@ -308,11 +316,17 @@ def require_trainable(plan: Plan) -> None:
         raise BadInput.of(job.workload.name, "pacing", "none", expected)
 
 
-def _require_nodes_everywhere(network: Network) -> None:
-    """Raises BadInput for a network that no lab can build yet: with places that only pass traffic on."""
-    if network.switches:
-        expected = "nodes in every datacenter: one without can be predicted and routed, but no lab builds it yet"
-        raise BadInput.of(network.name, "datacenters", listed(network.switches), expected)
+def _require_trainable_beside(first: Job, job: Job) -> None:
+    """Raises BadInput for a job that cannot be trained round by round with the first one: each has to be in all."""
+    for field, option in (("iterations", "--iterations N"), ("warmup", "--set warmup=N")):
+        value, others = getattr(job.workload, field), getattr(first.workload, field)
+        if value != others:
+            expected = f"{others}, as {first.name}: each round is an iteration of all jobs ({option} is for all)"
+            raise BadInput.of(job.name, field, value, expected)
+    for one in (first, job):
+        if one.workload.pacing is None:
+            expected = "seconds for F, I and W: an unpaced job is profiled and trained alone"
+            raise BadInput.of(one.name, "pacing", "none", expected)
 
 
 def _require_room_for_parameters(plan: Plan, job: Job) -> None:
@@ -329,5 +343,20 @@ def _require_room_for_parameters(plan: Plan, job: Job) -> None:
 
 
 def with_clock(plan: Plan, clock: Clock) -> Plan:
-    """The same plan on another clock."""
-    return replace(plan, clock=clock)
+    """The same plan on another clock, with what the engine costs there."""
+    if clock.name == plan.clock.name:
+        return replace(plan, clock=clock)
+    there = replace(plan, clock=clock, host_costs=measured_costs(clock.name))
+    return _one_after_the_other(there) if plan == _one_after_the_other(plan) else there
+
+
+def with_enforcement(plan: Plan, enforcement: Literal["rules", "ports"] | None) -> Plan:
+    """The same plan whose flows are kept to their routes so; None leaves it as it is. Raises BadInput."""
+    if enforcement is None:
+        return plan
+    for job in plan.jobs:
+        sums = job.workload.data_parallel
+        if enforcement == "ports" and job.workload.parallelism.data > 1 and sums.algorithm == "torch":
+            expected = "another one with --enforce ports: gloo's own all-reduce makes connections with ports of its own"
+            raise BadInput.of(job.workload.name, "data_parallel.algorithm", sums.algorithm, expected)
+    return replace(plan, enforcement=enforcement)

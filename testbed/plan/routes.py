@@ -117,6 +117,11 @@ def routes_of_nodes(plan: Plan, case: Case) -> dict[tuple[str, str], Route]:
     return found
 
 
+def routes_of_ranks(plan: Plan, case: Case) -> dict[tuple[int, int], Route]:
+    """(source rank, target rank) -> the route of their flows in a case."""
+    return {(flow.source, flow.target): route for flow, route in zip(plan.flows, case.routes, strict=True)}
+
+
 def nodes_of_ranks(plan: Plan) -> Mapping[int, str]:
     """The node of every rank of all jobs."""
     return dict(_nodes_of_ranks(plan))

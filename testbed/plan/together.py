@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from testbed.errors import BadInput
 from testbed.model.lower import Load
-from testbed.model.simulate import simulate_jobs
+from testbed.model.simulate import ends_of_jobs, simulate_jobs
 from testbed.pipeline.ir import Schedule
 from testbed.plan import costs
+from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Job, Plan
-from testbed.trace.tables import Trace
+from testbed.plan.ties import Range, ranges_of_orders
+from testbed.trace.tables import Trace, concatenate
 
 
 class JobPrediction(NamedTuple):
     """One job in one case; seconds from its own start."""
 
+    number: int
+    """Of the job in the plan."""
     job: Job
     schedule: Schedule
     alone_s: float
@@ -27,29 +33,81 @@ class JobPrediction(NamedTuple):
 
 
 def predict_together(plan: Plan, case: Case) -> Trace:
-    """The trace of one iteration of every job of a case, on the case's routes.
+    """The trace of one iteration of every job at work in a case, on the case's routes.
 
     Raises BadInput for a job whose times only a run can tell.
     """
+    return simulate_together(plan, case, _loads(plan, case))
+
+
+def simulate_together(plan: Plan, case: Case, loads: Sequence[Load]) -> Trace:
+    """The trace of the jobs at work in a case; jobs and ranks have the numbers of the plan."""
+    trace, working = simulate_jobs(loads), at_work(plan, case)
+    if len(working) == len(plan.jobs):
+        return trace
+    parts, first = [], 0
+    for index, number in enumerate(working):
+        job = plan.jobs[number]
+        own = trace.of_job(index, range(first, first + job.mesh.size))
+        parts.append(own.as_job(number, job.mesh.ranks))
+        first += job.mesh.size
+    return replace(concatenate(parts), n_ranks=trace.n_ranks)
+
+
+def iteration_times(plan: Plan, case: Case) -> tuple[float, ...]:
+    """Per job at work in a case, seconds that an iteration takes from its start, beside one of every other job.
+
+    Without a trace, for what judges many cases. Raises as `predict_together`.
+    """
+    loads = _loads(plan, case)
+    return tuple(end - load.start_s for end, load in zip(ends_of_jobs(loads), loads, strict=True))
+
+
+def ranges_of_case(plan: Plan, case: Case) -> list[Range | None]:
+    """Per job of a case, the times that it may take by who comes first; None where that is one time.
+
+    Raises as `predict_together`.
+    """
+    return ranges_of_orders(_loads(plan, case))
+
+
+def start_s(plan: Plan, case: Case, job: int) -> float:
+    """When a job begins in a case, in seconds from the common start."""
+    return case.starts_s[job] if case.starts_s else plan.jobs[job].start_s
+
+
+def loads_of(plan: Plan, case: Case, schedules: Sequence[Schedule]) -> list[Load]:
+    """What the jobs at work put on the network on the routes of a case; `schedules` are those of all jobs."""
     loads = []
-    for number, job in enumerate(plan.jobs):
-        schedule = _schedule(plan, case, number)
-        problem = costs.timed_problem(plan, case, schedule, job=number)
-        loads.append(Load(problem, schedule, job.start_s, job.workload.receives))
-    return simulate_jobs(loads)
+    for number in at_work(plan, case):
+        problem = costs.timed_problem(plan, case, schedules[number], job=number)
+        receives = plan.jobs[number].workload.receives
+        loads.append(Load(problem, schedules[number], start_s(plan, case, number), receives))
+    return loads
+
+
+def parts_of(plan: Plan, case: Case, trace: Trace) -> list[Trace]:
+    """Per job at work, its part of a trace of all: its ranks counted from 0, its times from its own start."""
+    return [
+        trace.of_job(number, plan.jobs[number].mesh.ranks, start_s(plan, case, number))
+        for number in at_work(plan, case)
+    ]
 
 
 def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
-    """Every job of a case, alone and together. Raises as `predict_together`."""
-    together = predict_together(plan, case)
-    found = []
-    for number, job in enumerate(plan.jobs):
-        schedule, beside = _schedule(plan, case, number), _of_job(together, number, job)
-        alone = costs.predict_case(plan, case, schedule, job=number) if len(plan.jobs) > 1 else beside
-        alone_s, together_s = float(alone.makespans()[0]), float(beside.makespans()[0]) - job.start_s
-        bubbles = float(alone.bubble_ratios()[0]), _bubble(beside, together_s)
-        found.append(JobPrediction(job, schedule, alone_s, together_s, *bubbles))
+    """Every job at work in a case, alone and together. Raises as `predict_together`."""
+    found, parts = [], parts_of(plan, case, predict_together(plan, case))
+    for number, beside in zip(at_work(plan, case), parts, strict=True):
+        job, schedule = plan.jobs[number], _schedule(plan, case, number)
+        alone = costs.predict_case(plan, case, schedule, job=number) if len(parts) > 1 else beside
+        times = float(alone.makespans()[0]), float(beside.makespans()[0])
+        bubbles = float(alone.bubble_ratios()[0]), float(beside.bubble_ratios()[0])
+        found.append(JobPrediction(number, job, schedule, *times, *bubbles))
     return found
+
+
+def _loads(plan: Plan, case: Case) -> list[Load]:
+    return loads_of(plan, case, [_schedule(plan, case, number) for number in range(len(plan.jobs))])
 
 
 def _schedule(plan: Plan, case: Case, number: int) -> Schedule:
@@ -58,14 +116,3 @@ def _schedule(plan: Plan, case: Case, number: int) -> Schedule:
         expected = f"seconds for F, I and W: without them only a run can make {case.label}"
         raise BadInput.of(plan.jobs[number].workload.name, "pacing", "none", expected)
     return schedule
-
-
-def _of_job(trace: Trace, number: int, job: Job) -> Trace:
-    actions, messages = (table[table["job"] == number] for table in (trace.actions, trace.messages))
-    return Trace(actions, messages, job.mesh.size)
-
-
-def _bubble(trace: Trace, seconds: float) -> float:
-    """Idle share of a job's ranks from its own start on."""
-    busy = float((trace.actions["end_s"] - trace.actions["start_s"]).sum())
-    return 1.0 - busy / (trace.n_ranks * seconds)

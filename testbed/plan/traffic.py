@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import pairwise, permutations, product
 from typing import NamedTuple
 
 from testbed.plan import routes
+from testbed.plan.events import at_work
 from testbed.plan.exchange import exchange_at
-from testbed.plan.framing import ACK_BYTES, super_packet_bytes, wire_bytes
-from testbed.plan.plan import Case, Job, Plan, Route
+from testbed.plan.framing import ACK_BYTES, super_packet_bytes, there_and_back
+from testbed.plan.losses import default_routes
+from testbed.plan.plan import Case, Plan, Route
+from testbed.plan.tensor_exchanges import tensor_exchanges
 
 
 class Planned(NamedTuple):
@@ -26,39 +28,76 @@ def planned_traffic(plan: Plan, case: Case) -> tuple[Planned, ...]:
     """Per direction of the network, then per network card."""
     count = len(routes.all_directions(plan.network))
     bytes_, messages = [0.0] * count, [0] * count
-    ways: dict[tuple[int, int], Route] = {}
+    way = _Ways(plan, case)
     for source, target, size, number in _sent(plan, case):
-        if (source, target) not in ways:
-            ways[source, target] = _way(plan, case, source, target)
-        for index in ways[source, target]:
+        for index in way(source, target):
             bytes_[index] += number * size
             messages[index] += number
     return tuple(Planned(*one) for one in zip(bytes_, messages, strict=True))
 
 
-def _way(plan: Plan, case: Case, source: int, target: int) -> Route:
-    """The directions from one rank to another, the network card of the first included."""
-    nodes = routes.nodes_of_ranks(plan)
-    sites = routes.datacenter_of(nodes[source]), routes.datacenter_of(nodes[target])
-    found = {(flow.source, flow.target): route for flow, route in zip(plan.flows, case.routes, strict=True)}
-    default = routes.by_datacenters(plan.network).get(sites, ())
-    return routes.card_routes(plan.network).get(nodes[source], ()) + found.get((source, target), default)
+def notices_s(plan: Plan, case: Case) -> float:
+    """How long the fullest direction is busy with gloo's notices of the receives that ranks post for an iteration, and
+    with their acknowledgements: an iteration that begins earlier finds them in its way."""
+    directions = routes.all_directions(plan.network)
+    bytes_, way = [0.0] * len(directions), _Ways(plan, case)
+    for source, target, _, number in _posted_ahead(plan, case):
+        for index in way(target, source):
+            bytes_[index] += number * plan.host_costs.notice_bytes
+        for index in way(source, target):
+            bytes_[index] += number * ACK_BYTES
+    return max((8 * size / one.rate_bps for size, one in zip(bytes_, directions, strict=True)), default=0.0)
+
+
+def super_packets_s(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]) -> list[float]:
+    """Per (source rank, target rank), how long the slowest direction on the way is busy with one super-packet of the
+    source; 0 where there is none on it. In so large steps messages on a link change places."""
+    directions, nodes, way = routes.all_directions(plan.network), routes.nodes_of_ranks(plan), _Ways(plan, case)
+    found = []
+    for source, target in pairs:
+        size = super_packet_bytes(plan.framing.gso_bytes[routes.datacenter_of(nodes[source])])
+        found.append(max((8 * size / directions[index].rate_bps for index in way(source, target)), default=0.0))
+    return found
+
+
+class _Ways:
+    """The directions from one rank to another in a case, the network card of the first included."""
+
+    def __init__(self, plan: Plan, case: Case) -> None:
+        self._nodes, self._cards = routes.nodes_of_ranks(plan), routes.card_routes(plan.network)
+        self._given, self._default = routes.routes_of_ranks(plan, case), default_routes(plan.network, case.lost)
+
+    def __call__(self, source: int, target: int) -> Route:
+        nodes = self._nodes[source], self._nodes[target]
+        default = self._default.get((routes.datacenter_of(nodes[0]), routes.datacenter_of(nodes[1])), ())
+        return self._cards.get(nodes[0], ()) + self._given.get((source, target), default)
 
 
 def _sent(plan: Plan, case: Case) -> Iterator[tuple[int, int, float, int]]:
     """(source rank, target rank, wire bytes, how often): messages, and what is sent back for each of them."""
-    notice, nodes = plan.host_costs.notice_bytes, routes.nodes_of_ranks(plan)
+    host, nodes = plan.host_costs, routes.nodes_of_ranks(plan)
     for source, target, payload, number in _messages(plan, case):
-        size = wire_bytes(payload) + plan.host_costs.gloo_bytes
         gso = plan.framing.gso_bytes[routes.datacenter_of(nodes[source])]
-        packets = 1 + math.ceil((size - notice) / super_packet_bytes(gso))
-        yield source, target, size + ACK_BYTES, number
-        yield target, source, packets * ACK_BYTES + notice, number
+        there, back = there_and_back(payload, gso, host.gloo_bytes, host.notice_bytes)
+        yield source, target, there, number
+        yield target, source, back, number
 
 
 def _messages(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:
     """(source rank, target rank, payload bytes, how often) of all that ranks send each other in an iteration."""
-    for job, chosen in zip(plan.jobs, case.jobs, strict=True):
+    yield from _posted_ahead(plan, case)
+    for number in at_work(plan, case):
+        job, chosen = plan.jobs[number], case.jobs[number]
+        for replica, rank in product(range(job.mesh.dp), range(job.mesh.pp)):
+            for source, target in permutations(job.mesh.tensor_ranks(replica, rank), 2):
+                for one in tensor_exchanges(job, chosen.stage_to_rank, rank):
+                    yield source, target, one.payload_bytes, one.number
+
+
+def _posted_ahead(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:
+    """Those whose receives can be posted a whole iteration ahead: between stages, and between replicas."""
+    for number in at_work(plan, case):
+        job, chosen = plan.jobs[number], case.jobs[number]
         mesh, workload, stages = job.mesh, job.workload, chosen.stage_to_rank
         for replica, tensor_rank in product(range(mesh.dp), range(mesh.tp)):
             ranks = mesh.pipeline(replica, tensor_rank)
@@ -72,27 +111,3 @@ def _messages(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:
             for step, tensor_rank in product((*exchange.gather, *exchange.reduction), range(mesh.tp)):
                 members = mesh.counterparts(rank, tensor_rank)
                 yield members[step.source], members[step.target], step.n_cells * cell, 1
-        for replica, rank in product(range(mesh.dp), range(mesh.pp)):
-            for source, target in permutations(mesh.tensor_ranks(replica, rank), 2):
-                for payload, number in _between_tensor_ranks(job, stages, rank):
-                    yield source, target, payload, number
-
-
-def _between_tensor_ranks(job: Job, stages: Sequence[int], rank: int) -> Iterator[tuple[int, int]]:
-    """(payload bytes, how often) of what each tensor rank of a pipeline rank sends every other one in an iteration.
-
-    Summands of every reduction, in forwards and backwards, and its part of every boundary tensor that has come in.
-    """
-    workload, whole = job.workload, job.workload.tensor_bytes()
-    mine = [stage for stage, holder in enumerate(stages) if holder == rank]
-    passes = 3 if workload.recompute else 2
-    for stage in mine:
-        yield whole, passes * workload.microbatches * workload.model.forward_reductions(stage, len(stages))
-    taken = sum((a == rank) + (b == rank) for a, b in pairwise(stages) if a != b)
-    yield INSTANTS_BYTES + math.ceil(whole / job.mesh.tp), taken * workload.microbatches
-    if job.mesh.dp > 1:
-        yield INSTANTS_BYTES, sum(stage == 0 or stages[stage - 1] == rank for stage in mine)
-
-
-INSTANTS_BYTES = 24
-"""With which tensor ranks agree on when an action begins (train/peers.py)."""

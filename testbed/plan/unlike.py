@@ -70,7 +70,7 @@ def full_scale_time(plan: Plan, job: Job, problem: Problem, schedule: Schedule) 
     differences = [abs(later - earlier) for earlier, later in pairwise(seconds)]
     each_s = problem.handover_s + problem.wake_s + problem.send_s
     each_s += problem.send_s_per_byte * max(problem.message_bytes, default=0.0)
-    begun_s = problem.turn_s * job.mesh.size
+    begun_s = max(problem.begins_s, default=0.0)
     differences[-1] = max(differences[-1], each_s * longest_chain(problem, schedule) + begun_s)
     causes = {cause: one / at.seconds for cause, one in zip(CAUSES, differences, strict=True)}
     bound_s = sum(causes.values())
@@ -109,7 +109,7 @@ def _chain(plan: Plan, job: Job, problem: Problem, at: Scales) -> list[Problem]:
         send_s_per_byte=0.0,
         wake_s=0.0,
         unnoticed_wait_s=0.0,
-        turn_s=_TURN_S * at.seconds if problem.turn_s else 0.0,
+        begins_s=tuple(turn * _TURN_S * at.seconds for turn in range(len(problem.begins_s))),
     )
     first = replace(
         plain,

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, product
 
+from testbed.pipeline.ir import Action, Kind
+from testbed.pipeline.problem import Problem
 from testbed.plan import routes
+from testbed.plan.costs import problem_of_case
+from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Job, Plan
-from testbed.plan.ties import range_of_orders
-from testbed.plan.together import predict_together
+from testbed.plan.tensor_exchanges import of_actions
+from testbed.plan.together import predict_together, ranges_of_case
 from testbed.spec.topology import Direction
-from testbed.thresholds import TIE
 from testbed.trace.tables import Trace
 from testbed.units import show_size, show_time
 
 
 def warnings(plan: Plan) -> list[str]:
     """A line for everything that measured times may show and predicted ones do not; [] where the model has it all.
+
+    With what is left out, predictions that are ranges.
+    """
+    return left_out(plan) + _of_ties(plan)
+
+
+def left_out(plan: Plan) -> list[str]:
+    """A line for everything that is not in the model.
 
     Of cases whose schedules only a run can make, nothing is known of the queues.
     """
@@ -29,19 +40,33 @@ def warnings(plan: Plan) -> list[str]:
             "take longer than predicted"
         )
     lines += [_of_gloo(plan, job) for job in plan.jobs if job.workload.data_parallel.algorithm == "torch"]
-    return lines + _of_tensor_ranks(plan) + _of_queues(plan) + _of_ties(plan)
+    return lines + _of_tensor_ranks(plan) + _of_queues(plan)
 
 
 def _of_tensor_ranks(plan: Plan) -> list[str]:
-    """What they send each other takes the same network cards as messages between stages."""
-    cards = routes.card_routes(plan.network)
-    split = [job.name for job in plan.jobs if job.mesh.tp > 1 and any(node in cards for node in job.nodes)]
-    if not split:
+    """Slots that are too short for what tensor ranks send each other in them over network cards."""
+    short: dict[str, None] = {}
+    for case, (number, job) in product(_known(plan), enumerate(plan.jobs)):
+        if job.mesh.tp > 1 and job.workload.pacing:
+            short |= dict.fromkeys(_short_slots(problem_of_case(plan, case, job=number), job))
+    if not short:
         return []
     return [
-        f"what tensor ranks send each other over network cards is not in the model ({_listed(split)}): slots have to "
-        "have room for it, and messages between stages wait for it"
+        "slots have no room for what tensor ranks send each other over network cards, behind a message of their own: "
+        f"actions will overrun ({_listed(list(short))})"
     ]
+
+
+def _short_slots(problem: Problem, job: Job) -> Iterator[str]:
+    for stage, rank in enumerate(problem.stage_to_rank if problem.exchanged else ()):
+        card = problem.links[problem.rank_cards[rank]]
+        for kind, exchanges in zip((Kind.F, Kind.I), of_actions(job, problem.stage_to_rank, stage), strict=True):
+            action = Action(stage, kind, 0)
+            size = problem.exchanged_bytes(action) + max(problem.message_bytes, default=0.0)
+            takes_s = size * card.seconds_per_byte + card.delay_s * sum(one.number for one in exchanges)
+            slot_s = problem.duration(action)
+            if takes_s > slot_s:
+                yield f"{job.name}: {kind} of stage {stage} {show_time(takes_s)} of {show_time(slot_s)}"
 
 
 _GLOO_SEGMENT_BYTES = 1 << 20
@@ -108,14 +133,13 @@ def _of_queues(plan: Plan) -> list[str]:
 
 
 def _of_ties(plan: Plan) -> list[str]:
-    if all(job.workload.receives == "early" for job in plan.jobs):
-        return []
     hang = []
     for case in _known(plan):
-        low_s, high_s = range_of_orders(plan, case)
-        if high_s > low_s * (1 + TIE):
-            hang.append(f"{case.label} {show_time(low_s)} to {show_time(high_s)}")
-    who = "late receives: who comes first of a notice and a message within 10 us of each other decides"
+        for number, one in zip(at_work(plan, case), ranges_of_case(plan, case), strict=True):
+            if one is not None:
+                name = case.label if len(plan.jobs) == 1 else f"{case.label}: {plan.jobs[number].name}"
+                hang.append(f"{name} {show_time(one.low_s)} to {show_time(one.high_s)}")
+    who = "who comes first of messages that meet at a link within 10 us decides"
     return [f"{who} ({_listed(hang)})"] if hang else []
 
 

@@ -12,7 +12,8 @@ import pandas as pd
 
 from testbed.errors import BadInput
 from testbed.files import read_json
-from testbed.judge.compare import ScheduleComparison
+from testbed.judge.compare import RunJob, job_of, jobs_of, row_type
+from testbed.judge.fairness import CaseFairness
 from testbed.judge.messages import FlowMessages
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.unlike import FullScaleTime
@@ -62,6 +63,7 @@ class _Manifest:
     format: int = 1
     nodes: tuple[str, ...] = ()
     schedules: tuple[_Named, ...] = ()
+    jobs: tuple[RunJob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,9 @@ class _Comparison:
     complete: bool = True
     ranking_tie: float = TIE
     """Schedules predicted within this share of each other are not ranked."""
+    fairness: tuple[CaseFairness, ...] = ()
+    jobs: tuple[RunJob, ...] = ()
+    """Of several: each has an entry for every case."""
 
 
 _TIMES = ("measured_s", "predicted_s", "predicted_on_this_host_s")
@@ -105,12 +110,16 @@ def comparison_of(path: Path) -> dict[str, Any] | None:
         return None
     source = str(path)
     validate(_Comparison, document, source)
-    known = {one.name for one in fields(ScheduleComparison)}
+    _check_fairness(document.get("fairness", ()), source)
+    kind, names = row_type(document), [job.name for job in jobs_of(document)]
+    known = {one.name for one in fields(kind)}
     for index, row in enumerate(document["schedules"]):
         at = f"schedules.{index}"
         for name in row.keys() - known:
             raise BadInput.of(source, f"{at}.{name}", row[name], "fields of this version")
-        found = validate(ScheduleComparison, row, source, at=at)
+        found = validate(kind, row, source, at=at)
+        if names and job_of(found) not in names:
+            raise BadInput.of(source, f"{at}.job", job_of(found), f"one of {', '.join(names)}")
         for name in _TIMES:
             seconds = getattr(found, name)
             if seconds is not None and not 0 < seconds < math.inf:
@@ -124,6 +133,16 @@ def comparison_of(path: Path) -> dict[str, Any] | None:
         if found.solver is not None:
             validate(Proof, found.solver, source, at=f"{at}.solver")
     return document
+
+
+def _check_fairness(cases: Sequence[dict[str, Any]], source: str) -> None:
+    """That every list has an entry for each job."""
+    for index, case in enumerate(cases):
+        for name in ("filled", "predicted", "measured"):
+            for key, values in case[name].items():
+                if isinstance(values, list) and len(values) != len(case["jobs"]):
+                    expected = f"an entry for each of {len(case['jobs'])} jobs"
+                    raise BadInput.of(source, f"fairness.{index}.{name}.{key}", len(values), expected)
 
 
 def table_of(path: Path, columns: Sequence[str]) -> pd.DataFrame:

@@ -13,12 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from testbed.files import saving
+from testbed.judge import numerics
 from testbed.judge.evidence import Evidence
 from testbed.judge.iterations import IterationRow
+from testbed.schedule import schedule_file
+from testbed.schedule.registry import Generated
 from testbed.trace.tables import FORMAT, KINDS, MESSAGE_KINDS, Trace
+from testbed.train.job import Reference
 
 FORMAT_KEY = b"testbed-format"
 """Metadata of a parquet file: the version of its columns."""
+
+OF_JOB = ("alike_replicas", "usual_extra_s", "usual_differs_s", "super_packets_s")
+"""What evidence.json holds of a job's evidence."""
 
 
 @dataclass
@@ -26,6 +33,8 @@ class Results:
     """Collects the tables of a run and writes them; every `save` leaves complete, readable files."""
 
     directory: Path
+    jobs: Sequence[str] = ("",)
+    """Their names, where there are several."""
     actions: list[pd.DataFrame] = field(default_factory=list)
     messages: list[pd.DataFrame] = field(default_factory=list)
     iterations: list[pd.DataFrame] = field(default_factory=list)
@@ -36,9 +45,9 @@ class Results:
         self.actions.append(_frame(trace.actions, [str(k) for k in KINDS], schedule, source))
         self.messages.append(_frame(trace.messages, list(MESSAGE_KINDS), schedule, source))
 
-    def add_iterations(self, schedule: str, rows: Iterable[IterationRow]) -> None:
-        """One row per iteration, warm-up included."""
-        self.iterations.append(_iterations(schedule, rows))
+    def add_iterations(self, schedule: str, rows: Iterable[IterationRow], *, job: int = 0) -> None:
+        """One row per iteration of a job, warm-up included."""
+        self.iterations.append(_iterations(schedule, job, rows))
 
     def add_links(self, schedule: str, rows: Iterable[Mapping[str, object]]) -> None:
         """Counters of every link direction over the training with one schedule."""
@@ -53,18 +62,45 @@ class Results:
         self._save("iterations", self.iterations)
         self._save("links", self.links)
 
-    def save_evidence(self, cases: Mapping[str, Evidence]) -> None:
-        """Write what the verdict on the cases (by label) rests on and no other file holds (see results/verdict.py)."""
-        self._save("usual", [_iterations(label, case.usual) for label, case in cases.items() if case.usual])
+    def save_evidence(self, cases: Mapping[str, Mapping[int, Evidence]]) -> None:
+        """Write what the verdict on cases (by label, job by job) rests on and no other file holds (results/verdict)."""
+        usual = [
+            _iterations(label, number, one.usual)
+            for label, jobs in cases.items()
+            for number, one in jobs.items()
+            if one.usual
+        ]
+        self._save("usual", usual)
         document = {
-            label: {
-                **case.network._asdict(),
-                "alike_replicas": case.alike_replicas,
-                "usual_extra_s": case.usual_extra_s,
-            }
-            for label, case in cases.items()
+            label: next(iter(jobs.values())).network._asdict()
+            | self._by_job({number: {name: getattr(one, name) for name in OF_JOB} for number, one in jobs.items()})
+            for label, jobs in cases.items()
         }
         self.save_json("evidence.json", document)
+
+    def save_numerics(self, references: Sequence[Reference], cases: Mapping[str, Mapping[int, Evidence]]) -> None:
+        """Write every job's reference, and how far the cases (by label) are from it."""
+        documents = {
+            number: numerics.as_document(
+                reference, {label: jobs[number].rows for label, jobs in cases.items() if number in jobs}
+            )
+            for number, reference in enumerate(references)
+        }
+        self.save_json("numerics.json", self._by_job(documents))
+
+    def save_schedules(self, cases: Mapping[str, Mapping[int, Generated]]) -> None:
+        """Write the order of actions of every job in every case (by label)."""
+        document = {
+            label: self._by_job({number: schedule_file.as_entry(one) for number, one in jobs.items()})
+            for label, jobs in cases.items()
+        }
+        self.save_json("schedules.json", document)
+
+    def _by_job(self, documents: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+        """Of one job its document, of several those that there are by name."""
+        if len(self.jobs) == 1:
+            return documents[0]
+        return {"jobs": {self.jobs[number]: one for number, one in documents.items()}}
 
     def _save(self, name: str, frames: Sequence[pd.DataFrame]) -> None:
         if not frames:
@@ -81,9 +117,10 @@ class Results:
             partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _iterations(schedule: str, rows: Iterable[IterationRow]) -> pd.DataFrame:
+def _iterations(schedule: str, job: int, rows: Iterable[IterationRow]) -> pd.DataFrame:
     frame = pd.DataFrame([row._asdict() | row.witnesses._asdict() for row in rows]).drop(columns="witnesses")
     frame.insert(0, "schedule", schedule)
+    frame.insert(1, "job", job)
     return frame
 
 

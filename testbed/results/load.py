@@ -29,13 +29,16 @@ class Run:
 
     @property
     def asked(self) -> list[str]:
-        """The labels of the schedules that were to be measured; [] where the run ended before it wrote that down."""
+        """The labels of the cases that were to be measured; [] where the run ended before it wrote that down.
+
+        Of one job: of its schedules.
+        """
         return [choice["label"] for choice in self.manifest.get("schedules", [])]
 
     @property
     def schedules(self) -> list[str]:
-        """The labels of the schedules that are finished."""
-        return [row["label"] for row in self.comparison["schedules"]]
+        """The labels of the cases that are finished."""
+        return list(dict.fromkeys(row["label"] for row in self.comparison["schedules"]))
 
 
 def load_run(directory: Path) -> Run:
@@ -49,7 +52,7 @@ def load_run(directory: Path) -> Run:
 
 
 def load_traces(directory: Path) -> dict[tuple[str, str], Trace]:
-    """(label of a schedule, "predicted" or "measured") -> trace, in the order of the run.
+    """(label of a case, "predicted" or "measured") -> trace of all jobs, in the order of the run.
 
     Raises BadInput for a directory without a manifest and for results of another format version.
     """

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pandas as pd
 from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from testbed.errors import BadInput
+from testbed.judge.compare import jobs_of
 from testbed.results.contents import table_of
 from testbed.results.load import load_run, load_traces
 from testbed.trace.tables import ALL_GATHER, ALL_REDUCE, KINDS, REDUCE_SCATTER, Table, Trace
@@ -49,6 +51,9 @@ _NUMBER_POINTS = 5.5
 _DIGIT_INCHES = 0.75 * _NUMBER_POINTS / 72
 """Generous: whoever shows the SVG may take a wider font."""
 
+_BORDERS = {"replica": 1.1, "job": 2.6}
+"""How thick the line is between one and the next, by column of the trace."""
+
 _LIGHTEST = 0.55
 """How far the last chunk of a rank is on the way from its colour to white."""
 
@@ -59,6 +64,8 @@ class Panel(NamedTuple):
     title: str
     traces: Sequence[tuple[str, Trace]]
     """(label such as "predicted", trace of one iteration)"""
+    jobs: Sequence[str] = ()
+    """Their names, where the traces are of several."""
 
 
 class _Scale(NamedTuple):
@@ -109,28 +116,36 @@ def draw_run(directory: Path, path: Path) -> list[Path]:
     nodes = run.manifest.get("nodes", [])
     iterations = table_of(directory / "iterations.parquet", ["schedule", "warmup", "makespan_s", "iteration"])
     measured = iterations[~iterations["warmup"].astype(bool)]
-    panels = []
-    for row in run.comparison["schedules"]:
-        name, median_s = row["label"], row["measured_s"]
+    panels, names = [], [job.name for job in jobs_of(run.comparison)]
+    for name in run.schedules:
         mine = measured[measured["schedule"] == name]
         for source in ("predicted", "measured"):
             if mine.empty or (name, source) not in traces:
                 raise BadInput.of(
                     str(directory), "tables", f"no {source} {name}", "rows of every schedule that is finished"
                 )
-        typical = int(mine.loc[(mine["makespan_s"] - median_s).abs().idxmin(), "iteration"])
+        rows = [row for row in run.comparison["schedules"] if row["label"] == name]
+        medians_s = {names.index(row["job"]) if names else 0: row["measured_s"] for row in rows}
+        typical = _typical(mine, medians_s)
+        nearest = "the nearest to all jobs' medians" if names else "the nearest to the median"
         strips = [
             ("predicted", traces[name, "predicted"]),
-            (
-                f"measured, iteration {typical} (the nearest to the median)",
-                traces[name, "measured"].of_iteration(typical),
-            ),
+            (f"measured, iteration {typical} ({nearest})", traces[name, "measured"].of_iteration(typical)),
         ]
-        panels.append(Panel(name, strips))
+        panels.append(Panel(name, strips, names))
     sites = [node.split("/")[0] for node in nodes]
     cuts = [rank for rank, (site, following) in enumerate(pairwise(sites)) if site != following]
     lanes = [f"{rank} {node}" for rank, node in enumerate(nodes)]
     return draw(panels, path, cuts=cuts, lanes=lanes, heading=run.comparison["name"])
+
+
+def _typical(rows: pd.DataFrame, medians_s: Mapping[int, float]) -> int:
+    """The iteration nearest to the medians of its jobs (by number); `rows` are the measured iterations of them all."""
+    far: dict[int, float] = {}
+    jobs = rows["job"] if "job" in rows else [0] * len(rows)  # runs of earlier versions had one job
+    for iteration, job, makespan_s in zip(rows["iteration"], jobs, rows["makespan_s"], strict=True):
+        far[iteration] = far.get(iteration, 0.0) + abs(makespan_s / medians_s[job] - 1)
+    return min(far, key=far.__getitem__)
 
 
 # --- pages ---------------------------------------------------------------------------------------
@@ -170,9 +185,7 @@ def _page(panels: Sequence[Panel], scale: _Scale, heading: str, handles: Sequenc
     axes = figure.subplots(len(strips), 1, squeeze=False)[:, 0]
     for number, (axis, (panel, label, trace)) in enumerate(zip(axes, strips, strict=True)):
         _strip(axis, trace, scale, with_times=number == 0)
-        makespan_ms, bubble = float(trace.makespans()[0]) * 1e3, float(trace.bubble_ratios()[0])
-        title = f"{panel.title} - {label}: {makespan_ms:.1f} ms, bubble {bubble:z.1%}"
-        axis.set_title(title, loc="left", fontsize=9, color=_INK)
+        axis.set_title(f"{panel.title} - {label}: {_times(trace, panel.jobs)}", loc="left", fontsize=9, color=_INK)
     figure.legend(
         handles=list(handles),
         loc="outside upper left",
@@ -184,6 +197,18 @@ def _page(panels: Sequence[Panel], scale: _Scale, heading: str, handles: Sequenc
         alignment="left",
     )
     return figure
+
+
+def _times(trace: Trace, jobs: Sequence[str]) -> str:
+    """How long it took, and how idle its ranks were; of several jobs, from the common start on."""
+    if not jobs:
+        return f"{float(trace.makespans()[0]) * 1e3:.1f} ms, bubble {float(trace.bubble_ratios()[0]):z.1%}"
+    said = []
+    for job in sorted(set(trace.actions["job"].tolist())):  # those at work
+        ranks = trace.actions["rank"][trace.actions["job"] == job]
+        part = trace.of_job(job, range(int(ranks.min()), int(ranks.max()) + 1))
+        said.append(f"{jobs[job]} {_times(part, ())}")
+    return "; ".join(said)
 
 
 def _legend(traces: Sequence[Trace], cuts: Sequence[int]) -> list[Patch]:
@@ -198,8 +223,9 @@ def _legend(traces: Sequence[Trace], cuts: Sequence[int]) -> list[Patch]:
     handles.append(Patch(facecolor=_IDLE, label="idle"))
     if any(len(_collectives(trace)) for trace in traces):
         handles.append(Patch(facecolor=_COLLECTIVE, label="from another replica, on its way"))
-    if any(_replica_ends(trace) for trace in traces):
-        handles.append(Patch(facecolor="none", edgecolor=_INK, label="next replica"))
+    for column, width in _BORDERS.items():
+        if any(_ends(trace, column) for trace in traces):
+            handles.append(Patch(facecolor="none", edgecolor=_INK, linewidth=width, label=f"next {column}"))
     if cuts:
         handles.append(Patch(facecolor="none", edgecolor=_CUT, linestyle="--", label="datacenter boundary"))
     return handles
@@ -217,10 +243,10 @@ def _stages(trace: Trace) -> dict[int, list[int]]:
     }
 
 
-def _replica_ends(trace: Trace) -> list[int]:
-    """The last rank of every replica but the last one."""
-    replica_of = dict(zip(trace.actions["rank"].tolist(), trace.actions["replica"].tolist(), strict=True))
-    return [rank for rank, following in pairwise(sorted(replica_of)) if replica_of[rank] != replica_of[following]]
+def _ends(trace: Trace, column: str) -> list[int]:
+    """The last rank of every job or replica but the last one."""
+    of = dict(zip(trace.actions["rank"].tolist(), trace.actions[column].tolist(), strict=True))
+    return [rank for rank, following in pairwise(sorted(of)) if of[rank] != of[following]]
 
 
 def _collectives(trace: Trace) -> Table:
@@ -245,9 +271,11 @@ def _strip(axis: Axes, trace: Trace, scale: _Scale, *, with_times: bool) -> None
             colours = {kind: _shade(colour, chunk, len(stages)) for kind, colour in COLOURS.items()}
             _boxes(axis, mine, rank, colours, scale, ink="white" if chunk == 0 else _INK)
     _under_lanes(axis, _collectives(trace))
-    ends = _replica_ends(trace)
-    for end in ends:
-        axis.axhline(end + 0.5, color=_INK, linewidth=1.1)
+    ends = []
+    for column, width in _BORDERS.items():
+        ends += _ends(trace, column)
+        for end in _ends(trace, column):
+            axis.axhline(end + 0.5, color=_INK, linewidth=width)
     for cut in (cut for cut in scale.cuts if cut not in ends):
         axis.axhline(cut + 0.5, color=_CUT, linewidth=0.9, linestyle=(0, (4, 3)))
     axis.set_xlim(0, scale.longest_ms)

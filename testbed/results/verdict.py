@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from testbed.errors import BadInput
+from testbed.judge.compare import jobs_of
 from testbed.judge.evidence import Evidence, Profiling, judge
 from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.judge.messages import Likeness, by_flow, message_times
+from testbed.model.network import Floats
+from testbed.model.replay import on_the_way_s
+from testbed.plan import costs, file
+from testbed.plan.events import trained, trainings
 from testbed.plan.routes import datacenter_of
+from testbed.plan.together import loads_of
 from testbed.results.contents import json_of
 from testbed.results.load import load_run, load_traces
 from testbed.trace.tables import Trace
@@ -21,34 +28,94 @@ from testbed.train.job import Reference
 
 
 def recheck(directory: Path) -> dict[str, list[Check]]:
-    """By label of every finished schedule: the questions of its verdict, answered from the data files alone.
+    """By name of every entry of the comparison: the questions of its verdict, answered from the data files alone.
 
     A schedule can be trusted when all of its checks are `ok`. Raises BadInput where a file is missing.
     """
     run, traces = load_run(directory), load_traces(directory)
-    found = _needed(directory, "evidence.json")
-    return {
-        row["label"]: judge(_evidence(directory, run.manifest, row, found[row["label"]], traces))
-        for row in run.comparison["schedules"]
-    }
+    found, worst = _needed(directory, "evidence.json"), _needed(directory, "numerics.json")
+    checks = {}
+    for label in run.schedules:
+        jobs = [_job(run.manifest, row) for row in run.comparison["schedules"] if row["label"] == label]
+        for job, due_s in zip(jobs, _due_s(directory, label, jobs, traces[label, "measured"]), strict=True):
+            known = found[label] if job.alone else found[label] | found[label]["jobs"][job.row["job"]]
+            reference = _reference(worst) if job.alone else _reference(worst["jobs"][job.row["job"]])
+            if not job.alone:
+                reference = reference.of_first(len(_rounds(directory, label, job.number)))
+            both = [_part(job, traces[label, source]) for source in ("predicted", "measured")]
+            judged = _evidence(directory, run.manifest, job, (known, reference), both, due_s)
+            checks[name_of(job.row)] = judge(judged)
+    return checks
+
+
+def name_of(row: Mapping[str, Any]) -> str:
+    """What an entry of the comparison is called among all: its label, of several jobs with the job's name."""
+    return f"{row['label']}: {row['job']}" if "job" in row else str(row["label"])
+
+
+class _Job(NamedTuple):
+    """Which part of the files an entry of the comparison is about."""
+
+    row: Mapping[str, Any]
+    alone: bool
+    number: int
+    ranks: range
+    start_s: float
+    workload: dict[str, Any]
+
+
+def _job(manifest: Mapping[str, Any], row: Mapping[str, Any]) -> _Job:
+    jobs = jobs_of(manifest)
+    if not jobs:
+        return _Job(row, True, 0, range(len(manifest["nodes"])), 0.0, manifest["workload_spec"])
+    number = [job.name for job in jobs].index(row["job"])
+    job = jobs[number]
+    ranks = range(job.first_rank, job.first_rank + job.ranks)
+    return _Job(row, False, number, ranks, row["start_s"], manifest["workload_specs"][number])
+
+
+def _part(job: _Job, trace: Trace) -> Trace:
+    return trace.of_job(job.number, job.ranks, job.start_s)
+
+
+def _rounds(directory: Path, label: str, job: int) -> range:
+    """In which a job has a part, of the training that a case belongs to."""
+    plan = file.read(directory)
+    (cases,) = (cases for cases in trainings(plan.cases) if label in [one.label for one in cases])
+    return trained(plan, cases, job)
+
+
+def _due_s(directory: Path, label: str, jobs: Sequence[_Job], measured: Trace) -> list[Floats | None]:
+    """Per job, what its messages should have taken by all that was sent; None where that is what was predicted."""
+    hangs = any(job.row.get("predicted_low_s") is not None for job in jobs)
+    if len(jobs) == 1 and not hangs:
+        return [None]
+    plan = file.read(directory)
+    (case,) = (one for one in plan.cases if one.label == label)
+    schedules = [costs.schedule_of(plan, case, job=number) for number in range(len(plan.jobs))]
+    loads = loads_of(plan, case, [one for one in schedules if one is not None])
+    rows = iteration_rows(directory / "iterations.parquet", label, jobs[0].number)
+    warmup = [row.iteration for row in rows if row.warmup]  # of the others the same, as far as they were there
+    return on_the_way_s(loads, [_part(job, measured).without(warmup) for job in jobs], hangs=hangs)
 
 
 def _evidence(
     directory: Path,
-    manifest: dict[str, Any],
-    compared: dict[str, Any],
-    known: dict[str, Any],
-    traces: dict[tuple[str, str], Trace],
+    manifest: Mapping[str, Any],
+    job: _Job,
+    written: tuple[Mapping[str, Any], Reference],
+    traces: Sequence[Trace],
+    due_s: Floats | None,
 ) -> Evidence:
-    label = compared["label"]
-    predicted, measured = traces[label, "predicted"], traces[label, "measured"]
-    paced = manifest["workload_spec"]["pacing"] is not None
-    rows = _rows(directory / "iterations.parquet", label)
+    label, (predicted, measured), (known, reference) = job.row["label"], traces, written
+    paced = job.workload["pacing"] is not None
+    rows = iteration_rows(directory / "iterations.parquet", label, job.number)
     warmup = [row.iteration for row in rows if row.warmup]
     usual = directory / "usual.parquet"
-    alike, tensor = known["alike_replicas"], manifest["workload_spec"]["parallelism"]["tensor"]
-    ranks = Likeness(alike, tensor, [datacenter_of(node) for node in manifest["nodes"]])
-    times = message_times(measured.without(warmup), predicted, paced=paced, ranks=ranks)
+    alike, tensor = known["alike_replicas"], job.workload["parallelism"]["tensor"]
+    nodes = [manifest["nodes"][rank] for rank in job.ranks]
+    ranks = Likeness(alike, tensor, [datacenter_of(node) for node in nodes])
+    times = message_times(measured.without(warmup), predicted, paced=paced, ranks=ranks, on_the_way_s=due_s)
     profiling = None
     if not paced:
         profiling = Profiling(manifest["pinning"]["reasons"], _needed(directory, "profile.json")["spread"])
@@ -58,20 +125,26 @@ def _evidence(
         link_reasons=manifest["links"]["reasons"],
         profiling=profiling,
         rows=rows,
-        usual=_rows(usual, label) if usual.is_file() else [],
+        usual=iteration_rows(usual, label, job.number) if usual.is_file() else [],
         network=NetworkEvidence(**{name: known[name] for name in NetworkEvidence._fields}),
-        traffic=_traffic(directory / "links.parquet", label),
-        reference=_reference(_needed(directory, "numerics.json")),
+        traffic=traffic_of(directory / "links.parquet", label),
+        reference=reference,
         predicted_s=float(predicted.makespans()[0]),
-        on_this_host_s=compared["predicted_on_this_host_s"],
+        on_this_host_s=job.row["predicted_on_this_host_s"],
         alike_replicas=alike,
-        flows=by_flow(times),
+        flows=by_flow(times, job.ranks.start),
+        overtaken_s=times.usually_overtaken_s(),
         usual_extra_s=known["usual_extra_s"],
+        usual_differs_s=known.get("usual_differs_s", ()),  # runs of earlier versions did not tell, nor the next
+        super_packets_s=known.get("super_packets_s", ()),
     )
 
 
-def _rows(path: Path, label: str) -> list[IterationRow]:
+def iteration_rows(path: Path, label: str, job: int) -> list[IterationRow]:
+    """The iterations of a job in a case, as a table of a run has them."""
     frame = _of_case(path, label)
+    if "job" in frame:  # runs of earlier versions had one job
+        frame = frame[frame["job"] == job].copy()
     for name in ("peak_in_flight", "held", "gradient_norms"):  # a file holds lists
         frame[name] = frame[name].map(tuple)
     machine = [Witnesses(*values) for values in frame[list(Witnesses._fields)].itertuples(index=False)]
@@ -80,7 +153,8 @@ def _rows(path: Path, label: str) -> list[IterationRow]:
     return [IterationRow(**row, witnesses=one) for row, one in zip(own, machine, strict=True)]
 
 
-def _traffic(path: Path, label: str) -> list[Traffic]:
+def traffic_of(path: Path, label: str) -> list[Traffic]:
+    """What every direction carried in a case, network cards last."""
     names = ["label", "wire_bytes", "planned_bytes", "planned_messages"]
     return [Traffic(*values) for values in _of_case(path, label)[names].itertuples(index=False)]
 

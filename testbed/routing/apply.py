@@ -1,22 +1,22 @@
-"""Policies and plans: what a case has to route, and the plan whose cases take the routes that a policy chose."""
+"""Policies and plans: what a case has to route, and the plan whose cases take the routes that policies chose."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import permutations
 from typing import NamedTuple
 
+from testbed.errors import BadInput
 from testbed.plan import routes
-from testbed.plan.plan import Case, Framing, Plan, Route
+from testbed.plan.plan import Case, Flow, Framing, Plan, Route
 from testbed.plan.resolve import framing_of
+from testbed.routing.candidates import Ways
 from testbed.routing.demand import Commodity, commodities
+from testbed.routing.planner import DETOUR, USUAL_REACH, Planned, Planner, Reach, Task
 from testbed.routing.problem import RoutingProblem, routing_problem
-from testbed.routing.registry import Chosen, Routed, route
-
-ELEPHANT_BYTES = 1e6
-"""Of an iteration: what sends less keeps to its default route. Our choice; the paper's threshold is not known to us."""
-
-DETOUR = 1
-"""Links that a route may have more than the shortest one: all spines of a Clos, two links instead of one in a mesh."""
+from testbed.routing.registry import Chosen, plan_with, route
+from testbed.schedule.proof import Watch
 
 
 class Demands(NamedTuple):
@@ -28,51 +28,104 @@ class Demands(NamedTuple):
     """Of the elephants, in their order."""
 
 
-class OnRoutes(NamedTuple):
-    """A case on the routes that a policy chose."""
-
-    case: Case
-    framing: Framing
-    """Of a plan with this case alone: how long super-packets may be depends on what they cross."""
-    taken: tuple[tuple[str, Route], ...]
-    """Per flow of the plan, the datacenter that it leaves and its route."""
-
-
-def demands(plan: Plan, case: Case, *, elephants_from: float = ELEPHANT_BYTES, detour: int = DETOUR) -> Demands:
+def demands(plan: Plan, case: Case, reach: Reach = USUAL_REACH) -> Demands:
     """What the jobs of a case send, and the routes that it may take. Raises BadInput for a job without pacing."""
     found = commodities(plan, case)
-    large = tuple(one for one in found if one.wire_bytes >= elephants_from)
-    small = tuple(one for one in found if one.wire_bytes < elephants_from)
-    return Demands(large, small, routing_problem(plan.network, large, detour))
+    large = tuple(one for one in found if one.wire_bytes >= reach.elephants_from)
+    small = tuple(one for one in found if one.wire_bytes < reach.elephants_from)
+    return Demands(large, small, routing_problem(plan.network, large, reach.detour))
 
 
-def on_routes(plan: Plan, case: Case, wanted: Demands, made: Routed) -> OnRoutes:
-    """The case with the chosen routes; flows that were not to be routed keep theirs."""
+def on_routes(plan: Plan, case: Case, wanted: Demands, choice: Sequence[int]) -> Case:
+    """The case with the chosen routes, a candidate's number per elephant; all other flows keep theirs."""
     nodes = routes.nodes_of_ranks(plan)
     over = {
-        (one.source, one.target): wanted.problem.routes_of(flow)[int(made.choice[flow])]
+        (one.source, one.target): wanted.problem.routes_of(flow)[int(choice[flow])]
         for flow, one in enumerate(wanted.elephants)
     }
     ends = [(nodes[flow.source], nodes[flow.target]) for flow in plan.flows]
-    ways = tuple(over.get(pair, usual) for pair, usual in zip(ends, case.routes, strict=True))
-    taken = tuple((routes.datacenter_of(source), way) for (source, _), way in zip(ends, ways, strict=True))
-    return OnRoutes(replace(case, routes=ways), framing_of(plan.network, taken), taken)
+    return replace(case, routes=tuple(over.get(pair, usual) for pair, usual in zip(ends, case.routes, strict=True)))
 
 
-def with_policy(
-    plan: Plan, chosen: Chosen, *, elephants_from: float = ELEPHANT_BYTES, detour: int = DETOUR
-) -> tuple[Plan, tuple[str, ...]]:
-    """The plan in which every case takes the routes that a policy chooses for it, and the policy's remarks.
+def taken(plan: Plan, case: Case, wanted: Demands) -> tuple[int, ...]:
+    """The other way round: per elephant, the number of the candidate that it takes in a case."""
+    ways = routes.routes_of_nodes(plan, case)
+    return tuple(
+        wanted.problem.routes_of(flow).index(ways[one.source, one.target]) for flow, one in enumerate(wanted.elephants)
+    )
 
-    Schedules stay what they are; demands are those on the routes that the cases had. Raises as `demands` and `route`.
+
+def framing_for(plan: Plan, detour: int) -> Framing:
+    """The framing towards every route that ranks of one job might take: the same, whatever is chosen of them.
+
+    So that what is predicted of one choice does not depend on which others are in the same plan.
     """
-    routed: list[OnRoutes] = []
-    remarks = []
+    reachable = [(source, way) for (source, _), ways in _possible(plan, detour) for way in ways]
+    return framing_of(plan.network, reachable)
+
+
+def has_choice(plan: Plan) -> bool:
+    """Whether ranks of one job have several routes to each other."""
+    return any(len(ways) > 1 for _, ways in _possible(plan, DETOUR))
+
+
+def _possible(plan: Plan, detour: int) -> Iterator[tuple[tuple[str, str], tuple[Route, ...]]]:
+    """Pairs of places between which a job may send, with the routes that a policy may choose from."""
+    ways, usual = Ways(plan.network.directions), routes.by_datacenters(plan.network)
+    pairs = {pair for job in plan.jobs for pair in permutations(dict.fromkeys(map(routes.datacenter_of, job.nodes)), 2)}
+    for pair in sorted(pairs & usual.keys()):
+        yield pair, ways.between(*pair, usual[pair], detour)
+
+
+def with_flows(plan: Plan, case: Case, own: Sequence[Flow], flows: Sequence[Flow]) -> Case:
+    """A case with routes for its `own` flows, as one with routes for `flows`.
+
+    What it has no route for goes as everything else between the same nodes, else by the default route.
+    """
+    nodes, between = routes.nodes_of_ranks(plan), routes.Between(plan.network)
+    known = {(nodes[flow.source], nodes[flow.target]): way for flow, way in zip(own, case.routes, strict=True)}
+    ends = [(nodes[flow.source], nodes[flow.target]) for flow in flows]
+    return replace(case, routes=tuple(known[pair] if pair in known else between(*pair) for pair in ends))
+
+
+def with_policies(
+    plan: Plan, policies: Sequence[Chosen], reach: Reach = USUAL_REACH, watch: Watch | None = None
+) -> tuple[Plan, tuple[str, ...]]:
+    """The plan whose cases are those of `plan` under each policy, policy by policy, and the policies' remarks.
+
+    A planner makes the cases that it likes. Demands of policies are those on the routes that the cases had. With
+    several policies labels name both, as in "1f1b on greedy". Raises as `demands` and `route`, and BadInput for a
+    policy that is there twice.
+    """
+    plan = replace(plan, framing=framing_for(plan, reach.detour))
+    labels = [chosen.words for chosen in policies]
+    for number, label in enumerate(labels):
+        if label in labels[:number]:
+            raise BadInput.of("--policy", "policy", policies[number].label, "every policy once")
+    made = [
+        plan_with(chosen, Task(plan, reach, watch))
+        if isinstance(chosen.policy, Planner)
+        else _routed(plan, chosen, reach)
+        for chosen in policies
+    ]
+    flows = tuple(dict.fromkeys(flow for one in made for flow in one.flows))
+    cases, remarks = [], []
+    for chosen, one in zip(policies, made, strict=True):
+        for case in one.cases:
+            label = f"{case.label} on {chosen.words}" if len(policies) > 1 else case.label
+            cases.append(replace(with_flows(plan, case, one.flows, flows), label=label))
+        remarks += [f"{chosen.label}: {remark}" for remark in one.remarks]
+    plan = replace(plan, flows=flows, cases=tuple(cases), elephants_from=reach.elephants_from)
+    return plan, tuple(remarks)
+
+
+def _routed(plan: Plan, chosen: Chosen, reach: Reach) -> Planned:
+    """Every case of a plan on the routes of a policy that chooses routes alone."""
+    cases, remarks = [], []
     for case in plan.cases:
-        wanted = demands(plan, case, elephants_from=elephants_from, detour=detour)
+        wanted = demands(plan, case, reach)
         made = route(chosen, wanted.problem)
-        routed.append(on_routes(plan, case, wanted, made))
+        cases.append(on_routes(plan, case, wanted, made.choice.tolist()))
         if made.remark:
-            remarks.append(f"{chosen.label}: {case.label}: {made.remark}")
-    framing = framing_of(plan.network, [one for each in routed for one in each.taken])
-    return replace(plan, cases=tuple(one.case for one in routed), framing=framing), tuple(remarks)
+            remarks.append(f"{case.label}: {made.remark}")
+    return Planned(plan.flows, tuple(cases), tuple(remarks))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,16 +12,20 @@ import numpy as np
 from testbed.model.network import Floats, Ints
 from testbed.plan import routes
 from testbed.plan.plan import Case, Plan
-from testbed.plan.together import predict_together
-from testbed.routing.apply import Demands, on_routes
+from testbed.plan.together import iteration_times
+from testbed.routing.apply import Demands, demands, on_routes, taken
 from testbed.routing.fairness import Metric, bytes_per_direction, flows_per_direction, measured_by
-from testbed.routing.registry import Chosen, Routed, route
+from testbed.routing.planner import Planner, Reach, Task
+from testbed.routing.registry import Chosen, Routed, plan_with, route
+from testbed.schedule.proof import Watch
 
 
 class Outcome(NamedTuple):
     """What one policy makes of the demands of a case."""
 
     label: str
+    wanted: Demands
+    """What was routed: that of the case, or of the one that a planner made of it."""
     routed: Routed
     metric: Metric
     flows: Ints
@@ -31,21 +36,28 @@ class Outcome(NamedTuple):
     """Per job, an iteration beside the others on these routes, by the event model."""
 
 
-def compare(plan: Plan, case: Case, wanted: Demands, policies: Sequence[Chosen], seeds: int = 1) -> list[Outcome]:
-    """Every policy's outcome; of one that draws by a `seed` that nobody gave, the median and the worst of `seeds`.
+class Asked(NamedTuple):
+    """Policies to compare, and how."""
 
-    The order of seeds is that of the two-layer metric.
-    """
-    base = bytes_of(plan, wanted)
+    policies: Sequence[Chosen]
+    reach: Reach
+    seeds: int = 1
+    """Draws of a policy with a `seed` that nobody gave: the median and the worst by the two-layer metric."""
+
+
+def compare(plan: Plan, case: Case, wanted: Demands, asked: Asked, watch: Watch | None = None) -> list[Outcome]:
+    """Every policy's outcome on the demands of a case. Raises as `route`, and as planners do."""
     found = []
-    for chosen in policies:
-        if seeds == 1 or "seed" in chosen.options or not chosen.takes("seed"):
-            found.append(_outcome(plan, case, wanted, base, chosen.label, route(chosen, wanted.problem)))
-            continue
-        drawn = [route(chosen.with_seed(seed), wanted.problem) for seed in range(1, seeds + 1)]
-        drawn.sort(key=lambda one: measured_by(wanted.problem, one.choice).vector())
-        for words, made in (("median", drawn[seeds // 2]), ("worst", drawn[0])):
-            found.append(_outcome(plan, case, wanted, base, f"{chosen.label}, {words} of {seeds}", made))
+    for chosen in asked.policies:
+        if isinstance(chosen.policy, Planner):
+            found += _of_planner(plan, case, chosen, Task(replace(plan, cases=(case,)), asked.reach, watch))
+        elif asked.seeds == 1 or "seed" in chosen.options or not chosen.takes("seed"):
+            found.append(_outcome(plan, case, wanted, chosen.label, route(chosen, wanted.problem)))
+        else:
+            drawn = [route(chosen.with_seed(seed), wanted.problem) for seed in range(1, asked.seeds + 1)]
+            drawn.sort(key=lambda one: measured_by(wanted.problem, one.choice).vector())
+            for words, made in (("median", drawn[asked.seeds // 2]), ("worst", drawn[0])):
+                found.append(_outcome(plan, case, wanted, f"{chosen.label}, {words} of {asked.seeds}", made))
     return found
 
 
@@ -59,23 +71,29 @@ def bytes_of(plan: Plan, wanted: Demands) -> Floats:
     return load
 
 
-def _outcome(plan: Plan, case: Case, wanted: Demands, base: Floats, label: str, made: Routed) -> Outcome:
+def _of_planner(plan: Plan, case: Case, chosen: Chosen, task: Task) -> list[Outcome]:
+    """What a planner makes of the case, which may be another schedule, with flows of its own."""
+    begin = time.perf_counter()
+    made = plan_with(chosen, task)
+    seconds = time.perf_counter() - begin
+    found = []
+    for one in made.cases:
+        further = replace(plan, flows=made.flows, cases=(one,))
+        wanted = demands(further, one, task.reach)
+        remark = "; ".join((*(() if one.label == case.label else (one.label,)), *made.remarks))
+        routed = Routed(np.array(taken(further, one, wanted), np.int64), seconds, remark)
+        found.append(_outcome(further, one, wanted, chosen.label, routed))
+    return found
+
+
+def _outcome(plan: Plan, case: Case, wanted: Demands, label: str, made: Routed) -> Outcome:
     problem = wanted.problem
-    routed = on_routes(plan, case, wanted, made)
-    trace = predict_together(replace(plan, cases=(routed.case,), framing=routed.framing), routed.case)
-    seconds = []
-    for number, job in enumerate(plan.jobs):
-        mine = replace(
-            trace,
-            actions=trace.actions[trace.actions["job"] == number],
-            messages=trace.messages[trace.messages["job"] == number],
-        )
-        seconds.append(float(mine.makespans()[0]) - job.start_s)
     return Outcome(
         label,
+        wanted,
         made,
         measured_by(problem, made.choice),
         flows_per_direction(problem, made.choice),
-        base + bytes_per_direction(problem, made.choice),
-        tuple(seconds),
+        bytes_of(plan, wanted) + bytes_per_direction(problem, made.choice),
+        iteration_times(plan, on_routes(plan, case, wanted, made.choice.tolist())),
     )

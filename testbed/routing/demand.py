@@ -22,6 +22,7 @@ from testbed.trace.tables import (
     REDUCE_SCATTER,
     TENSOR,
     Table,
+    Trace,
 )
 
 KINDS = {
@@ -61,7 +62,12 @@ def commodities(plan: Plan, case: Case) -> tuple[Commodity, ...]:
 
     Raises BadInput for a job whose times only a run can tell: nobody knows when it sends.
     """
-    messages = predict_together(plan, case).messages
+    return commodities_in(plan, predict_together(plan, case))
+
+
+def commodities_in(plan: Plan, predicted: Trace) -> tuple[Commodity, ...]:
+    """The same of a trace of one iteration of all jobs."""
+    messages = predicted.messages
     messages = messages[np.isin(messages["kind"], list(KINDS))]
     nodes = routes.nodes_of_ranks(plan)
     job_of = {rank: number for number, job in enumerate(plan.jobs) for rank in job.mesh.ranks}

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from testbed.errors import BadInput
+from testbed.errors import DoesNotFit
 from testbed.model.network import Ints
 from testbed.routing.loops import loops
 from testbed.routing.problem import RoutingProblem
 
 
 def edge_coloring(problem: RoutingProblem) -> Ints:
-    """The colour of a flow as the spine that it goes over. Raises BadInput where the network is no two-layer Clos."""
+    """The colour of a flow as the spine that it goes over. Raises DoesNotFit where the network is no two-layer Clos."""
     outward = np.flatnonzero(problem.source != problem.target)
     choice = np.zeros(problem.n_flows, np.int64)
     if not len(outward):
@@ -58,6 +58,6 @@ def _candidate_by_spine(problem: RoutingProblem) -> Ints:
     return np.array([[0] * width if one is None else one for one in found], np.int64)
 
 
-def _no_clos(what: str) -> BadInput:
+def _no_clos(what: str) -> DoesNotFit:
     expected = "a two-layer Clos, with one link from every leaf to every spine"
-    return BadInput.of("edge-coloring", "topology", what, expected)
+    return DoesNotFit.of("edge-coloring", "topology", what, expected)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from testbed.errors import BadInput, RunFailed
+from testbed.errors import DoesNotFit, RunFailed
 from testbed.model.network import Ints
 from testbed.routing.fairness import Metric, flows_per_direction, max_min_rates, measured_by
 from testbed.routing.greedy import greedy, greedy_jobs
@@ -50,7 +50,7 @@ def lexicographic(
 
     Of all max-min-fair rates the least is that of the direction with the least rate per flow. So every choice that has
     the best such value is listed (flows of one job with the same ends are interchangeable), and the metric tells which
-    is best. Raises BadInput where there are more than `most` of these, RunFailed when `seconds` are over.
+    is best. Raises DoesNotFit where there are more than `most` of these, RunFailed when `seconds` are over.
     """
     groups = _groups(problem)
     least, start = _best_share(problem, groups, seconds)
@@ -63,7 +63,7 @@ def lexicographic(
     status = solver.solve(model, watch)
     if watch.seen > most:
         expected = f"at most {most} choices that are equally good for the worst flow: fewer flows"
-        raise BadInput.of("lexicographic", "topology and workloads", f"more than {most} choices", expected)
+        raise DoesNotFit.of("lexicographic", "topology and workloads", f"more than {most} choices", expected)
     if solver.status_name(status) not in ("OPTIMAL", "INFEASIBLE"):
         raise RunFailed(f"lexicographic: {watch.seen} choices tried in {seconds:g} s, and there are more")
     best: Ints = watch.best

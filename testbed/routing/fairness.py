@@ -39,10 +39,15 @@ class Metric(NamedTuple):
 
     def better_than(self, other: Metric) -> bool:
         """Whether the two-layer metric prefers it."""
-        for mine, its in zip(self.vector(), other.vector(), strict=True):
-            if abs(mine - its) > TOLERANCE * min(mine, its):
-                return mine > its
-        return False
+        return better(self.vector(), other.vector())
+
+
+def better(vector: Sequence[float], other: Sequence[float], tie: float = TOLERANCE) -> bool:
+    """Whether the two-layer metric prefers the first of two vectors of jobs' rates; within `tie` two are the same."""
+    for mine, its in zip(vector, other, strict=True):
+        if mine != its and not abs(mine - its) <= tie * min(mine, its):
+            return mine > its
+    return False
 
 
 def max_min_rates(first: Ints, crossed: Ints, rate_bps: Floats) -> Floats:

@@ -117,9 +117,6 @@ def routing_problem(network: Network, wanted: Sequence[Commodity], detour: int =
     `detour` is how many links a route may have more than the shortest one. Raises BadInput where there is no way.
     """
     between, ways = routes.Between(network), Ways(network.directions)
-    places = [*routes.datacenters_of(network), *network.switches]
-    numbers = {name: number for number, name in enumerate(places)}
-    cards = {card.source: len(network.directions) + number for number, card in enumerate(network.cards)}
     known: dict[tuple[str, str], int] = {}
     candidates: list[tuple[Route, ...]] = []
     ends = [(routes.datacenter_of(one.source), routes.datacenter_of(one.target)) for one in wanted]
@@ -128,11 +125,26 @@ def routing_problem(network: Network, wanted: Sequence[Commodity], detour: int =
             known[pair] = len(candidates)
             default = between(one.source, one.target)
             candidates.append(ways.between(*pair, default, detour) if default else ((),))
+    return _problem(network, wanted, candidates, [known[pair] for pair in ends])
+
+
+def settled_problem(network: Network, wanted: Sequence[Commodity], ways: Sequence[Route]) -> RoutingProblem:
+    """The same where nothing is left to choose: every flow has one candidate, its own of `ways`."""
+    return _problem(network, wanted, [(way,) for way in ways], range(len(ways)))
+
+
+def _problem(
+    network: Network, wanted: Sequence[Commodity], candidates: Sequence[tuple[Route, ...]], pair: Sequence[int]
+) -> RoutingProblem:
+    places = [*routes.datacenters_of(network), *network.switches]
+    numbers = {name: number for number, name in enumerate(places)}
+    cards = {card.source: len(network.directions) + number for number, card in enumerate(network.cards)}
+    ends = [(routes.datacenter_of(one.source), routes.datacenter_of(one.target)) for one in wanted]
     return RoutingProblem(
         rate_bps=np.array([one.rate_bps for one in routes.all_directions(network)]),
         link_target=np.array([numbers[one.target] for one in network.directions], np.int64),
         candidates=tuple(candidates),
-        pair=np.array([known[pair] for pair in ends], np.int64),
+        pair=np.array(pair, np.int64),
         source=np.array([numbers[a] for a, _ in ends], np.int64),
         target=np.array([numbers[b] for _, b in ends], np.int64),
         target_host=np.array([int(one.target.partition("/")[2]) for one in wanted], np.int64),

@@ -15,17 +15,20 @@ from testbed.errors import BadInput, TestbedError
 from testbed.model.network import Ints
 from testbed.plugin_options import checked_options
 from testbed.plugins import Registry, Unusable, in_file, problem_in, read_content
+from testbed.routing.planner import Planned, Planner, Task
 from testbed.routing.problem import RoutingProblem
 from testbed.spec import yaml_tree
+from testbed.spec.choice import own_name
 
 Policy = Callable[..., Any]
 """(RoutingProblem, **options) -> per flow the number of its candidate, or exact.Decision: that and a remark."""
 
 
-def _as_policy(name: str, loaded: object) -> Policy:
-    if callable(loaded) and not isinstance(loaded, type):
+def _as_policy(name: str, loaded: object) -> Policy | Planner:
+    if isinstance(loaded, Planner) or (callable(loaded) and not isinstance(loaded, type)):
         return loaded
-    raise Unusable(name, f"a function RoutingProblem -> route numbers, not {type(loaded).__name__}")
+    expected = f"a function RoutingProblem -> route numbers, or a Planner, not {type(loaded).__name__}"
+    raise Unusable(name, expected)
 
 
 POLICIES = Registry(
@@ -42,6 +45,8 @@ POLICIES = Registry(
         "annealing": "testbed.routing.annealing:annealing",
         "ilp": "testbed.routing.exact:ilp",
         "lexicographic": "testbed.routing.exact:lexicographic",
+        "interleave": "testbed.routing.interleave:PLANNER",
+        "joint": "testbed.routing.joint:PLANNER",
     },
     _as_policy,
 )
@@ -54,8 +59,14 @@ class Chosen:
 
     label: str
     """NAME, or NAME,OPTION=VALUE..."""
-    policy: Policy
+    policy: Policy | Planner
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """The label without what a case's label must not have: NAME OPTION=VALUE ..."""
+        name, *settings = self.label.split(",")
+        return " ".join([own_name(name), *(setting.replace(" ", "") for setting in settings)])
 
     def takes(self, option: str) -> bool:
         """Whether it has such an option."""
@@ -93,22 +104,47 @@ def choose(text: str, directory: Path | None = None) -> Chosen:
     try:
         content = None if reference is None else read_content(reference.file, directory or Path())
         policy = POLICIES.find(name, content)
-        options = checked_options(policy, _option_names(policy), given, name, ("--policy", f"{name},"))
+        options = checked_options(_function(policy), _option_names(policy), given, name, ("--policy", f"{name},"))
     except Unusable as error:
         raise error.at("--policy", "policy") from error
     return Chosen(text, policy, options)
 
 
-def _option_names(policy: Policy) -> list[str]:
-    return list(inspect.signature(policy).parameters)[1:]
+def everywhere(text: str) -> str:
+    """What `choose` takes, with the whole path of a file: a run may be in another directory."""
+    name, *settings = text.split(",")
+    reference = in_file(name)
+    whole = name if reference is None else f"{Path(reference.file).resolve()}:{reference.name}"
+    return ",".join([whole, *settings])
+
+
+def _function(policy: Policy | Planner) -> Callable[..., Any]:
+    return policy.plan if isinstance(policy, Planner) else policy
+
+
+def _option_names(policy: Policy | Planner) -> list[str]:
+    return list(inspect.signature(_function(policy)).parameters)[1:]
+
+
+def plan_with(chosen: Chosen, task: Task) -> Planned:
+    """What a planner makes of a plan; errors of a user's own as in `route`."""
+    made: Planned = _called(chosen, task)
+    return made
 
 
 def route(chosen: Chosen, problem: RoutingProblem) -> Routed:
     """What the policy chooses, checked; a user's own that fails is bad input, and the line of the file is named."""
-    reference = in_file(chosen.label.split(",")[0])
     begin = time.perf_counter()
+    made = _called(chosen, problem)
+    seconds = time.perf_counter() - begin
+    choice, remark = (made.choice, made.remark) if hasattr(made, "choice") else (made, "")
+    return Routed(_checked(chosen, problem, choice), seconds, remark)
+
+
+def _called(chosen: Chosen, subject: Task | RoutingProblem) -> Any:
+    reference = in_file(chosen.label.split(",")[0])
     try:
-        made = chosen.policy(problem, **chosen.options)
+        return _function(chosen.policy)(subject, **chosen.options)
     except TestbedError:
         raise
     except Exception as error:
@@ -116,9 +152,6 @@ def route(chosen: Chosen, problem: RoutingProblem) -> Routed:
             raise
         expected = f"a policy that works ({problem_in(reference.file, error)})"
         raise BadInput.of("--policy", "policy", chosen.label, expected) from error
-    seconds = time.perf_counter() - begin
-    choice, remark = (made.choice, made.remark) if hasattr(made, "choice") else (made, "")
-    return Routed(_checked(chosen, problem, choice), seconds, remark)
 
 
 def _checked(chosen: Chosen, problem: RoutingProblem, choice: object) -> Ints:

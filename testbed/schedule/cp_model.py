@@ -49,6 +49,8 @@ class Model:
         self.model = cp_model.CpModel()
         self.start: dict[Action, cp_model.IntVar] = {}
         self.end: dict[Action, Any] = {}
+        self.hinted: dict[Action, int] = {}
+        """Starts in the hint, ticks."""
         self.reversed: dict[tuple[Action, Action], cp_model.IntVar] = {}
         """Literals: the first of two actions of a rank is over before the second begins."""
         at = _starts(problem, hint)
@@ -125,6 +127,7 @@ class Model:
                     action = Action(stage, kind, m)
                     length = self.ticks(problem.duration(action))
                     start = self._variable(str(action), at[action])
+                    self.hinted[action] = min(self.ticks(at[action]), self.horizon)
                     self.start[action], self.end[action] = start, start + length
                     per_rank[problem.stage_to_rank[stage]].append(
                         model.new_fixed_size_interval_var(start, length, str(action))
@@ -263,7 +266,7 @@ class Model:
                     if need := math.floor(share * scale + 1e-6):
                         for m in range(problem.n_microbatches):
                             first, last = self.start[Action(s, kind, m)], self.end[Action(s, Kind.W, m)]
-                            length = model.new_int_var(0, self.horizon, f"held {s}{kind}{m}")
+                            length = self._length(f"held {s}{kind}{m}", Action(s, kind, m), Action(s, Kind.W, m))
                             held.append(model.new_interval_var(first, length, last, f"{s}{kind}{m} held"))
                             needs.append(need)
             model.add_cumulative(held, needs, capacity)
@@ -285,6 +288,13 @@ class Model:
         total = sum(demand for demand in demands if demand > 0)
         if total > capacity:
             model.add_reservoir_constraint(times, demands, -total, capacity)
+
+    def _length(self, name: str, first: Action, last: Action) -> cp_model.IntVar:
+        """From the start of one action to the end of another; hinted, or the solver would first look for a solution."""
+        length = self.model.new_int_var(0, self.horizon, name)
+        until = self.hinted[last] + self.ticks(self.problem.duration(last))
+        self.model.add_hint(length, max(0, until - self.hinted[first]))
+        return length
 
     def _in_flight(self, stages: list[int], shares: list[float], limit: float) -> None:
         """What a limit on equal shares implies for single actions, which the solver would be slow to find.

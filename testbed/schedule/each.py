@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
@@ -117,7 +118,7 @@ def _processes(count: int) -> Iterator[ProcessPoolExecutor | None]:
     others = set(multiprocessing.active_children())
     # not forked: a thread that draws progress may hold any lock
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_die_of_interrupts)
+    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_set_up)
     try:
         yield pool
     except BaseException:
@@ -129,6 +130,7 @@ def _processes(count: int) -> Iterator[ProcessPoolExecutor | None]:
         pool.shutdown()
 
 
-def _die_of_interrupts() -> None:
-    """Without a traceback: the process that asked for schedules has something to say of it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _set_up() -> None:
+    """A process that generates: it ends at Ctrl-C without a traceback, and never looks for reference cycles."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the process that asked for schedules has something to say of it
+    gc.disable()  # a third of the time otherwise: a schedule is thousands of small tuples, none of which is in a cycle

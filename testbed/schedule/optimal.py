@@ -8,10 +8,14 @@ model, so the solver's rounding never matters.
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field
@@ -218,19 +222,16 @@ class _Search:
 
         In a thread, since Python hears of a signal in the main thread only, and between two of its own instructions.
         """
-        with ThreadPoolExecutor(1) as pool:
+        with _heard_interrupts() as interrupt, ThreadPoolExecutor(1) as pool:
             solving = pool.submit(solve)
-            while True:
-                try:
-                    return solving.result(timeout=POLL_S)
-                except TimeoutError:
-                    continue
-                except KeyboardInterrupt:
-                    if self.interrupted:
-                        raise
+            while not solving.done():
+                wait([solving], timeout=POLL_S)
+                if interrupt.is_set() and not self.interrupted:
                     self.interrupted = True
                     self.report()
                     solver.stop_search()
+            self.interrupted |= interrupt.is_set()
+            return solving.result()
 
     def _climb(self, seed: int, share: float) -> None:
         """Improve the best order action by action, judged by the event model, for a share of the time that is left."""
@@ -243,6 +244,30 @@ class _Search:
             self.interrupted = True
             self.report()
             self.offer(stop.best)
+
+
+@contextmanager
+def _heard_interrupts() -> Iterator[threading.Event]:
+    """In its body Ctrl-C sets the event, wherever it comes; a second one raises KeyboardInterrupt.
+
+    It stays as it is where it does not raise KeyboardInterrupt anyway, and in threads, which hear of no signal.
+    """
+    heard = threading.Event()
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        if heard.is_set():
+            signal.default_int_handler(number, frame)
+        heard.set()
+
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield heard
+        return
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _crosspipe(

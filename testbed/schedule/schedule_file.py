@@ -25,12 +25,14 @@ class Kept(NamedTuple):
 
 def as_document(schedules: Mapping[str, Generated]) -> dict[str, Any]:
     """What schedules.json holds."""
+    return {name: as_entry(one) for name, one in schedules.items()}
+
+
+def as_entry(one: Generated) -> dict[str, Any]:
+    """What schedules.json holds of one schedule."""
     return {
-        name: {
-            "rows": [[str(action) for action in row] for row in one.schedule.rows],
-            "solver": one.proof and one.proof._asdict(),
-        }
-        for name, one in schedules.items()
+        "rows": [[str(action) for action in row] for row in one.schedule.rows],
+        "solver": one.proof and one.proof._asdict(),
     }
 
 

@@ -1,34 +1,37 @@
-"""One case of a plan: trained, collected, and judged by what the network's counters say."""
+"""One case of a plan: trained by all its jobs, collected, with what the network's counters say."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
 
 from testbed.judge import fidelity, iterations
 from testbed.lab import host
 from testbed.lab.counters import LOSS_SIGNS
 from testbed.lab.network import Lab
 from testbed.lab.shaping import LinkCounters
-from testbed.lab.witness import MachineCounts, MachineWitness
-from testbed.model.host import HostPrediction, predict_on_host
+from testbed.lab.witness import MachineWitness
+from testbed.model.host import HostPrediction, predict_jobs_on_host
 from testbed.model.lower import Load
-from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import RankBytes
-from testbed.plan.costs import predict_case, problem_of_case
-from testbed.plan.exchange import sites_of
-from testbed.plan.plan import Case, Plan
-from testbed.plan.routes import routes_of_nodes
+from testbed.plan.events import Phase, at_work, phases, trained
+from testbed.plan.plan import Case, Job, Plan
+from testbed.plan.ties import Range, ranges_of_orders
+from testbed.plan.together import loads_of, parts_of, simulate_together
 from testbed.plan.traffic import Planned, planned_traffic
 from testbed.progress import Reporter
 from testbed.results.directory import Results
 from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
-from testbed.session.loop import Loop
+from testbed.session.loop import Loop, start_margin_s
 from testbed.session.message_costs import MessageCosts
+from testbed.session.rounds import Round, rounds, task_of
 from testbed.trace.tables import Trace, concatenate
-from testbed.train.job import IterationRecord, Job
+from testbed.train.job import Job as Task
 from testbed.units import show_time
 
 RETRANSMITS = "TcpRetransSegs"
@@ -38,7 +41,6 @@ RETRANSMITS = "TcpRetransSegs"
 class Running:
     """What every case of a session needs."""
 
-    plan: Plan
     lab: Lab
     loop: Loop
     results: Results
@@ -49,87 +51,190 @@ class Running:
 
 
 @dataclass
-class Trained:
-    """What one case left behind."""
+class TrainedJob:
+    """What one job left behind in one case; its ranks count from 0, its times from its own start."""
 
-    case: Case
+    number: int
+    job: Job
+    rounds: range
+    """Of the whole training, those in which it has a part."""
     generated: Generated
+    load: Load
     predicted: Trace
-    deadline: Deadline
+    """With all jobs at work."""
+    between: Range | None
+    """What may be predicted by who comes first; None where that is one time."""
     costs: MessageCosts | None
     """What this machine was measured to add until then; None on the virtual clock and without pacing."""
     on_this_host: HostPrediction | None
     """With these costs; None where there are none."""
     measured: list[Trace] = field(default_factory=list)
     rows: list[iterations.IterationRow] = field(default_factory=list)
-    network: fidelity.NetworkEvidence | None = None
-    """What was counted meanwhile, as the next; None until the case is over."""
-    traffic: Sequence[fidelity.Traffic] = ()
     memory: Sequence[RankBytes] = ()
     """Per rank, as counted in the first iteration."""
 
+    def note(self, one: Round, phase: Phase) -> None:
+        """Keep what came of an iteration; outside the case's own rounds that count, it is as one that warms up."""
+        if not one.records[self.number]:
+            return
+        self.memory = self.memory or [each.memory for each in one.records[self.number] if each.memory is not None]
+        row = one.row(self.number)
+        self.rows.append(row._replace(warmup=row.iteration not in phase.measured))
+        if row.iteration in phase.rounds:
+            self.measured.append(one.trace(self.number))
+
     @property
-    def schedule(self) -> Schedule:
-        """What was trained with."""
-        return self.generated.schedule
+    def median_s(self) -> float:
+        """Of the iterations that count."""
+        return float(np.median([row.makespan_s for row in self.rows if not row.warmup]))
+
+    @property
+    def predicted_s(self) -> float:
+        """An iteration, with all jobs at work."""
+        return float(self.predicted.makespans()[0])
+
+    def as_part(self) -> Trace:
+        """All measured iterations, as the part of a trace of all jobs."""
+        return concatenate(self.measured).as_job(self.number, self.job.mesh.ranks, self.load.start_s)
 
 
-def train(running: Running, case: Case, made: Generated, message_costs: MessageCosts | None) -> Trained:
-    """Train one case and collect what happened. Raises RunFailed; what was measured until then is in the results."""
-    plan, results = running.plan, running.results
-    workload = plan.jobs[0].workload
-    problem = problem_of_case(plan, case)
-    predicted = predict_case(plan, case, made.schedule)
-    results.add_trace(case.label, "predicted", predicted)
-    durations = None
-    if workload.pacing:
-        durations = tuple(tuple(problem.duration(action) for action in row) for row in made.schedule.rows)
-    count, sites = workload.warmup + workload.iterations, sites_of(plan.jobs[0])
-    job = Job(made.schedule, workload, durations, count, problem.turn_s, count_memory=True, sites=sites)
-    deadline = deadlines.of_iteration(float(predicted.makespans()[0]))
-    on_this_host = None
-    if message_costs is not None:
-        on_this_host = predict_on_host(Load(problem, made.schedule, 0.0, workload.receives), message_costs.extra)
-    trained = Trained(case, made, predicted, deadline, message_costs, on_this_host)
-    running.lab.use_routes(routes_of_nodes(plan, case))
-    links_before, tcp_before = running.lab.counters(reset_peaks=True), _loss_signs(running.lab)
-    _iterate(running, job, trained)
-    links = [after.since(before) for after, before in zip(running.lab.counters(), links_before, strict=True)]
-    planned = [_times(one, job.iterations) for one in planned_traffic(plan, case)]
-    results.add_links(case.label, [link_row(row, one) for row, one in zip(links, planned, strict=True)])
-    tcp = {name: count - tcp_before.get(name, 0) for name, count in _loss_signs(running.lab).items()}
-    trained.network = _network(plan, links, tcp)
-    trained.traffic = [
+@dataclass
+class Trained:
+    """What one case left behind."""
+
+    case: Case
+    phase: Phase
+    deadline: Deadline
+    jobs: Sequence[TrainedJob]
+    """Those at work."""
+    network: fidelity.NetworkEvidence
+    """What was counted meanwhile, as the next."""
+    traffic: Sequence[fidelity.Traffic]
+
+
+class _Part(NamedTuple):
+    """A case that is about to be trained."""
+
+    case: Case
+    phase: Phase
+    jobs: Sequence[TrainedJob]
+    """Those at work."""
+    predicted_s: float
+
+
+def train(
+    running: Running,
+    plan: Plan,
+    cases: Sequence[Case],
+    made: Sequence[Generated],
+    costs: Mapping[int, MessageCosts] | None,
+    change: Callable[[Case, Case], None],
+) -> list[Trained]:
+    """Train one case, in which every job has the schedule that was `made` for it, and collect what happened.
+
+    Of `cases` the first one begins; each other goes on with its training once `change` has made of the case before it
+    what it is. Raises RunFailed; what was measured until then is in the results.
+    """
+    parts = [_part(running, plan, cases, number, made, costs) for number in range(len(cases))]
+    deadline = deadlines.of_iteration(max(part.predicted_s for part in parts))
+    return _iterate(running, plan, parts, _tasks(plan, parts), deadline, change)
+
+
+def _part(
+    running: Running,
+    plan: Plan,
+    cases: Sequence[Case],
+    which: int,
+    made: Sequence[Generated],
+    costs: Mapping[int, MessageCosts] | None,
+) -> _Part:
+    case, phase = cases[which], phases(plan, cases)[which]
+    loads, working = loads_of(plan, case, [one.schedule for one in made]), at_work(plan, case)
+    predicted = simulate_together(plan, case, loads)
+    running.results.add_trace(case.label, "predicted", predicted)
+    on_host = None if costs is None else predict_jobs_on_host(loads, [costs[number].extra for number in working])
+    jobs, ranges = [], ranges_of_orders(loads)
+    for index, (number, part) in enumerate(zip(working, parts_of(plan, case, predicted), strict=True)):
+        mine = None if costs is None else costs[number], None if on_host is None else on_host[index]
+        rounds_of = trained(plan, cases, number)
+        shown = plan.jobs[number], rounds_of, made[number], loads[index], part, ranges[index]
+        jobs.append(TrainedJob(number, *shown, *mine))
+    return _Part(case, phase, jobs, float(predicted.makespans()[0]))
+
+
+def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, Task]:
+    """By number of each job that is ever at work, what its workers do: from the first round of a case in which it is
+    at work to the last one."""
+    first = {one.number: one for part in reversed(parts) for one in part.jobs}
+    return {
+        number: task_of(one.job, one.load, len(one.rounds), joins=one.rounds.start, count_memory=True)
+        for number, one in sorted(first.items())
+    }
+
+
+def _iterate(
+    running: Running,
+    plan: Plan,
+    parts: Sequence[_Part],
+    tasks: Mapping[int, Task],
+    deadline: Deadline,
+    change: Callable[[Case, Case], None],
+) -> list[Trained]:
+    """Rounds of all jobs. What was measured goes into the results, whatever ends them."""
+    results, reporter = running.results, running.reporter
+    count, title = parts[-1].phase.rounds.stop, parts[0].case.label
+    done: list[Trained] = []
+    with reporter.step(f"training {title}", total=count) as step, host.real_time(running.real_time):
+        reporter.note(f"each iteration has to end within {deadline}")
+        if warmup := parts[0].phase.warmup:
+            reporter.note(f"the first {warmup} of {count} iterations warm up, and do not count")
+        try:
+            margin_s = max(start_margin_s(plan, part.case) for part in parts)
+            going = rounds(running.loop, tasks, deadline, running.witness, margin_s)
+            for part in parts:
+                if done:
+                    change(done[-1].case, part.case)
+                before = _Counts.of(running.lab, reset_peaks=True)
+                for number, one in zip(part.phase.rounds, going, strict=False):
+                    for other in parts:
+                        for job in other.jobs:
+                            job.note(one, other.phase)
+                    what = "measured" if number in part.phase.measured else "warming up"
+                    times = ", ".join(show_time(job.rows[-1].makespan_s) for job in part.jobs)
+                    step.advance(f"training {part.case.label}: {times}, {what}")
+                done.append(_counted(running, plan, part, deadline, before))
+        finally:
+            for part in parts:
+                for job in part.jobs:
+                    if job.measured:
+                        results.add_trace(part.case.label, "measured", job.as_part())
+                        results.add_iterations(part.case.label, job.rows, job=job.number)
+    return done
+
+
+class _Counts(NamedTuple):
+    """What the network has counted so far."""
+
+    links: Sequence[LinkCounters]
+    tcp: Mapping[str, int]
+
+    @staticmethod
+    def of(lab: Lab, *, reset_peaks: bool = False) -> _Counts:
+        return _Counts(lab.counters(reset_peaks=reset_peaks), _loss_signs(lab))
+
+
+def _counted(running: Running, plan: Plan, part: _Part, deadline: Deadline, before: _Counts) -> Trained:
+    """A case that is over, with what was counted since `before`."""
+    now = _Counts.of(running.lab)
+    links = [after.since(then) for after, then in zip(now.links, before.links, strict=True)]
+    planned = [_times(one, len(part.phase.rounds)) for one in planned_traffic(plan, part.case)]
+    running.results.add_links(part.case.label, [link_row(row, one) for row, one in zip(links, planned, strict=True)])
+    tcp = {name: count - before.tcp.get(name, 0) for name, count in now.tcp.items()}
+    traffic = [
         fidelity.Traffic(row.label, row.wire_bytes, one.wire_bytes, one.messages)
         for row, one in zip(links, planned, strict=True)
     ]
-    return trained
-
-
-def _iterate(running: Running, job: Job, trained: Trained) -> None:
-    label, results, warmup = trained.case.label, running.results, job.workload.warmup
-    with running.reporter.step(f"training {label}", total=job.iterations) as step, host.real_time(running.real_time):
-        running.reporter.note(f"each iteration has to end within {trained.deadline}")
-        if warmup:
-            running.reporter.note(f"the first {warmup} of {job.iterations} iterations warm up, and do not count")
-        try:
-            before = running.witness.read()
-            for (records,) in running.loop.run([job], trained.deadline):
-                now = running.witness.read()
-                _note_iteration(trained, records, warmup, now.since(before))
-                before = now
-                what = "warming up" if len(trained.rows) <= warmup else "measured"
-                step.advance(f"training {label}: {show_time(trained.rows[-1].makespan_s)}, {what}")
-        finally:
-            if trained.measured:
-                results.add_trace(label, "measured", concatenate(trained.measured))
-                results.add_iterations(label, trained.rows)
-
-
-def _note_iteration(trained: Trained, records: Sequence[IterationRecord], warmup: int, machine: MachineCounts) -> None:
-    trained.memory = trained.memory or [one.memory for one in records if one.memory is not None]
-    trained.rows.append(iterations.iteration_row(records, warmup, machine))
-    trained.measured.append(iterations.trace(records))
+    return Trained(part.case, part.phase, deadline, part.jobs, _network(plan, links, tcp), traffic)
 
 
 def link_row(counted: LinkCounters, planned: Planned) -> dict[str, object]:

@@ -27,7 +27,7 @@ from testbed.progress import Reporter
 from testbed.session import deadlines
 from testbed.session.loop import Loop
 from testbed.session.message_costs import SCHEDULE, MessageCosts, Observed, observe, of_observed, percentiles
-from testbed.session.world import world_of
+from testbed.session.world import worlds_of
 from testbed.spec.choice import ScheduleChoice
 from testbed.trace.tables import UNNOTICED_WAIT_S
 from testbed.train.launcher import Launcher
@@ -43,14 +43,15 @@ def measure_engine(
     witness: MachineWitness,
     reporter: Reporter,
 ) -> dict[str, Any]:
-    """Train a plan's first job with messages of these sizes (bytes), in one lab. Call inside a sandbox.
+    """Train a plan's only job with messages of these sizes (bytes), in one lab. Call inside a sandbox.
 
     The plan's only case is 1F1B. `machine` is what the document says of the machine and its clock.
     Raises MachineLacks or RunFailed.
     """
     variants = [_with_messages(plan, size) for size in sizes]
     largest = variants[int(np.argmax(sizes))]
-    with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, Launcher(plan.jobs[0].mesh.size) as launcher:
+    (job,) = plan.jobs
+    with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, Launcher(job.mesh.size) as launcher:
         with reporter.step(f"building {plan.network.name}") as step:
             lab = Lab(
                 largest,
@@ -61,7 +62,7 @@ def measure_engine(
             )
             lab.__enter__()
         try:
-            world = world_of(largest, lab, Path(scratch), Path(scratch) / "logs")
+            (world,) = worlds_of(largest, lab, Path(scratch), Path(scratch) / "logs")
             with Loop([launcher], lab.processes()) as loop:
                 with reporter.step("starting workers"):
                     launcher.imported()
@@ -71,7 +72,8 @@ def measure_engine(
                 for variant in variants:
                     before = lab.counters()
                     schedule = generate(variant, ScheduleChoice(schedule=SCHEDULE)).schedule
-                    seen = observe(variant, schedule, loop, reporter, witness, real_time=world.real_time)
+                    (case,) = variant.cases
+                    (seen,) = observe(variant, case, [schedule], loop, reporter, witness, real_time=world.real_time)
                     counted = [now.since(then).wire_bytes for now, then in zip(lab.counters(), before, strict=True)]
                     found.append(_of_size(variant, seen, counted))
         finally:
@@ -89,15 +91,15 @@ def measure_engine(
 
 def _with_messages(plan: Plan, size: int) -> Plan:
     """The plan with boundary messages of so many bytes, or of the tensor's size where that is larger."""
-    job = plan.jobs[0]
+    (job,) = plan.jobs
     workload = job.workload.model_copy(update={"message": float(max(size, job.workload.tensor_bytes()))})
     return replace(plan, jobs=(replace(job, workload=workload),))
 
 
 def _of_size(plan: Plan, seen: Observed, counted: Sequence[float]) -> dict[str, Any]:
-    costs = of_observed(seen)
-    of_kind = {crosses: _of_kind(costs, crosses) for crosses in (False, True)}
-    messages = plan.jobs[0].workload.message_bytes()
+    found, (job,) = of_observed([seen]), plan.jobs
+    of_kind = {crosses: None if found is None else _of_kind(found[0], crosses) for crosses in (False, True)}
+    messages = job.workload.message_bytes()
     return {
         "message_bytes": messages,
         "iterations": len(seen.rows),
@@ -108,12 +110,10 @@ def _of_size(plan: Plan, seen: Observed, counted: Sequence[float]) -> dict[str, 
     }
 
 
-def _of_kind(costs: MessageCosts | None, crosses: bool) -> Floats | None:
+def _of_kind(costs: MessageCosts, crosses: bool) -> Floats | None:
     """The extra times of all flows that cross links, or of all that do not."""
-    if costs is None:
-        return None
     flows = costs.extra.by_flow.items()
-    times = [one for pair, parts in flows if (pair in costs.extra.crossing) is crosses for one in parts]
+    times = [one for flow, parts in flows if (flow in costs.extra.crossing) is crosses for one in parts]
     return np.concatenate(times) if times else None
 
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from itertools import compress
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import TypeVar
 
 from testbed.errors import RunFailed
+from testbed.plan.plan import Case, Plan
+from testbed.plan.traffic import notices_s
 from testbed.session.deadlines import Deadline
 from testbed.train.job import IterationRecord, Job
 from testbed.train.launcher import Launcher
@@ -21,6 +25,13 @@ from testbed.train.protocol import Done, Go, Prepare, Ready, WorldSpec
 
 START_MARGIN_S = 5e-3
 """The common start of an iteration lies this far ahead, so that every worker has heard of it."""
+
+
+def start_margin_s(plan: Plan, case: Case) -> float:
+    """The same where receives have to be posted over slow links: their notices, those of two iterations before the
+    first one, have left when it begins."""
+    return START_MARGIN_S + 2 * notices_s(plan, case)
+
 
 Reply = TypeVar("Reply")
 
@@ -51,6 +62,12 @@ class Loop:
         for descriptor in self._guards:
             os.close(descriptor)
 
+    def of(self, jobs: Sequence[int]) -> Loop:
+        """The same for these jobs, while the others rest; it lives as long as this one does."""
+        found = copy(self)
+        found.launchers = [self.launchers[job] for job in jobs]
+        return found
+
     def start(self, worlds: Sequence[WorldSpec], deadline: Deadline) -> None:
         """Fork the workers of every job and wait until their connections are up and warm. Raises RunFailed."""
         for launcher, world in zip(self.launchers, worlds, strict=True):
@@ -60,28 +77,44 @@ class Loop:
     def run(
         self, jobs: Sequence[Job], deadline: Deadline, margin_s: float = START_MARGIN_S
     ) -> Iterator[list[list[IterationRecord]]]:
-        """Train; yields after every iteration, for every job, the records of its ranks in order.
+        """Train; yields after every round, for every job, the records of its ranks in order; [] where it has no part.
 
-        `deadline` is for one iteration. Raises RunFailed when it passes, or when somebody is gone.
+        A round is an iteration of every job that has joined and is not done, from one common start; iterations are
+        called by its number. A job is prepared in the round that it joins. `deadline` is for one iteration. Raises
+        RunFailed when it passes, or when somebody is gone.
         """
-        for launcher, job in zip(self.launchers, jobs, strict=True):
-            launcher.send(Prepare(job))
-        self.gather(Ready, deadline, "prepare")
-        names = ", ".join(dict.fromkeys(job.schedule.name for job in jobs))
-        for iteration in range(jobs[0].iterations):
+        for number in range(max(job.joins + job.iterations for job in jobs)):
+            at_work = [job.joins <= number < job.joins + job.iterations for job in jobs]
+            new = [job.joins == number and working for job, working in zip(jobs, at_work, strict=True)]
+            if any(new):
+                for launcher, job in compress(zip(self.launchers, jobs, strict=True), new):
+                    self._tell(launcher, Prepare(job), "prepare")
+                self.gather(Ready, deadline, "prepare", new)
             start_s = time.monotonic_ns() * 1e-9 + margin_s
-            for launcher in self.launchers:
-                launcher.send(Go(iteration, start_s))
-            done = self.gather(Done, deadline, f"finish iteration {iteration} of {names}")
-            yield [[reply.record for reply in replies] for replies in done]
+            names = ", ".join(dict.fromkeys(job.schedule.name for job in compress(jobs, at_work)))
+            what = f"finish iteration {number} of {names}"
+            for launcher, job in compress(zip(self.launchers, jobs, strict=True), at_work):
+                self._tell(launcher, Go(number - job.joins, start_s + job.start_s), what)
+            done = self.gather(Done, deadline, what, at_work)
+            yield [[reply.record.called(number) for reply in replies] for replies in done]
 
-    def gather(self, expected: type[Reply], deadline: Deadline, what: str) -> list[list[Reply]]:
-        """One `expected` reply from every worker: job by job, in rank order. Raises RunFailed."""
+    def _tell(self, launcher: Launcher, message: object, what: str) -> None:
+        """Tell every worker of a job to do `what`. Raises RunFailed when one has ended."""
+        ended = launcher.send(message)
+        if ended is not None:
+            self._require_alive(what)
+            launcher.fail(ended, launcher.reply(ended), what)
+
+    def gather(
+        self, expected: type[Reply], deadline: Deadline, what: str, of: Sequence[bool] | None = None
+    ) -> list[list[Reply]]:
+        """One `expected` reply from every worker: job by job, in rank order; `of` some jobs only. Raises RunFailed."""
         replies: list[dict[int, Reply]] = [{} for _ in self.launchers]
         until = time.monotonic() + deadline.seconds
         left = {
             connection: (number, rank)
             for number, launcher in enumerate(self.launchers)
+            if of is None or of[number]
             for rank, connection in enumerate(launcher.workers)
         }
         zygotes = {launcher.zygote: launcher for launcher in self.launchers}
@@ -110,6 +143,9 @@ class Loop:
             raise RunFailed(f"{self._guards[descriptor]} ended while workers were to {what}")  # type: ignore[index]
 
     def _late(self, left: Mapping[Connection, tuple[int, int]], deadline: Deadline, what: str) -> None:
-        missing = ", ".join(str(rank) for _, rank in left.values())
+        missing: dict[int, list[int]] = {}
+        for number, rank in left.values():
+            missing.setdefault(number, []).append(rank)
+        who = " and ".join(self.launchers[number].called(*ranks) for number, ranks in missing.items())
         number, rank = min(left.values())
-        raise RunFailed(f"rank {missing} did not {what} within {deadline}{self.launchers[number].log(rank)}")
+        raise RunFailed(f"{who} did not {what} within {deadline}{self.launchers[number].log(rank)}")

@@ -16,17 +16,16 @@ from testbed.lab.witness import MachineWitness
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.plan.costs import predict
-from testbed.plan.exchange import sites_of
 from testbed.plan.mesh import Mesh
-from testbed.plan.plan import Plan, Profile
+from testbed.plan.plan import Job, Plan, Profile
 from testbed.plan.resolve import generate
 from testbed.progress import Reporter, Step
 from testbed.session import deadlines
 from testbed.session.loop import Loop
+from testbed.session.rounds import rounds, unknown_task
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.workload import Pacing
 from testbed.trace.tables import KINDS, UNNOTICED_WAIT_S, Table, Trace, concatenate
-from testbed.train.job import Job
 
 WARM_UP, MEASURED_ITERATIONS = 3, 6
 """Of every schedule; the first iterations touch their memory for the first time."""
@@ -55,28 +54,28 @@ class _Run(NamedTuple):
 
 
 def profile(plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness) -> Profiled:
-    """Measure the first job, rank by rank, with all ranks at work as they are in the cases. Raises RunFailed.
+    """Measure a plan's only job, rank by rank, with all ranks at work as they are in the cases. Raises RunFailed.
 
     What an action takes depends on the memory that a rank goes through: what was just freed is still in the caches. So
     it is measured twice, with as few microbatches in flight as 1F1B holds, and with as many as any case may hold.
     """
     guess = Pacing(F="1 ms", I="1 ms", W="1 ms")  # only the order of actions matters here
     few = [generate(plan, ScheduleChoice(schedule=name), guess).schedule for name in ("zb-h1", "1f1b")]
-    many = [phases(few[0], _most_in_flight(plan), split=split) for split in (True, False)]
+    (job,) = plan.jobs
+    many = [phases(few[0], _most_in_flight(plan, job), split=split) for split in (True, False)]
     total = (len(few) + len(many)) * (WARM_UP + MEASURED_ITERATIONS)
     with reporter.step("profiling the unpaced computation", total=total) as step:
         reporter.note(f"each iteration has to end within {deadlines.of_unknown_iteration()}")
-        runs = {schedule: _train(plan, loop, schedule, witness, step) for schedule in (*many, *few)}
-    ranks, recompute = plan.jobs[0].mesh.pp, plan.jobs[0].workload.recompute
-    mesh = plan.jobs[0].mesh
-    samples = [_samples([runs[schedule].traces for schedule in schedules], mesh) for schedules in (few, many)]
+        runs = {schedule: _train(job, loop, schedule, witness, step) for schedule in (*many, *few)}
+    ranks, recompute = job.mesh.pp, job.workload.recompute
+    samples = [_samples([runs[schedule].traces for schedule in schedules], job.mesh) for schedules in (few, many)]
     found = Profile(
         summary(samples[0], ranks, recompute=recompute),
         summary(samples[1], ranks, recompute=recompute),
         tuple(map(float, np.mean([peak_in_flight(schedule) for schedule in few], axis=0))),
         peak_in_flight(many[0]),
     )
-    profiled = replace(plan, jobs=(replace(plan.jobs[0], profile=found), *plan.jobs[1:]))
+    profiled = replace(plan, jobs=(replace(job, profile=found),))
     extra_s = _extra_s(profiled, few[1], runs[few[1]].traces)
     handover_s = max(0.0, plan.host_costs.handover_s + extra_s)
     profiled = replace(profiled, host_costs=replace(plan.host_costs, handover_s=handover_s))
@@ -98,22 +97,18 @@ def phases(like: Schedule, depth: int, *, split: bool) -> Schedule:
     return Schedule(name, tuple(map(row, range(like.n_ranks))), like.stage_to_rank, count)
 
 
-def _most_in_flight(plan: Plan) -> int:
-    workload = plan.jobs[0].workload
-    limits = [case.jobs[0].choice.memory or max(workload.memory_limits()) for case in plan.cases]
+def _most_in_flight(plan: Plan, job: Job) -> int:
+    workload = job.workload
+    limits = [chosen.choice.memory or max(workload.memory_limits()) for case in plan.cases for chosen in case.jobs]
     return max(1, min(workload.microbatches, int(max(limits))))
 
 
-def _train(plan: Plan, loop: Loop, schedule: Schedule, witness: MachineWitness, step: Step) -> _Run:
-    count, sites = WARM_UP + MEASURED_ITERATIONS, sites_of(plan.jobs[0])
-    job = Job(schedule, plan.jobs[0].workload, None, count, sites=sites)
+def _train(job: Job, loop: Loop, schedule: Schedule, witness: MachineWitness, step: Step) -> _Run:
     run = _Run([], [])
-    before = witness.read()
-    for (records,) in loop.run([job], deadlines.of_unknown_iteration()):
-        now = witness.read()
-        run.traces.append(iterations.trace(records))
-        run.rows.append(iterations.iteration_row(records, WARM_UP, now.since(before)))
-        before = now
+    task = unknown_task(job, schedule, WARM_UP + MEASURED_ITERATIONS)
+    for one in rounds(loop, {0: task}, deadlines.of_unknown_iteration(), witness):
+        run.traces.append(one.trace(0))
+        run.rows.append(one.row(0, WARM_UP))
         step.advance()
     return _Run(run.traces[WARM_UP:], run.rows[WARM_UP:])
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed import __version__
 from testbed.errors import RunFailed
@@ -18,20 +21,23 @@ from testbed.lab.network import Lab
 from testbed.lab.witness import MachineWitness
 from testbed.plan import file, unmodelled
 from testbed.plan.costs import largest_burst_bytes, problem_of_case, schedule_of
-from testbed.plan.plan import Case, Plan
-from testbed.plan.resolve import require_trainable
+from testbed.plan.events import at_work, trained, trainings
+from testbed.plan.plan import Case, Job, Plan
+from testbed.plan.resolve import require_trainable, with_clock
+from testbed.plan.routes import routes_of_nodes
 from testbed.progress import Reporter
 from testbed.results.directory import Results
 from testbed.results.provenance import environment
 from testbed.schedule.registry import Generated, generate_choice
-from testbed.session import deadlines, message_costs
-from testbed.session.case import Running, Trained, train
+from testbed.session import deadlines, events, message_costs
+from testbed.session.case import Running, train
+from testbed.session.in_force import RoutesInForce, require_same_choice
 from testbed.session.loop import Loop
 from testbed.session.message_costs import MessageCosts
-from testbed.session.pinning import keep_on, pinning
+from testbed.session.pinning import Pinning, keep_on, pinning
 from testbed.session.profile import profile
-from testbed.session.verdict import Before, conclude
-from testbed.session.world import world_of
+from testbed.session.verdict import Before, JudgedCase, conclude, judge_case
+from testbed.session.world import worlds_of
 from testbed.trace.tables import FORMAT
 from testbed.train.job import Reference
 from testbed.train.launcher import Launcher
@@ -61,7 +67,6 @@ class _Live:
     results: Results
     reporter: Reporter
     lab: Lab
-    launcher: Launcher
     loop: Loop
     identity: Mapping[str, Any]
 
@@ -73,15 +78,18 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     can be predicted only.
     """
     # what a guest was handed may not say so: the clock is the machine's
-    plan = replace(plan, clock=replace(plan.clock, name=options.machine.get("clock", plan.clock.name)))
+    plan = with_clock(plan, replace(plan.clock, name=options.machine.get("clock", plan.clock.name)))
     require_trainable(plan)
-    results = Results(options.directory)
+    results = Results(options.directory, [job.name for job in plan.jobs])
     file.write(plan, options.directory / file.NAME)
-    for line in unmodelled.warnings(plan):
+    warned = unmodelled.warnings(plan)
+    for line in warned:
         reporter.say(f"warning: {line}")
-    # the slow import of torch runs while the lab is built
-    with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, Launcher(plan.jobs[0].mesh.size) as launcher:
-        launcher.ask_for_reference(_reference_of(plan))
+    with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, ExitStack() as stack:
+        # the slow import of torch runs while the lab is built
+        launchers = [stack.enter_context(Launcher(job.mesh.size)) for job in plan.jobs]
+        for launcher, job in zip(launchers, plan.jobs, strict=True):
+            launcher.ask_for_reference(_reference_of(plan, job))
         with reporter.step(f"building {plan.network.name}") as step:
             lab = Lab(
                 plan,
@@ -93,36 +101,44 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
             lab.__enter__()
         try:
             with reporter.step("training the reference in one process"):
-                reference = launcher.reference()  # over before anything is measured
+                references = [launcher.reference() for launcher in launchers]  # over before anything is measured
             links = _measure_links(lab, results, reporter, strict=options.strict)
-            with Loop([launcher], lab.processes()) as loop:
-                live = _Live(options, results, reporter, lab, launcher, loop, _identity(plan, options, lab))
-                return _train_cases(plan, live, scratch, reference, links)
+            with Loop(launchers, lab.processes()) as loop:
+                live = _Live(options, results, reporter, lab, loop, _identity(plan, options, lab, warned))
+                return _train_cases(plan, live, scratch, references, links)
         finally:
             results.save_tables()
             lab.__exit__(None, None, None)
 
 
-def _identity(plan: Plan, options: SessionOptions, lab: Lab) -> dict[str, Any]:
-    job = plan.jobs[0]
+def _identity(plan: Plan, options: SessionOptions, lab: Lab, warned: Sequence[str]) -> dict[str, Any]:
+    name = " + ".join(job.name for job in plan.jobs)
+    seeds = [job.workload.seed for job in plan.jobs]
+    (iterations,) = {job.workload.iterations for job in plan.jobs}
     return {
-        "name": f"{job.name} on {plan.network.name}",
+        "name": f"{name} on {plan.network.name}",
         "topology": plan.network.name,
-        "workload": job.name,
+        "workload": name,
         **options.machine,
-        "iterations": job.workload.iterations,
-        "workload_seed": job.workload.seed,
+        "iterations": iterations,
+        **({"workload_seed": seeds[0]} if len(plan.jobs) == 1 else {"jobs": [_identity_of(job) for job in plan.jobs]}),
         "version": __version__,
         "shaper": lab.shaper_name,
         "transport": lab.transport_name,
-        "warnings": unmodelled.warnings(plan),
+        "warnings": warned,
     }
 
 
-def _reference_of(plan: Plan) -> TrainReference:
-    workload = plan.jobs[0].workload
-    iterations = numerics.compared(workload)
-    return TrainReference(workload, iterations, deadlines.of_reference(workload, iterations).seconds)
+def _identity_of(job: Job) -> dict[str, Any]:
+    ranks = {"first_rank": job.mesh.first_rank, "ranks": job.mesh.size}
+    return {"name": job.name, **ranks, "workload_seed": job.workload.seed}
+
+
+def _reference_of(plan: Plan, job: Job) -> TrainReference:
+    number = plan.jobs.index(job)
+    most = max(len(trained(plan, cases, number)) for cases in trainings(plan.cases))
+    iterations = min(most, numerics.compared(job.workload))
+    return TrainReference(job.workload, iterations, deadlines.of_reference(job.workload, iterations).seconds)
 
 
 def _measure_links(lab: Lab, results: Results, reporter: Reporter, *, strict: bool) -> gate.Gate:
@@ -135,89 +151,147 @@ def _measure_links(lab: Lab, results: Results, reporter: Reporter, *, strict: bo
     return links
 
 
-def _train_cases(plan: Plan, live: _Live, scratch: str, reference: Reference, links: gate.Gate) -> dict[str, Any]:
-    """Start the workers and train every case; returns the comparison document. Raises RunFailed."""
-    results, reporter, witness = live.results, live.reporter, live.options.witness
-    pinned = pinning(plan)
-    for reason in pinned.reasons:
-        reporter.say(f"the run will not be trusted: {reason}")
-    if pinned.relay_core is not None:
-        for pid in live.lab.carriers():
-            keep_on(pid, pinned.relay_core)
+class _Started(NamedTuple):
+    """A session whose workers are connected."""
+
+    running: Running
+    routes: RoutesInForce
+    manifest: dict[str, Any]
+    """As it is written so far; cases add to it."""
+
+
+def _start(plan: Plan, live: _Live, scratch: str, pinned: Pinning, links: gate.Gate) -> _Started:
+    """Have the workers of every job connect, and write the manifest. Raises RunFailed."""
+    reporter, lab, witness = live.reporter, live.lab, live.options.witness
     logs = live.options.directory / "logs"
-    world = world_of(plan, live.lab, Path(scratch), logs, pinned, witness=witness.active)
+    worlds = worlds_of(plan, lab, Path(scratch), logs, pinned, witness=witness.active)
     connecting = deadlines.of_connecting(plan)
+    if plan.enforcement == "ports":
+        with reporter.step("choosing ports"):
+            lab.choose_ports(routes_of_nodes(plan, plan.cases[0]))
     with reporter.step("starting workers"):
         reporter.note(f"all have to connect within {connecting}")
-        imported_s = live.launcher.imported()
-        live.loop.start([world], connecting)
+        imported_s = [launcher.imported() for launcher in live.loop.launchers]
+        live.loop.start(worlds, connecting)
+    routes = RoutesInForce(lab, reporter)
     manifest = {
         **live.identity,
         "format": FORMAT,
         **environment(),
-        "workload_spec": plan.jobs[0].workload.model_dump(mode="json"),
-        "nodes": list(plan.jobs[0].nodes),
-        "schedules": [case.jobs[0].choice.as_identity() for case in plan.cases],
-        "torch_import_s": round(imported_s, 3),
-        "lab": live.lab.describe(),
+        **_asked(plan),
+        "torch_import_s": round(max(imported_s), 3),
+        "lab": lab.describe(),
         "pinning": pinned._asdict(),
         "links": links.summary(),
         "deadlines": {"connect": asdict(connecting)},
+        "enforced": routes.enforced,
     }
-    results.save_json("manifest.json", manifest)
-    witness.watch(live.lab.carriers())
+    live.results.save_json("manifest.json", manifest)
+    witness.watch(lab.carriers())
+    real_time = all(world.real_time for world in worlds)
+    return _Started(Running(lab, live.loop, live.results, reporter, real_time, witness), routes, manifest)
+
+
+def _pinned(plan: Plan, live: _Live) -> Pinning:
+    """Which processor cores ranks keep to, and what carries the links from now on. Says what is wrong with that."""
+    pinned = pinning(plan)
+    for reason in pinned.reasons:
+        live.reporter.say(f"the run will not be trusted: {reason}")
+    if pinned.relay_core is not None:
+        for pid in live.lab.carriers():
+            keep_on(pid, pinned.relay_core)
+    return pinned
+
+
+def _train_cases(
+    plan: Plan, live: _Live, scratch: str, references: Sequence[Reference], links: gate.Gate
+) -> dict[str, Any]:
+    """Start the workers and train every case; returns the comparison document. Raises RunFailed."""
+    results, reporter = live.results, live.reporter
+    pinned = _pinned(plan, live)
+    running, routes, manifest = _start(plan, live, scratch, pinned, links)
     profiled = None
-    if plan.jobs[0].workload.pacing is None:
-        profiled = profile(plan, live.loop, reporter, witness)
+    if any(job.workload.pacing is None for job in plan.jobs):
+        profiled = profile(plan, live.loop, reporter, running.witness)
         results.save_json("profile.json", profiled.document)
         plan = profiled.plan
-    running = Running(plan, live.lab, live.loop, results, reporter, world.real_time, witness)
-    before = Before(reference, links, pinned, profiled)
-    costs: MessageCosts | None = None
-    trained: list[Trained] = []
+    before = Before(references, links, pinned, bool(unmodelled.left_out(plan)), profiled)
+    costs: dict[tuple[int, ...], Sequence[MessageCosts] | None] = {}
+    judged: list[JudgedCase] = []
+    told: list[dict[str, Any]] = []
     comparison: dict[str, Any] = {}
-    for case in plan.cases:
-        made = _made(plan, case, reporter)
-        if plan.jobs[0].profile is not None:
+    for begins, *goes_on in trainings(plan.cases):
+        made = [_made(plan, begins, job, reporter) for job in range(len(plan.jobs))]
+        cases = [_with_rows(one, made) for one in (begins, *goes_on)]
+        if profiled is not None:
             # the plan is kept with what only the run could tell: its predictions can be repeated
-            plan = _with_rows(plan, case, made)
+            known = {case.label: case for case in cases}
+            plan = replace(plan, cases=tuple(known.get(one.label, one) for one in plan.cases))
             file.write(plan, live.options.directory / file.NAME)
-        costs = _message_costs(plan, live, made, costs, real_time=world.real_time)
-        trained.append(train(running, case, made, costs))
-        manifest["deadlines"] |= {case.label: asdict(trained[-1].deadline)}
+        for pair in pairwise(cases):
+            require_same_choice(plan, *pair)
+        routes.begin(plan, cases[0])
+        # what jobs that come and go meet is measured with all of them at work
+        observed = cases[0] if cases[0].alone_of is not None else replace(cases[0], away=())
+        working = at_work(plan, observed)
+        costs[working] = found = _message_costs(plan, observed, running, costs.get(working))
+        _save_costs(plan, results, costs)
+        known_costs = None if found is None else dict(zip(working, found, strict=True))
+        done = train(running, plan, cases, made, known_costs, partial(routes.change, plan))
+        for one in done:
+            manifest["deadlines"] |= {one.case.label: asdict(one.deadline)}
+            judged.append(judge_case(plan, one, before))
+        told += [events.told(plan, *pair, routes.handled[pair[1].case.label]) for pair in pairwise(done)]
         results.save_json("manifest.json", manifest)
-        comparison = conclude(plan, trained, before, live.identity, results)
-    if not trained:
+        comparison = conclude(plan, judged, before, {**live.identity, "events": told}, results)
+    if not judged:
         raise RunFailed("no schedule was trained")
     return comparison
 
 
+def _asked(plan: Plan) -> dict[str, Any]:
+    """What the manifest says of the jobs: of one its workload and choices, of several those of all."""
+    specs = [job.workload.model_dump(mode="json") for job in plan.jobs]
+    chosen = [[one.choice.as_identity() for one in case.jobs] for case in plan.cases]
+    nodes = [node for job in plan.jobs for node in job.nodes]
+    if len(plan.jobs) == 1:
+        return {"workload_spec": specs[0], "nodes": nodes, "schedules": [choice for (choice,) in chosen]}
+    cases = [{"label": case.label, "jobs": choices} for case, choices in zip(plan.cases, chosen, strict=True)]
+    return {"workload_specs": specs, "nodes": nodes, "schedules": cases}
+
+
 def _message_costs(
-    plan: Plan, live: _Live, made: Generated, earlier: MessageCosts | None, *, real_time: bool
-) -> MessageCosts | None:
+    plan: Plan, case: Case, running: Running, earlier: Sequence[MessageCosts] | None
+) -> Sequence[MessageCosts] | None:
     """What this machine adds to every message; None where it adds nothing, or where computation takes its own time."""
-    if plan.clock.name != "real" or plan.jobs[0].workload.pacing is None:
+    if plan.clock.name != "real" or not all(job.workload.pacing for job in plan.jobs):
         return None
-    found = message_costs.measure(
-        plan, made.schedule, earlier, live.loop, live.reporter, live.options.witness, real_time=real_time
+    return message_costs.measure(
+        plan, case, earlier, running.loop, running.reporter, running.witness, real_time=running.real_time
     )
-    if found is not None:
-        live.results.save_json("message_costs.json", found.as_json())
-    return found
 
 
-def _with_rows(plan: Plan, case: Case, made: Generated) -> Plan:
-    """The plan in which a case has the schedule that was made for it."""
-    chosen = replace(case.jobs[0], rows=made.schedule.rows, proof=made.proof)
-    filled = replace(case, jobs=(chosen, *case.jobs[1:]))
-    return replace(plan, cases=tuple(filled if one.label == case.label else one for one in plan.cases))
+def _save_costs(plan: Plan, results: Results, costs: Mapping[tuple[int, ...], Sequence[MessageCosts] | None]) -> None:
+    """What is known so far, by the jobs at work: of all, and beside it of each one alone."""
+    documents = {jobs: message_costs.as_document(found) for jobs, found in costs.items() if found is not None}
+    whole = documents.pop(tuple(range(len(plan.jobs))), {})
+    alone = {plan.jobs[number].name: one for (number,), one in documents.items()}
+    if whole or alone:
+        results.save_json("message_costs.json", whole | ({"alone": alone} if alone else {}))
 
 
-def _made(plan: Plan, case: Case, reporter: Reporter) -> Generated:
-    """The schedule of a case: as the plan has it, or made now that it is known what actions take."""
-    chosen, schedule = case.jobs[0], schedule_of(plan, case)
+def _with_rows(case: Case, made: Sequence[Generated]) -> Case:
+    """The case with the schedules that were made for its jobs."""
+    chosen = [
+        replace(one, rows=mine.schedule.rows, proof=mine.proof) for one, mine in zip(case.jobs, made, strict=True)
+    ]
+    return replace(case, jobs=tuple(chosen))
+
+
+def _made(plan: Plan, case: Case, job: int, reporter: Reporter) -> Generated:
+    """The schedule of a job in a case: as the plan has it, or made now that it is known what actions take."""
+    chosen, schedule = case.jobs[job], schedule_of(plan, case, job=job)
     if schedule is not None:
         return Generated(schedule, chosen.proof)
     with reporter.solving() as watch:
-        problem = problem_of_case(plan, case)
-        return generate_choice(chosen.choice, problem, watch)
+        return generate_choice(chosen.choice, problem_of_case(plan, case, job=job), watch)

@@ -7,95 +7,153 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from testbed.judge import compare, numerics
+from testbed.judge import compare
+from testbed.judge import fairness as fair
+from testbed.judge.compare import Beside, Measured
 from testbed.judge.evidence import Evidence, Profiling, judge
+from testbed.judge.fairness import CaseFairness
 from testbed.judge.messages import FlowMessages, Likeness, by_flow, message_times
 from testbed.judge.witnesses import disturbed
 from testbed.lab.gate import Gate
-from testbed.plan import memory_bytes, unmodelled
-from testbed.plan.costs import problem_of_case
+from testbed.model.network import Floats
+from testbed.model.replay import on_the_way_s
+from testbed.plan import memory_bytes
+from testbed.plan.costs import predict_case
 from testbed.plan.exchange import sites_of
-from testbed.plan.plan import Plan
+from testbed.plan.plan import Case, Plan
+from testbed.plan.traffic import super_packets_s
 from testbed.plan.unlike import full_scale_time
 from testbed.results.directory import Results
-from testbed.schedule.schedule_file import as_document
-from testbed.session.case import Trained
+from testbed.schedule.registry import Generated
+from testbed.session.case import Trained, TrainedJob
 from testbed.session.pinning import Pinning
 from testbed.session.profile import Profiled
 from testbed.thresholds import TIE, UNPACED_TIE
 from testbed.trace.summary import summaries
-from testbed.trace.tables import concatenate
+from testbed.trace.tables import MESSAGE_KINDS, Trace, concatenate
 from testbed.train.job import Reference
 
 
 class Before(NamedTuple):
     """What was found out before the first case."""
 
-    reference: Reference
+    references: Sequence[Reference]
+    """Per job."""
     links: Gate
     pinned: Pinning
+    warned: bool
+    """Whether the plan asks for something that is not in the model."""
     profile: Profiled | None = None
     """Of an unpaced job."""
 
 
+class JudgedCase(NamedTuple):
+    """What is kept of a finished case; by number of the jobs at work."""
+
+    label: str
+    generated: Mapping[int, Generated]
+    evidence: Mapping[int, Evidence]
+    measured: Mapping[int, Measured]
+    fairness: CaseFairness | None
+    """Where there is anything to share or to choose."""
+
+
+def judge_case(plan: Plan, one: Trained, before: Before) -> JudgedCase:
+    """Judge every job of a case that was just trained."""
+    traces = list(map(_counted, one.jobs))
+    hangs = any(job.between for job in one.jobs)
+    due_s = on_the_way_s([job.load for job in one.jobs], traces, hangs=hangs)
+    each = zip(one.jobs, traces, due_s, strict=True)
+    evidence = {job.number: _evidence(plan, one, job, before, trace, due) for job, trace, due in each}
+    measured = {job.number: _measured(plan, one.case, job, evidence[job.number]) for job in one.jobs}
+    generated = {job.number: job.generated for job in one.jobs}
+    fairness = _fairness(plan, one, traces) if one.case.alone_of is None and fair.counts(plan) else None
+    return JudgedCase(one.case.label, generated, evidence, measured, fairness)
+
+
+def _fairness(plan: Plan, one: Trained, traces: Sequence[Trace]) -> CaseFairness:
+    """`traces` of the iterations that count, of every job at work."""
+    parts = [job.predicted for job in one.jobs], traces
+    predicted, found = (
+        concatenate([part.as_job(job.number, job.job.mesh.ranks) for part, job in zip(each, one.jobs, strict=True)])
+        for each in parts
+    )
+    seconds = [job.predicted_s for job in one.jobs], [job.median_s for job in one.jobs]
+    return fair.fairness_of(plan, one.case, (predicted, found), one.traffic, seconds)
+
+
 def conclude(
     plan: Plan,
-    trained: Sequence[Trained],
+    judged: Sequence[JudgedCase],
     before: Before,
     identity: Mapping[str, Any],
     results: Results,
 ) -> dict[str, Any]:
-    """Judge and compare what was trained so far; write it all down, comparison.json last. Returns its content."""
-    cases = {one.case.label: _evidence(plan, one, before) for one in trained}
-    schedules = compare.compare([_measured(plan, one, cases[one.case.label]) for one in trained])
-    tie = TIE if plan.jobs[0].workload.pacing else UNPACED_TIE
+    """Compare what is finished so far; write it all down, comparison.json last. Returns its content."""
+    schedules = compare.compare([run for case in judged for run in case.measured.values()])
+    tie = TIE if all(job.workload.pacing for job in plan.jobs) else UNPACED_TIE
     facts = {
         **identity,
-        "complete": len(trained) == len(plan.cases),
+        "complete": len(judged) == len(plan.cases),
         "ranking_as_predicted": compare.same_ranking(schedules, tie),
         "ranking_tie": tie,
     }
-    document = compare.as_document(facts, schedules)
+    document = compare.as_document(facts, schedules, [case.fairness for case in judged if case.fairness is not None])
     results.save_tables()
-    results.save_evidence(cases)
-    rows = {label: case.rows for label, case in cases.items()}
-    results.save_json("numerics.json", numerics.as_document(before.reference, rows))
-    results.save_json("schedules.json", as_document({one.case.label: one.generated for one in trained}))
+    evidence = {case.label: case.evidence for case in judged}
+    results.save_evidence(evidence)
+    results.save_numerics(before.references, evidence)
+    results.save_schedules({case.label: case.generated for case in judged})
     results.save_json("comparison.json", document)
     return document
 
 
-def _measured(plan: Plan, one: Trained, case: Evidence) -> compare.Measured:
-    rows, job, schedule = case.measured, plan.jobs[0], one.schedule
-    problem = problem_of_case(plan, one.case)
-    predicted = memory_bytes.predicted_bytes(job, schedule)
-    limits = memory_bytes.activation_limits(job, problem, schedule)
-    return compare.Measured(
-        schedule=one.case.jobs[0].choice.schedule,
-        label=one.case.label,
+def _measured(plan: Plan, case: Case, one: TrainedJob, evidence: Evidence) -> Measured:
+    rows, schedule, problem = evidence.measured, one.load.schedule, one.load.problem
+    predicted = memory_bytes.predicted_bytes(one.job, schedule)
+    limits = memory_bytes.activation_limits(one.job, problem, schedule)
+    beside = None
+    if len(plan.jobs) > 1:
+        alone = predict_case(plan, case, schedule, job=one.number)
+        beside = Beside(one.job.name, one.load.start_s, float(alone.makespans()[0]), case.alone_of)
+    return Measured(
+        schedule=case.jobs[one.number].choice.schedule,
+        label=case.label,
         rows=rows,
         predicted=summaries(one.predicted)[0],
-        checks=judge(case),
+        between=one.between,
+        checks=judge(evidence),
         solver=one.generated.proof and one.generated.proof._asdict(),
         on_this_host=one.on_this_host,
-        disturbed=np.asarray(disturbed(rows, case.usual)).tolist() if case.real else None,
-        messages=case.flows,
-        full_scale=full_scale_time(plan, job, problem, schedule),
+        disturbed=np.asarray(disturbed(rows, evidence.usual)).tolist() if evidence.real else None,
+        messages=evidence.flows,
+        full_scale=full_scale_time(plan, one.job, problem, schedule),
         memory=memory_bytes.as_json(one.memory or None, predicted, limits),
+        beside=beside,
     )
 
 
-def _evidence(plan: Plan, one: Trained, before: Before) -> Evidence:
-    assert one.network is not None  # the case is over
-    paced, profile = plan.jobs[0].workload.pacing is not None, before.profile
+def _counted(one: TrainedJob) -> Trace:
+    """Its iterations that count."""
     counted = {row.iteration for row in one.rows if not row.warmup}
-    traces = [trace for trace in one.measured if int(trace.iterations()[0]) in counted]
-    problem = problem_of_case(plan, one.case)
-    ranks = Likeness(problem.alike, problem.tensor, sites_of(plan.jobs[0]))
-    times = message_times(concatenate(traces), one.predicted, paced=paced, ranks=ranks)
-    flows = by_flow(times)
+    return concatenate([trace for trace in one.measured if int(trace.iterations()[0]) in counted])
+
+
+def _evidence(
+    plan: Plan, case: Trained, one: TrainedJob, before: Before, measured: Trace, due_s: Floats | None
+) -> Evidence:
+    """`measured` are the iterations that count, `due_s` what their messages should have taken by all that was sent."""
+    paced, profile = one.job.workload.pacing is not None, before.profile
+    problem, first_rank = one.load.problem, one.job.mesh.first_rank
+    ranks = Likeness(problem.alike, problem.tensor, sites_of(one.job))
+    times = message_times(measured, one.predicted, paced=paced, ranks=ranks, on_the_way_s=due_s)
+    flows = by_flow(times, first_rank)
+    usual_s, differs_s = _usual_s(one, flows)
+    pairs = [(flow.source_rank, flow.target_rank) for flow in flows]
     # on the virtual clock messages are held against the model, which has not all that a plan may ask for
-    told = plan.clock.name == "real" or not unmodelled.warnings(plan)
+    told = plan.clock.name == "real" or not before.warned
+    # of late receives nothing else than the prediction says what messages should take
+    told &= one.between is None or due_s is not None
     return Evidence(
         paced=paced,
         real=plan.clock.name == "real",
@@ -103,23 +161,30 @@ def _evidence(plan: Plan, one: Trained, before: Before) -> Evidence:
         profiling=None if profile is None else Profiling(before.pinned.reasons, profile.spread),
         rows=one.rows,
         usual=one.costs.rows if one.costs else profile.rows if profile else (),
-        network=one.network,
-        traffic=one.traffic,
-        reference=before.reference,
-        predicted_s=float(one.predicted.makespans()[0]),
+        network=case.network,
+        traffic=case.traffic,
+        reference=before.references[one.number].of_first(len(one.rounds)),
+        predicted_s=one.predicted_s,
         on_this_host_s=one.on_this_host and one.on_this_host.median_s,
         alike_replicas=problem.alike,
         flows=flows,
-        usual_extra_s=_usual_s(plan, one, flows) if paced and told else None,
+        overtaken_s=times.usually_overtaken_s(),
+        usual_extra_s=usual_s if paced and told else None,
+        usual_differs_s=differs_s,
+        super_packets_s=super_packets_s(plan, case.case, pairs) if plan.clock.name == "real" else (),
     )
 
 
-def _usual_s(plan: Plan, one: Trained, flows: Sequence[FlowMessages]) -> list[float]:
-    """Per flow, the first quartile of its messages' extra time before the run; 0 where the machine adds nothing."""
+def _usual_s(one: TrainedJob, flows: Sequence[FlowMessages]) -> tuple[list[float], list[float]]:
+    """Per flow, the first quartile of its messages' extra time before the run, and by how much it differs by chance
+    from that in the run; 0 and nothing where the machine adds nothing."""
     if one.costs is None:
-        return [0.0] * len(flows)
-    problem, extra = problem_of_case(plan, one.case), one.costs.extra
-    return [
-        float(np.percentile(extra.of(flow.source_rank, flow.target_rank, problem.crosses(*flow[:2])), 25))
-        for flow in flows
-    ]
+        return [0.0] * len(flows), []
+    problem, extra, first = one.load.problem, one.costs.extra, one.job.mesh.first_rank
+    quartiles, differs = [], []
+    for flow in flows:
+        ends = flow.source_rank - first, flow.target_rank - first
+        name, crosses = (*ends, MESSAGE_KINDS.index(flow.kind)), problem.crosses(*ends)
+        quartiles.append(float(np.percentile(extra.of(name, crosses), 25)))
+        differs.append(extra.differs_s(name, crosses, flow.awaited + flow.impossible))
+    return quartiles, differs

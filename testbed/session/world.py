@@ -1,4 +1,4 @@
-"""Where the ranks of a plan live, and how they meet: the world that its workers join."""
+"""Where the ranks of a plan live, and how they meet: the worlds that its jobs' workers join."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from testbed.lab.network import Lab
-from testbed.plan.plan import Plan
+from testbed.plan.plan import Job, Plan
 from testbed.session.pinning import Pinning
 from testbed.train.protocol import Place, WorldSpec
 
@@ -16,31 +16,38 @@ PEER_TIMEOUT_S = 600.0
 UNPINNED = Pinning()
 
 
-def world_of(
+def worlds_of(
     plan: Plan, lab: Lab, scratch: Path, logs: Path, pinned: Pinning = UNPINNED, *, witness: bool = True
-) -> WorldSpec:
-    """The process group of a plan's first job in a lab.
+) -> list[WorldSpec]:
+    """The process group of every job in a lab.
 
     All containers see `scratch`; workers write what they say to files in `logs`, and tell what the machine did to them
     if they are to be a `witness`.
     """
-    job, logs = plan.jobs[0], logs.absolute()
+    logs = logs.absolute()
     logs.mkdir(exist_ok=True)
-    return WorldSpec(
-        places=tuple(Place(lab.containers[node].pid, lab.interface(node)) for node in job.nodes),
-        store=str(scratch / "store"),
-        timeout_s=PEER_TIMEOUT_S,
-        warmup_bytes=job.workload.message_bytes(),
-        neighbours=_neighbours(plan),
-        # unpaced ranks compute without a pause: in turns of 100 ms they would keep each other's gloo threads waiting
-        real_time=lab.real_time_workers and job.workload.pacing is not None,
-        logs=str(logs),
-        cores=pinned.cores,
-        witness=witness,
-    )
+    return [
+        WorldSpec(
+            places=tuple(Place(lab.containers[node].pid, lab.interface(node)) for node in job.nodes),
+            store=str(scratch / f"store{number}"),
+            timeout_s=PEER_TIMEOUT_S,
+            warmup_bytes=job.workload.message_bytes(),
+            neighbours=_neighbours(plan, job),
+            # unpaced ranks compute without a pause: in turns of 100 ms they keep each other's gloo threads waiting
+            real_time=lab.real_time_workers and job.workload.pacing is not None,
+            logs=str(logs),
+            first_rank=job.mesh.first_rank,
+            job=job.name if len(plan.jobs) > 1 else "",
+            cores=tuple(pinned.cores[rank] for rank in job.mesh.ranks) if pinned.cores else (),
+            witness=witness,
+        )
+        for number, job in enumerate(plan.jobs)
+    ]
 
 
-def _neighbours(plan: Plan) -> tuple[tuple[int, int], ...]:
-    """Pairs of ranks that exchange messages in any case, or while profiling."""
+def _neighbours(plan: Plan, job: Job) -> tuple[tuple[int, int], ...]:
+    """Pairs of a job's ranks, counted from 0, that exchange messages in any case, or while profiling."""
+    ranks = job.mesh.ranks
     pairs = {(min(flow.source, flow.target), max(flow.source, flow.target)) for flow in plan.flows}
-    return tuple(sorted(pairs | set(pairwise(plan.jobs[0].mesh.ranks))))
+    mine = {(a - ranks.start, b - ranks.start) for a, b in pairs if a in ranks}
+    return tuple(sorted(mine | set(pairwise(range(len(ranks))))))

@@ -116,6 +116,15 @@ class Trace:
         actions, messages = (~np.isin(table["iteration"], iterations) for table in (self.actions, self.messages))
         return Trace(self.actions[actions], self.messages[messages], self.n_ranks)
 
+    def of_job(self, job: int, ranks: range, start_s: float = 0.0) -> Trace:
+        """One job's part of a trace of several: its ranks counted from 0, its times from its own start."""
+        actions, messages = (table[table["job"] == job] for table in (self.actions, self.messages))
+        return _moved(Trace(actions, messages, len(ranks)), 0, -ranks.start, -start_s)
+
+    def as_job(self, job: int, ranks: range, start_s: float = 0.0) -> Trace:
+        """The inverse: a job's own trace as a part of that of several."""
+        return _moved(self, job, ranks.start, start_s)
+
     def makespans(self) -> NDArray[np.float64]:
         """Per iteration, seconds from the common start until the last action on any rank ended and the last gradients
         were reduced."""
@@ -142,6 +151,18 @@ class Trace:
             busy = float((done["end_s"] - done["start_s"]).sum())
             ratios.append(1.0 - busy / (self.n_ranks * float(makespan_s)))
         return np.array(ratios)
+
+
+def _moved(trace: Trace, job: int, by_ranks: int, by_s: float) -> Trace:
+    """A copy of a trace of one job, with that number, its ranks and times moved."""
+    actions, messages = trace.actions.copy(), trace.messages.copy()
+    for table, ranks in ((actions, ("rank",)), (messages, ("source_rank", "target_rank"))):
+        table["job"] = job
+        for name in ranks:
+            table[name] += by_ranks
+        for name in (column for column in table.dtype.names or () if column.endswith("_s")):
+            table[name] += by_s
+    return Trace(actions, messages, trace.n_ranks)
 
 
 def concatenate(traces: list[Trace]) -> Trace:

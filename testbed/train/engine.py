@@ -17,6 +17,7 @@ import torch.distributed as dist
 from testbed.lab.host import Priorities
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind
+from testbed.pipeline.memory import RankBytes
 from testbed.plan.exchange import exchange_of
 from testbed.train.api import trainable
 from testbed.train.buffers import Buffers
@@ -112,8 +113,12 @@ class Engine:
         self.receive_buffers = [{m: self.buffers.take() for m in self.incoming} for _ in range(2)]
         self.send_buffers = [{m: self.buffers.take() for m in outgoing} for _ in range(2)]
         messages = [buffer for some in (*self.receive_buffers, *self.send_buffers) for buffer in some.values()]
-        buffer_bytes = self.buffers.taken_bytes + (0 if self.replicas is None else self.replicas.buffer_bytes)
-        self.memory = Memory(list(self.stages.values()), self.optimizer, messages, buffer_bytes)
+        self.memory = Memory(list(self.stages.values()), self.optimizer, messages)
+
+    def _count_memory(self, activation_bytes: float) -> RankBytes:
+        """What this rank holds, with activations at their most."""
+        others = sum(one.buffer_bytes for one in (self.replicas, self.peers) if one is not None)
+        return self.memory.of_rank(activation_bytes, self.buffers.taken_bytes + others)
 
     def _share_with_replicas(self, ranks: Sequence[int], groups: GlooGroups) -> None:
         """Have vectors for every stage; `ranks` have the same parameters, this one among them."""
@@ -190,7 +195,7 @@ class Engine:
         self._zero_gradients()
         if self.replicas is not None:
             self.replicas.attend(iteration)
-        begin_s = start_s + self.job.mesh.turn(self.rank) * self.job.turn_s
+        begin_s = start_s + (self.job.begins_s[self.job.mesh.turn(self.rank)] if self.job.begins_s else 0.0)
         late_start_s = max(0.0, now_s() - begin_s)
         self.accounts.begin()
         sleep_until(begin_s, self.spin_s)
@@ -250,7 +255,7 @@ class Engine:
         gradients = self._gradients() if self.job.keep_gradients and iteration == self.job.iterations - 1 else {}
         squares = self._gradient_squares()
         self.optimizer.step()
-        counted = self.memory.of_rank(log.activation_bytes) if self.job.count_memory and iteration == 0 else None
+        counted = self._count_memory(log.activation_bytes) if self.job.count_memory and iteration == 0 else None
         self._post_iteration(iteration + 2)
         return IterationRecord(
             iteration,

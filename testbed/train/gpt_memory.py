@@ -44,17 +44,17 @@ def kept(of: StageShape, *, recompute: bool) -> Kept:
     A block's forward: two norms' outputs, attention's queries, keys, values and output, both sums of the residual
     (8 d); before and behind the GELU (2 f); mean and deviation of two norms (4), and attention's sums of exponentials
     (one a head). With `recompute` its output only. Its weight gradients: inputs (3 d + f) and gradients (5 d + f) of
-    four products. What came in a message is its buffer's, and counted there; but tensor ranks gather it.
+    four products. What came in a message is its buffer's, and counted there.
     Each of them has its share of queries, keys, values and attention's output, of what is around the GELU, and of the
     gradients of queries, keys and values.
     """
     number, d, t = of.tokens * of.element_bytes, of.width, of.degree
     indexes, loss = of.tokens * _INDEX_BYTES, of.tokens * _INDEX_BYTES + _LOSS_BYTES
     if recompute:
-        forward = float(number * d * (of.blocks + (of.first or t > 1))) + of.first * indexes + of.last * loss
+        forward = float(number * d * (of.blocks + of.first)) + of.first * indexes + of.last * loss
     else:
         forward = number * of.blocks * (4 * d + 4 + (4 * d + 2 * of.hidden + of.heads) / t)
-        forward += (of.first or t > 1) * number * d + of.first * (indexes + of.sequence * _INDEX_BYTES)
+        forward += of.first * number * d + of.first * (indexes + of.sequence * _INDEX_BYTES)
         forward += of.last * (number * (d + VOCABULARY + 2) + loss)
     products = number * of.blocks * (4 * d + (4 * d + 2 * of.hidden) / t) + (not of.first) * number * d
     products += of.last * (number * (d + VOCABULARY) + loss)

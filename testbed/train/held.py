@@ -60,22 +60,18 @@ class Memory:
     """The memory of one rank; counting takes about a millisecond."""
 
     def __init__(
-        self,
-        stages: Sequence[Stage],
-        optimizer: torch.optim.Optimizer,
-        messages: Sequence[torch.Tensor],
-        buffer_bytes: int,
+        self, stages: Sequence[Stage], optimizer: torch.optim.Optimizer, messages: Sequence[torch.Tensor]
     ) -> None:
-        """`messages` are the tensors of those buffers that activations may look at, `buffer_bytes` is all of them."""
-        self._stages, self._optimizer, self._messages, self._buffer_bytes = stages, optimizer, messages, buffer_bytes
+        """`messages` are the tensors of those buffers that activations may look at."""
+        self._stages, self._optimizer, self._messages = stages, optimizer, messages
 
     def activations(self) -> int:
         """Bytes of what microbatches in flight keep now; what came in a message is a buffer's."""
         held = (tensor for stage in self._stages for tensor in in_flight(stage))
         return tensor_bytes(held, [*self._parameters(), *self._messages])
 
-    def of_rank(self, activations: float) -> RankBytes:
-        """Everything, with what activations took at their most; after a step of the optimizer."""
+    def of_rank(self, activations: float, buffers: int) -> RankBytes:
+        """Everything, with what activations took at their most, and all buffers; after a step of the optimizer."""
         parameters = self._parameters()
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         return RankBytes(
@@ -83,7 +79,7 @@ class Memory:
             tensor_bytes(parameters),
             tensor_bytes(gradients),
             tensor_bytes(optimizer_tensors(self._optimizer)),
-            self._buffer_bytes,
+            buffers,
         )
 
     def _parameters(self) -> list[torch.Tensor]:

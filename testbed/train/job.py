@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,14 +25,18 @@ class Job:
     """Per rank, the slot of every action in its row; None: no pacing."""
     iterations: int
     """Warm-up included."""
-    turn_s: float = 0.0
-    """How much later than the one before each rank begins an iteration."""
+    begins_s: tuple[float, ...] = ()
+    """How long after the common start each rank begins, by its turn (Mesh.turn); empty: all at once."""
     keep_gradients: bool = False
     """Hand over the last iteration's gradients, for parity tests."""
     sites: tuple[str, ...] = ()
     """The datacenter of every rank; empty: all are in one."""
     count_memory: bool = False
     """Count bytes in the first iteration, which takes time there."""
+    start_s: float = 0.0
+    """How long after the common start of all jobs this one begins its iterations."""
+    joins: int = 0
+    """The round of its first iteration, where jobs beside it begin earlier."""
 
     def site(self, rank: int) -> str:
         """The datacenter of a rank."""
@@ -55,6 +59,10 @@ class Reference:
     """Per iteration, the Euclidean norm of every layer's gradients, in the order of layers."""
     took_s: float = 0.0
     refused: str = ""
+
+    def of_first(self, iterations: int) -> Reference:
+        """The same of the first iterations alone."""
+        return replace(self, losses=self.losses[:iterations], gradient_norms=self.gradient_norms[:iterations])
 
 
 class MessageName(NamedTuple):
@@ -94,3 +102,11 @@ class IterationRecord:
     """Zero where another replica keeps them."""
     memory: RankBytes | None = None
     """In the first iteration, where the job asks for it: what the rank's tensors really took."""
+
+    def called(self, iteration: int) -> IterationRecord:
+        """The same with another number."""
+        if iteration == self.iteration:
+            return self
+        actions, received = self.actions.copy(), self.received.copy()
+        actions["iteration"] = received["iteration"] = iteration
+        return replace(self, iteration=iteration, actions=actions, received=received)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -33,7 +34,12 @@ IMPORT_DEADLINE_S = 300.0
 _ANSWER_MARGIN_S = 10.0
 _LOG_LINES = 20
 _CULPRIT_GRACE_S = 1.0
+"""So much later than a peer's complaint, a worker's death may become known."""
+_EXIT_DEADLINE_S = 10.0
+"""The same where a connection shows that a worker has ended: on a busy machine the zygote has to get its turn."""
+_LOOK_S = 0.1
 _POLL_S = 5e-3
+_ZYGOTE_DIED = "the process that holds the workers died"
 
 WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -139,10 +145,14 @@ class Launcher:
             self.process.kill()
             self.process.wait()
 
-    def send(self, message: object) -> None:
-        """Tell every worker."""
-        for worker in self.workers:
-            worker.send(message)
+    def send(self, message: object) -> int | None:
+        """Tell every worker; returns the rank of one that has ended and cannot be told."""
+        for rank, worker in enumerate(self.workers):
+            try:
+                worker.send(message)
+            except (BrokenPipeError, ConnectionResetError):
+                return rank
+        return None
 
     def imported(self) -> float:
         """Wait until torch is imported; returns how long that took, in s."""
@@ -154,9 +164,9 @@ class Launcher:
         return self._imported_s
 
     def ask_for_reference(self, request: TrainReference) -> None:
-        """Have one process train the same, as soon as torch is imported; `reference` waits for it."""
+        """Have one process train the same, as soon as torch is imported; `reference` waits for it. Raises RunFailed."""
         self._asked = request
-        self.zygote.send(request)
+        self._tell_zygote(request)
 
     def reference(self) -> Reference:
         """What was asked for: its losses, or why there are none. Raises RunFailed when the zygote is gone."""
@@ -168,9 +178,9 @@ class Launcher:
         return answer.reference
 
     def fork_workers(self, world: WorldSpec) -> None:
-        """Have the workers forked; each says Ready when its connections are up and warm."""
+        """Have the workers forked; each says Ready when its connections are up and warm. Raises RunFailed."""
         self.world = world
-        self.zygote.send(StartWorkers(world))
+        self._tell_zygote(StartWorkers(world))
 
     def reply(self, rank: int) -> Any:
         """What a worker that has something to say says; None when it has ended."""
@@ -184,7 +194,7 @@ class Launcher:
         try:
             message = self.zygote.recv()
         except (EOFError, ConnectionResetError):
-            raise RunFailed("the process that holds the workers died") from None
+            raise RunFailed(_ZYGOTE_DIED) from None
         if isinstance(message, Exited):
             self._ended[message.rank] = message.status
             if message.status < 0:
@@ -192,9 +202,12 @@ class Launcher:
 
     def fail(self, rank: int, reply: object, what: str) -> NoReturn:
         """A worker said Failed, or nothing more. Raises RunFailed; it blames the one that died: peers only complain."""
-        until = time.monotonic() + _CULPRIT_GRACE_S
-        while not any(status < 0 for status in self._ended.values()) and (left := until - time.monotonic()) > 0:
-            if self.zygote.poll(left):
+        began = time.monotonic()
+        while not any(status < 0 for status in self._ended.values()):
+            limit_s = _EXIT_DEADLINE_S if self._unexplained() else _CULPRIT_GRACE_S
+            if (left := began + limit_s - time.monotonic()) <= 0:
+                break
+            if self.zygote.poll(min(left, _LOOK_S)):
                 try:
                     message = self.zygote.recv()
                 except (EOFError, ConnectionResetError):
@@ -203,17 +216,38 @@ class Launcher:
                     self._ended[message.rank] = message.status
         for culprit, status in self._ended.items():
             if status < 0:
-                raise RunFailed(f"rank {culprit} was killed by signal {-status}; it did not {what}{self.log(culprit)}")
+                died = f"{self.called(culprit)} was killed by signal {-status}"
+                raise RunFailed(f"{died}; it did not {what}{self.log(culprit)}")
         reason = reply.reason if isinstance(reply, Failed) else "the worker ended without a word"
-        raise RunFailed(f"rank {rank} did not {what}: {reason}{self.log(rank)}")
+        raise RunFailed(f"{self.called(rank)} did not {what}: {reason}{self.log(rank)}")
+
+    def _unexplained(self) -> bool:
+        """Whether a worker has closed its connection whose end the zygote has not told of yet: it will."""
+        looks = select.poll()
+        for rank, worker in enumerate(self.workers):
+            if rank not in self._ended:
+                looks.register(worker.fileno(), 0)  # a hang-up is reported whatever is asked for
+        return bool(looks.poll(0))
+
+    def called(self, *ranks: int) -> str:
+        """What errors call these ranks of the process group."""
+        assert self.world is not None  # workers are forked for one
+        names = ", ".join(str(self.world.first_rank + rank) for rank in ranks)
+        return f"rank {names} of {self.world.job}" if self.world.job else f"rank {names}"
 
     def log(self, rank: int) -> str:
         """The last lines that a rank wrote, to be put behind an error."""
-        if self.world is None:
-            return ""
-        path = Path(self.world.logs) / f"rank{rank}.log"
+        assert self.world is not None
+        name = self.world.first_rank + rank
+        path = Path(self.world.logs) / f"rank{name}.log"
         lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:] if path.exists() else []
-        return "".join(f"\n  rank {rank} | {line}" for line in lines)
+        return "".join(f"\n  rank {name} | {line}" for line in lines)
+
+    def _tell_zygote(self, message: object) -> None:
+        try:
+            self.zygote.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            raise RunFailed(_ZYGOTE_DIED) from None
 
     def _receive(self, connection: Connection, deadline_s: float, what: str) -> object:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable, Sequence
 
 from testbed.trace.tables import UNNOTICED_WAIT_S
 
@@ -22,19 +23,20 @@ def now_s() -> float:
     return time.monotonic_ns() * 1e-9
 
 
-def needed_spin_s() -> float:
+def needed_spin_s(of: Callable[[Sequence[float]], float] = statistics.median) -> float:
     """How much of the end of a sleep to spin here: twice the typical lateness of a few sleeps, LONGEST_SPIN_S at most.
 
     Where timers are exact, spinning is only harm: each look at the clock can be dearer than the lateness, and on a
     machine with one processor a rank that spins keeps the others from theirs. The typical lateness, not the worst:
-    another process that starts meanwhile must not decide.
+    another process that starts meanwhile must not decide. Where many start, that is not enough: no rank spins longer
+    than what was measured before any of them was there, from the least lateness (`of`).
     """
     late = []
     for _ in range(_PROBES):
         begin = now_s()
         time.sleep(_PROBE_S)
         late.append(now_s() - begin - _PROBE_S)
-    return min(LONGEST_SPIN_S, _SPIN_FACTOR * statistics.median(late))
+    return min(LONGEST_SPIN_S, _SPIN_FACTOR * of(late))
 
 
 def sleep_until(when_s: float, spin_s: float = LONGEST_SPIN_S) -> float:

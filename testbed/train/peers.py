@@ -78,6 +78,11 @@ class Peers:
         values = torch.cat([one[len(times) :] for one in parts])
         return Instants(*instants.amax(0).tolist()), values.view(part.dtype)
 
+    @property
+    def buffer_bytes(self) -> int:
+        """Of what is received in, since every size has been exchanged once."""
+        return sum(buffer.nbytes for posted in self._posted.values() for buffer in posted.buffers)
+
     def _exchange(self, mine: torch.Tensor) -> list[torch.Tensor]:
         """What every rank has, by rank.
 

@@ -34,6 +34,10 @@ class WorldSpec:
     """Pairs of ranks that exchange messages."""
     logs: str
     """Directory for rank<r>.log."""
+    first_rank: int = 0
+    """What the first of these ranks is called: the ranks of jobs beside each other count on."""
+    job: str = ""
+    """Whose ranks they are; empty where there is one job only."""
     real_time: bool = False
     """Whether workers run under SCHED_RR."""
     witness: bool = True

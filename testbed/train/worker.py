@@ -32,11 +32,12 @@ _PR_SET_NAME, _PR_SET_TIMERSLACK = 15, 29
 
 
 def become_worker(
-    rank: int, world: WorldSpec, zygote: Connection, worker_fds: Sequence[int], corpus: Corpus
+    rank: int, world: WorldSpec, zygote: Connection, worker_fds: Sequence[int], corpus: Corpus, longest_spin_s: float
 ) -> NoReturn:
     """Make the calling process, just forked, the worker of `rank`: it enters its container, and ends as its work ends.
 
     `worker_fds` are the launcher's connections to all ranks. Those of other ranks are closed, and the zygote's own.
+    `longest_spin_s`: of the ends of its sleeps.
     """
     launcher = Connection(worker_fds[rank])
     status = 1
@@ -52,7 +53,7 @@ def become_worker(
         # joining a PID namespace takes effect for children only
         inner = os.fork()
         if inner == 0:
-            status = _work(rank, world, launcher, corpus)
+            status = _work(rank, world, launcher, corpus, longest_spin_s)
         else:
             launcher.close()
             _, waited = os.waitpid(inner, 0)
@@ -67,27 +68,31 @@ def become_worker(
         os._exit(status)
 
 
-def _work(rank: int, world: WorldSpec, launcher: Connection, corpus: Corpus) -> int:
+def _work(rank: int, world: WorldSpec, launcher: Connection, corpus: Corpus, longest_spin_s: float) -> int:
     """Serve the launcher until it says Stop; returns the exit status. Anything that goes wrong is reported first."""
-    log = (Path(world.logs) / f"rank{rank}.log").open("a", buffering=1)
+    name = world.first_rank + rank
+    log = (Path(world.logs) / f"rank{name}.log").open("a", buffering=1)
     os.dup2(log.fileno(), sys.stdout.fileno())
     os.dup2(log.fileno(), sys.stderr.fileno())
     try:
-        # a sleep otherwise ends up to 50 us late
-        _prctl(_PR_SET_TIMERSLACK, 1)
         if world.cores:  # gloo's threads too: they are part of what a rank does
             os.sched_setaffinity(0, {world.cores[rank]})
         if world.real_time:  # before the process group is joined: gloo's threads inherit it
             become_real_time()
-        _show(rank, "joining")
+        _show(name, "joining")
         _join(rank, world)
         launcher.send(Ready(rank))
-        _serve(rank, launcher, corpus, world)
+        _serve(rank, launcher, corpus, world, longest_spin_s)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
         traceback.print_exc()
         launcher.send(Failed(rank, f"{type(error).__name__}: {error}"))
         return 1
     return 0
+
+
+def sleep_exactly() -> None:
+    """Have the sleeps of this process, and of those forked from it, end on time: otherwise up to 50 us late."""
+    _prctl(_PR_SET_TIMERSLACK, 1)
 
 
 def _prctl(option: int, value: object) -> None:
@@ -120,9 +125,10 @@ def _join(rank: int, world: WorldSpec) -> None:
             pending.wait()
 
 
-def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec) -> None:
+def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec, longest_spin_s: float) -> None:
     engine: Engine | None = None
-    spin_s, accounts, groups = needed_spin_s(), Accounts(active=world.witness), GlooGroups(world.timeout_s)
+    spin_s = min(longest_spin_s, needed_spin_s())
+    accounts, groups = Accounts(active=world.witness), GlooGroups(world.timeout_s)
     at = priorities(real_time=world.real_time)
     gc.disable()  # a collection in the middle of an action would look like slow computation
     while True:
@@ -131,7 +137,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec) ->
                 if engine is not None:
                     engine.close()
                     engine = None
-                _show(rank, "prepare")
+                _show(world.first_rank + rank, "prepare")
                 gc.collect()
                 engine = Engine(job, rank, corpus, spin_s, at, accounts, groups)
                 engine.prepare()
@@ -139,7 +145,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec) ->
             case Go(iteration, start_s):
                 if engine is None:
                     raise RuntimeError("told to go before a job was prepared")
-                _show(rank, f"it {iteration}")
+                _show(world.first_rank + rank, f"it {iteration}")
                 launcher.send(Done(engine.iterate(iteration, start_s)))
             case Stop():
                 return

@@ -20,9 +20,10 @@ def main(arguments: list[str]) -> int:
     # deferred on purpose: this is the slow import that only the zygote pays
     import testbed.train.warm  # noqa: F401 - isort: skip
     from testbed.train.data import load_corpus
+    from testbed.train.pacing import needed_spin_s
     from testbed.train.protocol import Exited, Imported, StartWorkers, Trained, TrainReference
     from testbed.train.reference_process import trained_apart
-    from testbed.train.worker import become_worker
+    from testbed.train.worker import become_worker, sleep_exactly
 
     corpus = load_corpus()
     gc.collect()
@@ -36,12 +37,14 @@ def main(arguments: list[str]) -> int:
     if not isinstance(request, StartWorkers):
         raise TypeError(f"not a message for the zygote: {request!r}")
     world = request.world
+    sleep_exactly()
+    longest_spin_s = needed_spin_s(min)  # before there are workers, who would be in each other's way
 
     ranks: dict[int, int] = {}
     for rank in range(len(world.places)):
         pid = os.fork()
         if pid == 0:
-            become_worker(rank, world, control, worker_fds, corpus)
+            become_worker(rank, world, control, worker_fds, corpus, longest_spin_s)
         ranks[pid] = rank
     for fd in worker_fds:
         os.close(fd)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import resource
 import subprocess
 import sys
@@ -23,11 +22,14 @@ from typing import Any, Literal
 
 from testbed import source
 from testbed.errors import ExitCode, Interrupted, MachineLacks, RunFailed
+from testbed.files import remove_partial
 from testbed.lab import namespaces as ns
 from testbed.lab.sandbox import run_in_sandbox
 from testbed.session.machine import MACHINE_VARIABLE
 from testbed.train.launcher import WORKER_ENVIRONMENT
+from testbed.vm.idle import idlest_cpu
 from testbed.vm.job import (
+    FINISHED,
     GUEST_LOG,
     GUEST_OUT,
     INTERRUPT_FILE,
@@ -57,10 +59,10 @@ _PRIVATE = Path("/dev/shm")
 _REAL_TIME_NICENESS = -15
 """A guest in real time has one CPU for everything: whatever else this machine does must wait for it."""
 
-_IDLE_SAMPLE_S = 0.1
 _LONGEST_PHASE_S = 0.01
 _POLL_S = 0.05
-_END_GRACE_S = 0.8
+_END_POLL_S = 0.01
+_END_GRACE_S = 1.0
 _STARTED_BY_S = 120.0
 _CHARACTERS_THAT_SPLIT = set(" \t\n\"'")
 
@@ -146,6 +148,9 @@ def run_assignments(
             text = stream.read()
     finally:
         os.close(answer)
+        for one in assignments:  # of a guest that was ended while it wrote
+            if one.out is not None:
+                remove_partial(one.out)
     if not text:
         raise Interrupted("interrupted, and ended before the guest did")
     document = json.loads(text)
@@ -207,10 +212,7 @@ def _supervise(
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
         (job_directory / INTERRUPT_FILE).touch()
-        until = time.monotonic() + _END_GRACE_S
-        while kernel.poll() is None and time.monotonic() < until:
-            time.sleep(_POLL_S)
-            watch.look(time.monotonic() - began)
+        _await_last_word(kernel, watch, began, _END_GRACE_S)
         raise
     finally:
         kernel.kill()  # its guest's processes end with the sandbox, right after this
@@ -233,6 +235,14 @@ def _supervise(
         "peak_memory_kb": used.ru_maxrss,
         "cpu_s": used.ru_utime + used.ru_stime,
     }
+
+
+def _await_last_word(kernel: subprocess.Popen[bytes], watch: _Watch, began: float, grace_s: float) -> None:
+    """Give the guest time to write what it has, not to power off: it does that process by process, for nobody."""
+    until = time.monotonic() + grace_s
+    while kernel.poll() is None and not watch.finished() and time.monotonic() < until:
+        time.sleep(_END_POLL_S)
+        watch.look(time.monotonic() - began)
 
 
 def _prepare(machine: Machine, assignments: Sequence[Assignment], training: bool) -> Path:
@@ -322,7 +332,7 @@ def _start(machine: Machine, memory_mb: int) -> subprocess.Popen[bytes]:
     with (_PRIVATE / "kernel.log").open("wb") as log:
         if not machine.virtual:
             os.nice(_REAL_TIME_NICENESS)
-        cpu = _idlest_cpu()
+        cpu = idlest_cpu()
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -333,28 +343,6 @@ def _start(machine: Machine, memory_mb: int) -> subprocess.Popen[bytes]:
             preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),
             process_group=0,  # Ctrl-C is for the supervisor: it tells the guest, which keeps what it has
         )
-
-
-def _idlest_cpu() -> int:
-    """The one CPU for a guest.
-
-    Its kernel has one anyway, and a host process for every process: only one of them can run at a time. On several
-    CPUs each turn is a wake-up across CPUs, on a virtual machine of a halted one: boots take twice as long, and a
-    guest in real time does not hold 1 Gbit/s (docs/figures.md).
-    """
-    before = _idle_ticks()
-    time.sleep(_IDLE_SAMPLE_S)
-    after = _idle_ticks()
-    idle = {cpu: after[cpu] - before[cpu] for cpu in os.sched_getaffinity(0)}
-    # by chance among the idlest: guests that start together should not all choose the first
-    return random.choice([cpu for cpu, ticks in idle.items() if ticks >= max(idle.values()) - 1])
-
-
-def _idle_ticks() -> dict[int, int]:
-    """Ticks (10 ms) that every CPU was idle since the machine's start, by CPU (proc(5): the 4th column)."""
-    lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
-    rows = [line.split() for line in lines if re.match(r"cpu\d", line)]
-    return {int(row[0][3:]): int(row[4]) for row in rows}
 
 
 def _kernel_output() -> str:
@@ -381,6 +369,10 @@ class _Watch:
                 self._hear(said.decode(errors="replace"))
         *lines, self._partial = (self._partial + self._reports.read()).split(b"\n")
         self.heard += [Heard(wall_s, Report.from_json(line.decode())) for line in lines]
+
+    def finished(self) -> bool:
+        """Whether the guest has done what it had to, and written it: all but powering off."""
+        return any(heard.report.event == FINISHED for heard in self.heard)
 
     def last(self, wall_s: float) -> str:
         """Where the guest was when it was last heard of."""

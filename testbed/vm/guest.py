@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 from testbed.lab import namespaces as ns
 from testbed.vm.job import (
+    FINISHED,
     GUEST_LOG,
     GUEST_OUT,
     INTERRUPT_FILE,
@@ -39,7 +40,12 @@ from testbed.vm.job import (
     standard_error,
 )
 
-HEARTBEAT_S = 1.0
+LOOK_S = 0.1
+"""How often process 1 looks whether the user wants it to stop ..."""
+
+LOOKS_PER_HEARTBEAT = 10
+"""... and how seldom it says that it is alive."""
+
 _TCP_MEM_PAGES = "262144 393216 524288"
 """2 GiB at most: a guest's own default throttles TCP."""
 
@@ -67,7 +73,7 @@ def main() -> NoReturn:
         reporter.say("booted")
         codes = _run_job(job, reporter)
         _write_result(codes)
-        reporter.say("finished")
+        reporter.say(FINISHED)
         code = 0
     except BaseException:  # noqa: BLE001 - the last chance to say what went wrong; the host prints the kernel's output
         traceback.print_exc()
@@ -213,7 +219,7 @@ def _run_task(number: int, task: Task, reporter: _Reporter) -> int:
     pid = os.fork()
     if pid == 0:
         _task(number, task)
-    interrupted = False
+    interrupted, looks = False, 0
     while True:
         ended, status = _reap(pid)
         if ended:
@@ -222,8 +228,10 @@ def _run_task(number: int, task: Task, reporter: _Reporter) -> int:
                 with (Path(JOB_DIRECTORY) / standard_error(number)).open("a", encoding="utf-8") as file:
                     file.write(said)
             return os.waitstatus_to_exitcode(status)
-        if signal.sigtimedwait({signal.SIGCHLD}, HEARTBEAT_S) is None:
-            reporter.say("alive", _ranks())
+        if signal.sigtimedwait({signal.SIGCHLD}, LOOK_S) is None:
+            looks += 1
+            if looks % LOOKS_PER_HEARTBEAT == 0:
+                reporter.say("alive", _ranks())
         if not interrupted and _interrupted():
             interrupted = True
             os.kill(pid, signal.SIGINT)

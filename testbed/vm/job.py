@@ -17,6 +17,9 @@ GUEST_LOG = "guest.log"
 """What process 1 itself has to say: only when something is wrong."""
 
 RESULT_FILE = "result.json"
+FINISHED = "finished"
+"""The event of a guest's last report: whatever it had to write is written."""
+
 INTERRUPT_FILE = "interrupt"
 """The host makes it when the user wants the guest to stop."""
 

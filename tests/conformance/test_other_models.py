@@ -8,22 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from local_workers import local_workers
+from local_workers import scheduled, trained, workers
 from torch import nn
 
-from testbed.plan.costs import problem as problem_of
-from testbed.plan.resolve import generate, load_plan
+from testbed.plan.resolve import load_plan
 from testbed.plan.schedules import choose
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.train.data import load_corpus
-from testbed.train.job import Job
 from testbed.train.reference import train_reference
 from testbed.train.split import GradientStore, keep_back
 from testbed.train.stage import Stage
 
 ROOT = Path(__file__).parents[2]
 RANKS, ITERATIONS = 4, 3
+PATIENCE = Deadline(60, "a test")
 SETTINGS = (
     "pacing={F: 0.3 ms, I: 0.2 ms, W: 0.4 ms}",
     "message=20 kB",
@@ -75,7 +74,7 @@ class Odd(ModelSpec):
 
 @pytest.fixture(scope="module")
 def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
-    with local_workers(RANKS, tmp_path_factory.mktemp("workers")) as loop:
+    with workers(RANKS, tmp_path_factory.mktemp("workers"), PATIENCE) as loop:
         yield loop
 
 
@@ -94,19 +93,12 @@ def test_gradients_equal_those_of_one_process(
     for example in tmp_path.iterdir():
         example.unlink()  # what was read travels: workers need no file
     (choice,) = choose(plan, [name])
-    schedule, problem = generate(plan, choice).schedule, problem_of(plan, choice)
-    durations = tuple(tuple(problem.duration(action) for action in row) for row in schedule.rows)
-    losses, gradients = [], {}
-    job = Job(schedule, plan.jobs[0].workload, durations, ITERATIONS, keep_gradients=True)
-    for (records,) in launcher.run([job], Deadline(60, "a test")):
-        losses += [record.loss for record in records if record.loss is not None]
-        for record in records:
-            gradients |= record.gradients
+    got = trained(launcher, scheduled(plan, choice), ITERATIONS, PATIENCE)
     expected = train_reference(plan.jobs[0].workload, load_corpus(), ITERATIONS)
-    assert losses == pytest.approx(expected.losses, rel=1e-12)
-    assert losses[-1] < losses[0]
-    assert gradients.keys() == expected.gradients.keys()
-    for parameter, gradient in gradients.items():
+    assert got.losses == pytest.approx(expected.losses, rel=1e-12)
+    assert got.losses[-1] < got.losses[0]
+    assert got.gradients.keys() == expected.gradients.keys()
+    for parameter, gradient in got.gradients.items():
         reference = expected.gradients[parameter].numpy()
         assert np.abs(gradient - reference).max() <= 1e-12 * max(1e-3, np.abs(reference).max()), parameter
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from local_workers import local_workers
+from local_workers import scheduled, trained, workers
 
 from testbed.errors import RunFailed
-from testbed.plan.costs import problem as problem_of
-from testbed.plan.resolve import generate, load_plan
+from testbed.plan.resolve import load_plan
 from testbed.session.deadlines import Deadline
-from testbed.spec.choice import ScheduleChoice
-from testbed.train.job import Job
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,8 +21,6 @@ def test_a_model_with_more_parameters_than_it_says(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(text.replace("my_model.py", "small.py"))
     settings = ["parallelism={pipeline: 1, data: 2}", "schedules=[1f1b]", "pacing={F: 1 ms, I: 1 ms, W: 1 ms}"]
     plan = load_plan(ROOT / "topologies/two-dc-longhaul.yaml", tmp_path / "job.yaml", settings=settings)
-    choice = ScheduleChoice(schedule="1f1b")
-    schedule, problem = generate(plan, choice).schedule, problem_of(plan, choice)
-    durations = tuple(tuple(problem.duration(action) for action in row) for row in schedule.rows)
-    with local_workers(2, tmp_path) as loop, pytest.raises(RunFailed, match=r"stage 0 has \d+ parameters, and its"):
-        list(loop.run([Job(schedule, plan.jobs[0].workload, durations, 1)], Deadline(60, "a test")))
+    case, patience = scheduled(plan, "1f1b"), Deadline(60, "a test")
+    with workers(2, tmp_path, patience) as loop, pytest.raises(RunFailed, match=r"stage 0 has \d+ parameters, and its"):
+        trained(loop, case, 1, patience)

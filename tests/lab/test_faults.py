@@ -16,7 +16,6 @@ from processes import command_line, descendants, wait_until, wait_until_gone
 from terminal import Terminal
 
 from testbed.results.load import load_run, load_traces
-from testbed.session.deadlines import ITERATION_MARGIN_S
 
 pytestmark = pytest.mark.root
 
@@ -141,14 +140,12 @@ def test_whatever_carries_the_network_is_missed_at_once(tmp_path: Path, program:
         victims = [pid for pid in sorted(descendants(command.pid)) if program in command_line(pid)]
         if not victims:
             pytest.skip("netem has no relay process")
-        began = time.monotonic()
         os.kill(victims[-1], signal.SIGKILL)
         _, said = command.communicate(timeout=DEADLINE_S)
-        took_s = time.monotonic() - began
     assert command.returncode == 4, said
     assert blamed in said
-    # noticed within a second on a quiet machine; what is asserted is that no deadline (10 s and more) had to pass
-    assert took_s < ITERATION_MARGIN_S
+    # noticed within a second on a quiet machine; had a deadline passed first, workers would be blamed that are late
+    assert "did not finish" not in said
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,27 +26,6 @@ def calibrated(delay: str, rate: str, change: dict[str, Any], link: dict[str, An
         return [check.as_json() for check in calibrate(lab)]
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize("rate", ["100 Mbit/s", "1 Gbit/s"])
-@pytest.mark.parametrize("delay", ["1 ms", "10 ms", "50 ms"])
-def test_links_are_as_asked(delay: str, rate: str) -> None:
-    """The bands of the link gate. A host that wakes late cannot show delays to 0.2 ms: skipped with its figure."""
-    for _ in range(FRESH_LABS):
-        checks = in_sandbox(calibrated, delay, rate, {}, {})
-        for check in checks:
-            assert check["measured"]["dropped"] == 0, check
-            assert abs(check["measured"]["rate_bps"] / check["asked"]["rate_bps"] - 1) <= 0.02, check
-            excess = check["measured"]["one_way_s"]["median"] - check["asked"]["delay_s"]
-            assert -0.2e-3 < excess < 2e-3, check  # never early, and never late by what noise does not explain
-        if all(check["ok"] for check in checks):
-            return
-    late = sleep_lateness_s()
-    reasons = [check["reasons"] for check in checks]
-    if late > CALM_LATENESS_S:
-        pytest.skip(f"this host wakes a sleeper {late * 1e6:.0f} us late (median): {reasons}")
-    pytest.fail(str(checks))
-
-
 FRESH_LABS = 3
 CALM_LATENESS_S = 100e-6
 
@@ -60,12 +40,37 @@ def sleep_lateness_s() -> float:
     return statistics.median(lateness)
 
 
+def as_asked(measure: Callable[..., list[dict[str, Any]]], *words: Any) -> list[dict[str, Any]]:
+    """What the gate says of links that are as asked, in one of a few labs; skipped on a host that wakes too late.
+
+    However busy the host is, nothing is dropped, and nothing comes early.
+    """
+    for _ in range(FRESH_LABS):
+        checks = in_sandbox(measure, *words)
+        for check in checks:
+            assert check["measured"]["dropped"] == 0, check
+            assert check["measured"]["one_way_s"]["median"] > check["asked"]["delay_s"] - 0.2e-3, check
+        if all(check["ok"] for check in checks):
+            return checks
+    late, reasons = sleep_lateness_s(), [check["reasons"] for check in checks]
+    if late > CALM_LATENESS_S:
+        pytest.skip(f"this host wakes a sleeper {late * 1e6:.0f} us late (median): {reasons}")
+    pytest.fail(str(checks))
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("rate", ["100 Mbit/s", "1 Gbit/s"])
+@pytest.mark.parametrize("delay", ["1 ms", "10 ms", "50 ms"])
+def test_links_are_as_asked(delay: str, rate: str) -> None:
+    """The bands of the link gate. A host that wakes late cannot show delays to 0.2 ms."""
+    for check in as_asked(calibrated, delay, rate, {}, {}):
+        assert abs(check["measured"]["rate_bps"] / check["asked"]["rate_bps"] - 1) <= 0.02, check
+
+
 @pytest.mark.alone
 def test_an_asymmetric_link_is_checked_by_direction() -> None:
     asymmetric = {"reverse": {"delay": "20 ms", "rate": "50 Mbit/s"}}
-    forward, reverse = in_sandbox(calibrated, "5 ms", "200 Mbit/s", {}, asymmetric)
-    assert forward["ok"], forward
-    assert reverse["ok"], reverse
+    forward, reverse = as_asked(calibrated, "5 ms", "200 Mbit/s", {}, asymmetric)
     assert forward["measured"]["one_way_s"]["median"] == pytest.approx(0.005, abs=0.4e-3)
     assert reverse["measured"]["one_way_s"]["median"] == pytest.approx(0.020, abs=0.4e-3)
     assert forward["measured"]["rate_bps"] == pytest.approx(200e6, rel=0.02)
@@ -216,12 +221,13 @@ def test_asked_for_loss_is_seeded_counted_apart_and_jitter_keeps_order() -> None
     assert one["dropped"] == 0
 
 
-def netem_live() -> dict[str, Any]:
+def netem_live() -> list[dict[str, Any]]:
     from testbed.lab.calibrate import calibrate
     from testbed.lab.network import Lab
 
     with Lab(two_datacenters("10 ms", "1 Gbit/s"), shaper="netem") as lab:
-        return {"checks": [check.as_json() for check in calibrate(lab)], "links": lab.describe()["links"]}
+        links = lab.describe()["links"]
+        return [check.as_json() | {"lab": link} for check, link in zip(calibrate(lab), links, strict=True)]
 
 
 def netem_available() -> str | None:
@@ -234,9 +240,8 @@ def netem_available() -> str | None:
 def test_netem_is_as_asked() -> None:
     if (reason := in_sandbox(netem_available)) is not None:
         pytest.skip(f"this kernel has no netem: {reason}")
-    found = in_sandbox(netem_live)
-    assert all(check["ok"] for check in found["checks"]), found["checks"]
-    assert found["links"][0]["delay_ns"] == pytest.approx(10_000_000, abs=64)
+    forward, _ = as_asked(netem_live)
+    assert forward["lab"]["delay_ns"] == pytest.approx(10_000_000, abs=64)
 
 
 def ask_for_netem() -> str:
@@ -254,11 +259,13 @@ def test_netem_is_never_silently_replaced() -> None:
     assert said == "netem" or "modprobe sch_netem" in said
 
 
-@pytest.mark.alone
 def test_asked_for_losses_are_counted_and_one_way_only() -> None:
-    """Through the relay; of 500 packets that 20 % lose, 4 chances in 10,000 lie outside the band of the gate."""
+    """Through the relay; of 500 packets that 20 % lose, 4 chances in 10,000 lie outside the band of the gate.
+
+    What a busy machine does to the round trips is not asked.
+    """
     forward, reverse = in_sandbox(calibrated, "2 ms", "100 Mbit/s", {}, {"forward": {"loss": 0.2}})
-    assert forward["ok"], forward
+    assert not any("packets lost" in reason for reason in forward["reasons"]), forward
     assert forward["measured"]["losses"]["sent"] == 500
     assert 60 <= forward["measured"]["losses"]["lost"] <= 140
     assert forward["measured"]["dropped"] == 0

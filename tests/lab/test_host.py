@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from in_sandbox import in_sandbox, processes, started
 from networks import two_datacenters
 
+from testbed.errors import RunFailed
 from testbed.lab.host import Host, HostPriority, real_time, real_time_refused, spinner_refused
 from testbed.lab.network import Lab
 from testbed.lab.probes import Spread
@@ -37,6 +40,29 @@ def test_every_processor_has_a_spinner_at_idle_priority() -> None:
     finally:
         host.close()
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.parametrize(("idle", "goes_on"), [(True, True), (False, False)])
+def test_a_spinner_that_never_gets_its_turn_is_no_reason_to_give_up(
+    monkeypatch: pytest.MonkeyPatch, *, idle: bool, goes_on: bool
+) -> None:
+    """On a busy machine a process at idle priority may not say a word for long; processors do not halt there either."""
+    silent = f"import os, time; {idle} and os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); time.sleep(60)"
+    monkeypatch.setattr("testbed.lab.host._ANSWER_S", 2.0)
+    monkeypatch.setattr(
+        "testbed.lab.host._start_spinner",
+        lambda _: subprocess.Popen([sys.executable, "-I", "-S", "-c", silent], stdout=subprocess.PIPE),
+    )
+    host = Host(HostPriority.on)
+    try:
+        if goes_on:
+            host.steady()
+            assert len(host.spinners) == len(os.sched_getaffinity(0))
+        else:
+            with pytest.raises(RunFailed, match="did not come up"):
+                host.steady()
+    finally:
+        host.close()
 
 
 def test_a_spinner_leaves_its_processor_to_whoever_computes() -> None:

@@ -42,8 +42,8 @@ def triangle_facts() -> dict[str, Any]:
                 [m.get_attr("NDA_DST"), m["state"]] for m in netlink.ask("get_neighbours", family=socket.AF_INET)
             ]
             link = netlink.interface("lan0")
-        with Netlink(lab.borders["a"].pid, "a") as netlink:
-            border_routes = {
+        with Netlink(lab.routers["a"].pid, "a") as netlink:
+            router_routes = {
                 m.get_attr("RTA_DST"): m.get_attr("RTA_GATEWAY")
                 for m in netlink.ask("get_routes", family=socket.AF_INET, table=254)
                 if m["dst_len"] == 16
@@ -59,7 +59,7 @@ def triangle_facts() -> dict[str, Any]:
             "neighbours": neighbours,
             "mtu": link.get_attr("IFLA_MTU"),
             "gso": [link.get_attr("IFLA_GSO_MAX_SIZE"), link.get_attr("IFLA_GSO_MAX_SEGS")],
-            "border_routes": border_routes,
+            "router_routes": router_routes,
             "ping": ping,
             "loss": loss,
             "packets": [row.packets for row in counters],
@@ -82,7 +82,7 @@ def test_addresses(triangle: dict[str, Any]) -> None:
 
 def test_packets_take_the_path_of_least_delay(triangle: dict[str, Any]) -> None:
     assert "5 received" in triangle["ping"]
-    assert triangle["border_routes"] == {"10.2.0.0": "10.128.0.2", "10.3.0.0": "10.128.0.2"}
+    assert triangle["router_routes"] == {"10.2.0.0": "10.128.0.2", "10.3.0.0": "10.128.0.2"}
     direct = triangle["packets"][4:6]
     assert direct == [0, 0]
     assert all(count >= 5 for count in triangle["packets"][:4])

@@ -68,3 +68,123 @@ def test_a_flow_may_take_the_long_way_round() -> None:
     direct = [{"source": "a/0", "target": "c/0", "route": [4]}]
     found = in_sandbox(carried, {"a": 1, "b": 1, "c": 1}, RING, [], [direct], "a/0", "c/0")
     assert found == [[PINGS, PINGS, PINGS, PINGS, 0, 0], [0, PINGS, 0, PINGS, PINGS, 0]]
+
+
+FABRIC = [
+    {"between": [leaf, spine], "delay": "1 ms", "rate": "1 Gbit/s"} for leaf in ("a", "b") for spine in ("s", "t")
+]
+
+
+def everybody() -> dict[str, Any]:
+    """Mininet's ping from everybody to everybody in a Clos of two leaves and two spines, and the spines' addresses."""
+    from testbed.lab.network import Lab
+
+    with Lab(network({"a": 1, "b": 1, "s": 0, "t": 0}, FABRIC), shaper="relay") as lab:
+        return {"loss": lab.net.pingAll(timeout="2"), "addresses": [lab.address("s"), lab.net["t"].IP()]}
+
+
+def test_switches_have_addresses_and_answer() -> None:
+    assert in_sandbox(everybody) == {"loss": 0, "addresses": ["10.3.0.1", "10.4.0.1"]}
+
+
+def test_a_flow_is_pinned_to_another_spine_each_way() -> None:
+    there = [{"source": "a/0", "target": "b/0", "route": [2, 7]}]
+    both = [*there, {"source": "b/0", "target": "a/0", "route": [6, 3]}]
+    found = in_sandbox(carried, {"a": 1, "b": 1, "s": 0, "t": 0}, FABRIC, [], [there, both], "a/0", "b/0")
+    assert found == [
+        [PINGS, PINGS, 0, 0, PINGS, PINGS, 0, 0],
+        [0, PINGS, PINGS, 0, PINGS, 0, 0, PINGS],
+        [0, 0, PINGS, PINGS, 0, 0, PINGS, PINGS],
+    ]
+
+
+def lost_and_back(shaper: str, enforcement: str) -> list[list[int]]:
+    """Packets on every direction while a/0 pings b/0, pinned to the second spine: before, without it, and after."""
+    from dataclasses import replace
+
+    from testbed.lab.network import Lab
+
+    pinned = {("a/0", "b/0"): (2, 7), ("b/0", "a/0"): (6, 3)}
+    plan = replace(network({"a": 1, "b": 1, "s": 0, "t": 0}, FABRIC), enforcement=enforcement)
+    counts = []
+    with Lab(plan, shaper=shaper) as lab:
+        for step in ("", "lose", "restore"):
+            if step == "lose":
+                lab.lose("t")
+            elif step == "restore":
+                lab.restore()
+            lab.use_routes({} if step == "lose" else pinned)
+            before = lab.counters()
+            lab.containers["a/0"].run(["ping", "-c", str(PINGS), "-i", "0.05", "-q", lab.address("b/0")])
+            counts.append([now.since(then).packets for now, then in zip(lab.counters(), before, strict=True)])
+    return counts
+
+
+@pytest.mark.parametrize("enforcement", ["rules", "ports"])
+def test_a_lost_spine_and_its_return(enforcement: str) -> None:
+    there, elsewhere = [0, 0, PINGS, PINGS, 0, 0, PINGS, PINGS], [PINGS, PINGS, 0, 0, PINGS, PINGS, 0, 0]
+    assert in_sandbox(lost_and_back, "relay", enforcement) == [there, elsewhere, there]
+
+
+def hashed() -> list[dict[str, Any]]:
+    """TCP connections from many ports through routers that hash: what look-ups say, and what directions carried."""
+    import socket
+    from dataclasses import replace
+
+    from testbed.lab.hashing import Connection, Hashing
+    from testbed.lab.namespaces import inside
+    from testbed.lab.network import Lab
+
+    plan = replace(network({"a": 1, "b": 1, "s": 0, "t": 0}, FABRIC), enforcement="ports")
+    found = []
+    with Lab(plan, shaper="relay") as lab, Hashing(lab) as hashing:
+        with inside(lab.containers["b/0"].pid):
+            listener = socket.create_server((lab.address("b/0"), 0))
+        for _ in range(24):
+            with inside(lab.containers["a/0"].pid):
+                sender = socket.socket()
+            before = lab.counters()
+            sender.connect(listener.getsockname())
+            receiver, _ = listener.accept()
+            sender.sendall(bytes(100_000))
+            left = 100_000
+            while left:
+                left -= len(receiver.recv(left))
+            there = Connection("a/0", sender.getsockname()[1], "b/0", listener.getsockname()[1])
+            back = Connection("b/0", there.target_port, "a/0", there.source_port)
+            carried = [now.since(then).packets for now, then in zip(lab.counters(), before, strict=True)]
+            found.append({"ways": sorted(hashing.way(there) + hashing.way(back)), "carried": carried})
+            sender.close()
+            receiver.close()
+    return found
+
+
+def test_the_kernels_hash_sends_tcp_where_a_look_up_says() -> None:
+    found = in_sandbox(hashed)
+    for one in found:
+        assert [index for index, packets in enumerate(one["carried"]) if packets > 2] == one["ways"], one
+    assert len({tuple(one["ways"]) for one in found}) == 4  # either spine there, either spine back
+
+
+def lost_twice() -> list[list[int]]:
+    """Packets from a to each of three spines while a/0 pings b/0: with all, without one, without two, and after."""
+    from testbed.lab.network import Lab
+
+    fabric = [{"between": [at, spine], "delay": "1 ms", "rate": "1 Gbit/s"} for spine in "stu" for at in "ab"]
+    counts = []
+    with Lab(network({"a": 1, "b": 1, "s": 0, "t": 0, "u": 0}, fabric), shaper="relay") as lab:
+        for step in ("", "s", "t", "restore"):
+            if step == "restore":
+                lab.restore()
+            elif step:
+                lab.lose(step)
+            before = lab.counters()
+            lab.containers["a/0"].run(["ping", "-c", str(PINGS), "-i", "0.05", "-q", lab.address("b/0")])
+            seen = [now.since(then).packets for now, then in zip(lab.counters(), before, strict=True)]
+            counts.append([seen[4 * spine] for spine in range(3)])
+    return counts
+
+
+def test_what_is_lost_stays_lost_when_more_is() -> None:
+    first, second, third = [PINGS, 0, 0], [0, PINGS, 0], [0, 0, PINGS]
+    assert in_sandbox(lost_twice) == [first, second, third, first]

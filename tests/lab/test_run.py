@@ -36,6 +36,8 @@ COMPARISON_KEYS = {
     "measured_s",
     "measured_iqr_s",
     "predicted_s",
+    "predicted_low_s",
+    "predicted_high_s",
     "error",
     "bubble_measured",
     "bubble_predicted",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 
@@ -80,6 +81,7 @@ def test_commands_from_a_pipe_links_come_back_with_their_routes_and_iperf() -> N
 
 def _routes(said: str) -> tuple[str, str]:
     """The routes over the link as they were shown, sorted, before it went down and after it came up."""
-    lines = [line.strip() for line in said.splitlines() if "10.128." in line and "ping" not in line.lower()]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", said)  # some versions of ip have colours on a terminal
+    lines = [line.strip() for line in plain.splitlines() if "10.128." in line and "ping" not in line.lower()]
     half = len(lines) // 2
     return "\n".join(sorted(lines[:half])), "\n".join(sorted(lines[half:]))

@@ -112,3 +112,18 @@ class DetourLater(_Later):
                 oif = netlink.index(here.interface)
                 netlink.ask("route", "add", dst="default", gateway=gateway, oif=oif, table=777)
                 netlink.ask("rule", "add", dst=addresses.datacenter_network(target), table=777, priority=10)
+
+
+class UnpinnedLater(_Later):
+    """Routers forget the first flow that they were to send another way than by default."""
+
+    def spoil(self) -> None:
+        """See _Later."""
+        for link in self.links:
+            with Netlink(link.forward.source.pid, link.forward.source.border) as netlink:
+                for rule in netlink.ask("get_rules", family=2):
+                    if rule.get_attr("FRA_DST") and rule.get_attr("FRA_SRC"):
+                        table, priority = rule.get_attr("FRA_TABLE"), rule.get_attr("FRA_PRIORITY")
+                        pair = {"src": f"{rule.get_attr('FRA_SRC')}/32", "dst": f"{rule.get_attr('FRA_DST')}/32"}
+                        netlink.ask("rule", "del", **pair, table=table, priority=priority)
+                        return

@@ -14,10 +14,10 @@ from testbed.cli import app
 from testbed.cli.compare_axes import _print
 from testbed.cli.options import stdout_console
 from testbed.errors import BadInput
-from testbed.plan.axes import Compared, Point, compare, plan_over, require_axes
-from testbed.results.axes_picture import draw
 from testbed.spec import load_workload
-from testbed.vm.axes import MeasuredPoint, spread
+from testbed.sweep.axes import Compared, Point, compare, plan_over, require_axes
+from testbed.sweep.axes_picture import draw
+from testbed.sweep.measured_axes import MeasuredPoint, spread
 
 ROOT = Path(__file__).parents[2]
 LLAMA3 = ROOT / "workloads/paper-llama3-405b.yaml"
@@ -77,7 +77,12 @@ def grid() -> list[Compared]:
 
 
 def entry(one: Compared, axis: str, factor: float) -> dict[str, Any]:
-    return {"label": "zb-v", "error": factor - 1, "full_scale": {"measured_s": factor * getattr(one, axis).best_s}}
+    return {
+        "label": "zb-v",
+        "trusted": True,
+        "error": factor - 1,
+        "full_scale": {"measured_s": factor * getattr(one, axis).best_s},
+    }
 
 
 def test_tables_at_80_columns(
@@ -88,7 +93,8 @@ def test_tables_at_80_columns(
     _print(stdout_console(80), "job", grid, measured)
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
-    assert "128 ms, 32 Gbit/s" in shown
+    assert "128 ms  32 Gbit/s" in shown
+    assert "        8.192 Tbit/s" in shown, "a delay is said once"
     assert "+0.100%" in shown
 
 
@@ -97,6 +103,11 @@ def test_a_measured_winner_is_its_own() -> None:
     assert MeasuredPoint(one, entry(one, "pipeline", 1.0), entry(one, "data", 1.0)).winner == "pipeline"
     assert MeasuredPoint(one, entry(one, "pipeline", 99.0), entry(one, "data", 1.0)).winner == "data"
     assert MeasuredPoint(one, None, entry(one, "data", 1.0)).winner is None
+    same = one.pipeline.best_s / one.data.best_s
+    near = MeasuredPoint(one, entry(one, "pipeline", 1.0), entry(one, "data", same))
+    assert (near.winner, near.as_predicted, near.trusted) == ("either", True, True)
+    wrong = MeasuredPoint(one, entry(one, "pipeline", 99.0), entry(one, "data", 1.0) | {"trusted": False})
+    assert (wrong.as_predicted, wrong.trusted) == (False, False)
 
 
 def test_measured_points_are_spread_over_the_grid(grid: list[Compared]) -> None:
@@ -112,7 +123,7 @@ def test_the_picture_has_every_point(grid: list[Compared], tmp_path: Path, endin
     assert file.stat().st_size > 1000
     if ending == ".svg":
         text = file.read_text(encoding="utf-8")
-        assert all(f"{one.gain:.2f}" in text for one in grid)
+        assert all(f"{one.winner} {max(one.gain, 1 / one.gain):.2f}x" in text for one in grid)
         draw(grid, tmp_path / "again.svg", heading="job", measured=grid[:1])
         assert (tmp_path / "again.svg").read_text(encoding="utf-8") == text
 

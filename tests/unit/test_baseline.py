@@ -13,6 +13,7 @@ import pytest
 from in_process import Done, run_testbed
 
 from testbed.baseline import plan_files, report, store
+from testbed.baseline.check import on_one_text
 from testbed.baseline.environment import differences
 from testbed.baseline.judge import Figures, Finding, Outcome, Verdict, judge
 from testbed.baseline.measure import Task, measure
@@ -192,6 +193,15 @@ def test_another_kernel_or_version_is_a_hint() -> None:
     ]
 
 
+@pytest.mark.parametrize(("python", "verdict"), [("3.11.2", "changed"), ("3.13.5", "same")])
+def test_losses_are_compared_where_the_same_python_is_at_work(python: str, verdict: str) -> None:
+    """The text that is trained on is its standard library."""
+    baseline = store.Baseline("longhaul", Mode.virtual, "2026-01-01", "", False, 1, "netem", VIRTUAL, ENVIRONMENT, ())
+    now = Outcome((replace(figures(), losses=(5.0, 4.6)),), "", {"versions": {"python": python}})
+    before, now = on_one_text(baseline, [figures()], now)
+    assert [finding.verdict for finding in judge("longhaul", before, now, VIRTUAL)] == [verdict]
+
+
 def test_a_prediction_depends_on_no_kernel() -> None:
     now = {"kernel": {"key": "7.2-abc"}, "versions": {"python": "3.11.2", "torch": "2"}}
     told = checked(Outcome((figures(),), "", now), figures(), mode=Mode.predict)
@@ -202,7 +212,9 @@ def test_a_boot_that_fails_leaves_what_it_finished(tmp_path: Path, monkeypatch: 
     plan = plan_files.resolve(LONGHAUL, PP4, [], ["1f1b"])
     made = make(make_plan(*plan), plan.workload.schedules).made
     plan_files.write(tmp_path, plan, made)
-    tasks = [Task(name, plan_files.read(tmp_path), Mode.virtual, 1, "netem") for name in ("first", "second")]
+    tasks = [
+        Task(name, plan_files.read(tmp_path, Mode.virtual), Mode.virtual, 1, "netem") for name in ("first", "second")
+    ]
     error: Exception = RunFailed("the guest did not finish within 9 s")
 
     def fails(chosen: object, trainings: Sequence[Training], **_: object) -> None:
@@ -326,7 +338,7 @@ def test_a_plan_is_kept_to_the_last_bit(tmp_path: Path) -> None:
     plan = plan_files.resolve(LONGHAUL, PP4, settings, ["zb-h1", "geopipe"], iterations=3)
     made = make(make_plan(*plan), plan.workload.schedules).made
     plan_files.write(tmp_path, plan, made)
-    read = plan_files.read(tmp_path)
+    read = plan_files.read(tmp_path, Mode.virtual)
     assert read.specs == plan
     assert list(read.made) == ["zb-h1", "geopipe"]
     # a run keeps its plan, in which a delay is one number
@@ -340,7 +352,7 @@ def test_a_plan_is_kept_to_the_last_bit(tmp_path: Path) -> None:
 def test_a_plan_without_pacing_is_kept_without_it(tmp_path: Path) -> None:
     plan = plan_files.resolve(LONGHAUL, PP4, ["pacing=none"], [])
     plan_files.write(tmp_path, plan, {})
-    assert plan_files.read(tmp_path).specs.workload.pacing is None
+    assert plan_files.read(tmp_path, Mode.virtual).specs.workload.pacing is None
 
 
 def test_what_is_saved_is_found_the_same(root: Path) -> None:

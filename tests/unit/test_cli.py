@@ -68,6 +68,12 @@ def test_predict_imports_neither_torch_nor_mininet() -> None:
         (("run", LONGHAUL, PP4, "--iterations", "0"), "--iterations: got '0', expected at least 1"),
         (("schedule", "export", LONGHAUL, PP4, "--schedule", "1f1b", "--set", "pacing=none"), "pacing: got 'none'"),
         (("schedule", "compare", LONGHAUL, PP4, "--set", "pacing=none"), "pacing: got 'none'"),
+        (
+            ("schedule", "show", LONGHAUL, PP4, "--svg", "it.gif"),
+            "--svg: file: got 'it.gif', expected a name that",
+        ),
+        (("report", "results", "--svg", "it.png"), "--svg: file: got 'it.png', expected a name that ends in .svg"),
+        (("knee", LONGHAUL, PP4, "--picture", "it"), "--picture: file: got 'it', expected a name that ends in .svg or"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str) -> None:

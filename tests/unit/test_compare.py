@@ -11,6 +11,7 @@ from testbed.judge.fidelity import Check, NetworkEvidence, network_check, run_ch
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
+from testbed.plan.ties import Range
 from testbed.schedule.registry import generate
 from testbed.thresholds import UNPACED_TIE
 from testbed.trace.summary import summaries
@@ -49,6 +50,17 @@ def test_ranking() -> None:
     close = [replace(first, measured_s=30.0, predicted_s=second.predicted_s * 1.04), second]
     assert not same_ranking(close)
     assert same_ranking(close, UNPACED_TIE)
+
+
+def test_a_prediction_that_is_a_range_is_ranked_by_all_of_it() -> None:
+    runs = [replace(measured("1f1b", 39.5), between=Range(39.0, 49.5)), measured("zb-h1", 40.0)]
+    first, second = compare(runs)
+    assert (first.predicted_low_s, first.predicted_high_s) == (39.0, 49.5)
+    assert (second.predicted_low_s, second.predicted_high_s) == (None, None)
+    assert first.predicted_s == 49
+    assert same_ranking([first, second])
+    assert same_ranking([replace(first, measured_s=45.0), second])
+    assert not same_ranking([replace(first, predicted_low_s=None), second])
 
 
 def reasons(run: list[IterationRow], network: NetworkEvidence) -> list[str]:

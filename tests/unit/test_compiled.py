@@ -17,7 +17,8 @@ from testbed.model import compile as compile_module
 from testbed.model.bubble import time_by_cause
 from testbed.model.compile import prune
 from testbed.model.execute import last_end
-from testbed.model.lower import Load, Receives, lower, message_number
+from testbed.model.frames import message_number
+from testbed.model.lower import Load, Receives, lower
 from testbed.model.program import NONE, Program
 from testbed.model.simulate import DeadlockError, makespan, run, simulate
 from testbed.pipeline.depend import consumed, produced

@@ -76,7 +76,7 @@ def evidence(trace: Trace, **changed: object) -> Evidence:
     network = NetworkEvidence(0, 0, {}, lossless=True)
     traffic = [Traffic(COUNTERS.label, COUNTERS.wire_bytes, *PLANNED)]
     before = [row(number, loss=1.0, warmup=False) for number in range(3)]
-    known = (before, network, traffic, reference, 49.0, 49.5, (0,), flows, [0.0] * len(flows))
+    known = (before, network, traffic, reference, 49.0, 49.5, (0,), flows, 0.0, [0.0] * len(flows))
     return Evidence(True, True, (), None, rows, *known)._replace(**changed)
 
 
@@ -96,7 +96,7 @@ def write(directory: Path, case: Evidence, trace: Trace) -> None:
     counters = [replace(COUNTERS, label=one.direction, wire_bytes=int(one.counted_bytes)) for one in case.traffic]
     results.add_links(LABEL, [link_row(one, PLANNED) for one in counters])
     results.save_tables()
-    results.save_evidence({LABEL: case})
+    results.save_evidence({LABEL: {0: case}})
     results.save_json("numerics.json", numerics_document(case.reference, {LABEL: case.rows}))
     run = Measured(LABEL, LABEL, case.measured, summaries(PREDICTED)[0], judge(case), messages=case.flows)
     (compared,) = compare([run])
@@ -165,6 +165,17 @@ def test_messages_that_came_later_are_seen_in_the_files(tmp_path: Path) -> None:
     again = recheck(tmp_path)[LABEL]
     assert again == judge(case)
     assert "longer than predicted" in again[-1].reasons[0]
+
+
+def test_what_a_super_packet_takes_is_in_the_files(tmp_path: Path) -> None:
+    slow = repeated(shift_s=1.5e-3)
+    for packet_s, trusted in ((0.0, False), (1.44e-3, True)):
+        case = evidence(slow)
+        case = case._replace(super_packets_s=[packet_s] * len(case.flows))
+        write(tmp_path, case, slow)
+        again = recheck(tmp_path)[LABEL]
+        assert again == judge(case)
+        assert all(check.ok for check in again) == trusted
 
 
 def test_data_that_were_changed_change_the_verdict(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from testbed.errors import BadInput
+from testbed.judge.fidelity import order_check
 from testbed.judge.messages import Likeness, message_times
 from testbed.model.simulate import makespan
 from testbed.plan.costs import buffer_bytes, largest_burst_bytes, predict, problem
 from testbed.plan.framing import wire_bytes
-from testbed.plan.host_costs import GLOO_BYTES
-from testbed.plan.plan import Plan
-from testbed.plan.resolve import generate, make_plan, pipeline_nodes, require_trainable, with_cases
+from testbed.plan.host_costs import GLOO_BYTES, SHARED_TURN_S, SHARED_TURN_S_PER_BYTE
+from testbed.plan.plan import Clock, Plan
+from testbed.plan.resolve import generate, make_plan, pipeline_nodes, require_trainable, with_cases, with_clock
 from testbed.plan.schedules import choose
 from testbed.plan.traffic import planned_traffic
 from testbed.plan.unmodelled import warnings
@@ -52,24 +53,40 @@ def test_replicas_stand_beside_each_other_and_share_the_wide_area() -> None:
 def test_ranks_begin_one_after_the_other_so_that_no_link_is_shared_by_chance() -> None:
     two = plan(parallelism__data="2")
     schedule = generate(two, CHOICE).schedule
-    turn_s = problem(two, CHOICE).turn_s
-    assert turn_s > 0
+    begins_s = problem(two, CHOICE).begins_s
     trace = predict(two, CHOICE, schedule)
     firsts = trace.actions[(trace.actions["stage"] == 0) & (trace.actions["microbatch"] == 0)]
     reached = {int(row["replica"]): float(row["reached_s"]) for row in firsts if row["kind"] == 0}
-    assert reached == pytest.approx({0: 0.0, 1: 4 * turn_s})
+    assert reached == pytest.approx({0: 0.0, 1: begins_s[4]})
     gathers = trace.messages[trace.messages["kind"] == ALL_GATHER]
     begins = {int(row["source_rank"]): float(row["sent_s"]) for row in gathers}
-    assert begins == pytest.approx({rank: rank * turn_s for rank in range(8)})
-    assert problem(plan(), CHOICE).turn_s == 0, "a single pipeline has nobody to wait for"
+    assert begins == pytest.approx(dict(enumerate(begins_s)))
+    assert list(begins_s) == sorted(set(begins_s)), "no two at once"
+    assert problem(plan(), CHOICE).begins_s == (), "a single pipeline has nobody to wait for"
 
 
-def test_a_pipeline_in_each_datacenter_reduces_across_the_wide_area() -> None:
-    apart = plan(
+def test_on_a_real_clock_ranks_that_begin_on_one_link_are_further_apart() -> None:
+    within, across = plan(parallelism__data="2"), _apart()
+    real, virtual = (problem(with_clock(across, Clock(name)), CHOICE).begins_s for name in ("real", "virtual"))
+    more = [one - other for one, other in zip(real, virtual, strict=True)]
+    # 2 MB and headers from each of four ranks on either side
+    each = SHARED_TURN_S + SHARED_TURN_S_PER_BYTE * (wire_bytes(2e6) + GLOO_BYTES)
+    assert more == pytest.approx([number * each for number in range(4)] * 2, rel=1e-3)
+    inside = (problem(with_clock(within, Clock(name)), CHOICE).begins_s for name in ("real", "virtual"))
+    assert next(inside) == next(inside), "parameters stay inside a datacenter"
+
+
+def _apart() -> Plan:
+    """A pipeline in each datacenter."""
+    return plan(
         parallelism__data="2",
         placement="[paris/0, paris/1, paris/2, paris/3]",
         data_parallel="{replicas: [[warsaw/0, warsaw/1, warsaw/2, warsaw/3]], parameters: 4 MB}",
     )
+
+
+def test_a_pipeline_in_each_datacenter_reduces_across_the_wide_area() -> None:
+    apart = with_clock(_apart(), Clock("virtual"))
     # two replicas: half of the bytes to the other, once, in both directions
     for ring in problem(apart, CHOICE).all_gather:
         assert (ring.wire_bytes, ring.routes) == ({1: wire_bytes(2e6) + GLOO_BYTES}, {(0, 1): (0,), (1, 0): (1,)})
@@ -210,8 +227,13 @@ def test_of_messages_that_share_a_link_chance_may_tell_which_comes_first() -> No
     one_by_one = message_times(measured, predicted, paced=True, ranks=Likeness(alike)).extra_s[there]
     assert abs(one_by_one).min() > 0.01
     sites = ("paris", "paris", "warsaw", "warsaw")
-    together = message_times(measured, predicted, paced=True, ranks=Likeness(alike, sites=sites)).extra_s[there]
-    assert together == pytest.approx([0, 0], abs=1e-9)
+    together = message_times(measured, predicted, paced=True, ranks=Likeness(alike, sites=sites))
+    assert together.extra_s[there] == pytest.approx([0, 0], abs=1e-9)
+    # what it came out of turn by is not lost with that
+    assert together.usually_overtaken_s() == pytest.approx(abs(one_by_one).max())
+    within, beyond = (order_check(together.usually_overtaken_s(), length_s) for length_s in (1e3, 1e-3))
+    assert within.ok
+    assert "out of turn" in beyond.reasons[0]
 
 
 def test_every_view_of_a_job_is_the_same_job() -> None:
@@ -222,7 +244,7 @@ def test_every_view_of_a_job_is_the_same_job() -> None:
         placement="[paris/0, paris/1]",
         data_parallel="{replicas: [[warsaw/0, paris/2], [warsaw/1, warsaw/2]], parameters: 4 MB}",
     )
-    one = replace(problem(of, CHOICE), turn_s=0.0)
+    one = replace(problem(of, CHOICE), begins_s=())
     schedule = generate(of, CHOICE).schedule
     views = one.views()
     assert len(views) > 1

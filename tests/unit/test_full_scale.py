@@ -66,10 +66,15 @@ def full(model: str = "llama2-13b", **fields: Any) -> FullScale:
 @pytest.mark.parametrize(
     ("model", "parameters"),
     [
+        # of the released checkpoints (meta-llama/Llama-2-13b-hf, -70b-hf); also Zhang et al. 2025, arXiv 2502.13533, in
+        # their tables of pruned parameters
         ("llama2-13b", 13_015_864_320),
         ("llama2-70b", 68_976_648_192),
+        # of the released checkpoint (meta-llama/Llama-3.1-405B); Grattafiori et al. 2024 say 405B
         ("llama3-405b", 405_853_388_800),
-        ("gpt3-175b", 174_604_259_328),
+        # Brown et al. 2020 say 175.0B (Table 2.1) and that it is GPT-2's architecture, of which a block has
+        # 12 d^2 + 13 d parameters and the vocabulary 50,257 entries
+        ("gpt3-175b", 96 * (12 * 12288**2 + 13 * 12288) + (50257 + 2048) * 12288 + 2 * 12288),
     ],
 )
 def test_parameters_are_those_of_the_published_models(model: str, parameters: int) -> None:

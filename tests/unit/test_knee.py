@@ -10,13 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from testbed.cli import app
-from testbed.cli.knee import _chosen
 from testbed.errors import BadInput
-from testbed.plan import knee
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import load_plan
 from testbed.spec.topology import load_topology
+from testbed.sweep import knee
+from testbed.sweep.knee_picture import Curve, draw
+from testbed.sweep.measured_rates import spread
 from testbed.vm import command
 
 ROOT = Path(__file__).parents[2]
@@ -68,9 +69,9 @@ def test_one_link_is_swept_or_all_alike() -> None:
 
 
 def test_measured_rates_are_spread_with_both_ends() -> None:
-    assert _chosen(29, 5) == [0, 7, 14, 21, 28]
-    assert _chosen(29, 1) == [14]
-    assert _chosen(3, 100) == [0, 1, 2]
+    assert spread(29, 5) == [0, 7, 14, 21, 28]
+    assert spread(29, 1) == [14]
+    assert spread(3, 100) == [0, 1, 2]
 
 
 def trained(_: object, trainings: list[command.Training], **__: object) -> tuple[None, list[dict[str, Any]]]:
@@ -107,3 +108,15 @@ def test_the_command_draws_and_names_the_rates(tmp_path: Path, monkeypatch: pyte
     assert len(document["rates"]) == 5
     refused = CliRunner().invoke(app, [*words, "--picture", "k.pdf"])
     assert isinstance(refused.exception, BadInput)
+
+
+def test_equal_schedules_share_a_curve(tmp_path: Path) -> None:
+    times = [(1e8, 2.0), (1e9, 1.0)]
+    curves = [Curve("first", times, [], 1.0, None, 1e8), Curve("second", times, [(1e8, 2.0)], 1.0, None, 1e8)]
+    apart = Curve("third", [(1e8, 3.0), (1e9, 1.0)], [], 1.0, 5e8, 2e8)
+    draw([*curves, apart], tmp_path / "k.svg", heading="", share=0.01)
+    drawn = (tmp_path / "k.svg").read_text(encoding="utf-8")
+    assert "first = second, predicted" in drawn
+    assert "first = second, measured" in drawn
+    assert "third, predicted, within 1% from 500 Mbit/s" in drawn
+    assert "(third)" in drawn, "whose rate a line is, where they differ"

@@ -9,7 +9,7 @@ import pytest
 
 from testbed.errors import BadInput
 from testbed.lab import addresses, counters, sizing, transport
-from testbed.lab.routes import Hop, border_routes
+from testbed.lab.routes import Hop, router_routes
 from testbed.plan import framing
 from testbed.plan.plan import Route
 from testbed.plan.resolve import network_of
@@ -108,7 +108,7 @@ def test_netem_limit_holds_flight_and_queue_twice() -> None:
 
 def test_routes_follow_the_paths_hop_by_hop() -> None:
     chain = topology(1, [("a", "b", "1 ms"), ("b", "c", "1 ms")])
-    hops = border_routes(all_paths(chain), chain.directions())
+    hops = router_routes(all_paths(chain), chain.directions())
     assert set(hops) == {
         Hop("a", None, "b", 0),
         Hop("a", None, "c", 0),
@@ -119,12 +119,12 @@ def test_routes_follow_the_paths_hop_by_hop() -> None:
     }
 
 
-def test_a_pair_that_disagrees_with_a_border_on_its_way_is_routed_by_source() -> None:
+def test_a_pair_that_disagrees_with_a_router_on_its_way_is_routed_by_source() -> None:
     chain = topology(1, [("a", "b", "1 ms"), ("b", "c", "1 ms"), ("c", "d", "1 ms"), ("b", "d", "2 ms")])
     paths = all_paths(chain)
     paths["a", "d"] = (0, 2, 4)  # over c
     paths["b", "d"] = (6,)  # not over c: as long
-    hops = border_routes(paths, chain.directions())
+    hops = router_routes(paths, chain.directions())
     assert Hop("b", "a", "d", 2) in hops
     assert Hop("b", None, "d", 6) in hops
 

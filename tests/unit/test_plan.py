@@ -20,7 +20,8 @@ from testbed.plan.plan import Case, Clock, Plan
 from testbed.plan.resolve import make_plan, measurement_of, with_cases
 from testbed.plan.routes import Between, routes_of_nodes
 from testbed.plan.schedules import choose, make
-from testbed.plan.traffic import planned_traffic
+from testbed.plan.traffic import notices_s, planned_traffic, super_packets_s
+from testbed.session.loop import START_MARGIN_S, start_margin_s
 from testbed.spec import load_topology, load_workload
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
@@ -115,6 +116,9 @@ def test_a_read_plan_costs_the_same() -> None:
         (("network", "nodes", 1, "name"), "paris/5", "paris/1, the next of its datacenter"),
         (("framing", "gso_bytes", "paris"), 1, "framing.gso_bytes.paris"),
         (("clock", "name"), "sundial", "'real' or 'virtual'"),
+        (("jobs", 0, "start_s"), -1.0, "jobs.0.start_s: got -1.0, expected 0 s or more"),
+        (("jobs", 0, "start_s"), 0.5, "jobs.0.start_s: got 0.5, expected 0 s: a job alone begins with the iteration"),
+        (("cases", 0, "starts_s"), [0.5], "cases.0.starts_s.0: got 0.5, expected 0 s: a job alone"),
     ],
 )
 def test_a_damaged_plan_is_one_clear_line(path: tuple[Any, ...], value: object, expected: str) -> None:
@@ -180,6 +184,28 @@ def test_what_an_iteration_puts_on_a_link_is_known_to_the_byte() -> None:
     back = 66 * (1 + super_packets) + (48 + 66)
     both = microbatches * (there + back + 66)
     assert [one.wire_bytes for one in planned_traffic(plan, plan.cases[0])] == [both, both, 0, 0]
+
+
+def test_a_super_packet_takes_what_the_slowest_link_of_its_route_takes_for_it() -> None:
+    """Below 72 Mbit/s a single frame of 9,014 bytes takes more than the millisecond that limits super-packets."""
+    network = {"name": "two", "datacenters": {"a": {"nodes": 2}, "b": {"nodes": 2}}}
+    link = {"between": ["a", "b"], "delay": "10 ms", "rate": "50 Mbit/s"}
+    plan = planned(validate(Topology, {**network, "links": [link]}, "two"))
+    assert super_packets_s(plan, plan.cases[0], [(1, 2), (2, 1)]) == pytest.approx([8 * 9014 / 50e6] * 2)
+    assert super_packets_s(plan, plan.cases[0], [(0, 1)]) == [0.0], "inside a datacenter"
+    fast = planned(parallel())
+    segments = fast.framing.gso_bytes["a"] // 9000
+    assert super_packets_s(fast, fast.cases[0], [(1, 2)]) == pytest.approx([8 * 9014 * segments / 1e9])
+
+
+def test_an_iteration_begins_when_the_notices_of_its_receives_have_left() -> None:
+    """On a slow link they are in the way of its first messages for milliseconds."""
+    plan = planned(parallel())
+    microbatches, rate_bps = plan.jobs[0].workload.microbatches, plan.network.directions[0].rate_bps
+    # as many messages come as go, each with a notice the one way and its acknowledgement the other
+    notices = 8 * microbatches * (48 + 66 + 66) / rate_bps
+    assert notices_s(plan, plan.cases[0]) == pytest.approx(notices)
+    assert start_margin_s(plan, plan.cases[0]) == pytest.approx(START_MARGIN_S + 2 * notices)
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,13 @@ from testbed.errors import BadInput
 from testbed.plan import file, routes
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Plan, Traffic
-from testbed.plan.resolve import load_plan, measurement_of, require_trainable, with_cases
+from testbed.plan.resolve import load_plan, with_cases
 from testbed.plan.schedules import choose as choose_schedules
 from testbed.plan.schedules import make
-from testbed.routing.apply import ELEPHANT_BYTES, demands, with_policy
+from testbed.plan.together import iteration_times
+from testbed.routing.apply import demands, with_policies
 from testbed.routing.demand import commodities
+from testbed.routing.planner import ELEPHANT_BYTES, Reach
 from testbed.routing.registry import choose
 from testbed.spec import load_topology
 
@@ -106,13 +108,6 @@ def test_a_bad_clos(tmp_path: Path, entry: str, expected: str) -> None:
         load_topology(path)
 
 
-def test_no_lab_builds_a_clos_yet_and_says_so() -> None:
-    with pytest.raises(BadInput, match="got 'pod-spine0, pod-spine1', expected nodes in every datacenter"):
-        require_trainable(planned(CLOS))
-    with pytest.raises(BadInput, match="no lab builds it yet"):
-        measurement_of(load_topology(Path(CLOS)))
-
-
 def test_a_plan_with_switches_comes_back_from_its_file() -> None:
     plan = planned(CLOS)
     assert plan.network.switches == ("pod-spine0", "pod-spine1")
@@ -139,14 +134,14 @@ def test_demands_are_the_messages_of_the_plan() -> None:
             assert one.wire_bytes == workload.microbatches * (wire_bytes(workload.message_bytes()) + extra)
             assert one.collective_bytes == 0
         assert all(0 <= begin <= end for begin, end in one.when)
-    wanted = demands(plan, plan.cases[0], elephants_from=8.05e6)
+    wanted = demands(plan, plan.cases[0], Reach(elephants_from=8.05e6))
     assert len(wanted.elephants) == 20 - len(wanted.mice)
     assert min(one.wire_bytes for one in wanted.elephants) >= 8.05e6
 
 
 def test_a_plan_follows_a_policy_and_stays_a_plan(mesh: str) -> None:
     plan = planned(mesh)
-    routed, remarks = with_policy(plan, choose("greedy"))
+    routed, remarks = with_policies(plan, [choose("greedy")])
     assert remarks == ()
     file.check(routed, "plan.json")
     usual, case = plan.cases[0], routed.cases[0]
@@ -157,8 +152,8 @@ def test_a_plan_follows_a_policy_and_stays_a_plan(mesh: str) -> None:
     small = {Traffic.DATA_PARALLEL}
     assert not any(plan.flows[number].kind in small for number in changed)
     assert routes.routes_of_nodes(routed, case)
-    same, _ = with_policy(plan, choose("shortest"))
-    assert same == plan
+    same, _ = with_policies(plan, [choose("shortest")])
+    assert replace(same, elephants_from=None) == plan
 
 
 def test_several_workloads_are_routed_together(mesh: str) -> None:
@@ -186,6 +181,34 @@ def test_plan_with_a_policy_is_predicted_on_its_routes(mesh: str, tmp_path: Path
     usual, timed = (row["iteration_s"][0] for row in json.loads(compared.stdout)["policies"])
     assert predicted == pytest.approx(timed)
     assert timed < usual
+
+
+def test_one_plan_has_a_case_for_every_schedule_under_every_policy(mesh: str, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    policies = [word for name in ("shortest", "ecmp,seed=3", "ecmp,seed=4") for word in ("--policy", name)]
+    asked = (mesh, PP4, "--schedule", "1f1b", "--schedule", "zb-h1", "--set", REPLICAS)
+    done = called("plan", *asked, *policies, "-o", str(out))
+    assert done.exit_code == 0, done.output
+    plan = file.read(out)
+    drawn = [f"{name} on ecmp seed={seed}" for seed in (3, 4) for name in ("1f1b", "zb-h1")]
+    assert [case.label for case in plan.cases] == ["1f1b on shortest", "zb-h1 on shortest", *drawn]
+    assert plan.cases[0].routes != plan.cases[2].routes != plan.cases[4].routes
+    shown = called("predict", str(out), COLUMNS="80")
+    require_legible(shown.output, 80)
+    assert "1f1b on ecmp seed=3" in shown.output
+    twice = called("plan", *asked, "--policy", "ecmp,seed=3", "--policy", "ecmp, seed=3", "-o", str(out))
+    assert isinstance(twice.exception, BadInput)
+    assert "every policy once" in str(twice.exception)
+
+
+def test_which_policies_a_plan_has_changes_nothing_of_what_one_is_predicted_to_give(tmp_path: Path) -> None:
+    """A slow detour shortens super-packets, but for every policy that may take it, whoever does."""
+    (tmp_path / "slow.yaml").write_text(MESH.replace("6 ms, rate: 400", "6 ms, rate: 200", 1))
+    plan = planned(str(tmp_path / "slow.yaml"))
+    alone, _ = with_policies(plan, [choose("shortest")])
+    beside, _ = with_policies(plan, [choose("shortest"), choose("greedy")])
+    assert alone.framing == beside.framing != plan.framing
+    assert iteration_times(alone, alone.cases[0]) == iteration_times(beside, beside.cases[0])
 
 
 # --- the command ---------------------------------------------------------------------------------

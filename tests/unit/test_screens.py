@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from testbed.cli import app
 from testbed.cli.determinism import spread_tables
+from testbed.cli.event_tables import event_tables
 from testbed.cli.lab_tables import doctor_lines, engine_tables, link_tables, mininet_tables
 from testbed.cli.run_tables import print_run
 from testbed.lab.doctor import _PROBES, Finding
@@ -256,3 +257,17 @@ def test_what_adds_a_feature_can_be_copied(width: int) -> None:
 def test_spread_over_seeds(width: int) -> None:
     spreads = [Spread(LONG_LABEL, 12.345678901, 12.3, 12.4, 0.0123), Spread("1f1b", 0.8, 0.8, 0.8, 0.0)]
     require_legible(printed(width, *spread_tables(spreads, width)), width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_events_between_iterations(width: int) -> None:
+    times = {"before_s": 0.2344, "during_s": 0.2771, "after_s": 0.277}
+    there = {"job": "a-job-with-a-name", **times, "before_predicted_s": 0.2345, "after_predicted_s": 0.2772}
+    gone = {**dict.fromkeys(there), "job": "first", "before_s": 0.2341, "before_predicted_s": 0.2342}
+    counted = {"after": 12, "flows": 1024, "flows_new": 96, "flows_moved": 512, "flows_cut": 128}
+    event = {**counted, "label": f"{LONG_LABEL} without first", "choosing_s": 0.0248, "enforcing_s": 0.0094}
+    shown = printed(width, *event_tables([{**event, "iterations": [gone, there]}], width))
+    require_legible(shown, width)
+    for cell in ("512", "34.2 ms", "277.1 ms", "277.0 ms / 277.2 ms", "234.1 ms / 234.2 ms", "- / -"):
+        assert cell in " ".join(shown.split()), cell
+    assert event_tables([], width) == []

@@ -15,7 +15,7 @@ from testbed.pipeline.ir import Kind, Schedule, parse_action
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.registry import generate
-from testbed.trace.tables import ACTIVATION, KINDS, NOTICE, Trace
+from testbed.trace.tables import ACTIVATION, GRADIENT, KINDS, NOTICE, Trace
 
 small = st.integers(0, 6)
 
@@ -229,3 +229,21 @@ def test_a_thread_that_sleeps_takes_a_while_to_answer_a_notice() -> None:
     assert arrived.tolist() == [23.5]
     early = simulate(problem, schedule).messages
     assert early[early["kind"] == ACTIVATION]["arrived_s"].tolist() == [14.0]
+
+
+def test_an_acknowledgement_waits_on_its_way_for_what_leaves_after_it() -> None:
+    """Rank 0's second message is there at 3. Its acknowledgement comes to the second link at 4, behind the forward
+    that rank 1 sends at 3.5, so it comes to the third one at 14.25, ahead of rank 2's gradient, and takes 4 s there."""
+    problem = replace(
+        uniform(3, 2, forward_s=1.0, input_s=1.0, weight_s=1.0),
+        links=(LinkCost(0.0, 1.0), LinkCost(1.0, 0.0), LinkCost(0.5, 1.0), LinkCost(0.0, 16.0)),
+        routes={(0, 1): (0,), (1, 0): (1, 2, 3), (1, 2): (2,), (2, 1): (3,)},
+        forward_s=(1.0, 1.5, 0.5),
+        message_bytes=(1.0, 10.0),
+        piece_bytes=(100.0,) * 3,
+        ack_bytes=(0.25, 0.0, 0.0),
+    )
+    schedule = hand_made("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", "2F0 2I0 2F1 2B1 2W0", microbatches=2)
+    messages = simulate(problem, schedule).messages
+    (gradient,) = messages[(messages["kind"] == GRADIENT) & (messages["stage"] == 2) & (messages["microbatch"] == 0)]
+    assert (gradient["sent_s"], gradient["arrived_s"]) == (15.5, 14.25 + 4 + 160)

@@ -17,9 +17,9 @@ from testbed.model.simulate import makespan, run, simulate
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import side_by_side
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Paths, Problem
+from testbed.pipeline.problem import Exchanged, Paths, Problem
 from testbed.plan import costs, file
-from testbed.plan.framing import wire_bytes
+from testbed.plan.framing import there_and_back, wire_bytes
 from testbed.plan.host_costs import GLOO_BYTES
 from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Plan, Traffic
@@ -37,8 +37,9 @@ CHOICE = ScheduleChoice(schedule="1f1b")
 
 def plan(topology: str = "two-dc-longhaul", **settings: str) -> Plan:
     dotted = {"parallelism.pipeline": "2"} | {name.replace("__", "."): value for name, value in settings.items()}
+    datacenters = {"datacenters": dotted.pop("cards")} if "cards" in dotted else {}
     workload = load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", dotted)
-    made = make_plan(load_topology(ROOT / f"topologies/{topology}.yaml"), workload)
+    made = make_plan(load_topology(ROOT / f"topologies/{topology}.yaml", datacenters), workload)
     return with_cases(made, [CHOICE], {CHOICE.label: generate(made, CHOICE)})
 
 
@@ -144,8 +145,34 @@ def test_what_they_send_each_other_is_counted_on_network_cards() -> None:
     message = m * (wire_bytes(workload.message_bytes()) + GLOO_BYTES)
     (planned,) = planned_traffic(split, split.cases[0])[card : card + 1]
     assert planned.wire_bytes == pytest.approx(sums + parts + message, rel=0.02)
-    assert any("tensor ranks" in line for line in warnings(split))
-    assert not any("tensor ranks" in line for line in warnings(alone))
+    assert not any("tensor ranks" in line for line in (*warnings(split), *warnings(alone)))
+    slow = "{paris: {nodes: 4, inside: {delay: 10 us, rate: 200 Mbit/s}}, warsaw: {nodes: 4}}"
+    (line,) = warnings(
+        plan(
+            "two-dc-cards", parallelism__tensor="2", pacing="{F: 9 ms, I: 9 ms, W: 9 ms}", message="100 kB", cards=slow
+        )
+    )
+    assert "F of stage 0" in line
+
+
+def test_what_they_send_each_other_occupies_network_cards() -> None:
+    """From the start of an action on: what the action makes goes behind it."""
+    split = plan("two-dc-cards", parallelism__tensor="2")
+    problem, schedule = costs.problem(split, CHOICE), generate(split, CHOICE).schedule
+    there, back = there_and_back(
+        split.jobs[0].workload.tensor_bytes(), split.framing.gso_bytes["paris"], GLOO_BYTES, 114
+    )
+    assert problem.exchanged[0].forward == 2 * 4 * (there + back), "two sums in each of four blocks"
+    per_byte_s = problem.links[problem.rank_cards[1]].seconds_per_byte
+    more = replace(
+        problem, exchanged=(Exchanged(0, 0), Exchanged(0, (problem.whole_backward_s(1) + 5e-3) / per_byte_s))
+    )
+    ways_s = []
+    for one in (problem, more):
+        rows = simulate(one, schedule).messages
+        first = rows[(rows["kind"] == GRADIENT) & (rows["microbatch"] == 0)]
+        ways_s.append((first["arrived_s"] - first["sent_s"]).max())
+    assert ways_s[1] - ways_s[0] == pytest.approx(5e-3)
 
 
 # --- when they begin -------------------------------------------------------------------------------
@@ -187,9 +214,11 @@ def test_compiled_and_interpreted_agree_and_no_bound_is_broken() -> None:
     assert lower_bound(split).seconds <= makespan(split, schedule)
 
 
-def test_what_a_rank_sends_at_one_instant_leaves_together() -> None:
+@pytest.mark.parametrize("receives", ["early", "late"])
+def test_what_a_rank_sends_at_one_instant_leaves_together(receives: str) -> None:
     """The last gradient and the share of the reduction behind it, before those of the other tensor rank."""
     of = plan(
+        receives=receives,
         parallelism__data="2",
         parallelism__tensor="2",
         placement="[paris/0, paris/1, warsaw/0, warsaw/1]",

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from testbed.cli import app
 from testbed.errors import BadInput
 from testbed.model.simulate import makespan
-from testbed.plan import tune
-from testbed.plan.tune import Point, Shape
 from testbed.schedule.registry import generate
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import Workload, load_workload
+from testbed.sweep import tune
+from testbed.sweep.tune import Point, Shape
 
 ROOT = Path(__file__).parents[2]
 LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import BadInput
-from testbed.plan import counts, tune
-from testbed.plan.tune import Point, Shape
+from testbed.plan import counts
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
+from testbed.sweep import tune
+from testbed.sweep.tune import Point, Shape
 
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = ROOT / "topologies/multicore-410km.yaml"

@@ -14,8 +14,7 @@ from testbed.cli import app
 from testbed.plan import resolve
 from testbed.plan.plan import Plan
 from testbed.plan.schedules import choose, make
-from testbed.plan.ties import range_of_orders
-from testbed.plan.together import predict_together
+from testbed.plan.together import predict_together, ranges_of_case
 from testbed.plan.unmodelled import most_waiting, warnings
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
@@ -99,6 +98,46 @@ def test_predict_says_it_on_screen_and_in_json(tmp_path: Path) -> None:
     assert "a->b 0.1 %" in line
 
 
+AROUND = {
+    "parallelism.pipeline": "5",
+    "memory": "5",
+    "model": "{layers: 10, d_model: 32, heads: 4, sequence: 16}",
+    "placement": "[a/0, c/0, a/1, c/1, b/0]",
+    "message": "400 kB",
+    "schedules": "[1f1b, zb-h1, crosspipe-greedy]",
+}
+"""A pipeline to and fro, whose messages to and from c share the links of b."""
+
+
+def around(**settings: str) -> Plan:
+    links = [
+        {"between": ["a", "b"], "delay": "3.3 ms", "rate": "300 Mbit/s"},
+        {"between": ["b", "c"], "delay": "7.1 ms", "rate": "2 Gbit/s"},
+    ]
+    return planned(links=links, settings=AROUND | settings)
+
+
+def test_messages_of_two_ranks_that_meet_make_a_prediction_a_range() -> None:
+    """Under the virtual clock zb-h1 took 896.6 ms where 891.2 ms are predicted, 1f1b 1,062.1 ms as predicted."""
+    plan = around()
+    ranges = {case.label: ranges_of_case(plan, case)[0] for case in plan.cases}
+    assert ranges["crosspipe-greedy"] is None
+    for name, measured_s in (("1f1b", 1.06208), ("zb-h1", 0.896599)):
+        found = ranges[name]
+        assert found is not None
+        assert found.low_s < found.high_s * 0.998
+        assert found.low_s < measured_s < found.high_s
+    (said,) = warnings(plan)
+    assert "1f1b" in said
+    assert "zb-h1" in said
+    assert "crosspipe" not in said
+
+
+def test_messages_of_two_ranks_that_come_one_after_the_other_do_not() -> None:
+    slots = "{F: [20 ms, 21.3 ms, 17.9 ms, 22.7 ms, 19.1 ms], I: 18.7 ms, W: 16.1 ms}"
+    assert warnings(around(pacing=slots)) == []
+
+
 def test_late_receives_whose_prediction_hangs_on_a_tie_are_a_range() -> None:
     """Four equal datacenters: under the virtual clock zb1p took 3,230.9 ms where 3,194 ms are predicted."""
     sites = ("a", "b", "c", "d")
@@ -116,7 +155,8 @@ def test_late_receives_whose_prediction_hangs_on_a_tie_are_a_range() -> None:
     (said,) = warnings(late)
     assert "zb1p" in said
     assert "1f1b" not in said
-    found = range_of_orders(late, late.cases[1])
+    (found,) = ranges_of_case(late, late.cases[1])
+    assert found is not None
     assert found.low_s < found.high_s * 0.99
     assert found.low_s * 0.9998 < 3.2309 < found.high_s * 1.0002
     assert warnings(plan_of("early")) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from made import QUICK, fitting, quick
 
 from testbed.errors import BadInput
-from testbed.pipeline.ir import Schedule, parse_action
+from testbed.pipeline.ir import Action, Kind, Part, Schedule, parse_action
 from testbed.pipeline.memory import peak_in_flight, peaks
 from testbed.pipeline.problem import uniform
 from testbed.pipeline.validate import InvalidSchedule, validate
@@ -45,6 +47,8 @@ def test_a_good_schedule_passes() -> None:
         (("0F0[1:2/2] 0F1 0B0 0B1", GOOD[1]), 0, 0, "begins at 0/2"),
         (("0F0[0:1/2] 0F0[1:3/4] 0F1 0B0 0B1", GOOD[1]), 0, 1, "begins at 1/2"),
         (("0F0 0SEND_F0 0F1 0B0 0B1", GOOD[1]), 0, 1, "only F, B, I and W"),
+        (("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 9I1 1W1"), 1, 3, "stage outside 0..1"),
+        (("0F0 0F1 0B0[0:1/2] 0B1 0B0[1:2/2] 0B0[1:2/2]", GOOD[1]), 0, 5, "has been run already"),
     ],
 )
 def test_a_broken_schedule_is_pointed_at(rows: tuple[str, ...], rank: int, position: int | None, rule: str) -> None:
@@ -52,6 +56,44 @@ def test_a_broken_schedule_is_pointed_at(rows: tuple[str, ...], rank: int, posit
         validate(schedule(*rows, microbatches=2), uniform(2, 2))
     assert (caught.value.rank, caught.value.position) == (rank, position), caught.value
     assert rule in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("odd", "rule"),
+    [
+        (Action(1, Kind.F, None), "microbatch outside"),
+        (Action(1, Kind.F, 1 << 70), "microbatch outside"),
+        (Action(1, Kind.F, 0.5), "microbatch outside"),  # type: ignore[arg-type]
+        (Action(-1, Kind.F, 1), "stage outside"),
+        (Action(1 << 70, Kind.F, 1), "stage outside"),
+        (Action(1, Kind.UNSHARD), "only F, B, I and W"),
+        (Action(1, Kind.F, 1, Part(0, 0, 0)), "expected the part that begins at 0/0"),
+        (Action(1, Kind.F, 1, Part(0, 2, 1)), "expected the part that begins at 0/1"),
+    ],
+    ids=str,
+)
+def test_anything_that_a_generator_of_ones_own_may_hold_is_refused(odd: Action, rule: str) -> None:
+    good = schedule(*GOOD, microbatches=2)
+    row = (*good.rows[1][:2], odd, *good.rows[1][3:])
+    with pytest.raises(InvalidSchedule, match=rule) as caught:
+        validate(replace(good, rows=(good.rows[0], row)), uniform(2, 2))
+    assert (caught.value.rank, caught.value.position) == (1, 2)
+
+
+def test_validation_takes_no_function_call_per_action() -> None:
+    """What took most of the time of `best`: large schedules are checked as arrays."""
+    few, many = (generate("zb-h1", uniform(4, count, memory=8)) for count in (16, 512))
+
+    def calls(made: Schedule) -> int:
+        problem, counted = uniform(4, made.n_microbatches, memory=8), Counter[str]()
+        sys.setprofile(lambda _frame, event, _argument: counted.update([event]))
+        try:
+            validate(made, problem)
+        finally:
+            sys.setprofile(None)
+        return counted["call"]
+
+    assert calls(many) < 1.5 * calls(few)
 
 
 def test_memory_limit() -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,11 @@ import pytest
 from testbed.judge.fidelity import disturbance_check
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.judge.witnesses import disturbance_s, disturbed
-from testbed.lab.witness import MachineWitness, QueueFiles, threads_of
+from testbed.lab.witness import MachineCounts, MachineWitness, QueueFiles, threads_of
+from testbed.session.deadlines import Deadline
+from testbed.session.loop import Loop
+from testbed.session.rounds import rounds
+from testbed.train.job import IterationRecord
 from testbed.train.witness import Accounts
 
 
@@ -47,6 +52,29 @@ def test_a_machine_busy_throughout_is_not_trusted_and_one_busy_now_and_then_is()
     busy, calm = row(steal_s=0.05), row()
     assert not disturbance_check([busy, busy, calm], []).ok
     assert disturbance_check([busy, calm, calm], []).ok
+
+
+def test_what_happens_between_rounds_is_not_counted_in_any() -> None:
+    """While a controller chooses routes after a loss, nobody trains."""
+    stolen_s = 0.0
+
+    class Watching(MachineWitness):
+        def read(self) -> MachineCounts:
+            return MachineCounts(0.0, 0.0, stolen_s, 0.0)
+
+    class Training(Loop):
+        def run(self, *_: object) -> Iterator[list[list[IterationRecord]]]:
+            nonlocal stolen_s
+            for _ in range(3):
+                stolen_s += 1.0
+                yield []
+
+    found = []
+    with Watching(active=False) as witness:
+        for one in rounds(Training([]), {}, Deadline(1.0, "a second"), witness):
+            found.append(one.machine.steal_s)
+            stolen_s += 10.0
+    assert found == [1.0, 1.0, 1.0]
 
 
 def test_a_process_that_has_to_queue_is_seen_to() -> None:

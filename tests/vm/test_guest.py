@@ -225,6 +225,7 @@ def test_an_interrupted_guest_ends_at_once(time_travel_kernel: kernel.Kernel, tm
     with training_guest(tmp_path / "out") as command:
         require_end_at_once(command, signal.SIGINT)
     assert (tmp_path / "out/manifest.json").is_file()
+    assert not list((tmp_path / "out").rglob(".*.partial*")), "a file that was being written is left"
 
 
 def test_a_guest_that_boots_ends_at_once(time_travel_kernel: kernel.Kernel, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from testbed.thresholds import TIE
 from testbed.units import show_rate, show_time
 
 COLOURS = ("#4c78c8", "#c0392b", "#3a9a63", "#e0a83c", "#7b5aa6", "#45b5a0", "#8a5a44", "#5b6470")
@@ -27,25 +28,33 @@ class Curve(NamedTuple):
     full_bps: float
 
 
+DASHES = ("solid", (0, (5, 3)), (0, (2, 2)), (0, (8, 2, 2, 2)))
+"""Where curves partly lie on each other, the one below shows in the gaps."""
+
+
 def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float) -> None:
-    """Write the picture (SVG or PNG, by the ending of `path`)."""
+    """Write the picture (SVG or PNG, by the ending of `path`). Schedules that are equal everywhere share a curve."""
     figure = Figure(figsize=(9.0, 5.4), layout="constrained", facecolor="white")
     axis = figure.subplots()
-    for curve, colour in zip(curves, _cycled(len(curves)), strict=True):
+    alike = _alike(curves)
+    for number, group in enumerate(alike):
+        curve, colour, label = group[0], COLOURS[number % len(COLOURS)], " = ".join(one.label for one in group)
         rates, seconds = zip(*curve.predicted, strict=True)
-        axis.plot(rates, seconds, color=colour, label=f"{curve.label}, predicted")
+        from_there = "" if curve.enough_bps is None else f", within {share:.0%} from {show_rate(curve.enough_bps)}"
+        dashes = DASHES[number % len(DASHES)]
+        axis.plot(rates, seconds, color=colour, linestyle=dashes, linewidth=2, label=f"{label}, predicted{from_there}")
         axis.axhline(curve.unlimited_s, color=colour, linewidth=0.7, linestyle=":")
-        if curve.measured:
-            axis.plot(*zip(*curve.measured, strict=True), "o", color=colour, label=f"{curve.label}, measured")
+        if points := [point for one in group for point in one.measured]:
+            axis.plot(*zip(*points, strict=True), "o", color=colour, label=f"{label}, measured")
         if curve.enough_bps is not None:
             at = curve.unlimited_s * (1 + share)
-            axis.plot([curve.enough_bps], [at], "v", color=colour, markersize=9, markeredgecolor="white")
-            words = f"{show_rate(curve.enough_bps)}: within {share:.0%}"
-            axis.annotate(words, (curve.enough_bps, at), (0, -16), textcoords="offset points", color=colour, fontsize=8)
-    for full, labels in _by_rate(curves).items():
+            axis.plot([curve.enough_bps], [at], "v", color=colour, markersize=9, markeredgecolor="white", zorder=3)
+    by_rate = _by_rate(curves)
+    for number, (full, labels) in enumerate(by_rate.items()):
         axis.axvline(full, color="#9aa1ab", linewidth=0.9, linestyle="--")
-        words = f" S/(B tau) = 1 at {show_rate(full)} ({', '.join(labels)})"
-        axis.text(full, 0.985, words, transform=axis.get_xaxis_transform(), fontsize=8, color="#5b6470", va="top")
+        whose = f" ({', '.join(labels)})" if len(by_rate) > 1 else ""
+        words, height = f" S/(B tau) = 1 at {show_rate(full)}{whose}", 0.985 - 0.045 * number
+        axis.text(full, height, words, transform=axis.get_xaxis_transform(), fontsize=8, color="#5b6470", va="top")
     axis.set_xscale("log")
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: show_rate(rate)))
@@ -56,13 +65,27 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float) -> 
     axis.set_ylabel("iteration")
     axis.set_title(heading, fontsize=11, loc="left")
     axis.grid(color="#eef0f3")
-    axis.legend(fontsize=8, frameon=False, loc="center right")
+    axis.legend(fontsize=8, frameon=False, loc="upper right", bbox_to_anchor=(1.0, 0.93))
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
         figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def _cycled(count: int) -> list[str]:
-    return [COLOURS[number % len(COLOURS)] for number in range(count)]
+def _alike(curves: Sequence[Curve]) -> list[list[Curve]]:
+    """Curves that are predicted equal at every rate, together."""
+    groups: list[list[Curve]] = []
+    for curve in curves:
+        found = next((group for group in groups if _equal(group[0].predicted, curve.predicted)), None)
+        if found is None:
+            groups.append([curve])
+        else:
+            found.append(curve)
+    return groups
+
+
+def _equal(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> bool:
+    return len(one) == len(other) and all(
+        rate == at and abs(mine / theirs - 1) < TIE for (rate, mine), (at, theirs) in zip(one, other, strict=True)
+    )
 
 
 def _by_rate(curves: Sequence[Curve]) -> Mapping[float, list[str]]:

@@ -18,9 +18,13 @@ from testbed.spec.document import validate
 from testbed.spec.quantity import SI_UNITS
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Parallelism, Workload
+from testbed.thresholds import TIE
 
 Axis = Literal["pipeline", "data"]
 AXES: tuple[Axis, Axis] = ("pipeline", "data")
+Winner = Literal["pipeline", "data", "either"]
+"""The axis that should cross; either where both take the same time."""
+
 SITES = ("east", "west")
 
 
@@ -64,9 +68,9 @@ class Compared:
     """The fastest schedule in one datacenter."""
 
     @property
-    def winner(self) -> Axis:
+    def winner(self) -> Winner:
         """The axis that should cross the link."""
-        return "pipeline" if self.pipeline.best_s <= self.data.best_s else "data"
+        return winner_of(self.pipeline.best_s, self.data.best_s)
 
     @property
     def gain(self) -> float:
@@ -85,6 +89,13 @@ class Compared:
             "winner": self.winner,
             "gain": self.gain,
         }
+
+
+def winner_of(pipeline_s: float, data_s: float) -> Winner:
+    """The axis that takes less, by more than makes two predictions equal."""
+    if abs(data_s / pipeline_s - 1) < TIE:
+        return "either"
+    return "pipeline" if pipeline_s < data_s else "data"
 
 
 def plan_over(workload: Workload, axis: Axis | None, point: Point) -> Plan:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from testbed.plan.axes import AXES, Axis, Compared, made_over
 from testbed.plan.plan import Clock
 from testbed.plan.resolve import with_cases, with_clock
 from testbed.progress import Reporter
 from testbed.spec.workload import Workload
+from testbed.sweep.axes import AXES, Compared, Winner, made_over, winner_of
 from testbed.vm import command
 
 CLOCK = Clock("virtual")
@@ -24,12 +24,22 @@ class MeasuredPoint(NamedTuple):
     data: dict[str, Any] | None
 
     @property
-    def winner(self) -> Axis | None:
+    def winner(self) -> Winner | None:
         """The axis that was faster; None where one was not measured."""
         if self.pipeline is None or self.data is None:
             return None
-        by_axis = self.pipeline["full_scale"]["measured_s"], self.data["full_scale"]["measured_s"]
-        return "pipeline" if by_axis[0] <= by_axis[1] else "data"
+        return winner_of(self.pipeline["full_scale"]["measured_s"], self.data["full_scale"]["measured_s"])
+
+    @property
+    def trusted(self) -> bool:
+        """Both runs were."""
+        return all(row is not None and row["trusted"] for row in (self.pipeline, self.data))
+
+    @property
+    def as_predicted(self) -> bool:
+        """The predicted axis won; where there is no telling, either way."""
+        both = {self.winner, self.predicted.winner}
+        return None not in both and (len(both) == 1 or "either" in both)
 
     def as_json(self) -> dict[str, object]:
         """For machines."""

@@ -1,0 +1,166 @@
+"""Under the virtual clock: every message against its prediction, by kind of path; no constant was found on these plans.
+
+    python benchmarks/message_times.py [--per-boot 6] [--only NAME,...] [--out DIR]
+    python benchmarks/message_times.py --read DIR...     # results that are there already, of any benchmark
+
+P = 3, 5 and 8 over unequal datacenters, one link or several on a route, network cards or none, unequal rates, messages
+of 30 kB to 3 MB, early and late receives, replicas. Prints, for every kind of path, how far the arrivals of a flow lie
+from their predictions in the median, and the worst message; 1 when a median exceeds 20 us or a message 0.2 ms. Where
+a prediction is a range, by who comes first, messages count with their time on the way for what was sent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from testbed.plan.plan import Clock
+from testbed.plan.resolve import generate, make_plan, with_cases
+from testbed.plan.schedules import choose
+from testbed.progress import Lines
+from testbed.spec.topology import load_topology
+from testbed.spec.workload import load_workload
+from testbed.vm import command
+
+ROOT = Path(__file__).parents[1]
+LIMIT_S = 3000.0
+MEDIAN_S, WORST_S = 20e-6, 0.2e-3
+SCHEDULES = ["1f1b", "zb-h1", "crosspipe-greedy"]
+SHORT = {"iterations": "2", "warmup": "1"}
+UNEQUAL = {
+    "datacenters": "{paris: {nodes: 3}, bonn: {nodes: 1}, warsaw: {nodes: 4}}",
+    "links": "[{between: [paris, bonn], delay: 3.3 ms, rate: 300 Mbit/s}, "
+    "{between: [bonn, warsaw], delay: 7.1 ms, rate: 2 Gbit/s}]",
+}
+"""A way between the outer two crosses both links."""
+CARDS = {
+    "datacenters": "{paris: {nodes: 4, inside: {delay: 10 us, rate: 500 Mbit/s}}, "
+    "warsaw: {nodes: 4, inside: {delay: 30 us, rate: 10 Gbit/s}}}",
+    "links": "[{between: [paris, warsaw], delay: 5 ms, rate: 1 Gbit/s}]",
+}
+AROUND = "[paris/0, warsaw/0, paris/1, warsaw/1, bonn/0]"
+THREE = "{layers: 6, d_model: 32, heads: 4, sequence: 16}"
+FOUR = "{layers: 8, d_model: 32, heads: 4, sequence: 16}"
+FIVE = "{layers: 10, d_model: 32, heads: 4, sequence: 16}"
+PLANS: dict[str, tuple[int, dict[str, str], dict[str, str]]] = {
+    # name: (stages of the shipped workload, settings of the topology, settings of the workload)
+    "inside-30kB": (4, {}, {"message": "30 kB", "model": FOUR}),
+    "inside-3MB": (4, {}, {"message": "3 MB", "pacing": "{F: 31 ms, I: 27 ms, W: 22 ms}"}),
+    "inside-500kB-late": (4, {}, {"message": "500 kB", "receives": "late"}),
+    "p3": (4, UNEQUAL, {"parallelism.pipeline": "3", "model": THREE, "microbatches": "7", "message": "150 kB"}),
+    "p5-around": (
+        4,
+        UNEQUAL,
+        {"parallelism.pipeline": "5", "memory": "5", "model": FIVE, "placement": AROUND, "message": "400 kB"},
+    ),
+    "p5-late": (
+        4,
+        UNEQUAL,
+        {"parallelism.pipeline": "5", "memory": "5", "model": FIVE, "receives": "late", "message": "400 kB"},
+    ),
+    "p8": (8, UNEQUAL, {"message": "200 kB"}),
+    "cards-50kB": (4, CARDS, {"message": "50 kB", "model": FOUR}),
+    "cards-2MB": (4, CARDS, {"message": "2 MB", "pacing": "{F: 41 ms, I: 37 ms, W: 32 ms}"}),
+    "cards-late": (4, CARDS, {"message": "500 kB", "receives": "late"}),
+    "replicas": (4, {}, {"parallelism.pipeline": "2", "parallelism.data": "2", "message": "300 kB"}),
+    "replicas-cards": (4, CARDS, {"parallelism.pipeline": "2", "parallelism.data": "2", "message": "300 kB"}),
+}
+
+
+class Flow(NamedTuple):
+    """What a comparison says of the messages of a flow, and where they go; seconds."""
+
+    run: str
+    path: str
+    kind: str
+    receives: str
+    error: float
+    arrival_median_s: float
+    arrival_worst_s: float
+    extra_median_s: float
+    extra_worst_s: float
+
+
+def training(name: str, out: Path) -> command.Training:
+    """A plan with its schedules."""
+    stages, network, job = PLANS[name]
+    topology = load_topology(ROOT / "topologies/two-dc-longhaul.yaml", network)
+    plan = make_plan(topology, load_workload(ROOT / f"workloads/tiny-gpt-pp{stages}.yaml", SHORT | job))
+    choices = choose(plan, SCHEDULES)
+    made = {choice.label: generate(plan, choice) for choice in choices}
+    return command.Training(with_cases(plan, choices, made), out / name)
+
+
+def path_of(network: dict[str, Any], route: Sequence[int]) -> str:
+    """What kind of path a route is: network cards are numbered behind the network's directions."""
+    links = sum(index < len(network["directions"]) for index in route)
+    cards = " and cards" if len(route) > links else ""
+    return f"{links} links{cards}" if links else "inside, cards" if cards else "inside"
+
+
+def flows(directory: Path) -> Iterator[Flow]:
+    """All flows of a run of one job of which an arrival is known."""
+    plan = json.loads((directory / "plan.json").read_text(encoding="utf-8"))
+    comparison = json.loads((directory / "comparison.json").read_text(encoding="utf-8"))
+    pairs = [(flow["source"], flow["target"]) for flow in plan["flows"]]
+    routes = {case["label"]: dict(zip(pairs, case["routes"], strict=True)) for case in plan["cases"]}
+    for row in comparison["schedules"]:
+        ways = routes[row["schedule"]]
+        for flow in row["messages"]:
+            if flow["arrival_median_s"] is None:
+                continue
+            path = path_of(plan["network"], ways[flow["source_rank"], flow["target_rank"]])
+            receives = plan["jobs"][0]["workload"]["receives"]
+            if row["predicted_low_s"] is not None:  # when they arrive hangs on who comes first
+                flow |= {name: flow[name.replace("arrival", "extra")] for name in Flow._fields[5:7]}
+            times = (flow[name] for name in Flow._fields[5:])
+            yield Flow(f"{directory.name}, {row['schedule']}", path, flow["kind"], receives, row["error"], *times)
+
+
+def report(found: Sequence[Flow]) -> int:
+    """Print a row per kind of path; 1 when a limit is exceeded."""
+    table = Table(title="measured - predicted, us: flows' medians, worst message", title_justify="left")
+    for column in ("path", "kind", "receives", "flows", "arrival", "worst", "on the way", "worst", "of"):
+        table.add_column(column, justify="right")
+    groups: defaultdict[tuple[str, str, str], list[Flow]] = defaultdict(list)
+    for flow in found:
+        groups[flow.path, flow.kind, flow.receives].append(flow)
+    for key, mine in sorted(groups.items()):
+        worst = max(mine, key=lambda flow: abs(flow.arrival_worst_s))
+        values = [max((getattr(flow, name) for flow in mine), key=abs) for name in Flow._fields[5:]]
+        shown = [f"{1e6 * value:+.1f}" for value in values]
+        table.add_row(*key, str(len(mine)), *shown, f"{worst.run} ({worst.error:+.4%})")
+    Console(width=150).print(table)
+    medians = sum(abs(flow.arrival_median_s) > MEDIAN_S for flow in found)
+    messages = sum(abs(flow.arrival_worst_s) > WORST_S for flow in found)
+    print(f"{len(found)} flows: {medians} with a median beyond 20 us, {messages} with a message beyond 0.2 ms")
+    return 1 if medians or messages else 0
+
+
+def main() -> int:
+    """Measure, or read what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--per-boot", type=int, default=6, help="plans in one boot")
+    parser.add_argument("--only", default="", help="names of plans, comma-separated")
+    parser.add_argument("--read", type=Path, nargs="+", help="directories of results to read instead")
+    parser.add_argument("--out", type=Path, default=ROOT / "results/message-times")
+    arguments = parser.parse_args()
+    names = arguments.only.split(",") if arguments.only else list(PLANS)
+    for begin in range(0, 0 if arguments.read else len(names), arguments.per_boot):
+        trainings = [training(name, arguments.out) for name in names[begin : begin + arguments.per_boot]]
+        command.train(command.choose_machine(Clock("virtual")), trainings, limit_s=LIMIT_S, reporter=Lines(quiet=False))
+    roots = arguments.read or [arguments.out / name for name in names]
+    directories = sorted({file.parent for root in roots for file in root.rglob("comparison.json")})
+    return report([flow for directory in directories for flow in flows(directory)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Where counting flows goes wrong: pipelines mixed with rings, whose flows differ in bytes and in when they send.
+
+`greedy`, the paper's, counts every flow 1. Against it: `greedy-bytes`; `greedy-time`, which looks at bytes that meet at
+the same time; `interleave`, which moves the jobs' starts against each other by at most a quarter of the shorter
+iteration, on the routes of greedy-time; and `joint,schedules=false`, the best routes that a search by the event model
+finds.
+
+The cases are every combination of what stands below; none is left out. Let r be the bytes of a ring's flow over those
+of a pipeline's flow:
+
+* clos: the two jobs of routing_lab.py, rings and pipelines in a Clos; spines 2, 4; r 1/4, 1, 4;
+* mesh: one job of 2 x 4 ranks on a full mesh of four datacenters, its second replica one datacenter further than the
+  first, so that every link carries activations, gradients and rings; delay of a link over T_F 0.05, 0.5; r 1/4, 1, 4.
+
+The loss of greedy against another policy is by how much longer the worst job takes, each job over what it takes alone.
+
+Run: python benchmarks/routing_time.py [--predict] [--kind clos mesh] [--out DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import routing_joint
+import routing_lab
+from rich.console import Console
+
+from testbed.cli.layout import Column, Section, fitted
+from testbed.plan.plan import Plan
+from testbed.plan.together import iteration_times, predict_jobs
+from testbed.routing.apply import with_policies
+from testbed.routing.registry import choose
+from testbed.spec.workload import Workload
+
+ROOT = Path(__file__).parents[1]
+RATIOS = (0.25, 1.0, 4.0)
+SPINES, DELAYS = (2, 4), (0.05, 0.5)
+WIRE = 0.5
+"""Of a message on a link of the mesh, in T_F."""
+
+OTHERS = ("greedy-bytes", "greedy-time", "interleave", "joint,schedules=false,evaluations=800")
+FLOW_BYTES = routing_lab.MICROBATCHES * routing_lab.Sizes().message
+"""Of a pipeline's flow."""
+
+
+class Mixed(NamedTuple):
+    """A case."""
+
+    kind: str
+    place: float
+    """Spines, or a link's delay over T_F."""
+    ratio: float
+
+    @property
+    def name(self) -> str:
+        """Of its row and its directory."""
+        return f"{self.kind} {'spines' if self.kind == 'clos' else 'delay'} {self.place:g} r {self.ratio:g}"
+
+
+def cases(kinds: Sequence[str]) -> list[Mixed]:
+    """All of them."""
+    clos = [Mixed("clos", *one) for one in product(SPINES, RATIOS)]
+    mesh = [Mixed("mesh", *one) for one in product(DELAYS, RATIOS)]
+    return [one for one in (*clos, *mesh) if one.kind in kinds]
+
+
+def shifted_job(ratio: float) -> Workload:
+    """One job whose second replica is one datacenter further; two replicas send half of the parameters, twice."""
+    sites = routing_joint.SITES
+    grid = [[f"{site}/0" for site in sites], [f"{site}/1" for site in sites[1:] + sites[:1]]]
+    sizes = routing_lab.Sizes(ratio * FLOW_BYTES)
+    return routing_lab.workload("shifted", grid, sizes, ["1f1b"], slot_s=routing_joint.FORWARD_S)
+
+
+def plan_of(one: Mixed) -> Plan:
+    """Its jobs under 1F1B, a case for every policy."""
+    if one.kind == "clos":
+        # a flow of a ring of four carries three quarters of the parameters, twice
+        workloads = routing_lab.jobs(routing_lab.Sizes(one.ratio * FLOW_BYTES / 1.5))
+        plan = routing_lab.planned(routing_lab.topology(int(one.place)), workloads)
+    else:
+        network = routing_joint.topology(routing_joint.Point("equal", one.place, WIRE))
+        plan = routing_lab.planned(network, [shifted_job(one.ratio)])
+    others = [text for text in OTHERS if text != "interleave" or len(plan.jobs) > 1]
+    return with_policies(plan, [choose(text) for text in ("shortest", "greedy", *others)], routing_lab.REACH)[0]
+
+
+def slowdowns(plan: Plan) -> dict[str, float]:
+    """By policy, what the worst job takes over what it takes alone on default routes."""
+    alone = [one.alone_s for one in predict_jobs(plan, plan.cases[0])]
+    return {
+        case.label.partition(" on ")[2]: max(
+            seconds / usual for seconds, usual in zip(iteration_times(plan, case), alone, strict=True)
+        )
+        for case in plan.cases
+    }
+
+
+def losses(slow: Mapping[str, float]) -> list[str]:
+    """Of greedy, against each of the others."""
+    names = ["shortest", *(choose(text).words for text in OTHERS)]
+    return [f"{slow['greedy'] / slow[name] - 1:+.1%}" if name in slow else "-" for name in names]
+
+
+def main() -> int:
+    """1 where something measured is not as predicted."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--predict", action="store_true", help="nothing is trained")
+    parser.add_argument("--kind", nargs="+", choices=("clos", "mesh"), default=["clos", "mesh"])
+    parser.add_argument("--out", type=Path, default=ROOT / "results/routing-time")
+    asked = parser.parse_args()
+    console = Console(width=120)
+    plans = {}
+    for one in cases(asked.kind):
+        plans[one.name] = plan_of(one)
+        print(one.name, {name: round(value, 4) for name, value in slowdowns(plans[one.name]).items()}, flush=True)
+    slow = {name: slowdowns(plan) for name, plan in plans.items()}
+    columns = [Column("greedy:\nslowdown", [f"{each['greedy']:.3f}" for each in slow.values()])]
+    heads = ("shortest", "greedy-\nbytes", "greedy-\ntime", "inter-\nleave", "best routes\nfound")
+    columns += [
+        Column(head, cells) for head, cells in zip(heads, zip(*map(losses, slow.values()), strict=True), strict=True)
+    ]
+    title = "how much longer the worst job takes under greedy than under ..."
+    for table in fitted(Column("case", list(slow), left=True), [Section(title, columns)], console.width):
+        console.print(table)
+    if asked.predict:
+        return 0
+    rows = {name: routing_lab.predicted(plan) for name, plan in plans.items()}
+    found = routing_lab.measured(plans, rows, asked.out)
+    good = True
+    for name, each in found.items():
+        print(name, end=": ")
+        good = routing_lab.within(each) and good
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""What a message is on its way: between which ranks, over which links, in which pieces, acknowledged by what."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from testbed.pipeline.depend import Message
+from testbed.pipeline.problem import Paths, Problem, Route
+from testbed.trace.tables import MESSAGE_CODES
+
+
+def message_number(message: Message, n_microbatches: int) -> int:
+    """A number for every message between the stages of a pipeline, dense."""
+    return (2 * message.stage + (message.kind == "G")) * n_microbatches + message.microbatch
+
+
+class Frame(NamedTuple):
+    """What a message of one kind is on its way."""
+
+    route: Route
+    back: Route
+    pieces: int
+    acks: int
+    last_bytes: float
+    piece_bytes: float
+    apart_bytes: float
+    ack_bytes: float
+
+
+def framed(paths: Paths, source: int, size: float, ways: tuple[Route, Route], apart: float = 0.0) -> Frame:
+    """`size` wire bytes sent by pipeline rank `source`, `apart` of them ahead in a packet of their own.
+
+    `ways` are the route there and the one that acknowledgements take back.
+    """
+    route, back = ways
+    whole = paths.piece_bytes[source] if paths.piece_bytes and route else 0.0
+    if not whole:
+        return Frame(route, back, 0, 0, size, 0.0, 0.0, 0.0)
+    count, several, rest = math.ceil((size - apart) / whole), len(route) > 1, size
+    if several:
+        rest -= apart
+        for _ in range(count - 1):
+            rest -= whole
+    packets = count + (apart > 0)
+    acks, ack_bytes = (packets, paths.ack_bytes[source]) if paths.ack_bytes else (0, 0.0)
+    return Frame(route, back, packets if several else 0, acks, rest, whole, apart, ack_bytes)
+
+
+NOWHERE = Frame((), (), 0, 0, 0.0, 0.0, 0.0, 0.0)
+
+
+def send_seconds(problem: Problem, frame: Frame, wire_bytes: float) -> float:
+    """What the call takes that sends a message; where a link is on the way it only queues it."""
+    return 0.0 if frame.route else problem.send_s + problem.send_s_per_byte * wire_bytes
+
+
+class Edge(NamedTuple):
+    """What a stage sends to a neighbour, for every microbatch; pipeline ranks."""
+
+    stage: int
+    kind: int
+    """As in the trace."""
+    source: int
+    target: int
+    """The source again where there is no neighbour, or the same rank holds it."""
+    wire_bytes: float
+    payload_bytes: float
+
+
+def edges_of(problem: Problem) -> list[Edge]:
+    """In the order of `message_number`."""
+    holder, edges = problem.stage_to_rank, []
+    for stage in range(problem.n_stages):
+        for letter, consumer in (("F", stage + 1), ("G", stage - 1)):
+            inside = 0 <= consumer < problem.n_stages
+            boundary = min(stage, consumer)
+            size = problem.message_bytes[boundary] if inside and problem.message_bytes else 0.0
+            payload = problem.payload_bytes[boundary] if inside and problem.payload_bytes else math.nan
+            target = holder[consumer] if inside else holder[stage]
+            edges.append(Edge(stage, MESSAGE_CODES[letter], holder[stage], target, size, payload))
+    return edges

@@ -1,0 +1,302 @@
+"""`joint`: routes and pipeline schedules of all jobs chosen together, by what the event model says of their iterations.
+
+Ours. A schedule hides some delays and not others, and routes decide which delays there are; so either choice depends on
+the other one. The search begins from every policy with the schedules that were asked for, and from every schedule on
+the default routes: its result is predicted to be no slower than any of these. Then routes and schedules take turns
+(a flow's route; a job's schedule, made anew for the routes where its family looks at them) until nothing is better, and
+from the best again with some routes drawn anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from testbed.errors import DoesNotFit, RunFailed
+from testbed.plan import costs, routes
+from testbed.plan.plan import Case, JobSchedule, Plan, Route
+from testbed.plan.resolve import Meeting, with_meetings
+from testbed.plan.schedules import candidates, every_choice
+from testbed.plan.unlike import ideal
+from testbed.routing.apply import demands, on_routes, with_flows
+from testbed.routing.interleave import better_starts
+from testbed.routing.judge import Evaluations, Judge, Key, Seconds
+from testbed.routing.planner import Planned, Planner, Task
+from testbed.routing.registry import POLICIES, Chosen, route
+from testbed.schedule.registry import Generated, family_of, generate_choice
+from testbed.spec.choice import ScheduleChoice
+from testbed.units import show_time
+
+ECMP_SEEDS = range(1, 21)
+_LIMITED = {"seconds": 5.0, "most": 20_000}
+"""Options of exact policies, where they have such: what takes them longer is not asked of them."""
+
+_SEARCHED = {"evaluations": 60}
+"""Options of the searching families, where the workload does not list them: a fixed effort, so that it can be repeated,
+and a small one, since they are asked for many routes."""
+
+_OFFSETS = 16
+"""Of a job's start, within what is allowed."""
+
+_STARTS = 3
+"""So many of the best beginnings are followed."""
+
+_DRAWN = 3
+"""Flows whose routes are drawn anew when nothing more is found."""
+
+_IN_VAIN = 8
+"""So often in a row nothing comes of that which is not known: there are no more choices."""
+
+
+def joint(
+    task: Task,
+    evaluations: Evaluations = 1500,
+    time_limit_s: Seconds = 120.0,
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 1,
+    within: Annotated[float, Field(ge=0, le=1)] = 0.0,
+    schedules: bool = True,
+) -> Planned:
+    """One case: the best schedules and routes found within `evaluations` of the event model.
+
+    What the search begins from is judged in any case, and counts: with fewer evaluations than that it ends there.
+
+    Above 0, `within` allows offsets between the jobs' starts as well, up to this share of the shortest iteration.
+    Without `schedules` every job keeps one of those that were asked for: routes alone are searched.
+
+    Jobs are compared worst first, each by its iteration beside the others over what it takes alone in the plan's first
+    case. The same seed gives the same case unless `time_limit_s` wall seconds or Ctrl-C ended the search, or an exact
+    policy did not finish in its 5 wall seconds.
+    """
+    found = [_choices(task.plan, job) if schedules else {} for job in range(len(task.plan.jobs))]
+    search = _Search(task, found, (evaluations, time_limit_s), seed, within)
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        search.judge.interrupt()
+    return Planned(search.plan.flows, (search.named(),), (search.remark(),))
+
+
+PLANNER = Planner(joint)
+
+
+class _Search:
+    """What the steps share."""
+
+    def __init__(
+        self,
+        task: Task,
+        choices: Sequence[dict[str, ScheduleChoice]],
+        limits: tuple[int, float],
+        seed: int,
+        within: float,
+    ) -> None:
+        """`choices` are those of every job by label; `limits` evaluations and wall seconds."""
+        self.reach, self.within, self.choices = task.reach, within, choices
+        self.made = [_made(task, mine, job) for job, mine in enumerate(choices)]
+        self.plan = _with_all_flows(task.plan, self.made)
+        self.judge = Judge(self.plan, *limits, ("joint", task.watch))
+        self.random = np.random.default_rng(seed)
+        self.on_routes: dict[tuple[object, ...], JobSchedule | None] = {}
+        """Schedules made for routes, by job, choice and its routes."""
+        self.fixed_key: Key = self.judge.best_key
+        self.default_key: Key = self.judge.best_key
+
+    def run(self) -> None:
+        """All of it. KeyboardInterrupt leaves the best so far in the judge."""
+        begins = [(self.judge.offer(case), number, case) for number, case in enumerate(self._beginnings())]
+        begins.sort(key=lambda one: one[:2])
+        for _, _, case in begins[:_STARTS]:
+            self._descend(case)
+        in_vain = 0
+        while not self.judge.over() and in_vain < _IN_VAIN:
+            before = self.judge.judged
+            self._descend(self._drawn(self.judge.best))
+            in_vain = in_vain + 1 if self.judge.judged == before else 0
+
+    # --- where to begin ------------------------------------------------------------------------
+
+    def _beginnings(self) -> Iterator[Case]:
+        """Every policy with the schedules that were asked for; every schedule on the default routes."""
+        for case in self.plan.cases:
+            for routed in self._by_policies(case, every=True):
+                self.fixed_key = min(self.fixed_key, self.judge.offer(routed))
+                yield routed
+        for case in self.plan.cases:
+            for scheduled in self._by_schedules(case):
+                self.default_key = min(self.default_key, self.judge.offer(scheduled))
+                yield scheduled
+
+    def _by_policies(self, case: Case, *, every: bool) -> Iterator[Case]:
+        """The routes that policies choose for a case; of all, or of those that take next to no time."""
+        wanted = demands(self.plan, case, self.reach)
+        for chosen in _policies(every=every):
+            try:
+                made = route(chosen, wanted.problem)
+            except (DoesNotFit, RunFailed):  # made for other networks, or for fewer flows; its time was over
+                continue
+            yield on_routes(self.plan, case, wanted, made.choice.tolist())
+
+    def _by_schedules(self, case: Case) -> Iterator[Case]:
+        """Every family for one job, and for all jobs that have room for it."""
+        for job, mine in enumerate(self.made):
+            for one in mine.values():
+                yield _with_schedule(case, job, one)
+        for label in self.made[0] if len(self.made) > 1 else ():
+            if all(label in mine for mine in self.made):
+                yield replace(case, jobs=tuple(mine[label] for mine in self.made))
+
+    def _drawn(self, case: Case) -> Case:
+        """The case with the routes of a few flows by chance."""
+        wanted = demands(self.plan, case, self.reach)
+        free = np.flatnonzero(wanted.problem.choices > 1)
+        ways = _ways(self.plan, case)
+        for flow in self.random.choice(free, min(_DRAWN, len(free)), replace=False).tolist():
+            ends = wanted.elephants[flow].source, wanted.elephants[flow].target
+            ways[ends] = wanted.problem.routes_of(flow)[int(self.random.integers(wanted.problem.choices[flow]))]
+        return _on(self.plan, case, ways)
+
+    # --- taking turns --------------------------------------------------------------------------
+
+    def _descend(self, case: Case) -> None:
+        """Better routes, then better schedules, until neither is found."""
+        key = self.judge.offer(case)
+        while not self.judge.over():
+            case = self._better_schedules(self._better_routes(case))
+            if self.within:
+                case = better_starts(self.judge, case, self.within, _OFFSETS)
+            found = self.judge.offer(case)
+            if found >= key:
+                return
+            key = found
+
+    def _better_routes(self, case: Case) -> Case:
+        """One flow after the other, those with the most bytes first, on the best of its routes."""
+        wanted = demands(self.plan, case, self.reach)
+        case = min((case, *self._by_policies(case, every=False)), key=self.judge.offer)
+        order = np.argsort(-wanted.problem.wire_bytes, kind="stable").tolist()
+        for flow in order:
+            one = wanted.elephants[flow]
+            for way in wanted.problem.routes_of(flow):
+                if self.judge.over():
+                    return case
+                ways = _ways(self.plan, case)
+                ways[one.source, one.target] = way
+                case = min((case, _on(self.plan, case, ways)), key=self.judge.offer)
+        return case
+
+    def _better_schedules(self, case: Case) -> Case:
+        """One job after the other, each with the best of all families on these routes."""
+        for job, mine in enumerate(self.made):
+            for label, choice in self.choices[job].items():
+                if self.judge.over():
+                    return case
+                for schedule in (mine.get(label), self._for_routes(case, job, choice)):
+                    if schedule is not None:
+                        case = min((case, _with_schedule(case, job, schedule)), key=self.judge.offer)
+        return case
+
+    def _for_routes(self, case: Case, job: int, choice: ScheduleChoice) -> JobSchedule | None:
+        """What a family that looks at links makes for the routes of a case; None where it does not, or cannot."""
+        if not family_of(choice).uses_spare_memory:
+            return None
+        ranks = self.plan.jobs[job].mesh.ranks
+        mine = tuple(way for flow, way in zip(self.plan.flows, case.routes, strict=True) if flow.source in ranks)
+        mark = job, choice.label, mine
+        if mark not in self.on_routes:
+            self.on_routes[mark] = _generated(self.plan, case, job, choice)
+        return self.on_routes[mark]
+
+    # --- what came of it -----------------------------------------------------------------------
+
+    def named(self) -> Case:
+        """The best case, called by its schedules."""
+        best = self.judge.best
+        return replace(best, label=" + ".join(dict.fromkeys(one.choice.label for one in best.jobs)))
+
+    def remark(self) -> str:
+        """How it was found, and against what."""
+        best, judge = self.judge.best, self.judge
+        usual = _ways(self.plan, self.plan.cases[0])
+        moved = sum(way != usual[pair] for pair, way in _ways(self.plan, best).items())
+        jobs = zip(self.plan.jobs, best.jobs, judge.seconds(best), strict=True)
+        predicted = ", ".join(f"{job.name} {show_time(took)} with {one.choice.label}" for job, one, took in jobs)
+        fixed, default = (1 - judge.best_key[0] / key[0] for key in (self.fixed_key, self.default_key))
+        return (
+            f"predicted are {predicted}; {moved} pairs of nodes leave their default routes. The worst job "
+            f"takes {fixed:.2%} less than with the schedules asked for under the best policy, {default:.2%} less than "
+            f"with the best schedules on default routes ({judge.judged} cases judged)"
+        )
+
+
+def _choices(plan: Plan, job: int) -> dict[str, ScheduleChoice]:
+    """By label, the schedules that a job may get: its own and all quick families."""
+    found = {}
+    for choice in every_choice(plan, job=job):
+        listed = choice in plan.jobs[job].workload.schedules
+        options = (
+            {} if listed else {name: _SEARCHED[name] for name in family_of(choice).option_names() if name in _SEARCHED}
+        )
+        found[choice.label] = choice.model_copy(update=options)
+    return found
+
+
+def _made(task: Task, choices: dict[str, ScheduleChoice], job: int) -> dict[str, JobSchedule]:
+    """By label, a job's schedules on the default routes, of those that fit."""
+    found = candidates(task.plan, list(choices.values()), task.watch, job=job, judge=False).found
+    return {one.choice.label: _scheduled(task.plan, job, one.choice, one.generated) for one in found}
+
+
+def _scheduled(plan: Plan, job: int, choice: ScheduleChoice, made: Generated) -> JobSchedule:
+    stages = costs.stages_of(plan.jobs[job], choice)
+    return JobSchedule(choice, stages, made.schedule.rows, made.proof, made.remarks)
+
+
+def _generated(plan: Plan, case: Case, job: int, choice: ScheduleChoice) -> JobSchedule | None:
+    try:
+        blank = JobSchedule(choice, costs.stages_of(plan.jobs[job], choice), None, None)
+        problem = costs.problem_of_case(plan, _with_schedule(case, job, blank), job=job)
+        return _scheduled(plan, job, choice, generate_choice(choice, ideal(plan, plan.jobs[job], problem)))
+    except DoesNotFit:
+        return None
+
+
+def _with_all_flows(plan: Plan, made: Sequence[dict[str, JobSchedule]]) -> Plan:
+    """The plan with the flows of all these schedules; its cases take the default routes for those that they lack."""
+    most = max(map(len, made))
+    each = [list(mine.values()) or [one] for mine, one in zip(made, plan.cases[0].jobs, strict=True)]
+    met = [
+        Meeting(str(number), tuple(mine[min(number, len(mine) - 1)].choice for mine in each)) for number in range(most)
+    ]
+    others = with_meetings(plan, met, [{} for _ in plan.jobs]).flows
+    flows = tuple(dict.fromkeys((*plan.flows, *others)))
+    return replace(plan, flows=flows, cases=tuple(with_flows(plan, case, plan.flows, flows) for case in plan.cases))
+
+
+def _policies(*, every: bool) -> Iterator[Chosen]:
+    """Registered policies that choose routes alone, with every seed of `ecmp`; or only the greedy ones."""
+    for name in POLICIES:
+        if not every and not name.startswith("greedy"):
+            continue
+        policy = POLICIES[name]
+        if isinstance(policy, Planner):
+            continue
+        chosen = Chosen(name, policy)
+        chosen = replace(chosen, options={key: value for key, value in _LIMITED.items() if chosen.takes(key)})
+        yield from (chosen.with_seed(seed) for seed in ECMP_SEEDS) if name == "ecmp" else (chosen,)
+
+
+def _with_schedule(case: Case, job: int, schedule: JobSchedule) -> Case:
+    return replace(case, jobs=(*case.jobs[:job], schedule, *case.jobs[job + 1 :]))
+
+
+def _ways(plan: Plan, case: Case) -> dict[tuple[str, str], Route]:
+    return routes.routes_of_nodes(plan, case)
+
+
+def _on(plan: Plan, case: Case, ways: dict[tuple[str, str], Route]) -> Case:
+    nodes = routes.nodes_of_ranks(plan)
+    return replace(case, routes=tuple(ways[nodes[flow.source], nodes[flow.target]] for flow in plan.flows))

@@ -1,0 +1,78 @@
+"""Rounds of training: an iteration of every job from one common start, with what the machine did meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from testbed.judge import iterations
+from testbed.lab.witness import MachineCounts, MachineWitness
+from testbed.model.lower import Load
+from testbed.pipeline.ir import Schedule
+from testbed.plan.exchange import sites_of
+from testbed.plan.plan import Job
+from testbed.session.deadlines import Deadline
+from testbed.session.loop import START_MARGIN_S, Loop
+from testbed.trace.tables import Trace
+from testbed.train.job import IterationRecord
+from testbed.train.job import Job as Task
+
+
+class Round(NamedTuple):
+    """What the ranks of every job wrote down in one iteration."""
+
+    records: Mapping[int, Sequence[IterationRecord]]
+    """By number of the job, of its ranks in order; () for one that had no part in it."""
+    machine: MachineCounts
+    """While it was trained; what went on since the one before (an event, a controller at work) is not in it."""
+
+    def row(self, job: int, warmup: int = 0) -> iterations.IterationRow:
+        """The iteration of a job as a whole; the first `warmup` ones are marked as such."""
+        return iterations.iteration_row(self.records[job], warmup, self.machine)
+
+    def trace(self, job: int) -> Trace:
+        """The iteration of a job, its ranks counted from 0."""
+        return iterations.trace(self.records[job])
+
+
+def task_of(job: Job, load: Load, count: int, *, joins: int = 0, count_memory: bool = False) -> Task:
+    """What the workers of a job train for `count` iterations, warm-up included: what the model has as its load.
+
+    It `joins` the others in the round of that number.
+    """
+    problem, durations = load.problem, None
+    if job.workload.pacing:
+        durations = tuple(tuple(problem.duration(action) for action in row) for row in load.schedule.rows)
+    return Task(
+        load.schedule,
+        job.workload,
+        durations,
+        count,
+        problem.begins_s,
+        sites=sites_of(job),
+        count_memory=count_memory,
+        start_s=load.start_s,
+        joins=joins,
+    )
+
+
+def unknown_task(job: Job, schedule: Schedule, count: int) -> Task:
+    """The same of an unpaced job of which no time is known yet."""
+    return Task(schedule, job.workload, None, count, sites=sites_of(job))
+
+
+def rounds(
+    loop: Loop,
+    tasks: Mapping[int, Task],
+    deadline: Deadline,
+    witness: MachineWitness,
+    margin_s: float = START_MARGIN_S,
+) -> Iterator[Round]:
+    """Train the jobs that have `tasks`, by their numbers, while others rest.
+
+    `deadline` is for one round, which is announced `margin_s` ahead. Raises RunFailed.
+    """
+    before = witness.read()
+    for records in loop.of(list(tasks)).run(list(tasks.values()), deadline, margin_s):
+        yield Round(dict(zip(tasks, records, strict=True)), witness.read().since(before))
+        before = witness.read()

@@ -1,0 +1,296 @@
+"""Events between iterations: links are lost, jobs arrive and depart, routes are chosen anew, and plans say so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from jobs_that_move import planned as planned_jobs
+from test_route_command import CLOS, PP4, REPLICAS, called, planned
+
+from testbed.errors import BadInput
+from testbed.plan import file
+from testbed.plan.costs import problem_of_case
+from testbed.plan.events import phases, trainings
+from testbed.plan.losses import left_of, lost_directions
+from testbed.plan.plan import Plan
+from testbed.plan.resolve import load_plan, with_cases
+from testbed.plan.schedules import choose as choose_schedules
+from testbed.plan.schedules import make
+from testbed.plan.together import iteration_times, predict_jobs, predict_together
+from testbed.plan.traffic import notices_s, planned_traffic
+from testbed.routing.apply import with_policies
+from testbed.routing.events import Asked, Controller, moves, with_events
+from testbed.routing.planner import Reach
+from testbed.routing.registry import choose
+
+ROOT = Path(__file__).parents[2]
+RING = """
+name: ring
+datacenters: {a: {nodes: 2}, b: {nodes: 2}, c: {nodes: 0}}
+links:
+  - {between: [a, b], delay: 1 ms, rate: 100 Mbit/s}
+  - {between: [a, c], delay: 1 ms, rate: 10 Mbit/s}
+  - {between: [c, b], delay: 1 ms, rate: 100 Mbit/s}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def on_ring(directory: Path) -> Plan:
+    (directory / "ring.yaml").write_text(RING)
+    plan = load_plan(directory / "ring.yaml", Path(PP4))
+    chosen = choose_schedules(plan, ["1f1b"])
+    return with_cases(plan, chosen, make(plan, chosen).made)
+
+
+def test_what_is_left_of_a_clos() -> None:
+    network = planned(CLOS).network
+    left = left_of(network, ["pod-spine0"])
+    assert not any("pod-spine0" in (one.source, one.target) for one in left.network.directions)
+    assert len(left.network.directions) == len(network.directions) // 2
+    for one in left.network.routes:
+        whole = [network.directions[index] for index in left.in_whole(one.route)]
+        assert [whole[0].source, whole[0].target, whole[-1].target] == [one.source, "pod-spine1", one.target]
+        assert left.of_whole(left.in_whole(one.route)) == one.route
+    assert len(lost_directions(network, "pod-leaf0--pod-spine0")) == 2
+    with pytest.raises(BadInput, match="expected a switch or a link"):
+        lost_directions(network, "pod-leaf0")  # it has nodes
+
+
+def test_the_policy_chooses_again_of_what_is_left() -> None:
+    plan, _ = with_policies(planned(CLOS), [choose("greedy")], Reach(1e5))
+    lossy = with_events(plan, [Asked("lose", "pod-spine1", 2)], Controller("greedy", Reach(1e5)))
+    before, after = lossy.cases
+    assert [case.label for case in lossy.cases] == ["1f1b", "1f1b without pod-spine1"]
+    assert before == plan.cases[0]
+    lost = lost_directions(plan.network, "pod-spine1")
+    found = moves(plan, before, after)
+    assert 0 < found.flows_cut == found.flows_moved < found.flows  # on one spine there is nothing else to choose
+    assert all(lost.isdisjoint(route) for route in after.routes)
+    assert file.from_json(file.to_json(lossy), "plan.json") == lossy
+
+
+def test_without_a_policy_only_what_lost_its_route_moves(tmp_path: Path) -> None:
+    plan = on_ring(tmp_path)
+    lossy = with_events(plan, [Asked("lose", "a--b", 1)], Controller())
+    before, after = lossy.cases
+    assert {route for route in before.routes if route} == {(0,), (1,)}
+    assert {route for route in after.routes if route} == {(2, 4), (5, 3)}
+    assert lossy.framing.gso_bytes["a"] < plan.framing.gso_bytes["a"]  # the way that is left is slower
+
+
+def test_answers_do_not_take_what_is_lost(tmp_path: Path) -> None:
+    """Three replicas in a ring: nothing is sent the other way, so that acknowledgements have default routes."""
+    (tmp_path / "clos.yaml").write_text(
+        "name: clos\ndatacenters: {pod: {clos: {leaves: 3, spines: 2, hosts: 2, rate: 1 Gbit/s}}}\n"
+    )
+    settings = [
+        "parallelism={data: 3, pipeline: 2}",
+        "data_parallel.algorithm=ring",
+        "placement=[pod-leaf0/0, pod-leaf1/0]",
+        "data_parallel.replicas=[[pod-leaf1/1, pod-leaf2/0], [pod-leaf2/1, pod-leaf0/1]]",
+    ]
+    plan = load_plan(tmp_path / "clos.yaml", Path(PP4), settings=settings)
+    chosen = choose_schedules(plan, ["1f1b"])
+    plan = with_cases(plan, chosen, make(plan, chosen).made)
+    lossy = with_events(plan, [Asked("lose", "pod-spine0", 1)], Controller())
+    lost = lost_directions(plan.network, "pod-spine0")
+    before, after = ([one.wire_bytes for one in planned_traffic(lossy, case)] for case in lossy.cases)
+    assert all(before[index] > 0 for index in lost)
+    assert not any(after[index] for index in lost)
+    problem = problem_of_case(lossy, lossy.cases[1])
+    ways = {index for one in problem.reductions for way in one.routes.values() for index in way}
+    assert ways
+    assert ways.isdisjoint(lost)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (Asked("lose", "a--b", 0), "got 0, expected 1 to 9"),
+        (Asked("lose", "a--b", 10), "got 10, expected 1 to 9"),
+        (Asked("lose", "d", 1), r"expected a switch or a link \(c, "),
+    ],
+)
+def test_losses_that_cannot_be(tmp_path: Path, asked: Asked, expected: str) -> None:
+    with pytest.raises(BadInput, match=expected):
+        with_events(on_ring(tmp_path), [asked], Controller())
+
+
+def test_a_loss_that_leaves_no_way(tmp_path: Path) -> None:
+    plan = planned("topologies/two-dc-longhaul.yaml")
+    with pytest.raises(BadInput, match="expected one without which paris still reaches warsaw"):
+        with_events(plan, [Asked("lose", plan.network.directions[0].link, 1)], Controller())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--lose", "pod-spine1"), "expected NAME@K"),
+        (("--depart", "@2"), "expected JOB@K"),
+        (("--lose", "pod-spine1@0"), "expected 1 to 9"),
+        (("--lose", "pod-leaf1@2"), "expected a switch or a link"),
+        (("--lose", "pod-spine1@2", "--policy", "greedy", "--policy", "ecmp"), "expected one at most, with --lose"),
+        (
+            ("--enforce", "ports", "--set", "data_parallel.algorithm=torch", "--set", "data_parallel.sharding=none"),
+            "gloo",
+        ),
+    ],
+)
+def test_what_plan_refuses(words: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+    out = str(tmp_path / "plan.json")
+    done = called("plan", CLOS, PP4, "--schedule", "1f1b", "--set", REPLICAS, *words, "-o", out)
+    assert isinstance(done.exception, BadInput), done.output
+    assert expected in str(done.exception)
+
+
+def test_a_plan_with_a_loss_is_predicted_before_and_after(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    slow = "topology.datacenters.pod.clos.rate=50 Mbit/s"
+    asked = ["--schedule", "1f1b", "--set", REPLICAS, "--set", slow]
+    asked += ["--policy", "greedy", "--lose", "pod-spine1@2", "--enforce", "ports"]
+    done = called("plan", CLOS, PP4, *asked, "-o", str(out))
+    assert done.exit_code == 0, done.output
+    plan = file.read(out)
+    assert plan.enforcement == "ports"
+    rows = json.loads(called("predict", str(out), "--json").stdout)["schedules"]
+    assert rows[0]["predicted_s"] < rows[1]["predicted_s"]
+    written = json.loads(out.read_text())
+    written["cases"][1]["lost"] = ["pod-spine0"]
+    with pytest.raises(BadInput, match="expected no way by pod-spine0"):
+        file.from_json(json.dumps(written), "plan.json")
+    written["cases"][1]["lost"] = ["pod-spine1"]
+    written["cases"][1]["starts_s"] = [0.0]
+    with pytest.raises(BadInput, match="expected the same schedules, starts and losses as the case before it"):
+        file.from_json(json.dumps(written), "plan.json")
+    written["cases"] = written["cases"][1:]
+    with pytest.raises(BadInput, match="expected a case before it that it goes on from, or the whole network"):
+        file.from_json(json.dumps(written), "plan.json")
+
+
+MIXED = ("--arrive", "second@1", "--lose", "pod-spine1@3", "--depart", "first@4", "--lose", "pod-spine2@5")
+
+
+def with_jobs(directory: Path, *events: str) -> Plan:
+    done = planned_jobs(directory, *events)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return file.read(directory / "plan.json")
+
+
+def test_every_phase_of_a_run_is_a_case(tmp_path: Path) -> None:
+    plan = with_jobs(tmp_path, *MIXED)
+    assert [case.label.removeprefix("1f1b") for case in plan.cases] == [
+        "",
+        " with second",
+        " without pod-spine1",
+        " without first",
+        " without pod-spine2",
+    ]
+    assert [case.away for case in plan.cases] == [("second",), (), (), ("first",), ("first",)]
+    assert [case.lost for case in plan.cases][1:] == [
+        (),
+        ("pod-spine1",),
+        ("pod-spine1",),
+        ("pod-spine1", "pod-spine2"),
+    ]
+    (cases,) = trainings(plan.cases)
+    spans = [(phase.rounds, phase.warmup) for phase in phases(plan, cases)]
+    assert spans == [(range(2), 1), (range(2, 4), 1), (range(4, 5), 0), (range(5, 6), 0), (range(6, 7), 0)]
+    for case in plan.cases:
+        lost = [plan.network.directions[index].label for way in case.routes for index in way]
+        assert not [label for label in lost if any(name in label for name in case.lost)]
+    assert file.from_json(file.to_json(plan), "plan.json") == plan
+
+
+def test_who_is_away_sends_nothing(tmp_path: Path) -> None:
+    plan = with_jobs(tmp_path, *MIXED)
+    first, both, _, second, _ = plan.cases
+    assert [[one.job.name for one in predict_jobs(plan, case)] for case in (first, both, second)] == [
+        ["first"],
+        ["first", "second"],
+        ["second"],
+    ]
+    assert set(predict_together(plan, second).actions["rank"]) == {4, 5}
+    assert set(predict_together(plan, second).messages["job"]) == {1}
+    assert len(iteration_times(plan, second)) == 1
+    sent = {case.label: sum(one.messages for one in planned_traffic(plan, case)) for case in plan.cases}
+    assert sent[both.label] == sent[first.label] + sent[second.label]
+    assert max(notices_s(plan, first), notices_s(plan, second)) <= notices_s(plan, both)
+
+
+def test_the_policy_is_asked_for_those_that_are_there(tmp_path: Path) -> None:
+    """Of three spines each of the three pipelines has one; who departs leaves its own to nobody."""
+    plan = with_jobs(tmp_path, "--arrive", "second@2", "--depart", "first@4")
+    first, both, second = plan.cases
+    spines = [{plan.network.directions[way[0]].target for way in case.routes if way} for case in (both, second)]
+    assert spines[0] == {"pod-spine0", "pod-spine1", "pod-spine2"}
+    arrived, departed = moves(plan, first, both), moves(plan, both, second)
+    assert (arrived.flows, arrived.flows_new, arrived.flows_cut) == (6, 2, 0)
+    assert (departed.flows, departed.flows_new) == (2, 0)
+    assert departed.flows_moved == 2  # alone, greedy puts it on the first spine
+    never = with_events(replace(plan, cases=(first,)), [Asked("arrive", "second", 2)], Controller())
+    assert never.cases[1].routes == first.routes
+
+
+def test_what_happens_after_the_same_iteration_is_one_event(tmp_path: Path) -> None:
+    plan = with_jobs(tmp_path, "--depart", "first@2", "--lose", "pod-spine0@2")
+    assert [case.label for case in plan.cases] == ["1f1b", "1f1b without pod-spine0 + first"]
+
+
+def test_a_schedule_called_what_another_one_is_called_after_an_event(tmp_path: Path) -> None:
+    plan = on_ring(tmp_path)
+    other = replace(plan.cases[0], label="1f1b without a--b")
+    with pytest.raises(BadInput, match=r"--lose a--b@2: cases.label: got '1f1b without a--b', expected a label for"):
+        with_events(replace(plan, cases=(*plan.cases, other)), [Asked("lose", "a--b", 2)], Controller())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--arrive", "third@2"), "expected one of the jobs (first, second)"),
+        (("--arrive", "second@2", "--arrive", "second@3"), "expected each name once"),
+        (("--arrive", "second@3", "--depart", "second@2"), "expected more than 3, when it arrives"),
+        (("--arrive", "second@3", "--depart", "second@3"), "expected more than 3, when it arrives"),
+        (("--arrive", "second@1", "--arrive", "first@2"), "expected one job or more that is there from the beginning"),
+        (("--depart", "second@1", "--depart", "first@2"), "expected one job or more at work"),
+        (("--arrive", "second@2", "--depart", "first@2", "--depart", "second@4"), "expected one job or more at work"),
+        (
+            ("--arrive", "second@0"),
+            "expected 1 to 4: some measured iterations come before, some after, and the first 1",
+        ),
+        (("--arrive", "second@5"), "got 5, expected 1 to 4"),
+        (("--arrive", "second@2", "--depart", "first@3"), "got 3, expected 4 to 5"),
+        (("--lose", "pod-spine0@1", "--lose", "pod-spine1@2", "--lose", "pod-spine2@3"), "still reaches"),
+        (("--lose", "pod-spine0@1", "--lose", "pod-leaf0--pod-spine0@2"), "something that is not lost already"),
+    ],
+)
+def test_events_that_cannot_be(words: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+    done = planned_jobs(tmp_path, *words)
+    assert isinstance(done.exception, BadInput), done.output
+    assert expected in str(done.exception)
+    assert not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "expected"),
+    [
+        (1, {"away": ["third"]}, r"cases.1.away: got 'third', expected a job \(first, second\)"),
+        (1, {"away": ["first", "second"]}, "one job or more at work"),
+        (1, {"away": ["second"]}, "something that is lost, arrives or departs"),
+        (3, {"away": ["second"]}, "does not come back"),
+        (3, {"lost": []}, "the same schedules, starts and losses"),
+        (2, {"lost": ["pod-spine1", "pod-spine1"]}, "each switch, link and job once"),
+    ],
+)
+def test_plans_whose_phases_do_not_follow(case: int, changes: dict[str, object], expected: str, tmp_path: Path) -> None:
+    with_jobs(tmp_path, *MIXED)
+    written = json.loads((tmp_path / "plan.json").read_text())
+    written["cases"][case] |= changes
+    with pytest.raises(BadInput, match=expected):
+        file.from_json(json.dumps(written), "plan.json")

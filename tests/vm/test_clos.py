@@ -1,0 +1,213 @@
+"""Training in a two-layer Clos on routes that a policy chose, in one boot of the virtual clock."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import ANY
+
+import jobs_that_move
+import pandas as pd
+import pytest
+
+from testbed.plan import file
+from testbed.plan.plan import Clock, Plan
+from testbed.plan.resolve import load_plan, require_trainable, with_cases, with_clock, with_enforcement
+from testbed.plan.schedules import choose as choose_schedules
+from testbed.plan.schedules import make
+from testbed.results.verdict import name_of, recheck
+from testbed.routing.apply import with_policies
+from testbed.routing.events import Asked, Controller, with_events
+from testbed.routing.planner import Reach
+from testbed.routing.registry import choose
+from testbed.vm import kernel
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minutes on a machine that has much to do
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 500
+CLOS = """
+name: clos
+datacenters:
+  pod: {clos: {leaves: 2, spines: 2, hosts: 2, rate: 200 Mbit/s, delay: 100 us}}
+"""
+SETTINGS = (
+    "parallelism={data: 2, pipeline: 2}",
+    "model.layers=4",
+    "microbatches=4",
+    "message=500 kB",
+    "schedules=[1f1b]",
+    "iterations=2",
+    "warmup=1",
+)
+
+
+GREEDY = Controller("greedy", Reach(elephants_from=1e5))
+EVENTS = ("--arrive", "second@1", "--lose", "pod-spine1@3", "--depart", "first@4", "--lose", "pod-spine2@5")
+
+
+class Measured(NamedTuple):
+    """A plan, comparison.json, the manifest, and bytes per direction."""
+
+    plan: Plan
+    document: Mapping[str, Any]
+    manifest: Mapping[str, Any]
+    links: pd.DataFrame
+    checked: Mapping[str, bool]
+    """By entry of the comparison, whether its verdict is good when it is told from the files."""
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """Of the cases, in comparison.json."""
+        found: Sequence[Mapping[str, Any]] = self.document["schedules"]
+        return found
+
+    def links_of(self, case: int) -> pd.DataFrame:
+        """Of the case with that number."""
+        return self.links[self.links["schedule"] == self.plan.cases[case].label]
+
+
+def clos_plan(directory: Path) -> Plan:
+    """Two replicas of two stages, every stage on a leaf of its own, on the routes that `greedy` chooses."""
+    (directory / "clos.yaml").write_text(CLOS)
+    plan = load_plan(directory / "clos.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml", settings=SETTINGS)
+    require_trainable(plan)
+    chosen = choose_schedules(plan, [])
+    plan = with_clock(with_cases(plan, chosen, make(plan, chosen).made), Clock("virtual"))
+    return with_policies(plan, [choose("greedy")], Reach(elephants_from=1e5))[0]
+
+
+@pytest.fixture(scope="module")
+def measured(time_travel_kernel: kernel.Kernel, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Measured]:
+    directory = tmp_path_factory.mktemp("clos")
+    greedy = clos_plan(directory)
+    spoilt = f"{ROOT}/tests/lab/wrong_shapers.py:UnpinnedLater"
+    by_ports = with_enforcement(with_events(greedy, [Asked("lose", "pod-spine1", 1)], GREEDY), "ports")
+    jobs = jobs_that_move.planned(directory, *EVENTS, "--clock", "virtual")
+    assert jobs.exit_code == 0, jobs.exception
+    moving = file.read(directory / "plan.json")
+    asked = {"greedy": (greedy, "netem"), "unpinned": (greedy, spoilt), "by ports": (by_ports, "netem")}
+    asked["jobs"] = (moving, "netem")
+    trainings = []
+    for name, (plan, shaper) in asked.items():
+        (directory / name / "logs").mkdir(parents=True)
+        (directory / f"{name}.json").write_text(file.to_json(plan))
+        trainings.append((str(directory / f"{name}.json"), str(directory / name), shaper))
+    (directory / "trainings.json").write_text(json.dumps(trainings))
+    program = Path(__file__).with_name("train_in_one_boot.py")
+    command = [sys.executable, str(program), str(directory / "trainings.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    documents = json.loads(done.stdout.splitlines()[-1])
+    return {
+        name: Measured(
+            plan,
+            document,
+            json.loads((directory / name / "manifest.json").read_text()),
+            pd.read_parquet(directory / name / "links.parquet"),
+            {entry: all(one.ok for one in checks) for entry, checks in recheck(directory / name).items()},
+        )
+        for (name, (plan, _)), document in zip(asked.items(), documents, strict=True)
+    }
+
+
+def require_true(one: Measured, case: int) -> None:
+    row, links = one.rows[case], one.links_of(case)
+    assert row["label"] == one.plan.cases[case].label
+    assert row["trusted"], row
+    assert abs(row["error"]) <= 0.001, row
+    assert links["wire_bytes"].to_numpy() == pytest.approx(links["planned_bytes"].to_numpy(), rel=0.002)
+
+
+def test_flows_pinned_to_spines_take_what_the_model_says(measured: Mapping[str, Measured]) -> None:
+    one = measured["greedy"]
+    require_true(one, 0)
+    (case,) = one.plan.cases
+    spines = {one.plan.network.directions[route[0]].target for route in case.routes if route}
+    assert spines == {"pod-spine0", "pod-spine1"}, "this plan tells nothing"
+    assert (one.links["planned_bytes"] > 1e6).all()
+    assert one.manifest["enforced"]["1f1b"]["by_rules"]
+
+
+def test_a_run_whose_flows_left_their_routes_is_untrusted(measured: Mapping[str, Measured]) -> None:
+    (row,) = measured["unpinned"].rows
+    assert not row["trusted"]
+    off = [reason for reason in row["reasons"] if "traffic did not take the routes of the plan" in reason]
+    assert any("pod-spine1" in reason for reason in off)
+    assert any("pod-spine0" in reason for reason in off)
+
+
+def test_ports_take_flows_where_rules_do(measured: Mapping[str, Measured]) -> None:
+    one = measured["by ports"]
+    require_true(one, 0)
+    assert one.manifest["enforced"]["1f1b"] == {"by_ports": ANY, "by_rules": []}
+    (same,) = measured["greedy"].rows
+    assert one.rows[0]["measured_s"] == pytest.approx(same["measured_s"], rel=1e-4)
+
+
+def test_a_lost_spine_makes_iterations_as_long_as_the_model_says(measured: Mapping[str, Measured]) -> None:
+    one = measured["by ports"]
+    require_true(one, 1)
+    assert abs(one.rows[1]["error"]) <= 0.0003  # acknowledgements wait behind messages in the leaf, before the spine
+    assert one.rows[1]["measured_s"] > 1.02 * one.rows[0]["measured_s"]
+    gone = one.links_of(1)["label"].str.contains("pod-spine1")
+    assert (one.links_of(1)[gone]["wire_bytes"] == 0).all()
+    assert (one.links_of(1)[~gone]["wire_bytes"] > 1e6).all()
+    (lost,) = one.document["events"]
+    assert (lost["before"], lost["label"]) == ("1f1b", "1f1b without pod-spine1")
+    assert lost["flows_moved"] == lost["flows_cut"] == lost["flows"] / 2
+
+
+def test_every_phase_of_jobs_that_come_and_go_is_as_predicted(measured: Mapping[str, Measured]) -> None:
+    one = measured["jobs"]
+    there = [(row["label"].removeprefix("1f1b"), row["job"]) for row in one.rows]
+    assert there == [
+        ("", "first"),
+        (" with second", "first"),
+        (" with second", "second"),
+        (" without pod-spine1", "first"),
+        (" without pod-spine1", "second"),
+        (" without first", "second"),
+        (" without pod-spine2", "second"),
+    ]
+    for row in one.rows:
+        assert row["trusted"], row
+        assert abs(row["error"]) <= 0.001, row
+    crowded = {row["job"]: row for row in one.rows[3:5]}
+    assert all(row["measured_s"] > 1.1 * row["predicted_alone_s"] for row in crowded.values()), (
+        "this plan tells nothing"
+    )
+    assert one.checked == {name_of(row): True for row in one.rows}
+    assert one.document["complete"]
+
+
+def test_links_carry_what_the_jobs_at_work_send(measured: Mapping[str, Measured]) -> None:
+    one = measured["jobs"]
+    off = one.links["wire_bytes"] - one.links["planned_bytes"]
+    assert (off.abs() <= 0.02 * one.links["planned_bytes"] + 5e3).all()
+    alone = one.links_of(0)
+    busy = alone[alone["planned_bytes"] > 1e6]["label"]
+    assert not busy.empty
+    assert not busy.str.contains("pod-spine2").any()  # the spine that the second job gets
+    assert (one.links_of(1)["wire_bytes"] > 1e6).all()
+
+
+def test_events_say_what_moved_and_what_iterations_took_around_them(measured: Mapping[str, Measured]) -> None:
+    arrival, lost, departure, further = measured["jobs"].document["events"]
+    assert (arrival["arrived"], lost["lost"], departure["departed"]) == (["second"], ["pod-spine1"], ["first"])
+    assert further["lost"] == ["pod-spine2"]
+    assert [one["after"] for one in (arrival, lost, departure, further)] == [1, 3, 4, 5]
+    assert (arrival["flows"], arrival["flows_new"], arrival["flows_cut"]) == (6, 2, 0)
+    assert 0 < lost["flows_cut"] <= lost["flows_moved"]
+    first, second = lost["iterations"]
+    for job in (first, second):
+        assert job["during_s"] == job["after_s"] == pytest.approx(job["after_predicted_s"], rel=0.001)
+        assert job["before_s"] == pytest.approx(job["before_predicted_s"], rel=0.001)
+        assert job["after_s"] > 1.1 * job["before_s"]
+    gone, left = departure["iterations"]
+    assert (gone["job"], gone["during_s"], gone["after_s"]) == ("first", None, None)
+    assert left["after_s"] < 0.9 * left["before_s"]

@@ -1,0 +1,91 @@
+"""Two different jobs on one link under the virtual clock: each as predicted beside the other, twice the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from testbed.results.verdict import name_of, recheck
+from testbed.vm import kernel
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # two boots, on a machine that has much to do
+
+ROOT = Path(__file__).parents[2]
+TOPOLOGY = """
+name: shared
+datacenters: {paris: {nodes: 3}, warsaw: {nodes: 3}}
+links: [{between: [paris, warsaw], delay: 5 ms, rate: 200 Mbit/s}]
+"""
+COMMON = "microbatch_size: 2\nmemory: 8\niterations: 2\nwarmup: 1\n"
+WIDE = """
+name: wide
+model: {layers: 4, d_model: 32, heads: 2, sequence: 32}
+parallelism: {pipeline: 2, data: 2}
+microbatches: 6
+pacing: {F: 10 ms, I: 10 ms, W: 10 ms}
+message: 400 kB
+schedules: [zb-h1]
+"""
+NARROW = """
+name: narrow
+model: {layers: 2, d_model: 32, heads: 2, sequence: 32}
+parallelism: {pipeline: 2}
+microbatches: 8
+pacing: {F: 8 ms, I: 8 ms, W: 8 ms}
+message: 250 kB
+schedules: [gpipe]
+seed: 2
+"""
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "testbed", "run", *words],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+def comparison(out: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((out / "comparison.json").read_text())
+    return document
+
+
+def test_jobs_take_what_is_predicted_beside_each_other(tmp_path: Path, time_travel_kernel: kernel.Kernel) -> None:
+    for name, text in (("shared", TOPOLOGY), ("wide", WIDE + COMMON), ("narrow", NARROW + COMMON)):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    out, again = tmp_path / "out", tmp_path / "again"
+    files = [str(tmp_path / f"{name}.yaml") for name in ("shared", "wide", "narrow")]
+    done = run(*files, "--clock", "virtual", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert max(len(line) for line in done.stdout.splitlines() if str(out) not in line) <= 80
+    document = comparison(out)
+    assert [row["job"] for row in document["schedules"]] == ["wide", "narrow"]
+    for row in document["schedules"]:
+        assert row["trusted"], row
+        assert abs(row["error"]) <= 0.001, row
+        assert row["slowdown_predicted"] > 1.2
+        assert row["measured_s"] > 1.2 * row["predicted_alone_s"]
+    assert {name_of(row): True for row in document["schedules"]} == {
+        name: all(check.ok for check in checks) for name, checks in recheck(out).items()
+    }
+    counted = pd.read_parquet(out / "links.parquet")
+    assert (counted["wire_bytes"] / counted["planned_bytes"] - 1).abs().max() <= 0.01
+    actions = pd.read_parquet(out / "actions.parquet").query("source == 'measured'")
+    assert {job: set(rows["rank"]) for job, rows in actions.groupby("job")} == {0: {0, 1, 2, 3}, 1: {4, 5}}
+    picture = (out / "timeline.svg").read_text()
+    assert "next job" in picture
+    repeated = run(str(out), "--out", str(again), "--no-picture", "--quiet")
+    assert repeated.returncode == 0, repeated.stderr
+    assert comparison(again) == document
