@@ -5,6 +5,7 @@ Started with `python -m testbed.train.zygote CONTROL_FD WORKER_FD...`, one worke
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -15,7 +16,13 @@ from multiprocessing.connection import Connection
 def main(arguments: list[str]) -> int:
     """Import torch, train the reference where asked, fork the workers on StartWorkers, report how each ends."""
     control_fd, *worker_fds = map(int, arguments)
-    control = Connection(control_fd)
+    # the launcher may leave at any moment, with a word unread too: then nobody is there to be told
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        _serve(Connection(control_fd), worker_fds)
+    return 0
+
+
+def _serve(control: Connection, worker_fds: list[int]) -> None:
     began = time.monotonic()
     # deferred on purpose: this is the slow import that only the zygote pays
     import testbed.train.warm  # noqa: F401 - isort: skip
@@ -29,11 +36,8 @@ def main(arguments: list[str]) -> int:
     gc.collect()
     gc.freeze()  # what was imported is never garbage: workers need not look at it, nor copy its pages
     control.send(Imported(time.monotonic() - began))
-    try:
-        while isinstance(request := control.recv(), TrainReference):
-            control.send(Trained(trained_apart(request, corpus)))
-    except (EOFError, BrokenPipeError):
-        return 0
+    while isinstance(request := control.recv(), TrainReference):
+        control.send(Trained(trained_apart(request, corpus)))
     if not isinstance(request, StartWorkers):
         raise TypeError(f"not a message for the zygote: {request!r}")
     world = request.world
@@ -50,11 +54,7 @@ def main(arguments: list[str]) -> int:
         os.close(fd)
     while ranks:
         pid, waited = os.wait()
-        try:
-            control.send(Exited(ranks.pop(pid), os.waitstatus_to_exitcode(waited)))
-        except BrokenPipeError:
-            return 0  # the launcher has left: nobody is there to be told
-    return 0
+        control.send(Exited(ranks.pop(pid), os.waitstatus_to_exitcode(waited)))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ It talks JSON, one object per line, over the socket whose number is its only arg
 requests (`counters`, `set`), each answered by one line. It ends when that socket closes or its parent dies.
 """
 
+import contextlib
 import ctypes
 import errno
 import gc
@@ -204,7 +205,14 @@ class Relay:
         self._answer({"ready": True, **_become_urgent(config["parent"])})
 
     def run(self) -> None:
-        """Serve until the control socket closes."""
+        """Serve until the control socket closes.
+
+        A lab that is interrupted may close it with a request unanswered or an answer unread: that is its end as well.
+        """
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            self._carry()
+
+    def _carry(self) -> None:
         poller = select.epoll()
         for fd in (*self._sources, self._timer.fd, self._control.fileno()):
             poller.register(fd, select.EPOLLIN)
