@@ -158,9 +158,8 @@ def truth(problem: Problem, random: Random, most: int) -> Truth:
     choices = [rows_of(problem, rank, most) for rank in range(problem.n_ranks)]
     complete = max(map(len, choices)) <= most and prod(map(len, choices)) <= most
     first = Schedule("brute force", tuple(rows[0] for rows in choices), problem.stage_to_rank, problem.n_microbatches)
-    tick_s, loads = jobs_in_ticks(
-        [Load(problem, first)]
-    )  # as predictions are made: sums of floats would be off by an ulp
+    # in ticks, as predictions are made: sums of floats would be off by an ulp
+    tick_s, loads = jobs_in_ticks([Load(problem, first)])
     program, _ = lower(loads)
     index = {action: n for n, (_, action) in enumerate(first.actions())}
     numbered = [[[index[action] for action in row] for row in rows] for rows in choices]
@@ -172,7 +171,8 @@ def truth(problem: Problem, random: Random, most: int) -> Truth:
     best_s, queued = inf, any(link.seconds_per_byte for link in problem.links)
     for number, places in enumerate(drawn):
         order = [action for rows, place in zip(numbered, places, strict=True) for action in rows[place]]
-        seconds = tick_s * float(MOVES.judge(program, np.array(order)))
+        ticks, _ = MOVES.judge(program, np.array(order))
+        seconds = tick_s * float(ticks)
         if number % 50 == 0 and not queued and not problem.unnoticed_wait_s:
             rows = tuple(rows[place] for rows, place in zip(choices, places, strict=True))
             own = longest_path(problem, rows)

@@ -1,8 +1,8 @@
 """Local search on finished schedules: actions move within their rank's row, the compiled event model judges.
 
 Late acceptance hill climbing (Burke and Bykov, 2017): a move is kept when it is no worse than the schedule of some
-moves ago, so plateaus and small hills are crossed without a temperature to tune. Works for any placement and for
-sub-blocks.
+moves ago, so plateaus and small hills are crossed without a temperature to tune. What is compared is the makespan and,
+far less, when each rank is done. Works for any placement and for sub-blocks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from testbed.model.compile import compiled_modules
-from testbed.model.compiled import EVENT_MODEL, makespan
+from testbed.model.compiled import EVENT_MODEL
 from testbed.model.lower import Load, lower
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import TOLERANCE
@@ -78,14 +78,15 @@ class _Climb:
         )
         self.current = np.arange(len(self.actions))
         self.best_order = self.current.copy()
-        self.seconds = np.full(2, makespan(problem, schedule))
-        self.history = np.full(climbing.HISTORY, self.seconds[0])
+        seconds, score = MOVES.judge(self.program, self.current)
+        self.compared = np.array([score, seconds])
+        self.history = np.full(climbing.HISTORY, score)
 
     def run(self, moves: float, until: float, good_enough_s: float) -> None:
         each, turn = max(1, MOVED_ACTIONS // len(self.actions)), 0
-        while moves > 0 and time.monotonic() < until and self.seconds[1] > good_enough_s:
+        while moves > 0 and time.monotonic() < until and self.compared[1] > good_enough_s:
             now = int(min(each, moves))
-            state = (self.current, self.best_order, self.seconds, self.history)
+            state = (self.current, self.best_order, self.compared, self.history)
             MOVES.climb(self.program, *self.fixed, *state, now, self.seed + turn)
             moves, turn = moves - now, turn + 1
 

@@ -41,6 +41,18 @@ TimeLimit = Annotated[float, Field(gt=0, le=3600)]
 HINT_SHARE = 0.2
 """Share of a family's time limit that its hint may take."""
 
+CLIMBS = 3
+"""Local searches before the solver begins, each from the hint, with a seed of its own.
+
+With two stages per rank they find in seconds what takes the solver minutes; it is needed to prove how good that is.
+"""
+
+CLIMBED_ACTIONS = 30_000_000
+"""Actions that each of them judges: a second or two at any size."""
+
+SHARE_OF_CLIMBS = 0.3
+"""Share of the time limit that they may take in all."""
+
 SHARE_OF_MOVES = 0.1
 """Share of the time left that local search may take when the event model has judged otherwise than the solver."""
 
@@ -173,6 +185,9 @@ class _Search:
         with ranks that never notice short waits. Where its best order takes longer than it believes, orders that have
         been judged are excluded, and it solves again: what it proves then holds for all others.
         """
+        self._climb_first(relative_gap, seed)
+        if self.gap() <= relative_gap or self.interrupted:
+            return
         model = Model(self.problem, self.best, self.best_s, self.bound_s)
         excluded: set[tuple[Row, ...]] = set()
         while self.left_s() > 0 and not self.interrupted:
@@ -186,7 +201,8 @@ class _Search:
             for rows in fresh[-MOST_EXCLUDED:]:
                 model.exclude(rows)
                 excluded.add(rows)
-            self._climb(seed + len(excluded), SHARE_OF_MOVES if fresh else 1.0)
+            share = SHARE_OF_MOVES if fresh else 1.0
+            self._climb(self.best, seed + len(excluded), share * max(0.0, self.left_s()), good_enough_s=self.bound_s)
 
     def _solve(self, model: Model, relative_gap: float, workers: int, seed: int) -> bool:
         """One run of the solver; whether it came to its end, rather than to that of the time limit."""
@@ -233,13 +249,24 @@ class _Search:
             self.interrupted |= interrupt.is_set()
             return solving.result()
 
-    def _climb(self, seed: int, share: float) -> None:
-        """Improve the best order action by action, judged by the event model, for a share of the time that is left."""
+    def _climb_first(self, relative_gap: float, seed: int) -> None:
+        hint, until = self.best, time.monotonic() + SHARE_OF_CLIMBS * self.left_s()
+        moves = CLIMBED_ACTIONS // max(1, sum(map(len, hint.rows)))
+        good_enough_s = self.bound_s / (1 - relative_gap)
+        for climb in range(CLIMBS):
+            if self.interrupted or self.best_s <= good_enough_s:
+                return
+            self._climb(hint, seed + climb, until - time.monotonic(), moves, good_enough_s)
+
+    def _climb(
+        self, start: Schedule, seed: int, limit_s: float, moves: int | None = None, good_enough_s: float = 0.0
+    ) -> None:
+        """Improve an order action by action, judged by the event model."""
         from testbed.schedule.local_search import Interrupted, improve  # compiled code, slow to import
 
-        until = time.monotonic() + share * max(0.0, self.left_s())
+        until = time.monotonic() + limit_s
         try:
-            self.offer(improve(self.problem, self.best, seed=seed, until=until, good_enough_s=self.bound_s))
+            self.offer(improve(self.problem, start, moves, seed, until, good_enough_s))
         except Interrupted as stop:
             self.interrupted = True
             self.report()

@@ -39,7 +39,9 @@ MOST_EVALUATIONS = 600
 EVALUATED_ACTIONS = 3_000_000
 """Evaluations are cut so that about this many actions are scheduled in all: a few seconds."""
 
-MOVES_PER_EVALUATION = 20
+MOVES_PER_EVALUATION = 100
+MOVED_ACTIONS = 60_000_000
+"""Moves are cut so that about this many actions are judged for each schedule that is improved: a few seconds."""
 
 DEFAULT_TIME_LIMIT_S = 60.0
 """Far more than the evaluations take on an ordinary machine, so that they end the search and it can be repeated."""
@@ -100,9 +102,9 @@ def search(
     """The best schedule found for one stage per rank.
 
     `evaluations` of steered greedies (default 600, fewer for large plans) are followed by MOVES_PER_EVALUATION times as
-    many moves of single actions. A schedule that meets the lower bound ends the search, and so do `time_limit_s` wall
-    seconds and Ctrl-C, with the best so far. The same seed gives the same schedule unless one of these two ended it.
-    Raises BadInput where the greedy does.
+    many moves of single actions (fewer for large plans). A schedule that meets the lower bound ends the search, and so
+    do `time_limit_s` wall seconds and Ctrl-C, with the best so far. The same seed gives the same schedule unless one of
+    these two ended it. Raises BadInput where the greedy does.
     """
     unit_s, problem = tick_s(problem), in_ticks(problem)  # whatever is compared comes out the same in every unit
     budget = evaluations or _affordable(problem)
@@ -114,7 +116,7 @@ def search(
     try:
         _steer(problem, found, budget, seed)
         for start in (found.best, *starts):
-            found.improve(start, MOVES_PER_EVALUATION * budget, seed)
+            found.improve(start, _moves(problem, budget), seed)
     except KeyboardInterrupt:
         found.interrupt()
     return found.best.renamed("search")
@@ -137,7 +139,7 @@ def search_chunks(
     found.offer(best_hint(problem, time_limit_s=0.0))
     try:
         found.offer(steered_list(problem, budget, STEERED_SHARE * time_limit_s, seed, offer=found.offer))
-        found.improve(found.best, MOVES_PER_EVALUATION * budget, seed)
+        found.improve(found.best, _moves(problem, budget), seed)
     except KeyboardInterrupt:
         found.interrupt()
     return found.best.renamed("search")
@@ -145,8 +147,15 @@ def search_chunks(
 
 def _affordable(problem: Problem) -> int:
     """How many evaluations, fewer for a problem with many actions."""
-    actions = 3 * problem.n_stages * problem.n_microbatches
-    return min(MOST_EVALUATIONS, max(12, EVALUATED_ACTIONS // actions))
+    return min(MOST_EVALUATIONS, max(12, EVALUATED_ACTIONS // _actions(problem)))
+
+
+def _moves(problem: Problem, evaluations: int) -> int:
+    return min(MOVES_PER_EVALUATION * evaluations, MOVED_ACTIONS // _actions(problem))
+
+
+def _actions(problem: Problem) -> int:
+    return 3 * problem.n_stages * problem.n_microbatches
 
 
 class _Found:
