@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -41,8 +42,8 @@ TimeLimit = Annotated[float, Field(gt=0, le=3600)]
 HINT_SHARE = 0.2
 """Share of a family's time limit that its hint may take."""
 
-CLIMBS = 3
-"""Local searches before the solver begins, each from the hint, with a seed of its own.
+CLIMBS = 2
+"""Local searches from the hint before the solver begins; others go on from the best until one gains nothing.
 
 With two stages per rank they find in seconds what takes the solver minutes; it is needed to prove how good that is.
 """
@@ -253,10 +254,14 @@ class _Search:
         hint, until = self.best, time.monotonic() + SHARE_OF_CLIMBS * self.left_s()
         moves = CLIMBED_ACTIONS // max(1, sum(map(len, hint.rows)))
         good_enough_s = self.bound_s / (1 - relative_gap)
-        for climb in range(CLIMBS):
-            if self.interrupted or self.best_s <= good_enough_s:
+        for climb in count():
+            before_s = self.best_s
+            if self.interrupted or self.best_s <= good_enough_s or time.monotonic() > until:
                 return
-            self._climb(hint, seed + climb, until - time.monotonic(), moves, good_enough_s)
+            start = hint if climb < CLIMBS else self.best
+            self._climb(start, seed + climb, until - time.monotonic(), moves, good_enough_s)
+            if climb >= CLIMBS and self.best_s == before_s:
+                return
 
     def _climb(
         self, start: Schedule, seed: int, limit_s: float, moves: int | None = None, good_enough_s: float = 0.0
