@@ -171,8 +171,7 @@ def truth(problem: Problem, random: Random, most: int) -> Truth:
     best_s, queued = inf, any(link.seconds_per_byte for link in problem.links)
     for number, places in enumerate(drawn):
         order = [action for rows, place in zip(numbered, places, strict=True) for action in rows[place]]
-        ticks, _ = MOVES.judge(program, np.array(order))
-        seconds = tick_s * float(ticks)
+        seconds = tick_s * float(MOVES.judge(program, np.array(order)))
         if number % 50 == 0 and not queued and not problem.unnoticed_wait_s:
             rows = tuple(rows[place] for rows, place in zip(choices, places, strict=True))
             own = longest_path(problem, rows)

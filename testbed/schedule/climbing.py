@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from testbed.model.execute import execute, last_end
+from testbed.model.execute import Times, execute, last_end
 from testbed.model.network import Floats, Ints
-from testbed.model.program import Program
+from testbed.model.program import NONE, Program
 
-COMPILED = ("judge", "fits", "climb")
+COMPILED = ("run", "judge", "score", "critical_path", "fits", "climb")
 """What compile.py compiles of this module."""
 
 HISTORY = 10
@@ -17,6 +17,9 @@ HISTORY = 10
 FARTHEST = 8
 """Places an action may move at once, earlier or later."""
 
+SHARE_ON_CRITICAL_PATH = 0.5
+"""Share of the moves that are drawn from the actions on which the makespan hangs; the others from all."""
+
 WEIGHT_OF_RANKS = 0.1
 """What the mean of the ranks' own ends counts beside the makespan.
 
@@ -24,24 +27,53 @@ Most moves leave the makespan as it is, but some of them let a rank be done earl
 """
 
 
-def judge(program: Program, order: Ints) -> tuple[float, float]:
-    """(seconds it takes when every replica runs its actions in this order, what the climb compares).
-
-    Both are infinite when actions wait for each other.
-    """
+def run(program: Program, order: Ints) -> Times:
+    """What happens when every replica runs its actions in this order, that of the first one's."""
     n = len(order)
     every = np.empty(len(program.duration_s), np.int64)
     for replica in range(len(every) // n):
         every[replica * n : (replica + 1) * n] = order + replica * n
-    times = execute(program, every)
-    last = last_end(program, times)
-    if np.isnan(last):
-        return np.inf, np.inf
-    ranks, ends = len(program.row_start) - 1, 0.0
+    return execute(program, every)
+
+
+def judge(program: Program, order: Ints) -> float:
+    """Seconds it takes when every replica runs its actions in this order; infinite when they wait for each other."""
+    last = last_end(program, run(program, order))
+    return np.inf if np.isnan(last) else last
+
+
+def score(program: Program, order: Ints, times: Times) -> float:
+    """What the climb compares: the makespan and, far less, when each rank is done. Of orders that come to an end."""
+    n, ranks, ends = len(order), len(program.row_start) - 1, 0.0
     for rank in range(ranks):
         if program.row_start[rank + 1] > program.row_start[rank]:
-            ends += times.end_s[every[program.row_start[rank + 1] - 1]]
-    return last, last + WEIGHT_OF_RANKS * ends / ranks
+            last = program.row_start[rank + 1] - 1  # rows of a replica are those of the first, n places on
+            ends += times.end_s[order[last % n] + last // n * n]
+    return last_end(program, times) + WEIGHT_OF_RANKS * ends / ranks
+
+
+def critical_path(program: Program, order: Ints, times: Times, maker: Ints) -> Ints:
+    """Places in `order` of actions none of which can be later without the last one being later, that one first.
+
+    `maker`: per message, the action that makes it, or NONE. Every action waits for the one before it in its row or for
+    the one whose message it needs, whichever comes later. Of other replicas, the places of the same actions.
+    """
+    n, found, count = len(order), np.empty(len(times.end_s), np.int64), 0
+    place = np.empty(n, np.int64)
+    place[order] = np.arange(n)
+    action = int(np.argmax(times.end_s))
+    while action != NONE:
+        here = place[action % n]
+        found[count], count = here, count + 1
+        rank = 0
+        while program.row_start[rank + 1] <= here:
+            rank += 1
+        before = order[here - 1] + action // n * n if here > program.row_start[rank] else NONE
+        message = program.needs[action]
+        source = maker[message] if message != NONE else NONE
+        in_row = before != NONE and (source == NONE or times.end_s[before] >= times.arrived_s[message])
+        action = before if in_row else source
+    return found[:count]
 
 
 def fits(order: Ints, needed: Floats, delta: Floats, begin: int, end: int, limit: float) -> bool:
@@ -63,6 +95,7 @@ def climb(
     needed: Floats,
     delta: Floats,
     limit: Floats,
+    maker: Ints,
     current: Ints,
     best: Ints,
     compared: Floats,
@@ -73,14 +106,17 @@ def climb(
     """Make `moves` moves on `current`, and keep the best order met in `best`.
 
     Per action its stage, kind, microbatch, the memory it needs beside what is held, and what it adds to that; per rank
-    the most that may be held. `compared`: the score of `current`, the seconds of `best`; `history`: the scores of
-    `current` after the last moves. All four go on from call to call.
+    the most that may be held; per message what makes it (critical_path). `compared`: the score of `current`, the
+    seconds of `best`; `history`: the scores of `current` after the last moves. All four go on from call to call.
     """
     np.random.seed(seed)
     row_start = program.row_start
     n = len(stage)
+    critical = critical_path(program, current, run(program, current), maker)
     for move in range(moves):
         source = np.random.randint(n)
+        if np.random.random() < SHARE_ON_CRITICAL_PATH:
+            source = critical[np.random.randint(len(critical))]
         rank = 0
         while row_start[rank + 1] <= source:
             rank += 1
@@ -105,11 +141,15 @@ def climb(
         trial[target] = action
         if not fits(trial, needed, delta, row_start[rank], row_start[rank + 1], limit[rank]):
             continue
-        trial_s, score = judge(program, trial)
-        if trial_s < compared[1]:
-            best[:] = trial
-            compared[1] = trial_s
-        if score <= compared[0] or score <= history[move % HISTORY]:
-            current[:] = trial
-            compared[0] = score
+        times = run(program, trial)
+        trial_s = last_end(program, times)
+        if not np.isnan(trial_s):
+            if trial_s < compared[1]:
+                best[:] = trial
+                compared[1] = trial_s
+            trial_score = score(program, trial, times)
+            if trial_score <= compared[0] or trial_score <= history[move % HISTORY]:
+                current[:] = trial
+                compared[0] = trial_score
+                critical = critical_path(program, current, times, maker)
         history[move % HISTORY] = compared[0]
