@@ -49,7 +49,10 @@ With two stages per rank they find in seconds what takes the solver minutes; it 
 """
 
 CLIMBED_ACTIONS = 30_000_000
-"""Actions that each of them judges: a second or two at any size."""
+"""Actions that each of them judges at most: a second or two at any size."""
+
+MOVES_PER_ACTION = 500
+"""Of small problems they make so many moves, for the solver proves those at once."""
 
 SHARE_OF_CLIMBS = 0.3
 """Share of the time limit that they may take in all."""
@@ -252,15 +255,15 @@ class _Search:
 
     def _climb_first(self, relative_gap: float, seed: int) -> None:
         hint, until = self.best, time.monotonic() + SHARE_OF_CLIMBS * self.left_s()
-        moves = CLIMBED_ACTIONS // max(1, sum(map(len, hint.rows)))
+        actions = sum(map(len, hint.rows))
+        moves = min(MOVES_PER_ACTION * actions, CLIMBED_ACTIONS // actions)
         good_enough_s = self.bound_s / (1 - relative_gap)
         for climb in count():
-            before_s = self.best_s
             if self.interrupted or self.best_s <= good_enough_s or time.monotonic() > until:
                 return
             start = hint if climb < CLIMBS else self.best
             self._climb(start, seed + climb, until - time.monotonic(), moves, good_enough_s)
-            if climb >= CLIMBS and self.best_s == before_s:
+            if climb + 1 >= CLIMBS and self.best is start:
                 return
 
     def _climb(
