@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from testbed.model.bounds import lower_bound
 from testbed.model.compiled import makespan
+from testbed.model.lower import Load, lower
+from testbed.model.program import NONE
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import validate
 from testbed.schedule import search as module
 from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.hints import best_hint
-from testbed.schedule.local_search import improve
+from testbed.schedule.local_search import MOVES, improve
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.proof import Standing
 from testbed.schedule.search import search, search_chunks
@@ -61,3 +64,28 @@ def test_moves_keep_what_a_fused_backward_needs_under_recompute() -> None:
     start = one_f_one_b(problem)
     validate(start, problem)
     validate(improve(problem, start, 2000), problem)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_the_critical_path_is_as_long_as_the_iteration(copies: int) -> None:
+    """Where messages take no time the actions on it fill the whole iteration, one after the other."""
+    problem = uniform(4, 8, memory=4)
+    schedule = one_f_one_b(problem)
+    program, _ = lower([Load(problem, schedule)] * copies)
+    order = np.arange(sum(map(len, schedule.rows)))
+    maker = np.full(len(program.release), NONE)
+    maker[program.makes[program.makes != NONE]] = np.flatnonzero(program.makes != NONE)
+    times = MOVES.run(program, order)
+    path = MOVES.critical_path(program, order, times, maker)
+    assert sum(program.duration_s[path]) == makespan(problem, schedule) == MOVES.judge(program, order)
+    assert list(times.start_s[path]) == sorted(times.start_s[path], reverse=True)
+
+
+def test_moves_reach_the_optimum_of_two_stages_per_rank() -> None:
+    """The schedules that are known from elsewhere are 3 % off there; CP-SAT needed minutes from them."""
+    problem = uniform(4, 8, memory=4, delay_s=1, wire_s=0.25, cuts=(1,), stage_to_rank=stage_to_rank(Placement.WAVE, 4))
+    hint, bound_s = best_hint(problem, time_limit_s=0.0), lower_bound(problem).seconds
+    assert makespan(problem, hint) > 1.03 * bound_s
+    found = improve(problem, hint, 300_000, good_enough_s=1.001 * bound_s)
+    validate(found, problem)
+    assert makespan(problem, found) <= 1.001 * bound_s
