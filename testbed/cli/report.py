@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from testbed.cli.options import AsJson, drawable, emit, stdout_console
-from testbed.errors import ExitCode
+from testbed.errors import BadInput, ExitCode
 from testbed.files import output
 
 
@@ -62,11 +62,13 @@ def report(
 def judged_again(directory: Path, comparison: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """A run's comparison with the verdict and the metric that its data files give, and for what it said something else.
 
-    Raises BadInput where a file of the evidence is missing.
+    Raises BadInput where there is no verdict, or a file of the evidence is missing.
     """
     from testbed.results.fairness import fairness_again, same
     from testbed.results.verdict import name_of, recheck
 
+    if not comparison["schedules"]:
+        raise BadInput.of(str(directory), "finished schedules", 0, "one or more: there is no verdict to repeat")
     again = recheck(directory)
     rows, changed = [], []
     for row in comparison["schedules"]:

@@ -24,6 +24,9 @@ NAME = "plan.json"
 
 MOST_PLAN_BYTES = 32_000_000
 
+LATEST_START_S = 3600.0
+"""When a job may begin at the latest, after an iteration's start: all of them are waited for."""
+
 _WRITTEN = "a plan as `testbed plan` writes it"
 
 
@@ -209,7 +212,7 @@ def _check_case(plan: Plan, case: Case, source: str, field: str) -> None:
 
 
 def _check_start(plan: Plan, start_s: float, source: str, field: str) -> None:
-    _require(0 <= start_s < math.inf, source, field, start_s, "0 s or more")
+    _require(0 <= start_s <= LATEST_START_S, source, field, start_s, f"0 to {LATEST_START_S:g} s")
     # results of one job say nothing of a start
     _require(len(plan.jobs) > 1 or start_s == 0, source, field, start_s, "0 s: a job alone begins with the iteration")
 

@@ -208,6 +208,8 @@ def test_a_report_of_an_incomplete_run(
     (tmp_path / "comparison.json").unlink()  # as if killed before the first schedule was finished
     assert report(str(tmp_path), monkeypatch=monkeypatch) == 0
     assert "incomplete: 0 of 2 schedules finished" in capsys.readouterr().out
+    assert report(str(tmp_path), "--recheck", monkeypatch=monkeypatch) == 2
+    assert "finished schedules: got 0, expected one or more: there is no verdict" in capsys.readouterr().err
 
 
 def test_a_report_of_what_is_no_run(
