@@ -1,8 +1,8 @@
 """Optimal schedules by constraint programming (CP-SAT): CrossPipe's CrossUD, CrossWave and CrossLoop.
 
 Optimal means: among schedules of whole blocks, backward split, microbatches in order per stage and kind. What the
-model (cp_model.py) finds, starting from a hint (hints.py), is reduced to an order per rank and judged by the event
-model, so the solver's rounding never matters.
+model (cp_model.py) finds, starting from a hint (hints.py) that moves of single actions have improved (local_search.py),
+is reduced to an order per rank and judged by the event model, so the solver's rounding never matters.
 """
 
 from __future__ import annotations
