@@ -2,8 +2,8 @@
 
 Late acceptance hill climbing (Burke and Bykov, 2017): a move is kept when it is no worse than the schedule of some
 moves ago, so plateaus and small hills are crossed without a temperature to tune. What is compared is the makespan and,
-far less, when each rank is done; half of the moves are drawn from the critical path, the only ones that can make it
-shorter at once (Balas, 1969). Works for any placement and for sub-blocks.
+far less, when each rank is done; half of the moves are drawn from the critical path, where alone a change can make it
+shorter (Balas, 1969). Works for any placement and for sub-blocks.
 """
 
 from __future__ import annotations

@@ -11,31 +11,37 @@ import os
 import sys
 import time
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from testbed.train.data import Corpus
 
 
 def main(arguments: list[str]) -> int:
     """Import torch, train the reference where asked, fork the workers on StartWorkers, report how each ends."""
     control_fd, *worker_fds = map(int, arguments)
-    # the launcher may leave at any moment, with a word unread too: then nobody is there to be told
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        _serve(Connection(control_fd), worker_fds)
-    return 0
-
-
-def _serve(control: Connection, worker_fds: list[int]) -> None:
+    control = Connection(control_fd)
     began = time.monotonic()
     # deferred on purpose: this is the slow import that only the zygote pays
     import testbed.train.warm  # noqa: F401 - isort: skip
     from testbed.train.data import load_corpus
+
+    corpus = load_corpus()
+    gc.collect()
+    gc.freeze()  # what was imported is never garbage: workers need not look at it, nor copy its pages
+    # the launcher may leave at any moment, with a word unread too: then nobody is there to be told
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        _serve(control, worker_fds, corpus, time.monotonic() - began)
+    return 0
+
+
+def _serve(control: Connection, worker_fds: list[int], corpus: Corpus, imported_s: float) -> None:
     from testbed.train.pacing import needed_spin_s
     from testbed.train.protocol import Exited, Imported, StartWorkers, Trained, TrainReference
     from testbed.train.reference_process import trained_apart
     from testbed.train.worker import become_worker, sleep_exactly
 
-    corpus = load_corpus()
-    gc.collect()
-    gc.freeze()  # what was imported is never garbage: workers need not look at it, nor copy its pages
-    control.send(Imported(time.monotonic() - began))
+    control.send(Imported(imported_s))
     while isinstance(request := control.recv(), TrainReference):
         control.send(Trained(trained_apart(request, corpus)))
     if not isinstance(request, StartWorkers):
