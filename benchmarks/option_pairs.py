@@ -1,0 +1,398 @@
+"""Every option beside every other one: plans that cover all pairs of them, measured on the virtual clock.
+
+    python benchmarks/option_pairs.py [--plans 150] [--first 0] [--seed 1] [--schedules 3] [--per-boot 12] [--out DIR]
+
+A covering array (allpairspy) over the options of topology, workload and command: each pair of values stands in a plan
+together. Numbers (delays, rates, slots, sizes) are drawn by seed, and so is the array: another seed gives other plans.
+Where one array has fewer than --plans rows, the next one goes on. A combination that the command line refuses is
+counted with its reason, an error without one is a fault. A row is a fault as well where it is trusted and further than
+0.05 % from its prediction (or from the nearer end of its range), or untrusted though nothing disturbed it. Prints all
+faults, the share of pairs that were measured, and the worst rows; exit code 1 where there is a fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations, pairwise
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import yaml
+from allpairspy import AllPairs
+from random_grid import missed
+from rich.console import Console
+from rich.table import Table
+
+from testbed.cli.plan import Enforcement, complete, enforced, events_of, routed, routing_of
+from testbed.errors import BadInput
+from testbed.plan import resolve
+from testbed.plan.alone import require_several
+from testbed.plan.plan import Clock, Plan
+from testbed.progress import Lines
+from testbed.schedule.registry import FAMILIES
+from testbed.vm import command
+
+ROOT = Path(__file__).parents[1]
+TARGET = 0.0005
+FORWARD_S = 0.01
+LIMIT_S = 3000.0
+MOST_RANKS, MOST_NODES = 12, 20
+SITES = ("oslo", "bonn", "rome", "lima", "cairo")
+
+Row = Mapping[str, Any]
+
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "schedule": tuple(name for name, family in FAMILIES.items() if not family.solver),
+    "network": ("chain", "ring", "star", "parallel", "clos"),
+    "sites": (2, 3, 5),
+    "directions": ("equal", "unlike", "far apart"),
+    "cards": (None, "equal", "unequal"),
+    "policy": (
+        None,
+        "ecmp",
+        "greedy",
+        "greedy-bytes",
+        "greedy-time",
+        "annealing",
+        "joint,evaluations=150",
+        "interleave,within=0.3",
+    ),
+    "enforce": (None, "ports"),
+    "event": (None, "lose", "arrive", "depart"),
+    "jobs": (1, 2, 3),
+    "alone": (False, True),
+    "pipeline": (1, 2, 3, 4),
+    "data": (1, 2, 3),
+    "tensor": (1, 2, 4),
+    "exchange": ("zero-1 ring", "none ring", "zero-1 hierarchical", "none hierarchical"),
+    "placement": ("contiguous", "scattered"),
+    "receives": ("early", "late"),
+    "recompute": (False, True),
+    "microbatches": ("one", "fewer than ranks", "odd", "even"),
+    "message": ("tensor", "small", "middle", "large"),
+    "slots": ("equal", "unequal", "fused B", "no W"),
+    "memory": ("default", "ample", "per rank"),
+    "model": ("gpt float32", "gpt float64", "my_model.py"),
+    "optimizer": ("adamw", "sgd"),
+    "queue": (False, True),
+}
+
+
+class Cell(NamedTuple):
+    """A plan of the array."""
+
+    number: int
+    options: Row
+
+
+def possible(values: Sequence[Any]) -> bool:
+    """Whether the first options of a row (in the order of its array) may stand together, and are small enough."""
+    row = dict(values)
+    ranks = row.get("pipeline", 1) * row.get("data", 1) * row.get("tensor", 1)
+    jobs = row.get("jobs", 1)
+    if ranks + 2 * (jobs - 1) > MOST_RANKS:
+        return False
+    refused = (
+        row.get("event") in ("arrive", "depart") and jobs == 1,
+        row.get("event") == "lose" and row.get("network") in ("chain", "star"),
+        row.get("alone") and (jobs == 1 or row.get("event") is not None),
+        row.get("enforce") == "ports" and row.get("network") not in (None, "clos"),
+        row.get("network") == "ring" and row.get("sites") == 2,
+        row.get("network") == "clos" and row.get("cards") == "unequal",
+        row.get("model") == "my_model.py" and row.get("tensor", 1) > 1,
+        row.get("event") is not None and str(row.get("policy")).startswith(("joint", "interleave")),
+    )
+    return not any(refused)
+
+
+def array(seed: int, number: int) -> list[Row]:
+    """A covering array; options and their values in an order drawn by seed."""
+    draw = Random(f"pairs/{seed}/{number}")
+    names = draw.sample(list(OPTIONS), len(OPTIONS))
+    values = [[(name, value) for value in draw.sample(OPTIONS[name], len(OPTIONS[name]))] for name in names]
+    return [dict(row) for row in AllPairs(values, filter_func=possible)]
+
+
+def cells(seed: int, plans: int, first: int) -> list[Cell]:
+    """So many rows of one array after the other, from a number on."""
+    rows: list[Row] = []
+    number = 0
+    while len(rows) < first + plans:
+        rows += array(seed, number)
+        number += 1
+    return [Cell(index, rows[index]) for index in range(first, first + plans)]
+
+
+class Drawn:
+    """The files of one plan, with numbers drawn by seed."""
+
+    def __init__(self, cell: Cell, seed: int, schedules: int) -> None:
+        self.row, self.draw, self.schedules = cell.options, Random(f"pairs/{seed}/plan/{cell.number}"), schedules
+        self.message_bytes = {
+            "tensor": 20e3,
+            "small": self.draw.uniform(2e4, 5e4),
+            "middle": self.draw.uniform(1e5, 4e5),
+            "large": self.draw.uniform(1e6, 2e6),
+        }[self.row["message"]]
+
+    def _time(self, seconds: float) -> str:
+        """In a unit that chance chooses."""
+        unit, factor = self.draw.choice((("s", 1), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)))
+        return f"{seconds * factor:.9f} {unit}"
+
+    def _direction(self, apart: float) -> dict[str, str]:
+        wire_s = FORWARD_S * 10 ** self.draw.uniform(-1.3, 0.2)
+        rate_bps = min(2e9, max(4e6, 8 * self.message_bytes / wire_s)) * apart
+        delay_s = 10 ** self.draw.uniform(-3.3, -2)
+        return {"delay": self._time(delay_s / apart), "rate": f"{min(4e9, rate_bps):.0f} bit/s"}
+
+    def _link(self, ends: tuple[str, str], name: str | None = None) -> dict[str, Any]:
+        link: dict[str, Any] = {"between": list(ends)} | ({"name": name} if name else {})
+        directions = self.row["directions"]
+        link |= self._direction(1.0)
+        if directions != "equal":
+            link["reverse"] = self._direction(1.0 if directions == "unlike" else self.draw.uniform(10, 50))
+        if self.row["queue"]:
+            link["queue"] = "200 MB"
+        return link
+
+    def sites(self) -> list[str]:
+        """Where nodes are."""
+        if self.row["network"] == "clos":
+            return [f"pod-leaf{leaf}" for leaf in range(self.row["sites"])]
+        return list(SITES[: self.row["sites"]])
+
+    def nodes(self) -> int:
+        """In each site: enough for every job, whole stages of tensor ranks."""
+        tensor, sites = self.row["tensor"], self.row["sites"]
+        own = self.row["data"] * -(-self.row["pipeline"] // sites)
+        return tensor * max(own, 1 + -(-self.row["data"] * self.row["pipeline"] // sites)) + 2 * (self.row["jobs"] - 1)
+
+    def topology(self) -> dict[str, Any]:
+        """Its links are of one kind; the datacenters' cards may differ."""
+        sites, nodes = self.sites(), self.nodes()
+        cards = {"delay": self._time(2e-5), "rate": f"{self.draw.uniform(2e8, 2e9):.0f} bit/s"}
+        if self.row["network"] == "clos":
+            pod: dict[str, Any] = {"leaves": len(sites), "spines": 2, "hosts": nodes}
+            pod |= {"rate": f"{self.draw.uniform(5e7, 1e9):.0f} bit/s", "delay": self._time(self.draw.uniform(0, 1e-3))}
+            inside = {"inside": cards} if self.row["cards"] else {}
+            return {"name": "pairs", "datacenters": {"pod": {"clos": pod} | inside}}
+        ends = [(sites[0], site) for site in sites[1:]] if self.row["network"] == "star" else list(pairwise(sites))
+        names: list[str | None] = [None] * len(ends)
+        if self.row["network"] == "ring":
+            ends, names = [*ends, (sites[-1], sites[0])], [*names, None]
+        if self.row["network"] == "parallel":
+            ends, names = [ends[0], *ends], ["south", "north", *names[1:]]
+        datacenters = {}
+        for site in sites:
+            inside = {"inside": cards} if self.row["cards"] else {}
+            datacenters[site] = {"nodes": nodes} | inside
+            if self.row["cards"] == "unequal":
+                cards = {"delay": self._time(5e-5), "rate": f"{self.draw.uniform(4e7, 1e9):.0f} bit/s"}
+        links = [self._link(pair, name) for pair, name in zip(ends, names, strict=True)]
+        return {"name": "pairs", "datacenters": datacenters, "links": links}
+
+    def workloads(self) -> list[dict[str, Any]]:
+        """The job of the row, and small ones beside it."""
+        free = {site: [f"{site}/{node}" for node in range(self.nodes())] for site in self.sites()}
+        first = self._job(self.row["pipeline"], self.row["data"], self.row["tensor"], free)
+        small = {"memory": 8, "schedules": [self.draw.choice(("1f1b", "gpipe", "zb-h1", "crosspipe-greedy"))]}
+        others = [self._job(2, 1, 1, free) | small for _ in range(self.row["jobs"] - 1)]
+        return [first, *others]
+
+    def _job(self, pipeline: int, data: int, tensor: int, free: dict[str, list[str]]) -> dict[str, Any]:
+        row, draw = self.row, self.draw
+        microbatches = {
+            "one": 1,
+            "fewer than ranks": max(1, pipeline - 1),
+            "odd": 2 * draw.randint(pipeline // 2 + 1, pipeline + 1) + 1,
+            "even": 2 * draw.randint(pipeline // 2 + 1, pipeline + 1),
+        }[row["microbatches"]]
+        job: dict[str, Any] = {
+            "name": "job",
+            "model": self._model(pipeline),
+            "parallelism": {"pipeline": pipeline, "data": data, "tensor": tensor},
+            "microbatches": microbatches,
+            "microbatch_size": draw.choice((1, 2)),
+            "pacing": self._pacing(pipeline),
+            "receives": row["receives"],
+            "recompute": row["recompute"],
+            "schedules": self._schedules(),
+            "optimizer": {"kind": row["optimizer"]},
+            "iterations": 4 if row["event"] else 2,
+            "warmup": 1,
+            "seed": draw.randrange(1000),
+        }
+        if row["message"] != "tensor":
+            job["message"] = f"{self.message_bytes:.0f} B"
+        if row["memory"] != "default":
+            most = 2 * max(pipeline, microbatches)
+            job["memory"] = (
+                most if row["memory"] == "ample" else [draw.randint(pipeline, most) for _ in range(pipeline)]
+            )
+        places = self._places(pipeline * data, tensor, free) if row["placement"] == "scattered" else []
+        if places:
+            job["placement"] = places[0 : pipeline * tensor]
+        if data > 1:
+            sharding, algorithm = row["exchange"].split()
+            job["data_parallel"] = {"sharding": sharding, "algorithm": algorithm}
+            job["data_parallel"]["parameters"] = f"{10 ** draw.uniform(5.3, 6.3):.0f} B"
+            if places:
+                length = pipeline * tensor
+                job["data_parallel"]["replicas"] = [places[n * length : (n + 1) * length] for n in range(1, data)]
+        return job
+
+    def _places(self, stages: int, tensor: int, free: dict[str, list[str]]) -> list[str]:
+        """A node for every rank, those of a stage in one site, every stage in a site drawn anew."""
+        found: list[str] = []
+        for _ in range(stages):
+            site = self.draw.choice([site for site, nodes in free.items() if len(nodes) >= tensor])
+            found += free[site][:tensor]
+            del free[site][:tensor]
+        return found
+
+    def _model(self, pipeline: int) -> dict[str, Any]:
+        if self.row["model"] == "my_model.py":
+            kind = f"{ROOT / 'examples/my_model.py'}:Mlp"
+            return {"kind": kind, "layers": 2 * pipeline + 1, "width": 16, "sequence": 8}
+        dtype = self.row["model"].split()[1]
+        return {"layers": 2 * pipeline, "d_model": 16, "heads": 4, "sequence": 8, "dtype": dtype}
+
+    def _pacing(self, pipeline: int) -> dict[str, Any]:
+        def times(factor: float = 1.0) -> Any:
+            if self.row["slots"] in ("equal", "no W"):
+                return self._time(factor * FORWARD_S)
+            return [self._time(factor * FORWARD_S * self.draw.uniform(0.5, 1.6)) for _ in range(pipeline)]
+
+        pacing = {"F": times(), "I": times(1.2), "W": "0 s" if self.row["slots"] == "no W" else times(0.8)}
+        return pacing | ({"B": times(1.7)} if self.row["slots"] == "fused B" else {})
+
+    def _schedules(self) -> list[str]:
+        others = [name for name in OPTIONS["schedule"] if name not in (self.row["schedule"], "search")]
+        return [self.row["schedule"], *self.draw.sample(others, self.schedules - 1)]
+
+
+def plan_of(cell: Cell, seed: int, schedules: int, out: Path) -> Plan:
+    """A cell as files, and as the plan that the command line makes of them. Raises BadInput."""
+    drawn, row = Drawn(cell, seed, schedules), cell.options
+    documents = [drawn.topology(), *drawn.workloads()]
+    files = []
+    for place, document in enumerate(documents):
+        files.append(out / f"plan-{cell.number:03d}.{f'workload-{place}' if place else 'topology'}.yaml")
+        files[-1].write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    made = resolve.with_clock(resolve.load_plan(*files), Clock("virtual"))
+    made = enforced(made, Enforcement(row["enforce"]) if row["enforce"] else None)
+    link = {"clos": "pod-spine1", "parallel": "south"}.get(row["network"], f"{SITES[0]}--{SITES[1]}")
+    events = {
+        None: lambda: (),
+        "lose": lambda: events_of([f"{link}@2"], None, None),
+        "arrive": lambda: events_of(None, [f"{made.jobs[-1].name}@2"], None),
+        "depart": lambda: events_of(None, None, [f"{made.jobs[-1].name}@2"]),
+    }[row["event"]]()
+    routing = routing_of([row["policy"]] if row["policy"] else None, None, None, events, alone=row["alone"])
+    if row["alone"]:
+        require_several(made)
+    made = complete(made, None, None, quiet=True, sources=files[1:])
+    return routed(made, routing, quiet=True)[0]
+
+
+class Found(NamedTuple):
+    """What came of the plans."""
+
+    rows: list[tuple[float, Cell, dict[str, Any]]]
+    """By what share each row misses its prediction."""
+    refused: list[tuple[Cell, str]]
+    failed: list[tuple[Cell, str]]
+
+
+def measure(chosen: Sequence[Cell], seed: int, schedules: int, per_boot: int, out: Path) -> Found:
+    """Make and measure all plans, many in one boot."""
+    out.mkdir(parents=True, exist_ok=True)
+    found = Found([], [], [])
+    for begin in range(0, len(chosen), per_boot):
+        began = time.monotonic()
+        batch: list[tuple[Cell, command.Training]] = []
+        for cell in chosen[begin : begin + per_boot]:
+            try:
+                plan = plan_of(cell, seed, schedules, out)
+            except BadInput as error:
+                found.refused.append((cell, str(error)))
+                continue
+            batch.append((cell, command.Training(plan, out / f"plan-{cell.number:03d}")))
+        made_s, machine = time.monotonic() - began, command.choose_machine(Clock("virtual"))
+        trainings = [training for _, training in batch]
+        _, documents = command.train(machine, trainings, limit_s=LIMIT_S, reporter=Lines(quiet=True))
+        for (cell, training), document in zip(batch, documents, strict=True):
+            if document is None:
+                found.failed.append((cell, f"no comparison in {training.directory.name}"))
+            found.rows.extend((missed(row), cell, row) for row in (document or {"schedules": []})["schedules"])
+        took_s = time.monotonic() - began
+        print(f"{begin + len(batch)} plans: {took_s:.0f} s, {made_s:.0f} of it for schedules", file=sys.stderr)
+    return found
+
+
+def faults(found: Found) -> list[tuple[Cell, str]]:
+    """Every plan that is not as it should be, with what is wrong."""
+    wrong = list(found.failed)
+    for share, cell, row in found.rows:
+        name = f"{row['label']}{' of ' + row['job'] if row.get('job') else ''}"
+        if not row["trusted"]:
+            wrong.append((cell, f"{name} {row['error']:+.4%} untrusted: {row['reasons'][0]}"))
+        elif share > TARGET:
+            wrong.append((cell, f"{name} {row['error']:+.4%}, trusted"))
+    return wrong
+
+
+def pairs(chosen: Sequence[Cell]) -> set[tuple[tuple[str, Any], tuple[str, Any]]]:
+    """All pairs of values that these plans have."""
+    return {pair for cell in chosen for pair in combinations(sorted(cell.options.items(), key=lambda one: one[0]), 2)}
+
+
+def report(found: Found, chosen: Sequence[Cell]) -> int:
+    """Print what came of them; 1 where there is a fault or nothing was measured."""
+    table = Table(title="worst of all", title_justify="left")
+    for column in ("plan", "row", "error", "off", "trusted"):
+        table.add_column(column, justify="right")
+    for share, cell, row in sorted(found.rows, key=lambda one: -one[0])[:10]:
+        trusted = "yes" if row["trusted"] else "NO"
+        table.add_row(str(cell.number), row["label"], f"{row['error']:+.4%}", f"{share:.4%}", trusted)
+    Console(width=100).print(table)
+    for reason, count in Counter(reason.partition("/")[0][:60] for _, reason in found.refused).most_common():
+        print(f"refused {count} x {reason}")
+    for cell, what in faults(found):
+        print(f"FAULT plan {cell.number}: {what}\n  {json.dumps(cell.options)}")
+    measured = [cell for cell in chosen if cell.number in {other.number for _, other, _ in found.rows}]
+    shares = [share for share, _, _ in found.rows]
+    ranges = sum(row["predicted_low_s"] is not None for *_, row in found.rows)
+    print(f"{len(pairs(measured))} of {len(pairs(chosen))} pairs measured, in {len(measured)} plans")
+    if shares:
+        print(f"{len(shares)} rows ({ranges} ranges): worst {max(shares):.4%}, median {statistics.median(shares):.4%}")
+    wrong = faults(found)
+    print(f"{len(wrong)} faults in {len({cell.number for cell, _ in wrong})} plans; {len(found.refused)} plans refused")
+    return int(bool(wrong) or not shares)
+
+
+def main() -> int:
+    """Measure the array; 1 where there is a fault, 0 otherwise."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plans", type=int, default=150)
+    parser.add_argument("--first", type=int, default=0, help="number of the first plan")
+    parser.add_argument("--schedules", type=int, default=3, help="per plan, the row's own one among them")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--per-boot", type=int, default=12, help="plans in one boot")
+    parser.add_argument("--out", type=Path, default=ROOT / "results/option-pairs")
+    arguments = parser.parse_args()
+    chosen = cells(arguments.seed, arguments.plans, arguments.first)
+    found = measure(chosen, arguments.seed, arguments.schedules, arguments.per_boot, arguments.out)
+    return report(found, chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
