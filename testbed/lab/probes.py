@@ -107,6 +107,8 @@ def parse_ping(output: str) -> list[float]:
     return [float(ms) / 1e3 for ms in _PING_LINE.findall(output)]
 
 
+_SHORT_WAIT_S = 0.1e-3
+"""What a ping may wait for another one: a quarter of the band of delays."""
 _PROBES = 25
 _MOST_PROBES = 200
 
@@ -120,10 +122,17 @@ def probes_for(arriving: float) -> tuple[int, int]:
 
 
 def round_trips(both: Sequence[Ends], rtt_s: float, slowest_bps: float, *, arriving: float = 1.0) -> list[Spread]:
-    """RTTs by ping for each of `both` ends of a link at once, a ping every 15 ms; of them `arriving` should come back.
+    """RTTs by ping for each of `both` ends of a link, a ping every 15 ms; of them `arriving` should come back.
 
-    Raises RunFailed when fewer than half of these answers come back.
+    Both at once, unless an answer to the one would wait long behind the other's on a slow direction. Raises RunFailed
+    when fewer than half of these answers come back.
     """
+    if serialisation_s(_PING_BYTES, slowest_bps) <= _SHORT_WAIT_S:
+        return _round_trips_at_once(both, rtt_s, slowest_bps, arriving)
+    return [spread for ends in both for spread in _round_trips_at_once([ends], rtt_s, slowest_bps, arriving)]
+
+
+def _round_trips_at_once(both: Sequence[Ends], rtt_s: float, slowest_bps: float, arriving: float) -> list[Spread]:
     count, needed = probes_for(arriving)
     interval = max(0.015, 8 * serialisation_s(_PING_BYTES, slowest_bps))
     wait = max(1, round(2 * rtt_s + 0.5))
