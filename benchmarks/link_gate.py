@@ -1,7 +1,8 @@
 """How true are the links? Delay x rate, every link and direction measured by the link gate, as one table.
 
-    python benchmarks/link_gate.py [--shaper auto|relay|netem] [--vm | --virtual]
+    python benchmarks/link_gate.py [--shaper auto|relay|netem] [--vm | --virtual] [--unlike]
 
+With --unlike, links whose directions are nothing alike: a fast one whose way back is long, or slow, or both.
 Figures of issues A and C: median RTT within max(2 %, 0.4 ms) and rate within 2 % of asked, nothing dropped. With --vm
 or --virtual in Debian's User-Mode Linux or under the virtual clock, to 10 Gbit/s, beside Mininet's plain TCLink in the
 same guest. Needs root.
@@ -14,6 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -31,14 +33,24 @@ FASTEST = "10 Gbit/s"
 """Only where CPU work costs no time, or for netem to try."""
 
 
-def topology(rates: tuple[str, ...]) -> dict[str, object]:
-    """One link for every delay and rate, each between two datacenters of its own."""
-    datacenters, links = {}, []
-    for number, (delay, rate) in enumerate(product(DELAYS, rates)):
-        ends = [f"a{number}", f"b{number}"]
-        datacenters |= {end: {"nodes": 1} for end in ends}
-        links.append({"between": ends, "delay": delay, "rate": rate})
-    return {"name": "gate", "datacenters": datacenters, "links": links}
+UNLIKE = (
+    {"delay": "0.05 ms", "rate": "1 Gbit/s", "reverse": {"delay": "150 ms"}},
+    {"delay": "0.05 ms", "rate": "1 Gbit/s", "reverse": {"delay": "200 ms", "rate": "10 Mbit/s"}},
+    {"delay": "1 ms", "rate": "100 Mbit/s", "reverse": {"delay": "0.1 ms", "rate": "500 kbit/s"}},
+)
+"""Of the last one, acknowledgements at the full rate would take more than the way back carries."""
+
+
+def links_alike(rates: tuple[str, ...]) -> list[dict[str, object]]:
+    """One link for every delay and rate."""
+    return [{"delay": delay, "rate": rate} for delay, rate in product(DELAYS, rates)]
+
+
+def topology(asked: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Every link between two datacenters of its own."""
+    ends = [[f"a{number}", f"b{number}"] for number in range(len(asked))]
+    links = [{"between": pair, **link} for pair, link in zip(ends, asked, strict=True)]
+    return {"name": "gate", "datacenters": {end: {"nodes": 1} for pair in ends for end in pair}, "links": links}
 
 
 def main() -> int:
@@ -48,12 +60,14 @@ def main() -> int:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--vm", action="store_true", help="in Debian's User-Mode Linux, beside Mininet's TCLink")
     where.add_argument("--virtual", action="store_true", help="under the virtual clock, beside Mininet's TCLink")
+    parser.add_argument("--unlike", action="store_true", help="links whose directions are nothing alike")
     asked = parser.parse_args()
     guest = ["--vm"] if asked.vm else ["--clock", "virtual"] if asked.virtual else []
     flags = [*guest, "--beside-mininet"] if guest else []
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "gate.yaml"
-        path.write_text(yaml.safe_dump(topology((*RATES, FASTEST) if guest else RATES), sort_keys=False))
+        links = UNLIKE if asked.unlike else links_alike((*RATES, FASTEST) if guest else RATES)
+        path.write_text(yaml.safe_dump(topology(links), sort_keys=False))
         command = [sys.executable, "-m", "testbed", "calibrate", str(path), "--shaper", asked.shaper, "--json", *flags]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=1800, check=False)
     if done.returncode not in (0, 5):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from testbed.lab import sizing
 from testbed.plan.plan import Network, Route
 from testbed.plan.routes import all_directions, by_datacenters, card_routes, datacenter_of
-from testbed.spec.topology import Direction
 
 _RTAX_RTO_MIN = 13  # an unlocked one is ignored
 
@@ -20,31 +18,55 @@ class Metrics:
         self._nodes, self._burst_bytes = len(network.nodes), largest_burst_bytes
         self._everything, self._card_of = all_directions(network), card_routes(network)
         self._paths = by_datacenters(network)
+        self._rtt_s = self._longest_round_trips()
 
-    def queue_room(self, direction: Direction) -> float:
-        """Bytes that may wait for the wire of a direction."""
-        return sizing.queue_room(direction, self._nodes, self._burst_bytes)
+    def queue_room(self, index: int) -> float:
+        """Bytes that may wait for the wire of a direction, or of a card; numbered as in `all_directions`."""
+        return sizing.queue_room(self._everything[index], self._rtt_s[index], self._nodes, self._burst_bytes)
 
-    def of_link(self, there: Direction, back: Direction) -> dict[str, int]:
-        """Of the route from one end of a link to the other: the link gate's own connections take it."""
-        return self._of(sizing.path_facts([there], [back]), (there, back))
+    def of_link(self, index: int) -> dict[str, int]:
+        """Of the route from the begin of a direction to its end: the link gate's own connections take it.
+
+        Its windows have room for all that a measurement sends.
+        """
+        there, back = (index,), (index ^ 1,)
+        out, into = (sizing.rate_probe_bytes(self._facts(*ways)) for ways in ((there, back), (back, there)))
+        return self._of(there, back, out, into)
 
     def of_route(self, node: str, target: str, there: Route, back: Route) -> dict[str, int]:
         """Of the route from a node to another datacenter, or its own; both ends' network cards included."""
         at_target = next((card for name, card in self._card_of.items() if datacenter_of(name) == target), ())
-        there, back = self._card_of.get(node, ()) + there, at_target + back
-        return self._of(self._facts(there, back), [self._everything[way] for way in (*there, *back)])
+        return self._of(self._card_of.get(node, ()) + there, at_target + back)
 
     def largest_window_bytes(self) -> float:
         """The most that TCP may have in flight on a default route: two bandwidth-delay products, and the burst."""
         wan = [self._facts(route, self._paths.get((b, a), ())) for (a, b), route in self._paths.items() if a != b]
         return 2 * max((facts.bdp_bytes for facts in wan), default=0.0) + self._burst_bytes
 
-    def _of(self, facts: sizing.PathFacts, crossed: Sequence[Direction]) -> dict[str, int]:
-        """No slow start, acknowledgements at once, no timeout while a segment may wait in the queues of `crossed`."""
-        window = sizing.initial_window(facts, self._burst_bytes)
-        metrics = {"initcwnd": window, "initrwnd": window, "quickack": 1}
-        floor_s = sizing.retransmission_floor_s((direction, self.queue_room(direction)) for direction in crossed)
+    def _longest_round_trips(self) -> list[float]:
+        """Per direction and card, in seconds: over its own link, and of all default routes that cross it."""
+        cards = {way for card in self._card_of.values() for way in card}
+        numbers = range(len(self._everything))
+        found = [self._facts((way,), (way if way in cards else way ^ 1,)).rtt_s for way in numbers]
+        for (source, target), there in self._paths.items():
+            rtt_s = self._facts(there, self._paths.get((target, source), ())).rtt_s
+            for way in (*there, *(way for way in cards if self._everything[way].target == source)):
+                found[way] = max(found[way], rtt_s)
+        return found
+
+    def _of(self, there: Route, back: Route, more_there: float = 0.0, more_back: float = 0.0) -> dict[str, int]:
+        """No slow start, acknowledgements at once, no timeout while a segment may wait in the queues on the way.
+
+        Windows for so many bytes more than a burst, each way.
+        """
+        out, into = self._facts(there, back), self._facts(back, there)
+        metrics = {
+            "initcwnd": sizing.initial_window(out, self._burst_bytes + more_there),
+            "initrwnd": sizing.initial_window(into, self._burst_bytes + more_back),
+            "quickack": 1,
+        }
+        crossed = ((self._everything[way], self.queue_room(way)) for way in (*there, *back))
+        floor_s = sizing.retransmission_floor_s(crossed)
         if floor_s is not None:
             metrics |= {"lock": 1 << _RTAX_RTO_MIN, "rto_min": math.ceil(1e3 * floor_s)}
         return metrics

@@ -310,6 +310,10 @@ class Lab:
         """Per node: TCP's counters (testbed.lab.counters) since the lab was built."""
         return {node: tcp_counters(container.pid) for node, container in self.containers.items()}
 
+    def queue_room(self, direction: int) -> float:
+        """Bytes that may wait for the wire of a direction; numbered as in `counters`."""
+        return self._metrics.queue_room(direction)
+
     def change_link(self, direction: int, **values: float) -> None:
         """Change delay_s, rate_bps, jitter_s, loss or queue_bytes of a live direction. Raises RunFailed."""
         if self._card_shaper is not None and direction >= len(self.directions):

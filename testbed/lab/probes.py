@@ -5,7 +5,7 @@ Both clocks ends are in this process: sockets are opened in the borders' namespa
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import math
 import os
 import re
@@ -13,6 +13,8 @@ import select
 import socket
 import struct
 import subprocess
+import sys
+import termios
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,6 +23,7 @@ from testbed.errors import RunFailed
 from testbed.lab.container import Container
 from testbed.lab.loss import LossCount, packets_to_send
 from testbed.lab.namespaces import inside
+from testbed.lab.sizing import PathFacts, rate_probe_bytes
 from testbed.plan.framing import ETHERNET_HEADER, MSS, MTU
 
 _PING_BYTES = 98  # ping's frame: Ethernet, IP, ICMP, 56 bytes
@@ -33,7 +36,11 @@ _UNPACED_SEGMENTS = 12
 """TCP does not pace the first ten segments of a connection; the probe does it for them."""
 
 _BLOCK_S = 5e-3
+_LOOK_S = 1e-3
+"""How often to look for the last acknowledgement."""
 _READ_BYTES = 1 << 23
+_LARGEST_BUFFER = 2**30 - 1
+"""The kernel doubles what it is asked for, in a C int."""
 _WINDOW_S = 0.4
 _FEWEST_PACKETS = 40
 _PACING = 1.1
@@ -100,6 +107,8 @@ def parse_ping(output: str) -> list[float]:
     return [float(ms) / 1e3 for ms in _PING_LINE.findall(output)]
 
 
+_SHORT_WAIT_S = 0.1e-3
+"""What a ping may wait for another one: a quarter of the band of delays."""
 _PROBES = 25
 _MOST_PROBES = 200
 
@@ -113,10 +122,17 @@ def probes_for(arriving: float) -> tuple[int, int]:
 
 
 def round_trips(both: Sequence[Ends], rtt_s: float, slowest_bps: float, *, arriving: float = 1.0) -> list[Spread]:
-    """RTTs by ping for each of `both` ends of a link at once, a ping every 15 ms; of them `arriving` should come back.
+    """RTTs by ping for each of `both` ends of a link, a ping every 15 ms; of them `arriving` should come back.
 
-    Raises RunFailed when fewer than half of these answers come back.
+    Both at once, unless an answer to the one would wait long behind the other's on a slow direction. Raises RunFailed
+    when fewer than half of these answers come back.
     """
+    if serialisation_s(_PING_BYTES, slowest_bps) <= _SHORT_WAIT_S:
+        return _round_trips_at_once(both, rtt_s, slowest_bps, arriving)
+    return [spread for ends in both for spread in _round_trips_at_once([ends], rtt_s, slowest_bps, arriving)]
+
+
+def _round_trips_at_once(both: Sequence[Ends], rtt_s: float, slowest_bps: float, arriving: float) -> list[Spread]:
     count, needed = probes_for(arriving)
     interval = max(0.015, 8 * serialisation_s(_PING_BYTES, slowest_bps))
     wait = max(1, round(2 * rtt_s + 0.5))
@@ -277,36 +293,53 @@ class _Flow:
         return got
 
     def _drain(self) -> None:
-        """Send no more, and read to the last byte: what is left in a queue would disturb who comes next."""
+        """Send no more, and read to the last byte; wait for the last acknowledgement.
+
+        What is left in a queue would disturb who comes next.
+        """
         self._sender.shutdown(socket.SHUT_WR)
         self._receiver.settimeout(self._patience_s)
-        with contextlib.suppress(TimeoutError):  # a dead link; that is what the caller is about to report
+        try:
             while self._receiver.recv_into(self._buffer, 0, socket.MSG_TRUNC):
                 pass
+        except TimeoutError:  # a dead link; that is what the caller is about to report
+            return
+        before, until = self._unacknowledged(), time.monotonic() + self._patience_s
+        while before and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+            if (left := self._unacknowledged()) < before:
+                before, until = left, time.monotonic() + self._patience_s
+
+    def _unacknowledged(self) -> int:
+        """Bytes that the sender still keeps (SIOCOUTQ, tcp(7))."""
+        return int.from_bytes(fcntl.ioctl(self._sender, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
-def wire_rate(ends: Ends, delay_s: float, rtt_s: float, rate_bps: float, queue_bytes: float) -> float:
+def wire_rate(ends: Ends, delay_s: float, path: PathFacts, queue_bytes: float) -> float:
     """The rate of a direction in bit/s on the wire, from what a TCP receiver gets in a steady window.
 
     The window is about 0.4 s, longer on slow links. A full frame carries MTU - 52 bytes of payload in MTU + 14.
-    The probe never fills more than half of the queue: it is paced where it could. Raises RunFailed when nothing
-    arrives.
+    The probe never fills more than half of the queue: it is paced where it could. What is under way fills the one-way
+    delay; TCP keeps it for a round trip, and longer where acknowledgements wait on the way back, so its buffers hold
+    all that is sent. `path` has the asked rate and round trip. Raises RunFailed when nothing arrives.
     """
+    rate_bps, rtt_s = path
     waiting = max(2 * MTU, min(queue_bytes / 2, rate_bps * _WAITING_S / 8))
     window = int(rate_bps * delay_s / 8 + waiting)
     block = int(max(MSS, min(waiting / 4, rate_bps * _BLOCK_S / 8)))
-    windows = max(0.0, math.log2(window / _FIRST_WINDOW_BYTES)) * rtt_s
+    windows = max(0.0, math.log2((path.bdp_bytes + waiting) / _FIRST_WINDOW_BYTES)) * rtt_s
     settle = 2 * rtt_s + windows + waiting * 8 / rate_bps / (_PACING - 1) * 0.2 + 0.02
     measure = max(_WINDOW_S, _FEWEST_PACKETS * serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
     patience = 4 * rtt_s + 5
+    buffers = min(_LARGEST_BUFFER, int(4 * window + 2 * rate_probe_bytes(path)) + (1 << 20))
     paced = window > min(queue_bytes / 2, _BURST_BYTES)
     # Until the first byte arrives nothing but the pace keeps the path from overfilling.
     fill_pace = 1 + min(_PACING - 1, waiting / 2 / max(1.0, window - waiting))
     with _socket(ends.target, socket.SOCK_STREAM) as listener, _socket(ends.source, socket.SOCK_STREAM) as sender:
-        listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 4 * window + (1 << 20))
+        listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffers)
         listener.bind((ends.target_address, 0))
         listener.listen(1)
-        sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 4 * window + (1 << 20))
+        sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, buffers)
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         if paced:

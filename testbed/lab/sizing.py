@@ -6,10 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from testbed.plan.framing import MSS, MTU
+from testbed.plan.framing import ACK_BYTES, MSS, MTU
 from testbed.spec.topology import Direction
 
 _SMALLEST_QUEUE = 64 * 2**20
+_LARGEST_WINDOW = 2**30
+"""TCP's own."""
+_RATE_PROBE_S, _RATE_PROBE_ROUND_TRIPS, _RATE_PROBE_PACKETS = 0.6, 12, 100
 _SHORTEST_TIMEOUT_S, _LONGEST_TIMEOUT_S = 1.0, 60.0
 
 
@@ -32,9 +35,20 @@ def path_facts(there: Sequence[Direction], back: Sequence[Direction]) -> PathFac
 
 
 def initial_window(path: PathFacts, largest_burst_bytes: float) -> int:
-    """initcwnd and initrwnd in segments: twice the BDP, and the largest burst."""
+    """Segments of a window for what is sent along a path: twice the BDP, and the largest burst.
+
+    initcwnd is that of the way there; initrwnd, for what comes in, that of the way back.
+    """
     bdp = path.bdp_bytes if math.isfinite(path.rate_bps) else 0.0
-    return max(10, math.ceil((2 * bdp + largest_burst_bytes) / MSS))
+    return max(10, math.ceil(min(_LARGEST_WINDOW, 2 * bdp + largest_burst_bytes) / MSS))
+
+
+def rate_probe_bytes(path: PathFacts) -> float:
+    """What the link gate's measurement of a rate (probes.py) may send along a path.
+
+    Its windows hold all of it: where acknowledgements come back more slowly than data goes, they would limit the rate.
+    """
+    return _RATE_PROBE_PACKETS * MTU + path.rate_bps * (_RATE_PROBE_S + _RATE_PROBE_ROUND_TRIPS * path.rtt_s) / 8
 
 
 def retransmission_floor_s(directions: Iterable[tuple[Direction, float]]) -> float | None:
@@ -51,21 +65,23 @@ def retransmission_floor_s(directions: Iterable[tuple[Direction, float]]) -> flo
     return min(max(_SHORTEST_TIMEOUT_S, total), _LONGEST_TIMEOUT_S)
 
 
-def queue_room(direction: Direction, nodes: int, largest_burst_bytes: float) -> float:
+def queue_room(direction: Direction, rtt_s: float, nodes: int, largest_burst_bytes: float) -> float:
     """Bytes that may wait for the wire: as the file says, else what a lossless network would never overflow.
 
-    TCP's initial window lets every node hand over two BDP and its largest burst at host speed.
+    TCP's initial window lets every node hand over two BDP and its largest burst at host speed; `rtt_s` is the longest
+    round trip of what crosses the direction.
     """
     if direction.queue_bytes > 0:
         return direction.queue_bytes
-    bdp = direction.rate_bps * 2 * direction.delay_s / 8
+    bdp = PathFacts(direction.rate_bps, rtt_s).bdp_bytes
     return max(_SMALLEST_QUEUE, nodes * (2 * bdp + 2 * largest_burst_bytes))
 
 
 def netem_limit(direction: Direction, queue_bytes: float) -> int:
     """netem's `limit`: packets in flight and waiting together, twice over.
 
-    R x D / 8 bytes are in flight. GSO packets count as one, so this bounds packets, not bytes.
+    R x D / 8 bytes are in flight. It bounds packets, not bytes: a GSO packet counts as one, and so does an
+    acknowledgement. On a slow way back from a fast link nearly all are acknowledgements, so all are taken for as small.
     """
     in_flight = direction.rate_bps * (direction.delay_s + direction.jitter_s) / 8
-    return 2 * math.ceil((in_flight + queue_bytes) / MTU)
+    return 2 * math.ceil((in_flight + queue_bytes) / ACK_BYTES)

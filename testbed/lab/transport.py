@@ -6,7 +6,7 @@ Why each setting is there: docs/how-true.md, "TCP as a stand-in for RDMA".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from testbed.errors import BadInput, RunFailed
@@ -25,6 +25,8 @@ class Profile:
     congestion_control: tuple[str, ...]
     initial_windows: bool
     """Whether routes carry initcwnd and initrwnd, so that a first message needs no slow start."""
+    sysctls_if_known: dict[str, str] = field(default_factory=dict)
+    """As `sysctls`, but left out where the kernel is too old to have one."""
 
 
 RECORDED = (
@@ -37,14 +39,19 @@ RECORDED = (
     "net.ipv4.tcp_sack",
     "net.ipv4.tcp_slow_start_after_idle",
     "net.ipv4.tcp_timestamps",
+    "net.ipv4.tcp_tso_rtt_log",
     "net.ipv4.tcp_window_scaling",
     "net.ipv4.tcp_wmem",
 )
-"""What the manifest says about every namespace, whatever the profile."""
+"""What the manifest says about every namespace, whatever the profile, as far as the kernel has it."""
 
 
 _KERNEL_MOST_BYTES = 2**31 - 1
 """These settings are C ints; TCP's own window ends at 1 GiB anyway."""
+
+_LONGEST_ROUND_TRIP_LOG = 31
+"""Linux >= 5.18 adds its longest super-packet, halved once for every 2^this microseconds of the shortest round trip, to
+what it would make of its pace; a shift by more would be undefined."""
 
 
 def profile(name: str, largest_window_bytes: float) -> Profile:
@@ -75,6 +82,9 @@ def profile(name: str, largest_window_bytes: float) -> Profile:
         },
         ("cubic", "reno"),
         initial_windows=True,
+        # super-packets as long as they may be, whatever acknowledgements have to wait for: else TCP makes them of what
+        # it reckons to send in 1 ms, at a window in a round trip (tcp_tso_autosize in tcp_output.c)
+        sysctls_if_known={"net.ipv4.tcp_tso_rtt_log": str(_LONGEST_ROUND_TRIP_LOG)},
     )
 
 
@@ -84,7 +94,8 @@ def apply(chosen: Profile, pid: int, where: str) -> dict[str, str]:
     Raises RunFailed when a setting did not stick.
     """
     with inside(pid):
-        for key, value in chosen.sysctls.items():
+        known = {key: value for key, value in chosen.sysctls_if_known.items() if _path(key).exists()}
+        for key, value in (chosen.sysctls | known).items():
             set_sysctl(key, value, where)
         refused = []
         for name in chosen.congestion_control:
@@ -96,7 +107,7 @@ def apply(chosen: Profile, pid: int, where: str) -> dict[str, str]:
         else:
             if refused:
                 raise RunFailed(f"{where}: no loss-based congestion control can be set ({'; '.join(refused)})")
-        return {key: get_sysctl(key) for key in RECORDED}
+        return {key: get_sysctl(key) for key in RECORDED if _path(key).exists()}
 
 
 def set_sysctl(key: str, value: str, where: str) -> None:

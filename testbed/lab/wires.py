@@ -109,7 +109,7 @@ class Wires:
         return End(ends.source, self._lab.routers[ends.source].pid, interface, hardware)
 
     def _shaped(self, index: int, asked: Direction, source: End, target: End) -> ShapedDirection:
-        room = self._metrics.queue_room(asked)
+        room = self._metrics.queue_room(index)
         return ShapedDirection(index, asked, source, target, room, self._seed * 1_000_003 + index)
 
     def take_down(self, direction: int) -> None:
@@ -136,9 +136,8 @@ class Wires:
 
     def _route_to_other_end(self, netlink: Netlink, direction: int) -> None:
         """Without it the link gate would measure slow start."""
-        there, back = self._lab.directions[direction], self._lab.directions[direction ^ 1]
         oif = netlink.index(self._lab.places.link_interface(direction))
-        other, metrics = self._lab.places.link_ends(direction).target_address, self._metrics.of_link(there, back)
+        other, metrics = self._lab.places.link_ends(direction).target_address, self._metrics.of_link(direction)
         netlink.ask("route", "add", dst=f"{other}/32", oif=oif, scope=_SCOPE_LINK, metrics=metrics)
 
     def _tell_mininet(self, a: Container, a_port: str, a_ip: str, b: Container, b_port: str, b_ip: str) -> None:

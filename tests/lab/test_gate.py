@@ -77,6 +77,22 @@ def test_an_asymmetric_link_is_checked_by_direction() -> None:
     assert reverse["measured"]["rate_bps"] == pytest.approx(50e6, rel=0.02)
 
 
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("delay", "rate", "reverse"),
+    [
+        ("0.05 ms", "1 Gbit/s", {"delay": "150 ms"}),
+        ("0.05 ms", "100 Mbit/s", {"delay": "200 ms", "rate": "10 Mbit/s"}),
+        ("1 ms", "100 Mbit/s", {"delay": "0.1 ms", "rate": "500 kbit/s"}),
+    ],
+    ids=["a long way back", "long and slow", "slower than acknowledgements"],
+)
+def test_a_way_back_does_not_slow_the_measurement(delay: str, rate: str, reverse: dict[str, str]) -> None:
+    """TCP keeps what it sent for a round trip, and longer where acknowledgements wait."""
+    for check in as_asked(calibrated, delay, rate, {}, {"reverse": reverse}):
+        assert check["measured"]["rate_bps"] == pytest.approx(check["asked"]["rate_bps"], rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

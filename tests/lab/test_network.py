@@ -118,6 +118,7 @@ def test_settings_are_read_back(triangle: dict[str, Any]) -> None:
     assert node["net.ipv4.tcp_slow_start_after_idle"] == "0"
     assert node["net.ipv4.tcp_congestion_control"] in ("cubic", "reno")
     assert node["net.ipv4.tcp_rmem"].split()[1] == str(32 * 2**20)
+    assert node.get("net.ipv4.tcp_tso_rtt_log", "31") == "31"  # kernels before 5.18 have none
 
 
 def transfer(transport: str, size: int) -> dict[str, Any]:

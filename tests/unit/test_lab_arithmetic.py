@@ -9,6 +9,7 @@ import pytest
 
 from testbed.errors import BadInput
 from testbed.lab import addresses, counters, sizing, transport
+from testbed.lab.metrics import Metrics
 from testbed.lab.routes import Hop, router_routes
 from testbed.plan import framing
 from testbed.plan.plan import Route
@@ -74,9 +75,31 @@ def test_the_slowest_hop_and_all_delays_count() -> None:
 
 
 def test_queue_room_is_as_asked_or_lossless() -> None:
-    assert sizing.queue_room(direction(queue_bytes=50_000.0), 8, 16e6) == 50_000
-    assert sizing.queue_room(direction(), 8, 16e6) == 8 * (2 * 2.5e6 + 32e6)
-    assert sizing.queue_room(direction(rate_bps=1e6), 1, 1e3) == 64 * 2**20
+    assert sizing.queue_room(direction(queue_bytes=50_000.0), 0.02, 8, 16e6) == 50_000
+    assert sizing.queue_room(direction(), 0.02, 8, 16e6) == 8 * (2 * 2.5e6 + 32e6)
+    assert sizing.queue_room(direction(rate_bps=1e6), 0.02, 1, 1e3) == 64 * 2**20
+
+
+BACK = {"delay": "150 ms", "rate": "100 Mbit/s"}
+UNLIKE = {"between": ["a", "b"], "delay": "0.05 ms", "rate": "1 Gbit/s", "reverse": BACK}
+
+
+def test_windows_and_queues_hold_a_round_trip_of_each_way_at_its_own_rate() -> None:
+    """What comes in is sent at the rate of the way back: 18.8 MB in a round trip of 150.05 ms at 1 Gbit/s."""
+    document = {"name": "t", "datacenters": {"a": {"nodes": 1}, "b": {"nodes": 1}}, "links": [UNLIKE]}
+    metrics = Metrics(network_of(validate(Topology, document, "t")), 1_000_000)
+    fast, slow = (math.ceil((2 * rate * 0.15005 / 8 + 1e6) / 8948) for rate in (1e9, 1e8))
+    from_a, from_b = metrics.of_route("a/0", "b", (0,), (1,)), metrics.of_route("b/0", "a", (1,), (0,))
+    assert (from_a["initcwnd"], from_a["initrwnd"]) == (fast, slow)
+    assert (from_b["initcwnd"], from_b["initrwnd"]) == (slow, fast)
+    assert metrics.queue_room(0) == pytest.approx(2 * (2 * 1e9 * 0.15005 / 8 + 2e6))
+    for way in (0, 1):  # of the link gate: also where no acknowledgement comes back while it measures
+        path = sizing.PathFacts((1e9, 1e8)[way], 0.15005)
+        assert metrics.of_link(way)["initcwnd"] * 8948 >= sizing.rate_probe_bytes(path) >= path.rate_bps * 1.5 / 8
+
+
+def test_no_window_is_larger_than_tcp_can_have() -> None:
+    assert sizing.initial_window(sizing.PathFacts(34e9, 1.0), 1e6) * 8948 < 2**30 + 8948
 
 
 def test_a_timeout_comes_after_the_longest_wait_in_lossless_queues() -> None:
@@ -102,8 +125,8 @@ def test_super_packets_are_full_segments(gso: int, size: int) -> None:
 
 
 def test_netem_limit_holds_flight_and_queue_twice() -> None:
-    # with an MTU of 9000: 2 x ceil((1.25 MB + 16 MB) / 9000)
-    assert sizing.netem_limit(direction(), 16e6) == 2 * math.ceil(17.25e6 / 9000)
+    # nothing but acknowledgements of 66 bytes: 2 x ceil((1.25 MB + 16 MB) / 66)
+    assert sizing.netem_limit(direction(), 16e6) == 2 * math.ceil(17.25e6 / 66)
 
 
 def test_routes_follow_the_paths_hop_by_hop() -> None:
@@ -142,6 +165,8 @@ def test_profiles_hold_what_is_in_flight() -> None:
     middle = int(large.sysctls["net.ipv4.tcp_rmem"].split()[1])
     assert middle >= 200e6
     assert not transport.profile("tcp-default", 1e6).sysctls
+    assert small.sysctls_if_known == {"net.ipv4.tcp_tso_rtt_log": "31"}
+    assert not transport.profile("tcp-default", 1e6).sysctls_if_known
     with pytest.raises(BadInput, match="otn-lossless or tcp-default"):
         transport.profile("rdma", 0)
 

@@ -45,7 +45,7 @@ def shaped(queue_bytes: float = 16e6, **values: float) -> ShapedDirection:
 
 def test_netem_parameters_are_in_kernel_units() -> None:
     want = parameters(shaped(jitter_s=1e-4, loss=0.25))
-    assert want == NetemParameters(10_200_000, 100_000, 125_000_000, 3842, 2**30)
+    assert want == NetemParameters(10_200_000, 100_000, 125_000_000, 523_864, 2**30)
 
 
 def test_netem_refuses_rates_it_cannot_hold() -> None:
