@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from testbed import source
 from testbed.files import saving
 from testbed.plan import file
 from testbed.plan.costs import buffer_bytes
@@ -97,10 +98,10 @@ def _name(chosen: machine.Machine) -> str:
 
 
 def _sign(manifest: Path, started: str) -> None:
-    """The guest knows neither the date nor the command line that the user gave."""
+    """The guest knows neither the date nor the command line that the user gave, nor which commit it runs."""
     if not manifest.is_file():
         return
     document = json.loads(manifest.read_text(encoding="utf-8"))
-    document |= {"time": started, "command": ["testbed", *sys.argv[1:]]}
+    document |= {"time": started, "command": ["testbed", *sys.argv[1:]], "git": source.identity()["git"]}
     with saving(manifest) as partial:
         partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
