@@ -37,7 +37,7 @@ from testbed.cli.options import (
     stdout_console,
 )
 from testbed.errors import BadInput
-from testbed.files import write_output
+from testbed.files import require_writable, write_output
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
@@ -102,6 +102,7 @@ def plan(
 
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
+    require_writable(out, "--out")
     clocked = PlannedClock(clock.value, seed_of(seed, virtual=clock is Clock.virtual))
     made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
     made = enforced(resolve.with_clock(made, clocked), enforce)

@@ -25,7 +25,7 @@ from testbed.cli.options import (
 )
 from testbed.cli.plan import complete
 from testbed.errors import BadInput, DoesNotFit
-from testbed.files import output, write_output
+from testbed.files import output, require_writable, write_output
 
 if TYPE_CHECKING:
     from testbed.pipeline.ir import Row
@@ -186,6 +186,8 @@ def schedule_export(
     from testbed.pipeline.torch_csv import to_csv
     from testbed.plan import resolve, schedules
 
+    if out is not None:
+        require_writable(out, "--out")
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     choices = schedules.choose(plan, [schedule])
     if len(choices) > 1:
