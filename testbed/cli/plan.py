@@ -245,9 +245,12 @@ def complete(
     from testbed.cli.said import said_by_the_library
     from testbed.pipeline.validate import InvalidSchedule
     from testbed.plan import schedules
+    from testbed.plan.similitude import scale_warnings
     from testbed.schedule.schedule_file import kept_in
 
     reporter = Terminal(quiet=quiet)
+    for line in scale_warnings(unfinished):
+        reporter.say(f"warning: {line}")
     with said_by_the_library(reporter.say), reporter.solving() as watch:
         kept = kept_in(read_text(schedules_from), str(schedules_from)) if schedules_from else None
         selected = []
