@@ -148,9 +148,11 @@ def output(path: Path, option: str) -> Iterator[Path]:
         raise BadInput.of(option, "file", str(path), expected) from error
 
 
-def require_writable(path: Path, option: str) -> None:
-    """Raises BadInput now for a file that could not be written later, after long work."""
+def require_writable(path: Path, option: str, *, make: bool = False) -> None:
+    """Raises BadInput now for a file that could not be written later, after long work; `make` its directory."""
     try:
+        if make:
+            path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "Is a directory")
         with tempfile.TemporaryFile(dir=path.resolve().parent):

@@ -28,6 +28,9 @@ class Step(Protocol):
 class Reporter(Protocol):
     """Where work says what it is doing."""
 
+    quiet: bool
+    """Whether nothing is shown: errors are not said to a reporter, and are printed all the same."""
+
     def say(self, text: str) -> None:
         """One line that stays."""
 
@@ -58,7 +61,7 @@ class Lines:
     """A Reporter that writes a line per step on stderr, or nothing: for guests, benchmarks and tests."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
+        self.quiet = quiet
 
     def say(self, text: str) -> None:
         """See Reporter."""
@@ -70,7 +73,7 @@ class Lines:
 
     def pass_on(self, text: str) -> None:
         """See Reporter."""
-        if not self._quiet:
+        if not self.quiet:
             sys.stderr.write(text)
             sys.stderr.flush()
 

@@ -16,14 +16,15 @@ _DEADLINE_S = 30.0
 
 
 @contextmanager
-def scratch_directory(prefix: str) -> Iterator[Path]:
-    """A new directory among the machine's temporary ones, removed at the end with all that is in it.
+def scratch_directory(prefix: str, place: Path | None = None) -> Iterator[Path]:
+    """A new directory in `place`, or among the machine's temporary ones, removed at the end with all that is in it.
 
     A process of its own makes and removes it: it waits for the end of a pipe that the kernel closes with this process
     (and its forks). Raises RunFailed where there is no place for it.
     """
+    there = () if place is None else (str(place),)
     keeper = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(__file__).with_name("scratch_keeper.py")), prefix],
+        [sys.executable, "-I", "-S", str(Path(__file__).with_name("scratch_keeper.py")), prefix, *there],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -10,7 +10,7 @@ import tempfile
 
 def main() -> None:
     """One directory, from its making to its end."""
-    path = tempfile.mkdtemp(prefix=sys.argv[1])
+    path = tempfile.mkdtemp(prefix=sys.argv[1], dir=(*sys.argv[2:], None)[0])
     try:
         os.write(1, f"{path}\n".encode())
         while os.read(0, 4096):

@@ -25,6 +25,7 @@ def identity() -> dict[str, Any]:
     """For a manifest: `git` (commit and whether files were modified) and `source`, the hash of the package's files.
 
     In a frozen copy nothing is asked anew: a guest must not spend its time on git, whose own files change on the way.
+    One that was made for a guest does not know `git`, whose words depend on where the checkout lies and whose it is.
     """
     stamp = PACKAGE / _STAMP
     if stamp.is_file():
@@ -33,18 +34,18 @@ def identity() -> dict[str, Any]:
     return {"git": _git(), "source": _digest(PACKAGE)}
 
 
-def freeze(directory: Path) -> Path:
+def freeze(directory: Path, *, guest_path: str | None = None) -> Path:
     """Copy the package into `directory` (made new), compiled; returns the copy, a directory `testbed`.
 
-    The same files give the same copy, byte-code included, whatever was compiled before. Raises RunFailed when a file
-    does not compile.
+    `guest_path` is where a guest will see the copy: the same files then give the same bytes wherever they are copied
+    from, byte-code included, whatever was compiled before. Raises RunFailed when a file does not compile.
     """
-    said = identity()
+    said = identity() if guest_path is None else {"source": identity()["source"]}
     copy = directory / PACKAGE.name
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     # never checked against the sources: a guest would spend system calls on that
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    if not compileall.compile_dir(copy, quiet=2, ddir=str(PACKAGE), invalidation_mode=unchecked):
+    if not compileall.compile_dir(copy, quiet=2, ddir=guest_path or str(PACKAGE), invalidation_mode=unchecked):
         raise RunFailed(f"a file of {PACKAGE} does not compile; python -m compileall names it")
     (copy / _STAMP).write_text(json.dumps(said), encoding="utf-8")
     return copy

@@ -114,3 +114,13 @@ TIE = 1e-3
 UNPACED_TIE = 0.05
 """The same without pacing: two ranks with a core each come out within 5 % of what was profiled (docs/figures.md), so
 that what is predicted closer together is not ranked by the prediction."""
+
+
+# --- a topology at another scale than its job ---
+
+FULL_SCALE_LEAST_BPS = 2e9
+"""The fastest link of a topology for a job at full scale has more: the slowest published one in topologies/ has
+5 Gbit/s, those made for labs have 1."""
+
+LAB_MOST_BPS = 20e9
+"""Links of a topology for a job at lab scale have less: labs were measured up to 10 Gbit/s."""

@@ -24,7 +24,7 @@ from testbed.cli.options import (
     stdout_console,
 )
 from testbed.errors import BadInput, ExitCode
-from testbed.files import write_output
+from testbed.files import require_writable, write_output
 
 if TYPE_CHECKING:
     from testbed.sweep.axes import Compared
@@ -73,6 +73,8 @@ def compare_axes(
         raise BadInput.of("--measure", "option", measure, "--out beside it, where the results go")
     asked = load_workload(workload, overrides_of(settings or [])[0])
     require_axes(asked)
+    if out is not None:
+        require_writable(out / "axes.json", "--out", make=True)
     reporter = Terminal(quiet=quiet)
     found = []
     with reporter.step("comparing axes", total=len(delays) * len(rates)) as step:

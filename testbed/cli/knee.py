@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,6 +59,7 @@ def knee(
     from testbed.cli.progress import Terminal
     from testbed.cli.said import said_by_the_library
     from testbed.plan import resolve
+    from testbed.plan.similitude import lab_seconds, scale_warnings
     from testbed.sweep import knee as sweeping
 
     only_beside_measure(measure, {"--out": None if out is None else str(out), "--wall-limit": wall_limit})
@@ -65,7 +67,9 @@ def knee(
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     links = sweeping.links_of(network, plan, link)
     choices = sweeping.choices_of(plan, schedule or [])
-    reporter = Terminal(quiet=quiet)
+    reporter, warned = Terminal(quiet=quiet), scale_warnings(plan)
+    for line in warned:
+        reporter.say(f"warning: {line}")
     rates = sweeping.rates_around(max(sweeping.full_bps(plan, choice, links) for choice in choices), points)
     with (
         said_by_the_library(reporter.say),
@@ -81,17 +85,19 @@ def knee(
         places = spread(len(found.swept), measure)
         measured = measure_rates(found.swept, places, out, limit_s=wall_limit or 3600.0, reporter=reporter)
     heading = f"{job.name} on {network.name}, {links.name}"
-    _draw(found, measured, picture, heading, within / 100)
+    lab = lab_seconds(plan)
+    _draw(found, measured, picture, heading, within / 100, lab)
     if as_json:
-        emit({"topology": network.name, "workload": job.name, **_document(found, measured, within, picture)})
+        facts = {"topology": network.name, "workload": job.name, "warnings": warned}
+        emit({**facts, **_document(found, measured, within, picture, lab)})
     else:
-        _show(found, measured, heading, within)
+        _show(found, measured, heading, within, lab)
         print(f"drawn in {picture}")
     if not all(row["trusted"] for rows in measured.values() for row in rows.values()):
         raise typer.Exit(ExitCode.UNTRUSTED)
 
 
-def _draw(found: Sweep, measured: Measured, picture: Path, heading: str, share: float) -> None:
+def _draw(found: Sweep, measured: Measured, picture: Path, heading: str, share: float, lab: float | None) -> None:
     from testbed.files import output
     from testbed.sweep.knee_picture import Curve, draw
 
@@ -102,39 +108,77 @@ def _draw(found: Sweep, measured: Measured, picture: Path, heading: str, share: 
         if predicted:
             curves.append(Curve(one.label, predicted, points, one.unlimited_s, one.enough_bps, one.full_bps))
     with output(picture, "--picture") as partial:
-        draw(curves, partial, heading=heading, share=share)
+        draw(curves, partial, heading=heading, share=share, lab_seconds=lab)
 
 
-def _show(found: Sweep, measured: Measured, heading: str, within: float) -> None:
+def _show(found: Sweep, measured: Measured, heading: str, within: float, lab: float | None) -> None:
     from testbed.cli.layout import Column, Section, fitted
     from testbed.units import show_change, show_rate, show_rates, show_times
 
     console = stdout_console(100)
     rates = Column("rate", show_rates([one.rate_bps for one in found.swept]))
-    columns = []
+    columns, really = [], []
     for one in found.knees:
         seconds = [at.seconds.get(one.label) for at in found.swept]
         columns.append(Column(one.label, show_times(seconds)))
+        really.append(Column(one.label, show_times([_at_full_scale(value, lab) for value in seconds])))
         if measured:
             rows = [measured.get(at.rate_bps, {}).get(one.label) for at in found.swept]
             columns.append(Column("off by", ["" if row is None else show_change(row["error"], 3) for row in rows]))
-    for table in fitted(rates, [Section(f"{heading}: iteration", columns)], console.width):
-        console.print(table)
+    sections = [Section(f"{heading}: iteration{'' if lab is None else ' in the lab'}", columns)]
+    if lab is not None:
+        sections.insert(0, Section(f"{heading}: iteration at full scale", really))
+    for section in sections:
+        for table in fitted(rates, [section], console.width):
+            console.print(table)
+    unlimited = {
+        f"infinite rate{where}": show_times([value(one.unlimited_s) for one in found.knees])
+        for where, value in _worlds(lab).items()
+    }
     table = Table(title="beyond which nothing is gained", title_justify="left")
-    for number, column in enumerate(("schedule", "infinite rate", f"within {within:g}% from", "S/(B tau) = 1 at")):
+    for number, column in enumerate(("schedule", *unlimited, f"within {within:g}% from", "S/(B tau) = 1 at")):
         table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
-    for one, unlimited in zip(found.knees, show_times([one.unlimited_s for one in found.knees]), strict=True):
+    for one, *times in zip(found.knees, *unlimited.values(), strict=True):
         last = show_rate(found.swept[-1].rate_bps)
         enough = f"beyond {last}" if one.enough_bps is None else show_rate(one.enough_bps)
-        table.add_row(one.label, unlimited, enough, show_rate(one.full_bps))
+        table.add_row(one.label, *times, enough, show_rate(one.full_bps))
     console.print(table)
 
 
-def _document(found: Sweep, measured: Measured, within: float, picture: Path) -> dict[str, Any]:
-    rates = [
-        {"rate_bps": at.rate_bps, "predicted_s": dict(at.seconds)}
-        | {"measured": {label: dict(row) for label, row in measured.get(at.rate_bps, {}).items()}}
-        for at in found.swept
+def _at_full_scale(seconds: float | None, lab: float | None) -> float | None:
+    """Seconds of the lab at full scale; `lab`: of them per second there."""
+    return None if seconds is None or lab is None else seconds / lab
+
+
+def _worlds(lab: float | None) -> dict[str, Callable[[float], float]]:
+    """What is added to a time's name, and what makes it of seconds in the lab."""
+    if lab is None:
+        return {"": lambda seconds: seconds}
+    return {" at full scale": lambda seconds: seconds / lab, " in the lab": lambda seconds: seconds}
+
+
+def _document(found: Sweep, measured: Measured, within: float, picture: Path, lab: float | None) -> dict[str, Any]:
+    """Seconds are the lab's, where there is one, but for those in `full_scale`; rates are the topology's."""
+    rates = []
+    for at in found.swept:
+        rows = {label: dict(row) for label, row in measured.get(at.rate_bps, {}).items()}
+        at_full_scale = None
+        if lab is not None:
+            at_full_scale = {
+                "predicted_s": {label: seconds / lab for label, seconds in at.seconds.items()},
+                "measured_s": {label: row["measured_s"] / lab for label, row in rows.items()},
+            }
+        rates.append(
+            {
+                "rate_bps": at.rate_bps,
+                "predicted_s": dict(at.seconds),
+                "measured": rows,
+                "full_scale": at_full_scale,
+            }
+        )
+    knees = [
+        one._asdict() | {"full_scale": None if lab is None else {"unlimited_s": one.unlimited_s / lab}}
+        for one in found.knees
     ]
-    knees = [one._asdict() for one in found.knees]
-    return {"link": found.links.name, "within": within / 100, "rates": rates, "knees": knees, "picture": str(picture)}
+    facts = {"link": found.links.name, "within": within / 100, "lab_seconds": lab}
+    return {**facts, "rates": rates, "knees": knees, "picture": str(picture)}

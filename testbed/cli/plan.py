@@ -37,7 +37,7 @@ from testbed.cli.options import (
     stdout_console,
 )
 from testbed.errors import BadInput
-from testbed.files import write_output
+from testbed.files import require_writable, write_output
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
@@ -102,6 +102,7 @@ def plan(
 
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
+    require_writable(out, "--out")
     clocked = PlannedClock(clock.value, seed_of(seed, virtual=clock is Clock.virtual))
     made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
     made = enforced(resolve.with_clock(made, clocked), enforce)
@@ -244,9 +245,12 @@ def complete(
     from testbed.cli.said import said_by_the_library
     from testbed.pipeline.validate import InvalidSchedule
     from testbed.plan import schedules
+    from testbed.plan.similitude import scale_warnings
     from testbed.schedule.schedule_file import kept_in
 
     reporter = Terminal(quiet=quiet)
+    for line in scale_warnings(unfinished):
+        reporter.say(f"warning: {line}")
     with said_by_the_library(reporter.say), reporter.solving() as watch:
         kept = kept_in(read_text(schedules_from), str(schedules_from)) if schedules_from else None
         selected = []

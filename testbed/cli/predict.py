@@ -65,6 +65,7 @@ def _show_one(
     from testbed.cli import tables
     from testbed.cli.full_scale_tables import full_scale_tables
     from testbed.pipeline.memory import peak_in_flight
+    from testbed.plan.similitude import scale_warnings
     from testbed.plan.unlike import full_scale_times
 
     at_full_scale = full_scale_times(plan)
@@ -89,7 +90,8 @@ def _show_one(
             | {"full_scale": at_full_scale.get(row[0])}
             for one, row in zip(chosen, rows, strict=True)
         ]
-        facts = {"topology": plan.network.name, "workload": plan.jobs[0].name, "warnings": list(warned)}
+        every = [*warned, *scale_warnings(plan)]
+        facts = {"topology": plan.network.name, "workload": plan.jobs[0].name, "warnings": every}
         emit({**facts, "schedules": documents, "left_out": dict(plan.left_out)})
         return
     console = Console()

@@ -22,6 +22,7 @@ class Terminal:
     """A Reporter for a person. Always on stderr, so that stdout stays the result."""
 
     def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet
         self.console = Console(stderr=True, quiet=quiet)
         self.live = self.console.is_terminal and not quiet
 

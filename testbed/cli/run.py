@@ -124,6 +124,7 @@ def run(
     from testbed.plan import resolve
     from testbed.plan.alone import require_several
     from testbed.plan.plan import Clock as PlannedClock
+    from testbed.results.place import require_place
 
     if not workloads:
         given = {
@@ -150,6 +151,10 @@ def run(
     plan = resolve.with_clock(plan, PlannedClock(name, number))
     plan = enforced(plan, enforce)
     resolve.require_trainable(plan)
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    jobs = "-".join(job.name for job in plan.jobs)
+    directory = out or Path("results") / f"{plan.network.name}-{jobs}-{stamp}"
+    require_place(directory, overwrite=overwrite)
     remarks: tuple[str, ...] = ()
     if workloads:  # what cannot be scheduled or routed is refused before anything starts
         routing = routing_of(policy, elephants_from, detour, events_of(lose, arrive, depart), alone=alone)
@@ -158,9 +163,6 @@ def run(
         plan = complete(plan, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
         resolve.require_trainable(plan)
         plan, remarks = routed(plan, routing, quiet=quiet)
-    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    jobs = "-".join(job.name for job in plan.jobs)
-    directory = out or Path("results") / f"{plan.network.name}-{jobs}-{stamp}"
     request = Request(directory, overwrite, shaper, priority, strict, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request, remarks))
 

@@ -25,7 +25,7 @@ from testbed.cli.options import (
 )
 from testbed.cli.plan import complete
 from testbed.errors import BadInput, DoesNotFit
-from testbed.files import output, write_output
+from testbed.files import output, require_writable, write_output
 
 if TYPE_CHECKING:
     from testbed.pipeline.ir import Row
@@ -140,22 +140,29 @@ def schedule_compare(
 ) -> None:
     """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root."""
     from testbed.cli import tables
+    from testbed.cli.full_scale_tables import full_scale_tables
     from testbed.cli.progress import Terminal
     from testbed.cli.said import said_by_the_library
     from testbed.plan import resolve, schedules
     from testbed.plan.compare import compare_schedules
+    from testbed.plan.similitude import scale_warnings
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    reporter = Terminal(quiet=quiet)
+    reporter, warned = Terminal(quiet=quiet), scale_warnings(plan)
+    for line in warned:
+        reporter.say(f"warning: {line}")
     with said_by_the_library(reporter.say), reporter.solving() as watch:
         choices = schedules.choose(plan, schedule) if schedule else schedules.every_choice(plan)
         comparison = compare_schedules(plan, choices, watch, source=str(workload), strict=strict)
     if as_json:
         rows = [row.as_json() for row in comparison.schedules]
-        emit({"schedules": rows, "left_out": comparison.left_out})
+        emit({"schedules": rows, "left_out": comparison.left_out, "warnings": warned})
         return
     console = stdout_console(150)
     for table in tables.causes_tables(plan, comparison, console.width):
+        console.print(table)
+    at_full_scale = [(row.label, row.full_scale.as_json()) for row in comparison.schedules if row.full_scale]
+    for table in full_scale_tables(at_full_scale, console.width):
         console.print(table)
     for row in comparison.schedules:
         if row.proof is not None:
@@ -186,6 +193,8 @@ def schedule_export(
     from testbed.pipeline.torch_csv import to_csv
     from testbed.plan import resolve, schedules
 
+    if out is not None:
+        require_writable(out, "--out")
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     choices = schedules.choose(plan, [schedule])
     if len(choices) > 1:

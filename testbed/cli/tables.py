@@ -159,11 +159,16 @@ def causes_tables(plan: Plan, comparison: Comparison, width: int) -> list[Table]
     return fitted(
         Column("schedule", [row.label for row in rows], left=True),
         [
-            Section(f"{plan.jobs[0].name} on {plan.network.name}: predicted", result),
+            Section(f"{plan.jobs[0].name} on {plan.network.name}: predicted{_in_the_lab(plan)}", result),
             Section("where the time of an iteration goes", [Column(one, [s[one] for s in shares]) for one in causes]),
         ],
         width,
     )
+
+
+def _in_the_lab(plan: Plan) -> str:
+    """For a title: times of a job that stands for one at full scale are the lab's."""
+    return "" if plan.jobs[0].workload.full_scale is None else ", in the lab"
 
 
 def _lost_shares(row: ComparedSchedule) -> dict[str, str]:

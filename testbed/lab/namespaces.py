@@ -53,6 +53,15 @@ def mount(source: str, target: str, kind: str, flags: int = 0, options: str | No
     _check(result, f"mount {kind} on {target}")
 
 
+def bind(original: Path, here: Path) -> None:
+    """Have a file, or a directory with all that is mounted below it, appear at `here` as well. Raises OSError."""
+    if original.is_dir():
+        here.mkdir(exist_ok=True)
+    elif not here.exists():
+        here.touch()
+    mount(str(original), str(here), "none", MS_BIND | MS_REC)
+
+
 def make_read_only(path: str) -> None:
     """Make the mount at `path` and all below it read-only, in this mount namespace. Raises OSError (Linux < 5.12)."""
     _set_mount_attributes(path, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY, 0)

@@ -12,6 +12,7 @@ from testbed.pipeline.problem import Problem
 from testbed.plan import costs
 from testbed.plan.plan import Plan
 from testbed.plan.schedules import make
+from testbed.plan.unlike import FullScaleTime, full_scale_time
 from testbed.schedule.each import Judged, Task, generate_each
 from testbed.schedule.proof import Proof, Watch
 from testbed.schedule.registry import family_of
@@ -37,6 +38,8 @@ class ComparedSchedule(NamedTuple):
     """What a solver proved of it; None for a schedule that no solver made."""
     remarks: tuple[str, ...] = ()
     """What a user should know of it: what memory has cost it, or that it is the fastest of several."""
+    full_scale: FullScaleTime | None = None
+    """Its iteration at full scale; every other time is one of the lab. None for a workload without full scale."""
 
     def as_json(self) -> dict[str, Any]:
         """The keys of comparison.json that need no measurement, and the causes."""
@@ -51,6 +54,7 @@ class ComparedSchedule(NamedTuple):
             "lower_bound": {"seconds": self.bound.seconds, "cause": self.bound.cause},
             "solver": self.proof and self.proof._asdict(),
             "remarks": list(self.remarks),
+            "full_scale": self.full_scale and self.full_scale.as_json(),
             "time_by_cause": self.causes._asdict() | {"memory_s": self.memory_s},
         }
 
@@ -99,6 +103,7 @@ def compare_schedules(
                 bound=lower_bound(problem),
                 proof=proof,
                 remarks=remarks,
+                full_scale=full_scale_time(plan, plan.jobs[0], problem, schedule),
             )
         )
     return Comparison(compared, selected.left_out)

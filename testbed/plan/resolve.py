@@ -23,6 +23,7 @@ from testbed.schedule.proof import Watch
 from testbed.schedule.registry import Generated, check_choice, generate_choice
 from testbed.spec import load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
+from testbed.spec.model import missing_methods
 from testbed.spec.topology import Direction, Topology
 from testbed.spec.workload import Pacing, Workload
 from testbed.units import show_size
@@ -309,11 +310,19 @@ def require_trainable(plan: Plan) -> None:
     for job in plan.jobs[1:]:
         _require_trainable_beside(plan.jobs[0], job)
     for job in plan.jobs:
+        _require_methods(job)
         _require_room_for_parameters(plan, job)
     if plan.clock.name == "virtual" and not all(job.workload.pacing for job in plan.jobs):
         job = next(job for job in plan.jobs if not job.workload.pacing)
         expected = "times for F, I and W: computation takes no virtual time"
         raise BadInput.of(job.workload.name, "pacing", "none", expected)
+
+
+def _require_methods(job: Job) -> None:
+    model = job.workload.model
+    if missing := missing_methods(model, tensor_ranks=job.mesh.tp > 1):
+        expected = f"a class that also has {', '.join(missing)} (testbed/train/api.py)"
+        raise BadInput.of(job.workload.name, "model.kind", model.kind, expected)
 
 
 def _require_trainable_beside(first: Job, job: Job) -> None:

@@ -12,9 +12,11 @@ from typing import Any, Literal, NamedTuple
 from testbed.errors import BadInput
 from testbed.plan import counts
 from testbed.plan.framing import ETHERNET_HEADER, IP_TCP_HEADERS, MSS, wire_bytes
+from testbed.plan.plan import Plan
 from testbed.spec.full_scale import FullScale, LabScale
 from testbed.spec.topology import Direction
 from testbed.spec.workload import Pacing, Workload
+from testbed.thresholds import FULL_SCALE_LEAST_BPS, LAB_MOST_BPS
 from testbed.units import show_rate, show_size
 
 LEAST_RATE_BPS, MOST_RATE_BPS = 1e3, 100e9
@@ -177,6 +179,32 @@ def direction_at(one: Direction, at: Scales) -> Direction:
 def full_scale_of(one: Direction, at: Scales) -> Direction:
     """The inverse of `direction_at`."""
     return direction_at(one, Scales(1 / at.seconds, 1 / at.wire_bytes))
+
+
+def lab_seconds(plan: Plan) -> float | None:
+    """Seconds in the lab per second at full scale, of a plan's jobs; None where none stands for one at full scale."""
+    found = common_scales([job.workload for job in plan.jobs], plan.host_costs.gloo_bytes)
+    return None if found is None else found.seconds
+
+
+def scale_warnings(plan: Plan) -> list[str]:
+    """Where links look like those of another scale than the jobs': named with what the plan makes of them."""
+    at = common_scales([job.workload for job in plan.jobs], plan.host_costs.gloo_bytes)
+    rates = [one.rate_bps for one in plan.network.directions]
+    if not rates or not plan.jobs:
+        return []
+    names = " and ".join(job.name for job in plan.jobs)
+    if at is None and max(rates) > LAB_MOST_BPS:
+        return [
+            f"{plan.network.name} has links of {show_rate(max(rates))}, as at full scale, and {names} is at lab scale "
+            "(no full_scale): its messages take next to no time on them"
+        ]
+    if at is not None and (most := max(rates) * at.seconds / at.wire_bytes) < FULL_SCALE_LEAST_BPS:
+        return [
+            f"{names} is at full scale, and no link of {plan.network.name} is faster than {show_rate(most)}: if these "
+            f"are a lab's rates and delays, they are scaled down once more (to {show_rate(max(rates))} in the lab)"
+        ]
+    return []
 
 
 def check_rate(name: str, field: str, asked: Direction, lab: Direction, at: Scales | None) -> None:

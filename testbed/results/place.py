@@ -36,6 +36,9 @@ FILES = (
 )
 """Everything a run writes beside its logs."""
 
+_BEFORE_MEASURING = ("plan.json", "links.json")
+"""What a run writes before it starts workers: all that one leaves whose lab could not be built, or has wrong links."""
+
 _EARLIER_FILES = ("events.parquet",)
 """What runs of earlier versions wrote: replaced as well."""
 
@@ -54,23 +57,36 @@ def results_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """
     with ExitStack() as stack:
         try:
-            if path.exists() and not path.is_dir():
-                raise BadInput.of("--out", "directory", str(path), "a directory, not a file")
             _refuse_contents(path, overwrite)
             path.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(path))
             _refuse_contents(path, overwrite)  # again: another run may have finished meanwhile
-            if _results_in(path):
+            if not _is_empty(path) and _results_in(path):
                 working = stack.enter_context(_beside(path))
             else:
                 working = path
+                for name in _BEFORE_MEASURING:
+                    (path / name).unlink(missing_ok=True)
                 (path / LOGS).mkdir(exist_ok=True)
         except OSError as error:
             raise BadInput.of("--out", "directory", str(path), f"a place to write ({error.strerror})") from error
         yield working
 
 
+def require_place(path: Path, *, overwrite: bool) -> None:
+    """Raises BadInput now where `results_directory` would later, after long work."""
+    try:
+        _refuse_contents(path, overwrite)
+        there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise BadInput.of("--out", "directory", str(path), f"a place to write ({error.strerror})") from error
+
+
 def _refuse_contents(path: Path, overwrite: bool) -> None:
+    if path.exists() and not path.is_dir():
+        raise BadInput.of("--out", "directory", str(path), "a directory, not a file")
     if not overwrite and path.exists() and not _is_empty(path):
         raise BadInput.of("--out", "directory", str(path), "a new or empty directory (or --overwrite)")
 
@@ -140,5 +156,6 @@ def _results_in(path: Path) -> bool:
 
 
 def _is_empty(path: Path) -> bool:
-    """Nothing in it but what this module makes."""
-    return not any(path.glob(f"{LOGS}/*")) and all(entry.name in (LOCK, LOGS) for entry in path.iterdir())
+    """Nothing in it but what this module makes, and a run that ended before it measured anything."""
+    ours = (LOCK, LOGS, *_BEFORE_MEASURING)
+    return not any(path.glob(f"{LOGS}/*")) and all(entry.name in ours for entry in path.iterdir())

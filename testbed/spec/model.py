@@ -67,6 +67,16 @@ class ModelSpec(Strict):
         return as_model, (self.model_dump(),)
 
 
+_TRAINING_METHODS = ("layer", "batch", "loss")
+"""Of testbed.train.api.Model."""
+
+
+def missing_methods(spec: ModelSpec, *, tensor_ranks: bool = False) -> list[str]:
+    """What a model's class lacks to be trained, by tensor ranks as well where there are any."""
+    needed = (*_TRAINING_METHODS, *(("split",) if tensor_ranks else ()))
+    return [name for name in needed if not callable(getattr(spec, name, None))]
+
+
 def _as_class(name: str, loaded: object) -> type[ModelSpec]:
     if isinstance(loaded, type) and issubclass(loaded, ModelSpec) and loaded is not ModelSpec:
         return loaded

@@ -32,8 +32,11 @@ DASHES = ("solid", (0, (5, 3)), (0, (2, 2)), (0, (8, 2, 2, 2)))
 """Where curves partly lie on each other, the one below shows in the gaps."""
 
 
-def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float) -> None:
-    """Write the picture (SVG or PNG, by the ending of `path`). Schedules that are equal everywhere share a curve."""
+def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab_seconds: float | None = None) -> None:
+    """Write the picture (SVG or PNG, by the ending of `path`). Schedules that are equal everywhere share a curve.
+
+    `lab_seconds` of the curves are a second at full scale, which the left axis then shows; the right one the lab.
+    """
     figure = Figure(figsize=(9.0, 5.4), layout="constrained", facecolor="white")
     axis = figure.subplots()
     alike = _alike(curves)
@@ -62,7 +65,14 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float) -> 
     axis.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: show_time(seconds)))
     axis.set_ylim(bottom=0.0)
     axis.set_xlabel("rate of the link (dotted: infinite rate)")
-    axis.set_ylabel("iteration")
+    axis.set_ylabel("iteration" if lab_seconds is None else "iteration in the lab")
+    if lab_seconds is not None:
+        axis.yaxis.set_label_position("right")
+        axis.yaxis.tick_right()
+        scale = lab_seconds
+        really = axis.secondary_yaxis("left", functions=(lambda lab: lab / scale, lambda full: full * scale))
+        really.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: show_time(seconds)))
+        really.set_ylabel("iteration at full scale")
     axis.set_title(heading, fontsize=11, loc="left")
     axis.grid(color="#eef0f3")
     axis.legend(fontsize=8, frameon=False, loc="upper right", bbox_to_anchor=(1.0, 0.93))

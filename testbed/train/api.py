@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from testbed.errors import BadInput
-from testbed.spec.model import ModelSpec
+from testbed.spec.model import ModelSpec, missing_methods
 from testbed.train.data import Corpus
 from testbed.train.split import GradientStore, keep_back
 from testbed.train.tensor import Share
@@ -48,8 +48,7 @@ class SplitModel(Protocol):
 
 def trainable(spec: ModelSpec) -> Model:
     """The model as the engine sees it. Raises BadInput when a method is missing."""
-    if not isinstance(spec, Model):
-        missing = [name for name in ("layer", "batch", "loss") if not hasattr(spec, name)]
+    if missing := missing_methods(spec):
         raise BadInput.of("model", "kind", spec.kind, f"a class that also has {', '.join(missing)}")
     return cast(Model, spec)
 

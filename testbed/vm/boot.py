@@ -12,6 +12,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -20,11 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from testbed import source
 from testbed.errors import ExitCode, Interrupted, MachineLacks, RunFailed
 from testbed.files import remove_partial
 from testbed.lab import namespaces as ns
 from testbed.lab.sandbox import run_in_sandbox
+from testbed.plugins import in_file
 from testbed.session.machine import MACHINE_VARIABLE
 from testbed.train.launcher import WORKER_ENVIRONMENT
 from testbed.vm.idle import idlest_cpu
@@ -44,6 +45,7 @@ from testbed.vm.job import (
     standard_error,
 )
 from testbed.vm.kernel import SEED_VARIABLE
+from testbed.vm.layout import PYTHON, SEARCH_PATH, SOURCE, lay_out
 from testbed.vm.machine import Machine
 
 DEFAULT_LIMIT_S = 900.0
@@ -56,6 +58,9 @@ TIME_TRAVEL_START_NS = 1_731_801_600 * 10**9
 _PRIVATE = Path("/dev/shm")
 """In the sandbox: a tmpfs of our own, with the guest's memory, the job and the results bound into it."""
 
+_ROOT, _KERNEL = _PRIVATE / "root", _PRIVATE / "linux"
+"""The guest's root and its kernel, of which nothing says where they come from."""
+
 _REAL_TIME_NICENESS = -15
 """A guest in real time has one CPU for everything: whatever else this machine does must wait for it."""
 
@@ -64,7 +69,6 @@ _POLL_S = 0.05
 _END_POLL_S = 0.01
 _END_GRACE_S = 1.0
 _STARTED_BY_S = 120.0
-_CHARACTERS_THAT_SPLIT = set(" \t\n\"'")
 
 
 @dataclass(frozen=True)
@@ -265,10 +269,14 @@ def _prepare(machine: Machine, assignments: Sequence[Assignment], training: bool
         (job / f"{number}.plan.json").write_text(one.plan, encoding="utf-8")
         directory_there = None if result is None else f"{GUEST_OUT}/{number}"
         plan_there = f"{JOB_DIRECTORY}/{number}.plan.json"
-        asked = one.shaper, one.quiet, one.beside_mininet, one.strict, one.sizes
+        asked = _shaper(one.shaper, job, number), one.quiet, one.beside_mininet, one.strict, one.sizes
         tasks.append(Task(one.what, plan_there, directory_there, *asked))
         (job / standard_error(number)).touch()
-    _freeze_source()
+    try:
+        lay_out(_ROOT)
+        ns.bind(machine.kernel, _KERNEL)
+    except OSError as error:
+        raise MachineLacks(f"the guest's file system cannot be laid out: {error}") from error
     (job / REPORT_FILE).touch()
     (job / GUEST_LOG).touch()
     environment = {
@@ -276,7 +284,7 @@ def _prepare(machine: Machine, assignments: Sequence[Assignment], training: bool
         "HOME": "/run/tmp",
         "TMPDIR": "/run/tmp",
         "LANG": "C.UTF-8",
-        "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": SEARCH_PATH,
         MACHINE_VARIABLE: json.dumps(machine.identity()),
     }
     document = GuestJob(tuple(tasks), environment, machine.modules, training, machine.virtual, _phase_s(machine))
@@ -284,10 +292,14 @@ def _prepare(machine: Machine, assignments: Sequence[Assignment], training: bool
     return job
 
 
-def _freeze_source() -> None:
-    """Lay a copy of the package over it, for the guest: editing the checkout does not reach a guest that runs."""
-    copy = source.freeze(_PRIVATE / "source")
-    ns.mount(str(copy), str(source.PACKAGE), "none", ns.MS_BIND)
+def _shaper(name: str, job: Path, number: int) -> str:
+    """The name of a shaper; of FILE.py:NAME with a copy of the file."""
+    reference = in_file(name)
+    if reference is None:
+        return name
+    copy = f"{number}.shaper.py"
+    shutil.copyfile(reference.file, job / copy)
+    return f"{JOB_DIRECTORY}/{copy}:{reference.name}"
 
 
 def _phase_s(machine: Machine) -> float:
@@ -305,7 +317,7 @@ def _environment() -> dict[str, str]:
         **WORKER_ENVIRONMENT,
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONMALLOC": "malloc",  # all from one heap, which guest.py has populated: fewer page faults
-        "PYTHONPATH": str(source.PACKAGE.parent),
+        "PYTHONPATH": SOURCE,
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
     }
@@ -315,16 +327,14 @@ def _start(machine: Machine, memory_mb: int) -> subprocess.Popen[bytes]:
     environment = {**_environment(), "TESTBED_JOB": str(_PRIVATE / "job"), "TESTBED_OUT": str(_PRIVATE / "out")}
     virtual = ["time-travel=inf-cpu", f"time-travel-start={TIME_TRAVEL_START_NS}"] if machine.virtual else []
     command = [
-        str(machine.kernel),
-        *("root=/dev/root", "rootfstype=hostfs", "ro", f"mem={memory_mb}M", "con=null", "con0=null", "quiet"),
-        *("norandmaps", f"uml_dir={_PRIVATE / 'uml'}/", "panic=-1", f"init={sys.executable}"),
+        str(_KERNEL),
+        *("root=/dev/root", "rootfstype=hostfs", f"rootflags={_ROOT}", "ro", f"mem={memory_mb}M", "con=null"),
+        *("con0=null", "quiet", "norandmaps", f"uml_dir={_PRIVATE / 'uml'}/", "panic=-1", f"init={PYTHON}"),
         *virtual,
         *(("seccomp=on",) if machine.seccomp else ()),  # kernels that cannot do it do not know the word
         *(f"{name}={value}" for name, value in environment.items()),
         *("--", "-m", "testbed.vm.guest"),
     ]
-    if splitting := [word for word in command if _CHARACTERS_THAT_SPLIT & set(word)]:
-        raise MachineLacks(f"the guest cannot be started from a path with blanks or quotes: {splitting[0]!r}")
     ns.no_address_randomisation()
     own = {"TMPDIR": str(_PRIVATE / "memory"), "PATH": "/usr/bin:/bin", "HOME": "/"}
     if machine.seed is not None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from testbed import source
 from testbed.files import saving
 from testbed.plan import file
 from testbed.plan.costs import buffer_bytes
@@ -35,9 +36,10 @@ class Training:
     quiet: bool = False
     strict: bool = False
 
-    def assignment(self) -> Assignment:
-        """What the guest gets."""
-        return Assignment("train", file.to_json(self.plan), self.directory, self.shaper, self.quiet, strict=self.strict)
+    def assignment(self, *, quiet: bool) -> Assignment:
+        """What the guest gets; `quiet` here or there is quiet."""
+        document = file.to_json(self.plan)
+        return Assignment("train", document, self.directory, self.shaper, self.quiet or quiet, strict=self.strict)
 
 
 def choose_machine(clock: Clock) -> machine.Machine:
@@ -54,8 +56,8 @@ def train(
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     reporter.say(f"booting the {_name(chosen)} kernel ...")
-    work = [training.assignment() for training in trainings]
-    boot = run_assignments(chosen, work, limit_s=limit_s, hear=reporter.pass_on, memory_mb=_memory_mb(trainings))
+    work = [training.assignment(quiet=reporter.quiet) for training in trainings]
+    boot = run_assignments(chosen, work, limit_s=limit_s, hear=_ear(reporter), memory_mb=_memory_mb(trainings))
     for training in trainings[: len(boot.ended)]:
         _sign(training.directory / "manifest.json", started)
     return boot, [ended.document for ended in boot.ended]
@@ -76,9 +78,9 @@ def measure_engine(
 ) -> tuple[int, dict[str, Any] | None]:
     """The exit code and the document of `testbed calibrate --engine` in a guest. Raises RunFailed."""
     reporter.say(f"booting the {_name(chosen)} kernel ...")
-    work = [Assignment("engine", file.to_json(plan), sizes=tuple(sizes))]
+    work = [Assignment("engine", file.to_json(plan), sizes=tuple(sizes), quiet=reporter.quiet)]
     memory_mb = max(MEMORY_MB, _needed_mb(plan))
-    boot = run_assignments(chosen, work, limit_s=_CALIBRATE_LIMIT_S, hear=reporter.pass_on, memory_mb=memory_mb)
+    boot = run_assignments(chosen, work, limit_s=_CALIBRATE_LIMIT_S, hear=_ear(reporter), memory_mb=memory_mb)
     return boot.ended[0].code, boot.ended[0].document
 
 
@@ -87,9 +89,14 @@ def calibrate(
 ) -> tuple[int, dict[str, Any] | None]:
     """The exit code and the document of `testbed calibrate` in a guest. Raises RunFailed."""
     reporter.say(f"booting the {_name(chosen)} kernel ...")
-    work = [Assignment("calibrate", file.to_json(plan), beside_mininet=beside_mininet)]
-    boot = run_assignments(chosen, work, training=False, limit_s=_CALIBRATE_LIMIT_S, hear=reporter.pass_on)
+    work = [Assignment("calibrate", file.to_json(plan), beside_mininet=beside_mininet, quiet=reporter.quiet)]
+    boot = run_assignments(chosen, work, training=False, limit_s=_CALIBRATE_LIMIT_S, hear=_ear(reporter))
     return boot.ended[0].code, boot.ended[0].document
+
+
+def _ear(reporter: Reporter) -> Callable[[str], None] | None:
+    """Who hears what a guest says: the reporter, or standard error itself, as a quiet guest says errors only."""
+    return None if reporter.quiet else reporter.pass_on
 
 
 def _name(chosen: machine.Machine) -> str:
@@ -97,10 +104,10 @@ def _name(chosen: machine.Machine) -> str:
 
 
 def _sign(manifest: Path, started: str) -> None:
-    """The guest knows neither the date nor the command line that the user gave."""
+    """The guest knows neither the date nor the command line that the user gave, nor which commit it runs."""
     if not manifest.is_file():
         return
     document = json.loads(manifest.read_text(encoding="utf-8"))
-    document |= {"time": started, "command": ["testbed", *sys.argv[1:]]}
+    document |= {"time": started, "command": ["testbed", *sys.argv[1:]], "git": source.identity()["git"]}
     with saving(manifest) as partial:
         partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")

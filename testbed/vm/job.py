@@ -65,7 +65,7 @@ class GuestJob:
     virtual: bool
     """Whether time is virtual."""
     phase_s: float
-    """How long to sleep before the first task: where the run lies between the ticks of the guest's timers."""
+    """Where every task begins between the ticks of the guest's timers."""
 
     def as_json(self) -> str:
         """One JSON document."""

@@ -8,10 +8,9 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +18,8 @@ from typing import TextIO
 
 from testbed.errors import BadInput, MachineLacks, RunFailed
 from testbed.progress import Reporter
+from testbed.scratch import scratch_directory
+from testbed.units import show_size
 from testbed.vm import kernel_source
 from testbed.vm.kernel_source import BACKPORTED, INSTALLED, INSTALLED_PACKAGE, NoSource, Source, numbers_of, series_of
 from testbed.vm.program import run_program
@@ -179,9 +180,11 @@ def find(series: str | None = None) -> Kernel | None:
 
 
 def require(series: str | None = None) -> Kernel:
-    """The kernel that `find` finds. Raises MachineLacks naming the command that builds it."""
+    """The kernel that `find` finds, as it was built. Raises MachineLacks naming the command that builds it."""
     kernel = find(series)
-    if kernel is None:
+    if kernel is not None:
+        require_intact(kernel)
+    else:
         asked = series or _asked()
         which, option = (f" of Linux {asked}", f" --source {asked}") if asked else ("", "")
         raise MachineLacks(
@@ -190,21 +193,44 @@ def require(series: str | None = None) -> Kernel:
     return kernel
 
 
+def require_intact(kernel: Kernel) -> None:
+    """Raises MachineLacks for a kernel whose file is not the one that was built, naming the command that mends it."""
+    if (wrong := _damage(kernel)) is not None:
+        option = f" --source {kernel.series}" if kernel.series in (BACKPORTED, INSTALLED) else ""
+        raise MachineLacks(f"{kernel.path}: {wrong}; build it again with: {BUILD_COMMAND}{option}   (about 10 minutes)")
+
+
+def _damage(kernel: Kernel) -> str | None:
+    """What distinguishes a kernel's file from the one that was built; None: nothing does."""
+    try:
+        with kernel.path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    if found == kernel.sha256:
+        return None
+    if not kernel.sha256:
+        return "has no hash beside it that says what was built"
+    return f"is not the kernel that was built there (sha256 {found[:16]}..., recorded {kernel.sha256[:16]}...)"
+
+
 def build(reporter: Reporter, *, series: str | None = None, jobs: int | None = None) -> tuple[Kernel, bool]:
     """Build the kernel of a series (7.2 or 6.12) unless it is there; returns it and whether it was built now.
 
+    One whose file is not the one that was built is removed, and built again.
     Without `series`: 7.2 or another 7.* that Debian has; 6.12 where none can be had or our recipe does not fit it, with
     the reason on screen. Raises MachineLacks when packages or disk space are missing, RunFailed when an edit does not
     apply or make fails.
     """
     there = _built(series)
-    if there is not None and there.series != INSTALLED:
+    if there is not None and there.series != INSTALLED and _damage(there) is None:
         return there, False  # a newer version is not looked for: the same kernel gives the same results
     with _locked(cache_directory()):
+        _remove_left(cache_directory(), reporter)
         if series == INSTALLED:
             return _build_installed(reporter, jobs)
         there = _built(series)
-        if there is not None and there.series != INSTALLED:
+        if there is not None and there.series != INSTALLED and _kept(there, reporter):
             return there, False  # built while we waited
         _require_means()
         try:
@@ -242,11 +268,20 @@ def _build_installed(reporter: Reporter, jobs: int | None) -> tuple[Kernel, bool
     except NoSource as error:
         raise MachineLacks(f"the kernel's source is not there: {error}; run: {APT_COMMAND}") from error
     there = _directory(source.version) / "build.json"
-    if there.is_file():
-        return _load(there), False
+    if there.is_file() and _kept(kernel := _load(there), reporter):
+        return kernel, False
     _require_means()
     with _scratch() as scratch:
         return _build(source, scratch, jobs, reporter), True
+
+
+def _kept(kernel: Kernel, reporter: Reporter) -> bool:
+    """Whether a kernel is as it was built; else it is removed."""
+    if (wrong := _damage(kernel)) is None:
+        return True
+    reporter.say(f"{kernel.path} {wrong}: it is removed, and built again")
+    shutil.rmtree(kernel.path.parent)
+    return False
 
 
 def _build(source: Source, scratch: Path, jobs: int | None, reporter: Reporter) -> Kernel:
@@ -274,10 +309,17 @@ def _directory(version: str) -> Path:
     return cache_directory() / f"{version}-{recipe_hash(version)}"
 
 
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=cache_directory()) as scratch:
-        yield Path(scratch)
+def _scratch() -> AbstractContextManager[Path]:
+    """Where a kernel is built: removed when this process ends, however it does."""
+    return scratch_directory(_SCRATCH, cache_directory())
+
+
+def _remove_left(directory: Path, reporter: Reporter) -> None:
+    """Remove what builds left that were killed together with the process that removes their scratch."""
+    for left in directory.glob(f"{_SCRATCH}*"):
+        size = sum(path.lstat().st_size for path in left.rglob("*"))
+        with reporter.step(f"removing {left}, {show_size(size)} that a killed build left"):
+            shutil.rmtree(left)
 
 
 def apply_edits(tree: Path, edits: Sequence[Edit]) -> None:
@@ -298,7 +340,7 @@ def apply_edits(tree: Path, edits: Sequence[Edit]) -> None:
 
 def _load(build_json: Path) -> Kernel:
     document = json.loads(build_json.read_text(encoding="ascii"))
-    return Kernel(build_json.parent / "linux", document["key"], document["source_version"], document["sha256"])
+    return Kernel(build_json.parent / "linux", document["key"], document["source_version"], document.get("sha256", ""))
 
 
 def _require_means() -> None:
@@ -329,8 +371,6 @@ def _locked(directory: Path, deadline_s: float = _BUILD_DEADLINE_S) -> Iterator[
             if time.monotonic() > until:
                 raise RunFailed(f"another build of the kernel did not end within {deadline_s / 60:.0f} minutes")
             time.sleep(_LOCK_POLL_S)
-        for left in directory.glob(f"{_SCRATCH}*"):  # of a build that was killed
-            shutil.rmtree(left)
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -13,8 +14,10 @@ from processes import command_line, descendants, wait_until, wait_until_gone
 
 from testbed import source
 from testbed.errors import BadInput, MachineLacks, RunFailed
+from testbed.plan.plan import Clock
 from testbed.progress import Lines
 from testbed.vm import kernel, kernel_source, machine
+from testbed.vm.command import choose_machine
 
 
 def source_tree(root: Path) -> Path:
@@ -69,9 +72,61 @@ def test_a_kernel_that_is_there_is_not_built_again(
 def pretend_built(version: str) -> kernel.Kernel:
     directory = kernel.cache_directory() / f"{version}-{kernel.recipe_hash(version)}"
     directory.mkdir(parents=True)
-    document = {"key": directory.name, "source_version": version, "sha256": "0"}
+    (directory / "linux").write_text(f"the kernel of {version}")
+    digest = hashlib.sha256((directory / "linux").read_bytes()).hexdigest()
+    document = {"key": directory.name, "source_version": version, "sha256": digest}
     (directory / "build.json").write_text(json.dumps(document))
-    return kernel.Kernel(directory / "linux", directory.name, version, "0")
+    return kernel.Kernel(directory / "linux", directory.name, version, digest)
+
+
+def one_byte_changed(built: kernel.Kernel) -> None:
+    content = bytearray(built.path.read_bytes())
+    content[len(content) // 2] ^= 1
+    built.path.write_bytes(content)
+
+
+def test_a_kernel_with_one_byte_changed_is_not_booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(kernel.SERIES_VARIABLE, raising=False)
+    built = pretend_built("7.2.12-1~bpo13+1")
+    assert kernel.require() == built
+    one_byte_changed(built)
+    with pytest.raises(MachineLacks, match=r"linux: is not the kernel that .* testbed kernel build --source 7\.2"):
+        kernel.require()
+    with pytest.raises(MachineLacks, match="is not the kernel"):
+        choose_machine(Clock("virtual"))
+    built.path.unlink()
+    with pytest.raises(MachineLacks, match="cannot be read"):
+        kernel.require()
+
+
+def test_a_kernel_without_a_recorded_hash_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(kernel.SERIES_VARIABLE, raising=False)
+    built = pretend_built("7.2.12-1~bpo13+1")
+    record = built.path.with_name("build.json")
+    record.write_text(json.dumps({"key": built.key, "source_version": built.source_version}))
+    with pytest.raises(MachineLacks, match="no hash beside it"):
+        kernel.require()
+
+
+def test_building_mends_a_kernel_that_was_changed_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(kernel.SERIES_VARIABLE, raising=False)
+    monkeypatch.setattr(kernel, "_require_means", lambda: None)
+    built = pretend_built("7.2.12-1~bpo13+1")
+    one_byte_changed(built)
+
+    def no_source(scratch: Path, reporter: Lines, *, any_series: bool) -> kernel_source.Source:
+        raise kernel_source.NoSource("the mirror is on strike")
+
+    monkeypatch.setattr(kernel_source, "fetch", no_source)
+    with pytest.raises(MachineLacks, match="on strike"):
+        kernel.build(Lines(quiet=False), series="7.2")
+    assert "it is removed, and built again" in capsys.readouterr().err
+    assert not built.path.exists()
 
 
 def test_the_fastest_kernel_is_preferred_and_another_can_be_asked_for(
@@ -173,12 +228,37 @@ def test_kill_9_of_a_build_ends_its_compilers(tmp_path: Path) -> None:
     wait_until_gone(processes)
 
 
-def test_what_a_killed_build_left_is_removed(tmp_path: Path) -> None:
-    left = tmp_path / "building-abc" / "tree"
-    left.mkdir(parents=True)
-    (tmp_path / "6.12-built").mkdir()
-    with kernel._locked(tmp_path):
-        assert {path.name for path in tmp_path.iterdir()} == {"lock", "6.12-built"}
+def test_what_a_killed_build_left_is_removed_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(kernel.SERIES_VARIABLE, raising=False)
+    left = kernel.cache_directory() / "building-abc"
+    (left / "tree").mkdir(parents=True)
+    (left / "tree" / "vmlinux").write_bytes(bytes(2_000_000))
+    fallback = pretend_built("6.12.1-1")
+    monkeypatch.setattr(kernel_source, "installed", lambda: kernel_source.Source(tmp_path / "archive", "6.12.1-1"))
+    assert kernel.build(Lines(quiet=False), series="6.12") == (fallback, False)
+    assert not left.exists()
+    said = capsys.readouterr().err
+    assert str(left) in said
+    assert "MB that a killed build left" in said
+
+
+def test_kill_9_of_a_build_leaves_no_tree(tmp_path: Path) -> None:
+    code = (
+        "import time; from pathlib import Path; from testbed.vm import kernel\n"
+        "kernel.cache_directory().mkdir(parents=True)\n"
+        "with kernel._scratch() as scratch: (scratch / 'tree').mkdir(); time.sleep(300)"
+    )
+    ours = {**os.environ, "PYTHONPATH": str(source.PACKAGE.parent), "XDG_CACHE_HOME": str(tmp_path)}
+    cache = tmp_path / "testbed" / "kernel"
+    with subprocess.Popen([sys.executable, "-c", code], env=ours) as build:
+        try:
+            wait_until(lambda: any(cache.glob("building-*/tree")), "nothing is built")
+        finally:
+            build.kill()
+    wait_until(lambda: not any(cache.iterdir()), "the tree stays")
 
 
 def test_a_second_build_waits_for_the_first_but_not_for_ever(tmp_path: Path) -> None:
