@@ -38,8 +38,8 @@ def cell(number: int) -> Problem:
         for _ in range(2 * len(places))
     ]
     problem = uniform(ranks, microbatches, memory=memory, delay_s=1.0, cuts=places)
-    stages = {"forward_s": tuple(forward), "input_s": tuple(half), "weight_s": tuple(half)}
-    return replace(problem, links=tuple(links), **stages)
+    halves = tuple(half)
+    return replace(problem, links=tuple(links), forward_s=tuple(forward), input_s=halves, weight_s=halves)
 
 
 def seconds(problem: Problem, ahead: Ahead) -> float:
