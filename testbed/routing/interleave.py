@@ -3,13 +3,15 @@
 Ours. Training is periodic: what a job sends comes in bursts, at the same moments of every iteration. Two jobs whose
 bursts meet on a link slow each other down in every iteration; an offset between their starts that is kept can end that
 without any other route. How long each job takes from its own start is predicted by the event model, for an iteration of
-all jobs. An offset is at most a share of the shortest job's iteration: with a large one the jobs would no longer meet,
-which no training that goes on is helped by.
+all jobs. No two jobs are moved against each other by more than a share of the shortest job's iteration: with a large
+offset they would no longer meet, which no training that goes on is helped by. Which job begins later is searched, too,
+so that the order in which jobs are named decides nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -17,10 +19,10 @@ import numpy as np
 from pydantic import Field
 
 from testbed.errors import BadInput
-from testbed.plan.plan import Case
+from testbed.plan.plan import Case, Plan
 from testbed.plan.together import start_s
 from testbed.routing.apply import demands, on_routes
-from testbed.routing.judge import Judge, Seconds
+from testbed.routing.judge import Judge, Key, Seconds
 from testbed.routing.planner import Planned, Planner, Task
 from testbed.routing.registry import choose, route
 from testbed.units import show_time
@@ -32,8 +34,14 @@ _MOST_EVALUATIONS = 100_000
 _ROUNDS = 4
 """Offsets, then routes for these offsets, so many times at most."""
 
-_FINER = 3
-"""How often the steps are halved around the best offset."""
+_FINER = 5
+"""How often the steps are halved around the best offsets."""
+
+_FOLLOWED = 3
+"""So many of the best places of the steps are looked at more closely: between steps the second best may win."""
+
+_DRAWN = 4
+"""With more than two jobs, so many beginnings by chance beside all at once."""
 
 
 def interleave(
@@ -41,8 +49,9 @@ def interleave(
 ) -> Planned:
     """Every case with offsets between its jobs, on routes that the policy `routes` chooses for these offsets.
 
-    An offset is at most `within` of the shortest job's iteration alone and is looked for at `steps` places, then
-    between them. A case is never predicted to be slower than it is on these routes without offsets.
+    Two jobs are at most `within` of the shortest job's iteration alone apart, either of them first; that is looked for
+    at `steps` places to either side, then between them. A case is never predicted to be slower than it is on these
+    routes without offsets.
     """
     policy = choose(routes)
     if isinstance(policy.policy, Planner):
@@ -80,26 +89,71 @@ PLANNER = Planner(interleave)
 
 
 def better_starts(judge: Judge, case: Case, within: float, steps: int) -> Case:
-    """The case with the best offset of one job after the other, the others being where they are."""
-    plan, bound_s = judge.plan, within * min(judge.usual_s)
-    for job in range(1, len(plan.jobs)):  # the first one stays: only differences count
-        step_s = bound_s / steps
-        for offset_s in np.arange(0, steps + 1) * step_s:
-            case = _better(judge, case, job, float(offset_s))
-        for _ in range(_FINER):
-            step_s /= 2
-            for offset_s in _around(start_s(plan, case, job) - plan.jobs[job].start_s, step_s, bound_s):
-                case = _better(judge, case, job, offset_s)
+    """The case with the best offsets found, one job after the other while the others are where they are.
+
+    With more than two jobs also from offsets drawn at random (always the same): one job at a time may find nothing.
+    """
+    jobs = judge.plan.jobs
+    # the same order and the same draws, however the jobs were listed
+    by_name = sorted(range(len(jobs)), key=lambda job: jobs[job].name)
+    if len(jobs) < 2:
+        return case
+    bound_s = within * min(judge.usual_s)
+    draw, found = np.random.default_rng(1), [_one_by_one(judge, case, by_name, bound_s, steps)]
+    for _ in range(_DRAWN if len(jobs) > 2 else 0):
+        offsets = dict(zip(by_name, (draw.random(len(jobs)) * bound_s).tolist(), strict=True))
+        drawn = _with_offsets(judge.plan, case, [offsets[job] for job in range(len(jobs))])
+        if not judge.over():
+            found.append(_one_by_one(judge, drawn, by_name, bound_s, steps))
+    return min((case, *found), key=judge.offer)
+
+
+def _one_by_one(judge: Judge, case: Case, order: Sequence[int], bound_s: float, steps: int) -> Case:
+    """The best offset of one job after the other, until none is better."""
+    key = judge.offer(case)
+    # of two jobs, moving either one is the same
+    for _ in range(_ROUNDS if len(order) > 2 else 1):
+        for job in order[1:]:
+            case = _moved(judge, case, job, bound_s, steps)
+        if len(order) > 2:
+            case = _moved(judge, case, order[0], bound_s, steps)
+        if judge.offer(case) >= key:
+            break
+        key = judge.offer(case)
     return case
 
 
-def _around(offset_s: float, step_s: float, bound_s: float) -> Iterator[float]:
-    yield from (one for one in (offset_s - step_s, offset_s + step_s) if 0 <= one <= bound_s)
+def _moved(judge: Judge, case: Case, job: int, bound_s: float, steps: int) -> Case:
+    """The case with the best offset of one job: at every step, then closer around the best of them."""
+    offsets = _offsets(judge.plan, case)
+    others = offsets[:job] + offsets[job + 1 :]
+    least, most = max(others) - bound_s, min(others) + bound_s
+
+    def at(offset_s: float) -> Case:
+        return _with_offsets(judge.plan, case, [*offsets[:job], offset_s, *offsets[job + 1 :]])
+
+    def worth(offset_s: float) -> tuple[Key, float]:
+        # nothing new is judged when it is over
+        return (judge.offer(at(offset_s)) if not judge.over() else (math.inf,)), abs(offset_s - offsets[job])
+
+    grid = [offsets[job], *(least + (most - least) * step / (2 * steps) for step in range(2 * steps + 1))]
+    found = [(worth(offset), offset) for offset in grid]
+    for _, near in sorted(found)[:_FOLLOWED]:
+        step_s, best = (most - least) / (2 * steps), (worth(near), near)
+        for _ in range(_FINER):
+            step_s /= 2
+            around = (one for one in (best[1] - step_s, best[1] + step_s) if least <= one <= most)
+            best = min(best, *((worth(one), one) for one in around))
+        found.append(best)
+    return min((case, at(min(found)[1])), key=judge.offer)
 
 
-def _better(judge: Judge, case: Case, job: int, offset_s: float) -> Case:
-    if judge.over():
-        return case
-    starts = [start_s(judge.plan, case, number) for number in range(len(judge.plan.jobs))]
-    starts[job] = judge.plan.jobs[job].start_s + offset_s
-    return min((case, replace(case, starts_s=tuple(starts))), key=judge.offer)
+def _offsets(plan: Plan, case: Case) -> list[float]:
+    """Per job, how much later it begins in a case than in the plan."""
+    return [start_s(plan, case, number) - job.start_s for number, job in enumerate(plan.jobs)]
+
+
+def _with_offsets(plan: Plan, case: Case, offsets: Sequence[float]) -> Case:
+    """The case with its jobs so much later; as only differences count, one of them begins as in the plan."""
+    first = min(offsets)
+    return replace(case, starts_s=tuple(job.start_s + one - first for job, one in zip(plan.jobs, offsets, strict=True)))

@@ -46,7 +46,7 @@ _STARTS = 3
 """So many of the best beginnings are followed."""
 
 _DRAWN = 3
-"""Flows whose routes are drawn anew when nothing more is found."""
+"""Flows whose routes are drawn anew when nothing more is found, and one more each time that nothing comes of it."""
 
 _IN_VAIN = 8
 """So often in a row nothing comes of that which is not known: there are no more choices."""
@@ -114,7 +114,8 @@ class _Search:
         in_vain = 0
         while not self.judge.over() and in_vain < _IN_VAIN:
             before = self.judge.judged
-            self._descend(self._drawn(self.judge.best))
+            # the wider, the less comes of it; not from the policies again, which would be better than what is drawn
+            self._descend(self._drawn(self.judge.best, _DRAWN + in_vain), policies=False)
             in_vain = in_vain + 1 if self.judge.judged == before else 0
 
     # --- where to begin ------------------------------------------------------------------------
@@ -149,23 +150,23 @@ class _Search:
             if all(label in mine for mine in self.made):
                 yield replace(case, jobs=tuple(mine[label] for mine in self.made))
 
-    def _drawn(self, case: Case) -> Case:
-        """The case with the routes of a few flows by chance."""
+    def _drawn(self, case: Case, count: int) -> Case:
+        """The case with the routes of so many flows by chance."""
         wanted = demands(self.plan, case, self.reach)
         free = np.flatnonzero(wanted.problem.choices > 1)
         ways = _ways(self.plan, case)
-        for flow in self.random.choice(free, min(_DRAWN, len(free)), replace=False).tolist():
+        for flow in self.random.choice(free, min(count, len(free)), replace=False).tolist():
             ends = wanted.elephants[flow].source, wanted.elephants[flow].target
             ways[ends] = wanted.problem.routes_of(flow)[int(self.random.integers(wanted.problem.choices[flow]))]
         return _on(self.plan, case, ways)
 
     # --- taking turns --------------------------------------------------------------------------
 
-    def _descend(self, case: Case) -> None:
-        """Better routes, then better schedules, until neither is found."""
+    def _descend(self, case: Case, *, policies: bool = True) -> None:
+        """Better routes, then better schedules, until neither is found; with `policies` also by the greedy ones."""
         key = self.judge.offer(case)
         while not self.judge.over():
-            case = self._better_schedules(self._better_routes(case))
+            case = self._better_schedules(self._better_routes(case, policies=policies))
             if self.within:
                 case = better_starts(self.judge, case, self.within, _OFFSETS)
             found = self.judge.offer(case)
@@ -173,10 +174,11 @@ class _Search:
                 return
             key = found
 
-    def _better_routes(self, case: Case) -> Case:
+    def _better_routes(self, case: Case, *, policies: bool) -> Case:
         """One flow after the other, those with the most bytes first, on the best of its routes."""
         wanted = demands(self.plan, case, self.reach)
-        case = min((case, *self._by_policies(case, every=False)), key=self.judge.offer)
+        if policies:
+            case = min((case, *self._by_policies(case, every=False)), key=self.judge.offer)
         order = np.argsort(-wanted.problem.wire_bytes, kind="stable").tolist()
         for flow in order:
             one = wanted.elephants[flow]

@@ -1,18 +1,21 @@
 """GeoPipe: 1F1B in which the ranks before a wide-area cut run further ahead (Dai et al., arXiv 2510.12064, 2025).
 
-The paper's text says that the number of warm-up forwards changes by dN, not by which formula. The rule for equal stages
-is ours, it removes the steady state's waiting exactly (closed_form.geopipe); for unequal stages dN is what the event
-model finds fastest.
+The paper's text says that the number of warm-up forwards changes by dN, not by which formula. The rule is ours: it
+removes the steady state's waiting exactly where stages are equal and messages take less time on the wire than a stage
+computes (closed_form.geopipe). Wherever that does not come to a lower bound, dN is what the event model finds fastest.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from itertools import combinations, pairwise
 from typing import Annotated
 
 from pydantic import BeforeValidator
 
 from testbed.errors import BadInput
+from testbed.model.bounds import lower_bound
 from testbed.model.simulate import makespan
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import TOLERANCE
@@ -21,7 +24,10 @@ from testbed.schedule.family import Family
 from testbed.schedule.one_f_one_b import row
 
 MOST_TRIED = 24
-"""Numbers of extra forwards that are tried at all cuts alike, for unequal stages."""
+"""Numbers of extra forwards that are tried at all cuts alike, where the rule may not be the best."""
+
+MOST_TRADING = 6
+"""Cuts up to which every two of them trade extra forwards; with more, neighbours only."""
 
 Ahead = dict[int, int]
 """Per cut, dN: the warm-up forwards that all ranks before it make in addition."""
@@ -40,9 +46,9 @@ Extra = Annotated[int | list[int], BeforeValidator(_numbers)]
 def geopipe(problem: Problem, extra: Extra | None = None) -> Schedule:
     """Rank i runs min(M, P - 1 - i + sum of dN over the cuts after it) warm-up forwards; peak P - i + that sum.
 
-    `extra` is dN of every cut, or a list with one for each. By default it is what hides each cut's round trip, or for
-    unequal stages what the event model finds fastest, as far as memory allows. Raises BadInput for a negative number,
-    or a list that is not as long as there are cuts.
+    `extra` is dN of every cut, or a list with one for each. By default it is what hides each cut's round trip, or,
+    where nobody knows that nothing is faster, what the event model finds fastest: never slower than 1F1B, as far as
+    memory allows. Raises BadInput for a negative number, or a list that is not as long as there are cuts.
     """
     return with_ahead(problem, chosen(problem) if extra is None else _asked(problem, extra))
 
@@ -73,24 +79,30 @@ def cuts(problem: Problem) -> list[int]:
 
 
 def chosen(problem: Problem) -> Ahead:
-    """dN of every cut: by the rule for equal stages, else the fastest by the event model."""
+    """dN of every cut: by the rule where that comes to a lower bound, else the fastest by the event model."""
     by_rule = hiding(problem)
-    busy = _busy_s(problem)
-    if not by_rule or max(busy) - min(busy) <= TOLERANCE * max(busy):
+    if not by_rule:
         return by_rule
-    return _fastest(problem, by_rule)
+    whole = tuple(map(problem.whole_backward_s, range(problem.n_stages)))
+    fused = replace(problem, input_s=whole, weight_s=(0.0,) * problem.n_stages, backward_s=())
+    least_s = lower_bound(fused).seconds * (1 + TOLERANCE)
+    return by_rule if makespan(problem, with_ahead(problem, by_rule)) <= least_s else _fastest(problem, by_rule)
 
 
 def hiding(problem: Problem) -> Ahead:
-    """Per cut, dN = ceil(2c / tau), c one way with time on the wire, tau = max(f + b); less where memory is short."""
+    """Per cut, dN = ceil(2c / max(tau, S/B)), less where memory is short.
+
+    c is one way with time on the wire, tau = max(f + b), S/B the most time that a cut's messages take on the wire: a
+    full link, not a rank, then decides how often a microbatch can pass.
+    """
     return _fitting(problem, unlimited(problem))
 
 
 def unlimited(problem: Problem) -> Ahead:
     """As `hiding`, whatever memory allows."""
-    tau = max(_busy_s(problem))
-    # a trip of exactly n tau needs n, whatever rounding has made of it
-    return {cut: math.ceil(trip / tau - TOLERANCE) if tau else 0 for cut, trip in _trips(problem).items()}
+    period = _period_s(problem)
+    # a trip of exactly n periods needs n, whatever rounding has made of it
+    return {cut: math.ceil(trip / period - TOLERANCE) if period else 0 for cut, trip in _trips(problem).items()}
 
 
 def _fitting(problem: Problem, wanted: Ahead) -> Ahead:
@@ -105,26 +117,37 @@ def _fitting(problem: Problem, wanted: Ahead) -> Ahead:
 
 
 def _fastest(problem: Problem, by_rule: Ahead) -> Ahead:
-    """The best of the rule's and of equal dN at all cuts, then cut by cut; of equally fast ones the first and least."""
-    judged: dict[tuple[int, ...], float] = {}
+    """The best of the rule's, of equal dN at all cuts, and of what is found from there cut by cut, and between two.
 
-    def seconds(ahead: Ahead) -> float:
+    Of equally fast ones that with the fewest microbatches in flight.
+    """
+    judged: dict[tuple[int, ...], tuple[float, int]] = {}
+
+    def worth(ahead: Ahead) -> tuple[float, int]:
         key = tuple(ahead.values())
         if key not in judged:
-            judged[key] = makespan(problem, with_ahead(problem, ahead))
+            seconds = makespan(problem, with_ahead(problem, ahead))
+            held = sum(more * (cut + 1) for cut, more in ahead.items())
+            judged[key] = float(f"{seconds:.12g}"), held  # times that differ by rounding are equal
         return judged[key]
 
-    best = min([*(_fitting(problem, dict.fromkeys(by_rule, n)) for n in _tried(problem)), by_rule], key=seconds)
-    improved = True
-    while improved:
-        improved = False
-        for cut in best:
-            for step in (-1, 1):
-                moved = best | {cut: best[cut] + step}
-                valid = moved[cut] >= 0 and fits(problem, moved)
-                if valid and seconds(moved) < seconds(best) * (1 - TOLERANCE):
-                    best, improved = moved, True
-    return best
+    begins = [by_rule, *(_fitting(problem, dict.fromkeys(by_rule, n)) for n in _tried(problem))]
+    best = min(begins, key=worth)
+    while True:
+        before = best
+        for change in _changes(best):
+            moved = {cut: more + change.get(cut, 0) for cut, more in best.items()}
+            if min(moved.values()) >= 0 and fits(problem, moved) and worth(moved) < worth(best):
+                best = moved
+        if best == before:
+            return best
+
+
+def _changes(ahead: Ahead) -> list[Ahead]:
+    """One extra forward more or less at a cut, or one taken from a cut for another one."""
+    pairs = combinations(ahead, 2) if len(ahead) <= MOST_TRADING else pairwise(ahead)
+    single = [{cut: step} for cut in ahead for step in (-1, 1)]
+    return single + [{one: step, other: -step} for one, other in pairs for step in (-1, 1)]
 
 
 def _tried(problem: Problem) -> list[int]:
@@ -182,13 +205,27 @@ def _busy_s(problem: Problem) -> list[float]:
 
 def _trips(problem: Problem) -> dict[int, float]:
     """Per cut, seconds of a message there and another one back."""
-    return {cut: _one_way(problem, cut, cut + 1) + _one_way(problem, cut + 1, cut) for cut in cuts(problem)}
+    return {cut: sum(_one_way(problem, *pair) for pair in _ways(cut)) for cut in cuts(problem)}
+
+
+def _period_s(problem: Problem) -> float:
+    """The shortest time in which a microbatch can pass: max(tau, S/B)."""
+    return max([*_busy_s(problem), *(_wire_s(problem, *pair) for cut in cuts(problem) for pair in _ways(cut))])
+
+
+def _ways(cut: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (cut, cut + 1), (cut + 1, cut)
 
 
 def _one_way(problem: Problem, source: int, target: int) -> float:
     """Delay and wire time of a message between neighbours: the slowest link's, as links are cut through."""
+    return problem.route_delay(source, target) + _wire_s(problem, source, target)
+
+
+def _wire_s(problem: Problem, source: int, target: int) -> float:
+    """How long a message between neighbours takes on the slowest of its links."""
     slowest = max((problem.links[index].seconds_per_byte for index in problem.route(source, target)), default=0.0)
-    return problem.route_delay(source, target) + problem.message_bytes[min(source, target)] * slowest
+    return problem.message_bytes[min(source, target)] * slowest
 
 
 FAMILY = Family(

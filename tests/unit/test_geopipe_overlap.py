@@ -10,23 +10,34 @@ from types import ModuleType
 import pytest
 
 from testbed.model.closed_form import Cut, overlap_period
+from testbed.model.simulate import makespan
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import uniform
+from testbed.schedule.geopipe import unlimited
 from testbed.schedule.registry import generate
 from testbed.spec.choice import ScheduleChoice, with_labels
 
-FILE = Path(__file__).parents[2] / "benchmarks/overlap_model.py"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def grid() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("overlap_model", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["overlap_model"] = module
-    spec.loader.exec_module(module)
-    return module
+    return loaded("overlap_model")
+
+
+@pytest.fixture(scope="module")
+def choice() -> ModuleType:
+    return loaded("geopipe_choice")
 
 
 def test_the_overlap_model_is_within_one_per_cent_of_the_event_model(grid: ModuleType) -> None:
@@ -50,3 +61,23 @@ def test_extra_forwards_can_be_given_cut_by_cut() -> None:
     assert generate("geopipe", problem, extra=[2, 2]).rows == generate("geopipe", problem, extra=2).rows
     choices = [ScheduleChoice(schedule="geopipe", extra=extra) for extra in ([3, 1], 2)]
     assert [one.label for one in with_labels(choices)] == ["geopipe extra=3+1", "geopipe extra=2"]
+
+
+def test_where_a_link_is_full_more_extra_forwards_than_that_link_lets_pass_are_not_made() -> None:
+    """S / (B tau) = 3.8 at two cuts: by tau dN would be 8 at each, which only delays gradients."""
+    problem = uniform(8, 48, memory=1000.0, delay_s=0.3, wire_s=11.4, cuts=(2, 5))
+    assert unlimited(problem) == {2: 3, 5: 3}
+    times = {extra: makespan(problem, generate("geopipe", problem, extra=extra)) for extra in (0, 1, 8)}
+    made = generate("geopipe", problem)
+    assert makespan(problem, made) <= times[1] < min(times[0], times[8])
+    assert peak_in_flight(made)[0] <= 8 + 2
+
+
+@pytest.mark.parametrize("number", [38, *range(12)])
+def test_nothing_that_memory_allows_is_faster_than_what_is_chosen(choice: ModuleType, number: int) -> None:
+    """In cell 38 an extra forward must be taken from one cut for another one."""
+    assert choice.behind(choice.cell(number)) <= choice.TIE
+
+
+def test_the_default_is_never_slower_than_1f1b(choice: ModuleType) -> None:
+    assert max(choice.behind_plain(choice.cell(number)) for number in range(100, 150)) <= choice.TIE
