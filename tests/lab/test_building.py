@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from in_sandbox import MARK, in_sandbox, processes
-from networks import two_datacenters
+from labs_that_wait import wait_for_ever
 from processes import command_line, descendants, wait_until
 
-from testbed.errors import ExitCode, RunFailed
+from testbed.errors import ExitCode
 
 pytestmark = pytest.mark.root
 
@@ -75,19 +75,6 @@ def test_a_shell_that_dies_is_the_error(tmp_path: Path, setsid: str, reason: str
     refused(built(tmp_path, programs={"setsid": setsid}), ExitCode.RUN_FAILED, reason)
 
 
-def wait_for_ever() -> str:
-    from testbed.lab import container
-    from testbed.lab.network import Lab
-
-    container.SHELL_DEADLINE_S = 0.5
-    os.environ["PATH"] = f"{os.environ['SILENT']}:{os.environ['PATH']}"
-    try:
-        with Lab(two_datacenters(), shaper="relay"):
-            return "built"
-    except RunFailed as error:
-        return str(error)
-
-
 def test_a_shell_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "setsid").write_text("#!/bin/sh\nexec sleep 1000\n")
     (tmp_path / "setsid").chmod(0o755)
@@ -100,7 +87,7 @@ LIMITED = 'echo 4 > /proc/sys/user/max_pid_namespaces && exec "$@"'
 
 def test_no_more_pid_namespaces_is_the_error(tmp_path: Path) -> None:
     """A limit of a user namespace of its own: the lab's namespace and three containers are all that there may be."""
-    own = ("unshare", "--user", "--map-root-user", "sh", "-c", LIMITED, "sh")
+    own = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "sh", "-c", LIMITED, "sh")
     if subprocess.run([*own, "unshare", "--pid", "--net", "--fork", "true"], check=False).returncode:
         pytest.skip("no user namespaces here")
     refused(built(tmp_path, *own), ExitCode.RUN_FAILED, "cannot be started: .*No space left on device")
@@ -138,7 +125,7 @@ def test_no_more_processes_is_the_error(tmp_path: Path, most: int) -> None:
     assert "error: " in said
 
 
-@pytest.mark.parametrize("most", [16, 24, 40])
+@pytest.mark.parametrize("most", [16, 24, 32])
 def test_no_more_open_files_is_the_error(tmp_path: Path, most: int) -> None:
     outcome = built(tmp_path, "prlimit", f"--nofile={most}")
     refused(outcome, ExitCode.RUN_FAILED, rf"Too many open files \(at most {most} at once")
