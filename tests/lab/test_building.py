@@ -115,7 +115,7 @@ def limited_processes(most: int, name: str) -> Iterator[str]:
         group.rmdir()
 
 
-@pytest.mark.parametrize("most", [2, 6, 12, 20])
+@pytest.mark.parametrize("most", [2, 12, 20])
 def test_no_more_processes_is_the_error(tmp_path: Path, most: int) -> None:
     with limited_processes(most, tmp_path.name) as group:
         joined = ("sh", "-c", f'echo $$ > {group} && exec "$@"', "sh")
@@ -125,7 +125,7 @@ def test_no_more_processes_is_the_error(tmp_path: Path, most: int) -> None:
     assert "error: " in said
 
 
-@pytest.mark.parametrize("most", [16, 24, 32])
+@pytest.mark.parametrize("most", [16, 24])
 def test_no_more_open_files_is_the_error(tmp_path: Path, most: int) -> None:
     outcome = built(tmp_path, "prlimit", f"--nofile={most}")
     refused(outcome, ExitCode.RUN_FAILED, rf"Too many open files \(at most {most} at once")
