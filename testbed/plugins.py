@@ -141,22 +141,22 @@ class Registry(Mapping[str, T]):
     def __init__(self, group: str, built_in: Mapping[str, str], check: Callable[[str, object], T]) -> None:
         """`check` turns what was loaded under a name into a value, or raises Unusable."""
         self.group = group
-        self._built_in = built_in
+        self.built_in = built_in
         self._check = check
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._built_in
-        yield from sorted({point.name for point in entry_points(group=self.group)} - set(self._built_in))
+        yield from self.built_in
+        yield from sorted({point.name for point in entry_points(group=self.group)} - set(self.built_in))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._built_in or bool(entry_points(group=self.group, name=str(name)))
+        return name in self.built_in or bool(entry_points(group=self.group, name=str(name)))
 
     def __getitem__(self, name: str) -> T:
-        if name in self._built_in:
-            module, _, attribute = self._built_in[name].partition(":")
+        if name in self.built_in:
+            module, _, attribute = self.built_in[name].partition(":")
             return self._check(name, getattr(importlib.import_module(module), attribute))
         points = list(entry_points(group=self.group, name=name))
         if not points:
