@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import resource
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
@@ -52,6 +54,21 @@ def _clipped(text: str) -> str:
     """Printable, and no longer than a person reads."""
     plain = _printable(text[: _MOST_CHARACTERS + 1])
     return plain if len(plain) <= _MOST_CHARACTERS else f"{plain[:_MOST_CHARACTERS]}..."
+
+
+def in_words(error: OSError | MemoryError) -> str:
+    """What the machine refused, on one line: the reason, the file if it is about one, and what gives more of it."""
+    if isinstance(error, MemoryError):
+        return f"no memory left{f' ({_clipped(str(error))})' if str(error) else ''}"
+    about = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    said = error.strerror or str(error) or type(error).__name__
+    more = ""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        more = f" (at most {most} at once: ulimit -n 65536 allows more)"
+    elif error.errno == errno.EAGAIN and isinstance(error, BlockingIOError) and not about:
+        more = " (as from a limit of processes: ulimit -u, or pids.max of the cgroup)"
+    return _clipped(f"{f'{about}: ' if about else ''}{said}{more}")
 
 
 class TestbedError(Exception):

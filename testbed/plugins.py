@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import importlib
 import linecache
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from testbed.errors import BadInput, shown
 from testbed.files import read_text
@@ -65,7 +66,7 @@ def load_from_text(reference: InFile, content: str) -> Any:
 
     Raises Unusable naming the error in the file, or what the file has instead of NAME.
     """
-    module_name = f"testbed_file_{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    module_name = f"{_MODULE}{hashlib.sha256(content.encode()).hexdigest()[:16]}"
     module = sys.modules.get(module_name)
     if module is None:
         module = _run(module_name, reference, content)
@@ -75,6 +76,25 @@ def load_from_text(reference: InFile, content: str) -> Any:
             f"{reference.file}:{reference.name}", f"a name in that file ({', '.join(there) or 'it has none'})"
         )
     return getattr(module, reference.name)
+
+
+_MODULE = "testbed_file_"
+"""What the names of modules begin with that are files of a user."""
+
+
+def is_of_file(variables: Mapping[str, Any]) -> bool:
+    """Whether these are the global variables of such a module."""
+    return str(variables.get("__name__", "")).startswith(_MODULE)
+
+
+_end_process = os._exit
+
+
+def _exit_of_files(status: int) -> NoReturn:
+    """os._exit, which a user's file may not end the testbed by: nothing would be said, kept or put away."""
+    if is_of_file(sys._getframe(1).f_globals):
+        raise SystemExit(status)
+    _end_process(status)
 
 
 def _made_there(name: str, value: object, module_name: str) -> bool:
@@ -88,9 +108,10 @@ def _run(module_name: str, reference: InFile, content: str) -> ModuleType:
     module.__file__ = reference.file
     linecache.cache[reference.file] = (len(content), None, content.splitlines(keepends=True), reference.file)
     sys.modules[module_name] = module  # dataclasses and pydantic look their module up there
+    os._exit = _exit_of_files
     try:
         exec(compile(content, reference.file, "exec", dont_inherit=True), vars(module))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[module_name]
         raise Unusable(
             reference.file, f"a module that can be imported ({problem_in(reference.file, error)})"
@@ -98,7 +119,7 @@ def _run(module_name: str, reference: InFile, content: str) -> ModuleType:
     return module
 
 
-def problem_in(file: str, error: Exception) -> str:
+def problem_in(file: str, error: BaseException) -> str:
     """The error in one line, with the line of the file that it happened in."""
     line = error.lineno if isinstance(error, SyntaxError) else None
     trace = error.__traceback__
@@ -120,22 +141,22 @@ class Registry(Mapping[str, T]):
     def __init__(self, group: str, built_in: Mapping[str, str], check: Callable[[str, object], T]) -> None:
         """`check` turns what was loaded under a name into a value, or raises Unusable."""
         self.group = group
-        self._built_in = built_in
+        self.built_in = built_in
         self._check = check
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._built_in
-        yield from sorted({point.name for point in entry_points(group=self.group)} - set(self._built_in))
+        yield from self.built_in
+        yield from sorted({point.name for point in entry_points(group=self.group)} - set(self.built_in))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._built_in or bool(entry_points(group=self.group, name=str(name)))
+        return name in self.built_in or bool(entry_points(group=self.group, name=str(name)))
 
     def __getitem__(self, name: str) -> T:
-        if name in self._built_in:
-            module, _, attribute = self._built_in[name].partition(":")
+        if name in self.built_in:
+            module, _, attribute = self.built_in[name].partition(":")
             return self._check(name, getattr(importlib.import_module(module), attribute))
         points = list(entry_points(group=self.group, name=name))
         if not points:
@@ -148,7 +169,7 @@ class Registry(Mapping[str, T]):
             raise Unusable(points[0].name, f"a name that one package registers (these do: {packages})")
         try:
             return points[0].load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             problem = f"{type(error).__name__}: {error}"
             raise Unusable(
                 points[0].name, f"an entry point that can be imported ({points[0].value}: {problem})"

@@ -6,7 +6,7 @@ import errno
 import inspect
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
@@ -30,7 +30,8 @@ from testbed.cli import (
     tune,
 )
 from testbed.cli.usage import as_bad_input
-from testbed.errors import ExitCode, TestbedError
+from testbed.errors import ExitCode, RunFailed
+from testbed.failure import failed
 
 app = typer.Typer(
     name="testbed",
@@ -73,44 +74,50 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Entry point: runs a command and turns our errors, and Ctrl-C, into one line and an exit code."""
+    """Run a command and exit with its code."""
+    sys.exit(run_command())
+
+
+def run_command() -> int:
+    """Run a command; returns its exit code. Every error is one line; what no one foresaw is shown with where it was."""
     try:
         code = app(prog_name="testbed", standalone_mode=False)
         sys.stdout.flush()
-    except TestbedError as error:
-        _fail(str(error), error.exit_code)
-    except typer.Abort:
-        code = _INTERRUPTED
-    except TyperException as error:  # of the command line's parser
+    except (TyperException, typer.Abort) as error:  # of the command line's parser
         if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed
-            sys.exit(ExitCode.BAD_INPUT)
-        _fail(str(as_bad_input(error)), ExitCode.BAD_INPUT)
+            return ExitCode.BAD_INPUT
+        if isinstance(error, typer.Abort):
+            code = _INTERRUPTED
+        else:
+            return failed(as_bad_input(error))
+    except SystemExit as left:
+        if isinstance(left.__context__, BrokenPipeError):  # typer's answer to it; whoever read has seen enough
+            return _let_go_of_output(ExitCode.RUN_FAILED)
+        return failed(left)
     except OSError as error:
         if error.errno not in _NO_ROOM:
-            raise
-        _let_go_of_output()
-        _fail(f"{error.filename or 'the output'} cannot be written: {error.strerror}", ExitCode.RUN_FAILED)
+            return failed(error)
+        failed(RunFailed(f"{error.filename or 'the output'} cannot be written: {error.strerror}"))
+        return _let_go_of_output(ExitCode.RUN_FAILED)
+    except Exception as error:  # noqa: BLE001 - this is the top of a process
+        return failed(error)
     if code == _INTERRUPTED:
         print("interrupted", file=sys.stderr)
-        code = ExitCode.RUN_FAILED
-    sys.exit(code or ExitCode.OK)
+        return ExitCode.RUN_FAILED
+    return code or ExitCode.OK
 
 
-def _let_go_of_output() -> None:
+def _let_go_of_output(code: int) -> int:
     """Where nobody takes what is left to print, the interpreter would try again, and fail, as it ends."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
-"""What says that a disk takes no more, wherever it happens."""
-
-
-def _fail(message: str, code: ExitCode) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(code)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What says that a disk takes no more, wherever it happens, or that standard output is closed."""
 
 
 def _version(wanted: bool) -> None:

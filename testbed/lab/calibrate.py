@@ -150,12 +150,15 @@ def calibrate(
     With the checks of a first time, only links that were not as asked are measured `again`.
     """
     checks: list[LinkCheck] = []
-    for link in lines(lab):
-        earlier = again[len(checks) : len(checks) + len(link)]
-        if earlier and all(check.ok for check in earlier):
-            checks += earlier
-        else:
-            checks += _measure_with_patience(lab, link, earlier, progress)
+    with lab.blaming("links were measured"):
+        for link in lines(lab):
+            earlier = again[len(checks) : len(checks) + len(link)]
+            if earlier and all(check.ok for check in earlier):
+                checks += earlier
+            else:
+                checks += _measure_with_patience(lab, link, earlier, progress)
+    if any(check.broken for check in checks):
+        lab.require_alive("links were measured")
     return checks
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,12 +17,68 @@ from mininet.node import Host
 
 from testbed.errors import MachineLacks, RunFailed
 
+SHELL_DEADLINE_S = 60.0
+"""For a container's shell to come up: it takes 50 ms, and on a machine that is busy otherwise a few seconds."""
+
+_LOOK_S = 0.1
+_PROMPT = chr(127)
+"""Mininet's: how it knows that a shell has done what it was told."""
+
 _NEW_PIDS = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "setsid", "--ctty"]
 """setsid: the shell, now a child of unshare, must lead a session to have the terminal that Ctrl-C arrives on."""
 
 
-class Container(Host):  # type: ignore[misc]  # Mininet has no types
+class BoundedHost(Host):  # type: ignore[misc]  # Mininet has no types
+    """A Mininet host whose shell comes up in time, or that is an error: Mininet would read its terminal for ever."""
+
+    new_pids: Sequence[str] = ()
+    """What the shell is started by, inside its network namespace."""
+
+    def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 - Mininet's name
+        """Mininet's, with an end. Raises RunFailed when the shell ends, or does not come up in SHELL_DEADLINE_S."""
+        del mnopts  # what Mininet's other kinds of host need
+        command = ["mnexec", "-cdn", *self.new_pids, "env", f"PS1={_PROMPT}"]
+        command += ["bash", "--norc", "--noediting", "-is", f"mininet:{self.name}"]
+        self.master, self.slave = pty.openpty()
+        self.stdin = self.stdout = os.fdopen(self.master, "r")
+        self.pollOut = select.poll()
+        self.pollOut.register(self.stdout, select.POLLIN)  # not, as usual, also when it can be written
+        self.shell = self._popen(command, stdin=self.slave, stdout=self.slave, stderr=self.slave, close_fds=False)
+        self.pid = self.shell.pid
+        self.outToNode[self.stdout.fileno()] = self.inToNode[self.stdin.fileno()] = self
+        self.execed, self.lastCmd, self.lastPid, self.readbuf = False, None, None, ""
+        try:
+            self.waiting = True
+            self._await_prompt()
+            self.sendCmd("unset HISTFILE; stty -echo; set +m")
+            self._await_prompt()
+        except BaseException:
+            self.shell.kill()
+            self.cleanup()
+            raise
+
+    def _await_prompt(self) -> None:
+        said, until = "", time.monotonic() + SHELL_DEADLINE_S
+        while self.waiting:
+            ended = self.ended()  # looked at first: what it said before its end is read below
+            said += self.monitor(timeoutms=1e3 * _LOOK_S)
+            if self.waiting and (ended is not None or time.monotonic() > until):
+                why = ended or f"its shell did not come up within {SHELL_DEADLINE_S:g} s"
+                words = " ".join(said.split())
+                raise RunFailed(f"container {self.name} cannot be started: {why}{f': {words}' if words else ''}")
+
+    def ended(self) -> str | None:
+        """How the process that holds the container has ended, in words; None while it lives."""
+        status = None if self.shell is None else self.shell.poll()
+        if status is None:
+            return None
+        return f"killed by {signal.Signals(-status).name}" if status < 0 else f"its shell ended with exit code {status}"
+
+
+class Container(BoundedHost):
     """A Mininet host with its own network, mount and PID namespace. `pid` is the process that holds them."""
+
+    new_pids = _NEW_PIDS
 
     @classmethod
     def setup(cls) -> None:
@@ -27,16 +88,11 @@ class Container(Host):  # type: ignore[misc]  # Mininet has no types
             ("unshare", "util-linux"),
             ("nsenter", "util-linux"),
             ("setsid", "util-linux"),
+            ("bash", "bash"),
+            ("ping", "iputils-ping"),
         ):
             if shutil.which(tool) is None:
                 raise MachineLacks(f"{tool} is missing; add it with: apt-get install {package}")
-
-    def _popen(self, cmd: list[str], **params: Any) -> subprocess.Popen[bytes]:
-        starts_shell = cmd[:2] == ["mnexec", "-cdn"]
-        popen: subprocess.Popen[bytes] = super()._popen(
-            cmd[:2] + _NEW_PIDS + cmd[2:] if starts_shell else cmd, **params
-        )
-        return popen
 
     def entry(self) -> list[str]:
         """The command prefix that runs a command inside; mnexec -a would leave the PID namespace out."""

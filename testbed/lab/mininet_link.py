@@ -20,6 +20,7 @@ from mininet.net import Mininet
 from mininet.node import Host
 
 from testbed.errors import MachineLacks, RunFailed
+from testbed.lab.container import BoundedHost
 from testbed.lab.netlink import Netlink
 from testbed.lab.probes import Ends, Spread, ping_overhead_s, round_trips
 from testbed.spec.topology import Direction
@@ -63,7 +64,7 @@ def measure(asked: Direction) -> MininetLink:
         net.built = True
         try:
             # Mininet's own hosts: without a PID namespace of their own, where its way of making links would fail
-            ends = Ends(net.addHost("m1"), "10.0.0.1", net.addHost("m2"), "10.0.0.2")
+            ends = Ends(net.addHost("m1", cls=BoundedHost), "10.0.0.1", net.addHost("m2", cls=BoundedHost), "10.0.0.2")
             link = net.addLink(
                 ends.source, ends.target, cls=TCLink, bw=asked.rate_bps / 1e6, delay=f"{asked.delay_s * 1e6:g}us"
             )

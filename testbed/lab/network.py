@@ -13,12 +13,15 @@ the wires, routes.py and flow_routes.py the routes, addresses.py explains addres
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import select
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from mininet.net import Mininet
 
+from testbed.errors import RunFailed, in_words
 from testbed.lab import addresses, cards, ports, transport
 from testbed.lab.container import Container
 from testbed.lab.counters import tcp_counters
@@ -144,7 +147,8 @@ class Lab:
     def __enter__(self) -> Lab:
         require_sandbox()
         try:
-            self._build()
+            with self.blaming("the lab was built"):
+                self._build()
         except BaseException:
             self._close()
             raise
@@ -327,6 +331,30 @@ class Lab:
         routers = {f"the router of {name}": one.pid for name, one in self.routers.items()}
         return relay | routers | {f"container {name}": one.pid for name, one in self.containers.items()}
 
+    @contextmanager
+    def blaming(self, meanwhile: str) -> Iterator[None]:
+        """Of what goes wrong in the body, raise RunFailed that names the part of the lab that has ended, if one has.
+
+        Who talks to a dead router or relay finds no such file, no such device or no answer: true, and no help.
+        """
+        try:
+            yield
+        except (OSError, RunFailed) as error:
+            if (gone := self._gone()) is not None:
+                raise RunFailed(f"{gone} ended while {meanwhile} ({error})") from error
+            if isinstance(error, OSError):
+                raise RunFailed(f"failed while {meanwhile}: {in_words(error)}") from error
+            raise
+
+    def require_alive(self, meanwhile: str) -> None:
+        """Raises RunFailed, naming it, when a part of the lab has ended."""
+        if (gone := self._gone()) is not None:
+            raise RunFailed(f"{gone} ended while {meanwhile}")
+
+    def _gone(self) -> str | None:
+        """The part of the lab that has ended; None while all of them live."""
+        return next((what for what, pid in self.processes().items() if _has_ended(pid)), None)
+
     def carriers(self) -> tuple[int, ...]:
         """Processes that carry the links' packets, where the kernel alone does not."""
         return () if self._shaper.pid is None else (self._shaper.pid,)
@@ -351,3 +379,15 @@ class Lab:
             "containers": containers,
             "warnings": self.warnings,
         }
+
+
+def _has_ended(pid: int) -> bool:
+    """Of a child, whether somebody has asked for its exit status or not."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], 0)[0])
+    finally:
+        os.close(descriptor)

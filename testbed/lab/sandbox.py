@@ -9,6 +9,7 @@ removed by a process outside (scratch.py).
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
@@ -18,12 +19,12 @@ import struct
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from testbed.errors import ExitCode, MachineLacks, RunFailed, TestbedError
+from testbed.errors import ExitCode, MachineLacks, RunFailed, in_words
+from testbed.failure import failed
 from testbed.lab import namespaces as ns
 from testbed.scratch import scratch_directory
 
@@ -43,6 +44,10 @@ _INTERRUPT_MAIN = signal.SIGUSR1
 """Outer to init: interrupt main. Not SIGINT, which a terminal may send to init as well."""
 
 _SIOCSIFFLAGS, _SIOCGIFFLAGS, _IFF_UP = 0x8914, 0x8913, 0x1
+
+
+_USED_UP = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE)
+"""Of what the machine has, it has no more to give just now: no package or right adds it."""
 
 
 def run_in_sandbox(main: Callable[[], int], *, interactive: bool = False) -> int:
@@ -72,6 +77,8 @@ def run_in_sandbox(main: Callable[[], int], *, interactive: bool = False) -> int
         for fd in (alive_read, alive_write, report_read):
             os.close(fd)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
+    if trouble and code == ExitCode.RUN_FAILED:
+        raise RunFailed(f"cannot make the lab's namespaces: {trouble}")
     if trouble:
         raise MachineLacks(f"cannot make the lab's namespaces ({trouble}); run as root: sudo testbed ...")
     return code
@@ -107,11 +114,16 @@ def _fork_into_new_pid_namespace() -> int:
     home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     try:
         ns.unshare(ns.CLONE_NEWPID)
-        pid = os.fork()
-        if pid != 0:
-            ns.setns(home, ns.CLONE_NEWPID)  # or this process could never fork again
+        pid = -1
+        try:
+            pid = os.fork()
+        finally:
+            if pid != 0:
+                ns.setns(home, ns.CLONE_NEWPID)  # or this process could never fork again
     except PermissionError as error:
         raise MachineLacks(f"cannot make the lab's namespaces ({error}); run as root: sudo testbed ...") from error
+    except OSError as error:
+        raise RunFailed(f"cannot make the lab's namespaces: {in_words(error)}") from error
     finally:
         os.close(home)
     return pid
@@ -161,7 +173,8 @@ def _init(main: Callable[[], int], alive: int, report: int, mask: set[int | sign
         main_pid = os.fork()
     except BaseException as error:  # noqa: BLE001 - reported by the outer process; nothing may escape a fork
         os.write(report, str(error).encode())
-        os._exit(int(ExitCode.MACHINE_LACKS))
+        used_up = isinstance(error, OSError) and error.errno in _USED_UP
+        os._exit(int(ExitCode.RUN_FAILED if used_up else ExitCode.MACHINE_LACKS))
     os.close(report)
     if main_pid == 0:
         os.close(alive)
@@ -227,17 +240,8 @@ def _main(main: Callable[[], int], mask: set[int | signal.Signals]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = ExitCode.RUN_FAILED
-    except SystemExit as leaving:
-        code = leaving.code
-        if isinstance(code, str):
-            print(code, file=sys.stderr)
-            code = 1
-    except TestbedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = error.exit_code
-    except BaseException:  # noqa: BLE001 - this is the top of a process
-        traceback.print_exc()
-        code = ExitCode.RUN_FAILED
+    except BaseException as error:  # noqa: BLE001 - this is the top of a process
+        code = failed(error)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for stream in (sys.stdout, sys.stderr):

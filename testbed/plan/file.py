@@ -16,6 +16,7 @@ from testbed.pipeline.validate import validate
 from testbed.plan import costs, events, routes
 from testbed.plan.losses import all_lost
 from testbed.plan.plan import Case, Flow, Job, JobSchedule, Network, Plan, Route
+from testbed.plan.values import check_values
 from testbed.spec import document
 from testbed.spec.quantity import SI_UNITS
 
@@ -75,6 +76,7 @@ def write(plan: Plan, path: Path) -> None:
 def check(plan: Plan, source: str) -> None:
     """Raises BadInput for the first thing in a plan that does not fit together."""
     _check_network(plan.network, source)
+    check_values(plan, source)
     first = 0
     for number, job in enumerate(plan.jobs):
         _check_job(plan, job, first, source, f"jobs.{number}")
@@ -102,9 +104,6 @@ def check(plan: Plan, source: str) -> None:
         _check_event(plan, case, source, f"cases.{number}")
         _check_alone(plan, number, source, f"cases.{number}.alone_of")
         _check_case(plan, case, source, f"cases.{number}")
-    for name in routes.datacenters_of(plan.network):
-        size = plan.framing.gso_bytes.get(name, 0)
-        _require(plan.framing.mtu <= size <= 65536, source, f"framing.gso_bytes.{name}", size, "an MTU to 64 KiB")
 
 
 def _require(good: bool, source: str, field: str, value: object, expected: str) -> None:
@@ -132,8 +131,6 @@ def _check_network(network: Network, source: str) -> None:
         field = f"network.directions.{index}"
         for end in (direction.source, direction.target):
             _require(end in ends, source, field, end, f"one of the datacenters ({', '.join(ends)})")
-        _require(direction.rate_bps > 0, source, f"{field}.rate_bps", direction.rate_bps, "a rate above 0")
-        _require(direction.delay_s >= 0, source, f"{field}.delay_s", direction.delay_s, "a delay of 0 or more")
         other = network.directions[index ^ 1]
         reverse = (other.link, other.target, other.source)
         mine = (direction.link, direction.source, direction.target)
@@ -152,8 +149,6 @@ def _check_cards(network: Network, source: str) -> None:
         home = datacenter[card.source]
         _require(card.target == home, source, f"{field}.target", card.target, f"{home}, the datacenter of its node")
         _require(owners.count(card.source) == 1, source, f"{field}.source", card.source, "one card for a node")
-        _require(card.rate_bps > 0, source, f"{field}.rate_bps", card.rate_bps, "a rate above 0")
-        _require(card.delay_s >= 0, source, f"{field}.delay_s", card.delay_s, "a delay of 0 or more")
     for name in dict.fromkeys(datacenter.values()):
         having = sum(card.target == name for card in network.cards)
         nodes = sum(where == name for where in datacenter.values())

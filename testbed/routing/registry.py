@@ -147,7 +147,7 @@ def _called(chosen: Chosen, subject: Task | RoutingProblem) -> Any:
         return _function(chosen.policy)(subject, **chosen.options)
     except TestbedError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if reference is None:
             raise
         expected = f"a policy that works ({problem_in(reference.file, error)})"

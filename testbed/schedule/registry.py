@@ -154,7 +154,7 @@ def _run(known: Family, choice: ScheduleChoice, problem: Problem, options: dict[
         made: object = known.generate(problem, **options)
     except TestbedError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         expected = f"a generator that works ({problem_in(reference.file, error)})"
         raise BadInput.of(source, "schedule", choice.schedule, expected) from error
     if not isinstance(made, Schedule):

@@ -22,6 +22,12 @@ MOST_RATE_BPS = 1e15
 MAX_LINKS = 5000
 """Of every pair of 100 datacenters one, and some."""
 
+MOST_FIBRE_M, MOST_OWN_DELAY_S, MOST_EQUIPMENT_DELAY_S = 40_000e3, 10.0, 1.0
+MOST_DELAY_S = MOST_FIBRE_M * FIBRE_SECONDS_PER_METRE + MOST_OWN_DELAY_S + MOST_EQUIPMENT_DELAY_S
+"""Of a direction, one way: all three together."""
+MOST_JITTER_S, MOST_QUEUE = 1.0, 4e9
+LEAST_CARD_RATE_BPS, MOST_CARD_DELAY_S = 1e6, 10e-3
+
 SMALLEST_QUEUE = 18_028
 """Bytes of two full frames: with room for one, nanoseconds decide whether it fits behind one that is just leaving."""
 
@@ -34,10 +40,10 @@ Name = Annotated[
 class InsideSpec(Strict):
     """The network inside a datacenter: what every node's network card does to what leaves the node."""
 
-    delay: Annotated[float, seconds(0, 10e-3)] = Field(
+    delay: Annotated[float, seconds(0, MOST_CARD_DELAY_S)] = Field(
         default=0.0, description="one way, from a node to its neighbour or border"
     )
-    rate: Annotated[float, bits_per_second(1e6, MOST_RATE_BPS)]
+    rate: Annotated[float, bits_per_second(LEAST_CARD_RATE_BPS, MOST_RATE_BPS)]
 
 
 class DatacenterSpec(Strict):
@@ -52,12 +58,12 @@ class DatacenterSpec(Strict):
 class _Direction(Strict):
     """What may be said of one direction of a link; None leaves it as the link says."""
 
-    fibre: Annotated[float, metres(0, 40_000e3)] | None = None
-    delay: Annotated[float, seconds(0, 10)] | None = None
-    equipment_delay: Annotated[float, seconds(0, 1)] | None = None
+    fibre: Annotated[float, metres(0, MOST_FIBRE_M)] | None = None
+    delay: Annotated[float, seconds(0, MOST_OWN_DELAY_S)] | None = None
+    equipment_delay: Annotated[float, seconds(0, MOST_EQUIPMENT_DELAY_S)] | None = None
     rate: Annotated[float, bits_per_second(1e3, MOST_RATE_BPS)] | None = None
-    queue: Annotated[float, size_bytes(SMALLEST_QUEUE, 4e9)] | None = None
-    jitter: Annotated[float, seconds(0, 1)] | None = None
+    queue: Annotated[float, size_bytes(SMALLEST_QUEUE, MOST_QUEUE)] | None = None
+    jitter: Annotated[float, seconds(0, MOST_JITTER_S)] | None = None
     loss: float | None = Field(default=None, ge=0, lt=1, description="share of packets lost")
 
 

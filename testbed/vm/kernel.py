@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TextIO
 
-from testbed.errors import BadInput, MachineLacks, RunFailed
+from testbed.errors import BadInput, MachineLacks, RunFailed, in_words
 from testbed.progress import Reporter
 from testbed.scratch import scratch_directory
 from testbed.units import show_size
@@ -253,10 +253,17 @@ def _asked() -> str | None:
 
 def _built(series: str | None) -> Kernel | None:
     """Of our present recipe: 7.2 before newer series before 6.12, and of one series what was built last."""
-    found = [path for path in cache_directory().glob("*/build.json") if path.is_file()]
-    kernels = [_load(path) for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
+    try:
+        found = [path for path in cache_directory().glob("*/build.json") if path.is_file()]
+        described = [_described(path) for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
+    except OSError as error:
+        raise MachineLacks(
+            f"built kernels cannot be read ({in_words(error)}); set XDG_CACHE_HOME to a place that can"
+        ) from error
     kernels = [
-        one for one in kernels if one.key == _directory(one.source_version).name and series in (None, one.series)
+        one
+        for one in described
+        if one is not None and one.key == _directory(one.source_version).name and series in (None, one.series)
     ]
     order = sorted(kernels, key=lambda kernel: (kernel.series != BACKPORTED, *(-n for n in numbers_of(kernel.series))))
     return order[0] if order else None
@@ -341,6 +348,16 @@ def apply_edits(tree: Path, edits: Sequence[Edit]) -> None:
 def _load(build_json: Path) -> Kernel:
     document = json.loads(build_json.read_text(encoding="ascii"))
     return Kernel(build_json.parent / "linux", document["key"], document["source_version"], document.get("sha256", ""))
+
+
+def _described(build_json: Path) -> Kernel | None:
+    """What the file beside a built kernel says of it; None where that is damaged, as if it had not been built."""
+    try:
+        kernel = _load(build_json)
+        numbers_of(kernel.series)
+    except (ValueError, KeyError, TypeError, AttributeError, RunFailed):  # of JSON, of its fields, of what they hold
+        return None
+    return kernel
 
 
 def _require_means() -> None:

@@ -112,7 +112,7 @@ def test_a_read_plan_costs_the_same() -> None:
         (("cases", 0, "jobs", 0, "rows", 0), "0F0 0X0", "not an action"),
         (("cases", 0, "jobs", 0, "rows", 0), "0F0 0B0", "cases.0.jobs.0.rows"),
         (("cases", 0, "jobs", 0, "rows"), None, "rows: this job is paced"),
-        (("network", "directions", 0, "rate_bps"), 0, "a rate above 0"),
+        (("network", "directions", 0, "rate_bps"), 0, "1000 to 1e+11 bit/s"),
         (("network", "nodes", 1, "name"), "paris/5", "paris/1, the next of its datacenter"),
         (("framing", "gso_bytes", "paris"), 1, "framing.gso_bytes.paris"),
         (("clock", "name"), "sundial", "'real' or 'virtual'"),

@@ -266,3 +266,18 @@ def test_a_second_build_waits_for_the_first_but_not_for_ever(tmp_path: Path) -> 
         pass
     with kernel._locked(tmp_path, 0.0):
         pass
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"key": 3, "source_version": null, "sha256": ""}', '{"key": "a", "source_version": "a"}']
+)
+def test_a_damaged_description_is_as_if_nothing_had_been_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    there = kernel.cache_directory() / "7.2.1-1-x"
+    there.mkdir(parents=True)
+    (there / "build.json").write_text(text)
+    assert kernel.find() is None
+    with pytest.raises(MachineLacks, match="testbed kernel build"):
+        kernel.require()

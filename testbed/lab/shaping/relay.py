@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -13,11 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.errors import RunFailed
+from testbed.errors import MachineLacks, RunFailed, in_words
 from testbed.lab.namespaces import inside
 from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import CHANGEABLE, End, LinkCounters, ShapedDirection, ShapedLink
 
+_TUN = "/dev/net/tun"
+_NO_TUN = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EPERM, errno.EACCES, errno.ENOTDIR)
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x2, 0x1000, 0x4000
 _OFFLOAD_CSUM, _OFFLOAD_TSO4, _OFFLOAD_TSO6 = 0x1, 0x2, 0x4
@@ -29,8 +32,16 @@ _ANSWER_S = 10.0
 
 
 def open_tap(name: str) -> int:
-    """A new TAP in the current network namespace, with vnet headers and TCP offload. It lives as long as its fd."""
-    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    """A new TAP in the current network namespace, with vnet headers and TCP offload. It lives as long as its fd.
+
+    Raises MachineLacks where the machine has none, or forbids it; OSError.
+    """
+    try:
+        fd = os.open(_TUN, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in _NO_TUN:
+            raise
+        raise MachineLacks(f"the relay has no TAP: {in_words(error)}; add it with: modprobe tun") from error
     try:
         fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR))
         fcntl.ioctl(fd, _TUNSETOFFLOAD, _OFFLOAD_CSUM | _OFFLOAD_TSO4 | _OFFLOAD_TSO6)

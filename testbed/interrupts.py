@@ -1,0 +1,63 @@
+"""Ctrl-C that is never lost, from a command's first moment to its last. Stdlib only: it is there before all else.
+
+Python raises KeyboardInterrupt wherever the main thread happens to be. In what C code calls back (numba's cache does
+that), or beside an `except:`, it is swallowed, and the command would go on as if nothing had been said.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_AGAIN_S = 0.2
+
+
+@contextmanager
+def persistent_interrupts() -> Iterator[None]:
+    """While the body runs, Ctrl-C raises KeyboardInterrupt in it again and again until it is dealt with.
+
+    What handles a KeyboardInterrupt, or cleans up because of one, is left in peace. For the main thread; nothing
+    changes where SIGINT is ignored, as of what a shell starts in the background.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
+        raise KeyboardInterrupt
+
+    def look_again(_number: int, _frame: FrameType | None) -> None:
+        if not _because_of_interrupt(sys.exc_info()[1]):
+            raise KeyboardInterrupt
+
+    def unraisable(lost: sys.UnraisableHookArgs) -> None:
+        if not isinstance(lost.exc_value, KeyboardInterrupt):  # of that the timer will remind
+            shown_before(lost)
+
+    shown_before = sys.unraisablehook
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGALRM)]
+    try:
+        sys.unraisablehook = unraisable
+        signal.signal(signal.SIGALRM, look_again)
+        signal.signal(signal.SIGINT, interrupt)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before:
+            signal.signal(number, handler)
+        sys.unraisablehook = shown_before
+
+
+def _because_of_interrupt(error: BaseException | None) -> bool:
+    """Whether an exception is a KeyboardInterrupt, or was raised while one was handled."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.add(id(error))
+        error = error.__context__
+    return False

@@ -1,0 +1,154 @@
+"""Single values of a plan.json, held against the rules of the files that plans are made from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import NamedTuple
+
+from testbed.errors import BadInput, naming_files
+from testbed.plan import similitude
+from testbed.plan.framing import LARGEST_GSO, MTU
+from testbed.plan.plan import Network, Plan
+from testbed.plan.routes import by_datacenters, datacenters_of, shortest_from
+from testbed.plan.similitude import LEAST_RATE_BPS, MOST_RATE_BPS, Scales
+from testbed.schedule.registry import FAMILIES, check_choice
+from testbed.spec.choice import ScheduleChoice
+from testbed.spec.document import validate
+from testbed.spec.topology import (
+    CARD,
+    LEAST_CARD_RATE_BPS,
+    MOST_CARD_DELAY_S,
+    MOST_DELAY_S,
+    MOST_JITTER_S,
+    MOST_QUEUE,
+    SMALLEST_QUEUE,
+    Direction,
+    Name,
+)
+from testbed.spec.topology import MOST_RATE_BPS as MOST_SPEC_RATE_BPS
+
+_MOST_SEED = 2**63 - 1
+_MOST_LABEL = 400
+_MOST_HELD = 1e6
+_MOST_COST_S = 1.0
+_MOST_COST_S_PER_BYTE = 1e-6
+"""A byte that takes longer than that would be the network, not the host."""
+_ROUNDED = 1e-9
+"""What a value that was scaled to the lab and back may be off."""
+
+
+class _Wrong(NamedTuple):
+    field: str
+    value: object
+    expected: str
+
+
+def check_values(plan: Plan, source: str) -> None:
+    """Raises BadInput, naming `source`, for the first value that no topology or workload could have led to."""
+    validate(Name, plan.network.name, source, at="network.name")
+    for number, job in enumerate(plan.jobs):
+        validate(Name, job.name, source, at=f"jobs.{number}.name")
+    with naming_files({job.workload.name: source for job in plan.jobs}):
+        at = similitude.common_scales([job.workload for job in plan.jobs], plan.host_costs.gloo_bytes)
+    for one in _wrong(plan, at):
+        raise BadInput.of(source, one.field, one.value, one.expected)
+    for field, choice in _choices(plan):
+        if choice.schedule in FAMILIES.built_in:  # the package of another family may not be here: its rows are
+            check_choice(choice, source, field)
+
+
+def _choices(plan: Plan) -> Iterator[tuple[str, ScheduleChoice]]:
+    for number, job in enumerate(plan.jobs):
+        for index, listed in enumerate(job.workload.schedules):
+            yield f"jobs.{number}.workload.schedules.{index}", listed
+    for number, case in enumerate(plan.cases):
+        for index, chosen in enumerate(case.jobs):
+            yield f"cases.{number}.jobs.{index}.choice", chosen.choice
+
+
+def _wrong(plan: Plan, at: Scales | None) -> Iterator[_Wrong]:
+    yield from _wrong_costs(plan)
+    yield from _wrong_network(plan.network, at)
+    if plan.framing.mtu != MTU:
+        yield _Wrong("framing.mtu", plan.framing.mtu, f"{MTU}, as every lab has")
+    names = datacenters_of(plan.network)
+    sizes = plan.framing.gso_bytes
+    if set(sizes) != set(names):
+        yield _Wrong("framing.gso_bytes", list(sizes), f"a size for each of {', '.join(names)}")
+    for name, size in sizes.items():
+        if not MTU <= size <= LARGEST_GSO:
+            yield _Wrong(f"framing.gso_bytes.{name}", size, f"{MTU} to {LARGEST_GSO} bytes")
+    for field, seed in (("seed", plan.seed), ("clock.seed", plan.clock.seed)):
+        if not 0 <= seed <= _MOST_SEED:
+            yield _Wrong(field, seed, f"0 to {_MOST_SEED}")
+    for number, case in enumerate(plan.cases):
+        if not (case.label.strip() and case.label.isprintable() and len(case.label) <= _MOST_LABEL):
+            yield _Wrong(f"cases.{number}.label", case.label, f"a label of 1 to {_MOST_LABEL} printable characters")
+    for number, job in enumerate(plan.jobs):
+        profiles = () if job.profile is None else (("few", job.profile.held_few), ("many", job.profile.held_many))
+        for name, held in profiles:
+            if not (len(held) == job.mesh.pp and all(0 <= one <= _MOST_HELD for one in held)):
+                yield _Wrong(
+                    f"jobs.{number}.profile.held_{name}", list(held), f"a number for each of {job.mesh.pp} ranks"
+                )
+
+
+def _wrong_costs(plan: Plan) -> Iterator[_Wrong]:
+    for field in fields(plan.host_costs):
+        value, name = getattr(plan.host_costs, field.name), f"host_costs.{field.name}"
+        if field.name.endswith("_bytes"):
+            most, unit = float(LARGEST_GSO), "bytes"
+        elif field.name.endswith("_per_byte"):
+            most, unit = _MOST_COST_S_PER_BYTE, "s for a byte"
+        else:
+            most, unit = _MOST_COST_S, "s"
+        if not 0 <= value <= most:
+            yield _Wrong(name, value, f"0 to {most:g} {unit}")
+
+
+def _wrong_network(network: Network, at: Scales | None) -> Iterator[_Wrong]:
+    for index, one in enumerate(network.directions):
+        field = f"network.directions.{index}"
+        yield from _wrong_rate(one, field)
+        asked = one if at is None else similitude.full_scale_of(one, at)
+        scale = "" if at is None else " at full scale"
+        for name, value, least, most, unit in (
+            ("delay_s", asked.delay_s, 0.0, MOST_DELAY_S, "s"),
+            ("rate_bps", asked.rate_bps, 0.0, MOST_SPEC_RATE_BPS, "bit/s"),
+            ("jitter_s", asked.jitter_s, 0.0, min(MOST_JITTER_S, asked.delay_s), "s, and no more than the delay"),
+            ("queue_bytes", asked.queue_bytes, SMALLEST_QUEUE if asked.queue_bytes else 0.0, MOST_QUEUE, "bytes, or 0"),
+            ("loss", asked.loss, 0.0, math.nextafter(1, 0), "of the packets"),
+        ):
+            if not least * (1 - _ROUNDED) <= value <= most * (1 + _ROUNDED) or (name == "loss" and value >= 1):
+                yield _Wrong(f"{field}.{name}", getattr(one, name), f"{least:g} to {most:g} {unit}{scale}")
+    for index, card in enumerate(network.cards):
+        yield from _wrong_card(card, f"network.cards.{index}", at)
+    known = by_datacenters(network)
+    if len(known) != len(network.routes) + len(datacenters_of(network)):
+        yield _Wrong("network.routes", len(network.routes), "one route for a pair of different datacenters")
+    for name in dict.fromkeys(node.datacenter for node in network.nodes):
+        reached = shortest_from(list(network.directions), name)
+        for other in dict.fromkeys(node.datacenter for node in network.nodes):
+            if other != name and other in reached and (name, other) not in known:
+                yield _Wrong("network.routes", f"none from {name} to {other}", "a route of every connected pair")
+
+
+def _wrong_card(card: Direction, field: str, at: Scales | None) -> Iterator[_Wrong]:
+    yield from _wrong_rate(card, field)
+    asked = card if at is None else similitude.full_scale_of(card, at)
+    if card.link != CARD:
+        yield _Wrong(f"{field}.link", card.link, CARD)
+    for name in ("queue_bytes", "jitter_s", "loss"):
+        if getattr(card, name) != 0:
+            yield _Wrong(f"{field}.{name}", getattr(card, name), "0, as every network card has")
+    if not 0 <= asked.delay_s <= MOST_CARD_DELAY_S * (1 + _ROUNDED):
+        yield _Wrong(f"{field}.delay_s", card.delay_s, f"0 to {MOST_CARD_DELAY_S:g} s")
+    if not LEAST_CARD_RATE_BPS * (1 - _ROUNDED) <= asked.rate_bps <= MOST_SPEC_RATE_BPS * (1 + _ROUNDED):
+        yield _Wrong(f"{field}.rate_bps", card.rate_bps, f"{LEAST_CARD_RATE_BPS:g} to {MOST_SPEC_RATE_BPS:g} bit/s")
+
+
+def _wrong_rate(one: Direction, field: str) -> Iterator[_Wrong]:
+    if not LEAST_RATE_BPS <= one.rate_bps <= MOST_RATE_BPS:
+        yield _Wrong(f"{field}.rate_bps", one.rate_bps, f"{LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g} bit/s")
