@@ -66,6 +66,17 @@ GRADIENT_DIFFERENCE = Limit(1e-2, "Adam amplifies rounding; a wrong gradient dif
 """Relative difference between the norms of a layer's gradients. Adam divides by a gradient's own size, so gradients
 differ more than losses; losses alone would not show a wrong one, since Adam's steps hardly depend on its size."""
 
+FIRST_GRADIENTS = Limit(1e-5, "sums in another order differ by less, a lost element or a wrong factor by more")
+"""Relative to the norm of a parameter's gradient, before any step of the optimizer."""
+
+WEIGHTS = Limit(5e-3, "the same gradients and the same optimizer move a weight alike")
+"""Relative to how far training has moved a parameter. Adam takes a step of its own size for an element whose gradient
+is no more than rounding: honest runs came to 5e-4. A change of a weight's norm counts times the root of its number of
+elements, since only what has to do with the weights, as their decay has, changes it by more than one in so many."""
+
+ROUNDING_FACTOR = 10.0
+"""Where one process itself comes out differently with sums in another order, so many times that instead."""
+
 ITERATIONS = Limit(3, "of fewer, one disturbed iteration decides the median")
 """Measured on a real clock. On the virtual clock nothing can disturb, and every repetition gives the same nanoseconds:
 one is enough."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from testbed.judge import fidelity, numerics
+from testbed.judge import fidelity, numerics, parameters
 from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
 from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages
-from testbed.train.job import Reference
+from testbed.train.job import Fingerprint, Reference, last_compared
 
 
 class Profiling(NamedTuple):
@@ -54,6 +54,8 @@ class Evidence(NamedTuple):
     super_packets_s: Sequence[float] = ()
     """Per flow, what one super-packet takes on the slowest link of its route; empty on the virtual clock, which has
     them in their places."""
+    fingerprints: Sequence[Fingerprint] = ()
+    """Of gradients and weights in the first and in the last compared iteration, all ranks together."""
 
     @property
     def measured(self) -> list[IterationRow]:
@@ -71,6 +73,7 @@ def judge(case: Evidence) -> list[Check]:
         fidelity.traffic_check(case.traffic, lossless=case.network.lossless),
         numerics.loss_check([row.loss for row in case.rows], case.reference),
         numerics.gradient_check(case.rows, case.reference),
+        *parameters.parameter_checks(case.fingerprints, case.reference, last_compared(len(case.rows))),
     ]
     if case.real:
         checks += [numerics.count_check(len(rows)), fidelity.disturbance_check(rows, case.usual)]

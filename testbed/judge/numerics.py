@@ -9,7 +9,14 @@ from typing import Any
 from testbed.judge.fidelity import Check
 from testbed.judge.iterations import IterationRow
 from testbed.spec.workload import Workload
-from testbed.thresholds import COMPARED_ITERATIONS, GRADIENT_DIFFERENCE, ITERATIONS, LOSS_DIFFERENCE
+from testbed.thresholds import (
+    COMPARED_ITERATIONS,
+    FIRST_GRADIENTS,
+    GRADIENT_DIFFERENCE,
+    ITERATIONS,
+    LOSS_DIFFERENCE,
+    WEIGHTS,
+)
 from testbed.train.job import Reference
 
 
@@ -82,7 +89,8 @@ def as_document(reference: Reference, cases: Mapping[str, Sequence[IterationRow]
         "reference_gradient_norms": [[_written(norm) for norm in norms] for norms in reference.gradient_norms],
         "reference_took_s": round(reference.took_s, 3),
         "refused": reference.refused,
-        "limits": {"loss": LOSS_DIFFERENCE.value, "gradient_norm": GRADIENT_DIFFERENCE.value},
+        "limits": {"loss": LOSS_DIFFERENCE.value, "gradient_norm": GRADIENT_DIFFERENCE.value}
+        | ({} if reference.parameters is None else {"gradient": FIRST_GRADIENTS.value, "weight": WEIGHTS.value}),
         "worst": {
             label: {
                 "loss": _written(worst_difference([row.loss for row in rows[:COMPARED_ITERATIONS]], reference.losses)),

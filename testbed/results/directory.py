@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from testbed.judge.iterations import IterationRow
 from testbed.schedule import schedule_file
 from testbed.schedule.registry import Generated
 from testbed.trace.tables import FORMAT, KINDS, MESSAGE_KINDS, Trace
-from testbed.train.job import Reference
+from testbed.train.job import ALL, Expected, Fingerprint, Reference
 
 FORMAT_KEY = b"testbed-format"
 """Metadata of a parquet file: the version of its columns."""
@@ -87,6 +88,11 @@ class Results:
             for number, reference in enumerate(references)
         }
         self.save_json("numerics.json", self._by_job(documents))
+        found = [parameter_table("", number, one.parameters) for number, one in enumerate(references) if one.parameters]
+        for label, jobs in cases.items():
+            told = ((number, one.fingerprints) for number, one in jobs.items() if one.fingerprints)
+            found += [parameter_table(label, *one) for one in told]
+        self._save("parameters", found)
 
     def save_schedules(self, cases: Mapping[str, Mapping[int, Generated]]) -> None:
         """Write the order of actions of every job in every case (by label)."""
@@ -115,6 +121,15 @@ class Results:
         """Write one JSON document, complete or not at all."""
         with saving(self.directory / name) as partial:
             partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def parameter_table(schedule: str, job: int, told: Sequence[Fingerprint | Expected]) -> pd.DataFrame:
+    """What was told of gradients and weights; of one process, whose `schedule` is empty, with what only that knows."""
+    blank = {"replica": ALL, "tensor_rank": ALL, "size": math.nan, "rounding": math.nan}
+    frame = pd.DataFrame([blank | one._asdict() for one in told])
+    frame.insert(0, "schedule", schedule)
+    frame.insert(1, "job", job)
+    return frame
 
 
 def _iterations(schedule: str, job: int, rows: Iterable[IterationRow]) -> pd.DataFrame:

@@ -29,6 +29,7 @@ FILES = (
     "usual.parquet",
     "evidence.json",
     "numerics.json",
+    "parameters.parquet",
     "profile.json",
     "message_costs.json",
     PICTURE,

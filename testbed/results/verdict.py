@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
@@ -24,7 +25,9 @@ from testbed.plan.together import loads_of
 from testbed.results.contents import json_of
 from testbed.results.load import load_run, load_traces
 from testbed.trace.tables import Trace
-from testbed.train.job import Reference
+from testbed.train.job import Expected, Fingerprint, Reference
+
+Told = TypeVar("Told", Expected, Fingerprint)
 
 
 def recheck(directory: Path) -> dict[str, list[Check]]:
@@ -44,7 +47,7 @@ def recheck(directory: Path) -> dict[str, list[Check]]:
                 reference = reference.of_first(len(_rounds(directory, label, job.number)))
             both = [_part(job, traces[label, source]) for source in ("predicted", "measured")]
             judged = _evidence(directory, run.manifest, job, (known, reference), both, due_s)
-            checks[name_of(job.row)] = judge(judged)
+            checks[name_of(job.row)] = judge(_with_parameters(judged, directory, label, job.number))
     return checks
 
 
@@ -173,12 +176,29 @@ def _reference(written: dict[str, Any]) -> Reference:
         gradient_norms=tuple(map(_numbers, written["reference_gradient_norms"])),
         took_s=written["reference_took_s"],
         refused=written["refused"],
+        parameters=() if "weight" in written["limits"] and not written["refused"] else None,
     )
 
 
 def _numbers(values: list[float | None]) -> tuple[float, ...]:
     """JSON has no number for what is none."""
     return tuple(math.nan if value is None else value for value in values)
+
+
+def _with_parameters(case: Evidence, directory: Path, label: str, job: int) -> Evidence:
+    """With what was told of gradients and weights; runs of earlier versions did not."""
+    if case.reference.parameters is None:
+        return case
+    path = directory / "parameters.parquet"
+    reference = replace(case.reference, parameters=tuple(_told(path, "", job, Expected)))
+    return case._replace(fingerprints=_told(path, label, job, Fingerprint), reference=reference)
+
+
+def _told(path: Path, label: str, job: int, kind: type[Told]) -> list[Told]:
+    frame = _of_case(path, label)
+    frame = frame[frame["job"] == job].copy()
+    frame["projections"] = frame["projections"].map(tuple)
+    return [kind(*values) for values in frame[list(kind._fields)].itertuples(index=False)]
 
 
 def _needed(directory: Path, name: str) -> dict[str, Any]:

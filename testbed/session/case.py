@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.judge import fidelity, iterations
+from testbed.judge import fidelity, iterations, parameters
 from testbed.lab import host
 from testbed.lab.counters import LOSS_SIGNS
 from testbed.lab.network import Lab
@@ -31,6 +31,7 @@ from testbed.session.loop import Loop, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.rounds import Round, rounds, task_of
 from testbed.trace.tables import Trace, concatenate
+from testbed.train.job import Fingerprint
 from testbed.train.job import Job as Task
 from testbed.units import show_time
 
@@ -72,12 +73,15 @@ class TrainedJob:
     rows: list[iterations.IterationRow] = field(default_factory=list)
     memory: Sequence[RankBytes] = ()
     """Per rank, as counted in the first iteration."""
+    fingerprints: list[Fingerprint] = field(default_factory=list)
+    """Of gradients and weights, all ranks together."""
 
     def note(self, one: Round, phase: Phase) -> None:
         """Keep what came of an iteration; outside the case's own rounds that count, it is as one that warms up."""
         if not one.records[self.number]:
             return
         self.memory = self.memory or [each.memory for each in one.records[self.number] if each.memory is not None]
+        self.fingerprints += parameters.put_together(one.records[self.number])
         row = one.row(self.number)
         self.rows.append(row._replace(warmup=row.iteration not in phase.measured))
         if row.iteration in phase.rounds:
@@ -167,7 +171,7 @@ def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, Task]:
     at work to the last one."""
     first = {one.number: one for part in reversed(parts) for one in part.jobs}
     return {
-        number: task_of(one.job, one.load, len(one.rounds), joins=one.rounds.start, count_memory=True)
+        number: task_of(one.job, one.load, len(one.rounds), joins=one.rounds.start, evidence=True)
         for number, one in sorted(first.items())
     }
 

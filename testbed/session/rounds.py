@@ -13,6 +13,7 @@ from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Job
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import START_MARGIN_S, Loop
+from testbed.thresholds import COMPARED_ITERATIONS
 from testbed.trace.tables import Trace
 from testbed.train.job import IterationRecord
 from testbed.train.job import Job as Task
@@ -35,10 +36,11 @@ class Round(NamedTuple):
         return iterations.trace(self.records[job])
 
 
-def task_of(job: Job, load: Load, count: int, *, joins: int = 0, count_memory: bool = False) -> Task:
+def task_of(job: Job, load: Load, count: int, *, joins: int = 0, evidence: bool = False) -> Task:
     """What the workers of a job train for `count` iterations, warm-up included: what the model has as its load.
 
-    It `joins` the others in the round of that number.
+    It `joins` the others in the round of that number. With `evidence` ranks count their memory, and tell of their
+    gradients and weights.
     """
     problem, durations = load.problem, None
     if job.workload.pacing:
@@ -50,7 +52,8 @@ def task_of(job: Job, load: Load, count: int, *, joins: int = 0, count_memory: b
         count,
         problem.begins_s,
         sites=sites_of(job),
-        count_memory=count_memory,
+        count_memory=evidence,
+        compared=COMPARED_ITERATIONS if evidence else 0,
         start_s=load.start_s,
         joins=joins,
     )

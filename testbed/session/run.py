@@ -138,7 +138,10 @@ def _reference_of(plan: Plan, job: Job) -> TrainReference:
     number = plan.jobs.index(job)
     most = max(len(trained(plan, cases, number)) for cases in trainings(plan.cases))
     iterations = min(most, numerics.compared(job.workload))
-    return TrainReference(job.workload, iterations, deadlines.of_reference(job.workload, iterations).seconds)
+    lasts = {min(iterations, len(trained(plan, cases, number))) - 1 for cases in trainings(plan.cases)}
+    # it is trained in two orders of sums
+    deadline_s = 2 * deadlines.of_reference(job.workload, iterations).seconds
+    return TrainReference(job.workload, iterations, deadline_s, tuple(sorted(last for last in lasts if last >= 0)))
 
 
 def _measure_links(lab: Lab, results: Results, reporter: Reporter, *, strict: bool) -> gate.Gate:

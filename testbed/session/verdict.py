@@ -164,6 +164,7 @@ def _evidence(
         network=case.network,
         traffic=case.traffic,
         reference=before.references[one.number].of_first(len(one.rounds)),
+        fingerprints=one.fingerprints,
         predicted_s=one.predicted_s,
         on_this_host_s=one.on_this_host and one.on_this_host.median_s,
         alike_replicas=problem.alike,

@@ -53,6 +53,14 @@ def trainable(spec: ModelSpec) -> Model:
     return cast(Model, spec)
 
 
+def draw_layer(model: Model, spec: ModelSpec, index: int, seed: int) -> nn.Module:
+    """A layer with the weights that the seed gives it, wherever the model is cut."""
+    dtype = torch.float32 if spec.dtype == "float32" else torch.float64
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed * 1_000_003 + index)
+        return model.layer(index).to(dtype)
+
+
 def build_layers(
     spec: ModelSpec, indexes: range, seed: int, store: GradientStore, share: Share | None = None
 ) -> nn.ModuleList:
@@ -64,12 +72,9 @@ def build_layers(
     model = trainable(spec)
     if share is not None and not isinstance(spec, SplitModel):
         raise BadInput.of("model", "kind", spec.kind, "a class that also has split: there are tensor ranks")
-    dtype = torch.float32 if spec.dtype == "float32" else torch.float64
     layers = nn.ModuleList()
     for index in indexes:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed * 1_000_003 + index)
-            layer = model.layer(index).to(dtype)
+        layer = draw_layer(model, spec, index, seed)
         if share is not None:
             layer = cast(SplitModel, model).split(layer, share)
         layers.append(keep_back(layer, store))

@@ -25,11 +25,19 @@ from testbed.train.collectives import Place
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
 from testbed.train.held import Memory
-from testbed.train.job import IterationRecord, Job
+from testbed.train.job import Fingerprint, IterationRecord, Job, last_compared
 from testbed.train.log import Log, Step
+from testbed.train.optimizer import make_optimizer
 from testbed.train.pacing import LogicalClock, now_s, sleep_until
+from testbed.train.parameters import (
+    Held,
+    gradient_squares,
+    gradients_told,
+    named_gradients,
+    weights_in_use_told,
+    weights_told,
+)
 from testbed.train.peers import Instants, Peers
-from testbed.train.reference import gradient_squares, make_optimizer, named_gradients
 from testbed.train.replicas import Replicas
 from testbed.train.shards import Shards
 from testbed.train.stage import Stage
@@ -102,6 +110,7 @@ class Engine:
         self.incoming = [step.takes for step in self.steps if step.takes is not None and step.source is not None]
         self._make_buffers()
         self.pending: dict[tuple[int, Message], tuple[dist.Work, float]] = {}
+        self.last_compared = last_compared(job.iterations, job.compared)
         self.early = self.workload.receives == "early"
 
     def _make_buffers(self) -> None:
@@ -253,8 +262,11 @@ class Engine:
         """Step the optimizer, post receives of the iteration after the next, and make the record."""
         losses = [loss for stage in self.stages.values() if (loss := stage.end_iteration()) is not None]
         gradients = self._gradients() if self.job.keep_gradients and iteration == self.job.iterations - 1 else {}
-        squares = self._gradient_squares()
+        squares = {layer: one for held in self._held() for layer, one in gradient_squares(held).items()}
+        told = self._before_step(iteration)
         self.optimizer.step()
+        if self.job.compared and iteration in (0, self.last_compared):
+            told += [one for held in self._held() for one in weights_told(held, iteration)]
         counted = self._count_memory(log.activation_bytes) if self.job.count_memory and iteration == 0 else None
         self._post_iteration(iteration + 2)
         return IterationRecord(
@@ -275,6 +287,7 @@ class Engine:
             witness,
             squares,
             gradients,
+            tuple(told),
             counted,
         )
 
@@ -357,21 +370,26 @@ class Engine:
     def _member_rank(self, replica: int) -> int:
         return self.job.mesh.rank(replica, self.pipeline_rank, self.tensor_rank)
 
-    def _first_layer(self, stage: int) -> int:
-        return self.workload.model.stage_layers(stage, self.n_stages).start
+    def _held(self) -> list[Held]:
+        spec, place = self.workload.model, (self.replica, self.tensor_rank)
+        return [
+            Held(stage, spec.stage_layers(index, self.n_stages).start, self.shards.get(index), *place)
+            for index, stage in self.stages.items()
+        ]
 
-    def _gradient_squares(self) -> dict[int, float]:
-        result: dict[int, float] = {}
-        for index, stage in self.stages.items():
-            result |= gradient_squares(stage, self._first_layer(index), self.shards.get(index))
-        return result
+    def _before_step(self, iteration: int) -> list[Fingerprint]:
+        """What is compared of an iteration before the optimizer's step."""
+        told: list[Fingerprint] = []
+        for held in self._held():
+            if iteration == 0 and self.job.compared:
+                told += gradients_told(held, iteration)
+            if iteration == self.last_compared:
+                told += weights_in_use_told(held, iteration)
+        return told
 
     def _gradients(self) -> dict[str, np.ndarray[Any, Any]]:
-        result: dict[str, np.ndarray[Any, Any]] = {}
-        for index, stage in self.stages.items():
-            named = named_gradients(stage, self._first_layer(index), self.shards.get(index))
-            result |= {name: gradient.numpy() for name, gradient in named.items()}
-        return result
+        named = (one for held in self._held() for one in named_gradients(held).items())
+        return {name: gradient.numpy() for name, gradient in named}
 
     def close(self) -> None:
         """End what the engine has started; it is not used again."""

@@ -11,8 +11,56 @@ from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.mesh import Mesh
 from testbed.spec.workload import Workload
+from testbed.thresholds import COMPARED_ITERATIONS
 from testbed.trace.tables import Table
 from testbed.train.witness import RankWitness
+
+GRADIENT, AFTER_STEP, IN_USE = "gradient", "weight", "weight in use"
+"""What is compared of a parameter: its gradient, the weight behind the optimizer's step, and the weight as every
+replica computes with it, whoever has stepped it."""
+PROJECTIONS = 8
+"""Of a tensor. A difference shows as less than a tenth of what it is in one of 10 million (chi square, 8 degrees)."""
+ALL = -1
+"""Of replicas, or tensor ranks: what they keep together, each a part."""
+
+
+class Fingerprint(NamedTuple):
+    """Of a parameter or its gradient: what a rank keeps of it, or, put together, what all ranks do."""
+
+    iteration: int
+    what: str
+    parameter: str
+    """"layer.name", with the layer's number over all stages."""
+    replica: int
+    """Whose copy it is; ALL: each replica keeps a part of the only one."""
+    tensor_rank: int
+    """The same for tensor ranks."""
+    elements: int
+    """How many."""
+    square: float
+    """Sum of their squares."""
+    projections: tuple[float, ...]
+    """On random vectors (train/projections.py)."""
+
+
+def last_compared(iterations: int, compared: int = COMPARED_ITERATIONS) -> int:
+    """The number of the last iteration that is compared of so many; below 0: none is."""
+    return min(iterations, compared) - 1
+
+
+class Expected(NamedTuple):
+    """The same of one process."""
+
+    iteration: int
+    what: str
+    parameter: str
+    elements: int
+    square: float
+    projections: tuple[float, ...]
+    size: float
+    """Euclidean norm of a gradient; of a weight, how far training has moved it, or its norm before it has."""
+    rounding: float
+    """Norm of the difference that another order of sums makes, and of the weight's own last digit."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +81,9 @@ class Job:
     """The datacenter of every rank; empty: all are in one."""
     count_memory: bool = False
     """Count bytes in the first iteration, which takes time there."""
+    compared: int = 0
+    """Of so many first iterations gradients and weights are handed over as fingerprints, those of the first and of the
+    last one; 0: of none. It takes time between iterations."""
     start_s: float = 0.0
     """How long after the common start of all jobs this one begins its iterations."""
     joins: int = 0
@@ -59,6 +110,8 @@ class Reference:
     """Per iteration, the Euclidean norm of every layer's gradients, in the order of layers."""
     took_s: float = 0.0
     refused: str = ""
+    parameters: tuple[Expected, ...] | None = None
+    """In the first iteration and in each that is the last one compared of a case; None: not known."""
 
     def of_first(self, iterations: int) -> Reference:
         """The same of the first iterations alone."""
@@ -100,6 +153,8 @@ class IterationRecord:
     """Layer, numbered over all stages -> sum of squares of those of its gradients that this rank keeps."""
     gradients: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     """Zero where another replica keeps them."""
+    fingerprints: tuple[Fingerprint, ...] = ()
+    """In the first and in the last compared iteration, where the job asks for them."""
     memory: RankBytes | None = None
     """In the first iteration, where the job asks for it: what the rank's tensors really took."""
 

@@ -57,6 +57,8 @@ class TrainReference:
     iterations: int
     """Warm-up included."""
     deadline_s: float
+    lasts: tuple[int, ...] = ()
+    """The iterations that are the last one compared of a case."""
 
 
 @dataclass(frozen=True)

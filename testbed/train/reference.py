@@ -1,99 +1,199 @@
-"""The same training in one process without a pipeline: what every schedule's losses and gradients must equal."""
+"""The same training in one process without a pipeline: what every schedule's losses, gradients and weights must equal.
+
+Plain torch: one module of the model's layers, the whole batch of all replicas at once, an optimizer written down from
+its paper. Of what ranks train with (stages, split backwards, shards, the loss of a share of the batch, torch's own
+optimizers) nothing is used here, so that a fault in there has nothing to hide behind.
+
+It is trained twice, with sums in two orders: how far the two come apart is what rounding does to this model.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
-from testbed.pipeline.ir import WHOLE
 from testbed.spec.workload import OptimizerSpec, Workload
+from testbed.train.api import Model, draw_layer, trainable
 from testbed.train.data import Corpus
-from testbed.train.shards import Shards
-from testbed.train.stage import Stage
+from testbed.train.job import AFTER_STEP, GRADIENT, IN_USE, Expected
+from testbed.train.projections import projections, squared
 
+Tensors = dict[str, torch.Tensor]
+"""By "layer.parameter"."""
 
-def make_optimizer(spec: OptimizerSpec, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer a workload asks for."""
-    if spec.kind == "sgd":
-        return torch.optim.SGD(parameters, lr=spec.learning_rate, momentum=0.9)
-    return torch.optim.AdamW(parameters, lr=spec.learning_rate)
+_ELEMENTS_AT_ONCE = 1 << 25
+"""So many numbers between layers one backward may go through: a batch that has more goes in several."""
+
+_ALIKE = {torch.float32: 1e-5, torch.float64: 1e-12}
+"""A batch in pieces has the loss of the batch at once within this, unless samples see each other."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Losses and norms per iteration, and every parameter's gradient in the last one, named by global layer index."""
+    """Losses and norms per iteration, and every parameter's gradient in the last one."""
 
     losses: tuple[float, ...]
     gradient_norms: tuple[tuple[float, ...], ...]
     """Per iteration, of every layer."""
-    gradients: dict[str, torch.Tensor]
+    gradients: Tensors
+    parameters: tuple[Expected, ...] = ()
 
 
-def train_reference(workload: Workload, corpus: Corpus, iterations: int) -> Reference:
-    """Train the whole model on one process, microbatch after microbatch, those of all replicas."""
-    microbatches = workload.microbatches * workload.parallelism.data
-    stage = Stage(workload.model, 0, 1, microbatches, workload.seed)
-    optimizer = make_optimizer(workload.optimizer, list(stage.layers.parameters()))
-    losses: list[float] = []
-    norms: list[tuple[float, ...]] = []
-    gradients: dict[str, torch.Tensor] = {}
+@dataclass
+class _Momenta:
+    """What an optimizer keeps of a parameter."""
+
+    steps: int = 0
+    first: torch.Tensor | float = 0.0
+    second: torch.Tensor | float = 0.0
+
+
+@dataclass
+class _Seen:
+    """What one training came by."""
+
+    losses: list[float] = field(default_factory=list)
+    norms: list[tuple[float, ...]] = field(default_factory=list)
+    begun: Tensors = field(default_factory=dict)
+    """The weights that were drawn."""
+    gradients: Tensors = field(default_factory=dict)
+    """In the last iteration."""
+    kept: dict[tuple[int, str], Tensors] = field(default_factory=dict)
+    """By iteration and what of it: gradients of the first one, weights around its last."""
+
+
+def train_reference(workload: Workload, corpus: Corpus, iterations: int, lasts: Collection[int] = ()) -> Reference:
+    """Train the whole model on one process. `lasts` are iterations whose weights will be compared.
+
+    Raises BadInput when a method of the model is missing.
+    """
+    seen = _trained(workload, corpus, iterations, lasts, _in_one_piece(workload, corpus))
+    parameters: tuple[Expected, ...] = ()
+    if lasts:
+        rounded = _trained(workload, corpus, iterations, lasts, [[m] for m in reversed(range(_samples(workload)))])
+        parameters = tuple(_expected(seen, rounded))
+    return Reference(tuple(seen.losses), tuple(seen.norms), seen.gradients, parameters)
+
+
+def _samples(workload: Workload) -> int:
+    """Microbatches of all replicas."""
+    return workload.microbatches * workload.parallelism.data
+
+
+def _layers(workload: Workload) -> nn.Sequential:
+    model, spec = trainable(workload.model), workload.model
+    return nn.Sequential(*(draw_layer(model, spec, index, workload.seed) for index in spec.stage_layers(0, 1)))
+
+
+def _in_one_piece(workload: Workload, corpus: Corpus) -> list[list[int]]:
+    """The microbatches that go through the model at once: all, or as many as memory allows.
+
+    One by one where samples of a batch see each other (batch norms), or the loss is no mean over samples.
+    """
+    microbatches, spec = list(range(_samples(workload))), workload.model
+    each = math.prod(spec.boundary_shape(workload.microbatch_size)) * spec.layers
+    at_once = max(1, _ELEMENTS_AT_ONCE // each)
+    pieces = [microbatches[begin : begin + at_once] for begin in range(0, len(microbatches), at_once)]
+    module, model = _layers(workload), trainable(spec)
+    with torch.no_grad():
+        together = float(_loss(module, model, *_batch(workload, corpus, 0, pieces[0])))
+        apart = [float(_loss(module, model, *_batch(workload, corpus, 0, [m]))) for m in pieces[0]]
+    dtype = next(module.parameters()).dtype
+    alike = math.isclose(together, sum(apart) / len(apart), rel_tol=_ALIKE[dtype])
+    return pieces if alike else [[m] for m in microbatches]
+
+
+def _batch(
+    workload: Workload, corpus: Corpus, iteration: int, microbatches: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    model, size = trainable(workload.model), workload.microbatch_size
+    pairs = [model.batch(corpus, workload.seed, iteration, m, size) for m in microbatches]
+    if len(pairs) == 1:
+        return pairs[0]
+    inputs, targets = zip(*pairs, strict=True)
+    return torch.cat(inputs), torch.cat(targets)
+
+
+def _loss(module: nn.Module, model: Model, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return model.loss(module(inputs), targets)
+
+
+def _trained(
+    workload: Workload, corpus: Corpus, iterations: int, lasts: Collection[int], pieces: Sequence[Sequence[int]]
+) -> _Seen:
+    """Train with the batch in these pieces, whose gradients are added up in their order."""
+    module, model = _layers(workload), trainable(workload.model)
+    named, step = dict(module.named_parameters()), _STEPS[workload.optimizer.kind]
+    momenta = {name: _Momenta() for name in named}
+    seen, count = _Seen(begun=_copied(named)), _samples(workload)
     for iteration in range(iterations):
-        optimizer.zero_grad()
-        for microbatch in range(microbatches):
-            inputs, targets = stage.model.batch(corpus, workload.seed, iteration, microbatch, workload.microbatch_size)
-            stage.forward(microbatch, WHOLE, inputs, targets)
-            stage.backward(microbatch, WHOLE, None)
-        loss = stage.end_iteration()
-        assert loss is not None
-        losses.append(loss)
-        norms.append(tuple(map(math.sqrt, gradient_squares(stage, 0).values())))
-        gradients = named_gradients(stage, 0)
-        optimizer.step()
-    return Reference(tuple(losses), tuple(norms), gradients)
+        module.zero_grad()
+        total = 0.0
+        for piece in pieces:
+            loss = _loss(module, model, *_batch(workload, corpus, iteration, piece)) * (len(piece) / count)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        gradients = {name: one.grad for name, one in named.items() if one.grad is not None}
+        seen.losses.append(total)
+        seen.norms.append(_norms(module))
+        seen.gradients = _copied(gradients)
+        if iteration == 0 and lasts:
+            seen.kept[0, GRADIENT] = seen.gradients
+        if iteration in lasts:
+            seen.kept[iteration, IN_USE] = _copied(named)
+        for name, gradient in gradients.items():
+            with torch.no_grad():
+                step(workload.optimizer, named[name], gradient, momenta[name])
+        if lasts and (iteration == 0 or iteration in lasts):
+            seen.kept[iteration, AFTER_STEP] = _copied(named)
+    return seen
 
 
-def gradient_squares(stage: Stage, first_layer: int, shards: Shards | None = None) -> dict[int, float]:
-    """The sum of squares of every layer's gradients, by global layer index, in double precision.
-
-    Only of the shards of this replica, where there are `shards`, and of what tensor ranks share. The root of their sum
-    over all replicas and tensor ranks is what losses do not show: Adam's steps hardly depend on the size of gradients.
-    """
-    squares = {first_layer + index: 0.0 for index in range(len(stage.layers))}
-    for layer, _, parameter, gradient in _kept(stage, shards):
-        if stage.share is None or stage.share.counted(parameter):
-            squares[first_layer + layer] += float(gradient.double().square().sum())
-    return squares
+def _copied(tensors: Mapping[str, torch.Tensor]) -> Tensors:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
-def _kept(stage: Stage, shards: Shards | None) -> Iterator[tuple[int, str, nn.Parameter, torch.Tensor]]:
-    """(layer, parameter's name, parameter, what of its gradient is kept here, the rest as zeros)."""
-    begin = 0
-    for index, layer in enumerate(stage.layers):
-        for name, parameter in layer.named_parameters():
-            if parameter.grad is None:
-                continue
-            gradient = parameter.grad.detach()
-            if shards is not None:
-                kept = torch.zeros_like(gradient)
-                for ends in shards.own_ends:
-                    low, high = (min(max(end - begin, 0), gradient.numel()) for end in ends)
-                    kept.view(-1)[low:high] = gradient.reshape(-1)[low:high]
-                gradient = kept
-            begin += gradient.numel()
-            yield index, name, parameter, gradient
+def _norms(module: nn.Module) -> tuple[float, ...]:
+    """Of every layer's gradients."""
+    layers = [[one.grad for one in layer.parameters() if one.grad is not None] for layer in module.children()]
+    return tuple(math.sqrt(sum(squared(one) for one in layer)) for layer in layers)
 
 
-def named_gradients(stage: Stage, first_layer: int, shards: Shards | None = None) -> dict[str, torch.Tensor]:
-    """A copy of every gradient of a stage as "layer.parameter"; `first_layer` is its first layer's global index.
+def _adamw(spec: OptimizerSpec, weight: torch.Tensor, gradient: torch.Tensor, kept: _Momenta) -> None:
+    """Loshchilov and Hutter 2019, algorithm 2, with the constants that torch has by default."""
+    kept.steps += 1
+    kept.first = 0.9 * kept.first + 0.1 * gradient
+    kept.second = 0.999 * kept.second + 0.001 * gradient**2
+    first, second = kept.first / (1 - 0.9**kept.steps), kept.second / (1 - 0.999**kept.steps)
+    assert isinstance(second, torch.Tensor)
+    weight -= spec.learning_rate * (first / (second.sqrt() + 1e-8) + 0.01 * weight)
 
-    Of whole parameters; zero where another replica or tensor rank keeps it.
-    """
-    share = stage.share
-    return {
-        f"{first_layer + layer}.{name}": gradient.clone() if share is None else share.whole(parameter, gradient)
-        for layer, name, parameter, gradient in _kept(stage, shards)
-    }
+
+def _sgd(spec: OptimizerSpec, weight: torch.Tensor, gradient: torch.Tensor, kept: _Momenta) -> None:
+    """With a momentum of 0.9, as torch defines it (Sutskever et al. 2013, but for the learning rate's place)."""
+    kept.first = 0.9 * kept.first + gradient
+    weight -= spec.learning_rate * kept.first
+
+
+_STEPS: Mapping[str, Callable[[OptimizerSpec, torch.Tensor, torch.Tensor, _Momenta], None]] = {
+    "adamw": _adamw,
+    "sgd": _sgd,
+}
+
+
+def _expected(seen: _Seen, rounded: _Seen) -> Iterator[Expected]:
+    """Of all parameters that have a gradient; `rounded` is the same training with sums in another order."""
+    for (iteration, what), tensors in seen.kept.items():
+        others = rounded.kept[iteration, what]
+        for name in seen.gradients:
+            values = tensors[name].double()
+            rounding, size = float((values - others[name].double()).norm()), float(values.norm())
+            if what != GRADIENT:
+                rounding += torch.finfo(tensors[name].dtype).eps * size
+                size = float((values - seen.begun[name].double()).norm()) or size
+            found = values.numel(), squared(values), projections(name, values)
+            yield Expected(iteration, what, name, *found, size, rounding)

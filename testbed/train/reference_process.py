@@ -42,8 +42,10 @@ def _train(request: TrainReference, corpus: Corpus, answer: Connection) -> None:
         die_with_parent(signal.SIGKILL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
         began = time.monotonic()
-        trained = train_reference(request.workload, corpus, request.iterations)
-        answer.send(Reference(trained.losses, trained.gradient_norms, time.monotonic() - began))
+        trained = train_reference(request.workload, corpus, request.iterations, request.lasts)
+        took_s = time.monotonic() - began
+        parameters = trained.parameters if request.lasts else None
+        answer.send(Reference(trained.losses, trained.gradient_norms, took_s, parameters=parameters))
     except BaseException as error:  # noqa: BLE001 - nothing may escape a fork, and the run's verdict needs the reason
         answer.send(Reference(refused=f"training in one process failed: {type(error).__name__}: {error}"))
     finally:

@@ -31,8 +31,9 @@ class Shards:
         self.own_ends = [(self.size * first, self.size * behind) for first, behind in own]
         """Of every shard of its own its first element, of those of all parameters one after the other, and the one
         behind its last: no two replicas have the same."""
-        # with ZeRO-1 the others bring what they step; else each replica steps everything
-        stepped = own if exchange.gather else ((0, exchange.n_cells),)
+        self.sharded = bool(exchange.gather)
+        """Whether each replica steps its own shards only (ZeRO-1), and the others bring what they step."""
+        stepped = own if self.sharded else ((0, exchange.n_cells),)
         self.stepped = [nn.Parameter(self.of(self.values, cells)) for cells in stepped]
         """What the optimizer steps here."""
         for parameter, cells in zip(self.stepped, stepped, strict=True):

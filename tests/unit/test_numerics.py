@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
+from testbed.judge.fidelity import Check
 from testbed.judge.iterations import IterationRow
 from testbed.judge.numerics import as_document, count_check, gradient_check, loss_check, worst_difference
+from testbed.judge.parameters import parameter_checks, put_together
 from testbed.thresholds import COMPARED_ITERATIONS, GRADIENT_DIFFERENCE, LOSS_DIFFERENCE
-from testbed.train.job import Reference
+from testbed.train.job import AFTER_STEP, ALL, GRADIENT, IN_USE, PROJECTIONS, Expected, Fingerprint, Reference
 
 REFERENCE = Reference((5.0, 4.0), ((1.0, 2.0), (0.5, 0.25)), 1.5)
 
@@ -84,3 +87,64 @@ def test_the_document_is_json_whatever_happened() -> None:
     )
     assert document["reference_losses"] == [5.0, None]
     assert document["worst"] == {"1f1b": {"loss": None, "gradient_norm": None}}
+
+
+SAID = Fingerprint(0, GRADIENT, "0.weight", 0, 0, 4, 4.0, (1.0,) * PROJECTIONS)
+EXPECTED = Expected(0, GRADIENT, "0.weight", 4, 4.0, (1.0,) * PROJECTIONS, 2.0, 1e-9)
+STEPPED = [(0, AFTER_STEP), (1, IN_USE), (1, AFTER_STEP)]
+
+
+def told(*gradients: Fingerprint, weights: Fingerprint = SAID) -> list[Check]:
+    """The checks of these gradients and weights, where one process has `EXPECTED` for all of them."""
+    ours = [weights._replace(iteration=iteration, what=what) for iteration, what in STEPPED]
+    theirs = [EXPECTED._replace(iteration=iteration, what=what) for iteration, what in STEPPED]
+    return parameter_checks([*gradients, *ours], Reference((1.0,), ((1.0,),), parameters=(EXPECTED, *theirs)), 1)
+
+
+def test_parts_of_a_parameter_add_up() -> None:
+    half = SAID._replace(replica=ALL, elements=2, square=2.0, projections=(0.5,) * PROJECTIONS)
+    whole = put_together([SimpleNamespace(fingerprints=(half,)), SimpleNamespace(fingerprints=(half,))])  # type: ignore[list-item]
+    assert whole == [SAID._replace(replica=ALL)]
+    assert all(check.ok for check in told(*whole))
+    assert not told(half)[0].ok, "a shard that nobody keeps"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        SAID._replace(projections=(1.0 + 1e-3,) * PROJECTIONS),
+        SAID._replace(projections=(math.nan,) * PROJECTIONS),
+        SAID._replace(projections=()),
+        SAID._replace(elements=3),
+        SAID._replace(parameter="1.weight"),
+    ],
+)
+def test_a_gradient_that_is_off_missing_or_no_number_is_not_believed(wrong: Fingerprint) -> None:
+    gradients, weights = told(wrong)
+    assert not gradients.ok
+    assert weights.ok
+
+
+def test_the_copy_of_one_replica_counts_for_itself() -> None:
+    other = SAID._replace(replica=1, projections=(2.0,) * PROJECTIONS)
+    (reason,) = told(SAID, other)[0].reasons
+    assert "1 of 2 gradients" in reason
+    assert "replica 1" in reason
+
+
+def test_weights_that_are_longer_than_chance_makes_them_are_not_believed() -> None:
+    """What weight decay does to a weight hardly shows in a projection of it."""
+    assert not told(SAID, weights=SAID._replace(square=4.0 * 1.01**2))[1].ok
+    assert told(SAID, weights=SAID._replace(square=4.0 * 1.0001**2))[1].ok
+
+
+def test_what_one_process_cannot_repeat_itself_is_no_fault() -> None:
+    vague = EXPECTED._replace(rounding=0.1)
+    off = SAID._replace(projections=(1.1,) * PROJECTIONS)
+    (check, _) = parameter_checks([off], Reference((1.0,), ((1.0,),), parameters=(vague,)), 1)
+    assert check.ok
+
+
+def test_earlier_runs_are_not_asked_for_what_they_did_not_tell() -> None:
+    assert parameter_checks([], Reference((1.0,), ((1.0,),)), 1) == []
+    assert not any(check.ok for check in parameter_checks([], Reference(parameters=()), 1))
