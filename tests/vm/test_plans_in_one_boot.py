@@ -28,6 +28,7 @@ from testbed.vm import kernel, machine
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import asymmetric_links
 import option_conformance
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minutes on a machine that has much to do
@@ -55,6 +56,16 @@ links:
   - {name: south, between: [paris, warsaw], delay: 8 ms, rate: 500 Mbit/s}
 routes: [{from: paris, to: warsaw, via: [south]}]
 """
+UNLIKE = """
+name: unlike
+datacenters: {paris: {nodes: 1}, warsaw: {nodes: 1}}
+links:
+  - between: [paris, warsaw]
+    forward: {delay: 5 ms, rate: 10 Mbit/s}
+    reverse: {delay: 0.2 ms, rate: 1 Gbit/s}
+"""
+DRAWN = (0, 3)
+"""Plans of the benchmark."""
 
 
 class Measured(NamedTuple):
@@ -80,10 +91,17 @@ def over_four_datacenters() -> Plan:
     return plan_of(ROOT / "topologies/four-dc.yaml", *settings, schedules="[zb1p]", iterations=1)
 
 
+def over_unlike_directions(topology: Path) -> Plan:
+    """Acknowledgements of one way wait behind the messages of the other, 0.26 s each."""
+    job = ("parallelism={pipeline: 2}", "microbatches=7", "message=330 kB", "memory=14", "warmup=1")
+    tiny = ("pacing={F: 5 ms, I: 5 ms, W: 5 ms}", "model={layers: 4, d_model: 16, heads: 2, sequence: 8}")
+    return plan_of(topology, *job, *tiny, schedules="[interleaved-1f1b]", iterations=1)
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory, time_travel_kernel: kernel.Kernel) -> Mapping[str, Measured]:
     place = tmp_path_factory.mktemp("plans")
-    for name, text in (("cards", CARDS), ("parallel", PARALLEL)):
+    for name, text in (("cards", CARDS), ("parallel", PARALLEL), ("unlike", UNLIKE)):
         (place / f"{name}.yaml").write_text(text)
     cards = plan_of(place / "cards.yaml", "microbatches=6", schedules="[1f1b, crosspipe-greedy]", iterations=3)
     parallel = plan_of(place / "parallel.yaml", "microbatches=4", schedules="[1f1b]", iterations=1)
@@ -91,7 +109,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory, time_travel_kernel: kerne
         "four datacenters": (over_four_datacenters(), place / "four", "netem"),
         "cards": (cards, place / "with-cards", "netem"),
         "parallel": (parallel, place / "in-parallel", "netem"),
+        "unlike": (over_unlike_directions(place / "unlike.yaml"), place / "unlike-directions", "netem"),
     }
+    for number in DRAWN:
+        plan = with_clock(asymmetric_links.plan_of(number, 1, 2, place), Clock("virtual"))
+        plans[f"drawn {number}"] = plan, asymmetric_links.directory(place, number), "netem"
     for option in CONFORMING:
         for shaper in SHAPERS:
             at = f"{shaper}, virtual"
@@ -153,6 +175,16 @@ def test_traffic_over_the_second_of_two_parallel_links_is_counted_there(measured
     links = pd.read_parquet(one.out / "links.parquet")
     assert (links["wire_bytes"] > 12e6).tolist() == [False, True, True, False]  # north and south, each both ways
     assert links["wire_bytes"].to_numpy() == pytest.approx(links["planned_bytes"].to_numpy(), rel=0.002)
+
+
+@pytest.mark.parametrize("name", ["unlike", *(f"drawn {number}" for number in DRAWN)])
+def test_directions_that_are_nothing_alike(measured: Mapping[str, Measured], name: str) -> None:
+    """Every super-packet is as long as planned, however long acknowledgements wait: one acknowledgement for each."""
+    one = measured[name]
+    for row in one.document["schedules"]:
+        assert row["trusted"], row
+        assert asymmetric_links.missed(row) <= asymmetric_links.TARGET, row
+    assert asymmetric_links.off_the_plan(one.out) <= 0.0005
 
 
 @pytest.mark.parametrize(
