@@ -225,7 +225,7 @@ def test_outputs_that_cannot_be_written_are_refused_before_a_solver_starts(
     arguments: tuple[str, ...], expected: str
 ) -> None:
     command, *words = arguments
-    slow = ("--set", "schedules=[{schedule: crosspipe-ud, time_limit: 400}]")
+    slow = ("--set", "schedules=[{schedule: crosspipe-ud, time_limit_s: 400}]")
     done = run_testbed(command, LONGHAUL, PP4, *words, *slow, "--quiet")
     assert (done.returncode, done.stdout) == (2, "")
     assert expected in done.stderr
@@ -240,7 +240,7 @@ def test_a_model_without_the_methods_that_train_is_refused_before_a_solver_start
         "    def layer(self, index): pass\n"
     )
     model = f"model={{kind: '{tmp_path / 'half.py'}:Half', layers: 4}}"
-    slow = ("--set", "schedules=[{schedule: crosspipe-ud, time_limit: 400}]")
+    slow = ("--set", "schedules=[{schedule: crosspipe-ud, time_limit_s: 400}]")
     done = run_testbed("run", LONGHAUL, PP4, "--set", model, *slow, "--quiet", "--out", str(tmp_path / "out"))
     assert done.returncode == 2, done.stderr
     assert "model.kind" in done.stderr

@@ -52,12 +52,8 @@ def test_one_efficiency_for_all_microbatches_is_said_and_a_curve_can_prefer_larg
     flat = tune.space(network, load_workload(WORKLOAD), [1, 2, 4], [4096])
     assert "smallest by assumption" in (tune.efficiency_remark(flat.workload) or "")
     assert tune.exhaustive(flat)[0].point.shape.microbatch_size == 1
-    curve = load_workload(
-        WORKLOAD,
-        {
-            "full_scale.accelerator.efficiency": "[{tokens: 4096, share: 0.2}, {tokens: 8192, share: 0.4}, {tokens: 16384, share: 0.45}]"
-        },
-    )
+    points = ", ".join(f"{{tokens: {n}, share: {x}}}" for n, x in ((4096, 0.2), (8192, 0.4), (16384, 0.45)))
+    curve = load_workload(WORKLOAD, {"full_scale.accelerator.efficiency": f"[{points}]"})
     assert tune.efficiency_remark(curve) is None
     assert tune.exhaustive(tune.space(network, curve, [1, 2, 4], [4096]))[0].point.shape.microbatch_size > 1
 
