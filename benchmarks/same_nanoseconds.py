@@ -62,6 +62,7 @@ class Place(NamedTuple):
 
     name: str
     checkout: Path
+    base: Path
     python: Path
     cache: Path
 
@@ -132,7 +133,19 @@ def installed(directory: Path) -> Place:
     cache = directory / "cache"
     built = kernel.require().path.parent
     shutil.copytree(built, cache / "testbed/kernel" / built.name)
-    return Place(directory.name, checkout, python, cache)
+    return Place(directory.name, checkout, base, python, cache)
+
+
+def readable_python(place: Place) -> list[str]:
+    """What another user's command begins with: an interpreter looks for its library where it was installed.
+
+    Where only root may look there, the place's copy is mounted there, in a mount namespace of the command's own.
+    """
+    hidden = [path for path in reversed(Path(sys.base_prefix).parents) if not path.stat().st_mode & 0o001]
+    if not hidden:
+        return []
+    script = 'mount -t tmpfs -o mode=755 own "$1" && mkdir -p "$2" && mount --bind "$3" "$2" && shift 3 && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", script, "sh", str(hidden[0]), sys.base_prefix, str(place.base)]
 
 
 class Boot(NamedTuple):
@@ -156,6 +169,7 @@ def run(boot: Boot) -> float:
     if uid:
         own = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--mount-proc"]
         words = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *own, *words]
+        words = [*readable_python(place), *words]
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(place.checkout),

@@ -133,7 +133,7 @@ def _tables(grid: Space, judged: Sequence[Judged], title: str, width: int) -> li
 
 
 def _lines(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> list[str]:
-    from testbed.sweep.tune import altered
+    from testbed.sweep.tune import altered, efficiency_remark
     from testbed.units import show_change, show_time
 
     best, given = judged[0], _given(grid)
@@ -153,6 +153,8 @@ def _lines(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> list[str]
         f"left out: microbatch {one.microbatch_size}, sequence {one.sequence}: {why}"
         for one, why in grid.left_out.items()
     ]
+    if (remark := efficiency_remark(grid.workload)) is not None:
+        lines.append(remark)
     if given is not None:
         lines.append(f"1F1B as given    {words(given)}")
     if same is not None:
@@ -168,7 +170,7 @@ def _lines(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> list[str]
 
 
 def _document(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> dict[str, Any]:
-    from testbed.sweep.tune import altered
+    from testbed.sweep.tune import altered, efficiency_remark
 
     def one(found: Judged) -> dict[str, Any]:
         shape, problem = found.point.shape, grid.shapes[found.point.shape].problem
@@ -188,6 +190,7 @@ def _document(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> dict[s
     genetic = {"evaluations": evolved.evaluations, "best_after": evolved.best_after, "best": one(evolved.best)}
     return {
         "tokens": grid.tokens,
+        "efficiency_remark": efficiency_remark(grid.workload),
         "given": given and one(given),
         "points": [one(found) for found in judged],
         "left_out": left_out,

@@ -100,7 +100,7 @@ def stage_flop(full: FullScale, rank: int, ranks: int) -> Flop:
 
 def seconds(full: FullScale, flop: float) -> float:
     """T = FLOP / (peak x efficiency x accelerators) (CrossPipe, Appendix E: T_layer = C_layer / (P_GPU n_TP))."""
-    return flop / (full.accelerator.flops * full.accelerator.efficiency * full.tensor)
+    return flop / (full.accelerator.flops * full.efficiency * full.tensor)
 
 
 def layer_parameters(shape: ModelShape) -> int:

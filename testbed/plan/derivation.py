@@ -60,7 +60,7 @@ def _times(full: FullScale, rank: int, ranks: int) -> list[Line]:
     flop = counts.stage_flop(full, rank, ranks)
     seconds = [counts.seconds(full, one) for one in flop]
     accelerator = full.accelerator
-    speed = f"{show_compute(accelerator.flops)} x {accelerator.efficiency:g} x {full.tensor} accelerators"
+    speed = f"{show_compute(accelerator.flops)} x {full.efficiency:g} x {full.tensor} accelerators"
     ways = (
         "2 m k n a product; causal attention, FlashAttention-2 (Dao 2023, 4.1): 2 of its products forward",
         "gradients by input cost what the forward does; attention 5 products (Dao 2023, 4.1)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -68,12 +69,43 @@ def _known_shape(value: object) -> object:
     return value
 
 
+class Known(Strict):
+    """A point of a curve of efficiency."""
+
+    tokens: int = Field(ge=1, le=10**12, description="of a microbatch")
+    share: float = Field(gt=0, le=1, description="of the peak, as measured for these tokens and this shape")
+
+
 class Accelerator(Strict):
     """One accelerator."""
 
     flops: Annotated[float, flop_per_second(1e9, 1e18)] = Field(description="peak, of the precision that trains")
-    efficiency: float = Field(gt=0, le=1, description="share of the peak that matrix products reach")
+    efficiency: float | list[Known] = Field(
+        description="share of the peak that matrix products reach; or a curve, {tokens, share}"
+    )
     memory: Annotated[float, size_bytes(1e6, 1e15)] = Field(description="HBM")
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Accelerator:
+        if isinstance(self.efficiency, float):
+            if not 0 < self.efficiency <= 1:
+                raise FieldError("efficiency", self.efficiency, "at most 1" if self.efficiency > 1 else "above 0")
+        else:
+            tokens = [known.tokens for known in self.efficiency]
+            if not tokens or tokens != sorted(set(tokens)):
+                raise FieldError("efficiency", tokens, "a share, or a list of {tokens, share} by ascending tokens")
+        return self
+
+    def efficiency_at(self, tokens: int) -> float:
+        """Of microbatches of so many tokens: on straight lines over log(tokens), level beyond a curve's ends."""
+        if isinstance(self.efficiency, float):
+            return self.efficiency
+        place = bisect([known.tokens for known in self.efficiency], tokens)
+        if place in (0, len(self.efficiency)):
+            return self.efficiency[max(0, place - 1)].share
+        low, high = self.efficiency[place - 1 : place + 1]
+        part = math.log(tokens / low.tokens) / math.log(high.tokens / low.tokens)
+        return low.share + (high.share - low.share) * part
 
 
 class FullScale(Strict):
@@ -104,6 +136,11 @@ class FullScale(Strict):
         if math.gcd(self.tensor, self.shape.heads) != self.tensor:
             raise FieldError("tensor", self.tensor, f"a divisor of the model's {self.shape.heads} heads")
         return self
+
+    @property
+    def efficiency(self) -> float:
+        """Of the accelerator, with this job's microbatches."""
+        return self.accelerator.efficiency_at(self.microbatch_size * self.sequence)
 
     @property
     def microbatches(self) -> int:

@@ -263,6 +263,18 @@ def flop_per_token(workload: Workload, sequence: int) -> dict[str, float]:
     return found | {"B": found["I"] + found["W"]}
 
 
+def efficiency_remark(workload: Workload) -> str | None:
+    """What tuning cannot know of microbatches at full scale; None where slots are not made of FLOP."""
+    full = workload.full_scale
+    if full is None or not isinstance(full.accelerator.efficiency, float):
+        return None
+    return (
+        f"the accelerator's efficiency is {full.accelerator.efficiency:g} for every microbatch here, so that a smaller "
+        "one never costs more per token: the fastest microbatch is the smallest by assumption, not by measurement. "
+        "full_scale.accelerator.efficiency can be a curve: a list of {tokens, share}"
+    )
+
+
 def altered(workload: Workload, sequence: int) -> str | None:
     """What a sequence length makes of the workload, in words; None for its own."""
     given = shape_of(workload).sequence

@@ -210,3 +210,39 @@ def test_schedules_that_take_the_same_are_not_ahead_of_each_other() -> None:
     assert done.returncode == 0, done.stderr
     assert "0.0% ahead" not in done.stdout
     assert "less than 0.05% apart" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("run", "--clock", "virtual", "--out", "/proc/none"), "--out: directory: got '/proc/none', expected a place"),
+        (("run", "--out", "README.md"), "--out: directory: got 'README.md', expected a directory"),
+        (("run", "--out", "docs"), "--out: directory: got 'docs', expected a new or empty directory"),
+        (("plan", "-o", "/proc/plan.json"), "--out: file: got '/proc/plan.json', expected a file that can be written"),
+    ],
+)
+def test_outputs_that_cannot_be_written_are_refused_before_a_solver_starts(
+    arguments: tuple[str, ...], expected: str
+) -> None:
+    command, *words = arguments
+    slow = ("--set", "schedules=[{schedule: crosspipe-ud, time_limit_s: 400}]")
+    done = run_testbed(command, LONGHAUL, PP4, *words, *slow, "--quiet")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert expected in done.stderr
+
+
+def test_a_model_without_the_methods_that_train_is_refused_before_a_solver_starts(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text(
+        "from testbed.spec.model import ModelSpec\n"
+        "class Half(ModelSpec):\n"
+        "    def boundary_shape(self, microbatch_size): return (microbatch_size, 4)\n"
+        "    def parameter_count(self): return 100\n"
+        "    def layer(self, index): pass\n"
+    )
+    model = f"model={{kind: '{tmp_path / 'half.py'}:Half', layers: 4}}"
+    slow = ("--set", "schedules=[{schedule: crosspipe-ud, time_limit_s: 400}]")
+    done = run_testbed("run", LONGHAUL, PP4, "--set", model, *slow, "--quiet", "--out", str(tmp_path / "out"))
+    assert done.returncode == 2, done.stderr
+    assert "model.kind" in done.stderr
+    assert "a class that also has batch, loss" in done.stderr
+    assert not (tmp_path / "out").exists()

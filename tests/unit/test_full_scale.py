@@ -301,3 +301,38 @@ def test_a_workload_of_its_own_has_no_derivation() -> None:
     assert derivation(plan, plan.jobs[0]) == []
     assert isinstance(plan.jobs[0].workload, Workload)
     assert load_topology(ROOT / "topologies/two-dc-metro.yaml").directions()[0].rate_bps == 1e9
+
+
+FULL, SHORT = "workloads/paper-llama2-13b.yaml", ["--schedule", "1f1b", "--schedule", "zb-h1", "--json", "--quiet"]
+
+
+def said_by(*words: str) -> dict[str, Any]:
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == 0, done.output
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def test_compare_shows_both_worlds_as_predict_does() -> None:
+    files = ("topologies/multicore-410km.yaml", FULL)
+    compared = {row["label"]: row for row in said_by("schedule", "compare", *files, *SHORT)["schedules"]}
+    predicted = {row["label"]: row for row in said_by("predict", *files, *SHORT)["schedules"]}
+    for label, row in compared.items():
+        expected = predicted[label]["full_scale"]
+        assert row["full_scale"]["predicted_s"] == pytest.approx(expected["predicted_s"], rel=1e-6)
+        assert row["full_scale"]["lab_seconds"] == expected["lab_seconds"] != 1
+    shown = CliRunner().invoke(app, ["schedule", "compare", *files, *SHORT[:4], "--quiet"]).stdout
+    assert "in the lab" in shown
+    assert "at full scale" in shown
+
+
+def test_a_topology_at_another_scale_than_the_job_is_noticed() -> None:
+    lab = "topologies/two-dc-longhaul.yaml"
+    (said,) = said_by("predict", lab, FULL, *SHORT)["warnings"]
+    assert "at full scale, and no link of two-dc-longhaul is faster than 1 Gbit/s" in said
+    assert said_by("predict", "topologies/cloud-cross-region.yaml", FULL, *SHORT)["warnings"] == []
+    tiny = "workloads/tiny-gpt-pp4.yaml"
+    assert said_by("predict", lab, tiny, *SHORT)["warnings"] == []
+    fast = ("--set", "topology.links.0.rate=40 Gbit/s")
+    (said,) = said_by("predict", lab, tiny, *SHORT, *fast)["warnings"]
+    assert "links of 40 Gbit/s, as at full scale, and tiny-gpt-pp4 is at lab scale" in said

@@ -120,3 +120,29 @@ def test_equal_schedules_share_a_curve(tmp_path: Path) -> None:
     assert "first = second, measured" in drawn
     assert "third, predicted, within 1% from 500 Mbit/s" in drawn
     assert "(third)" in drawn, "whose rate a line is, where they differ"
+
+
+def test_a_job_at_full_scale_has_labelled_times_of_both_worlds(tmp_path: Path) -> None:
+    picture = tmp_path / "knee.svg"
+    words = ["knee", str(ROOT / "topologies/multicore-410km.yaml"), str(ROOT / "workloads/paper-llama2-13b.yaml")]
+    words += ["--schedule", "1f1b", "--points", "3", "--picture", str(picture), "--quiet"]
+    document = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    lab = document["lab_seconds"]
+    assert lab not in (None, 1)
+    for one in document["rates"]:
+        assert one["full_scale"]["predicted_s"]["1f1b"] == pytest.approx(one["predicted_s"]["1f1b"] / lab)
+    for one in document["knees"]:
+        assert one["full_scale"]["unlimited_s"] == pytest.approx(one["unlimited_s"] / lab)
+    drawn = picture.read_text()
+    assert "iteration at full scale" in drawn
+    assert "iteration in the lab" in drawn
+    shown = CliRunner().invoke(app, words).stdout
+    assert "iteration at full scale" in shown
+    assert "iteration in the lab" in shown
+
+
+def test_a_job_of_the_lab_has_no_second_world(tmp_path: Path) -> None:
+    words = ["knee", str(LONGHAUL), str(PP4), "--schedule", "1f1b", "--points", "3", "--quiet", "--json"]
+    document = json.loads(CliRunner().invoke(app, [*words, "--picture", str(tmp_path / "knee.svg")]).stdout)
+    assert document["lab_seconds"] is None
+    assert all(one["full_scale"] is None for one in (*document["rates"], *document["knees"]))

@@ -21,7 +21,7 @@ from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
 from testbed.results.directory import Results
 from testbed.results.load import Run, load_run, load_traces
-from testbed.results.place import is_complete, results_directory
+from testbed.results.place import is_complete, require_place, results_directory
 from testbed.schedule.registry import generate
 from testbed.trace.summary import summaries
 from testbed.trace.tables import FORMAT, Trace
@@ -220,3 +220,17 @@ def test_a_report_of_what_is_no_run(
     (tmp_path / "manifest.json").write_text("[1]")
     assert report(str(tmp_path), monkeypatch=monkeypatch) == 2
     assert "expected an object: a JSON document of a run" in capsys.readouterr().err
+
+
+def test_what_failed_before_it_measured_anything_is_no_result(tmp_path: Path) -> None:
+    """A second run into the same directory needs no --overwrite, and finds nothing of the first."""
+    with results_directory(tmp_path / "out", overwrite=False) as working:
+        (working / "plan.json").write_text("{}")
+        (working / "links.json").write_text("{}")
+    require_place(tmp_path / "out", overwrite=False)
+    with results_directory(tmp_path / "out", overwrite=False) as working:
+        assert working == tmp_path / "out"
+        assert not (working / "links.json").exists()
+        (working / "actions.parquet").touch()
+    with pytest.raises(BadInput, match="new or empty"):
+        require_place(tmp_path / "out", overwrite=False)
