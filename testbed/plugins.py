@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, redirect_stdout
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -131,6 +132,11 @@ def problem_in(file: str, error: BaseException) -> str:
     return f"{type(error).__name__}{f' in line {line}' if line else ''}: {said}"
 
 
+def prints_to_stderr() -> AbstractContextManager[object]:
+    """While code of a user's own runs: what it prints must not stand in a result, such as `--json` on stdout."""
+    return redirect_stdout(sys.stderr)
+
+
 class Registry(Mapping[str, T]):
     """What is registered under a group, by name. Names are cheap to list; a value is imported when it is asked for.
 
@@ -184,7 +190,8 @@ class Registry(Mapping[str, T]):
         if reference is not None:
             if content is None:
                 raise Unusable(name, "what the file holds to be read first")
-            return self._check(name, load_from_text(reference, content))
+            with prints_to_stderr():
+                return self._check(name, load_from_text(reference, content))
         try:
             return self[name]
         except KeyError:

@@ -244,7 +244,7 @@ def complete(
     from testbed.cli.progress import Terminal
     from testbed.cli.said import said_by_the_library
     from testbed.pipeline.validate import InvalidSchedule
-    from testbed.plan import schedules
+    from testbed.plan import resolve, schedules
     from testbed.plan.similitude import scale_warnings
     from testbed.schedule.schedule_file import kept_in
 
@@ -264,7 +264,9 @@ def complete(
                     raise
                 raise error.within(str(schedules_from)) from error
             selected.append(made)
-        return schedules.with_selected(unfinished, selected)
+        plan = schedules.with_selected(unfinished, selected)
+    resolve.require_room_for_parameters(plan)
+    return plan
 
 
 def read_plan(path: Path, given: Mapping[str, object]) -> Plan:

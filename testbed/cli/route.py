@@ -62,6 +62,7 @@ def route(
     """
     from testbed.cli.progress import Terminal
     from testbed.plan import resolve
+    from testbed.plan.unmodelled import warnings
     from testbed.routing.apply import demands, framing_for
     from testbed.routing.comparison import Asked, compare
     from testbed.routing.registry import choose
@@ -80,6 +81,8 @@ def route(
     wanted = demands(plan, case, reach)
     with Terminal(quiet=quiet).solving() as watch:
         outcomes = compare(plan, case, wanted, Asked(chosen, reach, seeds), watch)
+    # of the default routes: what links and transport do is the same on all
+    warned = warnings(replace(plan, cases=(case,)))
     if picture is not None:
         from testbed.files import output
         from testbed.routing.picture import draw
@@ -87,9 +90,11 @@ def route(
         with output(picture, "--picture") as partial:
             draw(plan.network, outcomes, partial)
     if as_json:
-        emit(_document(plan, case, wanted, outcomes))
+        emit(_document(plan, case, wanted, outcomes) | {"warnings": warned})
         return
     _show(plan, case, wanted, outcomes)
+    for line in warned:
+        stdout_console(80).print(f"warning: {line}", highlight=False, markup=False)
     if picture is not None:
         stdout_console(80).print(f"drawn in {picture}", highlight=False, soft_wrap=True)
 

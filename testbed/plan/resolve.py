@@ -311,7 +311,7 @@ def require_trainable(plan: Plan) -> None:
         _require_trainable_beside(plan.jobs[0], job)
     for job in plan.jobs:
         _require_methods(job)
-        _require_room_for_parameters(plan, job)
+    require_room_for_parameters(plan)
     if plan.clock.name == "virtual" and not all(job.workload.pacing for job in plan.jobs):
         job = next(job for job in plan.jobs if not job.workload.pacing)
         expected = "times for F, I and W: computation takes no virtual time"
@@ -338,8 +338,13 @@ def _require_trainable_beside(first: Job, job: Job) -> None:
             raise BadInput.of(one.name, "pacing", "none", expected)
 
 
-def _require_room_for_parameters(plan: Plan, job: Job) -> None:
-    """Raises BadInput where the parameters said to be exchanged are fewer than the model really has."""
+def require_room_for_parameters(plan: Plan) -> None:
+    """Raises BadInput where the parameters said to be exchanged are fewer than a job's model really has."""
+    for job in plan.jobs:
+        _require_room_of(plan, job)
+
+
+def _require_room_of(plan: Plan, job: Job) -> None:
     given, degrees = job.workload.data_parallel.parameters, job.workload.parallelism
     if given is None or degrees.data == 1:
         return

@@ -80,10 +80,10 @@ def with_events(plan: Plan, asked: Sequence[Asked], controller: Controller) -> P
         for number in range(1, len(training)):
             ways = rerouted(plan, training[number - 1], training[number])
             training[number] = replace(training[number], routes=ways)
-        label = case.label
         for number in range(1, len(training)):
-            words = str(changed(*training[number - 1 : number + 1]))
-            training[number] = replace(training[number], label=f"{label} {words}")
+            before, after = training[number - 1 : number + 1]
+            # all that has happened by then, the last event behind
+            training[number] = replace(after, label=f"{before.label} {changed(before, after)}")
         found += training
     _require_own_labels(found, asked)
     return replace(plan, cases=tuple(found), framing=_framing(plan, found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ import numpy as np
 from testbed.errors import BadInput, TestbedError
 from testbed.model.network import Ints
 from testbed.plugin_options import checked_options
-from testbed.plugins import Registry, Unusable, in_file, problem_in, read_content
+from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
 from testbed.routing.planner import Planned, Planner, Task
 from testbed.routing.problem import RoutingProblem
 from testbed.spec import yaml_tree
@@ -143,8 +144,10 @@ def route(chosen: Chosen, problem: RoutingProblem) -> Routed:
 
 def _called(chosen: Chosen, subject: Task | RoutingProblem) -> Any:
     reference = in_file(chosen.label.split(",")[0])
+    given = _read_only(subject) if isinstance(subject, RoutingProblem) else subject
     try:
-        return _function(chosen.policy)(subject, **chosen.options)
+        with prints_to_stderr():
+            return _function(chosen.policy)(given, **chosen.options)
     except TestbedError:
         raise
     except (Exception, SystemExit) as error:
@@ -152,6 +155,17 @@ def _called(chosen: Chosen, subject: Task | RoutingProblem) -> Any:
             raise
         expected = f"a policy that works ({problem_in(reference.file, error)})"
         raise BadInput.of("--policy", "policy", chosen.label, expected) from error
+
+
+def _read_only(problem: RoutingProblem) -> RoutingProblem:
+    """The same problem, whose arrays nobody can change for the policies that come later."""
+    views = {}
+    for one in dataclasses.fields(problem):
+        value = getattr(problem, one.name)
+        if isinstance(value, np.ndarray):
+            views[one.name] = value.view()
+            views[one.name].flags.writeable = False
+    return dataclasses.replace(problem, **views)
 
 
 def _checked(chosen: Chosen, problem: RoutingProblem, choice: object) -> Ints:

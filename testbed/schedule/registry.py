@@ -12,7 +12,7 @@ from testbed.model.simulate import makespan
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import require_room, validate
-from testbed.plugins import Registry, Unusable, in_file, problem_in
+from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in
 from testbed.schedule.family import Family, as_family
 from testbed.schedule.proof import Proof, Watch
 from testbed.spec.choice import ScheduleChoice
@@ -151,7 +151,8 @@ def _run(known: Family, choice: ScheduleChoice, problem: Problem, options: dict[
         return known.generate(problem, **options)
     source = f"schedule {choice.label}"
     try:
-        made: object = known.generate(problem, **options)
+        with prints_to_stderr():
+            made: object = known.generate(problem, **options)
     except TestbedError:
         raise
     except (Exception, SystemExit) as error:

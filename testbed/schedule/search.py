@@ -20,19 +20,17 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from testbed.model.bounds import lower_bound
-from testbed.pipeline.ir import Schedule
+from testbed.pipeline.ir import Kind, Schedule
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.memory import TOLERANCE, peaks
 from testbed.pipeline.placement import Placement
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.ticks import in_ticks, tick_s
 from testbed.schedule.family import Family
 from testbed.schedule.greedy import DEFAULT_SUB_BLOCKS, crosspipe_greedy
 from testbed.schedule.hints import best_hint
+from testbed.schedule.known import fixed_schedules
 from testbed.schedule.proof import Progress, Standing
 from testbed.schedule.steered_list import steered_list
-from testbed.schedule.zb_h1 import zb_h1
-from testbed.schedule.zb_h2 import zb_h2
 
 SUB_BLOCKS = (1, 2, 3, 4, 6, 8)
 MOST_EVALUATIONS = 600
@@ -109,13 +107,12 @@ def search(
     unit_s, problem = tick_s(problem), in_ticks(problem)  # whatever is compared comes out the same in every unit
     budget = evaluations or _affordable(problem)
     found = _Found(problem, unit_s, time_limit_s, progress)
-    static = (s for s in (zb_h1(problem), zb_h2(problem)) if _fits(s, problem))
-    starts = [*map(crosspipe_greedy, problem.views()), *static]
+    starts = [*map(crosspipe_greedy, problem.views()), *fixed_schedules(problem)]
     for start in starts:
         found.offer(start)
     try:
         _steer(problem, found, budget, seed)
-        for start in (found.best, *starts):
+        for start in (found.best, *filter(_splits, starts)):
             found.improve(start, _moves(problem, budget), seed)
     except KeyboardInterrupt:
         found.interrupt()
@@ -131,15 +128,21 @@ def search_chunks(
 ) -> Schedule:
     """The best schedule of whole blocks found for a placement of several stages per rank; otherwise as `search`.
 
-    `evaluations` are of the steered list scheduler, beside the placement's known schedules (hints.py).
+    `evaluations` are of the steered list scheduler, beside the placement's known schedules (known.py, hints.py).
     """
     unit_s, problem = tick_s(problem), in_ticks(problem)  # whatever is compared comes out the same in every unit
     budget = evaluations or _affordable(problem)
     found = _Found(problem, unit_s, time_limit_s, progress)
-    found.offer(best_hint(problem, time_limit_s=0.0))
+    for start in fixed_schedules(problem):
+        found.offer(start)
+    hint = best_hint(problem, time_limit_s=0.0)
+    found.offer(hint)
     try:
-        found.offer(steered_list(problem, budget, STEERED_SHARE * time_limit_s, seed, offer=found.offer))
+        steered = steered_list(problem, budget, STEERED_SHARE * time_limit_s, seed, offer=found.offer)
+        blocks = min((hint, steered), key=found.offer)
         found.improve(found.best, _moves(problem, budget), seed)
+        if not _splits(found.best):  # moves do not split a whole backward
+            found.improve(blocks, _moves(problem, budget), seed)
     except KeyboardInterrupt:
         found.interrupt()
     return found.best.renamed("search")
@@ -235,10 +238,9 @@ def _steer(problem: Problem, found: _Found, budget: int, seed: int) -> None:
             sigma = max(0.05, sigma * _NARROWER)
 
 
-def _fits(schedule: Schedule, problem: Problem) -> bool:
-    return all(
-        peak <= limit + TOLERANCE for peak, limit in zip(peaks(schedule, problem), problem.memory_limit, strict=True)
-    )
+def _splits(schedule: Schedule) -> bool:
+    """Whether weight gradients are actions of their own: moves of single actions have little to do without."""
+    return any(action.kind is Kind.W for _, action in schedule.actions())
 
 
 FAMILY = Family(

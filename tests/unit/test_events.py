@@ -188,9 +188,9 @@ def test_every_phase_of_a_run_is_a_case(tmp_path: Path) -> None:
     assert [case.label.removeprefix("1f1b") for case in plan.cases] == [
         "",
         " with second",
-        " without pod-spine1",
-        " without first",
-        " without pod-spine2",
+        " with second without pod-spine1",
+        " with second without pod-spine1 without first",
+        " with second without pod-spine1 without first without pod-spine2",
     ]
     assert [case.away for case in plan.cases] == [("second",), (), (), ("first",), ("first",)]
     assert [case.lost for case in plan.cases][1:] == [

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -195,3 +198,25 @@ def test_the_judge_compares_the_worst_job_first() -> None:
     apart = replace(plan.cases[0], starts_s=(0.0, 5.0))
     assert judge.offer(apart) == (1.0, 1.0) < key
     assert judge.best is apart
+
+
+# --- every choice there is -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def brute_force() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("routing_brute_force", ROOT / "benchmarks/routing_brute_force.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["routing_brute_force"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_which_job_is_named_first_does_not_decide(brute_force: ModuleType, number: int) -> None:
+    """In these the best is that the one that is named first in one of the orders begins later: 1 and 15 %."""
+    found = brute_force.starts(number)
+    assert max(found.orders) <= found.best * (1 + brute_force.TIE)
+    assert max(found.orders) <= min(found.orders) * (1 + brute_force.TIE)

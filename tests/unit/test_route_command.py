@@ -251,3 +251,55 @@ def test_what_route_refuses(words: tuple[str, ...], expected: str) -> None:
     done = called("route", CLOS, PP4, "--schedule", "1f1b", *words)
     assert isinstance(done.exception, BadInput)
     assert expected in str(done.exception)
+
+
+MEDDLING = """
+def meddling(problem):
+    print("about to route")
+    problem.rate_bps[:] = 1.0
+    return [0] * problem.n_flows
+
+
+def talking(problem):
+    print("routing")
+    return [0] * problem.n_flows
+"""
+
+
+@pytest.fixture
+def own_policies(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(f"print('loaded')\n{MEDDLING}", encoding="utf-8")
+    return path
+
+
+def test_a_policy_cannot_change_what_the_next_one_sees(mesh: str, own_policies: Path) -> None:
+    done = CliRunner().invoke(app, ["route", mesh, PP4, "--policy", f"{own_policies}:meddling"])
+    assert done.exit_code == 2
+    assert "a policy that works" in done.stderr
+    assert "read-only" in done.stderr
+
+
+def test_what_a_policy_prints_does_not_stand_in_the_document(mesh: str, own_policies: Path) -> None:
+    done = CliRunner().invoke(app, ["route", mesh, PP4, "--policy", f"{own_policies}:talking", "--json"])
+    assert done.exit_code == 0, done.output
+    assert len(json.loads(done.stdout)["policies"]) == 1
+    assert "loaded" in done.stderr
+    assert "routing" in done.stderr
+
+
+def test_route_says_what_is_not_in_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "lossy.yaml"
+    path.write_text(MESH.replace("madrid, rome], delay: 7 ms", "madrid, rome], loss: 1 %, delay: 7 ms"))
+    placed = ["--set", "placement=[madrid/0, rome/0, paris/0, berlin/0]"]
+    shown, written = (CliRunner().invoke(app, ["route", str(path), PP4, *placed, *more]) for more in ([], ["--json"]))
+    assert "not in the model" in " ".join(shown.stdout.split())
+    assert any("loss" in line for line in json.loads(written.stdout)["warnings"])
+
+
+def test_predict_refuses_the_parameters_that_run_refuses(mesh: str) -> None:
+    settings = {"parallelism.data": "2", "data_parallel.parameters": "1 kB"}
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    done = CliRunner().invoke(app, ["predict", mesh, PP4, *words])
+    assert done.exit_code == 2
+    assert "data_parallel.parameters: got 1 kB, expected at least" in " ".join(done.stderr.split())

@@ -17,6 +17,7 @@ from testbed.pipeline.validate import validate
 from testbed.schedule import search as module
 from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.hints import best_hint
+from testbed.schedule.known import fixed_schedules
 from testbed.schedule.local_search import MOVES, improve
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.proof import Standing
@@ -89,3 +90,16 @@ def test_moves_reach_the_optimum_of_two_stages_per_rank() -> None:
     found = improve(problem, hint, 300_000, good_enough_s=1.001 * bound_s)
     validate(found, problem)
     assert makespan(problem, found) <= 1.001 * bound_s
+
+
+@pytest.mark.parametrize("placement", list(Placement))
+def test_no_fixed_schedule_that_fits_is_faster(placement: Placement) -> None:
+    """Also where a whole backward takes less than its two parts, which moves of single actions cannot make of them."""
+    problem = replace(two_sites(placement), memory_limit=(8.0,) * 4)
+    fused = replace(
+        problem, backward_s=tuple(0.6 * (i + w) for i, w in zip(problem.input_s, problem.weight_s, strict=True))
+    )
+    make = search if placement is Placement.UD else search_chunks
+    fixed = fixed_schedules(fused)
+    assert len(fixed) >= 2
+    assert makespan(fused, make(fused, evaluations=1)) <= min(makespan(fused, one) for one in fixed)
