@@ -1,6 +1,9 @@
 """20,000 damaged inputs through the command line, some in processes of their own: tracebacks, hangs, memory, wording.
 
-    python benchmarks/fuzz_inputs.py [--cases 20000] [--apart 200] [--first 0]
+    python benchmarks/fuzz_inputs.py [--cases 20000] [--apart 200] [--first 0] [--edits] [--damages] [--stride 1]
+
+With --edits instead: every edit of one field of two plan.json, and with --damages: every damage to one file of a run's
+results, given to `report --recheck`; of both one in --stride.
 
 Every case is made from its number alone, so `--first N --cases 1` repeats one. Exit code 1 when something is wrong.
 """
@@ -8,17 +11,54 @@ Every case is made from its number alone, so `--first N --cases 1` repeats one. 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit"))
 
+from damaged_results import damages
+from damaged_results import fault as fault_of_damage
 from fuzzed_inputs import make_case, samples
 from fuzzing import run_apart, run_here
+from plan_edits import edits
+from plan_edits import fault as fault_of_edit
+from test_data_format import evidence, repeated, write
+
+
+def every_edit(scratch: Path, stride: int) -> int:
+    """How many edits of one field of a plan are a traceback, or accepted wrongly."""
+    wrong, tried = 0, 0
+    for plan in samples(scratch).plans:
+        for edit in islice(edits(json.loads(plan.read_text())), 0, None, stride):
+            tried += 1
+            if why := fault_of_edit(edit):
+                wrong += 1
+                print(f"{edit.field} = {edit.value!r}: {why}", flush=True)
+    print(f"{tried} edits of one field of a plan: {wrong} wrong")
+    return wrong
+
+
+def every_damage(scratch: Path, stride: int) -> int:
+    """How many damages to one file of results are anything but one line, or a verdict."""
+    good = scratch / "results"
+    good.mkdir()
+    trace = repeated()
+    write(good, evidence(trace), trace)
+    (good / "timeline.svg").write_text("")
+    wrong, tried = 0, 0
+    for damage in islice(damages(good), 0, None, stride):
+        tried += 1
+        if why := fault_of_damage(good, damage, scratch / "damaged"):
+            wrong += 1
+            print(why, flush=True)
+    print(f"{tried} damages to results: {wrong} wrong")
+    return wrong
 
 
 def main() -> int:
@@ -26,7 +66,15 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--apart", type=int, default=200, help="as many more in processes of their own")
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--edits", action="store_true")
+    parser.add_argument("--damages", action="store_true")
+    parser.add_argument("--stride", type=int, default=1)
     asked = parser.parse_args()
+    if asked.edits or asked.damages:
+        with tempfile.TemporaryDirectory(prefix="testbed-fuzz-") as scratch:
+            wrong = every_edit(Path(scratch), asked.stride) if asked.edits else 0
+            wrong += every_damage(Path(scratch), asked.stride) if asked.damages else 0
+        return 1 if wrong else 0
     began, codes, faults, slowest = time.monotonic(), Counter[str](), 0, 0.0
     with tempfile.TemporaryDirectory(prefix="testbed-fuzz-") as scratch:
         good = samples(Path(scratch))

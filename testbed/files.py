@@ -100,12 +100,15 @@ _PARTIAL = ".partial"
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, follow: bool = True) -> Iterator[Path]:
     """A new file to fill, which takes the place of `path` when the block ends well, and else goes. Raises OSError.
 
-    What is there and no regular file (a device, a pipe) is written to as it is.
+    What is there and no regular file (a device, a pipe) is written to as it is. Without `follow` a symbolic link is
+    replaced itself: who prepared it may have meant a file that is not theirs to write.
     """
-    target = path.resolve()
+    target = path.resolve() if follow else path.parent.resolve() / path.name
+    if not follow and target.is_symlink():
+        target.unlink()
     if target.exists() and not target.is_file():
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
@@ -163,9 +166,9 @@ def require_writable(path: Path, option: str, *, make: bool = False) -> None:
 
 @contextmanager
 def saving(path: Path) -> Iterator[Path]:
-    """As `replacing`, for what a run writes on its way. Raises RunFailed."""
+    """As `replacing`, for what a run writes on its way, never through a symbolic link. Raises RunFailed."""
     try:
-        with replacing(path) as partial:
+        with replacing(path, follow=False) as partial:
             yield partial
     except OSError as error:
         raise RunFailed(f"{path} cannot be written: {error.strerror or error}") from error

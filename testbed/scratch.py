@@ -50,6 +50,7 @@ def scratch_directory(prefix: str, place: Path | None = None) -> Iterator[Path]:
                 keeper.wait(timeout=_DEADLINE_S)
             except subprocess.TimeoutExpired:  # a process that we forked lives on, and holds the pipe
                 keeper.kill()
+            if path.exists():  # who was to remove it has been killed
                 shutil.rmtree(path, ignore_errors=True)
     finally:
         for stream in (keeper.stdin, keeper.stdout, keeper.stderr):

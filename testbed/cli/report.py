@@ -34,15 +34,17 @@ def report(
 ) -> None:
     """Show a run again from its files: the table as `run` prints it, and the picture."""
     from testbed.cli.run_tables import print_run
+    from testbed.results.damaged import judging
     from testbed.results.load import load_run
     from testbed.results.picture import draw_run
     from testbed.results.place import PICTURE, pictures_in
 
     found = load_run(directory)
-    comparison, changed = judged_again(directory, found.comparison) if recheck else (found.comparison, [])
+    with judging(directory):
+        comparison, changed = judged_again(directory, found.comparison) if recheck else (found.comparison, [])
     picture = directory / PICTURE
     if svg or (found.schedules and found.has_traces and not picture.exists()):
-        with output(svg or picture, "--svg") as partial:
+        with judging(directory), output(svg or picture, "--svg") as partial:
             draw_run(directory, partial)
     if as_json:
         emit(comparison)

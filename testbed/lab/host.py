@@ -13,7 +13,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,12 +167,20 @@ class Host:
     def close(self) -> None:
         """End the spinners."""
         for spinner in self.spinners:
+            _wake(spinner.pid)
             spinner.kill()
         for spinner in self.spinners:
             spinner.wait()
             assert spinner.stdout is not None
             spinner.stdout.close()
         self.spinners = []
+
+
+def _wake(spinner: int) -> None:
+    """Give a spinner back an ordinary priority: at idle priority it would get no turn to die beside other load."""
+    with suppress(OSError):  # it has ended, or this kernel weighs no sessions
+        os.sched_setscheduler(spinner, os.SCHED_OTHER, os.sched_param(0))
+        Path(f"/proc/{spinner}/autogroup").write_text("0")
 
 
 def _start_spinner(cpu: int) -> subprocess.Popen[bytes]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from testbed.errors import BadInput
@@ -17,6 +19,7 @@ from testbed.judge.fairness import CaseFairness
 from testbed.judge.messages import FlowMessages
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.unlike import FullScaleTime
+from testbed.results.damaged import as_document
 from testbed.schedule.proof import Proof
 from testbed.spec.document import validate
 from testbed.thresholds import TIE
@@ -91,7 +94,8 @@ def json_of(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None where there is no such file. Raises BadInput."""
     if not path.exists():
         return None
-    return read_json(path, "a JSON document of a run")
+    found: dict[str, Any] = as_document(read_json(path, "a JSON document of a run"), str(path))
+    return found
 
 
 def manifest_of(directory: Path) -> dict[str, Any] | None:
@@ -151,9 +155,43 @@ def table_of(path: Path, columns: Sequence[str]) -> pd.DataFrame:
         raise BadInput.of(str(path.parent), path.name, "no such file", "the tables of a run")
     try:
         frame = pd.read_parquet(path)
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:
+    except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
         raise BadInput.of(str(path), "file", str(error), "a parquet file as a run writes it") from error
     for name in columns:
         if name not in frame.columns:
             raise BadInput.of(str(path), name, "nothing", "a column of this name")
     return frame
+
+
+def case_of(
+    path: Path, label: str, numbers: Sequence[str], lists: Sequence[str] = (), texts: Sequence[str] = ()
+) -> Any:
+    """The rows of a case in a table that has these columns: of numbers, of lists of numbers, of text.
+
+    Raises BadInput naming the file and the column, or the label where nothing is of it.
+    """
+    frame = table_of(path, ["schedule", *numbers, *lists, *texts])
+    frame = frame[frame["schedule"] == label].copy()
+    if frame.empty:
+        raise BadInput.of(str(path), "schedule", f"nothing of {label}", "rows of every schedule that the run finished")
+    for names, good, expected in (
+        (numbers, _is_number, "a number in every row"),
+        (lists, _is_numbers, "a list of numbers in every row"),
+        (texts, _is_text, "text in every row"),
+    ):
+        for name in names:
+            if wrong := [one for one in frame[name] if not good(one)]:
+                raise BadInput.of(str(path), name, wrong[0], expected)
+    return frame
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Number)
+
+
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, np.ndarray | list) and all(isinstance(one, Number) for one in value)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

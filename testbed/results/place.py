@@ -60,6 +60,7 @@ def results_directory(path: Path, *, overwrite: bool) -> Iterator[Path]:
         try:
             _refuse_contents(path, overwrite)
             path.mkdir(parents=True, exist_ok=True)
+            _refuse_links(path)
             stack.enter_context(_locked(path))
             _refuse_contents(path, overwrite)  # again: another run may have finished meanwhile
             if not _is_empty(path) and _results_in(path):
@@ -92,6 +93,15 @@ def _refuse_contents(path: Path, overwrite: bool) -> None:
         raise BadInput.of("--out", "directory", str(path), "a new or empty directory (or --overwrite)")
 
 
+def _refuse_links(path: Path) -> None:
+    """What another user has prepared there must not lead what a run writes, as root, to another place."""
+    if path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid()):
+        raise BadInput.of("--out", "directory", str(path), "no symbolic link of another user")
+    for name in (LOCK, LOGS, *FILES, *_EARLIER_FILES):
+        if (path / name).is_symlink():
+            raise BadInput.of("--out", name, f"a symbolic link to {(path / name).readlink()}", "no symbolic link")
+
+
 def is_complete(directory: Path) -> bool:
     """Whether a run has finished there with every schedule it was to measure."""
     if not (directory / COMPARISON).exists():
@@ -102,7 +112,7 @@ def is_complete(directory: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import pandas as pd
-
 from testbed.errors import BadInput
 from testbed.judge.compare import jobs_of
 from testbed.judge.evidence import Evidence, Profiling, judge
@@ -22,7 +20,7 @@ from testbed.plan import costs, file
 from testbed.plan.events import trained, trainings
 from testbed.plan.routes import datacenter_of
 from testbed.plan.together import loads_of
-from testbed.results.contents import json_of
+from testbed.results.contents import case_of, json_of
 from testbed.results.load import load_run, load_traces
 from testbed.trace.tables import Trace
 from testbed.train.job import Expected, Fingerprint, Reference
@@ -144,30 +142,25 @@ def _evidence(
 
 
 def iteration_rows(path: Path, label: str, job: int) -> list[IterationRow]:
-    """The iterations of a job in a case, as a table of a run has them."""
-    frame = _of_case(path, label)
+    """The iterations of a job in a case, as a table of a run has them. Raises BadInput."""
+    lists = ("peak_in_flight", "held", "gradient_norms")
+    names = [name for name in IterationRow._fields if name != "witnesses"]
+    numbers = [name for name in (*names, *Witnesses._fields) if name not in lists]
+    frame = case_of(path, label, numbers, lists)
     if "job" in frame:  # runs of earlier versions had one job
         frame = frame[frame["job"] == job].copy()
-    for name in ("peak_in_flight", "held", "gradient_norms"):  # a file holds lists
+    for name in lists:  # a file holds lists
         frame[name] = frame[name].map(tuple)
     machine = [Witnesses(*values) for values in frame[list(Witnesses._fields)].itertuples(index=False)]
-    names = [name for name in IterationRow._fields if name != "witnesses"]
     own = (dict(zip(names, values, strict=True)) for values in frame[names].itertuples(index=False))
     return [IterationRow(**row, witnesses=one) for row, one in zip(own, machine, strict=True)]
 
 
 def traffic_of(path: Path, label: str) -> list[Traffic]:
-    """What every direction carried in a case, network cards last."""
+    """What every direction carried in a case, network cards last. Raises BadInput."""
     names = ["label", "wire_bytes", "planned_bytes", "planned_messages"]
-    return [Traffic(*values) for values in _of_case(path, label)[names].itertuples(index=False)]
-
-
-def _of_case(path: Path, label: str) -> pd.DataFrame:
-    try:
-        frame = pd.read_parquet(path)
-    except FileNotFoundError:
-        raise BadInput.of(str(path.parent), path.name, "no such file", "the tables of a run") from None
-    return frame[frame["schedule"] == label].copy()
+    frame = case_of(path, label, names[1:], texts=names[:1])
+    return [Traffic(*values) for values in frame[names].itertuples(index=False)]
 
 
 def _reference(written: dict[str, Any]) -> Reference:

@@ -236,6 +236,8 @@ class Workload(Strict):
             if self.lab is not None:
                 raise FieldError("lab", self.lab.model_dump(), "no such field without full_scale")
             return
+        if self.lab is None:
+            raise FieldError("lab", None, "how large full_scale is in the lab, or no such field")
         pipelines, full = self.parallelism.data, self.full_scale
         if full.data % pipelines:
             expected = f"a multiple of parallelism.data ({pipelines}), the pipelines of the lab"

@@ -94,6 +94,31 @@ def test_a_prediction_knows_when_messages_were_taken() -> None:
     assert (messages["taken_s"] > messages["arrived_s"]).any()
 
 
+@pytest.mark.parametrize("name", [".lock", "logs", "plan.json", "comparison.json"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_nothing_is_written_through_a_link_that_was_prepared(tmp_path: Path, name: str, overwrite: bool) -> None:
+    """Whoever prepares --out may not choose what a run, as root, overwrites."""
+    elsewhere, out = tmp_path / "elsewhere", tmp_path / "out"
+    out.mkdir()
+    if name == "logs":
+        elsewhere.mkdir()
+    else:
+        elsewhere.write_text("theirs")
+    (out / name).symlink_to(elsewhere)
+    with pytest.raises(BadInput, match="--out"), results_directory(out, overwrite=overwrite):
+        pass
+    assert list(elsewhere.iterdir()) == [] if name == "logs" else elsewhere.read_text() == "theirs"
+
+
+def test_a_link_that_comes_later_is_replaced_not_followed(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("theirs")
+    (tmp_path / "manifest.json").symlink_to(theirs)
+    Results(tmp_path).save_json("manifest.json", {})
+    assert theirs.read_text() == "theirs"
+    assert not (tmp_path / "manifest.json").is_symlink()
+
+
 def test_another_format_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path, *ASKED)
     manifest = json.loads((tmp_path / "manifest.json").read_text())

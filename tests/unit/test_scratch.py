@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,11 +10,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from processes import wait_until
+from processes import command_line, descendants, wait_until
 
 from testbed.errors import RunFailed
 from testbed.scratch import scratch_directory
 
+KEEPER = "scratch_keeper.py testbed-test-"
 HOLD = """
 import sys, time
 from testbed.scratch import scratch_directory
@@ -39,6 +41,14 @@ def test_it_goes_at_the_end_of_the_body() -> None:
     with scratch_directory("testbed-test-") as path:
         assert path.parent == Path(tempfile.gettempdir())
         (path / "inner").mkdir()
+    assert not path.exists()
+
+
+def test_it_goes_where_its_keeper_was_killed() -> None:
+    with scratch_directory("testbed-test-") as path:
+        (path / "inner").mkdir()
+        (keeper,) = (one for one in descendants(os.getpid()) if KEEPER in command_line(one))
+        os.kill(keeper, signal.SIGKILL)
     assert not path.exists()
 
 

@@ -1,0 +1,93 @@
+"""Every way to damage one file of a results directory, and what `testbed report --recheck` must make of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from damage import nodes
+from in_process import run_testbed
+
+_VALUES: tuple[Any, ...] = (None, "x", -1, 1.5, True, [], {}, [1], {"x": 1})
+_GONE = object()
+
+
+class Damage(NamedTuple):
+    """What is done to a copy of a results directory."""
+
+    name: str
+    apply: Callable[[Path], None]
+
+
+def damages(good: Path) -> Iterator[Damage]:
+    """All of them: files missing, empty, cut, filled with noise; fields and columns gone, renamed, of other types."""
+    for path in sorted(good.glob("*.json")) + sorted(good.glob("*.parquet")):
+        content = path.read_bytes()
+        yield Damage(f"{path.name} missing", lambda at, name=path.name: (at / name).unlink())
+        changed = {"empty": b"", "cut": content[: len(content) // 2], "noise": b"\xff\x00{" * 50, "null": b"null"}
+        for what, new in changed.items():
+            yield _rewritten(f"{path.name} {what}", path.name, new)
+        yield from _of_json(path) if path.suffix == ".json" else _of_table(path)
+
+
+def _rewritten(name: str, file: str, content: bytes) -> Damage:
+    return Damage(name, lambda at: (at / file).write_bytes(content) and None)
+
+
+def _of_json(path: Path) -> Iterator[Damage]:
+    tree, seen = json.loads(path.read_text()), set()
+    for place in nodes(tree):
+        pattern = tuple(0 if isinstance(key, int) else key for key in place)
+        if pattern in seen:
+            continue
+        seen.add(pattern)
+        for value in (*_VALUES, _GONE):
+            changed = copy.deepcopy(tree)
+            parent = changed
+            for key in place[:-1]:
+                parent = parent[key]
+            if value is _GONE:
+                del parent[place[-1]]
+            else:
+                parent[place[-1]] = value
+            shown = "gone" if value is _GONE else repr(value)
+            name = f"{path.name} {'.'.join(map(str, place))} {shown}"
+            yield _rewritten(name, path.name, json.dumps(changed).encode())
+
+
+def _of_table(path: Path) -> Iterator[Damage]:
+    def saved(name: str, frame: pd.DataFrame) -> Damage:
+        return Damage(f"{path.name} {name}", lambda at: frame.to_parquet(at / path.name))
+
+    whole = pd.read_parquet(path)
+    yield saved("without rows", whole.iloc[:0])
+    yield saved("half its rows", whole.iloc[: len(whole) // 2])
+    yield saved("rows twice", pd.concat([whole, whole]))
+    for name in whole.columns:
+        yield saved(f"without {name}", whole.drop(columns=name))
+        yield saved(f"{name} renamed", whole.rename(columns={name: f"{name}x"}))
+        for value in ("x", None, -1, 1e300):
+            yield saved(f"{name} all {value!r}", whole.assign(**{name: value}))
+
+
+def fault(good: Path, damage: Damage, place: Path) -> str:
+    """What is wrong with how a damaged directory is judged; "" if nothing."""
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(good, place)
+    damage.apply(place)
+    try:
+        done = run_testbed("report", place, "--recheck", "--json")
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+        return f"{damage.name}: {type(error).__name__}: {error}"
+    if "Traceback" in done.stderr:
+        return f"{damage.name}: {done.stderr.strip().splitlines()[-1]}"
+    if done.returncode not in (0, 2, 5):
+        return f"{damage.name}: exit code {done.returncode}: {done.stderr}"
+    if done.returncode == 2 and (done.stderr.count("\n") != 1 or str(place) not in done.stderr):
+        return f"{damage.name}: no one line that says where: {done.stderr}"
+    return ""

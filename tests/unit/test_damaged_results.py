@@ -1,0 +1,54 @@
+"""`report --recheck` of damaged results: one line that says where, never a traceback; never trust in half of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from damaged_results import Damage, damages, fault
+from in_process import run_testbed
+from test_data_format import evidence, repeated, write
+
+SHARES = 16
+"""One damage in so many is tried; benchmarks/fuzz_inputs.py tries all."""
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run left, without the picture."""
+    directory = tmp_path_factory.mktemp("results") / "run"
+    directory.mkdir()
+    trace = repeated()
+    write(directory, evidence(trace), trace)
+    (directory / "timeline.svg").write_text("")
+    assert run_testbed("report", directory, "--recheck").returncode == 0
+    return directory
+
+
+def test_no_damage_is_a_traceback(good: Path, tmp_path: Path) -> None:
+    every = list(damages(good))
+    assert len(every) > 300
+    faults = [why for one in every[::SHARES] if (why := fault(good, one, tmp_path / "bad"))]
+    assert not faults, "\n".join(faults[:20])
+
+
+@pytest.mark.parametrize("name", ["actions.parquet", "iterations.parquet", "links.parquet", "evidence.json"])
+@pytest.mark.parametrize("what", ["missing", "empty", "cut"])
+def test_the_file_is_named(good: Path, tmp_path: Path, name: str, what: str) -> None:
+    (damage,) = (one for one in damages(good) if one.name == f"{name} {what}")
+    assert not fault(good, damage, tmp_path / "bad")
+    assert name in run_testbed("report", tmp_path / "bad", "--recheck").stderr
+
+
+def test_the_column_and_the_field_are_named(good: Path, tmp_path: Path) -> None:
+    wanted = {
+        "iterations.parquet without loss": "iterations.parquet: loss: got 'nothing'",
+        "iterations.parquet loss all 'x'": "iterations.parquet: loss: got 'x', expected a number",
+        "links.parquet schedule all 'x'": "links.parquet: schedule: got 'nothing of 1f1b'",
+        "evidence.json 1f1b gone": "evidence.json: 1f1b: got 'nothing'",
+        "numerics.json reference_losses gone": "numerics.json: reference_losses: got 'nothing'",
+    }
+    found: dict[str, Damage] = {one.name: one for one in damages(good)}
+    for name, said in wanted.items():
+        assert not fault(good, found[name], tmp_path / "bad")
+        assert said in run_testbed("report", tmp_path / "bad", "--recheck").stderr
