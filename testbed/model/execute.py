@@ -17,12 +17,15 @@ from testbed.model.program import FREE, NONE, Program
 COMPILED = ("execute", "last_end")
 """What compile.py compiles of this module."""
 
-_REACH, _END, _LEAVE, _HOP, _ACK = 0, 1, 2, 3, 4
-"""What happens at an event: a rank begins, an action ends, a message leaves, a piece of one is at a router, or an
-acknowledgement where a link begins."""
+_REACH, _END, _LEAVE, _HOP, _ACK, _ARRIVE, _EXCHANGE = 0, 1, 2, 3, 4, 5, 6
+"""What happens at an event: a rank begins, an action ends, a message leaves, a piece of one is at a router, an
+acknowledgement where a link begins, a message has come (where gloo's thread may be asleep), or tensor ranks send."""
 
 _LAST, _MORE, _AHEAD = 0, 1, 2
 """Pieces of a message: the last one, one that more follow, the packet that goes ahead."""
+
+_WAKES, _ANSWERED = 0, 1
+"""A message has come: gloo's thread is woken, or it answers since it is awake."""
 
 
 class Times(NamedTuple):
@@ -62,7 +65,7 @@ def execute(program: Program, order: Ints) -> Times:
     pieces_left, last_bit = np.maximum(program.pieces, 1), np.zeros(n_messages)
     shards_left, gathered = program.shards.copy(), np.zeros(len(program.shards))
     gradients_left = program.gradients.copy()
-    awake = np.full(len(rank_free), -1.0)
+    awake, notices = np.full(len(rank_free), -1.0), program.answered.any()
     missing, begin_together = program.group_start[1:] - program.group_start[:-1], np.zeros(len(program.group_start) - 1)
     rank_waiting, stage_waiting = np.full(n_messages, NONE), np.full(len(program.shards), NONE)
 
@@ -83,7 +86,7 @@ def execute(program: Program, order: Ints) -> Times:
     reach.clear()
     freed = [0]
     freed.clear()
-    index = 0
+    index, scheduled, what = 0, 0, _REACH
     while True:
         # --- ranks: start the next action, or wait for its input
         while index < len(reach):
@@ -100,7 +103,12 @@ def execute(program: Program, order: Ints) -> Times:
                     posted[message] = max(rank_free[rank], sending_until[rank])
                     subject = message if notice == FREE else notice
                     may_leave[subject] = max(may_leave[subject], posted[message])
-                    freed.append(subject)
+                    if what == _END and notice != FREE:  # with what it has just sent, before other ranks' messages
+                        release[subject] -= 1
+                        sent[subject] = may_leave[subject]
+                        heapq.heappush(events, (may_leave[subject], scheduled + 3, _LEAVE, subject, 0))
+                    else:
+                        freed.append(subject)
                 continue
             if stage != NONE and shards_left[stage] > 0:
                 stage_waiting[stage] = rank
@@ -126,10 +134,11 @@ def execute(program: Program, order: Ints) -> Times:
                 end[action] = start[action] + program.duration_s[action]
                 card = program.card[member]
                 if card != NONE and program.exchanged_bytes[action] > 0:
-                    carry_acknowledgements(wires, card, start[action])
-                    occupy(wires, card, program.exchanged_bytes[action], start[action], start[action])
-                sequence += 3  # what the rank sends then comes behind it, before all else at that instant
-                heapq.heappush(events, (end[action], sequence - 2, _END, member, 0))
+                    # in its turn among what the rank passes on meanwhile: it may begin only when an input has come
+                    sequence += 1
+                    heapq.heappush(events, (max(start[action], came), sequence, _EXCHANGE, member, action))
+                sequence += 4  # what the rank sends then comes behind it, before all else at that instant
+                heapq.heappush(events, (end[action], sequence - 3, _END, member, 0))
         # --- messages: one that waits for nothing more leaves
         for message in freed:
             release[message] -= 1
@@ -147,6 +156,11 @@ def execute(program: Program, order: Ints) -> Times:
         message = NONE
         if what == _REACH:
             reach.append(subject)
+            continue
+        if what == _EXCHANGE:
+            card = program.card[subject]
+            carry_acknowledgements(wires, card, now)
+            occupy(wires, card, program.exchanged_bytes[piece], now, now)
             continue
         if what == _ACK:
             back = program.back[subject]
@@ -197,6 +211,9 @@ def execute(program: Program, order: Ints) -> Times:
             message = subject
         # --- network: a piece's first bit is at the head of a link; all pieces are at the head of the first
         hops, count, which = piece // 3, 1, piece % 3
+        came = now
+        if what == _ARRIVE:
+            count = 0
         if what == _LEAVE:
             last_bit[message] = now
             count = pieces_left[message]
@@ -205,7 +222,6 @@ def execute(program: Program, order: Ints) -> Times:
         together = program.pieces[message] == 0
         route = program.route[message]
         hop, end_of_route = program.route_start[route] + hops, program.route_start[route + 1]
-        came = now
         for number in range(count):
             if what == _LEAVE:
                 which = _MORE if number + 1 < count else _LAST
@@ -246,11 +262,21 @@ def execute(program: Program, order: Ints) -> Times:
         if pieces_left[message] > 0:
             continue
         # --- arrival: hand over to the rank, to the messages that follow from it, to the stage that gathers
-        receiver = program.target[message]
         when = came + program.handover_s[message]
-        if program.answered[message]:  # a notice: gloo's thread answers it, at once if something has just woken it
-            when = came + program.wake_s if came > awake[receiver] else came
-        awake[receiver] = max(awake[receiver], came + program.wake_s)
+        if notices:
+            # who wakes gloo's thread, and whether it is awake, is known when everything until then has come
+            if what != _ARRIVE:
+                sequence += 1
+                heapq.heappush(events, (came, sequence, _ARRIVE, message, _WAKES))
+                continue
+            if piece == _WAKES:
+                receiver = program.target[message]
+                asleep = now > awake[receiver]
+                awake[receiver] = max(awake[receiver], now + program.wake_s)
+                if program.answered[message] and asleep and program.wake_s > 0:
+                    sequence += 1
+                    heapq.heappush(events, (now + program.wake_s, sequence, _ARRIVE, message, _ANSWERED))
+                    continue
         arrived[message] = when
         if rank_waiting[message] != NONE:
             awaited[message] = 1.0
