@@ -97,7 +97,9 @@ class World:
         ]
         self.duration, self.begin = exact(program.duration_s), exact(program.begin_s)
         self.first_s, self.handover = exact(program.first_s), exact(program.handover_s)
-        self.send_s, self.exchanged = exact(program.send_s), exact(program.exchanged_bytes)
+        self.send_s, self.sums = exact(program.send_s), program.sums.tolist()
+        self.gathered, self.summed = exact(program.gathered_bytes), exact(program.summed_bytes)
+        (self.exchange_handover,) = exact([program.exchange_handover_s])
         self.whole, self.piece = exact(program.wire_bytes), exact(program.piece_bytes)
         self.apart, self.ack = exact(program.apart_bytes), exact(program.ack_bytes)
         (self.wake,), (self.unnoticed,) = exact([program.wake_s]), exact([program.unnoticed_wait_s])
@@ -114,6 +116,8 @@ class World:
         self.ready: list[Number | None] = [None] * n_ranks
         """When what it waits for came, of a rank that waits for its tensor ranks alone."""
         self.running = [False] * n_ranks
+        self.parts: Counter[tuple[int, int]] = Counter()
+        """By group and place in its rows, how many parts of an input have come to all."""
         self.waits: list[int | None] = [None] * n_ranks
         """The message that a rank waits for; None where it does not, or for a stage's parameters."""
         self.shards, self.whole_s = program.shards.tolist(), [Fraction(0)] * len(program.shards)
@@ -167,7 +171,10 @@ class World:
         if stage != NONE:
             inputs.append(self.whole_s[stage])
         self.ready[rank] = max(inputs)
-        self.begin_group(int(p.group[rank]))
+        group = int(p.group[rank])
+        if p.card[rank] != NONE and self.gathered[place]:
+            self.at(self.now, lambda: self.gather(rank, place))
+        self.begin_group(group)
 
     def begin_group(self, group: int) -> None:
         """Tensor ranks begin an action together."""
@@ -181,13 +188,43 @@ class World:
             action = self.place[member]
             start = came if came - self.free[member] > self.unnoticed else self.free[member]
             self.times["ready_s"][action], self.times["start_s"][action] = came, start
-            if p.card[member] != NONE and self.exchanged[action]:
-                self.at(self.now, lambda c=p.card[member], size=self.exchanged[action]: self.exchange(c, size))
             self.at(start + self.duration[action], lambda m=member: self.end(m))
+        if p.card[members[0]] != NONE and self.sums[action] and not self.gathered[action]:
+            self.at(self.now, lambda: self.add_up(members, action, self.sums[action]))
 
-    def exchange(self, card: int, size: Number) -> None:
-        """A tensor rank sends the others what it has."""
-        self.links[card].take(Unit(size, self.now, lambda *_: None))
+    def gather(self, rank: int, action: int) -> None:
+        """A tensor rank sends the others its part of the input; with all parts the sums can begin."""
+        p, group = self.program, int(self.program.group[rank])
+        key = group, action - int(p.row_start[rank])
+        members = p.together[p.group_start[group] : p.group_start[group + 1]].tolist()
+
+        def over() -> None:
+            self.parts[key] += 1
+            if self.parts[key] == len(members) and self.sums[action]:
+                self.add_up(members, action, self.sums[action])
+
+        self.exchange(int(p.card[rank]), self.gathered[action], over)
+
+    def add_up(self, members: Sequence[int], action: int, number: int) -> None:
+        """All tensor ranks send each other a summand; when all have all, the next one."""
+        left = Counter({action: len(members)})
+
+        def over() -> None:
+            left[action] -= 1
+            if not left[action] and number > 1:
+                self.add_up(members, action, number - 1)
+
+        for member in members:
+            self.exchange(int(self.program.card[member]), self.summed[action], over)
+
+    def exchange(self, card: int, size: Number, over: Callable[[], None]) -> None:
+        """A tensor rank sends the others something; tells when they have it."""
+        link = self.links[card]
+
+        def begun(_: Number, done: Number) -> None:
+            self.at(done + link.delay + self.exchange_handover, over)
+
+        link.take(Unit(size, self.now, begun))
 
     def end(self, rank: int) -> None:
         """An action is over: what it made leaves, then the shares of a reduction, then the rank goes on."""
@@ -325,7 +362,7 @@ class World:
             if waits == message:
                 self.go_on(rank)
         for following in p.then[p.then_start[message] : p.then_start[message + 1]].tolist():
-            self.one_less(following)
+            self.at(self.now, lambda f=following: self.one_less(f))
         stage = int(p.gathers[message])
         if stage != NONE:
             self.shards[stage] -= 1
@@ -409,9 +446,13 @@ def drawn_problem(draw: Draw, n_links: int, first_card: int) -> Problem:
         )
         for path in range(dp * tp)
     ]
-    exchanged = (
-        tuple(Exchanged(of.randint(0, 2_000), of.randint(0, 2_000)) for _ in stages) if paths[0].rank_cards else ()
-    )
+
+    def sent() -> Exchanged:
+        sums = of.randint(1, 4), of.randint(1, 4)
+        sizes = (float(count * of.randint(0, 700)) for count in sums)
+        return Exchanged(*sizes, *sums, float(of.randint(0, 900)), float(of.randint(0, 900)))
+
+    exchanged = tuple(sent() for _ in stages) if paths[0].rank_cards else ()
     limit = 2.0 * max(ranks, microbatches)
     problem = replace(
         uniform(ranks, microbatches, memory=limit, stage_to_rank=stages),

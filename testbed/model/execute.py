@@ -17,9 +17,10 @@ from testbed.model.program import FREE, NONE, Program
 COMPILED = ("execute", "last_end")
 """What compile.py compiles of this module."""
 
-_REACH, _END, _LEAVE, _HOP, _ACK, _ARRIVE, _EXCHANGE = 0, 1, 2, 3, 4, 5, 6
+_REACH, _END, _LEAVE, _HOP, _ACK, _ARRIVE, _GATHER, _SUM = 0, 1, 2, 3, 4, 5, 6, 7
 """What happens at an event: a rank begins, an action ends, a message leaves, a piece of one is at a router, an
-acknowledgement where a link begins, a message has come (where gloo's thread may be asleep), or tensor ranks send."""
+acknowledgement where a link begins, a message has come (where gloo's thread may be asleep), a tensor rank sends its
+part of an input, or those of a group their summands."""
 
 _LAST, _MORE, _AHEAD = 0, 1, 2
 """Pieces of a message: the last one, one that more follow, the packet that goes ahead."""
@@ -64,7 +65,8 @@ def execute(program: Program, order: Ints) -> Times:
     release, may_leave = program.release.copy(), program.first_s.copy()
     pieces_left, last_bit = np.maximum(program.pieces, 1), np.zeros(n_messages)
     shards_left, gathered = program.shards.copy(), np.zeros(len(program.shards))
-    gradients_left = program.gradients.copy()
+    gradients_left, sums_left = program.gradients.copy(), program.sums.copy()
+    gathering, gathered_until = np.zeros(len(program.group_start) - 1), np.zeros(len(program.group_start) - 1)
     awake, notices = np.full(len(rank_free), -1.0), program.answered.any()
     missing, begin_together = program.group_start[1:] - program.group_start[:-1], np.zeros(len(program.group_start) - 1)
     rank_waiting, stage_waiting = np.full(n_messages, NONE), np.full(len(program.shards), NONE)
@@ -120,6 +122,9 @@ def execute(program: Program, order: Ints) -> Times:
                 came = max(came, gathered[stage])
             # tensor ranks begin an action together, when the last of them has its input
             group = program.group[rank]
+            if program.card[rank] != NONE and program.gathered_bytes[action] > 0:
+                sequence += 1
+                heapq.heappush(events, (max(came, rank_free[rank]), sequence, _GATHER, rank, action))
             begin_together[group] = max(begin_together[group], came)
             missing[group] -= 1
             if missing[group] > 0:
@@ -132,13 +137,12 @@ def execute(program: Program, order: Ints) -> Times:
                 reached[action], ready[action] = rank_free[member], came
                 start[action] = came if came > rank_free[member] + program.unnoticed_wait_s else rank_free[member]
                 end[action] = start[action] + program.duration_s[action]
-                card = program.card[member]
-                if card != NONE and program.exchanged_bytes[action] > 0:
-                    # in its turn among what the rank passes on meanwhile: it may begin only when an input has come
-                    sequence += 1
-                    heapq.heappush(events, (max(start[action], came), sequence, _EXCHANGE, member, action))
                 sequence += 4  # what the rank sends then comes behind it, before all else at that instant
                 heapq.heappush(events, (end[action], sequence - 3, _END, member, 0))
+            # in their turn among what the ranks pass on meanwhile
+            if program.card[rank] != NONE and program.gathered_bytes[action] == 0 and sums_left[action] > 0:
+                sequence += 1
+                heapq.heappush(events, (max(start[action], came), sequence, _SUM, group, action))
         # --- messages: one that waits for nothing more leaves
         for message in freed:
             release[message] -= 1
@@ -157,10 +161,30 @@ def execute(program: Program, order: Ints) -> Times:
         if what == _REACH:
             reach.append(subject)
             continue
-        if what == _EXCHANGE:
-            card = program.card[subject]
+        if what == _GATHER:
+            card, group = program.card[subject], program.group[subject]
             carry_acknowledgements(wires, card, now)
-            occupy(wires, card, program.exchanged_bytes[piece], now, now)
+            occupy(wires, card, program.gathered_bytes[piece], now, now)
+            over = wires.free_s[card] + wires.delay_s[card] + program.exchange_handover_s
+            gathered_until[group] = max(gathered_until[group], over)
+            gathering[group] += 1
+            if gathering[group] == program.group_start[group + 1] - program.group_start[group]:
+                if sums_left[piece] > 0:
+                    sequence += 1
+                    heapq.heappush(events, (gathered_until[group], sequence, _SUM, group, piece))
+                gathering[group], gathered_until[group] = 0, 0.0
+            continue
+        if what == _SUM:
+            over = now
+            for place in range(program.group_start[subject], program.group_start[subject + 1]):
+                card = program.card[program.together[place]]
+                carry_acknowledgements(wires, card, now)
+                occupy(wires, card, program.summed_bytes[piece], now, now)
+                over = max(over, wires.free_s[card] + wires.delay_s[card] + program.exchange_handover_s)
+            sums_left[piece] -= 1
+            if sums_left[piece] > 0:
+                sequence += 1
+                heapq.heappush(events, (over, sequence, _SUM, subject, piece))
             continue
         if what == _ACK:
             back = program.back[subject]
