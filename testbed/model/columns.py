@@ -66,7 +66,9 @@ class Columns:
         self.row_lengths: list[int] = []
         self.begin_s: list[float] = []
         self.durations: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
-        self.exchanged: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
+        self.gathered: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
+        self.summed: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
+        self.sums: list[Ints] = []
         self.cards: list[int] = []
         self.needs: list[Ints] = []
         self.makes: list[Ints] = []
@@ -150,7 +152,10 @@ class Columns:
             together=np.array(together, np.int64),
             begin_s=np.array(self.begin_s),
             duration_s=np.concatenate(self.durations),
-            exchanged_bytes=np.concatenate(self.exchanged),
+            gathered_bytes=np.concatenate(self.gathered),
+            summed_bytes=np.concatenate(self.summed),
+            sums=np.concatenate(self.sums),
+            exchange_handover_s=problem.handover_s,
             card=np.array(self.cards, np.int64),
             needs=np.concatenate(self.needs),
             makes=np.concatenate(self.makes),

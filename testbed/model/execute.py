@@ -17,12 +17,16 @@ from testbed.model.program import FREE, NONE, Program
 COMPILED = ("execute", "last_end")
 """What compile.py compiles of this module."""
 
-_REACH, _END, _LEAVE, _HOP, _ACK = 0, 1, 2, 3, 4
-"""What happens at an event: a rank begins, an action ends, a message leaves, a piece of one is at a router, or an
-acknowledgement where a link begins."""
+_REACH, _END, _LEAVE, _HOP, _ACK, _ARRIVE, _GATHER, _SUM = 0, 1, 2, 3, 4, 5, 6, 7
+"""What happens at an event: a rank begins, an action ends, a message leaves, a piece of one is at a router, an
+acknowledgement where a link begins, a message has come (where gloo's thread may be asleep), a tensor rank sends its
+part of an input, or those of a group their summands."""
 
 _LAST, _MORE, _AHEAD = 0, 1, 2
 """Pieces of a message: the last one, one that more follow, the packet that goes ahead."""
+
+_WAKES, _ANSWERED = 0, 1
+"""A message has come: gloo's thread is woken, or it answers since it is awake."""
 
 
 class Times(NamedTuple):
@@ -61,8 +65,9 @@ def execute(program: Program, order: Ints) -> Times:
     release, may_leave = program.release.copy(), program.first_s.copy()
     pieces_left, last_bit = np.maximum(program.pieces, 1), np.zeros(n_messages)
     shards_left, gathered = program.shards.copy(), np.zeros(len(program.shards))
-    gradients_left = program.gradients.copy()
-    awake = np.full(len(rank_free), -1.0)
+    gradients_left, sums_left = program.gradients.copy(), program.sums.copy()
+    gathering, gathered_until = np.zeros(len(program.group_start) - 1), np.zeros(len(program.group_start) - 1)
+    awake, notices = np.full(len(rank_free), -1.0), program.answered.any()
     missing, begin_together = program.group_start[1:] - program.group_start[:-1], np.zeros(len(program.group_start) - 1)
     rank_waiting, stage_waiting = np.full(n_messages, NONE), np.full(len(program.shards), NONE)
 
@@ -83,7 +88,7 @@ def execute(program: Program, order: Ints) -> Times:
     reach.clear()
     freed = [0]
     freed.clear()
-    index = 0
+    index, scheduled, what = 0, 0, _REACH
     while True:
         # --- ranks: start the next action, or wait for its input
         while index < len(reach):
@@ -100,7 +105,12 @@ def execute(program: Program, order: Ints) -> Times:
                     posted[message] = max(rank_free[rank], sending_until[rank])
                     subject = message if notice == FREE else notice
                     may_leave[subject] = max(may_leave[subject], posted[message])
-                    freed.append(subject)
+                    if what == _END and notice != FREE:  # with what it has just sent, before other ranks' messages
+                        release[subject] -= 1
+                        sent[subject] = may_leave[subject]
+                        heapq.heappush(events, (may_leave[subject], scheduled + 3, _LEAVE, subject, 0))
+                    else:
+                        freed.append(subject)
                 continue
             if stage != NONE and shards_left[stage] > 0:
                 stage_waiting[stage] = rank
@@ -112,6 +122,9 @@ def execute(program: Program, order: Ints) -> Times:
                 came = max(came, gathered[stage])
             # tensor ranks begin an action together, when the last of them has its input
             group = program.group[rank]
+            if program.card[rank] != NONE and program.gathered_bytes[action] > 0:
+                sequence += 1
+                heapq.heappush(events, (max(came, rank_free[rank]), sequence, _GATHER, rank, action))
             begin_together[group] = max(begin_together[group], came)
             missing[group] -= 1
             if missing[group] > 0:
@@ -124,12 +137,12 @@ def execute(program: Program, order: Ints) -> Times:
                 reached[action], ready[action] = rank_free[member], came
                 start[action] = came if came > rank_free[member] + program.unnoticed_wait_s else rank_free[member]
                 end[action] = start[action] + program.duration_s[action]
-                card = program.card[member]
-                if card != NONE and program.exchanged_bytes[action] > 0:
-                    carry_acknowledgements(wires, card, start[action])
-                    occupy(wires, card, program.exchanged_bytes[action], start[action], start[action])
-                sequence += 3  # what the rank sends then comes behind it, before all else at that instant
-                heapq.heappush(events, (end[action], sequence - 2, _END, member, 0))
+                sequence += 4  # what the rank sends then comes behind it, before all else at that instant
+                heapq.heappush(events, (end[action], sequence - 3, _END, member, 0))
+            # in their turn among what the ranks pass on meanwhile
+            if program.card[rank] != NONE and program.gathered_bytes[action] == 0 and sums_left[action] > 0:
+                sequence += 1
+                heapq.heappush(events, (max(start[action], came), sequence, _SUM, group, action))
         # --- messages: one that waits for nothing more leaves
         for message in freed:
             release[message] -= 1
@@ -147,6 +160,31 @@ def execute(program: Program, order: Ints) -> Times:
         message = NONE
         if what == _REACH:
             reach.append(subject)
+            continue
+        if what == _GATHER:
+            card, group = program.card[subject], program.group[subject]
+            carry_acknowledgements(wires, card, now)
+            occupy(wires, card, program.gathered_bytes[piece], now, now)
+            over = wires.free_s[card] + wires.delay_s[card] + program.exchange_handover_s
+            gathered_until[group] = max(gathered_until[group], over)
+            gathering[group] += 1
+            if gathering[group] == program.group_start[group + 1] - program.group_start[group]:
+                if sums_left[piece] > 0:
+                    sequence += 1
+                    heapq.heappush(events, (gathered_until[group], sequence, _SUM, group, piece))
+                gathering[group], gathered_until[group] = 0, 0.0
+            continue
+        if what == _SUM:
+            over = now
+            for place in range(program.group_start[subject], program.group_start[subject + 1]):
+                card = program.card[program.together[place]]
+                carry_acknowledgements(wires, card, now)
+                occupy(wires, card, program.summed_bytes[piece], now, now)
+                over = max(over, wires.free_s[card] + wires.delay_s[card] + program.exchange_handover_s)
+            sums_left[piece] -= 1
+            if sums_left[piece] > 0:
+                sequence += 1
+                heapq.heappush(events, (over, sequence, _SUM, subject, piece))
             continue
         if what == _ACK:
             back = program.back[subject]
@@ -197,6 +235,9 @@ def execute(program: Program, order: Ints) -> Times:
             message = subject
         # --- network: a piece's first bit is at the head of a link; all pieces are at the head of the first
         hops, count, which = piece // 3, 1, piece % 3
+        came = now
+        if what == _ARRIVE:
+            count = 0
         if what == _LEAVE:
             last_bit[message] = now
             count = pieces_left[message]
@@ -205,7 +246,6 @@ def execute(program: Program, order: Ints) -> Times:
         together = program.pieces[message] == 0
         route = program.route[message]
         hop, end_of_route = program.route_start[route] + hops, program.route_start[route + 1]
-        came = now
         for number in range(count):
             if what == _LEAVE:
                 which = _MORE if number + 1 < count else _LAST
@@ -246,11 +286,21 @@ def execute(program: Program, order: Ints) -> Times:
         if pieces_left[message] > 0:
             continue
         # --- arrival: hand over to the rank, to the messages that follow from it, to the stage that gathers
-        receiver = program.target[message]
         when = came + program.handover_s[message]
-        if program.answered[message]:  # a notice: gloo's thread answers it, at once if something has just woken it
-            when = came + program.wake_s if came > awake[receiver] else came
-        awake[receiver] = max(awake[receiver], came + program.wake_s)
+        if notices:
+            # who wakes gloo's thread, and whether it is awake, is known when everything until then has come
+            if what != _ARRIVE:
+                sequence += 1
+                heapq.heappush(events, (came, sequence, _ARRIVE, message, _WAKES))
+                continue
+            if piece == _WAKES:
+                receiver = program.target[message]
+                asleep = now > awake[receiver]
+                awake[receiver] = max(awake[receiver], now + program.wake_s)
+                if program.answered[message] and asleep and program.wake_s > 0:
+                    sequence += 1
+                    heapq.heappush(events, (now + program.wake_s, sequence, _ARRIVE, message, _ANSWERED))
+                    continue
         arrived[message] = when
         if rank_waiting[message] != NONE:
             awaited[message] = 1.0

@@ -60,7 +60,9 @@ def _add(columns: Columns, job: int, load: Load) -> None:
         base, here = columns.n_messages, len(columns.row_lengths)
         _messages(columns, job, path // problem.tensor, load, paths, here)
         columns.durations.append(rows.durations)
-        columns.exchanged.append(rows.exchanged)
+        columns.gathered.append(rows.gathered)
+        columns.summed.append(rows.summed)
+        columns.sums.append(rows.sums)
         columns.cards += [NONE if card == NO_CARD else card for card in paths.rank_cards] or [NONE for _ in ranks]
         columns.needs.append(np.where(rows.needs == NONE, NONE, rows.needs + base))
         columns.makes.append(np.where(rows.makes == NONE, NONE, rows.makes + base))

@@ -89,12 +89,17 @@ def carry_acknowledgements(wires: Wires, link: int, now: float) -> None:
         head, free = wires.head[chosen], wires.free_s[link]
         first, step, end = wires.queued[head, 0], wires.queued[head, 1], wires.queued[head, 2]
         left, busy = wires.queued[head, 3], wires.queued[head, 4]
-        come = left if until >= end else min(left, np.floor((until - first) / step) + 1)
-        # the last of them behind what was there before, behind the first of them, or by itself
-        last = min(first + (come - 1) * step, end)
-        wires.free_s[link] = max(free + come * busy, first + come * busy, last + busy)
+        # the last one comes at `end`, before its turn in steps; until then at least that one is left
+        come = left if until >= end else min(left - 1, np.floor((until - first) / step) + 1)
+        last = end if come == left else first + (come - 1) * step
+        # they end behind what was there before, or one after the other from where the link last waited for one: the
+        # first, the last, or the last but one, which the last may follow sooner than the others did each other
+        done = max(free + come * busy, first + come * busy, last + busy)
+        if come > 1:
+            done = max(done, first + (come - 2) * step + 2 * busy)
+        wires.free_s[link] = done
         if come < left:
-            wires.queued[head, 0], wires.queued[head, 3] = max(first + come * step, until), left - come
+            wires.queued[head, 0], wires.queued[head, 3] = min(first + come * step, end), left - come
         else:
             wires.head[chosen] = head + 1
 

@@ -36,9 +36,12 @@ class Program(NamedTuple):
     card: Ints
     """Per rank, the link that tensor ranks send each other over, or NONE."""
     duration_s: Floats
-    """Per action, as the next five."""
-    exchanged_bytes: Floats
-    """What its rank sends other tensor ranks from its start on, over its network card."""
+    """Per action, as the next seven."""
+    gathered_bytes: Floats
+    """What its rank sends other tensor ranks over its network card as soon as it has its input ..."""
+    summed_bytes: Floats
+    """... and from the action's start on in every sum. The next begins when all of them have what the others sent."""
+    sums: Ints
     needs: Ints
     """The message it waits for, or NONE."""
     makes: Ints
@@ -106,6 +109,8 @@ class Program(NamedTuple):
     reduces: Ints
     last: Ints
     """Messages that must have arrived before the iteration is over."""
+    exchange_handover_s: float
+    """From the last bit of what tensor ranks send each other to its use."""
     wake_s: float
     """How long gloo's thread takes to answer a notice, unless something else has just woken it."""
     unnoticed_wait_s: float

@@ -24,12 +24,32 @@ NO_CARD = -1
 """In `rank_cards`: the rank's node has none."""
 
 
+class Exchanges(NamedTuple):
+    """What one action's tensor ranks send each other over their network cards, in wire bytes of each of them."""
+
+    gathered: float = 0.0
+    """Its part of the action's input, which each of them sends the others as soon as it has come in."""
+    summed: float = 0.0
+    """All sums together."""
+    sums: int = 0
+
+
 class Exchanged(NamedTuple):
-    """Wire bytes that each tensor rank of a stage puts on its network card for a microbatch."""
+    """Wire bytes that each tensor rank of a stage puts on its network card for a microbatch, acknowledgements included.
+
+    Sums follow each other: the next one begins when all tensor ranks have what the others sent for the one before.
+    """
 
     forward: float
+    """Of all sums in F ..."""
     backward: float
-    """In I or B."""
+    """... and in I or B."""
+    forward_sums: int = 1
+    backward_sums: int = 1
+    forward_gathered: float = 0.0
+    """Of its part of the tensor that F takes, which each tensor rank sends the others as soon as it has come in ..."""
+    backward_gathered: float = 0.0
+    """... and of the gradient that I or B takes."""
 
 
 class Paths(NamedTuple):
@@ -88,7 +108,7 @@ class Problem:
     rank_cards: tuple[int, ...] = ()
     """Per rank, which of the links is the network card that tensor ranks send each other over; empty: over none."""
     exchanged: tuple[Exchanged, ...] = ()
-    """Per stage, what they send: within the slots of actions, from their start on. Empty: nothing."""
+    """Per stage, what they send: within the slots of actions, from their inputs and their start on. Empty: nothing."""
     handover_s: float = 0.0
     """From a message's last bit at the receiving rank's host to its use, on every message between ranks."""
     send_s: float = 0.0
@@ -202,10 +222,17 @@ class Problem:
 
     def exchanged_bytes(self, action: Action) -> float:
         """Wire bytes that each tensor rank sends the others on its network card during an action."""
+        of = self.exchanges(action)
+        return of.summed * action.part.fraction + of.gathered * action.part.is_first
+
+    def exchanges(self, action: Action) -> Exchanges:
+        """What the tensor ranks of a stage send each other in all parts of an action."""
         if not self.exchanged or action.kind is Kind.W:
-            return 0.0
+            return Exchanges()
         of = self.exchanged[action.stage]
-        return (of.forward if action.kind is Kind.F else of.backward) * action.part.fraction
+        if action.kind is Kind.F:
+            return Exchanges(of.forward_gathered, of.forward, of.forward_sums)
+        return Exchanges(of.backward_gathered, of.backward, of.backward_sums)
 
     def whole_backward_s(self, stage: int) -> float:
         """Seconds of a stage's fused backward."""

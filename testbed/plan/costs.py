@@ -254,8 +254,13 @@ def _exchanged(plan: Plan, job: Job, stages: tuple[int, ...]) -> tuple[Exchanged
         ]
         return sum(size * one.number for size, one in zip(each, exchanges, strict=True)) * (job.mesh.tp - 1)
 
-    found = (of_actions(job, stages, stage) for stage in range(len(stages)))
-    return tuple(Exchanged(*(sent(stage, kind) for kind in one)) for stage, one in enumerate(found))
+    found = []
+    for stage in range(len(stages)):
+        kinds = of_actions(job, stages, stage)
+        (*ahead, sums), (*behind, again) = kinds.forward, kinds.backward
+        sizes = sent(stage, [sums]), sent(stage, [again])
+        found.append(Exchanged(*sizes, sums.number, again.number, sent(stage, ahead), sent(stage, behind)))
+    return tuple(found)
 
 
 def _limits(workload: Workload, memory: float | None) -> list[float]:
