@@ -44,6 +44,8 @@ def print_run(console: Console, document: Mapping[str, Any], directory: Path, *,
                 console.print(proof_line(row.label, Proof(**row.solver)), highlight=False)
         for table in memory_tables(mine, console.width, first):
             console.print(table)
+        for line in over_limit(mine, first):
+            console.print(line, style="yellow", highlight=False)
     for table in event_tables(document.get("events", ()), console.width):
         console.print(table)
     fairness = fairness_in(document)
@@ -258,6 +260,21 @@ def memory_tables(rows: Sequence[ScheduleComparison], width: int, first_rank: in
     columns += [Column(part, cells[part]) for part in parts[1:]]
     key = Column("schedule", [row.label for row in known], left=True)
     return fitted(key, [Section("memory of the fullest rank, measured / predicted", columns)], width)
+
+
+def over_limit(rows: Sequence[ScheduleComparison], first_rank: int = 0) -> list[str]:
+    """A line for every schedule that holds more bytes of activations than its limit of microbatches stands for."""
+    lines = []
+    for row in rows:
+        shares = (row.memory or {}).get("over_limit") or [0.0]
+        rank = max(range(len(shares)), key=shares.__getitem__)
+        if shares[rank] > 0:
+            limit = show_size((row.memory or {})["activations_limit"][rank])
+            lines.append(
+                f"{row.label}: rank {first_rank + rank} holds {shares[rank]:.1%} more than its limit, {limit} of "
+                "activations: it counts microbatches as they are after F, and more is kept between I and W"
+            )
+    return lines
 
 
 # --- messages ------------------------------------------------------------------------------------
