@@ -117,6 +117,11 @@ what predictions of unpaced runs should be within. Messages take a rank's core a
 
 DISTURBED_SHARE = Limit(0.01, "beyond it medians move more than close schedules differ")
 
+# --- memory ---
+
+OVER_LIMIT = 1e-3
+"""Share by which activations may be beyond the bytes of the microbatches that are allowed: counters of a few bytes."""
+
 # --- comparison with the model ---
 
 TIE = 1e-3

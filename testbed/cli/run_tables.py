@@ -44,6 +44,8 @@ def print_run(console: Console, document: Mapping[str, Any], directory: Path, *,
                 console.print(proof_line(row.label, Proof(**row.solver)), highlight=False)
         for table in memory_tables(mine, console.width, first):
             console.print(table)
+        for line in over_limit(mine, first):
+            console.print(line, style="yellow", highlight=False)
     for table in event_tables(document.get("events", ()), console.width):
         console.print(table)
     fairness = fairness_in(document)
@@ -54,6 +56,8 @@ def print_run(console: Console, document: Mapping[str, Any], directory: Path, *,
     for extra in (*messages_tables(rows, console.width), verdict(rows, console.width)):
         if extra is not None:
             console.print(extra)
+    for line in uncovered(rows):
+        console.print(line, style="yellow", highlight=False)
     for reason, names in _reasons(rows).items():
         console.print(f"{', '.join(names)} untrusted: {reason}", style="red", highlight=False)
     ranking = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
@@ -74,10 +78,17 @@ def _reasons(rows: Sequence[ScheduleComparison]) -> dict[str, list[str]]:
     """Every reason not to trust a schedule, once, with the schedules it is given for."""
     found: dict[str, list[str]] = {}
     for row in rows:
-        name = f"{row.label}: {row.job}" if isinstance(row, JobComparison) else row.label
         for reason in row.reasons:
-            found.setdefault(reason, []).append(name)
-    return {reason: ["all schedules"] if len(names) == len(rows) > 1 else names for reason, names in found.items()}
+            found.setdefault(reason, []).append(_name(row))
+    return {reason: [_all_of(names, rows)] for reason, names in found.items()}
+
+
+def _name(row: ScheduleComparison) -> str:
+    return f"{row.label}: {row.job}" if isinstance(row, JobComparison) else row.label
+
+
+def _all_of(names: Sequence[str], rows: Sequence[ScheduleComparison]) -> str:
+    return "all schedules" if len(names) == len(rows) > 1 else ", ".join(names)
 
 
 # --- jobs beside each other ----------------------------------------------------------------------
@@ -126,7 +137,7 @@ def comparison_tables(title: str, rows: Sequence[ScheduleComparison], width: int
     """
     key = Column("schedule", [row.label for row in rows], left=True)
     times, ratios = _times(rows), _ratios(rows)
-    trusted = Column("trusted", [_yes_or_no(row.trusted) for row in rows])
+    trusted = Column("trusted", [_trusted(row) for row in rows])
     tables = fitted(key, [Section(title, [*times, trusted]), Section("measured / predicted", ratios)], width)
     if any(row.predicted_on_this_host_s is not None for row in rows):
         section = Section("with what this machine adds (others: not noisy)", _on_this_host(rows))
@@ -177,8 +188,21 @@ def _ratios(rows: Sequence[ScheduleComparison]) -> list[Column]:
     return [Column("bubble m/p", bubbles), Column("in flight m/p", peaks), Column("speed-up m/p", speedups)]
 
 
-def _yes_or_no(trusted: bool) -> Text:
-    return Text("yes", style="green") if trusted else Text("NO", style="bold red")
+def _trusted(row: ScheduleComparison) -> Text:
+    """Of a measurement that can be trusted but is of something else than the prediction: only that it was measured."""
+    if not row.trusted:
+        return Text("NO", style="bold red")
+    return Text("yes", style="green") if row.covered else Text("measured", style="yellow")
+
+
+def uncovered(rows: Sequence[ScheduleComparison]) -> list[str]:
+    """A line for everything that was measured and is not in the model, with the schedules that it is true of."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for line in row.left_out:
+            found.setdefault(line, []).append(_name(row))
+    rest = "only the measurement can be trusted, not the comparison with the prediction"
+    return [f"{_all_of(names, rows)}: {rest}: {line}" for line, names in found.items()]
 
 
 def _on_this_host(rows: Sequence[ScheduleComparison]) -> list[Column]:
@@ -236,6 +260,21 @@ def memory_tables(rows: Sequence[ScheduleComparison], width: int, first_rank: in
     columns += [Column(part, cells[part]) for part in parts[1:]]
     key = Column("schedule", [row.label for row in known], left=True)
     return fitted(key, [Section("memory of the fullest rank, measured / predicted", columns)], width)
+
+
+def over_limit(rows: Sequence[ScheduleComparison], first_rank: int = 0) -> list[str]:
+    """A line for every schedule that holds more bytes of activations than its limit of microbatches stands for."""
+    lines = []
+    for row in rows:
+        shares = (row.memory or {}).get("over_limit") or [0.0]
+        rank = max(range(len(shares)), key=shares.__getitem__)
+        if shares[rank] > 0:
+            limit = show_size((row.memory or {})["activations_limit"][rank])
+            lines.append(
+                f"{row.label}: rank {first_rank + rank} holds {shares[rank]:.1%} more than its limit, {limit} of "
+                "activations: it counts microbatches as they are after F, and more is kept between I and W"
+            )
+    return lines
 
 
 # --- messages ------------------------------------------------------------------------------------

@@ -70,6 +70,11 @@ class ScheduleComparison:
     """What it is at full scale (plan/unlike.py) and as measured; None for a workload that stands for itself."""
     memory: dict[str, Any] | None = None
     """Bytes by rank, measured and predicted, and what the limit allows (plan/memory_bytes.py)."""
+    covered: bool = True
+    """Whether the model has all that was measured: if not, the measurement may be `trusted`, but the prediction is of
+    something else."""
+    left_out: list[str] = field(default_factory=list)
+    """What the model has not, a line for each (plan/unmodelled.py)."""
 
     @property
     def predicted_range_s(self) -> tuple[float, float]:
@@ -146,6 +151,8 @@ class Measured:
     full_scale: FullScaleTime | None = None
     memory: dict[str, Any] | None = None
     """See plan/memory_bytes.py."""
+    left_out: Sequence[str] = ()
+    """What the model has not."""
     beside: Beside | None = None
     """None for a job that has the network for itself."""
 
@@ -218,6 +225,8 @@ def _compared(run: Measured, baseline: Measured | None, alone_s: Mapping[tuple[s
         "checks": [check._asdict() | {"ok": check.ok} for check in run.checks],
         "messages": [flow._asdict() for flow in run.messages],
         "memory": run.memory,
+        "covered": not run.left_out,
+        "left_out": list(run.left_out),
         "full_scale": _at_full_scale(run.full_scale, measured_s),
     }
     if run.beside is None:

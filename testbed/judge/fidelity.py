@@ -60,6 +60,7 @@ class NetworkEvidence(NamedTuple):
     """What the lab counted while a schedule was trained."""
 
     drops: int
+    """Frames that did not arrive, whether their loss was asked for or not."""
     retransmits: int
     other: dict[str, int]
     """TCP's other signs of loss or squeeze, by counter name, those above 0."""

@@ -81,7 +81,7 @@ def _difference(copy: Fingerprint, expected: Expected, limit: float) -> Differen
         apart = math.sqrt(float(np.mean(np.square(np.subtract(copy.projections, expected.projections)))))
         if expected.what != GRADIENT:
             longer = abs(math.sqrt(copy.square) - math.sqrt(expected.square))
-            apart = max(apart, longer * math.sqrt(copy.elements))
+            apart = max(apart, (longer - expected.last_digit) * math.sqrt(copy.elements))
         if math.isfinite(apart):
             off = apart / expected.size if expected.size else (math.inf if apart else 0.0)
     return Difference(_called(copy), off, limit)

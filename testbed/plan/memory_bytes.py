@@ -15,6 +15,7 @@ from testbed.plan.exchange import exchange_at
 from testbed.plan.plan import Job
 from testbed.plan.tensor_exchanges import buffer_bytes, tensor_exchanges
 from testbed.spec.workload import Workload
+from testbed.thresholds import OVER_LIMIT
 
 PARITIES = 2
 """Messages of two iterations have buffers at a time: receives are posted one ahead."""
@@ -126,10 +127,14 @@ def as_json(
     measured: Sequence[RankBytes] | None, predicted: Sequence[RankBytes] | None, limit: Sequence[float] | None
 ) -> dict[str, object]:
     """As in comparison.json: lists by rank; null for what nobody knows."""
+    over = None
+    if limit is not None and (known := [ranks for ranks in (measured, predicted) if ranks is not None]):
+        over = [max(each[rank].activations for each in known) / most - 1 for rank, most in enumerate(limit)]
     return {
         "measured": None if measured is None else [one._asdict() for one in measured],
         "predicted": None if predicted is None else [one._asdict() for one in predicted],
         "activations_limit": None if limit is None else list(limit),
+        "over_limit": None if over is None else [share if share > OVER_LIMIT else 0.0 for share in over],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise, product
 
 from testbed.pipeline.ir import Action, Kind
@@ -41,6 +42,14 @@ def left_out(plan: Plan) -> list[str]:
         )
     lines += [_of_gloo(plan, job) for job in plan.jobs if job.workload.data_parallel.algorithm == "torch"]
     return lines + _of_tensor_ranks(plan) + _of_queues(plan)
+
+
+def left_out_of(plan: Plan, case: Case, job: int) -> list[str]:
+    """The same of one job in one case: what its measured time may show and its predicted one does not."""
+    only = replace(plan, cases=(case,))
+    others = [one for number, one in enumerate(plan.jobs) if number != job]
+    elsewhere = {_of_gloo(plan, one) for one in others if one.workload.data_parallel.algorithm == "torch"}
+    return [line for line in left_out(only) if line not in elsewhere]
 
 
 def _of_tensor_ranks(plan: Plan) -> list[str]:

@@ -125,7 +125,7 @@ class Results:
 
 def parameter_table(schedule: str, job: int, told: Sequence[Fingerprint | Expected]) -> pd.DataFrame:
     """What was told of gradients and weights; of one process, whose `schedule` is empty, with what only that knows."""
-    blank = {"replica": ALL, "tensor_rank": ALL, "size": math.nan, "rounding": math.nan}
+    blank = {"replica": ALL, "tensor_rank": ALL, "size": math.nan, "rounding": math.nan, "last_digit": math.nan}
     frame = pd.DataFrame([blank | one._asdict() for one in told])
     frame.insert(0, "schedule", schedule)
     frame.insert(1, "job", job)

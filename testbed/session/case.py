@@ -252,7 +252,7 @@ def _times(one: Planned, count: int) -> Planned:
 
 def _network(plan: Plan, links: Sequence[LinkCounters], tcp: dict[str, int]) -> fidelity.NetworkEvidence:
     return fidelity.NetworkEvidence(
-        drops=sum(row.dropped for row in links),
+        drops=sum(row.dropped + (row.lost or 0) for row in links),
         retransmits=tcp.get(RETRANSMITS, 0),
         other={name: count for name, count in tcp.items() if count and name != RETRANSMITS},
         lossless=plan.transport == "otn-lossless" and not any(d.loss for d in plan.network.directions),

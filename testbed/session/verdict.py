@@ -23,6 +23,7 @@ from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import super_packets_s
 from testbed.plan.unlike import full_scale_time
+from testbed.plan.unmodelled import left_out_of
 from testbed.results.directory import Results
 from testbed.schedule.registry import Generated
 from testbed.session.case import Trained, TrainedJob
@@ -129,6 +130,7 @@ def _measured(plan: Plan, case: Case, one: TrainedJob, evidence: Evidence) -> Me
         messages=evidence.flows,
         full_scale=full_scale_time(plan, one.job, problem, schedule),
         memory=memory_bytes.as_json(one.memory or None, predicted, limits),
+        left_out=left_out_of(plan, case, one.number),
         beside=beside,
     )
 

@@ -20,6 +20,8 @@ from testbed.units import show_size
 MAX_STAGES = 256
 MAX_MICROBATCHES = 4096
 MOST_ITERATIONS = 100_000
+MOST_MEMORY = 1e6
+"""Microbatches in flight: as good as no limit."""
 
 
 class Parallelism(Strict):
@@ -128,8 +130,8 @@ class Workload(Strict):
         default=None,
         description="bytes that cross a stage boundary, padded up to this, tensor ranks together; default: the tensor",
     )
-    memory: Annotated[float | list[float] | None, number_per_rank("microbatches in flight", 1, 1e6)] = Field(
-        default=None, description="limit per rank; default: the pipeline degree"
+    memory: Annotated[float | list[float] | None, number_per_rank("microbatches in flight", 1, MOST_MEMORY)] = Field(
+        default=None, description="limit per rank; default: the pipeline degree, at full scale what HBM holds"
     )
     recompute: bool = Field(
         default=False, description="keep only each layer's input, run its forward again before its input gradient"
@@ -288,14 +290,16 @@ class Workload(Strict):
         return element * math.ceil(whole / (element * degree))
 
     def memory_limits(self) -> list[float]:
-        """Microbatches in flight allowed on each rank; by default the pipeline degree on every rank.
+        """Microbatches in flight allowed on each rank, beside what HBM holds at full scale (plan/costs.py).
 
-        The default mirrors 1F1B's peak, as CrossPipe does for its dynamic schedules (section 6).
+        By default the pipeline degree on every rank, which mirrors 1F1B's peak, as CrossPipe does for its dynamic
+        schedules (section 6); at full scale, where HBM is the limit, no other one.
         """
         ranks = self.parallelism.pipeline
         if isinstance(self.memory, list):
             return list(self.memory)
-        return [self.memory if self.memory is not None else float(ranks)] * ranks
+        default = float(ranks) if self.full_scale is None else MOST_MEMORY
+        return [default if self.memory is None else self.memory] * ranks
 
 
 def load_workload(path: Path, settings: dict[str, str] | None = None) -> Workload:

@@ -206,10 +206,6 @@ def reshaped(workload: Workload, shape: Shape, fixed_s: float = 0.0) -> Workload
     return validate(Workload, document, workload.name, "numbers are SI units")
 
 
-MOST_MEMORY = 1e6
-"""Microbatches in flight: no limit of its own."""
-
-
 def _reshaped_at_full_scale(workload: Workload, shape: Shape, fixed_s: float) -> Workload:
     full = workload.full_scale
     assert full is not None
@@ -222,7 +218,7 @@ def _reshaped_at_full_scale(workload: Workload, shape: Shape, fixed_s: float) ->
         "global_batch": full.global_batch * given.sequence // shape.sequence,
     }
     limits = [limit * given.tokens / shape.tokens for limit in workload.memory_limits()]
-    memory = MOST_MEMORY if workload.memory is None else limits
+    memory = None if workload.memory is None else limits
     return workload.model_copy(
         update={"full_scale": full.model_copy(update=changed), "memory": memory, "schedules": [GEOPIPE]}
     )

@@ -60,7 +60,9 @@ class Expected(NamedTuple):
     size: float
     """Euclidean norm of a gradient; of a weight, how far training has moved it, or its norm before it has."""
     rounding: float
-    """Norm of the difference that another order of sums makes, and of the weight's own last digit."""
+    """Norm of the difference that another order of sums makes, and of the next."""
+    last_digit: float
+    """What the last digit of all elements of a weight, rounded in every step, comes to; 0 of a gradient."""
 
 
 @dataclass(frozen=True)

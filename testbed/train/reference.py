@@ -191,9 +191,9 @@ def _expected(seen: _Seen, rounded: _Seen) -> Iterator[Expected]:
         others = rounded.kept[iteration, what]
         for name in seen.gradients:
             values = tensors[name].double()
-            rounding, size = float((values - others[name].double()).norm()), float(values.norm())
+            rounding, size, last_digit = float((values - others[name].double()).norm()), float(values.norm()), 0.0
             if what != GRADIENT:
-                rounding += torch.finfo(tensors[name].dtype).eps * size
+                last_digit = (iteration + 1) * torch.finfo(tensors[name].dtype).eps * size
                 size = float((values - seen.begun[name].double()).norm()) or size
             found = values.numel(), squared(values), projections(name, values)
-            yield Expected(iteration, what, name, *found, size, rounding)
+            yield Expected(iteration, what, name, *found, size, rounding + last_digit, last_digit)

@@ -19,7 +19,6 @@ from testbed.judge.evidence import Evidence, judge
 from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.judge.messages import FlowMessages, by_flow, message_times
-from testbed.judge.numerics import as_document as numerics_document
 from testbed.lab.shaping import LinkCounters
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
@@ -30,7 +29,7 @@ from testbed.schedule.registry import generate
 from testbed.session.case import link_row
 from testbed.trace.summary import summaries
 from testbed.trace.tables import FORMAT, Trace, concatenate
-from testbed.train.job import Reference
+from testbed.train.job import AFTER_STEP, GRADIENT, IN_USE, PROJECTIONS, Expected, Fingerprint, Reference
 
 LABEL = "1f1b"
 PROBLEM = uniform(4, 8, delay_s=2, cuts=(1,))
@@ -58,6 +57,11 @@ def row(number: int, **changed: object) -> IterationRow:
     return made._replace(**changed)
 
 
+COMPARED = [(0, GRADIENT), (0, AFTER_STEP), (4, IN_USE), (4, AFTER_STEP)]
+EXPECTED = [Expected(*one, "0.weight", 4, 4.0, (1.0,) * PROJECTIONS, 2.0, 1e-9, 0.0) for one in COMPARED]
+TOLD = [Fingerprint(*one, "0.weight", 0, 0, 4, 4.0, (1.0,) * PROJECTIONS) for one in COMPARED]
+
+
 def repeated(shift_s: float = 0.0) -> Trace:
     """The prediction as if it had been measured five times, with messages that take so much longer."""
     traces = []
@@ -72,12 +76,13 @@ def repeated(shift_s: float = 0.0) -> Trace:
 def evidence(trace: Trace, **changed: object) -> Evidence:
     rows = [row(number) for number in range(5)]
     flows = by_flow(message_times(trace.without([0, 1]), PREDICTED, paced=True))
-    reference = Reference(tuple(one.loss for one in rows), tuple(one.gradient_norms for one in rows), 1.5)
+    losses, norms = tuple(one.loss for one in rows), tuple(one.gradient_norms for one in rows)
+    reference = Reference(losses, norms, 1.5, parameters=tuple(EXPECTED))
     network = NetworkEvidence(0, 0, {}, lossless=True)
     traffic = [Traffic(COUNTERS.label, COUNTERS.wire_bytes, *PLANNED)]
     before = [row(number, loss=1.0, warmup=False) for number in range(3)]
     known = (before, network, traffic, reference, 49.0, 49.5, (0,), flows, 0.0, [0.0] * len(flows))
-    return Evidence(True, True, (), None, rows, *known)._replace(**changed)
+    return Evidence(True, True, (), None, rows, *known, fingerprints=TOLD)._replace(**changed)
 
 
 def write(directory: Path, case: Evidence, trace: Trace) -> None:
@@ -97,14 +102,14 @@ def write(directory: Path, case: Evidence, trace: Trace) -> None:
     results.add_links(LABEL, [link_row(one, PLANNED) for one in counters])
     results.save_tables()
     results.save_evidence({LABEL: {0: case}})
-    results.save_json("numerics.json", numerics_document(case.reference, {LABEL: case.rows}))
+    results.save_numerics([case.reference], {LABEL: {0: case}})
     run = Measured(LABEL, LABEL, case.measured, summaries(PREDICTED)[0], judge(case), messages=case.flows)
     (compared,) = compare([run])
     compared = replace(compared, predicted_on_this_host_s=case.on_this_host_s)
     results.save_json("comparison.json", as_document(FACTS, [compared]))
 
 
-@pytest.mark.parametrize("table", ["actions", "messages", "iterations", "links", "usual"])
+@pytest.mark.parametrize("table", ["actions", "messages", "iterations", "links", "usual", "parameters"])
 def test_every_column_is_documented_and_every_documented_one_written(tmp_path: Path, table: str) -> None:
     trace = repeated()
     write(tmp_path, evidence(trace), trace)
@@ -134,6 +139,8 @@ CASES = [
     ({"rows": [one._replace(makespan_s=40.0 + 9 * one.iteration) for one in ROWS]}, "spread"),
     ({"rows": [*ROWS[:4], ROWS[4]._replace(loss=float("nan"))]}, "diverged"),
     ({"rows": [one._replace(gradient_norms=(0.2, 0.1)) for one in ROWS]}, "gradients"),
+    ({"fingerprints": TOLD[1:]}, "gradients differ"),
+    ({"fingerprints": [*TOLD[:3], TOLD[3]._replace(square=5.0)]}, "weights differ"),
     ({"rows": ROWS[:4]}, "only 2 iterations"),
     ({"rows": [one._replace(witnesses=Witnesses(steal_s=2.0)) for one in ROWS]}, "busy otherwise"),
     ({"network": NetworkEvidence(2, 3, {"TcpExtPruneCalled": 1}, lossless=True)}, "dropped"),

@@ -90,7 +90,7 @@ def test_the_document_is_json_whatever_happened() -> None:
 
 
 SAID = Fingerprint(0, GRADIENT, "0.weight", 0, 0, 4, 4.0, (1.0,) * PROJECTIONS)
-EXPECTED = Expected(0, GRADIENT, "0.weight", 4, 4.0, (1.0,) * PROJECTIONS, 2.0, 1e-9)
+EXPECTED = Expected(0, GRADIENT, "0.weight", 4, 4.0, (1.0,) * PROJECTIONS, 2.0, 1e-9, 0.0)
 STEPPED = [(0, AFTER_STEP), (1, IN_USE), (1, AFTER_STEP)]
 
 
