@@ -58,7 +58,7 @@ def execute(program: Program, order: Ints) -> Times:
     posted, sent = np.full(n_messages, np.nan), np.full(n_messages, np.nan)
     arrived, awaited = np.full(n_messages, np.nan), np.zeros(n_messages)
     position, rank_free, sending_until = program.row_start[:-1].copy(), program.begin_s.copy(), program.begin_s.copy()
-    release, may_leave = program.release.copy(), program.first_s.copy()
+    release, may_leave, lag = program.release.copy(), program.first_s.copy(), program.lag_s.copy()
     pieces_left, last_bit = np.maximum(program.pieces, 1), np.zeros(n_messages)
     shards_left, gathered = program.shards.copy(), np.zeros(len(program.shards))
     gradients_left = program.gradients.copy()
@@ -197,6 +197,11 @@ def execute(program: Program, order: Ints) -> Times:
             message = subject
         # --- network: a piece's first bit is at the head of a link; all pieces are at the head of the first
         hops, count, which = piece // 3, 1, piece % 3
+        if what == _LEAVE and lag[message] > 0:
+            sequence += 1
+            heapq.heappush(events, (now + lag[message], sequence, _LEAVE, message, 0))
+            lag[message] = 0.0
+            continue
         if what == _LEAVE:
             last_bit[message] = now
             count = pieces_left[message]
@@ -249,7 +254,7 @@ def execute(program: Program, order: Ints) -> Times:
         receiver = program.target[message]
         when = came + program.handover_s[message]
         if program.answered[message]:  # a notice: gloo's thread answers it, at once if something has just woken it
-            when = came + program.wake_s if came > awake[receiver] else came
+            when += program.wake_s if came > awake[receiver] else 0.0
         awake[receiver] = max(awake[receiver], came + program.wake_s)
         arrived[message] = when
         if rank_waiting[message] != NONE:

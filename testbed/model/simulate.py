@@ -48,7 +48,7 @@ def simulate_jobs(loads: Sequence[Load]) -> Trace:
     program, names = lower(counted)
     times = run(program)
     times = times._replace(**{name: getattr(times, name) * tick for name in _SECONDS})
-    _refuse_deadlock(program, names, times, loads)
+    refuse_deadlock(program, names, times, loads)
     return _trace(program, names, times, loads)
 
 
@@ -101,7 +101,7 @@ def ends_of_jobs(loads: Sequence[Load]) -> tuple[float, ...]:
     tick, counted = jobs_in_ticks(loads)
     program, names = lower(counted)
     times = run(program)
-    _refuse_deadlock(program, names, times, loads)
+    refuse_deadlock(program, names, times, loads)
     return tuple(tick * end for end in ends_by_job(program, times, names))
 
 
@@ -115,7 +115,8 @@ def ends_by_job(program: Program, times: Times, names: Names) -> list[float]:
     return found
 
 
-def _refuse_deadlock(program: Program, names: Names, times: Times, loads: Sequence[Load]) -> None:
+def refuse_deadlock(program: Program, names: Names, times: Times, loads: Sequence[Load]) -> None:
+    """Raises DeadlockError where an action never came to run."""
     stuck = np.flatnonzero(np.isnan(times.end_s))
     if not len(stuck):
         return

@@ -136,10 +136,10 @@ def _of_ties(plan: Plan) -> list[str]:
     hang = []
     for case in _known(plan):
         for number, one in zip(at_work(plan, case), ranges_of_case(plan, case), strict=True):
-            if one is not None:
+            if one is not None and one.hangs:
                 name = case.label if len(plan.jobs) == 1 else f"{case.label}: {plan.jobs[number].name}"
                 hang.append(f"{name} {show_time(one.low_s)} to {show_time(one.high_s)}")
-    who = "who comes first of messages that meet at a link within 10 us decides"
+    who = "who comes first of messages that meet at a link within microseconds decides"
     return [f"{who} ({_listed(hang)})"] if hang else []
 
 
