@@ -118,19 +118,22 @@ class Orders:
         program = self._program
         waits = (program.notice >= 0) & (self._leaving() > self._times.sent_s)
         lost = lags + np.where(waits, lags[np.maximum(program.notice, 0)], 0.0)
-        return np.where(np.diff(program.then_start) > 0, 0.0, lost)
+        compensated: Floats = np.where(np.diff(program.then_start) > 0, 0.0, lost)
+        return compensated
 
     def _leaving(self) -> Floats:
         """Per message, when it leaves as predicted: when it is sent, with a late receive not before the notice."""
         notice, times = self._program.notice, self._times
         asked = np.where(notice >= 0, times.arrived_s[np.maximum(notice, 0)], 0.0)
         free = np.where(notice == FREE, times.posted_s, 0.0)
-        return np.maximum(times.sent_s, np.maximum(asked, np.nan_to_num(free)))
+        leaving: Floats = np.maximum(times.sent_s, np.maximum(asked, np.nan_to_num(free)))
+        return leaving
 
     def _senders(self) -> Ints:
         """Per message, a number of the thread that sends it: a rank's own as it ends an action or posts a receive, or
         the one that waits for what comes from others. What one thread sends stays in order."""
-        messages, leaving, ends = self._names.messages, self._leaving(), {}
+        messages, leaving = self._names.messages, self._leaving()
+        ends: dict[int, set[float]] = {}
         for rank, end in zip(self._names.action_rank.tolist(), self._times.end_s.tolist(), strict=True):
             ends.setdefault(rank, set()).add(end)
         ranks = messages["source_rank"].tolist()
