@@ -119,7 +119,7 @@ def documents(number: int, seed: int) -> tuple[str, dict[str, Any], dict[str, An
 
 def _slots(draw: random.Random, pp: int, *, equal: bool) -> dict[str, Any]:
     if equal:
-        return {kind: f"{1e3 * FORWARD_S:g} ms" for kind in "FIW"}
+        return dict.fromkeys("FIW", f"{1000.0 * FORWARD_S:g} ms")
     return {kind: [f"{1e3 * FORWARD_S * draw.uniform(0.4, 1.6):.3f} ms" for _ in range(pp)] for kind in "FIW"}
 
 

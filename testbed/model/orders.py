@@ -2,7 +2,7 @@
 
 Messages that come to a link at one instant are ordered by which process the kernel happens to run first, and by
 constants that the model has right to some microseconds. Messages that leave a little later come in another order; what
-each lost is given back where it arrives, so that nothing but the order changes: nothing adds up from message to message.
+each lost is given back where it arrives, so that nothing but the order changes and nothing adds up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.model.columns import Names
 from testbed.model.execute import Times
 from testbed.model.lower import Load, lower
 from testbed.model.network import Floats, Ints

@@ -5,9 +5,11 @@ program.py says what is executed, execute.py how, network.py what links do with 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +25,10 @@ from testbed.trace.tables import ACTION, KINDS, MESSAGE, Table, Trace, rows
 
 LARGE = 3000
 """Actions from which the compiled loop is worth its import."""
+
+
+_WORTH_IMPORT, _WORTH_COMPILING = 50_000, 3_000_000
+"""Events (some 10 us each, interpreted) that are worth the import where machine code is kept, and where it is not."""
 
 
 class DeadlockError(RuntimeError):
@@ -79,6 +85,17 @@ def run(program: Program, *, compiled: bool | None = None) -> Times:
 
         return execute(program, program.in_order())  # type: ignore[no-any-return]
     return plain.execute(program, program.in_order())
+
+
+def compile_for(events: int) -> None:
+    """Have the event model run compiled from now on, where so many events to come are worth it.
+
+    In a guest no machine code is kept: it would be compiled anew in every process.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    kept = (Path(base) if base else Path(os.path.expanduser("~/.cache"))) / "testbed" / "compiled"
+    if events > (_WORTH_IMPORT if kept.is_dir() else _WORTH_COMPILING):
+        import testbed.model.compiled  # noqa: F401 - slow to import
 
 
 def makespan(

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 from testbed.model.bounds import Bound, lower_bound
 from testbed.model.bubble import TimeByCause, time_by_cause
+from testbed.model.lower import Load
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import Problem
 from testbed.plan import costs
 from testbed.plan.plan import Plan
 from testbed.plan.schedules import make
+from testbed.plan.ties import Range, ranges_of_orders
 from testbed.schedule.each import Judged, Task, generate_each
 from testbed.schedule.proof import Proof, Watch
 from testbed.schedule.registry import family_of
@@ -37,6 +39,18 @@ class ComparedSchedule(NamedTuple):
     """What a solver proved of it; None for a schedule that no solver made."""
     remarks: tuple[str, ...] = ()
     """What a user should know of it: what memory has cost it, or that it is the fastest of several."""
+    between: Range | None = None
+    """Of `predicted_s`, by who comes first of messages that meet; None where nothing hangs on that."""
+
+    @property
+    def low_s(self) -> float:
+        """The least that it may take."""
+        return self.predicted_s if self.between is None else self.between.low_s
+
+    @property
+    def high_s(self) -> float:
+        """The most that it may take."""
+        return self.predicted_s if self.between is None else self.between.high_s
 
     def as_json(self) -> dict[str, Any]:
         """The keys of comparison.json that need no measurement, and the causes."""
@@ -44,6 +58,8 @@ class ComparedSchedule(NamedTuple):
             "schedule": self.schedule,
             "label": self.label,
             "predicted_s": self.predicted_s,
+            "predicted_low_s": self.between and self.between.low_s,
+            "predicted_high_s": self.between and self.between.high_s,
             "bubble_predicted": self.bubble_predicted,
             "peak_in_flight_predicted": max(self.peaks),
             "speedup_predicted": self.speedup_predicted,
@@ -86,6 +102,7 @@ def compare_schedules(
     for choice in sorted(selected.fitting, key=lambda choice: seconds[choice.label]):
         label, problem = choice.label, problems[choice.label]
         schedule, proof, remarks = selected.made[label]
+        (between,) = ranges_of_orders([Load(problem, schedule, 0.0, plan.jobs[0].workload.receives)])
         compared.append(
             ComparedSchedule(
                 schedule=choice.schedule,
@@ -99,6 +116,7 @@ def compare_schedules(
                 bound=lower_bound(problem),
                 proof=proof,
                 remarks=remarks,
+                between=between,
             )
         )
     return Comparison(compared, selected.left_out)

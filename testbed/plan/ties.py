@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from testbed.model.lower import Load
 from testbed.model.orders import Order, Orders
+from testbed.model.simulate import compile_for
 from testbed.thresholds import ONE_PREDICTION
 
 MEET_S = 20e-6
@@ -33,9 +34,6 @@ FIRST_ORDERS = 16
 
 EVENTS = 400_000
 """What they may cost (some 2 us each, compiled): a larger plan is tried in fewer orders, in FIRST_ORDERS at least."""
-
-INTERPRETED = 30_000
-"""Events from which the compiled model is worth its import."""
 
 
 class Range(NamedTuple):
@@ -61,9 +59,7 @@ def ranges_of_orders(loads: Sequence[Load]) -> list[Range | None]:
     orders = Orders(loads, MEET_S)
     if not orders.meet():
         return [None] * len(loads)
-    if FIRST_ORDERS * orders.events > INTERPRETED:
-        import testbed.model.compiled  # noqa: F401 - slow to import: from now on the event model runs compiled
-
+    compile_for(FIRST_ORDERS * orders.events)
     drawn, predicted = orders.drawn(), orders.predicted_s
     found = list(islice(drawn, FIRST_ORDERS))
     if any(one is not None for one in _ranges(loads, predicted, found)):
