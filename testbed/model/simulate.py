@@ -93,7 +93,7 @@ def compile_for(events: int) -> None:
     In a guest no machine code is kept: it would be compiled anew in every process.
     """
     base = os.environ.get("XDG_CACHE_HOME")
-    kept = (Path(base) if base else Path(os.path.expanduser("~/.cache"))) / "testbed" / "compiled"
+    kept = (Path(base) if base else Path("~/.cache").expanduser()) / "testbed" / "compiled"
     if events > (_WORTH_IMPORT if kept.is_dir() else _WORTH_COMPILING):
         import testbed.model.compiled  # noqa: F401 - slow to import
 
