@@ -204,7 +204,7 @@ def report(found: dict[int, dict[str, Any] | None], out: Path) -> int:
         if errors:
             middle = errors[len(errors) // 2]
             print(f"{receives}: {len(errors)} runs, worst {errors[-1]:.4%}, median {middle:.4%}")
-    ranges = [row for *_, row in rows if row["predicted_low_s"] is not None]
+    ranges = [row for *_, row in rows if (row["predicted_low_s"] or 0.0) < (row["predicted_high_s"] or 0.0)]
     off = sum(abs(row["error"]) > TARGET for row in ranges)
     print(f"{len(ranges)} predictions are ranges, {off} of these runs are off the single prediction by > {TARGET:.1%}")
     print(f"{len(rows)} runs, {untrusted} untrusted, not ranked as predicted: {misranked}, failed cells: {missing}")

@@ -131,6 +131,12 @@ UNPACED_TIE = 0.05
 """The same without pacing: two ranks with a core each come out within 5 % of what was profiled (docs/figures.md), so
 that what is predicted closer together is not ranked by the prediction."""
 
+ONE_PREDICTION = 3e-4
+"""Share of a time within which orders of messages make one prediction: half a thousandth between predicted and measured
+counts as right, and microseconds that change no order stay well below (docs/figures.md)."""
+
+RANGE_MISS = Limit(5e-4, "another order came about than any of those the range was made of")
+"""Virtual clock: share of the prediction by which a measured time may lie outside its stated range."""
 
 # --- a topology at another scale than its job ---
 

@@ -98,7 +98,9 @@ def plan(
     from testbed.plan.alone import require_several
     from testbed.plan.derivation import derivation
     from testbed.plan.plan import Clock as PlannedClock
+    from testbed.plan.together import ranges_of_plan
     from testbed.plan.unlike import full_scale_times
+    from testbed.plan.unmodelled import of_ties
 
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
@@ -112,9 +114,11 @@ def plan(
     made = complete(made, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
     made, remarks = routed(made, routing, quiet=quiet)
     write_output(out, file.to_json(made), "--out")
+    tied = of_ties(made, ranges_of_plan(made))
     derived = [line for job in made.jobs for line in derivation(made, job)]
     if as_json:
         facts = {"written_to": str(out), "cases": [case.label for case in made.cases], "left_out": dict(made.left_out)}
+        facts["warnings"] = tied
         emit(facts | {"derivation": [line._asdict() for line in derived], "full_scale": full_scale_times(made)})
         return
     console = stdout_console(140)
@@ -126,6 +130,8 @@ def plan(
     tables.print_remarks(console, made)
     for remark in remarks:
         console.print(remark, highlight=False, markup=False)
+    for line in tied:
+        console.print(f"warning: {line}", highlight=False, markup=False)
     console.print(f"written to {out}", highlight=False, soft_wrap=True)
 
 

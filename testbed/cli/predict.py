@@ -13,9 +13,11 @@ from rich.table import Table
 
 from testbed.cli.options import AsJson, Quiet, Schedules, Settings, Strict, TopologyOrPlan, emit
 from testbed.cli.plan import complete, read_plan, refuse_beside_plan
+from testbed.cli.range_cells import range_keys, show_ranges
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Case, Plan
+    from testbed.plan.ties import Range
     from testbed.plan.together import JobPrediction
 
 
@@ -38,7 +40,7 @@ def predict(
     """
     gc.set_threshold(50_000)  # imports leave no garbage; to look for it takes a tenth of the command's time
     from testbed.plan import resolve
-    from testbed.plan.together import predict_jobs
+    from testbed.plan.together import predict_jobs, ranges_of_plan
     from testbed.plan.unmodelled import warnings
 
     if workloads:
@@ -49,18 +51,25 @@ def predict(
         unfinished = resolve.load_plan(what, *workloads, settings=settings or [])
         plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
     predicted = [(case, predict_jobs(plan, case)) for case in plan.cases]
-    warned = warnings(plan)
+    ranges = ranges_of_plan(plan)
+    warned = warnings(plan, ranges)
     if len(plan.jobs) == 1:
-        _show_one(plan, [(case, jobs[0]) for case, jobs in predicted], warned, as_json=as_json)
+        between = [ranges[case.label][0] for case, _ in predicted]
+        _show_one(plan, [(case, jobs[0]) for case, jobs in predicted], between, warned, as_json=as_json)
     else:
-        _show_several(plan, predicted, warned, as_json=as_json)
+        _show_several(plan, predicted, ranges, warned, as_json=as_json)
     if not as_json:
         for line in warned:
             Console().print(f"warning: {line}", highlight=False, markup=False)
 
 
 def _show_one(
-    plan: Plan, predicted: Sequence[tuple[Case, JobPrediction]], warned: Sequence[str], *, as_json: bool
+    plan: Plan,
+    predicted: Sequence[tuple[Case, JobPrediction]],
+    between: Sequence[Range | None],
+    warned: Sequence[str],
+    *,
+    as_json: bool,
 ) -> None:
     from testbed.cli import tables
     from testbed.cli.full_scale_tables import full_scale_tables
@@ -87,8 +96,9 @@ def _show_one(
             {"schedule": one.choice.schedule}
             | dict(zip(keys, row, strict=True))
             | {"solver": one.proof and one.proof._asdict(), "remarks": list(one.remarks)}
+            | range_keys(hung)
             | {"full_scale": at_full_scale.get(row[0])}
-            for one, row in zip(chosen, rows, strict=True)
+            for one, row, hung in zip(chosen, rows, between, strict=True)
         ]
         every = [*warned, *scale_warnings(plan)]
         facts = {"topology": plan.network.name, "workload": plan.jobs[0].name, "warnings": every}
@@ -96,7 +106,7 @@ def _show_one(
         return
     console = Console()
     console.print(tables.plan_table(plan))
-    for table in tables.prediction_tables(plan, rows, console.width):
+    for table in tables.prediction_tables(plan, rows, between, console.width):
         console.print(table)
     for table in full_scale_tables(list(at_full_scale.items()), console.width):
         console.print(table)
@@ -107,11 +117,24 @@ def _show_one(
 
 
 def _show_several(
-    plan: Plan, predicted: Sequence[tuple[Case, list[JobPrediction]]], warned: Sequence[str], *, as_json: bool
+    plan: Plan,
+    predicted: Sequence[tuple[Case, list[JobPrediction]]],
+    ranges: Mapping[str, Sequence[Range | None]],
+    warned: Sequence[str],
+    *,
+    as_json: bool,
 ) -> None:
     from testbed.cli import tables
 
-    documents = [{"label": case.label, "jobs": [_document(case, one) for one in jobs]} for case, jobs in predicted]
+    documents = [
+        {
+            "label": case.label,
+            "jobs": [
+                _document(case, one) | range_keys(hung) for one, hung in zip(jobs, ranges[case.label], strict=True)
+            ],
+        }
+        for case, jobs in predicted
+    ]
     if as_json:
         names = [job.name for job in plan.jobs]
         facts = {"topology": plan.network.name, "workloads": names, "warnings": list(warned)}
@@ -119,7 +142,7 @@ def _show_several(
         return
     console = Console()
     console.print(tables.plan_table(plan))
-    console.print(_jobs_table(plan, documents))
+    console.print(_jobs_table(plan, documents, [one for case, _ in predicted for one in ranges[case.label]]))
     tables.print_remarks(console, plan)
 
 
@@ -143,8 +166,9 @@ def _document(case: Case, one: JobPrediction) -> dict[str, Any]:
     }
 
 
-def _jobs_table(plan: Plan, cases: Sequence[Mapping[str, Any]]) -> Table:
-    from testbed.units import show_change, show_times
+def _jobs_table(plan: Plan, cases: Sequence[Mapping[str, Any]], between: Sequence[Range | None]) -> Table:
+    """`between` as the jobs of the cases follow each other."""
+    from testbed.units import show_change
 
     names = ", ".join(job.name for job in plan.jobs)
     table = Table(title=f"{names} on {plan.network.name}: predicted", title_justify="left")
@@ -153,14 +177,15 @@ def _jobs_table(plan: Plan, cases: Sequence[Mapping[str, Any]]) -> Table:
     for column in ("alone", "together", "slower by", "bubble"):
         table.add_column(column, justify="right", no_wrap=True)
     jobs = [job for case in cases for job in case["jobs"]]
-    times = iter(show_times([job[key] for job in jobs for key in ("predicted_alone_s", "predicted_s")]))
+    times = [job[key] for key in ("predicted_alone_s", "predicted_s") for job in jobs]
+    shown = show_ranges(times, [*(None for _ in jobs), *between])
+    pairs = zip(shown[: len(jobs)], shown[len(jobs) :], strict=True)
     for case in cases:
         for number, job in enumerate(case["jobs"]):
             table.add_row(
                 "" if number else case["label"],
                 job["job"],
-                next(times),
-                next(times),
+                *next(pairs),
                 show_change(job["slowdown_predicted"] - 1),
                 f"{job['bubble_predicted']:z.1%}",
                 end_section=number == len(case["jobs"]) - 1,

@@ -161,6 +161,8 @@ def _policy_document(one: Outcome, labels: Sequence[str]) -> dict[str, Any]:
         "all_reduce_s": [_finite(seconds) for seconds in metric.all_reduce_s.tolist()],
         "jain": metric.jain,
         "iteration_s": list(one.iteration_s),
+        "predicted_low_s": [None if between is None else between.low_s for between in one.between],
+        "predicted_high_s": [None if between is None else between.high_s for between in one.between],
         "controller_s": one.routed.seconds,
         "remark": one.routed.remark,
         "rates_bps": [_finite(rate) for rate in metric.rates_bps.tolist()],

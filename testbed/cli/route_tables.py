@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from testbed.cli.layout import Column, Section, fitted
+from testbed.cli.range_cells import show_ranges
 from testbed.units import show_rates, show_size, show_sizes, show_time, show_times
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Case, Plan, Route
+    from testbed.plan.ties import Range
     from testbed.routing.apply import Demands
     from testbed.routing.comparison import Outcome
 
@@ -71,10 +73,19 @@ def metric_tables(outcomes: Sequence[Outcome], width: int) -> list[Table]:
         Column("worst\njob", show_rates(worst)),
         *([Column("slowest\nall-reduce", show_times(reduced))] if any(reduced) else []),
         *([jain] if any(metric.jain < 1 for metric in metrics) else []),
-        Column("longest\niteration", show_times([max(one.iteration_s) for one in outcomes])),
+        Column("longest\niteration", show_ranges(*_longest(outcomes))),
         Column("took", [show_time(one.routed.seconds) for one in outcomes]),
     ]
     return fitted(_policies(outcomes), [Section("two-layer metric", columns)], width)
+
+
+def _longest(outcomes: Sequence[Outcome]) -> tuple[list[float], list[Range | None]]:
+    """Per policy, the iteration of the job that may take longest, and its range."""
+    each = [
+        max(zip(one.iteration_s, one.between, strict=True), key=lambda pair: pair[1].high_s if pair[1] else pair[0])
+        for one in outcomes
+    ]
+    return [seconds for seconds, _ in each], [between for _, between in each]
 
 
 def job_tables(plan: Plan, outcomes: Sequence[Outcome], width: int) -> list[Table]:
@@ -85,7 +96,8 @@ def job_tables(plan: Plan, outcomes: Sequence[Outcome], width: int) -> list[Tabl
     for number, job in enumerate(plan.jobs):
         rates = [_finite(_of(one.metric.job_rates_bps.tolist(), number)) for one in outcomes]
         seconds = [one.iteration_s[number] for one in outcomes]
-        columns = [Column("rate", show_rates(rates)), Column("iteration", show_times(seconds))]
+        between = [one.between[number] for one in outcomes]
+        columns = [Column("rate", show_rates(rates)), Column("iteration", show_ranges(seconds, between))]
         sections.append(Section(job.name, columns))
     return [table for one in sections for table in fitted(_policies(outcomes), [one], width)]
 
@@ -150,6 +162,8 @@ def _over(plan: Plan, route: Route) -> str:
 def remarks(wanted: Demands, outcomes: Sequence[Outcome]) -> list[str]:
     """What a user should know beside the tables."""
     found = [f"{one.label}: {one.routed.remark}" for one in outcomes if one.routed.remark]
+    if any(between is not None and between.hangs for one in outcomes for between in one.between):
+        found.append("an iteration from one time to another: who comes first of messages that meet at a link decides")
     if not wanted.elephants:
         found.append("there is nothing to route: no flow sends as much as --elephants-from in an iteration")
     elif not any(len(one) > 1 for one in wanted.problem.candidates):

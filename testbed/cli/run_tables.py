@@ -16,7 +16,7 @@ from testbed.cli.fairness_tables import fairness_lines, fairness_tables
 from testbed.cli.full_scale_tables import full_scale_tables
 from testbed.cli.layout import Column, Section, fitted, indented
 from testbed.cli.tables import proof_line
-from testbed.judge.compare import JobComparison, ScheduleComparison, fairness_in, job_of, jobs_of, rows_of
+from testbed.judge.compare import JobComparison, ScheduleComparison, fairness_in, job_of, jobs_of, ranked_pairs, rows_of
 from testbed.schedule.proof import Proof
 from testbed.thresholds import TIE
 from testbed.units import show_change, show_size, show_times
@@ -60,13 +60,27 @@ def print_run(console: Console, document: Mapping[str, Any], directory: Path, *,
         console.print(line, style="yellow", highlight=False)
     for reason, names in _reasons(rows).items():
         console.print(f"{', '.join(names)} untrusted: {reason}", style="red", highlight=False)
-    ranking = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
-    tie = document.get("ranking_tie", TIE)
-    close = f" (either order, where {tie:.0%} or less lies between two predictions)" if tie > TIE else ""
-    console.print(f"measured ranking: {ranking}{close}", highlight=False)
+    console.print(ranking_line(rows, document.get("ranking_tie", TIE)), highlight=False)
     further = f" to timeline-{pages}.svg" if pages > 1 else ""
     look = f" (look at timeline.svg{further})" if pages else ""
     console.print(f"results in {directory}/{look}", highlight=False, soft_wrap=True)
+
+
+def ranking_line(rows: Sequence[ScheduleComparison], tie: float) -> str:
+    """How many pairs of schedules measuring ranks as predicted; those that the prediction does not rank are ties."""
+    found = ranked_pairs(rows, tie)
+    decided, close = found.as_predicted + found.otherwise, f" (within {tie:.0%})" if tie > TIE else ""
+    if decided + found.ties == 0:
+        return "measured ranking: nothing to rank"
+    ties = f"{found.ties} {'is a tie' if found.ties == 1 else 'are ties'} by the prediction{close}"
+    if decided == 0:
+        return f"measured ranking: nothing decided, all pairs ({found.ties}) are ties by the prediction{close}"
+    pairs = "the only pair" if decided + found.ties == 1 else f"{found.as_predicted} of {decided + found.ties} pairs"
+    if found.as_predicted == decided > 1 and not found.ties:
+        pairs = f"all {decided} pairs"
+    if found.otherwise:
+        pairs = f"{found.as_predicted} of {decided + found.ties} pairs, NOT in {found.otherwise}"
+    return f"measured ranking: as predicted in {pairs}{f', {ties}' if found.ties else ''}"
 
 
 def _title_of(job: str, rows: Sequence[ScheduleComparison]) -> str:

@@ -56,6 +56,7 @@ def schedule_show(
     from testbed.cli import tables
     from testbed.plan import resolve
     from testbed.plan.together import predict_together
+    from testbed.plan.unmodelled import of_ties
 
     unfinished = resolve.load_plan(topology, *workloads, settings=settings or [])
     plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
@@ -73,6 +74,8 @@ def schedule_show(
             console.print(tables.grid(timeline, list(lanes.values()), console.width), soft_wrap=True)
     if not as_json:
         tables.print_remarks(console, plan)
+        for line in of_ties(plan):
+            console.print(f"warning: {line}", highlight=False, markup=False)
     if svg is not None:
         from testbed.results.picture import Panel, draw
 

@@ -10,15 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.cli.layout import Column, Section, fitted
+from testbed.cli.range_cells import show_ranges
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.resolve import pipeline_nodes
 from testbed.plan.routes import Between, datacenter_of, datacenters_of, routes_of_nodes
 from testbed.spec.workload import DataParallel
 from testbed.trace.tables import KINDS, Trace
-from testbed.units import show_change, show_rate, show_size, show_time, show_times
+from testbed.units import show_change, show_rate, show_size, show_time
 
 if TYPE_CHECKING:
     from testbed.plan.compare import ComparedSchedule, Comparison
+    from testbed.plan.ties import Range
     from testbed.schedule.proof import Proof
 
 STYLES = {"F": "white on blue", "B": "white on green", "I": "black on cyan", "W": "black on yellow"}
@@ -126,11 +128,14 @@ def print_remarks(console: Console, plan: Plan) -> None:
 
 
 def prediction_tables(
-    plan: Plan, rows: Sequence[tuple[str, float, float, float, float | None]], width: int
+    plan: Plan,
+    rows: Sequence[tuple[str, float, float, float, float | None]],
+    between: Sequence[Range | None],
+    width: int,
 ) -> list[Table]:
-    """(schedule, predicted s, bubble ratio, peak in flight, speed-up over 1F1B or None) per row."""
+    """(schedule, predicted s, bubble ratio, peak in flight, speed-up over 1F1B or None) per row, and its range."""
     columns = [
-        Column("\niteration", show_times([seconds for _, seconds, *_ in rows])),
+        Column("\niteration", show_ranges([seconds for _, seconds, *_ in rows], between)),
         Column("\nbubble", [f"{bubble:z.1%}" for _, _, bubble, _, _ in rows]),
         Column("peak in\nflight", [f"{peak:g}" for *_, peak, _ in rows]),
         Column("speed-up\nover 1F1B", ["-" if speedup is None else f"{speedup:.2f}x" for *_, speedup in rows]),
@@ -151,7 +156,7 @@ def causes_tables(plan: Plan, comparison: Comparison, width: int) -> list[Table]
     causes = (*CAUSES, "DP") if plan.jobs[0].mesh.dp > 1 else CAUSES
     shares = [_lost_shares(row) for row in rows]
     result = [
-        Column("iteration", show_times([row.predicted_s for row in rows])),
+        Column("iteration", show_ranges([row.predicted_s for row in rows], [row.between for row in rows])),
         Column("over bound", [show_change(row.predicted_s / row.bound.seconds - 1) for row in rows]),
         Column("bubble", [f"{row.bubble_predicted:z.1%}" for row in rows]),
         Column("peak by rank", [_peaks(row.peaks) for row in rows], wrapped=True),
@@ -186,6 +191,9 @@ def best_line(comparison: Comparison) -> str | None:
     if len(comparison.schedules) < 2:
         return None
     first, second = comparison.schedules[:2]
+    tied = [one.label for one in comparison.schedules if one.low_s < first.high_s and one.high_s > first.predicted_s]
+    if first.between is not None and first.between.hangs and len(tied) > 1:
+        return f"best: {', '.join(tied)}: who comes first of messages that meet decides"
     gain = f"{second.predicted_s / first.predicted_s - 1:.1%}"
     if float(gain.rstrip("%")) == 0:
         equal = [one.label for one in comparison.schedules if f"{one.predicted_s / first.predicted_s - 1:.1%}" == gain]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -256,20 +256,38 @@ def _on_this_host(run: Measured) -> dict[str, Any]:
     }
 
 
-def same_ranking(schedules: Sequence[ScheduleComparison], tie: float = TIE) -> bool:
-    """Whether measuring puts the schedules in the order that was predicted; of those within a tie, either is right.
+class RankedPairs(NamedTuple):
+    """Pairs of schedules of one job, those with the same jobs beside it, by what measuring says of their order."""
 
-    Of a prediction that is a range every time in it is as good.
+    as_predicted: int
+    otherwise: int
+    """Measured in the order opposite to the predicted one."""
+    ties: int
+    """Predicted equal, or ranges that overlap: either order agrees with that, and says nothing of the prediction."""
 
-    The schedules of a job are ranked among themselves, those with the same jobs beside it.
+
+def ranked_pairs(schedules: Sequence[ScheduleComparison], tie: float = TIE) -> RankedPairs:
+    """How many pairs measuring puts in the order that was predicted; of those within a tie, either is right.
+
+    Of a prediction that is a range every time in it is as good. The schedules of a job are ranked among themselves,
+    those with the same jobs beside it.
     """
-    by_measured = sorted(schedules, key=lambda s: s.measured_s)
+    by_predicted = sorted(schedules, key=lambda s: s.predicted_range_s)
     at_work = _at_work((one.label, job_of(one)) for one in schedules)
-    return all(
-        faster.predicted_range_s[0] <= slower.predicted_range_s[1] * (1 + tie)
-        for faster, slower in combinations(by_measured, 2)
-        if job_of(faster) == job_of(slower) and at_work[faster.label] == at_work[slower.label]
-    )
+    found = {"as_predicted": 0, "otherwise": 0, "ties": 0}
+    for faster, slower in combinations(by_predicted, 2):
+        if job_of(faster) != job_of(slower) or at_work[faster.label] != at_work[slower.label]:
+            continue
+        if slower.predicted_range_s[0] <= faster.predicted_range_s[1] * (1 + tie):
+            found["ties"] += 1
+        else:
+            found["as_predicted" if faster.measured_s <= slower.measured_s else "otherwise"] += 1
+    return RankedPairs(**found)
+
+
+def same_ranking(schedules: Sequence[ScheduleComparison], tie: float = TIE) -> bool:
+    """Whether measuring contradicts the predicted order of no pair; see `ranked_pairs`."""
+    return ranked_pairs(schedules, tie).otherwise == 0
 
 
 def job_of(row: ScheduleComparison) -> str:

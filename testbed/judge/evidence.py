@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from testbed.judge import fidelity, numerics, parameters
+import numpy as np
+
+from testbed.judge import fidelity, numerics, order, parameters
 from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
 from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages
@@ -56,6 +58,8 @@ class Evidence(NamedTuple):
     them in their places."""
     fingerprints: Sequence[Fingerprint] = ()
     """Of gradients and weights in the first and in the last compared iteration, all ranks together."""
+    range_s: tuple[float, float] | None = None
+    """Between what the prediction lies by who comes first; None where nothing hangs on that."""
 
     @property
     def measured(self) -> list[IterationRow]:
@@ -86,7 +90,15 @@ def judge(case: Evidence) -> list[Check]:
         checks.append(
             fidelity.message_check(case.flows, case.usual_extra_s, case.usual_differs_s, case.super_packets_s)
         )
-    return checks
+    return [*checks, *_in_range(case)]
+
+
+def _in_range(case: Evidence) -> list[Check]:
+    """On the virtual clock, where a prediction is a range and the model has all that the plan asks for."""
+    if case.real or case.range_s is None or case.range_s[0] == case.range_s[1]:
+        return []
+    median_s = float(np.median([row.makespan_s for row in case.measured]))
+    return [order.range_check(median_s, *case.range_s)]
 
 
 def _given(case: Evidence) -> list[Check]:

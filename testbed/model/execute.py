@@ -62,7 +62,7 @@ def execute(program: Program, order: Ints) -> Times:
     posted, sent = np.full(n_messages, np.nan), np.full(n_messages, np.nan)
     arrived, awaited = np.full(n_messages, np.nan), np.zeros(n_messages)
     position, rank_free, sending_until = program.row_start[:-1].copy(), program.begin_s.copy(), program.begin_s.copy()
-    release, may_leave = program.release.copy(), program.first_s.copy()
+    release, may_leave, lag = program.release.copy(), program.first_s.copy(), program.lag_s.copy()
     pieces_left, last_bit = np.maximum(program.pieces, 1), np.zeros(n_messages)
     shards_left, gathered = program.shards.copy(), np.zeros(len(program.shards))
     gradients_left, sums_left = program.gradients.copy(), program.sums.copy()
@@ -236,6 +236,11 @@ def execute(program: Program, order: Ints) -> Times:
         # --- network: a piece's first bit is at the head of a link; all pieces are at the head of the first
         hops, count, which = piece // 3, 1, piece % 3
         came = now
+        if what == _LEAVE and lag[message] > 0:
+            sequence += 1
+            heapq.heappush(events, (now + lag[message], sequence, _LEAVE, message, 0))
+            lag[message] = 0.0
+            continue
         if what == _ARRIVE:
             count = 0
         if what == _LEAVE:

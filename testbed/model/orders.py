@@ -1,7 +1,8 @@
-"""The event model where chance decides who comes first: ends of actions moved by microseconds.
+"""The event model where chance decides who comes first: messages that leave microseconds later than they might.
 
-Messages of different ranks that come to a link at one instant are ordered by which process the kernel happens to run
-first. Moved ends put them in another order; with every end moved the other way round, each such pair is seen in both.
+Messages that come to a link at one instant are ordered by which process the kernel happens to run first, and by
+constants that the model has right to some microseconds. Messages that leave a little later come in another order; what
+each lost is given back where it arrives, so that nothing but the order changes and nothing adds up.
 """
 
 from __future__ import annotations
@@ -13,22 +14,39 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.model.columns import Names
 from testbed.model.execute import Times
 from testbed.model.lower import Load, lower
-from testbed.model.program import Program
-from testbed.model.simulate import ends_by_job, jobs_in_ticks, run
+from testbed.model.network import Floats, Ints
+from testbed.model.program import FREE, Program
+from testbed.model.simulate import ends_by_job, jobs_in_ticks, refuse_deadlock, run
+from testbed.thresholds import ONE_PREDICTION
+from testbed.trace.tables import NOTICE
 
 _SEED = 1
+
+
+class Order(NamedTuple):
+    """What comes of one order; per job."""
+
+    ends_s: tuple[float, ...]
+    """From the common start to its last end or reduction."""
+    moved_s: tuple[float, ...]
+    """By how much the message that changes most is longer or shorter on its way than in the order predicted."""
 
 
 class Orders:
     """Jobs on one network, run in one order of what comes at the same time after another."""
 
-    def __init__(self, loads: Sequence[Load]) -> None:
-        """Raises ValueError when the jobs do not have the same links."""
+    def __init__(self, loads: Sequence[Load], within_s: float) -> None:
+        """Messages that leave within `within_s` of each other may change places.
+
+        Raises as `simulate_jobs`.
+        """
         self._tick_s, in_ticks = jobs_in_ticks(loads)
         self._program, self._names = lower(in_ticks)
+        self._within = within_s / self._tick_s
+        self._times = run(self._program)
+        refuse_deadlock(self._program, self._names, self._times, loads)
 
     @property
     def events(self) -> int:
@@ -37,30 +55,105 @@ class Orders:
         hops = np.diff(program.route_start)[program.route]
         return len(program.duration_s) + int((np.maximum(program.pieces, 1) * np.maximum(hops, 1)).sum())
 
-    def meet(self, within_s: float) -> bool:
-        """Whether messages of two ranks come to one link within so many seconds of each other, as predicted.
+    def meet(self) -> bool:
+        """Whether chance may decide anything: messages come to one link within that time of each other, as predicted,
+        or a rank waits just as long as nobody notices.
 
         Of a message that waits on its way it is only known between which times it comes to a further link.
         """
-        shared = _shared_links(self._program, self._names)
-        if not shared:
-            return False
-        times, within = run(self._program), within_s / self._tick_s
-        return any(_close(at, within) for at in _at_links(self._program, self._names, times, shared).values())
+        times, senders = self._times, self._senders()
+        waited = times.ready_s - times.reached_s
+        if np.any(np.abs(waited - self._program.unnoticed_wait_s) <= self._within):
+            return True
+        shared = _shared_links(self._program, senders)
+        at = _at_links(self._program, senders, self._leaving(), times, shared) if shared else {}
+        return any(_close(coming, self._within) for coming in at.values())
 
-    def ends_s(self, shift_s: float) -> Iterator[tuple[float, ...]]:
-        """Per job, seconds from the common start to its last end or reduction, in one order after another, without end.
+    @property
+    def predicted_s(self) -> tuple[float, ...]:
+        """Per job, seconds from the common start to its last end or reduction, in the order that is predicted."""
+        return self._ends_s(self._times)
 
-        Every end of an action is drawn up to `shift_s` earlier or later; then all the other way round; then drawn anew.
-        What a rank does next is not moved with it, so that nothing adds up along a rank.
+    def drawn(self) -> Iterator[Order]:
+        """One order after another, without end, each followed by its opposite.
+
+        Drawn are what a thread takes for every message, and what for each by itself, in turns more of the one and of
+        the other; and how long a wait stays unnoticed. What comes of messages that are all late alike is taken off.
         """
-        program, random, first = self._program, np.random.default_rng(_SEED), _first_of_ranks(self._program)
+        random, senders, turns = np.random.default_rng(_SEED), self._senders(), self._turns()
+        alike, number = self._order(np.full(len(senders), self._within / 2), 0.0), 0
+        off = [end - usual for end, usual in zip(self.predicted_s, alike.ends_s, strict=True)]
+        off = [one if abs(one) < ONE_PREDICTION * end else 0.0 for one, end in zip(off, alike.ends_s, strict=True)]
         while True:
-            moved = random.uniform(-shift_s, shift_s, len(program.duration_s)) / self._tick_s
-            longer = np.round(moved - np.where(first, 0.0, np.roll(moved, 1)))
-            for each in (longer, -longer):
-                late = program._replace(duration_s=np.maximum(program.duration_s + each, 0.0))
-                yield tuple(self._tick_s * end for end in ends_by_job(late, run(late), self._names))
+            of_senders = random.random(senders.max(initial=0) + 1)[senders]
+            of_messages = random.random(turns.max(initial=0) + 1)[turns]
+            share = (0.0, 0.5)[number % 2]
+            drawn, waits = (1 - share) * of_senders + share * of_messages, random.random()
+            for lags, unnoticed in ((drawn, waits), (1 - drawn, 1 - waits)):
+                one = self._order(lags * self._within, (2 * unnoticed - 1) * self._within)
+                yield one._replace(ends_s=tuple(end + more for end, more in zip(one.ends_s, off, strict=True)))
+            number += 1
+
+    def _order(self, lags: Floats, unnoticed: float) -> Order:
+        """With messages that leave so many ticks later, and waits that stay unnoticed for so much longer."""
+        program, lags = self._program, np.where(self._program.local, 0.0, np.round(lags))
+        late = program._replace(
+            lag_s=lags,
+            handover_s=program.handover_s - self._lost(lags),
+            unnoticed_wait_s=max(0.0, program.unnoticed_wait_s + unnoticed),
+        )
+        times, base = run(late), self._times
+        taken = (times.arrived_s - times.sent_s) - (base.arrived_s - base.sent_s)
+        moved = np.abs(np.nan_to_num(taken)) * self._tick_s
+        ends, jobs = self._ends_s(times), self._names.messages["job"]
+        return Order(ends, tuple(float(moved[jobs == job].max(initial=0.0)) for job in range(len(ends))))
+
+    def _ends_s(self, times: Times) -> tuple[float, ...]:
+        return tuple(self._tick_s * end for end in ends_by_job(self._program, times, self._names))
+
+    def _lost(self, lags: Floats) -> Floats:
+        """Per message, by how much later it arrives for these lags, with that of a notice which it waits for; 0 for one
+        that others follow at once, which cannot come before it has."""
+        program = self._program
+        waits = (program.notice >= 0) & (self._leaving() > self._times.sent_s)
+        lost = lags + np.where(waits, lags[np.maximum(program.notice, 0)], 0.0)
+        compensated: Floats = np.where(np.diff(program.then_start) > 0, 0.0, lost)
+        return compensated
+
+    def _leaving(self) -> Floats:
+        """Per message, when it leaves as predicted: when it is sent, with a late receive not before the notice."""
+        notice, times = self._program.notice, self._times
+        asked = np.where(notice >= 0, times.arrived_s[np.maximum(notice, 0)], 0.0)
+        free = np.where(notice == FREE, times.posted_s, 0.0)
+        leaving: Floats = np.maximum(times.sent_s, np.maximum(asked, np.nan_to_num(free)))
+        return leaving
+
+    def _senders(self) -> Ints:
+        """Per message, a number of the thread that sends it: a rank's own as it ends an action or posts a receive, or
+        the one that waits for what comes from others. What one thread sends stays in order."""
+        messages, leaving = self._names.messages, self._leaving()
+        ends: dict[int, set[float]] = {}
+        for rank, end in zip(self._names.action_rank.tolist(), self._times.end_s.tolist(), strict=True):
+            ends.setdefault(rank, set()).add(end)
+        ranks = messages["source_rank"].tolist()
+        own = [when in ends[rank] for rank, when in zip(ranks, leaving.tolist(), strict=True)]
+        return _numbered((messages["source_rank"], np.array(own) | (messages["kind"] == NOTICE)))
+
+    def _turns(self) -> Ints:
+        """Per message, a number of when its thread sends it: what it sends soon after each other stays in order."""
+        senders, leaving = self._senders(), self._leaving()
+        order = np.lexsort((leaving, senders))
+        anew = (np.diff(senders[order]) > 0) | (np.diff(leaving[order]) > self._within)
+        numbers = np.zeros(len(order), np.int64)
+        numbers[order[1:]] = np.cumsum(anew)
+        return numbers
+
+
+def _numbered(columns: tuple[NDArray[np.generic], ...]) -> Ints:
+    """Per row, a number that rows with equal values share."""
+    rows = np.stack([np.asarray(column, np.int64) for column in columns])
+    numbers: Ints = np.unique(rows, axis=1, return_inverse=True)[1].reshape(-1)
+    return numbers
 
 
 class _Coming(NamedTuple):
@@ -68,32 +161,27 @@ class _Coming(NamedTuple):
 
     earliest: float
     latest: float
-    rank: int
+    sender: int
 
 
-def _first_of_ranks(program: Program) -> NDArray[np.bool_]:
-    """Which actions are the first of their rank."""
-    first = np.zeros(len(program.duration_s), np.bool_)
-    first[program.row_start[:-1][np.diff(program.row_start) > 0]] = True
-    return first
-
-
-def _shared_links(program: Program, names: Names) -> set[int]:
-    """The links that messages of different ranks cross."""
-    senders: dict[int, set[int]] = {}
-    for route, rank in {*zip(program.route.tolist(), names.messages["source_rank"].tolist(), strict=True)}:
+def _shared_links(program: Program, senders: Ints) -> set[int]:
+    """The links that messages of different senders cross."""
+    crossing: dict[int, set[int]] = {}
+    for route, sender in {*zip(program.route.tolist(), senders.tolist(), strict=True)}:
         for link in program.route_links[program.route_start[route] : program.route_start[route + 1]].tolist():
-            senders.setdefault(link, set()).add(rank)
-    return {link for link, ranks in senders.items() if len(ranks) > 1}
+            crossing.setdefault(link, set()).add(sender)
+    return {link for link, each in crossing.items() if len(each) > 1}
 
 
-def _at_links(program: Program, names: Names, times: Times, shared: set[int]) -> dict[int, list[_Coming]]:
+def _at_links(
+    program: Program, senders: Ints, leaving: Floats, times: Times, shared: set[int]
+) -> dict[int, list[_Coming]]:
     """Per shared link, when every message comes to it."""
     at: dict[int, list[_Coming]] = {link: [] for link in shared}
-    ranks, routes = names.messages["source_rank"].tolist(), program.route.tolist()
-    first_bit, last_bit = times.sent_s.tolist(), (times.arrived_s - program.handover_s).tolist()
+    routes = program.route.tolist()
+    first_bit, last_bit = leaving.tolist(), (times.arrived_s - program.handover_s).tolist()
     links_of = [program.route_links[begin:end].tolist() for begin, end in pairwise(program.route_start.tolist())]
-    for message, (rank, route) in enumerate(zip(ranks, routes, strict=True)):
+    for message, (sender, route) in enumerate(zip(senders.tolist(), routes, strict=True)):
         links = links_of[route]
         earliest, still = first_bit[message], sum(program.delay_s[link] for link in links)
         for hop, link in enumerate(links):
@@ -101,16 +189,16 @@ def _at_links(program: Program, names: Names, times: Times, shared: set[int]) ->
             size = program.wire_bytes[message] if program.pieces[message] == 0 else 0.0
             latest = last_bit[message] - still - size * program.seconds_per_byte[link] if hop else earliest
             if link in shared:
-                at[link].append(_Coming(earliest, max(earliest, latest), rank))
+                at[link].append(_Coming(earliest, max(earliest, latest), sender))
             earliest, still = earliest + program.delay_s[link], still - program.delay_s[link]
     return at
 
 
 def _close(coming: list[_Coming], within: float) -> bool:
-    """Whether two messages of different ranks may come within so many ticks of each other."""
+    """Whether two messages of different senders may come within so many ticks of each other."""
     until: dict[int, float] = {}
     for one in sorted(coming):
-        if any(latest >= one.earliest - within for rank, latest in until.items() if rank != one.rank):
+        if any(latest >= one.earliest - within for sender, latest in until.items() if sender != one.sender):
             return True
-        until[one.rank] = max(until.get(one.rank, 0.0), one.latest)
+        until[one.sender] = max(until.get(one.sender, 0.0), one.latest)
     return False

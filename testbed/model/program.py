@@ -56,6 +56,8 @@ class Program(NamedTuple):
     """Messages that wait for nothing ..."""
     first_s: Floats
     """... and per message, when it may leave at the earliest."""
+    lag_s: Floats
+    """Per message, how long after it might leave it does: 0, but where other orders are tried (orders.py)."""
     local: Bools
     """Per message, whether it stays on its rank."""
     notice: Ints

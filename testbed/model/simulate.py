@@ -5,9 +5,11 @@ program.py says what is executed, execute.py how, network.py what links do with 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +25,10 @@ from testbed.trace.tables import ACTION, KINDS, MESSAGE, Table, Trace, rows
 
 LARGE = 3000
 """Actions from which the compiled loop is worth its import."""
+
+
+_WORTH_IMPORT, _WORTH_COMPILING = 50_000, 3_000_000
+"""Events (some 10 us each, interpreted) that are worth the import where machine code is kept, and where it is not."""
 
 
 class DeadlockError(RuntimeError):
@@ -48,7 +54,7 @@ def simulate_jobs(loads: Sequence[Load]) -> Trace:
     program, names = lower(counted)
     times = run(program)
     times = times._replace(**{name: getattr(times, name) * tick for name in _SECONDS})
-    _refuse_deadlock(program, names, times, loads)
+    refuse_deadlock(program, names, times, loads)
     return _trace(program, names, times, loads)
 
 
@@ -81,6 +87,17 @@ def run(program: Program, *, compiled: bool | None = None) -> Times:
     return plain.execute(program, program.in_order())
 
 
+def compile_for(events: int) -> None:
+    """Have the event model run compiled from now on, where so many events to come are worth it.
+
+    In a guest no machine code is kept: it would be compiled anew in every process.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    kept = (Path(base) if base else Path("~/.cache").expanduser()) / "testbed" / "compiled"
+    if events > (_WORTH_IMPORT if kept.is_dir() else _WORTH_COMPILING):
+        import testbed.model.compiled  # noqa: F401 - slow to import
+
+
 def makespan(
     problem: Problem, schedule: Schedule, *, receives: Receives = "early", compiled: bool | None = None
 ) -> float:
@@ -101,7 +118,7 @@ def ends_of_jobs(loads: Sequence[Load]) -> tuple[float, ...]:
     tick, counted = jobs_in_ticks(loads)
     program, names = lower(counted)
     times = run(program)
-    _refuse_deadlock(program, names, times, loads)
+    refuse_deadlock(program, names, times, loads)
     return tuple(tick * end for end in ends_by_job(program, times, names))
 
 
@@ -115,7 +132,8 @@ def ends_by_job(program: Program, times: Times, names: Names) -> list[float]:
     return found
 
 
-def _refuse_deadlock(program: Program, names: Names, times: Times, loads: Sequence[Load]) -> None:
+def refuse_deadlock(program: Program, names: Names, times: Times, loads: Sequence[Load]) -> None:
+    """Raises DeadlockError where an action never came to run."""
     stuck = np.flatnonzero(np.isnan(times.end_s))
     if not len(stuck):
         return

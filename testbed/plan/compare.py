@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 from testbed.model.bounds import Bound, lower_bound
 from testbed.model.bubble import TimeByCause, time_by_cause
+from testbed.model.lower import Load
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import Problem
 from testbed.plan import costs
 from testbed.plan.plan import Plan
 from testbed.plan.schedules import make
+from testbed.plan.ties import Range, ranges_of_orders
 from testbed.plan.unlike import FullScaleTime, full_scale_time
 from testbed.schedule.each import Judged, Task, generate_each
 from testbed.schedule.proof import Proof, Watch
@@ -40,6 +42,18 @@ class ComparedSchedule(NamedTuple):
     """What a user should know of it: what memory has cost it, or that it is the fastest of several."""
     full_scale: FullScaleTime | None = None
     """Its iteration at full scale; every other time is one of the lab. None for a workload without full scale."""
+    between: Range | None = None
+    """Of `predicted_s`, by who comes first of messages that meet; None where nothing hangs on that."""
+
+    @property
+    def low_s(self) -> float:
+        """The least that it may take."""
+        return self.predicted_s if self.between is None else self.between.low_s
+
+    @property
+    def high_s(self) -> float:
+        """The most that it may take."""
+        return self.predicted_s if self.between is None else self.between.high_s
 
     def as_json(self) -> dict[str, Any]:
         """The keys of comparison.json that need no measurement, and the causes."""
@@ -47,6 +61,8 @@ class ComparedSchedule(NamedTuple):
             "schedule": self.schedule,
             "label": self.label,
             "predicted_s": self.predicted_s,
+            "predicted_low_s": self.between and self.between.low_s,
+            "predicted_high_s": self.between and self.between.high_s,
             "bubble_predicted": self.bubble_predicted,
             "peak_in_flight_predicted": max(self.peaks),
             "speedup_predicted": self.speedup_predicted,
@@ -90,6 +106,7 @@ def compare_schedules(
     for choice in sorted(selected.fitting, key=lambda choice: seconds[choice.label]):
         label, problem = choice.label, problems[choice.label]
         schedule, proof, remarks = selected.made[label]
+        (between,) = ranges_of_orders([Load(problem, schedule, 0.0, plan.jobs[0].workload.receives)])
         compared.append(
             ComparedSchedule(
                 schedule=choice.schedule,
@@ -104,6 +121,7 @@ def compare_schedules(
                 proof=proof,
                 remarks=remarks,
                 full_scale=full_scale_time(plan, plan.jobs[0], problem, schedule),
+                between=between,
             )
         )
     return Comparison(compared, selected.left_out)

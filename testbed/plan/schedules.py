@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from testbed.errors import BadInput, DoesNotFit
+from testbed.model.lower import Load, Receives
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import OverMemory
 from testbed.plan import costs, similitude
 from testbed.plan.plan import Job, Plan
 from testbed.plan.resolve import BEST, generate, given, meetings, with_meetings
+from testbed.plan.ties import ranges_of_orders
 from testbed.plan.unlike import ideal
 from testbed.plugins import Unusable
 from testbed.schedule.proof import Watch
@@ -157,7 +159,18 @@ def ranked(
         quick = {} if choice in listed else {name: QUICK[name] for name in _options(choice) if name in QUICK}
         choices.append(choice.model_copy(update={"memory": best.memory, **quick}))
     found = candidates(plan, choices, watch, job=job, source=source)
-    return Candidates(sorted(found.found, key=lambda one: one.makespan_s), found.left_out)
+    return Candidates(_by_worst(found.found, plan.jobs[job].workload.receives), found.left_out)
+
+
+def _by_worst(found: Sequence[Candidate], receives: Receives) -> list[Candidate]:
+    """The fastest first, those in front by what they may take at worst, by who comes first of messages that meet."""
+    rest = sorted(found, key=lambda one: one.makespan_s)
+    front: list[tuple[float, Candidate]] = []
+    while rest and not any(worst_s <= rest[0].makespan_s for worst_s, _ in front):
+        one = rest.pop(0)
+        (between,) = ranges_of_orders([Load(one.problem, one.generated.schedule, 0.0, receives)])
+        front.append((one.makespan_s if between is None else between.high_s, one))
+    return [one for _, one in sorted(front, key=lambda pair: pair[0])] + rest
 
 
 def _options(choice: ScheduleChoice) -> list[str]:

@@ -71,6 +71,22 @@ def ranges_of_case(plan: Plan, case: Case) -> list[Range | None]:
     return ranges_of_orders(_loads(plan, case))
 
 
+def ranges_of_plan(plan: Plan) -> dict[str, list[Range | None]]:
+    """By label of every case whose schedules are made, what `ranges_of_case` says of it."""
+    return {
+        case.label: ranges_of_case(plan, case) for case in plan.cases if all(one.rows is not None for one in case.jobs)
+    }
+
+
+def worst_times(plan: Plan, case: Case) -> tuple[float, ...]:
+    """As `iteration_times`, the most that an iteration may take by who comes first.
+
+    What chooses between cases goes by this: the best of lucky ends is no choice that can be kept to.
+    """
+    ranges = zip(iteration_times(plan, case), ranges_of_case(plan, case), strict=True)
+    return tuple(one if between is None else between.high_s for one, between in ranges)
+
+
 def start_s(plan: Plan, case: Case, job: int) -> float:
     """When a job begins in a case, in seconds from the common start."""
     return case.starts_s[job] if case.starts_s else plan.jobs[job].start_s

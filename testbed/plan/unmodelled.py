@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -15,18 +15,19 @@ from testbed.plan.costs import problem_of_case
 from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.tensor_exchanges import of_actions
-from testbed.plan.together import predict_together, ranges_of_case
+from testbed.plan.ties import Range
+from testbed.plan.together import predict_together, ranges_of_plan
 from testbed.spec.topology import Direction
 from testbed.trace.tables import Trace
 from testbed.units import show_size, show_time
 
 
-def warnings(plan: Plan) -> list[str]:
+def warnings(plan: Plan, ranges: Mapping[str, Sequence[Range | None]] | None = None) -> list[str]:
     """A line for everything that measured times may show and predicted ones do not; [] where the model has it all.
 
-    With what is left out, predictions that are ranges.
+    With what is left out, predictions that are ranges: `ranges` of the plan, where they are known.
     """
-    return left_out(plan) + _of_ties(plan)
+    return left_out(plan) + of_ties(plan, ranges)
 
 
 def left_out(plan: Plan) -> list[str]:
@@ -141,14 +142,15 @@ def _of_queues(plan: Plan) -> list[str]:
     )
 
 
-def _of_ties(plan: Plan) -> list[str]:
-    hang = []
+def of_ties(plan: Plan, ranges: Mapping[str, Sequence[Range | None]] | None = None) -> list[str]:
+    """A line that names the predictions that are ranges; [] where none is. `ranges` as in `warnings`."""
+    hang, known = [], ranges_of_plan(plan) if ranges is None else ranges
     for case in _known(plan):
-        for number, one in zip(at_work(plan, case), ranges_of_case(plan, case), strict=True):
-            if one is not None:
+        for number, one in zip(at_work(plan, case), known[case.label], strict=True):
+            if one is not None and one.hangs:
                 name = case.label if len(plan.jobs) == 1 else f"{case.label}: {plan.jobs[number].name}"
                 hang.append(f"{name} {show_time(one.low_s)} to {show_time(one.high_s)}")
-    who = "who comes first of messages that meet at a link within 10 us decides"
+    who = "who comes first of messages that meet at a link within microseconds decides"
     return [f"{who} ({_listed(hang)})"] if hang else []
 
 

@@ -138,6 +138,7 @@ def _evidence(
         usual_extra_s=known["usual_extra_s"],
         usual_differs_s=known.get("usual_differs_s", ()),  # runs of earlier versions did not tell, nor the next
         super_packets_s=known.get("super_packets_s", ()),
+        range_s=known.get("range_s") and tuple(known["range_s"]),
     )
 
 

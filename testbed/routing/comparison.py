@@ -12,7 +12,8 @@ import numpy as np
 from testbed.model.network import Floats, Ints
 from testbed.plan import routes
 from testbed.plan.plan import Case, Plan
-from testbed.plan.together import iteration_times
+from testbed.plan.ties import Range
+from testbed.plan.together import iteration_times, ranges_of_case
 from testbed.routing.apply import Demands, demands, on_routes, taken
 from testbed.routing.fairness import Metric, bytes_per_direction, flows_per_direction, measured_by
 from testbed.routing.planner import Planner, Reach, Task
@@ -34,6 +35,8 @@ class Outcome(NamedTuple):
     """Per direction, bytes of an iteration: of all flows, also of those that keep to their default routes."""
     iteration_s: tuple[float, ...]
     """Per job, an iteration beside the others on these routes, by the event model."""
+    between: tuple[Range | None, ...]
+    """Per job, what it may be by who comes first of messages that meet; None where nothing hangs on that."""
 
 
 class Asked(NamedTuple):
@@ -87,7 +90,7 @@ def _of_planner(plan: Plan, case: Case, chosen: Chosen, task: Task) -> list[Outc
 
 
 def _outcome(plan: Plan, case: Case, wanted: Demands, label: str, made: Routed) -> Outcome:
-    problem = wanted.problem
+    problem, routed = wanted.problem, on_routes(plan, case, wanted, made.choice.tolist())
     return Outcome(
         label,
         wanted,
@@ -95,5 +98,6 @@ def _outcome(plan: Plan, case: Case, wanted: Demands, label: str, made: Routed) 
         measured_by(problem, made.choice),
         flows_per_direction(problem, made.choice),
         bytes_of(plan, wanted) + bytes_per_direction(problem, made.choice),
-        iteration_times(plan, on_routes(plan, case, wanted, made.choice.tolist())),
+        iteration_times(plan, routed),
+        tuple(ranges_of_case(plan, routed)),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from pydantic import Field
 from testbed.pipeline.problem import Problem
 from testbed.plan import costs
 from testbed.plan.plan import Case, Plan
-from testbed.plan.together import iteration_times
+from testbed.plan.together import iteration_times, worst_times
 from testbed.schedule.proof import Standing, Watch
 
 Key = tuple[float, ...]
@@ -28,6 +29,9 @@ _DIGITS = 9
 
 class Judge:
     """Keeps the best of the cases that it is offered.
+
+    Where predictions are ranges, by who comes first of messages that meet, a case is worth what it may take at worst.
+    That is asked of what would else be the best one; a case that is not, even as predicted, is worth its prediction.
 
     The same offers give the same best; `over` says that `evaluations` have been made or, which cannot be repeated, that
     `time_limit_s` wall seconds have gone by.
@@ -63,12 +67,17 @@ class Judge:
         mark = case.routes, case.starts_s, tuple(map(id, case.jobs))
         if mark not in self._known:
             self._kept.append(case)
-            times = zip(iteration_times(self.plan, case), self.usual_s, strict=True)
-            self._known[mark] = tuple(sorted((round(one / usual, _DIGITS) for one, usual in times), reverse=True))
+            self._known[mark] = self._key(iteration_times(self.plan, case))
+            if self._known[mark] < self.best_key:
+                self._known[mark] = self._key(worst_times(self.plan, case))
             if self._known[mark] < self.best_key:
                 self.best, self.best_key = case, self._known[mark]
                 self._report()
         return self._known[mark]
+
+    def _key(self, times_s: Sequence[float]) -> Key:
+        times = zip(times_s, self.usual_s, strict=True)
+        return tuple(sorted((round(one / usual, _DIGITS) for one, usual in times), reverse=True))
 
     def over(self) -> bool:
         """Whether nothing more should be tried: enough has been, or nothing is left to gain."""
@@ -81,8 +90,8 @@ class Judge:
         self._report(interrupted=True)
 
     def seconds(self, case: Case) -> tuple[float, ...]:
-        """Per job, the iteration in a case."""
-        return iteration_times(self.plan, case)
+        """Per job, the iteration in a case, at worst."""
+        return worst_times(self.plan, case)
 
     def _report(self, *, interrupted: bool = False) -> None:
         if self._watch is not None:

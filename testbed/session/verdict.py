@@ -97,6 +97,7 @@ def conclude(
         **identity,
         "complete": len(judged) == len(plan.cases),
         "ranking_as_predicted": compare.same_ranking(schedules, tie),
+        "ranking_pairs": compare.ranked_pairs(schedules, tie)._asdict(),
         "ranking_tie": tie,
     }
     document = compare.as_document(facts, schedules, [case.fairness for case in judged if case.fairness is not None])
@@ -175,6 +176,7 @@ def _evidence(
         usual_extra_s=usual_s if paced and told else None,
         usual_differs_s=differs_s,
         super_packets_s=super_packets_s(plan, case.case, pairs) if plan.clock.name == "real" else (),
+        range_s=None if one.between is None or before.warned else (one.between.low_s, one.between.high_s),
     )
 
 

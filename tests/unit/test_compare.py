@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from testbed.judge.compare import Measured, compare, same_ranking
+from testbed.cli.run_tables import ranking_line
+from testbed.judge.compare import Measured, RankedPairs, compare, ranked_pairs, same_ranking
 from testbed.judge.fidelity import Check, NetworkEvidence, network_check, run_checks
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
 from testbed.plan.ties import Range
 from testbed.schedule.registry import generate
-from testbed.thresholds import UNPACED_TIE
+from testbed.thresholds import TIE, UNPACED_TIE
 from testbed.trace.summary import summaries
 
 
@@ -61,6 +62,21 @@ def test_a_prediction_that_is_a_range_is_ranked_by_all_of_it() -> None:
     assert same_ranking([first, second])
     assert same_ranking([replace(first, measured_s=45.0), second])
     assert not same_ranking([replace(first, predicted_low_s=None), second])
+
+
+def test_pairs_that_a_prediction_does_not_rank_are_ties() -> None:
+    first, second = compare([measured("1f1b", 50.0), measured("zb-h1", 40.0)])
+    wide = replace(first, label="wide", predicted_low_s=40.5, predicted_high_s=49.5)
+    assert ranked_pairs([first, second]) == RankedPairs(1, 0, 0)
+    assert ranked_pairs([replace(first, measured_s=30.0), second]) == RankedPairs(0, 1, 0)
+    assert ranked_pairs([first, second, wide]) == RankedPairs(1, 0, 2)
+    assert ranked_pairs([replace(wide, measured_s=9.0), second]) == RankedPairs(0, 0, 1)
+    assert ranking_line([first, second], TIE) == "measured ranking: as predicted in the only pair"
+    assert ranking_line([first], TIE) == "measured ranking: nothing to rank"
+    said = ranking_line([first, second, wide], TIE)
+    assert said == "measured ranking: as predicted in 1 of 3 pairs, 2 are ties by the prediction"
+    assert "nothing decided" in ranking_line([wide, second], TIE)
+    assert "NOT in 1" in ranking_line([replace(first, measured_s=30.0), second], TIE)
 
 
 def reasons(run: list[IterationRow], network: NetworkEvidence) -> list[str]:

@@ -1,0 +1,30 @@
+"""Times that may be ranges, for tables and JSON: what is predicted, or between what, by who comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from testbed.units import show_times
+
+if TYPE_CHECKING:
+    from testbed.plan.ties import Range
+
+
+def show_ranges(seconds: Sequence[float | None], between: Sequence[Range | None]) -> list[str]:
+    """A column in one unit: "670.7 ms", or "670.7 to 705.2 ms" where it is more than one prediction; "-" for None."""
+    ends = [
+        (one, None) if hung is None or not hung.hangs else (hung.low_s, hung.high_s)
+        for one, hung in zip(seconds, between, strict=True)
+    ]
+    shown = iter(show_times([end for pair in ends for end in pair]))
+    cells = zip(shown, shown, strict=True)
+    return [low if high == "-" else f"{low.partition(' ')[0]} to {high}" for low, high in cells]
+
+
+def range_keys(between: Range | None) -> dict[str, float | None]:
+    """The keys of comparison.json that say so."""
+    return {
+        "predicted_low_s": None if between is None else between.low_s,
+        "predicted_high_s": None if between is None else between.high_s,
+    }
