@@ -1,0 +1,220 @@
+"""Shapers whose lab changes while a schedule is trained: the text of a plug-in, to which a line says what, and when.
+
+`Changing(KIND, AFTER_S)` is the shaper that the machine has. When counters are read with `reset_peaks`, which is when
+the iterations of a case begin, a thread waits for AFTER_S and makes the change: of qdiscs and links that carry traffic,
+in the kernel or the relay, or of the processes that train. Nothing is told to the session.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyroute2.netlink.rtnl import RTM_NEWQDISC
+
+from testbed.lab import addresses
+from testbed.lab.netlink import Netlink
+from testbed.lab.shaping import LinkCounters, ShapedLink, choose, netem, qdisc, tbf
+
+STEP_S, EVERYWHERE_S, BLIP_S = 10e-3, 0.9e-3, 0.3
+SLOW_BPS = 8e6
+
+
+class Changing:
+    """See Shaper."""
+
+    def __init__(self, kind: str, after_s: float) -> None:
+        self._inner = choose("auto")
+        self.name = self._inner.name
+        self._change, self._after_s = KINDS[kind], after_s
+        self.links: Sequence[ShapedLink] = ()
+        self._begun = False
+        self.over = threading.Event()
+        """The lab is taken down."""
+
+    @property
+    def pid(self) -> int | None:
+        """See Shaper."""
+        return self._inner.pid
+
+    def build(self, links: Sequence[ShapedLink]) -> None:
+        """See Shaper."""
+        self._inner.build(links)
+        self.links = links
+
+    def counters(self, *, reset_peaks: bool = False) -> list[LinkCounters]:
+        """See Shaper."""
+        if reset_peaks and not self._begun:
+            self._begun = True
+            threading.Thread(target=self._later, daemon=True).start()
+        return self._inner.counters(reset_peaks=reset_peaks)
+
+    def _later(self) -> None:
+        if not self.over.wait(self._after_s):
+            self._change(self)
+
+    def change(self, direction: int, **values: float) -> None:
+        """See Shaper."""
+        self._inner.change(direction, **values)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """See Shaper."""
+        return self._inner.describe()
+
+    def close(self) -> None:
+        """See Shaper."""
+        self.over.set()
+        self._inner.close()
+
+    def add_s(self, seconds: float, *directions: int) -> None:
+        """Directions take so much longer than asked; by default both of the first link."""
+        for number in directions or (0, 1):
+            link = self.links[number // 2]
+            asked = (link.reverse if number % 2 else link.forward).asked
+            self.change(number, delay_s=asked.delay_s + seconds)
+
+
+def delay(lab: Changing) -> None:
+    """Both directions of the first link take 10 ms more."""
+    lab.add_s(STEP_S)
+
+
+def rate(lab: Changing) -> None:
+    """Both directions of the first link have half their rate."""
+    for number, one in enumerate((lab.links[0].forward, lab.links[0].reverse)):
+        lab.change(number, rate_bps=0.5 * one.asked.rate_bps)
+
+
+def both(lab: Changing) -> None:
+    """The first link has three quarters of its rate, and takes 3 ms more."""
+    for number, one in enumerate((lab.links[0].forward, lab.links[0].reverse)):
+        lab.change(number, rate_bps=0.75 * one.asked.rate_bps, delay_s=one.asked.delay_s + 3e-3)
+
+
+def one_way(lab: Changing) -> None:
+    """The way back of the first link takes 10 ms more."""
+    lab.add_s(STEP_S, 1)
+
+
+def interface(lab: Changing) -> None:
+    """What leaves the first node takes 20 ms more; without netem it leaves at 8 Mbit/s."""
+    for pid in containers()[:1]:
+        _on_interface(pid, 2 * STEP_S)
+
+
+def everywhere(lab: Changing) -> None:
+    """What leaves any node takes 0.9 ms more; without netem both directions of every link do."""
+    if netem.available() is not None:
+        lab.add_s(EVERYWHERE_S, *range(2 * len(lab.links)))
+        return
+    for pid in containers():
+        _on_interface(pid, EVERYWHERE_S)
+
+
+def blip(lab: Changing) -> None:
+    """The first link takes 20 ms more for 0.3 s."""
+    lab.add_s(2 * STEP_S)
+    time.sleep(BLIP_S)
+    lab.add_s(0.0)
+
+
+def slow_rank(lab: Changing) -> None:
+    """The first rank stands still for 12 ms of every 30."""
+    (first, *_) = containers()
+    workers = [pid for pid in _processes() if _words(pid, b"testbed.train") and _network(pid) == _network(first)]
+    while not lab.over.wait(18e-3):
+        for stop in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in workers:
+                os.kill(pid, stop)
+            if stop is signal.SIGSTOP:
+                time.sleep(12e-3)
+
+
+def drift(lab: Changing) -> None:
+    """The first link takes 1 ms more every 0.3 s, up to 12 ms."""
+    for more in range(1, 13):
+        lab.add_s(more * 1e-3)
+        if lab.over.wait(0.3):
+            return
+
+
+def jitter(lab: Changing) -> None:
+    """The first link takes up to 8 ms more, another amount every 20 ms."""
+    draw = random.Random(1)
+    while not lab.over.wait(20e-3):
+        lab.add_s(draw.uniform(0, 8e-3))
+
+
+def on_and_off(lab: Changing) -> None:
+    """The first link takes 10 ms more for 0.4 s, then what was asked for as long, and so on."""
+    while True:
+        for more in (STEP_S, 0.0):
+            lab.add_s(more)
+            if lab.over.wait(0.4):
+                return
+
+
+def unshaped(lab: Changing) -> None:
+    """The way there of the first link loses all delay, and its rate is 20 Gbit/s."""
+    lab.change(0, delay_s=0.0, rate_bps=20e9)
+
+
+KINDS: dict[str, Callable[[Changing], None]] = {
+    one.__name__.replace("_", "-"): one
+    for one in (delay, rate, both, one_way, interface, everywhere, blip, slow_rank, drift, jitter, on_and_off, unshaped)
+}
+
+
+def containers() -> list[int]:
+    """A process in every node's namespaces, node by node: its shell, which Mininet names after it."""
+    found: dict[str, int] = {}
+    for pid in _processes():
+        name = next((word[8:] for word in _line(pid).split(b"\0") if word.startswith(b"mininet:")), b"").decode()
+        if "/" in name:
+            found.setdefault(name, pid)
+    return [found[name] for name in sorted(found)]
+
+
+def _on_interface(pid: int, delay_s: float) -> None:
+    """More delay of all that leaves a node, beside what its network card has; without netem less rate."""
+    with Netlink(pid, f"process {pid}") as netlink:
+        index, flags = netlink.index(addresses.NODE_INTERFACE), qdisc.ADD
+        if netem.available() is not None:
+            message = tbf.request(index, tbf.TbfParameters(round(SLOW_BPS / 8), 80_000, 2**30))
+        else:
+            tick_ns = netem.tick_nanoseconds(Path("/proc/net/psched").read_text(encoding="ascii"))
+            want = netem.NetemParameters(0, 0, 0, 100_000, 0)
+            there = [one for one in netlink.ask("get_qdiscs", index=index) if one["parent"] == qdisc.ROOT]
+            if there and there[0].get_attr("TCA_KIND") == "netem":
+                want, flags = netem.read_back(there[0], tick_ns), qdisc.CHANGE
+            want = want._replace(delay_ns=want.delay_ns + round(delay_s * 1e9))
+            message = netem.request(index, want, 1, tick_ns)
+        netlink.send(message, RTM_NEWQDISC, flags, shown="a qdisc that was not asked for")
+
+
+def _processes() -> list[int]:
+    return sorted(int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
+
+
+def _line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _words(pid: int, words: bytes) -> bool:
+    return words in _line(pid)
+
+
+def _network(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return ""
