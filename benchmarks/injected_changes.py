@@ -117,7 +117,9 @@ def shaper_of(kind: str, wait_s: float, path: Path) -> str:
     """A plug-in, written to `path`, that makes one change; its name for --shaper."""
     text = (HERE / "changing_links.py").read_text(encoding="utf-8")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{text}\n\ndef changing() -> Changing:\n    return Changing({kind!r}, {wait_s!r})\n", encoding="utf-8")
+    path.write_text(
+        f"{text}\n\ndef changing() -> Changing:\n    return Changing({kind!r}, {wait_s!r})\n", encoding="utf-8"
+    )
     return f"{path.resolve()}:changing"
 
 

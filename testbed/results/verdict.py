@@ -14,7 +14,7 @@ from testbed.judge.compare import jobs_of
 from testbed.judge.evidence import Evidence, Profiling, judge
 from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
 from testbed.judge.iterations import IterationRow, Witnesses
-from testbed.judge.messages import Likeness, by_flow, message_times
+from testbed.judge.messages import Likeness, by_flow, by_iteration, message_times
 from testbed.model.network import Floats
 from testbed.model.replay import on_the_way_s
 from testbed.plan import costs, file
@@ -137,6 +137,12 @@ def _evidence(
         usual_extra_s=known["usual_extra_s"],
         usual_differs_s=known.get("usual_differs_s", ()),  # runs of earlier versions did not tell, nor the next
         super_packets_s=known.get("super_packets_s", ()),
+        quartiles_s=by_iteration(times),
+        ways=known.get("ways", ()),
+        range_s=None
+        if job.row["predicted_low_s"] is None
+        else (job.row["predicted_low_s"], job.row["predicted_high_s"]),
+        modelled=known.get("modelled", known["usual_extra_s"] is not None),
     )
 
 

@@ -12,7 +12,7 @@ from testbed.judge import fairness as fair
 from testbed.judge.compare import Beside, Measured
 from testbed.judge.evidence import Evidence, Profiling, judge
 from testbed.judge.fairness import CaseFairness
-from testbed.judge.messages import FlowMessages, Likeness, by_flow, message_times
+from testbed.judge.messages import FlowMessages, Likeness, by_flow, by_iteration, message_times
 from testbed.judge.witnesses import disturbed
 from testbed.lab.gate import Gate
 from testbed.model.network import Floats
@@ -21,7 +21,7 @@ from testbed.plan import memory_bytes
 from testbed.plan.costs import predict_case
 from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Case, Plan
-from testbed.plan.traffic import super_packets_s
+from testbed.plan.traffic import super_packets_s, ways_of
 from testbed.plan.unlike import full_scale_time
 from testbed.results.directory import Results
 from testbed.schedule.registry import Generated
@@ -171,8 +171,19 @@ def _evidence(
         overtaken_s=times.usually_overtaken_s(),
         usual_extra_s=usual_s if paced and told else None,
         usual_differs_s=differs_s,
-        super_packets_s=super_packets_s(plan, case.case, pairs) if plan.clock.name == "real" else (),
+        super_packets_s=super_packets_s(plan, case.case, pairs) if _by_chance(plan, one) else (),
+        quartiles_s=by_iteration(times),
+        ways=ways_of(plan, case.case, pairs),
+        range_s=one.between and (one.between.low_s, one.between.high_s),
+        modelled=not before.warned,
     )
+
+
+def _by_chance(plan: Plan, one: TrainedJob) -> bool:
+    """Whether a message may come a super-packet earlier or later than another one than predicted: what tensor ranks,
+    replicas and jobs send has no order of its own, nor have notices."""
+    alone = len(plan.jobs) == 1 and one.job.mesh.size == one.job.mesh.pp
+    return plan.clock.name == "real" or not alone or one.between is not None or one.load.receives != "early"
 
 
 def _usual_s(one: TrainedJob, flows: Sequence[FlowMessages]) -> tuple[list[float], list[float]]:
