@@ -3,10 +3,11 @@
     python benchmarks/injected_changes.py [--clock virtual,real] [--plans two,cards,replicas] [--kinds delay,...]
         [--moments 0,0.2,0.35,0.5,0.8] [--per-boot 25] [--out DIR]
 
-Twelve kinds of change (changing_links.py: real ones, of the qdiscs, links and processes that carry the run) at five moments of
-twelve measured iterations, in three plans: four ranks over two datacenters; the same with network cards, over three;
-two replicas of two stages. Prints a row for each: error of the quoted median against the prediction, trusted or not, and
-what was named or noted. Exit code 1 when one is trusted whose error exceeds 0.1 % (virtual clock) or 2.5 % (real).
+Twelve kinds of change (changing_links.py: real ones, of the qdiscs, links and processes that carry the run) at five
+moments of the measured iterations, in three plans: four ranks over two datacenters; the same with network cards, over
+three; two replicas of two stages. Prints a row for each: error of the quoted median against the prediction, trusted or
+not, and what was named or noted. Exit code 1 when one is trusted whose error exceeds 0.1 % (virtual clock) or 2.5 %
+(real).
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def plan_of(name: str) -> Plan:
 
 
 def after_s(plan: Plan, moment: float) -> float:
-    """How long after its iterations begin a run is there; a millisecond into an iteration, so that it sees the change."""
+    """How long after its iterations begin a run is there."""
     if moment == 0:
         return 0.0
     (case,) = plan.cases

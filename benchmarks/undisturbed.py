@@ -5,9 +5,8 @@
 A third are cells of random_grid.py (unequal links and stages), a third plans in which much happens at one instant
 (its --equal), a third meshes with replicas and tensor ranks, with and without equal network cards. One schedule each,
 five measured iterations. Prints every run that is untrusted with its reasons, and those of which something is noted;
-exit code 1 where one is untrusted whose time is within 0.1 % of its prediction. With --real, each plan on the real clock,
-where the machine's own accounts (a busy processor, slow message handling) may rightly leave a run untrusted: no exit
-code 1.
+exit code 1 where one is untrusted whose time is within 0.1 % of its prediction. With --real, each plan on the real
+clock, where a run may rightly be untrusted (a busy processor, slow message handling): no exit code 1.
 """
 
 from __future__ import annotations

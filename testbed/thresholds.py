@@ -100,9 +100,9 @@ difference."""
 
 ORDER_PACKETS = 4
 """On the virtual clock so many super-packets' time comes on top: where tensor ranks or replicas meet at equal network
-cards, a message comes a few packets before or after another's. What such an order costs an iteration is judged there."""
+cards, a message comes a few packets before or after another's. What that costs an iteration is judged there."""
 
-MODEL_SHARE = Limit(1e-3, "there links and model agree to a tenth of this; what differs by more is something else")
+MODEL_SHARE = Limit(1e-3, "there links and model agree to hundredths of a per cent; more is something else")
 """Virtual clock: of an iteration, outside its prediction or its range, where the model has all that the plan asks for.
 Undisturbed runs are within 0.03 % (benchmarks/undisturbed.py); what differs by less than this counts as equal (TIE)."""
 

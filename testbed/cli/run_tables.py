@@ -54,8 +54,12 @@ def print_run(console: Console, document: Mapping[str, Any], directory: Path, *,
     for extra in (*messages_tables(rows, console.width), verdict(rows, console.width)):
         if extra is not None:
             console.print(extra)
-    for reason, names in _reasons(rows).items():
+    for reason, names in _said(rows, "reasons").items():
         console.print(f"{', '.join(names)} untrusted: {reason}", style="red", highlight=False)
+    for note, names in _said(rows, "notes").items():
+        console.print(
+            f"{', '.join(names)}, noted, which leaves the time right: {note}", style="yellow", highlight=False
+        )
     ranking = "the same as predicted" if document["ranking_as_predicted"] else "NOT the predicted one"
     tie = document.get("ranking_tie", TIE)
     close = f" (either order, where {tie:.0%} or less lies between two predictions)" if tie > TIE else ""
@@ -70,12 +74,12 @@ def _title_of(job: str, rows: Sequence[ScheduleComparison]) -> str:
     return f"{job}, beside the others and alone" if alone else f"{job}, beside the others"
 
 
-def _reasons(rows: Sequence[ScheduleComparison]) -> dict[str, list[str]]:
-    """Every reason not to trust a schedule, once, with the schedules it is given for."""
+def _said(rows: Sequence[ScheduleComparison], what: str) -> dict[str, list[str]]:
+    """Every one of a row's `reasons` (not to trust a schedule) or `notes`, once, with the schedules it is given for."""
     found: dict[str, list[str]] = {}
     for row in rows:
         name = f"{row.label}: {row.job}" if isinstance(row, JobComparison) else row.label
-        for reason in row.reasons:
+        for reason in getattr(row, what):
             found.setdefault(reason, []).append(name)
     return {reason: ["all schedules"] if len(names) == len(rows) > 1 else names for reason, names in found.items()}
 

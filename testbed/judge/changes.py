@@ -1,9 +1,9 @@
-"""Did anything change while a case was measured? Its messages iteration by iteration, and iterations against each other.
+"""Did anything change while a case was measured? Its messages in every iteration, and iterations against each other.
 
-A median hides a change that begins late, ends early, or comes and goes. Here every iteration is looked at by itself: each
-flow's messages are held against what they took before the run (on the virtual clock, against the model), and the times
-of iterations against those at the beginning. What changed is named: the flows, the directions that they share or the
-rank that sends or gets them, and the iterations. The run is untrusted where the quoted median is not that of the
+A median hides a change that begins late, ends early, or comes and goes. Here every iteration is looked at by itself:
+each flow's messages are held against what they took before the run (on the virtual clock, against the model), and the
+times of iterations against those at the beginning. What changed is named: the flows, the directions that they share or
+the rank that sends or gets them, and the iterations. The run is untrusted where the quoted median is not that of the
 iterations in which nothing changed; else the change is noted.
 """
 
@@ -181,6 +181,8 @@ def blamed(moved: Sequence[FlowParts], flows: Sequence[FlowParts]) -> list[str]:
     """
     left = {flow[:3] for flow in moved}
     known = {flow[:3] for flow in flows if not np.isnan(flow.shift_s).all()}
+    if len(known) > _MOST_NAMED and left >= known:
+        return ["every flow whose arrivals are known: all links, or all ranks"]
     places = {place: members & known for place, members in _places(flows).items()}
     found: list[str] = []
     while left and len(found) < _MOST_NAMED:

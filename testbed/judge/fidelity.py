@@ -249,6 +249,7 @@ class Shift(NamedTuple):
         return "these few messages scattered as much before the run"
 
     def reason(self) -> str:
+        """Why the run is untrusted where it is more."""
         more = self.why_more() and f", {self.why_more()}"
         inside = "no link is on their way, so this machine was busier than then, or is so under this schedule"
         return (

@@ -139,11 +139,14 @@ def _evidence(
         super_packets_s=known.get("super_packets_s", ()),
         quartiles_s=by_iteration(times),
         ways=known.get("ways", ()),
-        range_s=None
-        if job.row["predicted_low_s"] is None
-        else (job.row["predicted_low_s"], job.row["predicted_high_s"]),
+        range_s=_range_s(job.row),
         modelled=known.get("modelled", known["usual_extra_s"] is not None),
     )
+
+
+def _range_s(row: Mapping[str, Any]) -> tuple[float, float] | None:
+    low_s, high_s = row.get("predicted_low_s"), row.get("predicted_high_s")
+    return None if low_s is None or high_s is None else (low_s, high_s)
 
 
 def iteration_rows(path: Path, label: str, job: int) -> list[IterationRow]:
