@@ -1,8 +1,9 @@
-"""Shapers whose lab changes while a schedule is trained: the text of a plug-in, to which a line says what, and when.
+"""A shaper whose lab changes while schedules are trained: the text of a plug-in, to which a line says what, and when.
 
-`Changing(KIND, AFTER_S)` is the shaper that the machine has. When counters are read with `reset_peaks`, which is when
-the iterations of a case begin, a thread waits for AFTER_S and makes the change: of qdiscs and links that carry traffic,
-in the kernel or the relay, or of the processes that train. Nothing is told to the session.
+`Changing([(KIND, AFTER_S), ...])` is the shaper that the machine has. When counters are read with `reset_peaks`, which
+is when the iterations of a case begin, a thread waits for that case's AFTER_S and makes its change: of qdiscs and links
+that carry traffic, in the kernel or the relay, or of the processes that train. When counters are read at the end of the
+case, all is as asked for again. Nothing is told to the session.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ SLOW_BPS = 8e6
 class Changing:
     """See Shaper."""
 
-    def __init__(self, kind: str, after_s: float) -> None:
+    def __init__(self, changes: Sequence[tuple[str, float]]) -> None:
         self._inner = choose("auto")
         self.name = self._inner.name
-        self._change, self._after_s = KINDS[kind], after_s
+        self._left = list(changes)
+        self._thread: threading.Thread | None = None
         self.links: Sequence[ShapedLink] = ()
-        self._begun = False
         self.over = threading.Event()
-        """The lab is taken down."""
+        """The case has ended."""
+        self.interfaces: dict[int, Any] = {}
+        """By process in a node, the request that gives its interface back what it had."""
 
     @property
     def pid(self) -> int | None:
@@ -50,14 +53,30 @@ class Changing:
 
     def counters(self, *, reset_peaks: bool = False) -> list[LinkCounters]:
         """See Shaper."""
-        if reset_peaks and not self._begun:
-            self._begun = True
-            threading.Thread(target=self._later, daemon=True).start()
+        if reset_peaks and self._left:
+            self.over = threading.Event()
+            self._thread = threading.Thread(target=self._later, args=self._left.pop(0), daemon=True)
+            self._thread.start()
+        elif self._thread is not None:
+            self._restore(self._thread)
+            self._thread = None
         return self._inner.counters(reset_peaks=reset_peaks)
 
-    def _later(self) -> None:
-        if not self.over.wait(self._after_s):
-            self._change(self)
+    def _later(self, kind: str, after_s: float) -> None:
+        if not self.over.wait(after_s):
+            KINDS[kind](self)
+
+    def _restore(self, thread: threading.Thread) -> None:
+        self.over.set()
+        thread.join()
+        for number in range(2 * len(self.links)):
+            link = self.links[number // 2]
+            asked = (link.reverse if number % 2 else link.forward).asked
+            self.change(number, delay_s=asked.delay_s, rate_bps=asked.rate_bps)
+        for pid, request in self.interfaces.items():
+            with Netlink(pid, f"process {pid}") as netlink:
+                netlink.send(request, RTM_NEWQDISC, qdisc.CHANGE, shown="a qdisc as it was")
+        self.interfaces.clear()
 
     def change(self, direction: int, **values: float) -> None:
         """See Shaper."""
@@ -105,7 +124,7 @@ def one_way(lab: Changing) -> None:
 def interface(lab: Changing) -> None:
     """What leaves the first node takes 20 ms more; without netem it leaves at 8 Mbit/s."""
     for pid in containers()[:1]:
-        _on_interface(pid, 2 * STEP_S)
+        _on_interface(lab, pid, 2 * STEP_S)
 
 
 def everywhere(lab: Changing) -> None:
@@ -114,7 +133,7 @@ def everywhere(lab: Changing) -> None:
         lab.add_s(EVERYWHERE_S, *range(2 * len(lab.links)))
         return
     for pid in containers():
-        _on_interface(pid, EVERYWHERE_S)
+        _on_interface(lab, pid, EVERYWHERE_S)
 
 
 def blip(lab: Changing) -> None:
@@ -181,20 +200,22 @@ def containers() -> list[int]:
     return [found[name] for name in sorted(found)]
 
 
-def _on_interface(pid: int, delay_s: float) -> None:
+def _on_interface(lab: Changing, pid: int, delay_s: float) -> None:
     """More delay of all that leaves a node, beside what its network card has; without netem less rate."""
     with Netlink(pid, f"process {pid}") as netlink:
-        index, flags = netlink.index(addresses.NODE_INTERFACE), qdisc.ADD
+        index = netlink.index(addresses.NODE_INTERFACE)
+        there = [one for one in netlink.ask("get_qdiscs", index=index) if one["parent"] == qdisc.ROOT]
+        kind = there[0].get_attr("TCA_KIND") if there else None
+        flags = qdisc.CHANGE if kind in ("netem", "tbf") else qdisc.ADD
         if netem.available() is not None:
-            message = tbf.request(index, tbf.TbfParameters(round(SLOW_BPS / 8), 80_000, 2**30))
+            slow, fast = (tbf.TbfParameters(round(bps / 8), 80_000, 2**30) for bps in (SLOW_BPS, 30e9))
+            message, lab.interfaces[pid] = tbf.request(index, slow), tbf.request(index, fast)
         else:
             tick_ns = netem.tick_nanoseconds(Path("/proc/net/psched").read_text(encoding="ascii"))
-            want = netem.NetemParameters(0, 0, 0, 100_000, 0)
-            there = [one for one in netlink.ask("get_qdiscs", index=index) if one["parent"] == qdisc.ROOT]
-            if there and there[0].get_attr("TCA_KIND") == "netem":
-                want, flags = netem.read_back(there[0], tick_ns), qdisc.CHANGE
-            want = want._replace(delay_ns=want.delay_ns + round(delay_s * 1e9))
-            message = netem.request(index, want, 1, tick_ns)
+            nothing = netem.NetemParameters(0, 0, 0, 100_000, 0)
+            was = netem.read_back(there[0], tick_ns) if kind == "netem" else nothing
+            more = was._replace(delay_ns=was.delay_ns + round(delay_s * 1e9))
+            message, lab.interfaces[pid] = (netem.request(index, want, 1, tick_ns) for want in (more, was))
         netlink.send(message, RTM_NEWQDISC, flags, shown="a qdisc that was not asked for")
 
 
