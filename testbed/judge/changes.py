@@ -93,15 +93,17 @@ def _median(values: Floats) -> float:
 
 def since_the_beginning(times_s: Floats, limit: float) -> Bools:
     """Iterations from the one on where times made the largest step, if it is more than the share `limit` and certain;
-    and single ones as far from the median. A step test: medians before and after against what neighbours differ by.
+    and single ones as far from the median. A step test: the step is where the means before and after differ most for
+    their counts (CUSUM), and is one if the medians differ by far more than neighbours do.
     """
     count, middle = len(times_s), float(np.median(times_s))
     far: Bools = np.zeros(count, bool)
     if count < 3:
         return far
     noise = 1.4826 * float(np.median(np.abs(np.diff(times_s)))) / np.sqrt(2)
-    steps = [_Step.of(times_s, place) for place in range(1, count)]
-    best = max(steps, key=lambda step: abs(step.seconds) * np.sqrt(step.at * (count - step.at)))
+    weights = np.sqrt([at * (count - at) for at in range(1, count)])
+    means = [abs(times_s[at:].mean() - times_s[:at].mean()) for at in range(1, count)]
+    best = _Step.of(times_s, 1 + int(np.argmax(means * weights)))
     certain_s = CHANGE_CERTAIN * noise * np.sqrt(1 / best.at + 1 / (count - best.at))
     if abs(best.seconds) > max(limit * middle, certain_s):
         far[best.at :] = True
@@ -137,9 +139,9 @@ def reason(off: float, limit: Limit, named: str) -> str:
     return f"something changed in {named}{unlike}"
 
 
-def from_median(values: Floats) -> Floats:
-    """How far each is from the median of those that are known."""
-    return values - _median(values)
+def from_first(values: Floats) -> Floats:
+    """How far each is from the median of the first ones: links were as asked for just before."""
+    return values - _median(values[: max(3, len(values) // 4)])
 
 
 def scatter(values: Floats) -> float:

@@ -74,6 +74,9 @@ class Evidence(NamedTuple):
     """Per flow, the directions that it crosses, a network card first."""
     range_s: tuple[float, float] | None = None
     """Between what the prediction lies; None where that is one time."""
+    in_run_s: float | None = None
+    """Predicted with what messages took beyond the model in the run itself; None where `on_this_host_s` is, and of
+    several jobs."""
     modelled: bool = False
     """Whether the model has all that the plan asks for."""
 
@@ -101,6 +104,8 @@ def judge(case: Evidence) -> list[Check]:
         checks.append(fidelity.core_check(rows, case.usual))
     if host_s is not None:
         checks.append(fidelity.host_check(case.predicted_s, host_s))
+    if case.in_run_s is not None:
+        checks.append(fidelity.in_run_check(case.predicted_s, case.in_run_s))
     if case.usual_extra_s is not None:
         known = case.flows, case.usual_extra_s, case.usual_differs_s, case.super_packets_s
         checks.append(fidelity.message_check(*known, real=case.real))
@@ -173,7 +178,7 @@ def _against_each_other(case: Evidence) -> Check:
 
 def _usual_parts(case: Evidence) -> list[FlowParts]:
     """By how much the first quartile of messages in each iteration shifted: since before the run where it was measured
-    then, else from what it is in most iterations."""
+    then, else since the first iterations."""
     lower = [each[0] for each in case.quartiles_s]
     if case.usual_extra_s is not None:
         known = case.flows, case.usual_extra_s, case.usual_differs_s, case.super_packets_s
@@ -181,7 +186,7 @@ def _usual_parts(case: Evidence) -> list[FlowParts]:
         limits_s = [limit_of.get(flow[:3], MESSAGE_SHIFT_S.value) for flow in case.flows]
         shifts = [changes.smoothed(each - usual) for each, usual in zip(lower, case.usual_extra_s, strict=True)]
         return _parts(case, shifts, limits_s)
-    shifts = [changes.smoothed(changes.from_median(each)) for each in lower]
+    shifts = [changes.smoothed(changes.from_first(each)) for each in lower]
     scatter_s = [changes.CHANGE_CERTAIN * changes.scatter(each) for each in shifts]
     return _parts(case, shifts, [max(MESSAGE_SHIFT_S.value, one) for one in scatter_s])
 

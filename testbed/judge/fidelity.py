@@ -272,6 +272,20 @@ def host_check(predicted_s: float, on_this_host_s: float) -> Check:
     return Check("what this machine adds", f"{share:.2%}", limit, HOST_SHARE.why, (reason,) if slow else ())
 
 
+def in_run_check(predicted_s: float, in_run_s: float) -> Check:
+    """Whether messages, each a little longer on its way than before the run, make the iteration much longer together.
+
+    By what the messages took, through the model: not by what the iterations took.
+    """
+    share = in_run_s / predicted_s - 1
+    reason = (
+        f"messages that take as long as in this run make an iteration {share:+.1%} longer than predicted (limit "
+        f"{HOST_SHARE.value:.1%}): links that are a little slower than asked for, or this machine under this schedule"
+    )
+    off, limit = abs(share) > HOST_SHARE.value, f"{HOST_SHARE.value:.1%}"
+    return Check("what messages added in the run", f"{share:+.2%}", limit, HOST_SHARE.why, (reason,) if off else ())
+
+
 def order_check(overtaken_s: float, predicted_s: float) -> Check:
     """Whether what replicas send each other over a link they share came in the order that was predicted.
 

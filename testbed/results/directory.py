@@ -24,7 +24,7 @@ from testbed.train.job import Reference
 FORMAT_KEY = b"testbed-format"
 """Metadata of a parquet file: the version of its columns."""
 
-OF_JOB = ("alike_replicas", "usual_extra_s", "usual_differs_s", "super_packets_s", "ways", "modelled")
+OF_JOB = ("alike_replicas", "usual_extra_s", "usual_differs_s", "super_packets_s", "ways", "in_run_s", "modelled")
 """What evidence.json holds of a job's evidence."""
 
 

@@ -140,6 +140,7 @@ def _evidence(
         quartiles_s=by_iteration(times),
         ways=known.get("ways", ()),
         range_s=_range_s(job.row),
+        in_run_s=known.get("in_run_s"),
         modelled=known.get("modelled", known["usual_extra_s"] is not None),
     )
 

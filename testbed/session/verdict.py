@@ -12,9 +12,10 @@ from testbed.judge import fairness as fair
 from testbed.judge.compare import Beside, Measured
 from testbed.judge.evidence import Evidence, Profiling, judge
 from testbed.judge.fairness import CaseFairness
-from testbed.judge.messages import FlowMessages, Likeness, by_flow, by_iteration, message_times
+from testbed.judge.messages import FlowMessages, Likeness, MessageTimes, by_flow, by_iteration, message_times
 from testbed.judge.witnesses import disturbed
 from testbed.lab.gate import Gate
+from testbed.model.host import predict_on_host
 from testbed.model.network import Floats
 from testbed.model.replay import on_the_way_s
 from testbed.plan import memory_bytes
@@ -26,6 +27,7 @@ from testbed.plan.unlike import full_scale_time
 from testbed.results.directory import Results
 from testbed.schedule.registry import Generated
 from testbed.session.case import Trained, TrainedJob
+from testbed.session.message_costs import in_the_run
 from testbed.session.pinning import Pinning
 from testbed.session.profile import Profiled
 from testbed.thresholds import TIE, UNPACED_TIE
@@ -175,8 +177,17 @@ def _evidence(
         quartiles_s=by_iteration(times),
         ways=ways_of(plan, case.case, pairs),
         range_s=one.between and (one.between.low_s, one.between.high_s),
+        in_run_s=_in_run_s(case, one, times),
         modelled=not before.warned,
     )
+
+
+def _in_run_s(case: Trained, one: TrainedJob, times: MessageTimes) -> float | None:
+    """An iteration with what messages took beyond the model in the run; None where nothing was measured before it."""
+    if one.costs is None or len(case.jobs) > 1:
+        return None
+    extra = in_the_run(times, one.load.problem)
+    return predict_on_host(one.load, extra).median_s if extra.by_flow else None
 
 
 def _by_chance(plan: Plan, one: TrainedJob) -> bool:
