@@ -14,6 +14,7 @@ from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
 from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages
 from testbed.thresholds import (
+    CHANGE_CERTAIN,
     CHANGE_SHARE,
     CHANGE_SHIFT_VIRTUAL_S,
     MESSAGE_SHIFT_S,
@@ -137,16 +138,14 @@ def _against_model(case: Evidence) -> Check:
     off = changes.off_range(float(np.median(times_s)), *_low_high_s(case))
     far = np.array([abs(changes.off_range(one, *_low_high_s(case))) > MODEL_SHARE.value for one in times_s])
     found = changes.find([row.iteration for row in case.measured], times_s, _exact_parts(case), far)
-    reasons, notes = (), (found.named,) if found.named else ()
+    reasons, notes, limit = list[str](), [found.named] if found.named else [], f"{MODEL_SHARE.value:.1%}"
     if abs(off) > MODEL_SHARE.value:
-        limit = f"{MODEL_SHARE.value:.1%}"
-        reasons = (
+        notes = []
+        reasons.append(
             f"the median iteration is {off:+.2%} off its prediction, and the model has all that the plan asks for "
-            f"(limit {limit}); {found.named}",
+            f"(limit {limit}); {found.named}"
         )
-        notes = ()
-    limit = f"{MODEL_SHARE.value:.1%}"
-    return Check("iterations against the model", f"{off:+.3%}", limit, MODEL_SHARE.why, reasons, notes)
+    return Check("iterations against the model", f"{off:+.3%}", limit, MODEL_SHARE.why, tuple(reasons), tuple(notes))
 
 
 def _exact_parts(case: Evidence) -> list[FlowParts]:
@@ -168,12 +167,17 @@ def _against_each_other(case: Evidence) -> Check:
     found = changes.find([row.iteration for row in case.measured], times_s, _usual_parts(case), far)
     off = changes.off_share(times_s, found.iterations)
     mostly = case.usual_extra_s is not None and 2 * found.by_messages.sum() > len(times_s)
-    if mostly or not abs(off) <= limit.value:
-        reasons, notes = (changes.reason(off, limit, found.named),), ()
-    else:  # what was asked to come and go is not worth a word
-        reasons, notes = (), (found.named,) if found.named and case.network.lossless else ()
-    shown = "-" if np.isnan(off) else f"{off:+.2%}"
-    return Check("the median, of unchanged iterations", shown, f"{limit.value:.1%}", limit.why, reasons, notes)
+    untrusted = mostly or not abs(off) <= limit.value
+    # what was asked to come and go is not worth a word
+    noted = found.named and not untrusted and case.network.lossless
+    return Check(
+        "the median, of unchanged iterations",
+        "-" if np.isnan(off) else f"{off:+.2%}",
+        f"{limit.value:.1%}",
+        limit.why,
+        (changes.reason(off, limit, found.named),) if untrusted else (),
+        (found.named,) if noted else (),
+    )
 
 
 def _usual_parts(case: Evidence) -> list[FlowParts]:
@@ -187,7 +191,7 @@ def _usual_parts(case: Evidence) -> list[FlowParts]:
         shifts = [changes.smoothed(each - usual) for each, usual in zip(lower, case.usual_extra_s, strict=True)]
         return _parts(case, shifts, limits_s)
     shifts = [changes.smoothed(changes.from_first(each)) for each in lower]
-    scatter_s = [changes.CHANGE_CERTAIN * changes.scatter(each) for each in shifts]
+    scatter_s = [CHANGE_CERTAIN * changes.scatter(each) for each in shifts]
     return _parts(case, shifts, [max(MESSAGE_SHIFT_S.value, one) for one in scatter_s])
 
 

@@ -148,6 +148,13 @@ def test_messages_by_chance_in_another_order_leave_a_run_trusted() -> None:
     assert not untrusted(one._replace(super_packets_s=[0.5e-3] * len(one.flows)))
 
 
+def test_messages_that_are_a_little_longer_on_their_way_are_too_long_together() -> None:
+    """Each within the limit of 1 ms of a real clock; through the model they make 3 % of the iteration."""
+    one = case(lambda _: 0.0, lambda _: 0.0, real=True)
+    assert not untrusted(one._replace(in_run_s=1.02 * PREDICTED_S))
+    assert "+3.0% longer than predicted" in untrusted(one._replace(in_run_s=1.03 * PREDICTED_S))
+
+
 def shifted(name: str, way: tuple[str, ...], *, moved: bool) -> FlowParts:
     source, target = map(int, name)
     return FlowParts(source, target, "activation", way, np.full(4, 1e-3 if moved else 0.0), 50e-6)
