@@ -27,7 +27,7 @@ from rich.table import Table
 
 from testbed.errors import BadInput
 from testbed.plan.framing import wire_bytes
-from testbed.plan.plan import Clock
+from testbed.plan.plan import Clock, Plan
 from testbed.plan.resolve import generate, load_plan, with_cases
 from testbed.plan.schedules import choose
 from testbed.progress import Lines
@@ -138,15 +138,19 @@ def training(number: int, seed: int, schedules: int, equal: bool, out: Path) -> 
     files = [out / f"cell-{number:03d}.{kind}.yaml" for kind in ("topology", "workload")]
     for path, document in zip(files, (network, job), strict=True):
         path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    plan = load_plan(*files)
-    made, choices = {}, []
+    return command.Training(made(load_plan(*files), number), directory)
+
+
+def made(plan: Plan, number: int) -> Plan:
+    """A cell's plan with its schedules; those that do not fit are left out."""
+    found, choices = {}, []
     for choice in choose(plan):
         try:
-            made[choice.label] = generate(plan, choice)
+            found[choice.label] = generate(plan, choice)
             choices.append(choice)
         except BadInput as error:
             print(f"cell {number}: {error}", file=sys.stderr)
-    return command.Training(with_cases(plan, choices, made), directory)
+    return with_cases(plan, choices, found)
 
 
 def main() -> int:

@@ -54,6 +54,9 @@ LATE_START_SHARE = Limit(0.25, "half must be late before the median moves")
 
 SPREAD = Limit(0.10, "the same work at the same pace takes the same time")
 
+SPREAD_VIRTUAL = Limit(1e-3, "on the virtual clock every iteration takes the same, to a hundredth of this")
+"""Where the model has all that the plan asks for; what it hangs on by chance (a range) comes on top."""
+
 LOSS_DIFFERENCE = Limit(1e-5, "floats added up in another order differ by this, no more")
 """Relative, in any iteration that is compared."""
 
@@ -105,6 +108,28 @@ SHIFT_BY_CHANCE = 3.0
 """... and where a few messages scattered widely already before the run (an all-gather is one message per iteration
 and pair of replicas, which 16 ranks on two processors send at once), so many standard deviations of the quartiles'
 difference."""
+
+ORDER_PACKETS = 4
+"""On the virtual clock so many super-packets' time comes on top: where tensor ranks or replicas meet at equal network
+cards, a message comes a few packets before or after another's. What that costs an iteration is judged there."""
+
+MODEL_SHARE = Limit(1e-3, "there links and model agree to hundredths of a per cent; more is something else")
+"""Virtual clock: of an iteration, outside its prediction or its range, where the model has all that the plan asks for.
+Undisturbed runs are within 0.03 % (benchmarks/undisturbed.py); what differs by less than this counts as equal (TIE)."""
+
+CHANGE_SHIFT_VIRTUAL_S = 50e-6
+"""Of a flow's messages in one iteration: more is noted. Undisturbed ones stay within 36 us where receives are posted
+early; with late ones a notice that waits shifts some by more, and the iteration by nothing."""
+
+CHANGE_SHARE = Limit(0.01, "beyond it a median tells neither of what was before a change nor of what came after")
+"""Real clock: between the median over all iterations and that over those in which nothing changed; on the virtual clock
+MODEL_SHARE."""
+
+CHANGE_CERTAIN = 5.0
+"""Standard errors, from what neighbouring iterations differ by, that a step in their times must have to be one."""
+
+CHANGED_FLOW_SHARE = 0.3
+"""Of the largest shift: flows that moved less are not named, since what waits behind a late message moves a little."""
 
 HOST_SHARE = Limit(0.025, "beyond it a time tells of the machine, not the network")
 

@@ -77,7 +77,8 @@ def judged_again(directory: Path, comparison: dict[str, Any]) -> tuple[dict[str,
         checks = again[name_of(row)]
         reasons = [reason for check in checks for reason in check.reasons]
         answers = json.loads(json.dumps([check._asdict() | {"ok": check.ok} for check in checks]))
-        rows.append(row | {"checks": answers, "reasons": reasons, "trusted": not reasons})
+        notes = [note for check in checks for note in check.notes]
+        rows.append(row | {"checks": answers, "reasons": reasons, "notes": notes, "trusted": not reasons})
         if rows[-1] != row:
             changed.append(name_of(row))
     fairness = json.loads(json.dumps([asdict(case) for case in fairness_again(directory)]))

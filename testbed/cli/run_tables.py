@@ -58,8 +58,12 @@ def print_run(console: Console, document: Mapping[str, Any], directory: Path, *,
             console.print(extra)
     for line in uncovered(rows):
         console.print(line, style="yellow", highlight=False)
-    for reason, names in _reasons(rows).items():
+    for reason, names in _said(rows, "reasons").items():
         console.print(f"{', '.join(names)} untrusted: {reason}", style="red", highlight=False)
+    for note, names in _said(rows, "notes").items():
+        console.print(
+            f"{', '.join(names)}, noted, which leaves the time right: {note}", style="yellow", highlight=False
+        )
     console.print(ranking_line(rows, document.get("ranking_tie", TIE)), highlight=False)
     further = f" to timeline-{pages}.svg" if pages > 1 else ""
     look = f" (look at timeline.svg{further})" if pages else ""
@@ -88,13 +92,13 @@ def _title_of(job: str, rows: Sequence[ScheduleComparison]) -> str:
     return f"{job}, beside the others and alone" if alone else f"{job}, beside the others"
 
 
-def _reasons(rows: Sequence[ScheduleComparison]) -> dict[str, list[str]]:
-    """Every reason not to trust a schedule, once, with the schedules it is given for."""
+def _said(rows: Sequence[ScheduleComparison], what: str) -> dict[str, list[str]]:
+    """Every one of a row's `reasons` (not to trust a schedule) or `notes`, once, with the schedules it is given for."""
     found: dict[str, list[str]] = {}
     for row in rows:
-        for reason in row.reasons:
-            found.setdefault(reason, []).append(_name(row))
-    return {reason: [_all_of(names, rows)] for reason, names in found.items()}
+        for text in getattr(row, what):
+            found.setdefault(text, []).append(_name(row))
+    return {text: [_all_of(names, rows)] for text, names in found.items()}
 
 
 def _name(row: ScheduleComparison) -> str:

@@ -65,6 +65,8 @@ class ScheduleComparison:
     """What was asked for the verdict, found, and allowed (judge/fidelity.py)."""
     messages: list[dict[str, Any]] = field(default_factory=list)
     """Measured against predicted arrivals, flow by flow (judge/messages.py)."""
+    notes: list[str] = field(default_factory=list)
+    """What was found and leaves the measured time right: a change that was short, or moved no median."""
 
     full_scale: dict[str, Any] | None = None
     """What it is at full scale (plan/unlike.py) and as measured; None for a workload that stands for itself."""
@@ -218,6 +220,7 @@ def _compared(run: Measured, baseline: Measured | None, alone_s: Mapping[tuple[s
         "speedup_predicted": baseline.predicted.makespan_s / predicted_s if baseline else None,
         "trusted": not run.reasons,
         "reasons": run.reasons,
+        "notes": [note for check in run.checks for note in check.notes],
         "solver": run.solver,
         "predicted_low_s": run.between and run.between.low_s,
         "predicted_high_s": run.between and run.between.high_s,

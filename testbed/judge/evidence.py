@@ -6,11 +6,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from testbed.judge import fidelity, numerics, order, parameters
+from testbed.judge import changes, fidelity, numerics, order, parameters
+from testbed.judge.changes import FlowParts
 from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
 from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages
+from testbed.thresholds import (
+    CHANGE_CERTAIN,
+    CHANGE_SHARE,
+    CHANGE_SHIFT_VIRTUAL_S,
+    MESSAGE_SHIFT_S,
+    MODEL_SHARE,
+    ORDER_PACKETS,
+    SPREAD,
+    SPREAD_VIRTUAL,
+    Limit,
+)
 from testbed.train.job import Fingerprint, Reference, last_compared
 
 
@@ -54,12 +67,21 @@ class Evidence(NamedTuple):
     """Per flow, by how much this quartile differs by chance from that of the case (ExtraTimes.differs_s); empty where
     the machine adds nothing."""
     super_packets_s: Sequence[float] = ()
-    """Per flow, what one super-packet takes on the slowest link of its route; empty on the virtual clock, which has
-    them in their places."""
+    """Per flow, what one super-packet takes on the slowest link of its route; empty on the virtual clock where nothing
+    comes by chance first, so that they are in their places."""
+    quartiles_s: Sequence[NDArray[np.float64]] = ()
+    """Per flow, the quartiles of its messages' extra time in each measured iteration; see messages.by_iteration."""
+    ways: Sequence[Sequence[str]] = ()
+    """Per flow, the directions that it crosses, a network card first."""
+    range_s: tuple[float, float] | None = None
+    """Between what the prediction lies by who comes first; None where that is one time."""
+    in_run_s: float | None = None
+    """Predicted with what messages took beyond the model in the run itself; None where `on_this_host_s` is, and of
+    several jobs."""
+    modelled: bool = False
+    """Whether the model has all that the plan asks for."""
     fingerprints: Sequence[Fingerprint] = ()
     """Of gradients and weights in the first and in the last compared iteration, all ranks together."""
-    range_s: tuple[float, float] | None = None
-    """Between what the prediction lies by who comes first; None where nothing hangs on that."""
 
     @property
     def measured(self) -> list[IterationRow]:
@@ -72,7 +94,7 @@ def judge(case: Evidence) -> list[Check]:
     rows, host_s = case.measured, case.on_this_host_s
     checks = [
         *_given(case),
-        *fidelity.run_checks(rows, paced=case.paced),
+        *fidelity.run_checks(rows, paced=case.paced, spread=_spread(case)),
         fidelity.network_check(case.network),
         fidelity.traffic_check(case.traffic, lossless=case.network.lossless),
         numerics.loss_check([row.loss for row in case.rows], case.reference),
@@ -86,19 +108,102 @@ def judge(case: Evidence) -> list[Check]:
         checks.append(fidelity.core_check(rows, case.usual))
     if host_s is not None:
         checks.append(fidelity.host_check(case.predicted_s, host_s))
+    if case.in_run_s is not None:
+        checks.append(fidelity.in_run_check(case.predicted_s, case.in_run_s))
     if case.usual_extra_s is not None:
-        checks.append(
-            fidelity.message_check(case.flows, case.usual_extra_s, case.usual_differs_s, case.super_packets_s)
+        known = case.flows, case.usual_extra_s, case.usual_differs_s, case.super_packets_s
+        checks.append(fidelity.message_check(*known, real=case.real))
+    if case.quartiles_s:
+        checks.append(_against_model(case) if _exact(case) else _against_each_other(case))
+    return checks
+
+
+def _exact(case: Evidence) -> bool:
+    """Whether every iteration should take what is predicted, to microseconds."""
+    return case.modelled and case.paced and not case.real
+
+
+def _low_high_s(case: Evidence) -> tuple[float, float]:
+    return case.range_s or (case.predicted_s, case.predicted_s)
+
+
+def _spread(case: Evidence) -> Limit:
+    """How far the middle half of the iteration times may lie apart."""
+    if not _exact(case):
+        return SPREAD
+    low_s, high_s = _low_high_s(case)
+    return SPREAD_VIRTUAL._replace(value=SPREAD_VIRTUAL.value + (high_s - low_s) / low_s)
+
+
+def _against_model(case: Evidence) -> Check:
+    """Iterations and messages on the virtual clock, where a correct run takes what the model says."""
+    times_s = np.array([row.makespan_s for row in case.measured])
+    off = changes.off_range(float(np.median(times_s)), *_low_high_s(case))
+    far = np.array([abs(changes.off_range(one, *_low_high_s(case))) > MODEL_SHARE.value for one in times_s])
+    found = changes.find([row.iteration for row in case.measured], times_s, _exact_parts(case), far)
+    reasons, notes, limit = list[str](), [found.named] if found.named else [], f"{MODEL_SHARE.value:.1%}"
+    if abs(off) > MODEL_SHARE.value:
+        notes = []
+        reasons.append(
+            f"the median iteration is {off:+.2%} off its prediction, and the model has all that the plan asks for "
+            f"(limit {limit}); {found.named}"
         )
-    return [*checks, *_in_range(case)]
+    return Check("iterations against the model", f"{off:+.3%}", limit, MODEL_SHARE.why, tuple(reasons), tuple(notes))
 
 
-def _in_range(case: Evidence) -> list[Check]:
-    """On the virtual clock, where a prediction is a range and the model has all that the plan asks for."""
-    if case.real or case.range_s is None or case.range_s[0] == case.range_s[1]:
+def _exact_parts(case: Evidence) -> list[FlowParts]:
+    """What messages took beyond the model in each iteration, the furthest quartile; [] where they are not held
+    against it."""
+    if case.usual_extra_s is None:
         return []
-    median_s = float(np.median([row.makespan_s for row in case.measured]))
-    return [order.range_check(median_s, *case.range_s)]
+    packets_s = case.super_packets_s or [0.0] * len(case.flows)
+    furthest = [np.take_along_axis(each, np.abs(each).argmax(0)[None], 0)[0] for each in case.quartiles_s]
+    limits_s = [CHANGE_SHIFT_VIRTUAL_S + ORDER_PACKETS * packet_s for packet_s in packets_s]
+    return _parts(case, furthest, limits_s)
+
+
+def _against_each_other(case: Evidence) -> Check:
+    """Iterations whose messages took other than before the run, or that took other than the first ones."""
+    limit = CHANGE_SHARE if case.real else MODEL_SHARE
+    times_s = np.array([row.makespan_s for row in case.measured])
+    far = changes.since_the_beginning(times_s, limit.value)
+    found = changes.find([row.iteration for row in case.measured], times_s, _usual_parts(case), far)
+    off = changes.off_share(times_s, found.iterations)
+    mostly = case.usual_extra_s is not None and 2 * found.by_messages.sum() > len(times_s)
+    untrusted = mostly or not abs(off) <= limit.value
+    # what was asked to come and go is not worth a word
+    noted = found.named and not untrusted and case.network.lossless
+    return Check(
+        "the median, of unchanged iterations",
+        "-" if np.isnan(off) else f"{off:+.2%}",
+        f"{limit.value:.1%}",
+        limit.why,
+        (changes.reason(off, limit, found.named),) if untrusted else (),
+        (found.named,) if noted else (),
+    )
+
+
+def _usual_parts(case: Evidence) -> list[FlowParts]:
+    """By how much the first quartile of messages in each iteration shifted: since before the run where it was measured
+    then, else since the first iterations."""
+    lower = [each[0] for each in case.quartiles_s]
+    if case.usual_extra_s is not None:
+        known = case.flows, case.usual_extra_s, case.usual_differs_s, case.super_packets_s
+        limit_of = {one.flow[:3]: one.limit_s for one in fidelity.shifts_of(*known, real=case.real)}
+        limits_s = [limit_of.get(flow[:3], MESSAGE_SHIFT_S.value) for flow in case.flows]
+        shifts = [changes.smoothed(each - usual) for each, usual in zip(lower, case.usual_extra_s, strict=True)]
+        return _parts(case, shifts, limits_s)
+    shifts = [changes.smoothed(changes.from_first(each)) for each in lower]
+    scatter_s = [CHANGE_CERTAIN * changes.scatter(each) for each in shifts]
+    return _parts(case, shifts, [max(MESSAGE_SHIFT_S.value, one) for one in scatter_s])
+
+
+def _parts(case: Evidence, shifts: Sequence[NDArray[np.float64]], limits_s: Sequence[float]) -> list[FlowParts]:
+    ways = case.ways or [()] * len(case.flows)
+    return [
+        FlowParts(flow.source_rank, flow.target_rank, flow.kind, tuple(way), shift_s, limit_s)
+        for flow, way, shift_s, limit_s in zip(case.flows, ways, shifts, limits_s, strict=True)
+    ]
 
 
 def _given(case: Evidence) -> list[Check]:

@@ -60,6 +60,12 @@ def super_packets_s(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]) ->
     return found
 
 
+def ways_of(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]) -> list[list[str]]:
+    """Per (source rank, target rank), the labels of the directions on the way, a network card first."""
+    directions, way = routes.all_directions(plan.network), _Ways(plan, case)
+    return [[directions[index].label for index in way(source, target)] for source, target in pairs]
+
+
 class _Ways:
     """The directions from one rank to another in a case, the network card of the first included."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class _Check:
     limit: str
     why: str
     ok: bool
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,16 @@ from testbed.train.job import ALL, Expected, Fingerprint, Reference
 FORMAT_KEY = b"testbed-format"
 """Metadata of a parquet file: the version of its columns."""
 
-OF_JOB = ("alike_replicas", "usual_extra_s", "usual_differs_s", "super_packets_s", "range_s")
+OF_JOB = (
+    "alike_replicas",
+    "usual_extra_s",
+    "usual_differs_s",
+    "super_packets_s",
+    "ways",
+    "range_s",
+    "in_run_s",
+    "modelled",
+)
 """What evidence.json holds of a job's evidence."""
 
 

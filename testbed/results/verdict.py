@@ -13,7 +13,7 @@ from testbed.judge.compare import jobs_of
 from testbed.judge.evidence import Evidence, Profiling, judge
 from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
 from testbed.judge.iterations import IterationRow, Witnesses
-from testbed.judge.messages import Likeness, by_flow, message_times
+from testbed.judge.messages import Likeness, by_flow, by_iteration, message_times
 from testbed.model.network import Floats
 from testbed.model.replay import on_the_way_s
 from testbed.plan import costs, file
@@ -138,8 +138,17 @@ def _evidence(
         usual_extra_s=known["usual_extra_s"],
         usual_differs_s=known.get("usual_differs_s", ()),  # runs of earlier versions did not tell, nor the next
         super_packets_s=known.get("super_packets_s", ()),
-        range_s=known.get("range_s") and tuple(known["range_s"]),
+        quartiles_s=by_iteration(times),
+        ways=known.get("ways", ()),
+        range_s=_range_s(job.row),
+        in_run_s=known.get("in_run_s"),
+        modelled=known.get("modelled", known["usual_extra_s"] is not None),
     )
+
+
+def _range_s(row: Mapping[str, Any]) -> tuple[float, float] | None:
+    low_s, high_s = row.get("predicted_low_s"), row.get("predicted_high_s")
+    return None if low_s is None or high_s is None else (low_s, high_s)
 
 
 def iteration_rows(path: Path, label: str, job: int) -> list[IterationRow]:

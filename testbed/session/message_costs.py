@@ -22,7 +22,7 @@ import numpy as np
 
 from testbed.errors import BadInput
 from testbed.judge import iterations
-from testbed.judge.messages import Likeness, message_times
+from testbed.judge.messages import Likeness, MessageTimes, message_times
 from testbed.judge.witnesses import disturbed
 from testbed.lab import host
 from testbed.lab.witness import MachineWitness
@@ -270,6 +270,19 @@ def _extra_times(seen: Observed, chosen: Sequence[int]) -> ExtraTimes:
                 flows.setdefault(flow, [[] for _ in chosen])[number].append(float(extra_s))
     by_flow = {flow: [np.array(one) for one in parts] for flow, parts in sorted(flows.items())}
     return ExtraTimes(by_flow, frozenset(flow for flow in by_flow if seen.problem.crosses(*flow[:2])))
+
+
+def in_the_run(times: MessageTimes, problem: Problem) -> ExtraTimes:
+    """The extra times of all messages of a case, iteration by iteration."""
+    rows, known = times.rows, ~np.isnan(times.extra_s)
+    iterations = np.unique(rows["iteration"])
+    names = list(zip(*(rows[name].tolist() for name in ("source_rank", "target_rank", "kind")), strict=True))
+    flows: dict[FlowName, list[list[float]]] = {}
+    for place in np.flatnonzero(known).tolist():
+        parts = flows.setdefault(names[place], [[] for _ in iterations])
+        parts[int(np.searchsorted(iterations, rows["iteration"][place]))].append(float(times.extra_s[place]))
+    by_flow = {flow: [np.array(one) for one in parts] for flow, parts in sorted(flows.items())}
+    return ExtraTimes(by_flow, frozenset(flow for flow in by_flow if problem.crosses(*flow[:2])))
 
 
 def usual(jobs: Sequence[Sequence[iterations.IterationRow]]) -> list[int]:

@@ -12,21 +12,23 @@ from testbed.judge import fairness as fair
 from testbed.judge.compare import Beside, Measured
 from testbed.judge.evidence import Evidence, Profiling, judge
 from testbed.judge.fairness import CaseFairness
-from testbed.judge.messages import FlowMessages, Likeness, by_flow, message_times
+from testbed.judge.messages import FlowMessages, Likeness, MessageTimes, by_flow, by_iteration, message_times
 from testbed.judge.witnesses import disturbed
 from testbed.lab.gate import Gate
+from testbed.model.host import predict_on_host
 from testbed.model.network import Floats
 from testbed.model.replay import on_the_way_s
 from testbed.plan import memory_bytes
 from testbed.plan.costs import predict_case
 from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Case, Plan
-from testbed.plan.traffic import super_packets_s
+from testbed.plan.traffic import super_packets_s, ways_of
 from testbed.plan.unlike import full_scale_time
 from testbed.plan.unmodelled import left_out_of
 from testbed.results.directory import Results
 from testbed.schedule.registry import Generated
 from testbed.session.case import Trained, TrainedJob
+from testbed.session.message_costs import in_the_run
 from testbed.session.pinning import Pinning
 from testbed.session.profile import Profiled
 from testbed.thresholds import TIE, UNPACED_TIE
@@ -175,9 +177,28 @@ def _evidence(
         overtaken_s=times.usually_overtaken_s(),
         usual_extra_s=usual_s if paced and told else None,
         usual_differs_s=differs_s,
-        super_packets_s=super_packets_s(plan, case.case, pairs) if plan.clock.name == "real" else (),
-        range_s=None if one.between is None or before.warned else (one.between.low_s, one.between.high_s),
+        super_packets_s=super_packets_s(plan, case.case, pairs) if _by_chance(plan, one) else (),
+        quartiles_s=by_iteration(times),
+        ways=ways_of(plan, case.case, pairs),
+        range_s=one.between and (one.between.low_s, one.between.high_s),
+        in_run_s=_in_run_s(case, one, times),
+        modelled=not before.warned,
     )
+
+
+def _in_run_s(case: Trained, one: TrainedJob, times: MessageTimes) -> float | None:
+    """An iteration with what messages took beyond the model in the run; None where nothing was measured before it."""
+    if one.costs is None or len(case.jobs) > 1:
+        return None
+    extra = in_the_run(times, one.load.problem)
+    return predict_on_host(one.load, extra).median_s if extra.by_flow else None
+
+
+def _by_chance(plan: Plan, one: TrainedJob) -> bool:
+    """Whether a message may come a super-packet earlier or later than another one than predicted: what tensor ranks,
+    replicas and jobs send has no order of its own, nor have notices."""
+    alone = len(plan.jobs) == 1 and one.job.mesh.size == one.job.mesh.pp
+    return plan.clock.name == "real" or not alone or one.between is not None or one.load.receives != "early"
 
 
 def _usual_s(one: TrainedJob, flows: Sequence[FlowMessages]) -> tuple[list[float], list[float]]:

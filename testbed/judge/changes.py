@@ -1,0 +1,218 @@
+"""Did anything change while a case was measured? Its messages in every iteration, and iterations against each other.
+
+A median hides a change that begins late, ends early, or comes and goes. Here every iteration is looked at by itself:
+each flow's messages are held against what they took before the run (on the virtual clock, against the model), and the
+times of iterations against those at the beginning. What changed is named: the flows, the directions that they share or
+the rank that sends or gets them, and the iterations. The run is untrusted where the quoted median is not that of the
+iterations in which nothing changed; else the change is noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.thresholds import CHANGE_CERTAIN, CHANGED_FLOW_SHARE, Limit
+from testbed.units import show_time
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+_MOST_NAMED = 3
+"""Flows, and places, in a sentence."""
+
+
+class FlowParts(NamedTuple):
+    """What the messages of a flow took beyond what they should, in each measured iteration; seconds."""
+
+    source_rank: int
+    target_rank: int
+    kind: str
+    way: tuple[str, ...]
+    """The directions that it crosses, a network card first."""
+    shift_s: Floats
+    """Per iteration, since before the run (virtual clock: since predicted); nan where no arrival is known."""
+    limit_s: float
+    """How much that may be in an iteration."""
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return f"{self.kind}s from rank {self.source_rank} to {self.target_rank}"
+
+    @property
+    def changed(self) -> Bools:
+        """In which iterations it is more."""
+        far: Bools = np.nan_to_num(np.abs(self.shift_s)) > self.limit_s
+        return far
+
+    @property
+    def worst_s(self) -> float:
+        """The median of what it is where it is more, with its sign; 0 where it never is."""
+        return float(np.median(self.shift_s[self.changed])) if self.changed.any() else 0.0
+
+
+class Changes(NamedTuple):
+    """What was found."""
+
+    iterations: Bools
+    """Per measured iteration, whether messages or its time changed in it."""
+    by_messages: Bools
+    """Whether messages did."""
+    named: str
+    """Iterations, flows and places in words; "" where nothing changed."""
+
+
+def find(numbers: Sequence[int], times_s: Floats, flows: Sequence[FlowParts], far: Bools) -> Changes:
+    """What changed in the iterations of these `numbers`. `far`: those whose times are too far from what they should be.
+
+    Without any whose messages changed, `far` alone says which iterations are meant.
+    """
+    by_messages: Bools = np.any([flow.changed for flow in flows], axis=0) if flows else np.zeros(len(times_s), bool)
+    changed = by_messages | far
+    return Changes(changed, by_messages, _named(numbers, flows, changed) if changed.any() else "")
+
+
+def smoothed(values: Floats) -> Floats:
+    """The running median of three: what a machine did to one iteration is no change of a link."""
+    if len(values) < 3:
+        return values
+    ends = np.concatenate([values[2:3], values, values[-3:-2]])
+    found: Floats = np.array([_median(ends[place : place + 3]) for place in range(len(values))])
+    return found
+
+
+def _median(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else float("nan")
+
+
+def since_the_beginning(times_s: Floats, limit: float) -> Bools:
+    """Iterations from the one on where times made the largest step, if it is more than the share `limit` and certain;
+    and single ones as far from the median. A step test: the step is where the means before and after differ most for
+    their counts (CUSUM), and is one if the medians differ by far more than neighbours do.
+    """
+    count, middle = len(times_s), float(np.median(times_s))
+    far: Bools = np.zeros(count, bool)
+    if count < 3:
+        return far
+    noise = 1.4826 * float(np.median(np.abs(np.diff(times_s)))) / np.sqrt(2)
+    weights = np.sqrt([at * (count - at) for at in range(1, count)])
+    means = [abs(times_s[at:].mean() - times_s[:at].mean()) for at in range(1, count)]
+    best = _Step.of(times_s, 1 + int(np.argmax(means * weights)))
+    certain_s = CHANGE_CERTAIN * noise * np.sqrt(1 / best.at + 1 / (count - best.at))
+    if abs(best.seconds) > max(limit * middle, certain_s):
+        far[best.at :] = True
+        return far
+    far |= np.abs(times_s - middle) > max(limit * middle, 2 * CHANGE_CERTAIN * noise)
+    return far
+
+
+class _Step(NamedTuple):
+    at: int
+    seconds: float
+
+    @staticmethod
+    def of(times_s: Floats, at: int) -> _Step:
+        return _Step(at, float(np.median(times_s[at:]) - np.median(times_s[:at])))
+
+
+def off_share(times_s: Floats, changed: Bools) -> float:
+    """By what share the median over all iterations is off that over those in which nothing changed; nan without any."""
+    if changed.all():
+        return float("nan")
+    return float(np.median(times_s) / np.median(times_s[~changed]) - 1)
+
+
+def off_range(time_s: float, low_s: float, high_s: float) -> float:
+    """By what share a time lies outside the range of its prediction, with its sign."""
+    return (time_s - min(max(time_s, low_s), high_s)) / low_s
+
+
+def reason(off: float, limit: Limit, named: str) -> str:
+    """Why a run that changed cannot be trusted."""
+    unlike = "" if np.isnan(off) else f", and the median is {off:+.2%} off that of the others (limit {limit.value:.1%})"
+    return f"something changed in {named}{unlike}"
+
+
+def from_first(values: Floats) -> Floats:
+    """How far each is from the median of the first ones: links were as asked for just before."""
+    return values - _median(values[: max(3, len(values) // 4)])
+
+
+def scatter(values: Floats) -> float:
+    """A standard deviation of a normal distribution, by the median distance from the median; 0 of none."""
+    known = values[~np.isnan(values)]
+    return 1.4826 * float(np.median(np.abs(known - np.median(known)))) if len(known) else 0.0
+
+
+def _named(numbers: Sequence[int], flows: Sequence[FlowParts], changed: Bools) -> str:
+    where = f"iterations {_runs(numbers, changed)} of {numbers[0]} to {numbers[-1]}"
+    moved = sorted((flow for flow in flows if flow.changed.any()), key=lambda flow: -abs(flow.worst_s))
+    if not moved:
+        return f"{where}: no message on its way longer, so a rank was slower than its slots, or the model is not right"
+    worst_s = abs(moved[0].worst_s)
+    moved = [flow for flow in moved if abs(flow.worst_s) > CHANGED_FLOW_SHARE * worst_s]
+    told = [
+        f"{flow.name} {show_time(abs(flow.worst_s))} {'longer' if flow.worst_s > 0 else 'shorter'} (limit "
+        f"{show_time(flow.limit_s)})"
+        for flow in moved[:_MOST_NAMED]
+    ]
+    more = f", {len(moved) - _MOST_NAMED} more flows" if len(moved) > _MOST_NAMED else ""
+    return f"{where}: {', '.join(told)}{more}; {' and '.join(blamed(moved, flows))}"
+
+
+def _runs(numbers: Sequence[int], changed: Bools) -> str:
+    """Iterations as ranges: 4, 7 to 12."""
+    found = []
+    for far, run in groupby(zip(numbers, changed.tolist(), strict=True), key=lambda pair: pair[1]):
+        if far:
+            members = [number for number, _ in run]
+            found.append(f"{members[0]}" if len(members) == 1 else f"{members[0]} to {members[-1]}")
+    return ", ".join(found)
+
+
+def blamed(moved: Sequence[FlowParts], flows: Sequence[FlowParts]) -> list[str]:
+    """What explains best which flows moved and which did not: directions of links, else what a rank sends or gets.
+
+    Greedy: the place whose flows are most nearly those that moved, then one for what that leaves. "" is never named.
+    """
+    left = {flow[:3] for flow in moved}
+    known = {flow[:3] for flow in flows if not np.isnan(flow.shift_s).all()}
+    if len(known) > _MOST_NAMED and left >= known:
+        return ["every flow whose arrivals are known: all links, or all ranks"]
+    places = {place: members & known for place, members in _places(flows).items()}
+    found: list[str] = []
+    while left and len(found) < _MOST_NAMED:
+        best = max(places, key=lambda place: _likeness(places[place], left))
+        if not places[best] & left:
+            break
+        directions = {direction for flow in flows for direction in flow.way}
+        same = [one for one in places if places[one] == places[best] and (one in directions) == (best in directions)]
+        found.append(" or ".join(same[:_MOST_NAMED]))
+        left -= places[best]
+    return found
+
+
+def _places(flows: Sequence[FlowParts]) -> Mapping[str, set[tuple[int, int, str]]]:
+    found: dict[str, set[tuple[int, int, str]]] = {}
+    for place, flow in _places_of(flows):
+        found.setdefault(place, set()).add(flow)
+    return found
+
+
+def _places_of(flows: Sequence[FlowParts]) -> Iterator[tuple[str, tuple[int, int, str]]]:
+    for flow in flows:
+        yield from ((direction, flow[:3]) for direction in flow.way)
+    for flow in flows:
+        yield f"what leaves rank {flow.source_rank} (its node's interface, or the rank itself)", flow[:3]
+        yield f"what comes to rank {flow.target_rank}", flow[:3]
+
+
+def _likeness(members: set[tuple[int, int, str]], moved: set[tuple[int, int, str]]) -> float:
+    """The harmonic mean of how much of each is in the other."""
+    return 2 * len(members & moved) / (len(members) + len(moved)) if members else 0.0

@@ -1,0 +1,184 @@
+"""A change during a run: found whenever it begins, named, and untrusted where the quoted median is not right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from testbed.judge import changes
+from testbed.judge.changes import FlowParts
+from testbed.judge.evidence import Evidence, judge
+from testbed.judge.fidelity import Check, NetworkEvidence
+from testbed.judge.iterations import IterationRow, Witnesses
+from testbed.judge.messages import by_flow, by_iteration, message_times
+from testbed.model.simulate import simulate
+from testbed.pipeline.problem import uniform
+from testbed.schedule.registry import generate
+from testbed.trace.tables import Trace, concatenate
+from testbed.train.job import Reference
+
+PROBLEM = uniform(4, 8, forward_s=0.02, input_s=0.02, weight_s=0.02, delay_s=5e-3, cuts=(1,))
+PREDICTED = simulate(PROBLEM, generate("1f1b", PROBLEM))
+PREDICTED_S = float(PREDICTED.makespans()[0])
+WAYS = {(1, 2): ("paris->warsaw",), (2, 1): ("warsaw->paris",)}
+COUNT = 20
+
+
+def case(
+    shift_s: Callable[[int], float],
+    share: Callable[[int], float],
+    *,
+    real: bool = False,
+    flows: tuple[tuple[int, int], ...] = ((1, 2),),
+    count: int = COUNT,
+) -> Evidence:
+    """Measured iterations from 2 on: `shift_s` more for messages of these flows, and `share` more for the iteration."""
+    noise = np.random.default_rng(1)
+    traces, rows = [], []
+    for number in range(count):
+        one = Trace(PREDICTED.actions.copy(), PREDICTED.messages.copy(), PREDICTED.n_ranks)
+        one.actions["iteration"] = one.messages["iteration"] = 2 + number
+        for source, target in flows:
+            mine = (one.messages["source_rank"] == source) & (one.messages["target_rank"] == target)
+            one.messages["taken_s"][mine] += shift_s(number)
+        if real:
+            one.messages["taken_s"] += np.abs(noise.normal(0, 0.1e-3, len(one.messages)))
+        traces.append(one)
+        took_s = PREDICTED_S * (1 + share(number) + (noise.normal(0, 1e-3) if real else 0.0))
+        peaks = (4.0, 3.0, 2.0, 1.0)
+        row = IterationRow(2 + number, False, took_s, 0.4, 5.0, peaks, peaks, 0, 0.0, 96, 0.0, Witnesses(), (1.0,))
+        rows.append(row)
+    times = message_times(concatenate(traces), PREDICTED, paced=True)
+    found = by_flow(times)
+    network = NetworkEvidence(0, 0, {}, lossless=True)
+    host_s, usual_s = PREDICTED_S if real else None, [0.0] * len(found)
+    known = network, (), Reference(), PREDICTED_S, host_s, (0,), found, 0.0, usual_s
+    ways = [WAYS.get((flow.source_rank, flow.target_rank), ()) for flow in found]
+    more = {"quartiles_s": by_iteration(times), "ways": ways, "modelled": True}
+    return Evidence(True, real, (), None, rows, (), *known)._replace(**more)
+
+
+def checks(one: Evidence) -> list[Check]:
+    """Those that times are judged by."""
+    return [check for check in judge(one) if "process" not in check.question]
+
+
+def untrusted(one: Evidence) -> str:
+    return " | ".join(reason for check in checks(one) for reason in check.reasons)
+
+
+def noted(one: Evidence) -> str:
+    return " | ".join(note for check in checks(one) for note in check.notes)
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_nothing_changed(real: bool) -> None:
+    one = case(lambda _: 0.0, lambda _: 0.0, real=real)
+    assert not untrusted(one)
+    assert not noted(one)
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize(("begins", "share"), [(6, 0.09), (7, 0.072), (3, 0.081)])
+def test_a_step_of_a_link_during_the_run(begins: int, share: float, real: bool) -> None:
+    """The first quartile over all messages hides it, and so did a spread of 10 %."""
+    one = case(
+        lambda number: 10e-3 if number >= begins else 0.0, lambda number: share if number >= begins else 0.0, real=real
+    )
+    reasons = untrusted(one)
+    assert f"iterations {2 + begins} to {COUNT + 1} of 2 to {COUNT + 1}: activations from rank 1 to 2" in reasons
+    assert "10 ms longer" in reasons or real
+    assert "paris->warsaw" in reasons
+    assert "warsaw->paris" not in reasons
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_a_step_that_begins_late_leaves_the_median_right_and_is_noted(real: bool) -> None:
+    one = case(lambda n: 10e-3 if n >= 16 else 0.0, lambda n: 0.09 if n >= 16 else 0.0, real=real)
+    assert not untrusted(one)
+    assert "iterations 18 to 21" in noted(one)
+    assert "paris->warsaw" in noted(one)
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_a_blip_is_noted(real: bool) -> None:
+    one = case(lambda n: 20e-3 if n == 7 else 0.0, lambda n: 0.1 if n == 7 else 0.0, real=real)
+    assert not untrusted(one)
+    assert noted(one).startswith("iterations 9 of 2 to 21")
+
+
+def test_every_interface_a_little_slower_from_the_start_is_seen_on_the_virtual_clock() -> None:
+    """+0.9 ms is within the real clock's limit of 1 ms, and moves an iteration by 3.65 %."""
+    everywhere = tuple((source, target) for source in range(4) for target in range(4))
+    one = case(lambda _: 0.9e-3, lambda _: 0.0365, flows=everywhere)
+    assert "+3.65%" in untrusted(one)
+    assert "every flow" in untrusted(one)
+
+
+def test_a_slower_link_off_the_way_that_decides_is_noted() -> None:
+    one = case(lambda _: 0.4e-3, lambda _: 0.0)
+    assert not untrusted(one)
+    assert "400 us longer" in noted(one)
+
+
+def test_iterations_that_no_message_explains() -> None:
+    one = case(lambda _: 0.0, lambda n: 0.02 if n >= 5 else 0.0)
+    assert "iterations 7 to 21 of 2 to 21: no message on its way longer" in untrusted(one)
+
+
+def test_within_a_range_the_time_is_what_the_model_says() -> None:
+    one = case(lambda _: 0.0, lambda _: 0.004)
+    assert untrusted(one)
+    assert not untrusted(one._replace(range_s=(PREDICTED_S, 1.005 * PREDICTED_S)))
+
+
+def test_where_the_model_lacks_something_iterations_are_held_against_each_other() -> None:
+    off = case(lambda _: 0.0, lambda _: 0.05)._replace(modelled=False, usual_extra_s=None)
+    assert not untrusted(off)
+    step = case(lambda n: 10e-3 if n >= 5 else 0.0, lambda n: 0.05 if n >= 5 else 0.0)
+    assert "something changed" in untrusted(step._replace(modelled=False, usual_extra_s=None))
+
+
+def test_messages_by_chance_in_another_order_leave_a_run_trusted() -> None:
+    """Where tensor ranks and replicas meet at equal network cards: a few super-packets, and the time is right."""
+    one = case(lambda _: 1.6e-3, lambda _: 4e-5)
+    assert untrusted(one)
+    assert not untrusted(one._replace(super_packets_s=[0.5e-3] * len(one.flows)))
+
+
+def test_messages_that_are_a_little_longer_on_their_way_are_too_long_together() -> None:
+    """Each within the limit of 1 ms of a real clock; through the model they make 3 % of the iteration."""
+    one = case(lambda _: 0.0, lambda _: 0.0, real=True)
+    assert not untrusted(one._replace(in_run_s=1.02 * PREDICTED_S))
+    assert "+3.0% longer than predicted" in untrusted(one._replace(in_run_s=1.03 * PREDICTED_S))
+
+
+def shifted(name: str, way: tuple[str, ...], *, moved: bool) -> FlowParts:
+    source, target = map(int, name)
+    return FlowParts(source, target, "activation", way, np.full(4, 1e-3 if moved else 0.0), 50e-6)
+
+
+def test_of_several_flows_the_direction_that_they_share_is_named() -> None:
+    flows = [
+        shifted("02", ("a->b", "b->c"), moved=True),
+        shifted("12", ("b->c",), moved=True),
+        shifted("01", ("a->b",), moved=False),
+        shifted("20", ("c->b", "b->a"), moved=False),
+    ]
+    assert changes.blamed(flows[:2], flows) == ["b->c"]
+
+
+def test_of_all_that_leaves_a_node_the_node_is_named() -> None:
+    flows = [
+        shifted("10", (), moved=True),
+        shifted("12", ("a->b",), moved=True),
+        shifted("02", ("a->b",), moved=False),
+        shifted("20", ("b->a",), moved=False),
+    ]
+    assert changes.blamed(flows[:2], flows) == ["what leaves rank 1 (its node's interface, or the rank itself)"]
+
+
+def test_a_check_without_notes_is_read_from_earlier_versions() -> None:
+    assert Check("q", "f", "l", "w").notes == ()
