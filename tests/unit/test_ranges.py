@@ -91,6 +91,6 @@ def test_a_run_outside_its_range_is_not_trusted() -> None:
 
 def test_how_a_range_is_shown() -> None:
     between = [Range(0.6707, 0.7052), None, Range(0.5, 0.5)]
-    assert show_ranges([0.7, 0.5, 0.5], between) == ["670.7 to 705.2 ms", "500 ms", "500 ms"]
+    assert show_ranges([0.7, 0.5, 0.5], between) == ["670.7 to 705.2 ms", "500.0 ms", "500.0 ms"]
     assert range_keys(between[0]) == {"predicted_low_s": 0.6707, "predicted_high_s": 0.7052}
     assert range_keys(None) == {"predicted_low_s": None, "predicted_high_s": None}
