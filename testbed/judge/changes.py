@@ -154,7 +154,10 @@ def _named(numbers: Sequence[int], flows: Sequence[FlowParts], changed: Bools) -
     where = f"iterations {_runs(numbers, changed)} of {numbers[0]} to {numbers[-1]}"
     moved = sorted((flow for flow in flows if flow.changed.any()), key=lambda flow: -abs(flow.worst_s))
     if not moved:
-        return f"{where}: no message on its way longer, so a rank was slower than its slots, or the model is not right"
+        return (
+            f"{where}: no flow's messages beyond their limits, so a few messages, many flows a little, ranks slower "
+            "than their slots, or something that the model lacks"
+        )
     worst_s = abs(moved[0].worst_s)
     moved = [flow for flow in moved if abs(flow.worst_s) > CHANGED_FLOW_SHARE * worst_s]
     told = [

@@ -125,7 +125,7 @@ def test_a_slower_link_off_the_way_that_decides_is_noted() -> None:
 
 def test_iterations_that_no_message_explains() -> None:
     one = case(lambda _: 0.0, lambda n: 0.02 if n >= 5 else 0.0)
-    assert "iterations 7 to 21 of 2 to 21: no message on its way longer" in untrusted(one)
+    assert "iterations 7 to 21 of 2 to 21: no flow's messages beyond their limits" in untrusted(one)
 
 
 def test_within_a_range_the_time_is_what_the_model_says() -> None:
