@@ -7,7 +7,7 @@ import pytest
 from local_workers import workers  # noqa: F401 - puts benchmarks on the path
 from mutants import MUTANTS, Mutant, checks, judged
 
-SEEN_BY_NOTHING_ELSE = {
+NAMES = {
     "every partial sum x 1.005",
     "last element of each reduced message lost",
     "no weight decay on one rank",
@@ -16,7 +16,7 @@ SEEN_BY_NOTHING_ELSE = {
 }
 
 
-CHOSEN = [one for one in MUTANTS if one.what in SEEN_BY_NOTHING_ELSE]
+CHOSEN = [one for one in MUTANTS if one.what in NAMES]
 
 
 @pytest.mark.parametrize("mutant", CHOSEN, ids=lambda one: one.what)
@@ -29,4 +29,4 @@ def test_the_engine_as_it_is_is_trusted() -> None:
 
 
 def test_there_are_as_many_as_are_named() -> None:
-    assert len(CHOSEN) == len(SEEN_BY_NOTHING_ELSE)
+    assert len(CHOSEN) == len(NAMES)

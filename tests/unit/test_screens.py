@@ -271,3 +271,21 @@ def test_events_between_iterations(width: int) -> None:
     for cell in ("512", "34.2 ms", "277.1 ms", "277.0 ms / 277.2 ms", "234.1 ms / 234.2 ms", "- / -"):
         assert cell in " ".join(shown.split()), cell
     assert event_tables([], width) == []
+
+
+def test_a_row_that_the_model_does_not_cover_is_never_a_bare_yes() -> None:
+    lossy = "loss is not in the model (a->b 0.1 %): what is lost is sent again, later than predicted"
+    fields = {"covered": False, "left_out": [lossy]}
+    shown = run_screen(80, [row("1f1b", 1.0, trusted=True, **fields), row("gpipe", 1.0, trusted=True)])
+    lines = [line for line in shown.splitlines() if "1f1b" in line]
+    assert "measured" in lines[0]
+    assert "yes" not in lines[0]
+    assert "only the measurement can be trusted" in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_schedule_beyond_its_limit_of_bytes_says_so() -> None:
+    bytes_ = dict.fromkeys(("activations", "parameters", "gradients", "optimizer", "buffers"), 8.552e6)
+    memory = {"measured": [bytes_], "predicted": [bytes_], "activations_limit": [8.454e6], "over_limit": [0.0116]}
+    shown = " ".join(run_screen(80, [row("zb-h1", 1.0, trusted=True, memory=memory)]).split())
+    assert "zb-h1: rank 0 holds 1.2% more than its limit" in shown

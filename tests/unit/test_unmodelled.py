@@ -15,7 +15,7 @@ from testbed.plan import resolve
 from testbed.plan.plan import Plan
 from testbed.plan.schedules import choose, make
 from testbed.plan.together import predict_together, ranges_of_case
-from testbed.plan.unmodelled import most_waiting, warnings
+from testbed.plan.unmodelled import left_out_of, most_waiting, warnings
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import load_workload
@@ -160,3 +160,11 @@ def test_late_receives_whose_prediction_hangs_on_a_tie_are_a_range() -> None:
     assert found.low_s < found.high_s * 0.99
     assert found.low_s * 0.9998 < 3.2309 < found.high_s * 1.0002
     assert warnings(plan_of("early")) == []
+
+
+def test_what_is_left_out_is_said_of_every_case() -> None:
+    plan = planned(loss=0.001)
+    (line,) = left_out_of(plan, plan.cases[0], 0)
+    assert "loss is not in the model" in line
+    clean = planned()
+    assert left_out_of(clean, clean.cases[0], 0) == []
