@@ -355,14 +355,12 @@ class World:
         self.at(usable, lambda: self.use(message))
 
     def use(self, message: int) -> None:
-        """It can be used: by the rank, by messages that follow from it, by the stage that gathers."""
+        """It can be used: by the rank, by the stage that gathers, by messages that follow from it."""
         p = self.program
         self.here[message] = self.now
         for rank, waits in enumerate(self.waits):
             if waits == message:
                 self.go_on(rank)
-        for following in p.then[p.then_start[message] : p.then_start[message + 1]].tolist():
-            self.at(self.now, lambda f=following: self.one_less(f))
         stage = int(p.gathers[message])
         if stage != NONE:
             self.shards[stage] -= 1
@@ -371,6 +369,8 @@ class World:
                 for rank, waits in enumerate(self.waits):
                     if waits is None:
                         self.go_on(rank)
+        for following in p.then[p.then_start[message] : p.then_start[message + 1]].tolist():
+            self.at(self.now, lambda f=following: self.one_less(f))
 
 
 # --- cases ---------------------------------------------------------------------------------------

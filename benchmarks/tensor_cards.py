@@ -2,11 +2,11 @@
 
     python benchmarks/tensor_cards.py [--plans 60] [--first 0] [--schedules 3] [--seed 1] [--per-boot 20] [--out DIR]
 
-tp 2 or 4, dp 1 to 3, pp 1 to 4; two or three datacenters whose cards and links differ, some without cards; what crosses
-the wide area is the data axis, the pipeline axis or both; ZeRO-1 or plain all-reduce, ring or hierarchical; unequal
-stages, odd numbers of microbatches; early or late receives. Cards are so fast that what is exchanged in a slot fits into
-it behind a message. Prints the worst runs by what they miss of the prediction, or of its range, and those that are not
-trusted, with the reason; writes every comparison to --out.
+tp 2 or 4, dp 1 to 3, pp 1 to 4; two or three datacenters whose cards and links differ, some without cards; what leaves
+them is the data axis, the pipeline axis or both; ZeRO-1 or plain all-reduce, ring or hierarchical; unequal
+stages, odd numbers of microbatches; early or late receives. Cards are so fast that what is exchanged in a slot fits
+into it behind a message. Prints the worst runs by what they miss of the prediction, or of its range, and those that are
+not trusted, with the reason; writes every comparison to --out.
 """
 
 from __future__ import annotations

@@ -54,7 +54,10 @@ def left_out_of(plan: Plan, case: Case, job: int) -> list[str]:
 
 
 def _of_tensor_ranks(plan: Plan) -> list[str]:
-    """Slots that are too short for what tensor ranks send each other in them over network cards."""
+    """Slots that are too short for what tensor ranks send each other in them over network cards.
+
+    The model knows when that occupies the cards, not that an action takes longer for it.
+    """
     short: dict[str, None] = {}
     for case, (number, job) in product(_known(plan), enumerate(plan.jobs)):
         if job.mesh.tp > 1 and job.workload.pacing:

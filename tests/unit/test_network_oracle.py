@@ -1,0 +1,74 @@
+"""The event model is the first-come network that it says it is; the quick form of benchmarks/network_oracle.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import network_oracle
+
+from testbed.model.network import acknowledge, carry_acknowledgements, idle, occupy
+from testbed.model.simulate import run
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_every_packet_by_itself_comes_to_the_same_times(compiled: bool) -> None:
+    cases = range(150, 200) if compiled else range(100)
+    wrong = {case: found for case in cases if (found := network_oracle.differences(case, compiled=compiled))}
+    assert not wrong
+
+
+def test_with_times_that_are_any_numbers() -> None:
+    wrong = {case: found for case in range(50) if (found := network_oracle.differences(case, real=True))}
+    assert not wrong
+
+
+def free_after(*looks: float) -> float:
+    """When a link is free that somebody looks at at these times, with four acknowledgements at 10, 20, 30 and 31."""
+    ints = network_oracle.np.array
+    wires = idle(ints([0.0]), ints([1.0]), ints([0, 1]), ints([0]), ints([1]))
+    acknowledge(wires, 0, 6.0, (10.0, 10.0, 31.0), 4)
+    for now in looks:
+        carry_acknowledgements(wires, 0, now)
+    return float(wires.free_s[0])
+
+
+def test_the_last_acknowledgement_comes_when_it_comes() -> None:
+    """It may follow sooner than the others did, and waits for the last but one."""
+    assert free_after(31.0) == 42.0, "30 to 36, then the last one"
+    assert free_after(30.0) == 36.0
+    assert free_after(30.0, 31.0) == 42.0, "partly carried before"
+    assert free_after(30.0, 30.5) == 36.0
+
+
+def test_a_message_that_comes_meanwhile_waits_for_what_is_there() -> None:
+    ints = network_oracle.np.array
+    wires = idle(ints([0.0]), ints([1.0]), ints([0, 1]), ints([0]), ints([1]))
+    acknowledge(wires, 0, 6.0, (10.0, 10.0, 31.0), 4)
+    carry_acknowledgements(wires, 0, 22.0)
+    assert occupy(wires, 0, 3.0, 22.0, 22.0) == 26.0
+    carry_acknowledgements(wires, 0, 40.0)
+    assert wires.free_s[0] == 42.0
+
+
+def test_what_is_lowered_has_what_the_oracle_is_about() -> None:
+    """Cases with acknowledgements by the one way and the other, notices, pieces, cards: or equality says nothing."""
+    seen = {"queue": 0, "events": 0, "notices": 0, "pieces": 0, "sums": 0, "parts": 0, "shared": 0}
+    for case in range(60):
+        loads = network_oracle.drawn(case)
+        program, _ = network_oracle.lower(loads)
+        ends = run(program).end_s
+        assert not network_oracle.np.isnan(ends).any()
+        back = program.route_start[program.back + 1] - program.route_start[program.back]
+        seen["queue"] += bool((program.ack_queue >= 0).any())
+        seen["events"] += bool(((program.acks > 0) & (back > 1)).any())
+        seen["notices"] += bool(program.answered.any())
+        seen["pieces"] += bool((program.pieces > 1).any())
+        seen["sums"] += bool((program.sums > 0).any() and (program.card >= 0).any())
+        seen["parts"] += bool((program.gathered_bytes > 0).any() and (program.card >= 0).any())
+        seen["shared"] += len(loads) > 1
+    assert min(seen.values()) >= 5, seen
