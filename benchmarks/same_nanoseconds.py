@@ -212,7 +212,7 @@ def difference_ns(one: Path, other: Path) -> tuple[float, float]:
     largest = np.nanmax(np.abs(ours[times].to_numpy() - theirs[times].to_numpy()))
     documents = [json.loads((path / "comparison.json").read_text()) for path in (one, other)]
     medians = [[row["measured_s"] for row in document["schedules"]] for document in documents]
-    return 1e9 * float(largest), 1e9 * float(np.max(np.abs(np.subtract(*medians))))
+    return 1e9 * float(largest), 1e9 * max(abs(mine - other) for mine, other in zip(*medians, strict=True))
 
 
 def compare(reference: Path, other: Path, names: Sequence[str]) -> list[tuple[str, float, float]]:
@@ -254,7 +254,7 @@ def main() -> int:
         out.mkdir(parents=True)
         plans = drawn_plans(arguments.plans, arguments.schedules, arguments.seed, out)
         names = [plan.name.partition(".")[0] for plan in plans]
-        boots = []
+        boots: list[Boot] = []
         for below in PLACES[: arguments.places]:
             place = installed(here / below)
             for uid in map(int, arguments.uids.split(",")):

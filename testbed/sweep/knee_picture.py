@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -69,8 +70,8 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab
     if lab_seconds is not None:
         axis.yaxis.set_label_position("right")
         axis.yaxis.tick_right()
-        scale = lab_seconds
-        really = axis.secondary_yaxis("left", functions=(lambda lab: lab / scale, lambda full: full * scale))
+        both = (lambda lab: np.divide(lab, lab_seconds), lambda full: np.multiply(full, lab_seconds))
+        really = axis.secondary_yaxis("left", functions=both)
         really.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: show_time(seconds)))
         really.set_ylabel("iteration at full scale")
     axis.set_title(heading, fontsize=11, loc="left")
