@@ -113,10 +113,9 @@ ORDER_PACKETS = 4
 """On the virtual clock so many super-packets' time comes on top: where tensor ranks or replicas meet at equal network
 cards, a message comes a few packets before or after another's. What that costs an iteration is judged there."""
 
-MODEL_SHARE = Limit(1e-3, "there links and model agree to hundredths of a per cent; more is something else")
+MODEL_SHARE = Limit(5e-4, "there links and model agree to hundredths of a per cent; more is something else")
 """Virtual clock: of an iteration, outside its prediction or its range, where the model has all that the plan asks for.
-Undisturbed runs are within 0.07 % (benchmarks/undisturbed.py) but for one of 53, over links of a few Mbit/s: there
-notices of ranks that end early go before others' last messages, which the model lacks. Less counts as equal (TIE)."""
+Undisturbed runs are within 0.03 % (benchmarks/undisturbed.py)."""
 
 CHANGE_SHIFT_VIRTUAL_S = 50e-6
 """Of a flow's messages in one iteration: more is noted. Undisturbed ones stay within 36 us where receives are posted
@@ -160,9 +159,6 @@ that what is predicted closer together is not ranked by the prediction."""
 ONE_PREDICTION = 3e-4
 """Share of a time within which orders of messages make one prediction: half a thousandth between predicted and measured
 counts as right, and microseconds that change no order stay well below (docs/figures.md)."""
-
-RANGE_MISS = Limit(5e-4, "another order came about than any of those the range was made of")
-"""Virtual clock: share of the prediction by which a measured time may lie outside its stated range."""
 
 # --- a topology at another scale than its job ---
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.judge import changes, fidelity, numerics, order, parameters
+from testbed.judge import changes, fidelity, numerics, parameters
 from testbed.judge.changes import FlowParts
 from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
 from testbed.judge.iterations import IterationRow
@@ -141,11 +141,12 @@ def _against_model(case: Evidence) -> Check:
     off = changes.off_range(float(np.median(times_s)), *_low_high_s(case))
     far = np.array([abs(changes.off_range(one, *_low_high_s(case))) > MODEL_SHARE.value for one in times_s])
     found = changes.find([row.iteration for row in case.measured], times_s, _exact_parts(case), far)
-    reasons, notes, limit = list[str](), [found.named] if found.named else [], f"{MODEL_SHARE.value:.1%}"
+    reasons, notes, limit = list[str](), [found.named] if found.named else [], f"{MODEL_SHARE.value:.2%}"
     if abs(off) > MODEL_SHARE.value:
         notes = []
+        what = "prediction" if case.range_s is None else "predicted range, whichever message came first"
         reasons.append(
-            f"the median iteration is {off:+.2%} off its prediction, and the model has all that the plan asks for "
+            f"the median iteration is {off:+.2%} off its {what}, and the model has all that the plan asks for "
             f"(limit {limit}); {found.named}"
         )
     return Check("iterations against the model", f"{off:+.3%}", limit, MODEL_SHARE.why, tuple(reasons), tuple(notes))

@@ -198,7 +198,9 @@ def _with_parameters(case: Evidence, directory: Path, label: str, job: int) -> E
 
 
 def _told(path: Path, label: str, job: int, kind: type[Told]) -> list[Told]:
-    frame = _of_case(path, label)
+    texts, lists = ["what", "parameter"], ["projections"]
+    numbers = [name for name in kind._fields if name not in texts + lists]
+    frame = case_of(path, label, ["job", *numbers], lists, texts)
     frame = frame[frame["job"] == job].copy()
     frame["projections"] = frame["projections"].map(tuple)
     return [kind(*values) for values in frame[list(kind._fields)].itertuples(index=False)]

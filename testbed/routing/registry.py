@@ -159,7 +159,7 @@ def _called(chosen: Chosen, subject: Task | RoutingProblem) -> Any:
 
 def _read_only(problem: RoutingProblem) -> RoutingProblem:
     """The same problem, whose arrays nobody can change for the policies that come later."""
-    views = {}
+    views: dict[str, Any] = {}
     for one in dataclasses.fields(problem):
         value = getattr(problem, one.name)
         if isinstance(value, np.ndarray):

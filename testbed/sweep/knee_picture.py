@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from numpy.typing import ArrayLike, NDArray
 
 from testbed.thresholds import TIE
 from testbed.units import show_rate, show_time
@@ -70,7 +71,7 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab
     if lab_seconds is not None:
         axis.yaxis.set_label_position("right")
         axis.yaxis.tick_right()
-        both = (lambda lab: np.divide(lab, lab_seconds), lambda full: np.multiply(full, lab_seconds))
+        both = _scaled(1 / lab_seconds), _scaled(lab_seconds)
         really = axis.secondary_yaxis("left", functions=both)
         really.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: show_time(seconds)))
         really.set_ylabel("iteration at full scale")
@@ -106,3 +107,8 @@ def _by_rate(curves: Sequence[Curve]) -> Mapping[float, list[str]]:
         rate = next((one for one in found if abs(one / curve.full_bps - 1) < 1e-6), curve.full_bps)
         found.setdefault(rate, []).append(curve.label)
     return found
+
+
+def _scaled(factor: float) -> Callable[[ArrayLike], NDArray[np.float64]]:
+    """Times of one world as those of another."""
+    return lambda seconds: np.multiply(np.asarray(seconds, np.float64), factor)
