@@ -290,7 +290,7 @@ def test_what_a_policy_prints_does_not_stand_in_the_document(mesh: str, own_poli
 
 def test_route_says_what_is_not_in_the_model(tmp_path: Path) -> None:
     path = tmp_path / "lossy.yaml"
-    path.write_text(MESH.replace("madrid, rome], delay: 7 ms", "madrid, rome], loss: 1 %, delay: 7 ms"))
+    path.write_text(MESH.replace("madrid, rome], delay: 7 ms", "madrid, rome], loss: 0.01, delay: 7 ms"))
     placed = ["--set", "placement=[madrid/0, rome/0, paris/0, berlin/0]"]
     shown, written = (CliRunner().invoke(app, ["route", str(path), PP4, *placed, *more]) for more in ([], ["--json"]))
     assert "not in the model" in " ".join(shown.stdout.split())
@@ -302,4 +302,4 @@ def test_predict_refuses_the_parameters_that_run_refuses(mesh: str) -> None:
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     done = CliRunner().invoke(app, ["predict", mesh, PP4, *words])
     assert done.exit_code == 2
-    assert "data_parallel.parameters: got 1 kB, expected at least" in " ".join(done.stderr.split())
+    assert "data_parallel.parameters: got '1 kB', expected at least" in " ".join(done.stderr.split())
