@@ -275,22 +275,20 @@ def own_policies(tmp_path: Path) -> Path:
 
 def test_a_policy_cannot_change_what_the_next_one_sees(mesh: str, own_policies: Path) -> None:
     done = CliRunner().invoke(app, ["route", mesh, PP4, "--policy", f"{own_policies}:meddling"])
-    assert done.exit_code == 2
-    assert "a policy that works" in done.stderr
-    assert "read-only" in done.stderr
+    assert isinstance(done.exception, BadInput)
+    assert "read-only" in str(done.exception)
 
 
 def test_what_a_policy_prints_does_not_stand_in_the_document(mesh: str, own_policies: Path) -> None:
     done = CliRunner().invoke(app, ["route", mesh, PP4, "--policy", f"{own_policies}:talking", "--json"])
     assert done.exit_code == 0, done.output
     assert len(json.loads(done.stdout)["policies"]) == 1
-    assert "loaded" in done.stderr
     assert "routing" in done.stderr
 
 
 def test_route_says_what_is_not_in_the_model(tmp_path: Path) -> None:
     path = tmp_path / "lossy.yaml"
-    path.write_text(MESH.replace("madrid, rome], delay: 7 ms", "madrid, rome], loss: 1 %, delay: 7 ms"))
+    path.write_text(MESH.replace("madrid, rome], delay: 7 ms", "madrid, rome], loss: 0.01, delay: 7 ms"))
     placed = ["--set", "placement=[madrid/0, rome/0, paris/0, berlin/0]"]
     shown, written = (CliRunner().invoke(app, ["route", str(path), PP4, *placed, *more]) for more in ([], ["--json"]))
     assert "not in the model" in " ".join(shown.stdout.split())
@@ -301,5 +299,5 @@ def test_predict_refuses_the_parameters_that_run_refuses(mesh: str) -> None:
     settings = {"parallelism.data": "2", "data_parallel.parameters": "1 kB"}
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     done = CliRunner().invoke(app, ["predict", mesh, PP4, *words])
-    assert done.exit_code == 2
-    assert "data_parallel.parameters: got 1 kB, expected at least" in " ".join(done.stderr.split())
+    assert isinstance(done.exception, BadInput)
+    assert "data_parallel.parameters: got '1 kB', expected at least" in str(done.exception)
