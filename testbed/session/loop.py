@@ -21,7 +21,7 @@ from testbed.plan.traffic import notices_s
 from testbed.session.deadlines import Deadline
 from testbed.train.job import IterationRecord, Job
 from testbed.train.launcher import Launcher
-from testbed.train.protocol import Done, Go, Prepare, Ready, WorldSpec
+from testbed.train.protocol import Done, Go, PostReceives, Prepare, Ready, WorldSpec
 
 START_MARGIN_S = 5e-3
 """The common start of an iteration lies this far ahead, so that every worker has heard of it."""
@@ -90,6 +90,12 @@ class Loop:
                 for launcher, job in compress(zip(self.launchers, jobs, strict=True), new):
                     self._tell(launcher, Prepare(job), "prepare")
                 self.gather(Ready, deadline, "prepare", new)
+            # not by each rank as it ends: its notices would cross slow links ahead of others' last messages
+            going_on = [job.joins < number and working for job, working in zip(jobs, at_work, strict=True)]
+            if any(going_on):
+                for launcher, job in compress(zip(self.launchers, jobs, strict=True), going_on):
+                    self._tell(launcher, PostReceives(number - job.joins + 1), "post receives")
+                self.gather(Ready, deadline, "post receives", going_on)
             start_s = time.monotonic_ns() * 1e-9 + margin_s
             names = ", ".join(dict.fromkeys(job.schedule.name for job in compress(jobs, at_work)))
             what = f"finish iteration {number} of {names}"

@@ -46,7 +46,10 @@ from testbed.train.witness import Accounts, RankWitness
 
 
 class Engine:
-    """One rank of one job. Call `prepare`, then `iterate` for every iteration in turn."""
+    """One rank of one job. Call `prepare`, then `iterate` for every iteration in turn.
+
+    Between two iterations, call `post_receives` for the one after the next.
+    """
 
     def __init__(
         self,
@@ -182,7 +185,12 @@ class Engine:
         work = self.group.recv([buffer], self._holder(message.stage), self._tag(message, iteration))
         self.pending[iteration, message] = (work, now_s())
 
-    def _post_iteration(self, iteration: int) -> None:
+    def post_receives(self, iteration: int) -> None:
+        """Post all receives of an iteration; none of one beyond the last.
+
+        Not before every rank has ended the iteration two before: the notices of a rank that ends early would go ahead
+        of others' last messages on a slow link.
+        """
         if iteration >= self.job.iterations:
             return
         if self.replicas is not None:
@@ -193,8 +201,8 @@ class Engine:
 
     def prepare(self) -> None:
         """Post the receives of the first two iterations."""
-        self._post_iteration(0)
-        self._post_iteration(1)
+        self.post_receives(0)
+        self.post_receives(1)
 
     def iterate(self, iteration: int, start_s: float) -> IterationRecord:
         """Run the row once, beginning at `start_s` on the monotonic clock or in its turn, then step the optimizer.
@@ -259,7 +267,7 @@ class Engine:
         return self._end(iteration, log, late_start_s, witness)
 
     def _end(self, iteration: int, log: Log, late_start_s: float, witness: RankWitness) -> IterationRecord:
-        """Step the optimizer, post receives of the iteration after the next, and make the record."""
+        """Step the optimizer, and make the record."""
         losses = [loss for stage in self.stages.values() if (loss := stage.end_iteration()) is not None]
         gradients = self._gradients() if self.job.keep_gradients and iteration == self.job.iterations - 1 else {}
         squares = {layer: one for held in self._held() for layer, one in gradient_squares(held).items()}
@@ -268,7 +276,6 @@ class Engine:
         if self.job.compared and iteration in (0, self.last_compared):
             told += [one for held in self._held() for one in weights_told(held, iteration)]
         counted = self._count_memory(log.activation_bytes) if self.job.count_memory and iteration == 0 else None
-        self._post_iteration(iteration + 2)
         return IterationRecord(
             iteration,
             self.rank,

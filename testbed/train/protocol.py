@@ -105,6 +105,13 @@ class Prepare:
 
 
 @dataclass(frozen=True)
+class PostReceives:
+    """Post the receives of an iteration; answered by Ready. Told when every rank has ended the one before the last."""
+
+    iteration: int
+
+
+@dataclass(frozen=True)
 class Go:
     """Run an iteration, beginning at an instant of the monotonic clock."""
 
@@ -122,7 +129,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Ready:
-    """The process group is up and its connections are warm (or: a job is prepared)."""
+    """The process group is up and its connections are warm (or: a job is prepared, receives are posted)."""
 
     rank: int
 

@@ -23,7 +23,7 @@ from testbed.train.data import Corpus
 from testbed.train.engine import Engine
 from testbed.train.gloo_all_reduce import GlooGroups
 from testbed.train.pacing import needed_spin_s
-from testbed.train.protocol import Done, Failed, Go, Prepare, Ready, Stop, WorldSpec
+from testbed.train.protocol import Done, Failed, Go, PostReceives, Prepare, Ready, Stop, WorldSpec
 from testbed.train.witness import Accounts
 
 WARMUP_ROUNDS = 4
@@ -141,6 +141,11 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec, lo
                 gc.collect()
                 engine = Engine(job, rank, corpus, spin_s, at, accounts, groups)
                 engine.prepare()
+                launcher.send(Ready(rank))
+            case PostReceives(iteration):
+                if engine is None:
+                    raise RuntimeError("told to post receives before a job was prepared")
+                engine.post_receives(iteration)
                 launcher.send(Ready(rank))
             case Go(iteration, start_s):
                 if engine is None:
