@@ -105,8 +105,8 @@ def test_a_plan_with_cards_is_read_back_exactly() -> None:
         (0, {"source": "a/9"}, "network.cards.0.source: got 'a/9', expected a node of the network"),
         (0, {"target": "b"}, "network.cards.0.target: got 'b', expected a, the datacenter of its node"),
         (1, {"source": "a/0"}, "one card for a node"),
-        (0, {"rate_bps": 0}, "a rate above 0"),
-        (0, {"delay_s": -1.0}, "a delay of 0 or more"),
+        (0, {"rate_bps": 0}, "expected 1000 to 1e+11 bit/s"),
+        (0, {"delay_s": -1.0}, "expected 0 to 0.01 s"),
     ],
 )
 def test_a_damaged_card_is_one_clear_line(index: int, change: dict[str, Any], expected: str) -> None:

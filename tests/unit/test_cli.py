@@ -32,6 +32,8 @@ def test_predict_as_json() -> None:
         "schedule",
         "label",
         "predicted_s",
+        "predicted_low_s",
+        "predicted_high_s",
         "bubble_predicted",
         "peak_in_flight_predicted",
         "speedup_predicted",

@@ -125,7 +125,7 @@ def test_a_queue_has_all_the_room_that_is_asked_for(rate: float) -> None:
 
 def test_netem_leaves_the_queue_to_what_counts_bytes() -> None:
     assert netem.parameters(shaped(queue_bytes=500e3)).limit_packets == qdisc.UINT32
-    assert netem.parameters(shaped()).limit_packets < 20_000
+    assert netem.parameters(shaped()).limit_packets < 3_000_000  # of 66 bytes
 
 
 def test_a_kernel_without_a_queue_in_bytes_refuses_one(monkeypatch: pytest.MonkeyPatch) -> None:
