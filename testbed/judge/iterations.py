@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.lab.witness import MachineCounts
+from testbed.thresholds import OVERRUN_LEAST_S
 from testbed.trace.summary import summaries
 from testbed.trace.tables import Trace
 from testbed.train.job import IterationRecord, MessageName
@@ -78,7 +79,7 @@ def iteration_row(records: Sequence[IterationRecord], warmup: int, machine: Mach
     measured = trace(records)
     (summary,) = summaries(measured)
     overruns = np.concatenate([np.array(record.overruns_s) for record in records])
-    late = overruns[overruns > 0]
+    late = overruns[overruns > OVERRUN_LEAST_S]
     losses = [record.loss for record in records if record.loss is not None]
     return IterationRow(
         iteration=records[0].iteration,

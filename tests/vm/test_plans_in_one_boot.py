@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import asymmetric_links
 import option_conformance
+import option_pairs
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minutes on a machine that has much to do
 
@@ -66,6 +67,8 @@ links:
 """
 DRAWN = (0, 3)
 """Plans of the benchmark."""
+PAIRS = tuple(cell for cell in option_pairs.cells(1, 10, 0) if cell.number in (2, 7, 8, 9))
+"""Of the covering array of all options."""
 
 
 class Measured(NamedTuple):
@@ -114,6 +117,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory, time_travel_kernel: kerne
     for number in DRAWN:
         plan = with_clock(asymmetric_links.plan_of(number, 1, 2, place), Clock("virtual"))
         plans[f"drawn {number}"] = plan, asymmetric_links.directory(place, number), "netem"
+    for cell in PAIRS:
+        plans[f"pairs {cell.number}"] = option_pairs.plan_of(cell, 1, 2, place), place / f"pairs-{cell.number}", "netem"
     for option in CONFORMING:
         for shaper in SHAPERS:
             at = f"{shaper}, virtual"
@@ -185,6 +190,14 @@ def test_directions_that_are_nothing_alike(measured: Mapping[str, Measured], nam
         assert row["trusted"], row
         assert asymmetric_links.missed(row) <= asymmetric_links.TARGET, row
     assert asymmetric_links.off_the_plan(one.out) <= 0.0005
+
+
+def test_options_beside_each_other(measured: Mapping[str, Measured]) -> None:
+    found = option_pairs.Found([], [], [])
+    for cell in PAIRS:
+        found.add(cell, measured[f"pairs {cell.number}"].document)
+    assert found.rows
+    assert not option_pairs.faults(found)
 
 
 @pytest.mark.parametrize(
