@@ -382,9 +382,8 @@ def report(found: Found, chosen: Sequence[Cell]) -> int:
     uncovered = sum(not row["covered"] for *_, row in found.rows)
     print(f"{len(pairs(measured))} of {len(pairs(chosen))} pairs measured, in {len(measured)} plans")
     if shares:
-        print(
-            f"{len(shares)} rows ({ranges} ranges, {uncovered} not covered by the model): worst {max(shares):.4%}, median {statistics.median(shares):.4%}"
-        )
+        print(f"{len(shares)} rows, {ranges} of them ranges; {uncovered} more that the model does not cover")
+        print(f"worst {max(shares):.4%}, median {statistics.median(shares):.4%}")
     wrong = faults(found)
     print(f"{len(wrong)} faults in {len({cell.number for cell, _ in wrong})} plans; {len(found.refused)} plans refused")
     return int(bool(wrong) or not shares)
