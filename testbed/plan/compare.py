@@ -96,6 +96,7 @@ def compare_schedules(
     """
     selected = make(plan, choices, None, watch, source=source, strict=strict)
     problems = {choice.label: costs.problem(plan, choice) for choice in selected.fitting}
+    bounds = _bounds(problems)
     roomy_s = _with_any_memory(plan, selected.fitting, problems)
     traces = {
         choice.label: costs.predict(plan, choice, selected.made[choice.label].schedule) for choice in selected.fitting
@@ -117,7 +118,7 @@ def compare_schedules(
                 causes=time_by_cause(problem, schedule),
                 memory_s=max(0.0, seconds[label] - roomy_s[label]) if label in roomy_s else None,
                 speedup_predicted=None if baseline is None else baseline / seconds[label],
-                bound=lower_bound(problem),
+                bound=bounds[label],
                 proof=proof,
                 remarks=remarks,
                 full_scale=full_scale_time(plan, plan.jobs[0], problem, schedule),
@@ -125,6 +126,19 @@ def compare_schedules(
             )
         )
     return Comparison(compared, selected.left_out)
+
+
+def _bounds(problems: Mapping[str, Problem]) -> dict[str, Bound]:
+    """By label, the bound of its problem; most families have the same one, for which it is found once."""
+    known: list[tuple[Problem, Bound]] = []
+    found = {}
+    for label, problem in problems.items():
+        bound = next((bound for other, bound in known if other == problem), None)
+        if bound is None:
+            bound = lower_bound(problem)
+            known.append((problem, bound))
+        found[label] = bound
+    return found
 
 
 def _with_any_memory(

@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from testbed.errors import BadInput, DoesNotFit
+from testbed.model.bounds import Bound, lower_bound
+from testbed.pipeline.problem import Problem
 from testbed.pipeline.torch_csv import to_csv
 from testbed.plan.compare import compare_schedules
 from testbed.plan.costs import predict
@@ -70,6 +72,22 @@ def test_one_family_runs_with_several_options(tmp_path: Path) -> None:
     assert second.options() == {"extra": 3}
     compared = compare_schedules(plan, choose(plan))
     assert {row.label: row.schedule for row in compared.schedules} == dict.fromkeys(made, "geopipe")
+
+
+def test_schedules_of_one_problem_share_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a comparison asks of a problem it asks once: its bound is no matter of the schedule."""
+    asked: list[Problem] = []
+
+    def counted(problem: Problem) -> Bound:
+        asked.append(problem)
+        return lower_bound(problem)
+
+    monkeypatch.setattr("testbed.plan.compare.lower_bound", counted)
+    plan = plan_of(["1f1b", "zb-h1", "crosspipe-greedy", {"schedule": "geopipe", "memory": 5}], tmp_path)
+    found = compare_schedules(plan, choose(plan))
+    assert [problem.memory_limit[0] for problem in asked] == [4, 5]
+    for row in found.schedules:
+        assert row.bound == lower_bound(asked[row.schedule == "geopipe"])
 
 
 @pytest.mark.parametrize(
