@@ -116,7 +116,7 @@ def compare_schedules(
                 bubble_predicted=float(traces[label].bubble_ratios()[0]),
                 peaks=peak_in_flight(schedule),
                 causes=time_by_cause(problem, schedule),
-                memory_s=max(0.0, seconds[label] - roomy_s[label]) if label in roomy_s else None,
+                memory_s=max(0.0, seconds[label] - roomy_s.get(label, seconds[label])) if _could_use(choice) else None,
                 speedup_predicted=None if baseline is None else baseline / seconds[label],
                 bound=bounds[label],
                 proof=proof,
@@ -141,16 +141,25 @@ def _bounds(problems: Mapping[str, Problem]) -> dict[str, Bound]:
     return found
 
 
+def _could_use(choice: ScheduleChoice) -> bool:
+    """Whether its family makes something else of more memory, and soon."""
+    return family_of(choice).uses_spare_memory and not family_of(choice).solver
+
+
 def _with_any_memory(
     plan: Plan, choices: Sequence[ScheduleChoice], problems: Mapping[str, Problem]
 ) -> dict[str, float]:
-    """By label, seconds of what the families that could use more memory make of as much as they like."""
+    """By label, seconds of what the families that could use more memory make of as much as they like.
+
+    Where no rank's limit is below all microbatches they have that already, and nothing is made again.
+    """
     receives = plan.jobs[0].workload.receives
     tasks = [
         Task(choice, problem.with_memory(float(problem.n_microbatches)), receives)
         for choice in choices
-        if family_of(choice).uses_spare_memory and not family_of(choice).solver
+        if _could_use(choice)
         for problem in [problems[choice.label]]
+        if min(problem.memory_limit) < problem.n_microbatches
     ]
     made = zip(tasks, generate_each(tasks), strict=True)
     return {task.choice.label: one.makespan_s for task, one in made if isinstance(one, Judged)}

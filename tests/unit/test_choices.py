@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from testbed.plan.costs import predict
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import generate, load_plan
 from testbed.plan.schedules import choose, make, ranked
+from testbed.schedule.each import Judged, Misfit, Task, generate_each
 from testbed.schedule.registry import FAMILIES
 from testbed.spec.choice import ScheduleChoice, with_labels
 from testbed.spec.document import FieldError
@@ -88,6 +90,25 @@ def test_schedules_of_one_problem_share_its_bound(tmp_path: Path, monkeypatch: p
     assert [problem.memory_limit[0] for problem in asked] == [4, 5]
     for row in found.schedules:
         assert row.bound == lower_bound(asked[row.schedule == "geopipe"])
+
+
+def test_what_has_all_the_memory_that_it_can_use_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    again: list[str] = []
+
+    def counted(tasks: Sequence[Task]) -> list[Judged | Misfit]:
+        again.extend(task.choice.label for task in tasks)
+        return generate_each(tasks)
+
+    monkeypatch.setattr("testbed.plan.compare.generate_each", counted)
+    schedules = ["1f1b", *({"schedule": "crosspipe-greedy", "memory": held} for held in (4, 8))]
+    plan = plan_of(schedules, tmp_path)  # of 8 microbatches
+    found = {row.label: row.memory_s for row in compare_schedules(plan, choose(plan)).schedules}
+    assert again == ["crosspipe-greedy memory=4"]
+    less, all_of_it = found["crosspipe-greedy memory=4"], found["crosspipe-greedy memory=8"]
+    assert found["1f1b"] is None
+    assert less is not None
+    assert less > 0
+    assert all_of_it == 0
 
 
 @pytest.mark.parametrize(
