@@ -164,6 +164,10 @@ ONE_PREDICTION = 3e-4
 """Share of a time within which orders of messages make one prediction: half a thousandth between predicted and measured
 counts as right, and microseconds that change no order stay well below (docs/figures.md)."""
 
+RING_ORDER_GAIN = 0.01
+"""Share of an iteration by which another order of a ring's replicas has to be faster to be named: twice what the model
+may be off on the real clock."""
+
 # --- a topology at another scale than its job ---
 
 FULL_SCALE_LEAST_BPS = 2e9

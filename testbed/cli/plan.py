@@ -98,6 +98,7 @@ def plan(
     from testbed.plan.alone import require_several
     from testbed.plan.derivation import derivation
     from testbed.plan.plan import Clock as PlannedClock
+    from testbed.plan.ring_order import of_rings
     from testbed.plan.together import ranges_of_plan
     from testbed.plan.unlike import full_scale_times
     from testbed.plan.unmodelled import of_ties
@@ -114,11 +115,11 @@ def plan(
     made = complete(made, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
     made, remarks = routed(made, routing, quiet=quiet)
     write_output(out, file.to_json(made), "--out")
-    tied = of_ties(made, ranges_of_plan(made))
+    warned = of_ties(made, ranges_of_plan(made)) + of_rings(made)
     derived = [line for job in made.jobs for line in derivation(made, job)]
     if as_json:
         facts = {"written_to": str(out), "cases": [case.label for case in made.cases], "left_out": dict(made.left_out)}
-        facts["warnings"] = tied
+        facts["warnings"] = warned
         emit(facts | {"derivation": [line._asdict() for line in derived], "full_scale": full_scale_times(made)})
         return
     console = stdout_console(140)
@@ -130,7 +131,7 @@ def plan(
     tables.print_remarks(console, made)
     for remark in remarks:
         console.print(remark, highlight=False, markup=False)
-    for line in tied:
+    for line in warned:
         console.print(f"warning: {line}", highlight=False, markup=False)
     console.print(f"written to {out}", highlight=False, soft_wrap=True)
 

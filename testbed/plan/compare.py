@@ -96,6 +96,7 @@ def compare_schedules(
     """
     selected = make(plan, choices, None, watch, source=source, strict=strict)
     problems = {choice.label: costs.problem(plan, choice) for choice in selected.fitting}
+    bounds = _bounds(problems)
     roomy_s = _with_any_memory(plan, selected.fitting, problems)
     traces = {
         choice.label: costs.predict(plan, choice, selected.made[choice.label].schedule) for choice in selected.fitting
@@ -115,9 +116,9 @@ def compare_schedules(
                 bubble_predicted=float(traces[label].bubble_ratios()[0]),
                 peaks=peak_in_flight(schedule),
                 causes=time_by_cause(problem, schedule),
-                memory_s=max(0.0, seconds[label] - roomy_s[label]) if label in roomy_s else None,
+                memory_s=max(0.0, seconds[label] - roomy_s.get(label, seconds[label])) if _could_use(choice) else None,
                 speedup_predicted=None if baseline is None else baseline / seconds[label],
-                bound=lower_bound(problem),
+                bound=bounds[label],
                 proof=proof,
                 remarks=remarks,
                 full_scale=full_scale_time(plan, plan.jobs[0], problem, schedule),
@@ -127,16 +128,38 @@ def compare_schedules(
     return Comparison(compared, selected.left_out)
 
 
+def _bounds(problems: Mapping[str, Problem]) -> dict[str, Bound]:
+    """By label, the bound of its problem; most families have the same one, for which it is found once."""
+    known: list[tuple[Problem, Bound]] = []
+    found = {}
+    for label, problem in problems.items():
+        bound = next((bound for other, bound in known if other == problem), None)
+        if bound is None:
+            bound = lower_bound(problem)
+            known.append((problem, bound))
+        found[label] = bound
+    return found
+
+
+def _could_use(choice: ScheduleChoice) -> bool:
+    """Whether its family makes something else of more memory, and soon."""
+    return family_of(choice).uses_spare_memory and not family_of(choice).solver
+
+
 def _with_any_memory(
     plan: Plan, choices: Sequence[ScheduleChoice], problems: Mapping[str, Problem]
 ) -> dict[str, float]:
-    """By label, seconds of what the families that could use more memory make of as much as they like."""
+    """By label, seconds of what the families that could use more memory make of as much as they like.
+
+    Where no rank's limit is below all microbatches they have that already, and nothing is made again.
+    """
     receives = plan.jobs[0].workload.receives
     tasks = [
         Task(choice, problem.with_memory(float(problem.n_microbatches)), receives)
         for choice in choices
-        if family_of(choice).uses_spare_memory and not family_of(choice).solver
+        if _could_use(choice)
         for problem in [problems[choice.label]]
+        if min(problem.memory_limit) < problem.n_microbatches
     ]
     made = zip(tasks, generate_each(tasks), strict=True)
     return {task.choice.label: one.makespan_s for task, one in made if isinstance(one, Judged)}

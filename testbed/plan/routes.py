@@ -20,9 +20,18 @@ def shortest(directions: Sequence[Direction], source: str, target: str) -> Route
 
 def shortest_from(directions: Sequence[Direction], source: str) -> dict[str, Route]:
     """The ways that `shortest` finds from a datacenter to every other that can be reached (Dijkstra's algorithm)."""
-    leaving: dict[str, list[int]] = {}
-    for index, direction in enumerate(directions):
-        leaving.setdefault(direction.source, []).append(index)
+    return _ways_from(_leaving(directions), source)
+
+
+def _leaving(directions: Sequence[Direction]) -> Mapping[str, Sequence[_Step]]:
+    """Per place, the directions that leave it."""
+    found: dict[str, list[_Step]] = {}
+    for index, one in enumerate(directions):
+        found.setdefault(one.source, []).append((index, one.target, one.delay_s))
+    return found
+
+
+def _ways_from(leaving: Mapping[str, Sequence[_Step]], source: str) -> dict[str, Route]:
     start: _Way = (0.0, 0, ())
     queue: list[tuple[_Way, str]] = [(start, source)]
     best = {source: start}
@@ -32,14 +41,19 @@ def shortest_from(directions: Sequence[Direction], source: str) -> dict[str, Rou
         if at in found:
             continue
         delay_s, links, found[at] = way
-        for index in leaving.get(at, ()):
-            target = directions[index].target
-            further = (delay_s + directions[index].delay_s, links + 1, (*found[at], index))
-            if target not in found and (target not in best or further < best[target]):
+        for index, target, more_s in leaving.get(at, ()):
+            known = best.get(target)
+            if target in found or (known is not None and delay_s + more_s > known[0]):
+                continue  # before a route is put together: in a mesh nearly all are longer
+            further = (delay_s + more_s, links + 1, (*found[at], index))
+            if known is None or further < known:
                 best[target] = further
                 heapq.heappush(queue, (further, target))
     return found
 
+
+_Step = tuple[int, str, float]
+"""Number of a direction, where it leads, its delay in seconds."""
 
 _Way = tuple[float, int, Route]
 """Delay in seconds, number of links, directions."""
@@ -47,11 +61,11 @@ _Way = tuple[float, int, Route]
 
 def default_routes(topology: Topology) -> tuple[DefaultRoute, ...]:
     """Of every connected pair of different datacenters with nodes: as the topology's `routes` say, else `shortest`."""
-    directions, given = topology.directions(), topology.given_routes()
+    leaving, given = _leaving(topology.directions()), topology.given_routes()
     ends = [name for name, site in topology.datacenters.items() if site.nodes]
     found = []
     for source in ends:
-        ways = shortest_from(directions, source)
+        ways = _ways_from(leaving, source)
         for target in ends:
             route = given.get((source, target)) or ways.get(target)
             if source != target and route is not None:

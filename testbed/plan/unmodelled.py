@@ -14,6 +14,7 @@ from testbed.plan import routes
 from testbed.plan.costs import problem_of_case
 from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Job, Plan
+from testbed.plan.ring_order import of_rings
 from testbed.plan.tensor_exchanges import of_actions
 from testbed.plan.ties import Range
 from testbed.plan.together import predict_together, ranges_of_plan
@@ -25,9 +26,10 @@ from testbed.units import show_size, show_time
 def warnings(plan: Plan, ranges: Mapping[str, Sequence[Range | None]] | None = None) -> list[str]:
     """A line for everything that measured times may show and predicted ones do not; [] where the model has it all.
 
-    With what is left out, predictions that are ranges: `ranges` of the plan, where they are known.
+    With what is left out, predictions that are ranges: `ranges` of the plan, where they are known. And rings whose
+    replicas had better stand in another order.
     """
-    return left_out(plan) + of_ties(plan, ranges)
+    return left_out(plan) + of_ties(plan, ranges) + of_rings(plan)
 
 
 def left_out(plan: Plan) -> list[str]:

@@ -198,7 +198,7 @@ def _with_parameters(case: Evidence, directory: Path, label: str, job: int) -> E
 
 
 def _told(path: Path, label: str, job: int, kind: type[Told]) -> list[Told]:
-    texts, lists = ["what", "parameter"], ["projections"]  # the others are numbers
+    texts, lists = ["what", "parameter"], ["projections"]
     numbers: list[str] = [name for name in kind._fields if name not in texts + lists]
     frame = case_of(path, label, ["job", *numbers], lists, texts)
     frame = frame[frame["job"] == job].copy()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,18 +16,17 @@ from matplotlib.patches import FancyArrowPatch
 from testbed.plan.plan import Network
 from testbed.plan.routes import datacenters_of
 from testbed.routing.comparison import Outcome
+from testbed.routing.curves import ASPECT, Arrow, Point, arrows
 from testbed.units import show_rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_INK, _FAINT = "#20242b", "#d9dde3"
+_INK, _GREY, _FAINT = "#20242b", "#8a919c", "#d9dde3"
 _PANEL_INCHES = 5.2
 _WIDEST_POINTS = 7.0
 _ACROSS = 3
 """Panels beside each other."""
-
-Point = tuple[float, float]
 
 
 def draw(network: Network, outcomes: Sequence[Outcome], path: Path) -> None:
@@ -88,17 +86,18 @@ def _panel(
     colours: LinearSegmentedColormap,
 ) -> None:
     at = places_at(network)
-    beside: Counter[tuple[str, str]] = Counter()
-    for index, one in enumerate(network.directions):
-        ends = one.source, one.target
-        bend = 0.07 + 0.13 * beside[ends]  # each direction to its left, parallel links further out
-        beside[ends] += 1
+    widest = max(map(len, at))
+    size = 8.5 if widest * len(at) < 90 else 6.5
+    half_widths = {name: 0.0011 * size * (len(_short(name, at)) + 1.5) for name in at}
+    ways = arrows(network.directions, at, half_widths)
+    used_links = {one.link for one, ms in zip(network.directions, busy_ms, strict=False) if ms > 0}
+    for index, (one, way) in enumerate(zip(network.directions, ways, strict=True)):
         share = float(scale(busy_ms[index]))
         used = busy_ms[index] > 0
         arrow = FancyArrowPatch(
             at[one.source],
             at[one.target],
-            connectionstyle=f"arc3,rad={bend}",
+            connectionstyle=f"arc3,rad={way.bend}",
             arrowstyle="-|>" if used else "-",
             mutation_scale=7 + 7 * share,
             shrinkA=11,
@@ -108,10 +107,10 @@ def _panel(
             zorder=2 + share if used else 1,
         )
         panel.add_patch(arrow)
-    widest = max(map(len, at))
+        if way.label and (used or (one.link not in used_links and index % 2 == 0)):  # an idle link's name once
+            _name(panel, way, used=used)
     for name, (x, y) in at.items():
         frame = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": _INK, "linewidth": 0.8}
-        size = 8.5 if widest * len(at) < 90 else 6.5
         panel.text(x, y, _short(name, at), ha="center", va="center", fontsize=size, color=_INK, bbox=frame, zorder=5)
     metric = outcome.metric
     worst = metric.vector()[0] if len(metric.job_rates_bps) else math.inf
@@ -120,7 +119,15 @@ def _panel(
     panel.set_title(f"{outcome.label}\n{said}", loc="left", fontsize=9.5, color=_INK)
     panel.set_xlim(-0.05, 1.05)
     panel.set_ylim(-0.12, 0.88)
+    panel.set_aspect(ASPECT)
     panel.axis("off")
+
+
+def _name(panel: Axes, way: Arrow, *, used: bool) -> None:
+    """The name of one of parallel links, of an idle one behind what is used."""
+    frame = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+    (x, y), colour, layer = way.label_at, _INK if used else _GREY, 4.0 if used else 1.5
+    panel.text(x, y, way.label, ha="center", va="center", fontsize=5.5, color=colour, bbox=frame, zorder=layer)
 
 
 def _short(name: str, everything: dict[str, Point]) -> str:

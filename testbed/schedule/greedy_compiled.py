@@ -6,6 +6,8 @@ greedy.py is the readable definition; tests hold the two equal.
 from __future__ import annotations
 
 import heapq
+from functools import lru_cache
+from itertools import repeat
 
 import numpy as np
 
@@ -32,13 +34,15 @@ def _row(rank: int, sequence: Ints, n_sub: int) -> Row:
     """Neighbouring sub-blocks of one block joined into actions."""
     blocks = sequence[:, 0] * (1 << 32) + sequence[:, 1]
     begins = np.flatnonzero(np.concatenate(([True], blocks[1:] != blocks[:-1])))
-    ends = np.append(begins[1:], len(blocks))
-    actions = []
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        kind, microbatch, first = sequence[begin].tolist()
-        part = WHOLE if end - begin == n_sub else Part(first, first + end - begin, n_sub)
-        actions.append(Action(rank, KINDS[kind], microbatch, part))
-    return tuple(actions)
+    sizes = np.diff(np.append(begins, len(blocks))).tolist()
+    kinds, microbatches, firsts = (column.tolist() for column in sequence[begins].T)
+    return tuple(map(_action, repeat(rank), kinds, microbatches, firsts, sizes, repeat(n_sub)))
+
+
+@lru_cache(maxsize=1 << 18)
+def _action(rank: int, kind: int, microbatch: int, first: int, size: int, n_sub: int) -> Action:
+    """So many sub-blocks of one block; kept, as a search makes the same ones of every order that it tries."""
+    return Action(rank, KINDS[kind], microbatch, WHOLE if size == n_sub else Part(first, first + size, n_sub))
 
 
 @compiled

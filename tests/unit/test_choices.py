@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import pytest
 import yaml
 
 from testbed.errors import BadInput, DoesNotFit
+from testbed.model.bounds import Bound, lower_bound
+from testbed.pipeline.problem import Problem
 from testbed.pipeline.torch_csv import to_csv
 from testbed.plan.compare import compare_schedules
 from testbed.plan.costs import predict
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import generate, load_plan
 from testbed.plan.schedules import choose, make, ranked
+from testbed.schedule.each import Judged, Misfit, Task, generate_each
 from testbed.schedule.registry import FAMILIES
 from testbed.spec.choice import ScheduleChoice, with_labels
 from testbed.spec.document import FieldError
@@ -70,6 +74,41 @@ def test_one_family_runs_with_several_options(tmp_path: Path) -> None:
     assert second.options() == {"extra": 3}
     compared = compare_schedules(plan, choose(plan))
     assert {row.label: row.schedule for row in compared.schedules} == dict.fromkeys(made, "geopipe")
+
+
+def test_schedules_of_one_problem_share_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a comparison asks of a problem it asks once: its bound is no matter of the schedule."""
+    asked: list[Problem] = []
+
+    def counted(problem: Problem) -> Bound:
+        asked.append(problem)
+        return lower_bound(problem)
+
+    monkeypatch.setattr("testbed.plan.compare.lower_bound", counted)
+    plan = plan_of(["1f1b", "zb-h1", "crosspipe-greedy", {"schedule": "geopipe", "memory": 5}], tmp_path)
+    found = compare_schedules(plan, choose(plan))
+    assert [problem.memory_limit[0] for problem in asked] == [4, 5]
+    for row in found.schedules:
+        assert row.bound == lower_bound(asked[row.schedule == "geopipe"])
+
+
+def test_what_has_all_the_memory_that_it_can_use_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    again: list[str] = []
+
+    def counted(tasks: Sequence[Task]) -> list[Judged | Misfit]:
+        again.extend(task.choice.label for task in tasks)
+        return generate_each(tasks)
+
+    monkeypatch.setattr("testbed.plan.compare.generate_each", counted)
+    schedules = ["1f1b", *({"schedule": "crosspipe-greedy", "memory": held} for held in (4, 8))]
+    plan = plan_of(schedules, tmp_path)  # of 8 microbatches
+    found = {row.label: row.memory_s for row in compare_schedules(plan, choose(plan)).schedules}
+    assert again == ["crosspipe-greedy memory=4"]
+    less, all_of_it = found["crosspipe-greedy memory=4"], found["crosspipe-greedy memory=8"]
+    assert found["1f1b"] is None
+    assert less is not None
+    assert less > 0
+    assert all_of_it == 0
 
 
 @pytest.mark.parametrize(
