@@ -123,14 +123,19 @@ def _slots(draw: random.Random, pp: int, *, equal: bool) -> dict[str, Any]:
     return {kind: [f"{1e3 * FORWARD_S * draw.uniform(0.4, 1.6):.3f} ms" for _ in range(pp)] for kind in "FIW"}
 
 
+def files(out: Path, number: int, seed: int) -> list[Path]:
+    """Topology and workload of a plan, written."""
+    _, *both = documents(number, seed)
+    out.mkdir(parents=True, exist_ok=True)
+    written = [out / f"plan-{number:03d}.{kind}.yaml" for kind in ("topology", "workload")]
+    for path, document in zip(written, both, strict=True):
+        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    return written
+
+
 def training(number: int, seed: int, out: Path) -> command.Training:
     """A plan with those of its schedules that fit, and where its run goes."""
-    _, network, job = documents(number, seed)
-    out.mkdir(parents=True, exist_ok=True)
-    files = [out / f"plan-{number:03d}.{kind}.yaml" for kind in ("topology", "workload")]
-    for path, document in zip(files, (network, job), strict=True):
-        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    plan, made, choices = load_plan(*files), {}, []
+    plan, made, choices = load_plan(*files(out, number, seed)), {}, []
     for choice in choose(plan):
         try:
             made[choice.label] = generate(plan, choice)

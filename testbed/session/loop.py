@@ -90,14 +90,15 @@ class Loop:
                 for launcher, job in compress(zip(self.launchers, jobs, strict=True), new):
                     self._tell(launcher, Prepare(job), "prepare")
                 self.gather(Ready, deadline, "prepare", new)
+            names = ", ".join(dict.fromkeys(job.schedule.name for job in compress(jobs, at_work)))
             # not by each rank as it ends: its notices would cross slow links ahead of others' last messages
             going_on = [job.joins < number and working for job, working in zip(jobs, at_work, strict=True)]
             if any(going_on):
+                what = f"post the receives of iteration {number + 1} of {names}"
                 for launcher, job in compress(zip(self.launchers, jobs, strict=True), going_on):
-                    self._tell(launcher, PostReceives(number - job.joins + 1), "post receives")
-                self.gather(Ready, deadline, "post receives", going_on)
+                    self._tell(launcher, PostReceives(number - job.joins + 1), what)
+                self.gather(Ready, deadline, what, going_on)
             start_s = time.monotonic_ns() * 1e-9 + margin_s
-            names = ", ".join(dict.fromkeys(job.schedule.name for job in compress(jobs, at_work)))
             what = f"finish iteration {number} of {names}"
             for launcher, job in compress(zip(self.launchers, jobs, strict=True), at_work):
                 self._tell(launcher, Go(number - job.joins, start_s + job.start_s), what)

@@ -34,7 +34,9 @@ def kill(loop: Loop, rank: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "what"), [(0, "prepare"), (1, "finish iteration 1 of 1f1b")], ids=["before it is told", "between rounds"]
+    ("rounds", "what"),
+    [(0, "prepare"), (1, "post the receives of iteration 2 of 1f1b")],
+    ids=["before it is told", "between rounds"],
 )
 def test_a_worker_that_cannot_be_told_any_more_is_named(tmp_path: Path, rounds: int, what: str) -> None:
     workload = load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", SETTINGS)

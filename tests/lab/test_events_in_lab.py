@@ -39,7 +39,7 @@ def test_jobs_come_and_go(tmp_path: Path) -> None:
         ("1f1b", "first"),
         ("1f1b with second", "first"),
         ("1f1b with second", "second"),
-        ("1f1b without first", "second"),
+        ("1f1b with second without first", "second"),
     ]
     again = recheck(out)
     for row in document["schedules"]:
@@ -62,10 +62,10 @@ def require_rounds(out: Path) -> None:
         ("1f1b", 0): [1],
         ("1f1b with second", 0): [3, 4],
         ("1f1b with second", 1): [3, 4],
-        ("1f1b without first", 1): [5, 6],
+        ("1f1b with second without first", 1): [5, 6],
     }
-    of_second = rows[rows["schedule"] == "1f1b without first"]
+    of_second = rows[rows["schedule"] == "1f1b with second without first"]
     assert of_second["iteration"].tolist() == [2, 3, 4, 5, 6]  # all that it trained: what numerics compare
     traces = load_traces(out)
     ranks = {label: set(trace.actions["rank"].tolist()) for (label, _), trace in traces.items()}
-    assert ranks == {"1f1b": {0, 1, 2, 3}, "1f1b with second": set(range(6)), "1f1b without first": {4, 5}}
+    assert ranks == {"1f1b": {0, 1, 2, 3}, "1f1b with second": set(range(6)), "1f1b with second without first": {4, 5}}

@@ -169,10 +169,10 @@ def test_every_phase_of_jobs_that_come_and_go_is_as_predicted(measured: Mapping[
         ("", "first"),
         (" with second", "first"),
         (" with second", "second"),
-        (" without pod-spine1", "first"),
-        (" without pod-spine1", "second"),
-        (" without first", "second"),
-        (" without pod-spine2", "second"),
+        (" with second without pod-spine1", "first"),
+        (" with second without pod-spine1", "second"),
+        (" with second without pod-spine1 without first", "second"),
+        (" with second without pod-spine1 without first without pod-spine2", "second"),
     ]
     for row in one.rows:
         assert row["trusted"], row

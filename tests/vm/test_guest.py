@@ -252,7 +252,7 @@ def require_end_at_once(command: subprocess.Popen[str], sent: signal.Signals) ->
 
 
 def test_the_wall_clock_limit_says_where_the_guest_was(time_travel_kernel: kernel.Kernel, tmp_path: Path) -> None:
-    for limit_s in (14, 60):  # the longer one where a busy machine has not begun to train so soon
+    for limit_s in (14, 60, 120):  # the longer one where a busy machine has not begun to train so soon
         words = ("--clock", "virtual", "--iterations", "5000", "--schedule", "1f1b", "--wall-limit", str(limit_s))
         out = tmp_path / f"after {limit_s} s"
         code, _, err = finished(started(*words, "--out", str(out)))

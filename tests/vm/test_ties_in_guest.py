@@ -12,36 +12,20 @@ import pytest
 from testbed.results.verdict import recheck
 from testbed.vm import kernel
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import ranges
+
 pytestmark = pytest.mark.root
 
 ROOT = Path(__file__).parents[2]
-TOPOLOGY = """
-name: clos
-datacenters: {pod: {clos: {leaves: 2, spines: 3, hosts: 2, rate: 200 Mbit/s, delay: 100 us}}}
-"""
-WORKLOAD = """
-name: tied
-model: {layers: 2, d_model: 16, heads: 2, sequence: 16}
-parallelism: {pipeline: 2, tensor: 2}
-placement: [pod-leaf0/0, pod-leaf0/1, pod-leaf1/0, pod-leaf1/1]
-message: 300 kB
-receives: late
-microbatches: 4
-microbatch_size: 2
-pacing: {F: 10 ms, I: 10 ms, W: 10 ms}
-memory: 4
-schedules: [1f1b]
-iterations: 2
-warmup: 1
-"""
-"""Two tensor ranks send over one link at one instant: whose notice goes first decides over 18 ms."""
+NUMBER, SEED, SCHEDULE = 7, 1, "zb1p"
+"""A plan of the benchmark with tensor ranks: who comes first decides over 3 %."""
 
 
 def test_a_run_is_judged_by_the_range_and_says_so(tmp_path: Path, time_travel_kernel: kernel.Kernel) -> None:
-    (tmp_path / "clos.yaml").write_text(TOPOLOGY)
-    (tmp_path / "tied.yaml").write_text(WORKLOAD)
-    out = tmp_path / "results"
-    words = ["run", str(tmp_path / "clos.yaml"), str(tmp_path / "tied.yaml"), "--clock", "virtual", "--out", str(out)]
+    files, out = ranges.files(tmp_path, NUMBER, SEED), tmp_path / "results"
+    words = ["run", *map(str, files), "--schedule", SCHEDULE, "--clock", "virtual", "--out", str(out)]
     done = subprocess.run(
         [sys.executable, "-m", "testbed", *words], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
     )
