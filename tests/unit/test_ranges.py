@@ -26,8 +26,8 @@ MEASURED = [
     (7, "zb1p", 1.6208603006),
     (7, "crosspipe-greedy", 0.9096242302),
 ]
-"""Of two plans with tensor ranks and unlike links, under the virtual clock: plan, schedule, seconds. Of one prediction
-three are off by 1.2 to 3.7 %, the second plan's with late receives."""
+"""Of two plans with tensor ranks and unlike links, under the virtual clock: plan, schedule, seconds. One is 3.5 % off its
+single prediction, and inside its range."""
 
 
 def planned(number: int, directory: Path) -> Plan:
@@ -67,16 +67,17 @@ def test_late_receives_without_a_tie_are_one_time(plans: dict[int, Plan]) -> Non
 
 
 def test_a_search_goes_by_the_worst_end(plans: dict[int, Plan]) -> None:
-    plan = plans[7]
+    plan = plans[1]
     judge = Judge(plan, 10, 60.0, ("test", None))
     for case in plan.cases:
         judge.offer(case)
     worst = {case.label: worst_times(plan, case)[0] for case in plan.cases}
     assert judge.best.label == min(worst, key=worst.__getitem__)
     assert judge.seconds(judge.best) == (worst[judge.best.label],)
-    lucky = case_of(plan, "zb1p")
+    lucky = case_of(plan, "dualpipe-v")
     (between,) = ranges_of_case(plan, lucky)
     assert between is not None
+    assert between.hangs
     assert worst_times(plan, lucky) == (between.high_s,)
 
 
