@@ -26,8 +26,8 @@ MEASURED = [
     (7, "zb1p", 1.6208603006),
     (7, "crosspipe-greedy", 0.9096242302),
 ]
-"""Of two plans with tensor ranks and unlike links, under the virtual clock: plan, schedule, seconds. One is 3.5 % off its
-single prediction, and inside its range."""
+"""Of two plans with tensor ranks and unlike links, under the virtual clock: plan, schedule, seconds. One is 3.5 % off
+its single prediction, and inside its range."""
 
 
 def planned(number: int, directory: Path) -> Plan:
