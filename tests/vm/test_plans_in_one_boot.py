@@ -35,7 +35,7 @@ import option_pairs
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minutes on a machine that has much to do
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 500
+DEADLINE_S = 560
 WORKLOAD = ROOT / "workloads/tiny-gpt-pp4.yaml"
 SHAPERS = ("relay", "netem")
 MODELLED, BY_CHANCE, FULL = "all that the model has", "loss and jitter one way", "queue that overflows"
@@ -67,7 +67,7 @@ links:
 """
 DRAWN = (0, 3)
 """Plans of the benchmark."""
-PAIRS = tuple(cell for cell in option_pairs.cells(1, 10, 0) if cell.number in (2, 7, 8, 9))
+PAIRS = tuple(cell for cell in option_pairs.cells(1, 10, 0) if cell.number in (7, 8, 9))
 """Of the covering array of all options."""
 
 
@@ -118,7 +118,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, time_travel_kernel: kerne
         plan = with_clock(asymmetric_links.plan_of(number, 1, 2, place), Clock("virtual"))
         plans[f"drawn {number}"] = plan, asymmetric_links.directory(place, number), "netem"
     for cell in PAIRS:
-        plans[f"pairs {cell.number}"] = option_pairs.plan_of(cell, 1, 2, place), place / f"pairs-{cell.number}", "netem"
+        plans[f"pairs {cell.number}"] = option_pairs.plan_of(cell, 1, 1, place), place / f"pairs-{cell.number}", "netem"
     for option in CONFORMING:
         for shaper in SHAPERS:
             at = f"{shaper}, virtual"

@@ -15,7 +15,7 @@ from testbed.plan.plan import Clock
 from testbed.progress import Lines
 from testbed.vm import command
 
-LIMIT_S = 480
+LIMIT_S = 540
 
 
 def main(trainings: Path) -> int:
