@@ -22,6 +22,9 @@ _REACH, _END, _LEAVE, _HOP, _ACK, _ARRIVE, _GATHER, _SUM = 0, 1, 2, 3, 4, 5, 6, 
 acknowledgement where a link begins, a message has come (where gloo's thread may be asleep), a tensor rank sends its
 part of an input, or those of a group their summands."""
 
+_EARLIER = 1 << 50
+"""Taken off an acknowledgement's sequence: it comes before all else at that instant, as one out of a queue does."""
+
 _LAST, _MORE, _AHEAD = 0, 1, 2
 """Pieces of a message: the last one, one that more follow, the packet that goes ahead."""
 
@@ -196,7 +199,8 @@ def execute(program: Program, order: Ints) -> Times:
             occupy(wires, link, program.ack_bytes[subject], now, now)
             if hop + 1 < program.route_start[back + 1]:
                 sequence += 1
-                heapq.heappush(events, (wires.free_s[link] + wires.delay_s[link], sequence, _ACK, subject, piece + 1))
+                there = wires.free_s[link] + wires.delay_s[link]
+                heapq.heappush(events, (there, sequence - _EARLIER, _ACK, subject, piece + 1))
             continue
         if what == _END:
             rank = subject
@@ -290,7 +294,7 @@ def execute(program: Program, order: Ints) -> Times:
                         for one in range(acks):
                             sequence += 1
                             there = min(first + one * step, came) if one + 1 < acks else came
-                            heapq.heappush(events, (there, sequence, _ACK, message, 0))
+                            heapq.heappush(events, (there, sequence - _EARLIER, _ACK, message, 0))
             pieces_left[message] -= 1
         if pieces_left[message] > 0:
             continue
