@@ -9,7 +9,8 @@ action and message must be equal to the last bit. With --real times are any numb
 
 The oracle is a textbook simulation: a link is a queue that serves who comes first; what is served, is followed by the
 events that come of it. At one instant acknowledgements come to a link before all else, what a rank does as an action
-ends comes before what others do, and otherwise first is who was scheduled first.
+ends comes before what others do, a shard is passed on before a rank goes on that waited for it (as the engine's threads
+do), and otherwise first is who was scheduled first.
 """
 
 from __future__ import annotations
@@ -355,9 +356,11 @@ class World:
         self.at(usable, lambda: self.use(message))
 
     def use(self, message: int) -> None:
-        """It can be used: by the rank, by the stage that gathers, by messages that follow from it."""
+        """It can be used: by messages that follow from it, by the rank, by the stage that gathers."""
         p = self.program
         self.here[message] = self.now
+        for following in p.then[p.then_start[message] : p.then_start[message + 1]].tolist():
+            self.at(self.now, lambda f=following: self.one_less(f))
         for rank, waits in enumerate(self.waits):
             if waits == message:
                 self.go_on(rank)
@@ -369,8 +372,6 @@ class World:
                 for rank, waits in enumerate(self.waits):
                     if waits is None:
                         self.go_on(rank)
-        for following in p.then[p.then_start[message] : p.then_start[message + 1]].tolist():
-            self.at(self.now, lambda f=following: self.one_less(f))
 
 
 # --- cases ---------------------------------------------------------------------------------------

@@ -22,6 +22,9 @@ _REACH, _END, _LEAVE, _HOP, _ACK, _ARRIVE, _GATHER, _SUM = 0, 1, 2, 3, 4, 5, 6, 
 acknowledgement where a link begins, a message has come (where gloo's thread may be asleep), a tensor rank sends its
 part of an input, or those of a group their summands."""
 
+_EARLIER = 1 << 50
+"""Taken off an acknowledgement's sequence: it comes before all else at that instant, as one out of a queue does."""
+
 _LAST, _MORE, _AHEAD = 0, 1, 2
 """Pieces of a message: the last one, one that more follow, the packet that goes ahead."""
 
@@ -62,7 +65,7 @@ def execute(program: Program, order: Ints) -> Times:
     posted, sent = np.full(n_messages, np.nan), np.full(n_messages, np.nan)
     arrived, awaited = np.full(n_messages, np.nan), np.zeros(n_messages)
     position, rank_free, sending_until = program.row_start[:-1].copy(), program.begin_s.copy(), program.begin_s.copy()
-    release, may_leave, lag = program.release.copy(), program.first_s.copy(), program.lag_s.copy()
+    release, may_leave, lag = program.release.copy(), np.zeros(n_messages), program.lag_s.copy()
     pieces_left, last_bit = np.maximum(program.pieces, 1), np.zeros(n_messages)
     shards_left, gathered = program.shards.copy(), np.zeros(len(program.shards))
     gradients_left, sums_left = program.gradients.copy(), program.sums.copy()
@@ -90,6 +93,15 @@ def execute(program: Program, order: Ints) -> Times:
     freed.clear()
     index, scheduled, what = 0, 0, _REACH
     while True:
+        # --- messages: one that waits for nothing more leaves, before a rank goes on that waited for the same
+        for message in freed:
+            release[message] -= 1
+            if release[message] == 0:
+                if np.isnan(sent[message]):
+                    sent[message] = max(may_leave[message], program.first_s[message])
+                sequence += 1
+                heapq.heappush(events, (may_leave[message], sequence, _LEAVE, message, 0))
+        freed.clear()
         # --- ranks: start the next action, or wait for its input
         while index < len(reach):
             rank = reach[index]
@@ -143,15 +155,8 @@ def execute(program: Program, order: Ints) -> Times:
             if program.card[rank] != NONE and program.gathered_bytes[action] == 0 and sums_left[action] > 0:
                 sequence += 1
                 heapq.heappush(events, (max(start[action], came), sequence, _SUM, group, action))
-        # --- messages: one that waits for nothing more leaves
-        for message in freed:
-            release[message] -= 1
-            if release[message] == 0:
-                if np.isnan(sent[message]):
-                    sent[message] = may_leave[message]
-                sequence += 1
-                heapq.heappush(events, (may_leave[message], sequence, _LEAVE, message, 0))
-        freed.clear()
+        if len(freed) > 0:
+            continue
         reach.clear()
         index = 0
         if len(events) == 0:
@@ -194,7 +199,8 @@ def execute(program: Program, order: Ints) -> Times:
             occupy(wires, link, program.ack_bytes[subject], now, now)
             if hop + 1 < program.route_start[back + 1]:
                 sequence += 1
-                heapq.heappush(events, (wires.free_s[link] + wires.delay_s[link], sequence, _ACK, subject, piece + 1))
+                there = wires.free_s[link] + wires.delay_s[link]
+                heapq.heappush(events, (there, sequence - _EARLIER, _ACK, subject, piece + 1))
             continue
         if what == _END:
             rank = subject
@@ -236,9 +242,11 @@ def execute(program: Program, order: Ints) -> Times:
         # --- network: a piece's first bit is at the head of a link; all pieces are at the head of the first
         hops, count, which = piece // 3, 1, piece % 3
         came = now
-        if what == _LEAVE and lag[message] > 0:
+        # what came before its rank began is passed on then, in the order in which it came
+        if what == _LEAVE and (now < program.first_s[message] or lag[message] > 0):
             sequence += 1
-            heapq.heappush(events, (now + lag[message], sequence, _LEAVE, message, 0))
+            later = max(now, program.first_s[message]) + lag[message]
+            heapq.heappush(events, (later, sequence, _LEAVE, message, 0))
             lag[message] = 0.0
             continue
         if what == _ARRIVE:
@@ -286,7 +294,7 @@ def execute(program: Program, order: Ints) -> Times:
                         for one in range(acks):
                             sequence += 1
                             there = min(first + one * step, came) if one + 1 < acks else came
-                            heapq.heappush(events, (there, sequence, _ACK, message, 0))
+                            heapq.heappush(events, (there, sequence - _EARLIER, _ACK, message, 0))
             pieces_left[message] -= 1
         if pieces_left[message] > 0:
             continue

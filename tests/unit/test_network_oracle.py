@@ -27,6 +27,17 @@ def test_with_times_that_are_any_numbers() -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_shards_are_passed_on_in_the_order_in_which_they_came(compiled: bool) -> None:
+    """Case 557: two come before their rank begins. 701: one is passed on where tensor ranks waited for it too."""
+    assert not network_oracle.differences(557, compiled=compiled)
+    assert not network_oracle.differences(701, compiled=compiled)
+
+
+def test_acknowledgements_come_first_at_one_instant_over_several_links_too() -> None:
+    assert not network_oracle.differences(4821)
+
+
 def free_after(*looks: float) -> float:
     """When a link is free that somebody looks at at these times, with four acknowledgements at 10, 20, 30 and 31."""
     ints = network_oracle.np.array
