@@ -26,7 +26,10 @@ def persistent_interrupts() -> Iterator[None]:
         yield
         return
 
+    interrupted: list[bool] = []
+
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        interrupted.append(True)
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
         raise KeyboardInterrupt
 
@@ -35,7 +38,8 @@ def persistent_interrupts() -> Iterator[None]:
             raise KeyboardInterrupt
 
     def unraisable(lost: sys.UnraisableHookArgs) -> None:
-        if not isinstance(lost.exc_value, KeyboardInterrupt):  # of that the timer will remind
+        # of an interrupt the timer will remind; behind one, what it left half made complains as it is finalised
+        if not isinstance(lost.exc_value, KeyboardInterrupt) and not interrupted:
             shown_before(lost)
 
     shown_before = sys.unraisablehook

@@ -195,3 +195,20 @@ def test_whatever_tidies_up_after_an_interrupt_is_left_in_peace() -> None:
 def test_a_refusal_in_the_same_process_is_as_before() -> None:
     done = run_testbed("predict", *PLAN, "--schedule", "nope")
     assert done.returncode == ExitCode.BAD_INPUT
+
+
+def test_what_an_interrupt_left_half_made_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class HalfMade:
+        def __del__(self) -> None:
+            raise AttributeError("never made")
+
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    with persistent_interrupts():
+        HalfMade()
+        assert len(said) == 1
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            HalfMade()
+    assert len(said) == 1
