@@ -119,7 +119,7 @@ cards, a message comes a few packets before or after another's. What that costs 
 
 MODEL_SHARE = Limit(5e-4, "there links and model agree to hundredths of a per cent; more is something else")
 """Virtual clock: of an iteration, outside its prediction or its range, where the model has all that the plan asks for.
-Of 57 undisturbed runs two were further off, by what has been cured since (docs/figures.md); the others within 0.04 %."""
+Of 57 undisturbed runs two were further off, by what has been cured since (docs/figures.md), the others by 0.04 %."""
 
 CHANGE_SHIFT_VIRTUAL_S = 50e-6
 """Of a flow's messages in one iteration: more is noted. Undisturbed ones stay within 36 us where receives are posted
