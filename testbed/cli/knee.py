@@ -60,9 +60,12 @@ def knee(
     from testbed.cli.said import said_by_the_library
     from testbed.plan import resolve
     from testbed.plan.similitude import lab_seconds, scale_warnings
+    from testbed.results.place import require_place
     from testbed.sweep import knee as sweeping
 
     only_beside_measure(measure, {"--out": None if out is None else str(out), "--wall-limit": wall_limit})
+    if out is not None:
+        require_place(out, overwrite=False)
     network, (job,) = resolve.load_files(topology, workload, settings=settings or [])
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     links = sweeping.links_of(network, plan, link)
