@@ -13,7 +13,7 @@ from testbed.pipeline.ir import Schedule
 from testbed.plan import costs
 from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Job, Plan
-from testbed.plan.ties import Range, ranges_of_orders
+from testbed.plan.ties import Range, ranges_of_orders, worst_s
 from testbed.trace.tables import Trace, concatenate
 
 RangesByLabel = Mapping[str, Sequence[Range | None]]
@@ -87,7 +87,7 @@ def worst_times(plan: Plan, case: Case) -> tuple[float, ...]:
     What chooses between cases goes by this: the best of lucky ends is no choice that can be kept to.
     """
     ranges = zip(iteration_times(plan, case), ranges_of_case(plan, case), strict=True)
-    return tuple(one if between is None else between.high_s for one, between in ranges)
+    return tuple(worst_s(one, between) for one, between in ranges)
 
 
 def start_s(plan: Plan, case: Case, job: int) -> float:

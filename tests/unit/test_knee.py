@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import ranges
+
 from testbed.cli import app
+from testbed.cli.knee import _document as knee_document
+from testbed.cli.knee import _draw as draw_knees
 from testbed.errors import BadInput
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Plan
@@ -108,6 +115,45 @@ def test_the_command_draws_and_names_the_rates(tmp_path: Path, monkeypatch: pyte
     assert len(document["rates"]) == 5
     refused = CliRunner().invoke(app, [*words, "--picture", "k.pdf"])
     assert isinstance(refused.exception, BadInput)
+
+
+def test_a_range_is_shown_wherever_a_time_is_and_judged_by_its_worst_end(tmp_path: Path) -> None:
+    """A plan with tensor ranks of which the virtual clock measured one schedule 3.5 % beside a single prediction."""
+    topology, workload = ranges.files(tmp_path, 1, 1)
+    plan = load_plan(topology, workload)
+    links, (choice,) = knee.links_of(load_topology(topology), plan, None), knee.choices_of(plan, ["zb1p"])
+    at = knee.judged(plan, [choice], 1e9)
+    between = at.ranges["zb1p"]
+    assert between is not None
+    assert between.hangs
+    assert at.worst_s("zb1p") == between.high_s > at.seconds["zb1p"]
+    one = knee.Knee("zb1p", at.seconds["zb1p"], between, None, 1e8)
+    found = knee.Sweep(links, (at, at._replace(rate_bps=2e9)), (one,))
+    document = knee_document(found, {}, 1.0, Path("k.svg"), 0.5)
+    assert document["rates"][0]["predicted_high_s"] == {"zb1p": between.high_s}
+    assert document["rates"][0]["full_scale"]["predicted_low_s"] == {"zb1p": between.low_s / 0.5}
+    assert document["knees"][0]["unlimited_high_s"] == between.high_s
+    draw_knees(found, {}, tmp_path / "k.svg", "", 0.01, None)
+    assert "zb1p, by who comes first of messages that meet" in (tmp_path / "k.svg").read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("work was done first")
+
+    monkeypatch.setattr("testbed.plan.resolve.load_plan", never)
+    monkeypatch.setattr("testbed.spec.load_workload", never)
+    for command_line, named in (
+        (f"knee {LONGHAUL} {PP4} --measure 1 --out /proc/kept", "--out"),
+        (f"knee {LONGHAUL} {PP4} --picture /proc/k.svg", "--picture"),
+        (f"route {LONGHAUL} {PP4} --picture /proc/k.svg", "--picture"),
+        (f"schedule show {LONGHAUL} {PP4} --svg /proc/k.svg", "--svg"),
+        (f"compare-axes {PP4} --picture /nowhere/at/all.png", "--picture"),
+        (f"report {LONGHAUL.parent} --svg /proc/k.svg", "--svg"),
+    ):
+        refused = CliRunner().invoke(app, command_line.split())
+        assert isinstance(refused.exception, BadInput), command_line
+        assert str(refused.exception).startswith(f"{named}: "), command_line
 
 
 def test_equal_schedules_share_a_curve(tmp_path: Path) -> None:
