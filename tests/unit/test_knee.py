@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import ranges
 
 from testbed.cli import app
 from testbed.cli.knee import _document as knee_document
@@ -21,6 +16,8 @@ from testbed.errors import BadInput
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import load_plan
+from testbed.plan.ties import Range
+from testbed.plan.together import ranges_of_case
 from testbed.spec.topology import load_topology
 from testbed.sweep import knee
 from testbed.sweep.knee_picture import Curve, draw
@@ -117,24 +114,23 @@ def test_the_command_draws_and_names_the_rates(tmp_path: Path, monkeypatch: pyte
     assert isinstance(refused.exception, BadInput)
 
 
-def test_a_range_is_shown_wherever_a_time_is_and_judged_by_its_worst_end(tmp_path: Path) -> None:
-    """A plan with tensor ranks of which the virtual clock measured one schedule 3.5 % beside a single prediction."""
-    topology, workload = ranges.files(tmp_path, 1, 1)
-    plan = load_plan(topology, workload)
-    links, (choice,) = knee.links_of(load_topology(topology), plan, None), knee.choices_of(plan, ["zb1p"])
+def test_a_range_is_shown_wherever_a_time_is_and_judged_by_its_worst_end(plan: Plan, tmp_path: Path) -> None:
+    links, (choice,) = knee.links_of(load_topology(LONGHAUL), plan, None), knee.choices_of(plan, ["1f1b"])
     at = knee.judged(plan, [choice], 1e9)
-    between = at.ranges["zb1p"]
-    assert between is not None
-    assert between.hangs
-    assert at.worst_s("zb1p") == between.high_s > at.seconds["zb1p"]
-    one = knee.Knee("zb1p", at.seconds["zb1p"], between, None, 1e8)
-    found = knee.Sweep(links, (at, at._replace(rate_bps=2e9)), (one,))
+    assert at.ranges == {case.label: one for case in at.plan.cases for one in ranges_of_case(at.plan, case)}
+    assert at.worst_s("1f1b") == at.seconds["1f1b"]
+    assert not at.hangs("1f1b")
+    between = Range(at.seconds["1f1b"], 1.1 * at.seconds["1f1b"])
+    hangs = at._replace(rate_bps=2e9, ranges={"1f1b": between})
+    assert hangs.hangs("1f1b")
+    assert hangs.worst_s("1f1b") == between.high_s
+    found = knee.Sweep(links, (at, hangs), (knee.Knee("1f1b", at.seconds["1f1b"], between, None, 1e8),))
     document = knee_document(found, {}, 1.0, Path("k.svg"), 0.5)
-    assert document["rates"][0]["predicted_high_s"] == {"zb1p": between.high_s}
-    assert document["rates"][0]["full_scale"]["predicted_low_s"] == {"zb1p": between.low_s / 0.5}
+    assert [one["predicted_high_s"] for one in document["rates"]] == [{}, {"1f1b": between.high_s}]
+    assert document["rates"][1]["full_scale"]["predicted_low_s"] == {"1f1b": between.low_s / 0.5}
     assert document["knees"][0]["unlimited_high_s"] == between.high_s
     draw_knees(found, {}, tmp_path / "k.svg", "", 0.01, None)
-    assert "zb1p, by who comes first of messages that meet" in (tmp_path / "k.svg").read_text(encoding="utf-8")
+    assert "1f1b, by who comes first of messages that meet" in (tmp_path / "k.svg").read_text(encoding="utf-8")
 
 
 def test_what_cannot_be_written_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
