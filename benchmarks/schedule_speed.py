@@ -1,6 +1,6 @@
 """How fast are generators and the event model? Time per action from P = 4 to 64, M = 2P to 16P.
 
-    python benchmarks/schedule_speed.py [--shapes 4x8,64x1024] [--no-search] [--best 64x128]
+    python benchmarks/schedule_speed.py [--shapes 4x8,64x1024] [--no-search] [--best 64x128] [--compare 64x128]
 
 Time per action constant (near-linear growth); P = 64, M = 1,024 greedy and simulation within 5 s;
 the event model at a million actions per second or more. Every shape is timed in this one process, best of three, after
@@ -24,9 +24,10 @@ from testbed.model.lower import Load, lower
 from testbed.model.simulate import run
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.ticks import in_ticks
+from testbed.plan.compare import compare_schedules
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import make_plan
-from testbed.plan.schedules import ranked
+from testbed.plan.schedules import quick_choices, ranked
 from testbed.schedule.greedy_compiled import greedy_rows
 from testbed.schedule.registry import generate
 from testbed.schedule.search import search
@@ -72,11 +73,27 @@ def print_best(shape: str) -> None:
     ranks, microbatches = map(int, shape.split("x"))
     plan, began = planned(ranks, microbatches), time.perf_counter()
     found = ranked(plan, ScheduleChoice(schedule="best"))
-    wall_s = time.perf_counter() - began
-    cpu_s = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    print(f"best, P = {ranks}, M = {microbatches}: {wall_s:.1f} s, {cpu_s:.1f} s of CPU time with this script's start")
+    print(f"best, P = {ranks}, M = {microbatches}: {_cost(began)}")
     for one in found.found:
         print(f"    {one.choice.label:20s} {one.makespan_s:.4f} s")
+
+
+def print_comparison(shape: str) -> None:
+    """The same of `testbed schedule compare`."""
+    ranks, microbatches = map(int, shape.split("x"))
+    plan, began = planned(ranks, microbatches), time.perf_counter()
+    found = compare_schedules(plan, quick_choices(plan))
+    print(f"schedule compare, P = {ranks}, M = {microbatches}: {_cost(began)}")
+    for one in found.schedules:
+        cost = "" if one.memory_s is None else f", memory costs {one.memory_s:.4f} s"
+        print(f"    {one.label:20s} {one.predicted_s:.4f} s{cost}")
+
+
+def _cost(began: float) -> str:
+    """Wall and CPU seconds; the search in it ends by wall seconds, so that CPU is less on a busy machine."""
+    wall_s = time.perf_counter() - began
+    cpu_s = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return f"{wall_s:.1f} s, {cpu_s:.1f} s of CPU time with this script's start"
 
 
 def main() -> int:
@@ -85,9 +102,13 @@ def main() -> int:
     parser.add_argument("--shapes", default=",".join(f"{p}x{m}" for p, m in SHAPES), help="ranks x microbatches")
     parser.add_argument("--no-search", action="store_true", help="leave out `search`, which takes most of the time")
     parser.add_argument("--best", metavar="PxM", help="time `best` instead, with the processes that it starts")
+    parser.add_argument("--compare", metavar="PxM", help="time `schedule compare` instead")
     arguments = parser.parse_args()
-    if arguments.best:
-        print_best(arguments.best)
+    if arguments.best or arguments.compare:
+        if arguments.best:
+            print_best(arguments.best)
+        else:
+            print_comparison(arguments.compare)
         return 0
     warm = problem(4, 8)
     run(lower([Load(warm, generate("crosspipe-greedy", warm))])[0], compiled=True)

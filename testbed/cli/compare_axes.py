@@ -24,7 +24,7 @@ from testbed.cli.options import (
     stdout_console,
 )
 from testbed.errors import BadInput, ExitCode
-from testbed.files import require_writable, write_output
+from testbed.files import output, require_writable, write_output
 
 if TYPE_CHECKING:
     from testbed.sweep.axes import Compared
@@ -96,7 +96,8 @@ def compare_axes(
         from testbed.sweep.axes_picture import draw
 
         heading = f"{asked.name}: which axis should cross the link, and how many times longer the other one takes"
-        draw(found, picture, heading=heading, measured=[one.predicted for one in measured])
+        with output(picture, "--picture") as partial:
+            draw(found, partial, heading=heading, measured=[one.predicted for one in measured])
     if as_json:
         emit(document)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,10 +22,12 @@ from testbed.cli.options import (
     only_beside_measure,
     stdout_console,
 )
+from testbed.cli.range_cells import show_ranges
 from testbed.errors import ExitCode
 
 if TYPE_CHECKING:
-    from testbed.sweep.knee import Sweep
+    from testbed.plan.ties import Range
+    from testbed.sweep.knee import Knee, Sweep, Swept
     from testbed.sweep.measured_rates import Measured
 
 
@@ -60,9 +62,12 @@ def knee(
     from testbed.cli.said import said_by_the_library
     from testbed.plan import resolve
     from testbed.plan.similitude import lab_seconds, scale_warnings
+    from testbed.results.place import require_place
     from testbed.sweep import knee as sweeping
 
     only_beside_measure(measure, {"--out": None if out is None else str(out), "--wall-limit": wall_limit})
+    if out is not None:
+        require_place(out, overwrite=False)
     network, (job,) = resolve.load_files(topology, workload, settings=settings or [])
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     links = sweeping.links_of(network, plan, link)
@@ -99,29 +104,39 @@ def knee(
 
 def _draw(found: Sweep, measured: Measured, picture: Path, heading: str, share: float, lab: float | None) -> None:
     from testbed.files import output
+    from testbed.plan.ties import worst_s
     from testbed.sweep.knee_picture import Curve, draw
 
     curves = []
     for one in found.knees:
         predicted = [(at.rate_bps, at.seconds[one.label]) for at in found.swept if one.label in at.seconds]
         points = [(rate, rows[one.label]["measured_s"]) for rate, rows in measured.items() if one.label in rows]
+        ends = [
+            (at.rate_bps, *(at.ranges[one.label] or (at.seconds[one.label],) * 2))
+            for at in found.swept
+            if one.label in at.seconds
+        ]
+        between = ends if any(at.hangs(one.label) for at in found.swept) else []
+        unlimited_s = worst_s(one.unlimited_s, one.unlimited_range)
         if predicted:
-            curves.append(Curve(one.label, predicted, points, one.unlimited_s, one.enough_bps, one.full_bps))
+            curves.append(Curve(one.label, predicted, points, unlimited_s, one.enough_bps, one.full_bps, between))
     with output(picture, "--picture") as partial:
         draw(curves, partial, heading=heading, share=share, lab_seconds=lab)
 
 
 def _show(found: Sweep, measured: Measured, heading: str, within: float, lab: float | None) -> None:
     from testbed.cli.layout import Column, Section, fitted
-    from testbed.units import show_change, show_rate, show_rates, show_times
+    from testbed.units import show_change, show_rate, show_rates
 
     console = stdout_console(100)
     rates = Column("rate", show_rates([one.rate_bps for one in found.swept]))
     columns, really = [], []
     for one in found.knees:
         seconds = [at.seconds.get(one.label) for at in found.swept]
-        columns.append(Column(one.label, show_times(seconds)))
-        really.append(Column(one.label, show_times([_at_full_scale(value, lab) for value in seconds])))
+        between = [at.ranges.get(one.label) for at in found.swept]
+        columns.append(Column(one.label, show_ranges(seconds, between)))
+        if lab is not None:
+            really.append(Column(one.label, _scaled(seconds, between, 1 / lab)))
         if measured:
             rows = [measured.get(at.rate_bps, {}).get(one.label) for at in found.swept]
             columns.append(Column("off by", ["" if row is None else show_change(row["error"], 3) for row in rows]))
@@ -132,8 +147,10 @@ def _show(found: Sweep, measured: Measured, heading: str, within: float, lab: fl
         for table in fitted(rates, [section], console.width):
             console.print(table)
     unlimited = {
-        f"infinite rate{where}": show_times([value(one.unlimited_s) for one in found.knees])
-        for where, value in _worlds(lab).items()
+        f"infinite rate{where}": _scaled(
+            [one.unlimited_s for one in found.knees], [one.unlimited_range for one in found.knees], factor
+        )
+        for where, factor in _worlds(lab).items()
     }
     table = Table(title="beyond which nothing is gained", title_justify="left")
     for number, column in enumerate(("schedule", *unlimited, f"within {within:g}% from", "S/(B tau) = 1 at")):
@@ -145,16 +162,17 @@ def _show(found: Sweep, measured: Measured, heading: str, within: float, lab: fl
     console.print(table)
 
 
-def _at_full_scale(seconds: float | None, lab: float | None) -> float | None:
-    """Seconds of the lab at full scale; `lab`: of them per second there."""
-    return None if seconds is None or lab is None else seconds / lab
+def _scaled(seconds: Sequence[float | None], between: Sequence[Range | None], factor: float) -> list[str]:
+    """A column of times that are so many times as long."""
+    return show_ranges(
+        [None if one is None else one * factor for one in seconds],
+        [None if one is None else one.scaled(factor) for one in between],
+    )
 
 
-def _worlds(lab: float | None) -> dict[str, Callable[[float], float]]:
-    """What is added to a time's name, and what makes it of seconds in the lab."""
-    if lab is None:
-        return {"": lambda seconds: seconds}
-    return {" at full scale": lambda seconds: seconds / lab, " in the lab": lambda seconds: seconds}
+def _worlds(lab: float | None) -> dict[str, float]:
+    """What is added to a time's name, and its seconds per second in the lab."""
+    return {"": 1.0} if lab is None else {" at full scale": 1 / lab, " in the lab": 1.0}
 
 
 def _document(found: Sweep, measured: Measured, within: float, picture: Path, lab: float | None) -> dict[str, Any]:
@@ -165,20 +183,46 @@ def _document(found: Sweep, measured: Measured, within: float, picture: Path, la
         at_full_scale = None
         if lab is not None:
             at_full_scale = {
-                "predicted_s": {label: seconds / lab for label, seconds in at.seconds.items()},
+                **_predicted(at, 1 / lab),
                 "measured_s": {label: row["measured_s"] / lab for label, row in rows.items()},
             }
         rates.append(
             {
                 "rate_bps": at.rate_bps,
-                "predicted_s": dict(at.seconds),
+                **_predicted(at, 1.0),
                 "measured": rows,
                 "full_scale": at_full_scale,
             }
         )
     knees = [
-        one._asdict() | {"full_scale": None if lab is None else {"unlimited_s": one.unlimited_s / lab}}
+        {
+            "label": one.label,
+            **_unlimited(one, 1.0),
+            "enough_bps": one.enough_bps,
+            "full_bps": one.full_bps,
+            "full_scale": None if lab is None else _unlimited(one, 1 / lab),
+        }
         for one in found.knees
     ]
     facts = {"link": found.links.name, "within": within / 100, "lab_seconds": lab}
     return {**facts, "rates": rates, "knees": knees, "picture": str(picture)}
+
+
+def _predicted(at: Swept, factor: float) -> dict[str, dict[str, float]]:
+    """Per label; the ends of ranges only of times that are some."""
+    ranges = {label: one.scaled(factor) for label, one in at.ranges.items() if one is not None}
+    return {
+        "predicted_s": {label: seconds * factor for label, seconds in at.seconds.items()},
+        "predicted_low_s": {label: one.low_s for label, one in ranges.items()},
+        "predicted_high_s": {label: one.high_s for label, one in ranges.items()},
+    }
+
+
+def _unlimited(one: Knee, factor: float) -> dict[str, float | None]:
+    """The iteration with an infinite rate, and the ends of its range."""
+    between = one.unlimited_range and one.unlimited_range.scaled(factor)
+    return {
+        "unlimited_s": one.unlimited_s * factor,
+        "unlimited_low_s": between and between.low_s,
+        "unlimited_high_s": between and between.high_s,
+    }

@@ -34,10 +34,15 @@ def _known_shaper(name: str) -> str:
 
 
 def drawable(picture: Path | None, option: typer.CallbackParam) -> Path | None:
-    """The file that a picture is drawn into. Raises BadInput for a name that is of no format we draw."""
+    """The file that a picture is drawn into, which other work comes before.
+
+    Raises BadInput for a name that is of no format we draw, or where no file can be written.
+    """
     formats = {"--svg": (".svg",)}.get(option.opts[0], (".svg", ".png"))
     if picture is not None and picture.suffix not in formats:
         raise BadInput.of(option.opts[0], "file", str(picture), f"a name that ends in {' or '.join(formats)}")
+    if picture is not None:
+        files.require_writable(picture, option.opts[0])
     return picture
 
 

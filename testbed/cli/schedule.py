@@ -155,7 +155,7 @@ def schedule_compare(
     for line in warned:
         reporter.say(f"warning: {line}")
     with said_by_the_library(reporter.say), reporter.solving() as watch:
-        choices = schedules.choose(plan, schedule) if schedule else schedules.every_choice(plan)
+        choices = schedules.choose(plan, schedule) if schedule else schedules.quick_choices(plan)
         comparison = compare_schedules(plan, choices, watch, source=str(workload), strict=strict)
     if as_json:
         rows = [row.as_json() for row in comparison.schedules]

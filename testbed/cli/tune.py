@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from testbed.cli.options import AsJson, Quiet, Settings, emit, stdout_console
+from testbed.cli.range_cells import range_keys, show_ranges
 from testbed.errors import BadInput
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _given(grid: Space) -> Judged | None:
 
 def _tables(grid: Space, judged: Sequence[Judged], title: str, width: int) -> list[Table]:
     from testbed.cli.layout import Column, Section, fitted
-    from testbed.units import show_change, show_times
+    from testbed.units import show_change
 
     rows, given = _best_by_shape(judged), _given(grid)
     sequences = [
@@ -121,10 +122,10 @@ def _tables(grid: Space, judged: Sequence[Judged], title: str, width: int) -> li
         Column("\nsequence", sequences, left=True),
         Column("micro-\nbatches", [str(problem.n_microbatches) for problem in problems]),
         Column("dN by\ncut", [_extra(one.point) for one in rows]),
-        Column("\niteration", show_times([one.seconds for one in rows])),
+        Column("\niteration", show_ranges([one.seconds for one in rows], [one.between for one in rows])),
         Column(
             "over 1F1B\nas given",
-            ["-" if given is None else show_change(one.seconds / given.seconds - 1) for one in rows],
+            ["-" if given is None else show_change(one.worst_s / given.worst_s - 1) for one in rows],
         ),
         Column("in flight\n/ memory", held),
     ]
@@ -134,7 +135,7 @@ def _tables(grid: Space, judged: Sequence[Judged], title: str, width: int) -> li
 
 def _lines(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> list[str]:
     from testbed.sweep.tune import altered, efficiency_remark
-    from testbed.units import show_change, show_time
+    from testbed.units import show_change
 
     best, given = judged[0], _given(grid)
     same = next((one for one in judged if one.point.shape.sequence == grid.given.sequence), None)
@@ -142,7 +143,7 @@ def _lines(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> list[str]
     def words(one: Judged) -> str:
         shape = one.point.shape
         where = f"microbatch {shape.microbatch_size}, sequence {shape.sequence}, dN {_extra(one.point)}"
-        return f"{where}: {show_time(one.seconds)}"
+        return f"{where}: {show_ranges([one.seconds], [one.between])[0]}"
 
     lines = [
         f"* {text}"
@@ -161,7 +162,7 @@ def _lines(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> list[str]
         lines.append(f"same sequence    {words(same)}")
     lines.append(f"fastest of all   {words(best)}")
     lines.append(f"genetic          {words(evolved.best)}")
-    gap = show_change(evolved.best.seconds / best.seconds - 1, 2)
+    gap = show_change(evolved.best.worst_s / best.worst_s - 1, 2)
     lines.append(
         f"the genetic heuristic made {evolved.evaluations} evaluations (memory allows {len(judged)} points), "
         f"had its best after {evolved.best_after}, and is {gap} from the fastest"
@@ -180,6 +181,7 @@ def _document(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> dict[s
             "microbatches": problem.n_microbatches,
             "extra": list(found.point.extra),
             "predicted_s": found.seconds,
+            **range_keys(found.between),
             "peak_in_flight": grid.in_flight(found.point),
             "memory": min(problem.memory_limit),
             "altered": altered(grid.workload, shape.sequence),
@@ -194,5 +196,5 @@ def _document(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> dict[s
         "given": given and one(given),
         "points": [one(found) for found in judged],
         "left_out": left_out,
-        "genetic": genetic | {"gap": evolved.best.seconds / judged[0].seconds - 1},
+        "genetic": genetic | {"gap": evolved.best.worst_s / judged[0].worst_s - 1},
     }

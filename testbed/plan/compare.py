@@ -13,12 +13,19 @@ from testbed.pipeline.problem import Problem
 from testbed.plan import costs
 from testbed.plan.plan import Plan
 from testbed.plan.schedules import make
-from testbed.plan.ties import Range, ranges_of_orders
+from testbed.plan.ties import Range, ranges_of_orders, worst_s
 from testbed.plan.unlike import FullScaleTime, full_scale_time
 from testbed.schedule.each import Judged, Task, generate_each
 from testbed.schedule.proof import Proof, Watch
 from testbed.schedule.registry import family_of
 from testbed.spec.choice import ScheduleChoice
+
+BRIEF: Mapping[str, float] = {"time_limit_s": 1.0}
+"""Options with which a family is asked what it would make of any memory: that takes a second at most, as the comparison
+is to cost about what making the schedules does. With room for all microbatches most are at the bound at once."""
+
+_AT_BOUND = 1e-9
+"""Share of a bound that is rounding."""
 
 
 class ComparedSchedule(NamedTuple):
@@ -53,7 +60,7 @@ class ComparedSchedule(NamedTuple):
     @property
     def high_s(self) -> float:
         """The most that it may take."""
-        return self.predicted_s if self.between is None else self.between.high_s
+        return worst_s(self.predicted_s, self.between)
 
     def as_json(self) -> dict[str, Any]:
         """The keys of comparison.json that need no measurement, and the causes."""
@@ -97,11 +104,11 @@ def compare_schedules(
     selected = make(plan, choices, None, watch, source=source, strict=strict)
     problems = {choice.label: costs.problem(plan, choice) for choice in selected.fitting}
     bounds = _bounds(problems)
-    roomy_s = _with_any_memory(plan, selected.fitting, problems)
     traces = {
         choice.label: costs.predict(plan, choice, selected.made[choice.label].schedule) for choice in selected.fitting
     }
     seconds = {label: float(trace.makespans()[0]) for label, trace in traces.items()}
+    roomy_s = _with_any_memory(plan, selected.fitting, problems, seconds)
     baseline = next((seconds[choice.label] for choice in selected.fitting if choice.schedule == "1f1b"), None)
     compared = []
     for choice in sorted(selected.fitting, key=lambda choice: seconds[choice.label]):
@@ -141,25 +148,38 @@ def _bounds(problems: Mapping[str, Problem]) -> dict[str, Bound]:
     return found
 
 
+def _briefly(choice: ScheduleChoice) -> ScheduleChoice:
+    """The choice with what its family has of the options in BRIEF."""
+    names = [name for name in family_of(choice).option_names() if name in BRIEF]
+    return choice.model_copy(update={name: min(BRIEF[name], choice.options().get(name, BRIEF[name])) for name in names})
+
+
 def _could_use(choice: ScheduleChoice) -> bool:
     """Whether its family makes something else of more memory, and soon."""
     return family_of(choice).uses_spare_memory and not family_of(choice).solver
 
 
 def _with_any_memory(
-    plan: Plan, choices: Sequence[ScheduleChoice], problems: Mapping[str, Problem]
+    plan: Plan, choices: Sequence[ScheduleChoice], problems: Mapping[str, Problem], seconds: Mapping[str, float]
 ) -> dict[str, float]:
     """By label, seconds of what the families that could use more memory make of as much as they like.
 
-    Where no rank's limit is below all microbatches they have that already, and nothing is made again.
+    Where no rank's limit is below all microbatches they have that already, and nothing is made again; nor where the
+    schedule takes no longer than the bound for any memory.
     """
     receives = plan.jobs[0].workload.receives
-    tasks = [
-        Task(choice, problem.with_memory(float(problem.n_microbatches)), receives)
+    roomy = {
+        choice.label: problem.with_memory(float(problem.n_microbatches))
         for choice in choices
         if _could_use(choice)
         for problem in [problems[choice.label]]
         if min(problem.memory_limit) < problem.n_microbatches
+    }
+    bounds = _bounds(roomy)
+    tasks = [
+        Task(_briefly(choice), roomy[choice.label], receives)
+        for choice in choices
+        if choice.label in roomy and seconds[choice.label] > bounds[choice.label].seconds * (1 + _AT_BOUND)
     ]
     made = zip(tasks, generate_each(tasks), strict=True)
     return {task.choice.label: one.makespan_s for task, one in made if isinstance(one, Judged)}

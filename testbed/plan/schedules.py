@@ -14,7 +14,7 @@ from testbed.pipeline.validate import OverMemory
 from testbed.plan import costs, similitude
 from testbed.plan.plan import Job, Plan
 from testbed.plan.resolve import BEST, generate, given, meetings, with_meetings
-from testbed.plan.ties import ranges_of_orders
+from testbed.plan.ties import ranges_of_orders, worst_s
 from testbed.plan.unlike import ideal
 from testbed.plugins import Unusable
 from testbed.schedule.proof import Watch
@@ -25,7 +25,7 @@ from testbed.spec.workload import Pacing
 from testbed.units import show_time
 
 QUICK: Mapping[str, Any] = {"time_limit_s": 5.0}
-"""Options of the families that `best` tries beside the workload's own, where they have such an option."""
+"""Options of the families that are tried beside the workload's own, where they have such an option."""
 
 
 class Candidate(NamedTuple):
@@ -97,6 +97,17 @@ def every_choice(plan: Plan, *, job: int = 0) -> list[ScheduleChoice]:
     return [*listed, *(ScheduleChoice(schedule=name) for name in others)]
 
 
+def quick_choices(plan: Plan, *, job: int = 0) -> list[ScheduleChoice]:
+    """As `every_choice`; families beside the workload's own with what they have of the options in QUICK."""
+    listed = plan.jobs[job].workload.schedules
+    return [one if one in listed else _with_options(one, QUICK) for one in every_choice(plan, job=job)]
+
+
+def _with_options(choice: ScheduleChoice, options: Mapping[str, Any]) -> ScheduleChoice:
+    """The choice with those of these options that its family has."""
+    return choice.model_copy(update={name: options[name] for name in _options(choice) if name in options})
+
+
 def candidates(
     plan: Plan,
     choices: Sequence[ScheduleChoice],
@@ -153,11 +164,7 @@ def ranked(
     All in the memory that `best` has, whatever the workload gives to single ones. Raises BadInput where a schedule is
     wrong, or without pacing.
     """
-    listed = plan.jobs[job].workload.schedules
-    choices = []
-    for choice in every_choice(plan, job=job):
-        quick = {} if choice in listed else {name: QUICK[name] for name in _options(choice) if name in QUICK}
-        choices.append(choice.model_copy(update={"memory": best.memory, **quick}))
+    choices = [one.model_copy(update={"memory": best.memory}) for one in quick_choices(plan, job=job)]
     found = candidates(plan, choices, watch, job=job, source=source)
     return Candidates(_by_worst(found.found, plan.jobs[job].workload.receives), found.left_out)
 
@@ -169,7 +176,7 @@ def _by_worst(found: Sequence[Candidate], receives: Receives) -> list[Candidate]
     while rest and not any(worst_s <= rest[0].makespan_s for worst_s, _ in front):
         one = rest.pop(0)
         (between,) = ranges_of_orders([Load(one.problem, one.generated.schedule, 0.0, receives)])
-        front.append((one.makespan_s if between is None else between.high_s, one))
+        front.append((worst_s(one.makespan_s, between), one))
     return [one for _, one in sorted(front, key=lambda pair: pair[0])] + rest
 
 

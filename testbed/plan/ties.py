@@ -50,6 +50,15 @@ class Range(NamedTuple):
         """Whether it is more than one prediction."""
         return self.high_s > self.low_s * (1 + ONE_PREDICTION)
 
+    def scaled(self, factor: float) -> Range:
+        """The same in another unit of time."""
+        return Range(self.low_s * factor, self.high_s * factor)
+
+
+def worst_s(predicted_s: float, between: Range | None) -> float:
+    """The most that a time may be, which what chooses goes by: its prediction where that is one time."""
+    return predicted_s if between is None else between.high_s
+
 
 def ranges_of_orders(loads: Sequence[Load]) -> list[Range | None]:
     """Per job, what the model says of jobs that share a network, in the orders in which messages may come.

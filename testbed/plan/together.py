@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,8 +13,11 @@ from testbed.pipeline.ir import Schedule
 from testbed.plan import costs
 from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Job, Plan
-from testbed.plan.ties import Range, ranges_of_orders
+from testbed.plan.ties import Range, ranges_of_orders, worst_s
 from testbed.trace.tables import Trace, concatenate
+
+RangesByLabel = Mapping[str, Sequence[Range | None]]
+"""By label of a case, what `ranges_of_case` says of its jobs."""
 
 
 class JobPrediction(NamedTuple):
@@ -71,7 +74,7 @@ def ranges_of_case(plan: Plan, case: Case) -> list[Range | None]:
     return ranges_of_orders(_loads(plan, case))
 
 
-def ranges_of_plan(plan: Plan) -> dict[str, list[Range | None]]:
+def ranges_of_plan(plan: Plan) -> RangesByLabel:
     """By label of every case whose schedules are made, what `ranges_of_case` says of it."""
     return {
         case.label: ranges_of_case(plan, case) for case in plan.cases if all(one.rows is not None for one in case.jobs)
@@ -84,7 +87,7 @@ def worst_times(plan: Plan, case: Case) -> tuple[float, ...]:
     What chooses between cases goes by this: the best of lucky ends is no choice that can be kept to.
     """
     ranges = zip(iteration_times(plan, case), ranges_of_case(plan, case), strict=True)
-    return tuple(one if between is None else between.high_s for one, between in ranges)
+    return tuple(worst_s(one, between) for one, between in ranges)
 
 
 def start_s(plan: Plan, case: Case, job: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -16,14 +16,13 @@ from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.ring_order import of_rings
 from testbed.plan.tensor_exchanges import of_actions
-from testbed.plan.ties import Range
-from testbed.plan.together import predict_together, ranges_of_plan
+from testbed.plan.together import RangesByLabel, predict_together, ranges_of_plan
 from testbed.spec.topology import Direction
 from testbed.trace.tables import Trace
 from testbed.units import show_size, show_time
 
 
-def warnings(plan: Plan, ranges: Mapping[str, Sequence[Range | None]] | None = None) -> list[str]:
+def warnings(plan: Plan, ranges: RangesByLabel | None = None) -> list[str]:
     """A line for everything that measured times may show and predicted ones do not; [] where the model has it all.
 
     With what is left out, predictions that are ranges: `ranges` of the plan, where they are known. And rings whose
@@ -147,7 +146,7 @@ def _of_queues(plan: Plan) -> list[str]:
     )
 
 
-def of_ties(plan: Plan, ranges: Mapping[str, Sequence[Range | None]] | None = None) -> list[str]:
+def of_ties(plan: Plan, ranges: RangesByLabel | None = None) -> list[str]:
     """A line that names the predictions that are ranges; [] where none is. `ranges` as in `warnings`."""
     hang, known = [], ranges_of_plan(plan) if ranges is None else ranges
     for case in _known(plan):

@@ -37,8 +37,9 @@ _ROUNDS = 4
 _FINER = 5
 """How often the steps are halved around the best offsets."""
 
-_FOLLOWED = 3
-"""So many of the best places of the steps are looked at more closely: between steps the second best may win."""
+_FOLLOWED = 8
+"""So many of the best places of the steps that are no worse than their neighbours are looked at more closely: what lies
+between two steps is up to a step shorter, and the fourth best has been the way to the best."""
 
 _DRAWN = 4
 """With more than two jobs, so many beginnings by chance beside all at once."""
@@ -136,9 +137,14 @@ def _moved(judge: Judge, case: Case, job: int, bound_s: float, steps: int) -> Ca
         # nothing new is judged when it is over
         return (judge.offer(at(offset_s)) if not judge.over() else (math.inf,)), abs(offset_s - offsets[job])
 
-    grid = [offsets[job], *(least + (most - least) * step / (2 * steps) for step in range(2 * steps + 1))]
+    grid = sorted({offsets[job], *(least + (most - least) * step / (2 * steps) for step in range(2 * steps + 1))})
     found = [(worth(offset), offset) for offset in grid]
-    for _, near in sorted(found)[:_FOLLOWED]:
+    valleys = [
+        one
+        for place, one in enumerate(found)
+        if all(one[0][0] <= beside[0][0] for beside in found[max(0, place - 1) : place + 2])
+    ]
+    for _, near in sorted(valleys)[:_FOLLOWED]:
         step_s, best = (most - least) / (2 * steps), (worth(near), near)
         for _ in range(_FINER):
             step_s /= 2

@@ -20,7 +20,7 @@ from testbed.pipeline.memory import RankBytes
 from testbed.plan.events import Phase, at_work, phases, trained
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.ties import Range, ranges_of_orders
-from testbed.plan.together import loads_of, parts_of, simulate_together
+from testbed.plan.together import RangesByLabel, loads_of, parts_of, simulate_together
 from testbed.plan.traffic import Planned, planned_traffic
 from testbed.progress import Reporter
 from testbed.results.directory import Results
@@ -49,6 +49,8 @@ class Running:
     real_time: bool
     """Whether workers run under SCHED_RR."""
     witness: MachineWitness
+    ranges: RangesByLabel
+    """Of the cases that they are known of already."""
 
 
 @dataclass
@@ -157,7 +159,8 @@ def _part(
     predicted = simulate_together(plan, case, loads)
     running.results.add_trace(case.label, "predicted", predicted)
     on_host = None if costs is None else predict_jobs_on_host(loads, [costs[number].extra for number in working])
-    jobs, ranges = [], ranges_of_orders(loads)
+    known = running.ranges.get(case.label)
+    jobs, ranges = [], ranges_of_orders(loads) if known is None else known
     for index, (number, part) in enumerate(zip(working, parts_of(plan, case, predicted), strict=True)):
         mine = None if costs is None else costs[number], None if on_host is None else on_host[index]
         rounds_of = trained(plan, cases, number)

@@ -25,6 +25,7 @@ from testbed.plan.events import at_work, trained, trainings
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.resolve import require_trainable, with_clock
 from testbed.plan.routes import routes_of_nodes
+from testbed.plan.together import RangesByLabel, ranges_of_plan
 from testbed.progress import Reporter
 from testbed.results.directory import Results
 from testbed.results.provenance import environment
@@ -69,6 +70,8 @@ class _Live:
     lab: Lab
     loop: Loop
     identity: Mapping[str, Any]
+    ranges: RangesByLabel
+    """Of the cases whose schedules are known before anything is measured."""
 
 
 def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, Any]:
@@ -82,7 +85,8 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     require_trainable(plan)
     results = Results(options.directory, [job.name for job in plan.jobs])
     file.write(plan, options.directory / file.NAME)
-    warned = unmodelled.warnings(plan)
+    ranges = ranges_of_plan(plan)
+    warned = unmodelled.warnings(plan, ranges)
     for line in warned:
         reporter.say(f"warning: {line}")
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, ExitStack() as stack:
@@ -104,7 +108,7 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
                 references = [launcher.reference() for launcher in launchers]  # over before anything is measured
             links = _measure_links(lab, results, reporter, strict=options.strict)
             with Loop(launchers, lab.processes()) as loop:
-                live = _Live(options, results, reporter, lab, loop, _identity(plan, options, lab, warned))
+                live = _Live(options, results, reporter, lab, loop, _identity(plan, options, lab, warned), ranges)
                 return _train_cases(plan, live, scratch, references, links)
         finally:
             results.save_tables()
@@ -192,7 +196,8 @@ def _start(plan: Plan, live: _Live, scratch: str, pinned: Pinning, links: gate.G
     live.results.save_json("manifest.json", manifest)
     witness.watch(lab.carriers())
     real_time = all(world.real_time for world in worlds)
-    return _Started(Running(lab, live.loop, live.results, reporter, real_time, witness), routes, manifest)
+    running = Running(lab, live.loop, live.results, reporter, real_time, witness, live.ranges)
+    return _Started(running, routes, manifest)
 
 
 def _pinned(plan: Plan, live: _Live) -> Pinning:
@@ -217,7 +222,7 @@ def _train_cases(
     if any(job.workload.pacing is None for job in plan.jobs):
         profiled = profile(plan, live.loop, reporter, running.witness)
         results.save_json("profile.json", profiled.document)
-        plan = profiled.plan
+        plan, running = profiled.plan, replace(running, ranges={})  # other times, other ranges
     before = Before(references, links, pinned, bool(unmodelled.left_out(plan)), profiled)
     costs: dict[tuple[int, ...], Sequence[MessageCosts] | None] = {}
     judged: list[JudgedCase] = []

@@ -1,4 +1,7 @@
-"""The rate of a link beyond which nothing is gained: iteration times over rates, and where messages fill the link."""
+"""The rate of a link beyond which nothing is gained: iteration times over rates, and where messages fill the link.
+
+Where a prediction is a range, by who comes first of messages that meet, its worst end decides what is gained.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from testbed.pipeline.problem import Problem
 from testbed.plan import costs, resolve, schedules
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import BEST
-from testbed.plan.together import predict_jobs
+from testbed.plan.ties import Range, worst_s
+from testbed.plan.together import iteration_times, ranges_of_plan
 from testbed.schedule.proof import Watch
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Topology
@@ -40,6 +44,17 @@ class Swept(NamedTuple):
     rate_bps: float
     plan: Plan
     seconds: Seconds
+    ranges: Mapping[str, Range | None]
+    """Per label, what that time may be; None where it is one."""
+
+    def hangs(self, label: str) -> bool:
+        """Whether the time is more than one prediction."""
+        between = self.ranges.get(label)
+        return between is not None and between.hangs
+
+    def worst_s(self, label: str) -> float:
+        """The most that an iteration may take; infinite where the schedule does not fit."""
+        return worst_s(self.seconds[label], self.ranges[label]) if label in self.seconds else math.inf
 
 
 class Knee(NamedTuple):
@@ -48,6 +63,8 @@ class Knee(NamedTuple):
     label: str
     unlimited_s: float
     """With an infinite rate."""
+    unlimited_range: Range | None
+    """What that may be; None where it is one time."""
     enough_bps: float | None
     """From here on it is within the share of that; None: nowhere in the sweep."""
     full_bps: float
@@ -96,7 +113,8 @@ def choices_of(plan: Plan, names: Sequence[str]) -> list[ScheduleChoice]:
 def judged(plan: Plan, choices: Sequence[ScheduleChoice], rate_bps: float, watch: Watch | None = None) -> Swept:
     """A plan of some rate with every schedule made for it, and what the model says of them. Raises BadInput."""
     made = schedules.with_selected(plan, [schedules.make(plan, choices, None, watch)])
-    return Swept(rate_bps, made, {case.label: predict_jobs(made, case)[0].alone_s for case in made.cases})
+    seconds = {case.label: iteration_times(made, case)[0] for case in made.cases}
+    return Swept(rate_bps, made, seconds, {label: of_jobs[0] for label, of_jobs in ranges_of_plan(made).items()})
 
 
 def full_bps(plan: Plan, choice: ScheduleChoice, links: Links) -> float:
@@ -144,9 +162,10 @@ def sweep(
     knees = []
     for case in unlimited.plan.cases:
         (choice,) = (one for one in choices if one.label == case.label)
-        limit_s = unlimited.seconds[case.label] * (1 + share)
-        enough = _enough(plan, links, choice, swept, limit_s, watch)
-        knees.append(Knee(case.label, unlimited.seconds[case.label], enough, full_bps(plan, choice, links)))
+        limit_s = unlimited.worst_s(case.label) * (1 + share)
+        enough, full = _enough(plan, links, choice, swept, limit_s, watch), full_bps(plan, choice, links)
+        found = unlimited.seconds[case.label], unlimited.ranges[case.label]
+        knees.append(Knee(case.label, *found, enough, full))
         tell(case.label)
     return Sweep(links, tuple(swept), tuple(knees))
 
@@ -156,13 +175,13 @@ def _enough(
 ) -> float | None:
     """The least rate from which on the sweep stays within the limit, found by halving the step before it."""
     place = len(swept)
-    while place and swept[place - 1].seconds.get(choice.label, math.inf) <= limit_s:
+    while place and swept[place - 1].worst_s(choice.label) <= limit_s:
         place -= 1
     if place in (0, len(swept)):
         return swept[0].rate_bps if place == 0 else None
     low, high = swept[place - 1].rate_bps, swept[place].rate_bps
     for _ in range(HALVINGS):
         middle = math.sqrt(low * high)
-        found = judged(at_rate(plan, links, middle), [choice], middle, watch).seconds
-        low, high = (low, middle) if found.get(choice.label, math.inf) <= limit_s else (middle, high)
+        found = judged(at_rate(plan, links, middle), [choice], middle, watch)
+        low, high = (low, middle) if found.worst_s(choice.label) <= limit_s else (middle, high)
     return high

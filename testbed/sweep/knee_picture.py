@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
@@ -28,7 +29,21 @@ class Curve(NamedTuple):
     unlimited_s: float
     enough_bps: float | None
     full_bps: float
+    between: Sequence[tuple[float, float, float]] = ()
+    """(bit/s, least s, most s) at every predicted rate, where a prediction is a range at one of them."""
 
+    def slower(self, factor: float) -> Curve:
+        """The same with times that are so many times as long."""
+        return self._replace(
+            predicted=[(rate, factor * seconds) for rate, seconds in self.predicted],
+            measured=[(rate, factor * seconds) for rate, seconds in self.measured],
+            unlimited_s=factor * self.unlimited_s,
+            between=[(rate, factor * least, factor * most) for rate, least, most in self.between],
+        )
+
+
+_PALE = "#5b6470"
+"""Of what is said beside the curves."""
 
 DASHES = ("solid", (0, (5, 3)), (0, (2, 2)), (0, (8, 2, 2, 2)))
 """Where curves partly lie on each other, the one below shows in the gaps."""
@@ -37,17 +52,24 @@ DASHES = ("solid", (0, (5, 3)), (0, (2, 2)), (0, (8, 2, 2, 2)))
 def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab_seconds: float | None = None) -> None:
     """Write the picture (SVG or PNG, by the ending of `path`). Schedules that are equal everywhere share a curve.
 
-    `lab_seconds` of the curves are a second at full scale, which the left axis then shows; the right one the lab.
+    `lab_seconds` of the curves are a second at full scale, which the left axis and the grid then show; the right axis
+    the lab.
     """
-    figure = Figure(figsize=(9.0, 5.4), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(9.0, 5.4), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1), facecolor="white")
     axis = figure.subplots()
-    alike = _alike(curves)
+    axis.spines["top"].set_visible(False)
+    axis.spines["right"].set_visible(lab_seconds is not None)
+    alike = _alike(curves if lab_seconds is None else [one.slower(1 / lab_seconds) for one in curves])
     for number, group in enumerate(alike):
         curve, colour, label = group[0], COLOURS[number % len(COLOURS)], " = ".join(one.label for one in group)
         rates, seconds = zip(*curve.predicted, strict=True)
         from_there = "" if curve.enough_bps is None else f", within {share:.0%} from {show_rate(curve.enough_bps)}"
         dashes = DASHES[number % len(DASHES)]
         axis.plot(rates, seconds, color=colour, linestyle=dashes, linewidth=2, label=f"{label}, predicted{from_there}")
+        if curve.between:
+            places, least, most = zip(*curve.between, strict=True)
+            words = f"{label}, by who comes first of messages that meet"
+            axis.fill_between(places, least, most, color=colour, alpha=0.25, linewidth=0, label=words)
         axis.axhline(curve.unlimited_s, color=colour, linewidth=0.7, linestyle=":")
         if points := [point for one in group for point in one.measured]:
             axis.plot(*zip(*points, strict=True), "o", color=colour, label=f"{label}, measured")
@@ -59,7 +81,7 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab
         axis.axvline(full, color="#9aa1ab", linewidth=0.9, linestyle="--")
         whose = f" ({', '.join(labels)})" if len(by_rate) > 1 else ""
         words, height = f" S/(B tau) = 1 at {show_rate(full)}{whose}", 0.985 - 0.045 * number
-        axis.text(full, height, words, transform=axis.get_xaxis_transform(), fontsize=8, color="#5b6470", va="top")
+        axis.text(full, height, words, transform=axis.get_xaxis_transform(), fontsize=8, color=_PALE, va="top")
     axis.set_xscale("log")
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: show_rate(rate)))
@@ -67,14 +89,13 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab
     axis.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: show_time(seconds)))
     axis.set_ylim(bottom=0.0)
     axis.set_xlabel("rate of the link (dotted: infinite rate)")
-    axis.set_ylabel("iteration" if lab_seconds is None else "iteration in the lab")
+    axis.set_ylabel("iteration" if lab_seconds is None else "iteration at full scale")
     if lab_seconds is not None:
-        axis.yaxis.set_label_position("right")
-        axis.yaxis.tick_right()
-        both = _scaled(1 / lab_seconds), _scaled(lab_seconds)
-        really = axis.secondary_yaxis("left", functions=both)
-        really.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: show_time(seconds)))
-        really.set_ylabel("iteration at full scale")
+        in_lab = axis.secondary_yaxis("right", functions=(_scaled(lab_seconds), _scaled(1 / lab_seconds)))
+        in_lab.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: show_time(seconds)))
+        in_lab.set_ylabel("iteration in the lab")
+        in_lab.tick_params(colors=_PALE)
+        in_lab.yaxis.label.set_color(_PALE)
     axis.set_title(heading, fontsize=11, loc="left")
     axis.grid(color="#eef0f3")
     axis.legend(fontsize=8, frameon=False, loc="upper right", bbox_to_anchor=(1.0, 0.93))

@@ -13,10 +13,12 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from testbed.errors import BadInput
+from testbed.model.lower import Load
 from testbed.model.simulate import makespan
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import Problem
 from testbed.plan import costs, counts, resolve, similitude
+from testbed.plan.ties import Range, ranges_of_orders, worst_s
 from testbed.schedule.geopipe import cuts, fits, unlimited, with_ahead
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import validate
@@ -66,6 +68,13 @@ class Judged(NamedTuple):
     point: Point
     seconds: float
     """Of an iteration; infinite where memory does not allow the point."""
+    between: Range | None = None
+    """What that may be by who comes first of messages that meet; None where it is one time."""
+
+    @property
+    def worst_s(self) -> float:
+        """The most that it may be: what points are compared by."""
+        return worst_s(self.seconds, self.between)
 
 
 class Space(NamedTuple):
@@ -93,13 +102,14 @@ class Space(NamedTuple):
                     yield Point(shape, extra)
 
     def judge(self, point: Point) -> Judged:
-        """The iteration time of a point by the event model."""
+        """The iteration time of a point by the event model, and its range."""
         one = self.shapes.get(point.shape)
         if one is None or not fits(one.problem, ahead := dict(zip(one.cuts, point.extra, strict=True))):
             return Judged(point, math.inf)
-        receives = self.workload.receives
-        seconds = makespan(one.problem, with_ahead(one.problem, ahead), receives=receives)
-        return Judged(point, seconds / one.problem_s)
+        schedule, receives = with_ahead(one.problem, ahead), self.workload.receives
+        seconds = makespan(one.problem, schedule, receives=receives)
+        (between,) = ranges_of_orders([Load(one.problem, schedule, 0.0, receives)])
+        return Judged(point, seconds / one.problem_s, between and between.scaled(1 / one.problem_s))
 
     def in_flight(self, point: Point) -> float:
         """Microbatches on the rank that holds most."""
@@ -297,7 +307,7 @@ def _more_parameters(workload: Workload, sequence: int) -> int:
 
 
 def exhaustive(grid: Space, tell: Callable[[], None] = lambda: None) -> list[Judged]:
-    """Every point, the fastest first; of equally fast ones that which holds least over all ranks."""
+    """Every point, the fastest at worst first; of equally fast ones that which holds least over all ranks."""
     judged = []
     for point in grid.points():
         judged.append(grid.judge(point))
@@ -306,11 +316,11 @@ def exhaustive(grid: Space, tell: Callable[[], None] = lambda: None) -> list[Jud
 
 
 def _order(grid: Space, one: Judged) -> tuple[float, int, Shape]:
-    """By time, then by the extra microbatches that all ranks hold together; times that differ by rounding are equal."""
+    """By the most that it may take, then by what all ranks hold more; times that differ by rounding are equal."""
     pipeline = grid.shapes.get(one.point.shape)
     places = pipeline.cuts if pipeline else ()
     held = sum(more * (place + 1) for more, place in zip(one.point.extra, places, strict=False))
-    return float(f"{one.seconds:.12g}"), held, one.point.shape
+    return float(f"{one.worst_s:.12g}"), held, one.point.shape
 
 
 class Evolved(NamedTuple):

@@ -14,11 +14,11 @@ from testbed.errors import BadInput, DoesNotFit
 from testbed.model.bounds import Bound, lower_bound
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.torch_csv import to_csv
-from testbed.plan.compare import compare_schedules
+from testbed.plan.compare import BRIEF, compare_schedules
 from testbed.plan.costs import predict
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import generate, load_plan
-from testbed.plan.schedules import choose, make, ranked
+from testbed.plan.schedules import QUICK, choose, make, quick_choices, ranked
 from testbed.schedule.each import Judged, Misfit, Task, generate_each
 from testbed.schedule.registry import FAMILIES
 from testbed.spec.choice import ScheduleChoice, with_labels
@@ -87,7 +87,7 @@ def test_schedules_of_one_problem_share_its_bound(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("testbed.plan.compare.lower_bound", counted)
     plan = plan_of(["1f1b", "zb-h1", "crosspipe-greedy", {"schedule": "geopipe", "memory": 5}], tmp_path)
     found = compare_schedules(plan, choose(plan))
-    assert [problem.memory_limit[0] for problem in asked] == [4, 5]
+    assert [problem.memory_limit[0] for problem in asked] == [4, 5, 8]  # 8: with room for all microbatches
     for row in found.schedules:
         assert row.bound == lower_bound(asked[row.schedule == "geopipe"])
 
@@ -109,6 +109,27 @@ def test_what_has_all_the_memory_that_it_can_use_is_made_once(tmp_path: Path, mo
     assert less is not None
     assert less > 0
     assert all_of_it == 0
+
+
+def test_comparing_asks_briefly_for_what_more_memory_would_bring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`search` took its minute once for its own memory and once for any."""
+    asked: list[tuple[object, float]] = []
+
+    def noted(tasks: Sequence[Task]) -> list[Judged | Misfit]:
+        asked.extend((task.choice.options().get("time_limit_s"), task.problem.memory_limit[0]) for task in tasks)
+        return [Misfit("not now", over_memory=False) for _ in tasks]
+
+    monkeypatch.setattr("testbed.plan.compare.generate_each", noted)
+    plan = plan_of([{"schedule": "search", "evaluations": 3}], tmp_path)
+    (row,) = compare_schedules(plan, choose(plan)).schedules
+    assert asked == [(BRIEF["time_limit_s"], 8.0)]
+    assert row.memory_s == 0
+    limits = {one.schedule: one.options().get("time_limit_s") for one in quick_choices(plan)}
+    assert limits["search"] is None, "as the workload has it"
+    limits = {one.schedule: one.options().get("time_limit_s") for one in quick_choices(plan_of(["1f1b"], tmp_path))}
+    assert limits["search"] == QUICK["time_limit_s"]
 
 
 @pytest.mark.parametrize(

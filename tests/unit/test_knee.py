@@ -10,10 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from testbed.cli import app
+from testbed.cli.knee import _document as knee_document
+from testbed.cli.knee import _draw as draw_knees
 from testbed.errors import BadInput
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import load_plan
+from testbed.plan.ties import Range
+from testbed.plan.together import ranges_of_case
 from testbed.spec.topology import load_topology
 from testbed.sweep import knee
 from testbed.sweep.knee_picture import Curve, draw
@@ -108,6 +112,44 @@ def test_the_command_draws_and_names_the_rates(tmp_path: Path, monkeypatch: pyte
     assert len(document["rates"]) == 5
     refused = CliRunner().invoke(app, [*words, "--picture", "k.pdf"])
     assert isinstance(refused.exception, BadInput)
+
+
+def test_a_range_is_shown_wherever_a_time_is_and_judged_by_its_worst_end(plan: Plan, tmp_path: Path) -> None:
+    links, (choice,) = knee.links_of(load_topology(LONGHAUL), plan, None), knee.choices_of(plan, ["1f1b"])
+    at = knee.judged(plan, [choice], 1e9)
+    assert at.ranges == {case.label: one for case in at.plan.cases for one in ranges_of_case(at.plan, case)}
+    assert at.worst_s("1f1b") == at.seconds["1f1b"]
+    assert not at.hangs("1f1b")
+    between = Range(at.seconds["1f1b"], 1.1 * at.seconds["1f1b"])
+    hangs = at._replace(rate_bps=2e9, ranges={"1f1b": between})
+    assert hangs.hangs("1f1b")
+    assert hangs.worst_s("1f1b") == between.high_s
+    found = knee.Sweep(links, (at, hangs), (knee.Knee("1f1b", at.seconds["1f1b"], between, None, 1e8),))
+    document = knee_document(found, {}, 1.0, Path("k.svg"), 0.5)
+    assert [one["predicted_high_s"] for one in document["rates"]] == [{}, {"1f1b": between.high_s}]
+    assert document["rates"][1]["full_scale"]["predicted_low_s"] == {"1f1b": between.low_s / 0.5}
+    assert document["knees"][0]["unlimited_high_s"] == between.high_s
+    draw_knees(found, {}, tmp_path / "k.svg", "", 0.01, None)
+    assert "1f1b, by who comes first of messages that meet" in (tmp_path / "k.svg").read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("work was done first")
+
+    monkeypatch.setattr("testbed.plan.resolve.load_plan", never)
+    monkeypatch.setattr("testbed.spec.load_workload", never)
+    for command_line, named in (
+        (f"knee {LONGHAUL} {PP4} --measure 1 --out /proc/kept", "--out"),
+        (f"knee {LONGHAUL} {PP4} --picture /proc/k.svg", "--picture"),
+        (f"route {LONGHAUL} {PP4} --picture /proc/k.svg", "--picture"),
+        (f"schedule show {LONGHAUL} {PP4} --svg /proc/k.svg", "--svg"),
+        (f"compare-axes {PP4} --picture /nowhere/at/all.png", "--picture"),
+        (f"report {LONGHAUL.parent} --svg /proc/k.svg", "--svg"),
+    ):
+        refused = CliRunner().invoke(app, command_line.split())
+        assert isinstance(refused.exception, BadInput), command_line
+        assert str(refused.exception).startswith(f"{named}: "), command_line
 
 
 def test_equal_schedules_share_a_curve(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from testbed.cli import app
 from testbed.errors import BadInput
 from testbed.model.simulate import makespan
+from testbed.plan.ties import Range
 from testbed.schedule.registry import generate
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import Workload, load_workload
@@ -60,6 +61,12 @@ def test_tokens_bytes_times_and_memory_of_another_microbatch() -> None:
     assert made.pacing.of("W", 0) == pytest.approx(10e-3)
     assert tune.reshaped(given, Shape(2, 64), 5e-3).pacing.of("F", 0) == pytest.approx(12.5e-3)  # type: ignore[union-attr]
     assert tune.reshaped(given, tune.shape_of(given)).pacing.of("I", 3) == 20e-3  # type: ignore[union-attr]
+
+
+def test_points_are_compared_by_the_most_that_they_may_take(grid: tune.Space) -> None:
+    one, other = (Point(Shape(4, 64), (extra,)) for extra in (0, 1))
+    lucky, sure = tune.Judged(one, 1.0, Range(1.0, 1.5)), tune.Judged(other, 1.2)
+    assert sorted((lucky, sure), key=lambda found: tune._order(grid, found)) == [sure, lucky]
 
 
 def test_memory_keeps_points_out(grid: tune.Space) -> None:
