@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.results.place import FILES
+
 ROOT = Path(__file__).parents[2]
 
 BESIDE = {"__main__": {"cli"}, "progress": {"schedule"}}
@@ -99,3 +101,27 @@ def test_libraries_stay_behind_their_packages() -> None:
             if behind is not None and module.split(".")[1] not in behind:
                 wrong.append(f"{module}, line {line}: {name}")
     assert not wrong
+
+
+def test_every_table_that_is_named_is_one_of_a_results_directory() -> None:
+    """A name with a slip in it would read as a table that was not written."""
+    named = {
+        node.value
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and re.fullmatch(r"[a-z_]+\.parquet", str(node.value))
+    }
+    assert named - {"events.parquet"} == {name for name in FILES if name.endswith(".parquet")}  # of earlier versions
+
+
+def test_contexts_are_entered_by_with() -> None:
+    """Nobody enters a lab by hand: what is open is closed, whatever happens in between."""
+    by_hand = [
+        f"{module}, line {node.lineno}"
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("__enter__", "__exit__")
+        and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+    ]
+    assert not by_hand
