@@ -27,7 +27,7 @@ from testbed.pipeline.ticks import in_ticks
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import make_plan
 from testbed.plan.schedules import ranked
-from testbed.schedule.greedy_compiled import greedy_rows
+from testbed.schedule.greedy import greedy_rows
 from testbed.schedule.registry import generate
 from testbed.schedule.search import search
 from testbed.spec.choice import ScheduleChoice
