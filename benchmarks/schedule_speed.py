@@ -28,7 +28,7 @@ from testbed.plan.compare import compare_schedules
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import make_plan
 from testbed.plan.schedules import quick_choices, ranked
-from testbed.schedule.greedy_compiled import greedy_rows
+from testbed.schedule.greedy import greedy_rows
 from testbed.schedule.registry import generate
 from testbed.schedule.search import search
 from testbed.spec.choice import ScheduleChoice

@@ -147,11 +147,12 @@ def _mininet() -> str:
 
 def _veth() -> str:
     from testbed.lab.netlink import Netlink
+    from testbed.plan.framing import MTU
 
     with ns.scratch_network(), Netlink(None, "scratch namespace") as netlink:
-        netlink.ask("link", "add", kind="veth", ifname="probe0", mtu=9000, peer={"ifname": "probe1", "mtu": 9000})
-        netlink.ask("link", "set", index=netlink.index("probe0"), state="up", gso_max_size=9000, gso_max_segs=1)
-    return "veth pair, MTU 9000, limited GSO"
+        netlink.ask("link", "add", kind="veth", ifname="probe0", mtu=MTU, peer={"ifname": "probe1", "mtu": MTU})
+        netlink.ask("link", "set", index=netlink.index("probe0"), state="up", gso_max_size=MTU, gso_max_segs=1)
+    return f"veth pair, MTU {MTU}, limited GSO"
 
 
 def _tap() -> str:

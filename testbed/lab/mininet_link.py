@@ -23,12 +23,13 @@ from testbed.errors import MachineLacks, RunFailed
 from testbed.lab.container import BoundedHost
 from testbed.lab.netlink import Netlink
 from testbed.lab.probes import Ends, Spread, ping_overhead_s, round_trips
+from testbed.plan.framing import ETHERNET_HEADER, IP_TCP_HEADERS
 from testbed.spec.topology import Direction
 
 _MTU = 1500
 """Mininet's."""
 
-_FRAME_OVER_PAYLOAD = (_MTU + 14) / (_MTU - 52)
+_FRAME_OVER_PAYLOAD = (_MTU + ETHERNET_HEADER) / (_MTU - IP_TCP_HEADERS)
 _SETTLE_S = 2
 _WINDOW_S = 2
 _DEADLINE_S = 60.0

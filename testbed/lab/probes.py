@@ -27,7 +27,7 @@ from testbed.lab.sizing import PathFacts, rate_probe_bytes
 from testbed.plan.framing import ETHERNET_HEADER, MSS, MTU
 
 _PING_BYTES = 98  # ping's frame: Ethernet, IP, ICMP, 56 bytes
-_PROBE_BYTES = 14 + 20 + 8 + 12
+_PROBE_BYTES = ETHERNET_HEADER + 20 + 8 + 12
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_MAX_PACING_RATE = 32, 33, 47  # asm-generic; the socket module lacks them
 _WAITING_S = 0.02
 """How much of the link's time the probe may keep waiting in its queue, if that has the room."""
@@ -318,7 +318,7 @@ class _Flow:
 def wire_rate(ends: Ends, delay_s: float, path: PathFacts, queue_bytes: float) -> float:
     """The rate of a direction in bit/s on the wire, from what a TCP receiver gets in a steady window.
 
-    The window is about 0.4 s, longer on slow links. A full frame carries MTU - 52 bytes of payload in MTU + 14.
+    The window is about 0.4 s, longer on slow links. A full frame carries the MSS in the MTU and an Ethernet header.
     The probe never fills more than half of the queue: it is paced where it could. What is under way fills the one-way
     delay; TCP keeps it for a round trip, and longer where acknowledgements wait on the way back, so its buffers hold
     all that is sent. `path` has the asked rate and round trip. Raises RunFailed when nothing arrives.

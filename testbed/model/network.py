@@ -26,8 +26,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-COMPILED = ("idle", "carry_acknowledgements", "occupy", "acknowledge")
-"""What compile.py compiles of this module."""
+COMPILED = ("idle",)
+INLINED = ("carry_acknowledgements", "occupy", "acknowledge")
+"""What compile.py compiles of this module, and what becomes part of the functions that call it."""
 
 
 class Wires(NamedTuple):

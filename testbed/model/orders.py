@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.model.execute import Times
 from testbed.model.lower import Load, lower
 from testbed.model.network import Floats, Ints
 from testbed.model.program import FREE, Program
 from testbed.model.simulate import ends_by_job, jobs_in_ticks, refuse_deadlock, run
+from testbed.model.state import Times
 from testbed.thresholds import ONE_PREDICTION
 from testbed.trace.tables import NOTICE
 

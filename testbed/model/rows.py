@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from testbed.pipeline.columns import KINDS, NONE, columns
-from testbed.pipeline.ir import Action, Kind, Schedule
+from testbed.pipeline.columns import NONE, columns
+from testbed.pipeline.ir import KINDS, Action, Kind, Schedule
 from testbed.pipeline.problem import Problem
 
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from testbed.model import execute as plain
 from testbed.model.columns import Names
-from testbed.model.execute import Times
 from testbed.model.lower import Load, Receives, lower
 from testbed.model.program import Program
+from testbed.model.state import Times
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.ticks import in_ticks, tick_s

@@ -9,14 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.pipeline.ir import Kind, Row
+from testbed.pipeline.ir import KINDS, Kind, Row
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-
-KINDS = (Kind.F, Kind.B, Kind.I, Kind.W)
-"""Kinds of blocks by their number in the `kind` column."""
 
 NONE = -1
 """A kind that is no block's, a number that is none, or no message."""

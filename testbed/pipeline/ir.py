@@ -33,7 +33,10 @@ class Kind(StrEnum):
     REDUCE_GRAD = "REDUCE_GRAD"
 
 
-COMPUTE = frozenset({Kind.F, Kind.B, Kind.I, Kind.W})
+KINDS = (Kind.F, Kind.B, Kind.I, Kind.W)
+"""Kinds of blocks by their number in arrays and tables."""
+
+COMPUTE = frozenset(KINDS)
 WHOLE_STAGE = frozenset({Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD})
 """Kinds that concern a stage as a whole and carry no microbatch."""
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.pipeline.columns import KINDS, Floats, columns
-from testbed.pipeline.ir import Action, Kind, Row, Schedule
+from testbed.pipeline.columns import Floats, columns
+from testbed.pipeline.ir import KINDS, Action, Kind, Row, Schedule
 from testbed.pipeline.problem import Problem
 
 TOLERANCE = 1e-9

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from testbed.errors import BadInput, DoesNotFit
-from testbed.pipeline.columns import KINDS, NONE, Bools, Columns, Ints, columns
+from testbed.pipeline.columns import NONE, Bools, Columns, Ints, columns
 from testbed.pipeline.depend import consumed, local_predecessor
-from testbed.pipeline.ir import Action, Kind, Schedule
+from testbed.pipeline.ir import KINDS, Action, Kind, Schedule
 from testbed.pipeline.memory import TOLERANCE, usage
 from testbed.pipeline.problem import Problem
 

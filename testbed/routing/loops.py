@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from testbed.model.network import Bools, Floats, Ints
 from testbed.routing.problem import Routes
+
+if TYPE_CHECKING:
+    from testbed.model.compile import CompiledFunctions
 
 COMPILED = ("fill", "reduce_rings", "place", "colour")
 """What `loops` compiles of this module."""
@@ -24,13 +28,13 @@ TOLERANCE = 1e-9
 """Relative: rates, and ends of messages, that differ by less are equal."""
 
 
-def loops(size: int) -> ModuleType | SimpleNamespace:
+def loops(size: int) -> ModuleType | CompiledFunctions:
     """The functions below, compiled where `size` (flows times routes or directions) is large."""
     return sys.modules[__name__] if size < LARGE else _compiled()
 
 
 @cache
-def _compiled() -> SimpleNamespace:
+def _compiled() -> CompiledFunctions:
     from testbed.model.compile import compiled_modules  # slow to import
 
     return compiled_modules([sys.modules[__name__]])

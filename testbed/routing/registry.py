@@ -14,12 +14,12 @@ import numpy as np
 
 from testbed.errors import BadInput, TestbedError
 from testbed.model.network import Ints
-from testbed.plugin_options import checked_options
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
 from testbed.routing.planner import Planned, Planner, Task
 from testbed.routing.problem import RoutingProblem
 from testbed.spec import yaml_tree
 from testbed.spec.choice import own_name
+from testbed.spec.plugin_options import checked_options
 
 Policy = Callable[..., Any]
 """(RoutingProblem, **options) -> per flow the number of its candidate, or exact.Decision: that and a remark."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from testbed.model.execute import Times, execute, last_end
+from testbed.model.execute import execute, last_end
 from testbed.model.network import Floats, Ints
 from testbed.model.program import NONE, Program
+from testbed.model.state import Times
 
 COMPILED = ("run", "judge", "score", "critical_path", "fits", "climb")
 """What compile.py compiles of this module."""

@@ -22,12 +22,12 @@ from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
-from testbed.trace.tables import GRADIENT, KINDS
+from testbed.schedule.blocks import SPLIT_KINDS
+from testbed.trace.tables import KINDS, MESSAGE_LETTERS
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-_SPLIT = (Kind.F, Kind.I, Kind.W)
 _TICKS = 100_000
 """Units of integer time that the hint's makespan is cut into, at most (CrossPipe's largest value)."""
 
@@ -122,7 +122,7 @@ class Model:
         problem, model = self.problem, self.model
         per_rank: list[list[cp_model.IntervalVar]] = [[] for _ in range(problem.n_ranks)]
         for stage in range(problem.n_stages):
-            for kind in _SPLIT:
+            for kind in SPLIT_KINDS:
                 for m in range(problem.n_microbatches):
                     action = Action(stage, kind, m)
                     length = self.ticks(problem.duration(action))
@@ -135,7 +135,7 @@ class Model:
                     if m:
                         model.add(start >= self.end[Action(stage, kind, m - 1)])
             for m in range(problem.n_microbatches):
-                for before, after in pairwise(_SPLIT):
+                for before, after in pairwise(SPLIT_KINDS):
                     model.add(self.start[Action(stage, after, m)] >= self.end[Action(stage, before, m)])
         for intervals in per_rank:
             model.add_no_overlap(intervals)
@@ -321,7 +321,7 @@ def _follows(later: Action, action: Action) -> bool:
     """Whether an action of the same stage always comes after another one."""
     assert later.microbatch is not None
     assert action.microbatch is not None
-    ranked = _SPLIT.index(later.kind) - _SPLIT.index(action.kind), later.microbatch - action.microbatch
+    ranked = SPLIT_KINDS.index(later.kind) - SPLIT_KINDS.index(action.kind), later.microbatch - action.microbatch
     return min(ranked) >= 0
 
 
@@ -350,10 +350,11 @@ def _starts(problem: Problem, schedule: Schedule) -> dict[Any, float]:
         kind = KINDS[row["kind"]]
         at[Action(int(row["stage"]), kind, int(row["microbatch"]))] = float(row["start_s"])
     queue: list[tuple[float, int, Message, int, float]] = []
-    messages = timeline.messages[timeline.messages["kind"] <= GRADIENT]
-    mine = (row for row in messages if int(row["source_rank"]) in first)
+    mine = (
+        row for row in timeline.messages if int(row["source_rank"]) in first and int(row["kind"]) in MESSAGE_LETTERS
+    )
     for number, row in enumerate(sorted(mine, key=lambda m: float(m["sent_s"]))):
-        message = Message("FG"[int(row["kind"])], int(row["stage"]), int(row["microbatch"]))  # type: ignore[arg-type]
+        message = Message(MESSAGE_LETTERS[int(row["kind"])], int(row["stage"]), int(row["microbatch"]))
         queue.append((float(row["sent_s"]), number, message, 0, float(row["sent_s"])))
     heapq.heapify(queue)
     wires = idle_links(problem.links, gathered(problem).link_free_s)

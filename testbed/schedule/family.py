@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
-from testbed.plugin_options import checked_options
 from testbed.plugins import Unusable
+from testbed.spec.plugin_options import checked_options
 
 if TYPE_CHECKING:
     from testbed.schedule.optimal import Solution

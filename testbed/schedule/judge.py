@@ -11,14 +11,14 @@ from testbed.model.lower import Load, lower
 from testbed.model.network import Ints
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
-from testbed.schedule.list_scheduler import KINDS
+from testbed.schedule.blocks import SPLIT_KINDS, block_number
 
 
 def coded(schedule: Schedule) -> list[Ints]:
-    """A schedule of whole F, I and W blocks as the list scheduler writes it: (stage * 3 + kind) * M + microbatch."""
-    places, m = {kind: place for place, kind in enumerate(KINDS)}, schedule.n_microbatches
+    """A schedule of whole F, I and W blocks as the list scheduler writes it: blocks by number."""
+    places, m = {kind: place for place, kind in enumerate(SPLIT_KINDS)}, schedule.n_microbatches
     return [
-        np.array([(a.stage * 3 + places[a.kind]) * m + (a.microbatch or 0) for a in row], np.int64)
+        np.array([block_number(a.stage, places[a.kind], a.microbatch or 0, m) for a in row], np.int64)
         for row in schedule.rows
     ]
 

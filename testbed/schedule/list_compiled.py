@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from testbed.model import network
 from testbed.model.compile import compiled_modules
-from testbed.model.compiled import EVENT_MODEL
-from testbed.schedule import list_loop
+from testbed.schedule import blocks, list_loop
 
-run = compiled_modules([list_loop], using=EVENT_MODEL).run
+LIST_LOOP = compiled_modules([list_loop, blocks, network])
+run = LIST_LOOP.run

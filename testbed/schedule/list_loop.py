@@ -11,13 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from testbed.model.network import Floats, Ints, Wires, occupy
+from testbed.schedule.blocks import F, I, W, block_number, block_of, step_number, step_of
 
-COMPILED = ("run", "best_ready", "allows", "needed")
-"""What compile.py compiles of this module."""
-
-F, I, W = 0, 1, 2  # noqa: E741
+COMPILED = ("run", "idle_ranks")
+INLINED = ("begin_block", "end_block", "cross", "best_ready", "allows", "needed")
+"""What compile.py compiles of this module, and what becomes part of the functions that call it."""
 
 _WAKE = -1
+"""Taken the rank off, an event that wakes a rank; others are blocks, plus the hops their message has made times the
+number of all blocks."""
 
 
 class Costs(NamedTuple):
@@ -44,80 +46,184 @@ class Costs(NamedTuple):
     """(2, S, hops): time a message occupies each of them"""
 
 
-def needed(stages: Ints, delta: Floats, done: int) -> float:
-    """Most memory beyond what is held that finishing a microbatch on a rank takes, in the way that takes least.
+class Ranks(NamedTuple):
+    """How far every rank is. The arrays change as the loop goes on; a step is `blocks.step_number`."""
 
-    All its F, then I and W stage by stage from the last; `done` has a bit for each that has begun: 3 * chunk + kind.
+    order: Ints
+    """(P, places): the blocks each rank runs, by number, -1 where nothing is yet"""
+    filled: Ints
+    """(P,): places in use"""
+    ready: Floats
+    """(S, 3, M): when a block's input is there; infinite while nobody knows"""
+    follows: Ints
+    """(S, 3): the microbatch that comes next"""
+    held: Floats
+    """(P,): memory"""
+    last: Ints
+    """(P,): the kind of the last block, F or I"""
+    busy_until: Floats
+    """(P,)"""
+    done: Ints
+    """(P, M): of a microbatch, a bit for each step that has begun ..."""
+    holds: Floats
+    """(P, M): ... and the memory that these hold"""
+    begun: Ints
+    """(P, 2): the first microbatch with steps left, and one more than the last one that has begun"""
+    whole: Ints
+    """(P,): the bits of all steps"""
+
+
+def idle_ranks(cost: Costs, n_microbatches: int) -> Ranks:
+    """Before anything has run: the first stage could begin with every microbatch once it has its parameters."""
+    n_stages, n_ranks, chunks = len(cost.stage_to_rank), len(cost.limit), cost.stages.shape[1]
+    ready, whole = np.full((n_stages, 3, n_microbatches), np.inf), np.zeros(n_ranks, np.int64)
+    ready[0, F] = cost.ready[0]
+    for rank in range(n_ranks):
+        for chunk in range(chunks):
+            for kind in (F, I, W):
+                if cost.stages[rank, chunk] >= 0:
+                    whole[rank] |= 1 << step_number(chunk, kind)
+    return Ranks(
+        np.full((n_ranks, 3 * chunks * n_microbatches), -1),
+        np.zeros(n_ranks, np.int64),
+        ready,
+        np.zeros((n_stages, 3), np.int64),
+        np.zeros(n_ranks),
+        np.zeros(n_ranks, np.int64),
+        np.full(n_ranks, -1.0),
+        np.zeros((n_ranks, n_microbatches), np.int64),
+        np.zeros((n_ranks, n_microbatches)),
+        np.zeros((n_ranks, 2), np.int64),
+        whole,
+    )
+
+
+def run(
+    cost: Costs, wires: Wires, keys: Floats, alternate: bool, patience: float, n_microbatches: int
+) -> tuple[Ints, Ints]:
+    """Per rank the numbers of its blocks in order, and how many there are.
+
+    `keys` (S, 3, M): the lowest starts first.
     """
-    level, most = 0.0, 0.0
-    for chunk in range(len(stages)):
-        if stages[chunk] >= 0 and not done >> (3 * chunk) & 1:
-            level += delta[stages[chunk], F]
-            most = max(most, level)
-    for chunk in range(len(stages) - 1, -1, -1):
-        for kind in (I, W):
-            if stages[chunk] >= 0 and not done >> (3 * chunk + kind) & 1:
-                level += delta[stages[chunk], kind]
-                most = max(most, level)
-    return most
+    ranks, n_ranks, blocks = idle_ranks(cost, n_microbatches), len(cost.limit), 3 * len(cost.length) * n_microbatches
+    # (time, sequence, what and where it happens, see _WAKE; a message's last bit)
+    events = [(cost.ready[0], 0, _WAKE - cost.stage_to_rank[0], 0.0)]
+    touched, now, sequence = np.ones(n_ranks, np.bool_), 0.0, 0
+    while True:
+        for rank in range(n_ranks):
+            if not touched[rank] or ranks.busy_until[rank] > now:
+                continue
+            step = best_ready(ranks, cost, keys, rank, now, alternate, patience)
+            if step >= 0:  # else the arrival that is waited for wakes the rank
+                block = begin_block(ranks, cost, rank, step, now, n_microbatches)
+                sequence += 1
+                heapq.heappush(events, (ranks.busy_until[rank], sequence, block, 0.0))
+        touched[:] = False
+        if len(events) == 0:
+            return ranks.order, ranks.filled
+        now = events[0][0]
+        while len(events) > 0 and events[0][0] == now:
+            _, _, what, last_bit = heapq.heappop(events)
+            if what < 0:
+                touched[_WAKE - what] = True
+                continue
+            hop, block = what // blocks, what % blocks
+            stage, kind, microbatch = block_of(block, n_microbatches)
+            if hop == 0:
+                touched[cost.stage_to_rank[stage]] = True
+                if not end_block(ranks, stage, kind, microbatch, now):
+                    continue
+                last_bit = now
+            onward, last_bit = cross(cost, wires, stage, kind, hop, now, last_bit)
+            if onward >= 0:
+                sequence += 1
+                heapq.heappush(events, (onward, sequence, what + blocks, last_bit))
+                continue
+            # the message is where it goes
+            stage = stage + 1 if kind == F else stage - 1
+            if kind == F:
+                last_bit = max(last_bit, cost.ready[stage])
+            ranks.ready[stage, kind, microbatch] = last_bit
+            rank = cost.stage_to_rank[stage]
+            if last_bit <= now:
+                touched[rank] = True
+            elif last_bit > ranks.busy_until[rank]:  # else the end of what it runs comes first
+                sequence += 1
+                heapq.heappush(events, (last_bit, sequence, _WAKE - rank, 0.0))
 
 
-def allows(
-    stages: Ints, delta: Floats, room: float, peak: float, done: Ints, holds: Floats, begun: Ints, step: int, place: int
-) -> bool:
-    """Whether all that a rank has begun can finish, oldest first, with `room` left after one more step (Dijkstra).
+def begin_block(ranks: Ranks, cost: Costs, rank: int, step: int, now: float, n_microbatches: int) -> int:
+    """Have a rank begin the next block of a step; returns its number."""
+    chunk, kind = step_of(step)
+    stage = cost.stages[rank, chunk]
+    microbatch = ranks.follows[stage, kind]
+    ranks.follows[stage, kind] += 1
+    ranks.held[rank] += cost.delta[stage, kind]
+    ranks.done[rank, microbatch] |= 1 << step
+    ranks.holds[rank, microbatch] += cost.delta[stage, kind]
+    ranks.begun[rank, 1] = max(ranks.begun[rank, 1], microbatch + 1)
+    first = ranks.begun[rank, 0]
+    while first < ranks.begun[rank, 1] and ranks.done[rank, first] == ranks.whole[rank]:
+        first += 1
+    ranks.begun[rank, 0] = first
+    if kind != W:
+        ranks.last[rank] = kind
+    block = block_number(stage, kind, microbatch, n_microbatches)
+    ranks.order[rank, ranks.filled[rank]] = block
+    ranks.filled[rank] += 1
+    ranks.busy_until[rank] = now + cost.length[stage, kind]
+    return int(block)
 
-    The step is 3 * chunk + kind, of the microbatch `place`. `done` and `holds` are per microbatch, still without it;
-    `begun` says from which on any is unfinished, and how many have begun.
+
+def end_block(ranks: Ranks, stage: int, kind: int, microbatch: int, now: float) -> bool:
+    """Note what a block that has ended makes ready on its own stage; whether it makes a message for another one."""
+    deepest = len(ranks.follows) - 1
+    if kind == I:
+        ranks.ready[stage, W, microbatch] = now
+    if kind == F and stage == deepest:
+        ranks.ready[stage, I, microbatch] = now
+    return kind != W and stage != (deepest if kind == F else 0)
+
+
+def cross(
+    cost: Costs, wires: Wires, stage: int, kind: int, hop: int, now: float, last_bit: float
+) -> tuple[float, float]:
+    """Put a stage's message, whose first bit is there now, on the next link of its way, if there is one.
+
+    Returns when its first bit is at the next link behind that, or -1, and when its last bit is there.
     """
-    for microbatch in range(begun[0], begun[1]):
-        mask, more = done[microbatch], holds[microbatch]
-        if microbatch == place:
-            mask, more = mask | 1 << step, more + delta[stages[step // 3], step % 3]
-        if needed(stages, delta, mask) > room:
-            return False
-        room += more
-        if room >= peak:
-            return True
-    return bool(place < begun[1] or needed(stages, delta, 1 << step) <= room)
+    way, boundary = (0, stage) if kind == F else (1, stage - 1)
+    hops, link = cost.route_links.shape[2], -1
+    if hop < hops:
+        link = cost.route_links[way, boundary, hop]
+    if link < 0:
+        return -1.0, last_bit
+    start = occupy(wires, link, cost.wire[way, boundary, hop], now, last_bit)
+    over = wires.free_s[link] + wires.delay_s[link]
+    if hop + 1 < hops and cost.route_links[way, boundary, hop + 1] >= 0:
+        return start + wires.delay_s[link], over
+    return -1.0, over
 
 
-def best_ready(
-    now: float,
-    patience: float,
-    alternate: bool,
-    last: int,
-    room: float,
-    peak: float,
-    simple: bool,
-    stages: Ints,
-    delta: Floats,
-    keys: Floats,
-    follows: Ints,
-    ready: Floats,
-    done: Ints,
-    holds: Floats,
-    begun: Ints,
-) -> int:
-    """What an idle rank starts now, as 3 * chunk + kind; -1 for nothing, or where a better one comes soon.
-
-    `room` is what its memory has left; `follows` is per stage and kind the microbatch that comes next.
-    """
+def best_ready(ranks: Ranks, cost: Costs, keys: Floats, rank: int, now: float, alternate: bool, patience: float) -> int:
+    """The step that an idle rank starts now; -1 for nothing, or where a better one comes soon."""
     best, best_turn, best_key = -1, 0, 0.0
+    room = cost.limit[rank] - ranks.held[rank]
     for soon in (False, True):
         if soon and (patience == 0 or best < 0):
             break
-        for step in range(3 * len(stages)):
-            stage, kind = stages[step // 3], step % 3
-            if stage < 0 or follows[stage, kind] == keys.shape[2]:
+        for step in range(3 * cost.stages.shape[1]):
+            chunk, kind = step_of(step)
+            stage = cost.stages[rank, chunk]
+            if stage < 0 or ranks.follows[stage, kind] == keys.shape[2]:
                 continue
-            microbatch = follows[stage, kind]
-            since, taken = ready[stage, kind, microbatch], delta[stage, kind]
+            microbatch = ranks.follows[stage, kind]
+            since, taken = ranks.ready[stage, kind, microbatch], cost.delta[stage, kind]
             if (since > now) != soon or since > now + patience:
                 continue
             turn = 0
             if alternate:
-                turn = 2 if kind == W else int(kind == last)
+                turn = 2 if kind == W else int(kind == ranks.last[rank])
             key = keys[stage, kind, microbatch]
             if best >= 0 and (turn > best_turn or (turn == best_turn and key >= best_key)):
                 continue
@@ -125,9 +231,8 @@ def best_ready(
                 left = room - taken
                 if left < 0:
                     continue
-                if not (
-                    simple or left >= peak or allows(stages, delta, left, peak, done, holds, begun, step, microbatch)
-                ):
+                safe = cost.simple[rank] > 0 or left >= cost.peak[rank]
+                if not safe and not allows(ranks, cost, rank, left, step, microbatch):
                     continue
             if soon:
                 return -1
@@ -135,113 +240,37 @@ def best_ready(
     return best
 
 
-def run(
-    cost: Costs, wires: Wires, keys: Floats, alternate: bool, patience: float, n_microbatches: int
-) -> tuple[Ints, Ints]:
-    """Per rank its actions in order, as (stage * 3 + kind) * M + microbatch; and how many there are.
+def allows(ranks: Ranks, cost: Costs, rank: int, room: float, step: int, place: int) -> bool:
+    """Whether all that a rank has begun can finish, oldest first, with `room` left after one more step (Dijkstra).
 
-    `keys` (S, 3, M): the lowest starts first. Arrays are handed on one by one: in tuples they took three times as long.
+    The step is of the microbatch `place`, and not begun yet.
     """
-    stage_to_rank, stages, length, delta, limit, peak, simple, parameters, route_links, wire = cost
-    n_stages, n_ranks, chunks = len(stage_to_rank), len(limit), stages.shape[1]
-    order, filled = np.full((n_ranks, 3 * chunks * n_microbatches), -1), np.zeros(n_ranks, np.int64)
-    ready = np.full((n_stages, 3, n_microbatches), np.inf)
-    ready[0, F] = parameters[0]
-    follows = np.zeros((n_stages, 3), np.int64)
-    held, last = np.zeros(n_ranks), np.zeros(n_ranks, np.int64)
-    busy_until = np.full(n_ranks, -1.0)
-    done, holds = np.zeros((n_ranks, n_microbatches), np.int64), np.zeros((n_ranks, n_microbatches))
-    begun = np.zeros((n_ranks, 2), np.int64)
-    whole = np.zeros(n_ranks, np.int64)
-    for rank in range(n_ranks):
-        for chunk in range(chunks):
-            if stages[rank, chunk] >= 0:
-                whole[rank] |= 7 << (3 * chunk)
-    touched = np.ones(n_ranks, np.bool_)
-    # (time, sequence, what and where it happens: hop * all actions + action, or _WAKE - rank; a message's last bit)
-    actions = 3 * n_stages * n_microbatches
-    events = [(parameters[0], 0, _WAKE - stage_to_rank[0], 0.0)]
-    now, sequence = 0.0, 0
-    while True:
-        for rank in range(n_ranks):
-            if not touched[rank] or busy_until[rank] > now:
-                continue
-            step = best_ready(
-                now,
-                patience,
-                alternate,
-                last[rank],
-                limit[rank] - held[rank],
-                peak[rank],
-                simple[rank] > 0,
-                stages[rank],
-                delta,
-                keys,
-                follows,
-                ready,
-                done[rank],
-                holds[rank],
-                begun[rank],
-            )
-            if step < 0:  # the arrival that is waited for wakes the rank
-                continue
-            stage, kind = stages[rank, step // 3], step % 3
-            microbatch = follows[stage, kind]
-            follows[stage, kind] += 1
-            held[rank] += delta[stage, kind]
-            done[rank, microbatch] |= 1 << step
-            holds[rank, microbatch] += delta[stage, kind]
-            begun[rank, 1] = max(begun[rank, 1], microbatch + 1)
-            while begun[rank, 0] < begun[rank, 1] and done[rank, begun[rank, 0]] == whole[rank]:
-                begun[rank, 0] += 1
-            if kind != W:
-                last[rank] = kind
-            action = (stage * 3 + kind) * n_microbatches + microbatch
-            order[rank, filled[rank]] = action
-            filled[rank] += 1
-            busy_until[rank] = now + length[stage, kind]
-            sequence += 1
-            heapq.heappush(events, (busy_until[rank], sequence, action, 0.0))
-        touched[:] = False
-        if len(events) == 0:
-            return order, filled
-        now = events[0][0]
-        while len(events) and events[0][0] == now:
-            _, _, what, last_bit = heapq.heappop(events)
-            if what < 0:
-                touched[_WAKE - what] = True
-                continue
-            hop, action = what // actions, what % actions
-            stage, kind, microbatch = (
-                action // (3 * n_microbatches),
-                action // n_microbatches % 3,
-                action % n_microbatches,
-            )
-            if hop == 0:  # its end
-                touched[stage_to_rank[stage]] = True
-                if kind == I:
-                    ready[stage, W, microbatch] = now
-                if kind == F and stage == n_stages - 1:
-                    ready[stage, I, microbatch] = now
-                if kind == W or stage == (n_stages - 1 if kind == F else 0):
-                    continue
-                last_bit = now
-            # the first bit of the message that it makes is at the head of this hop
-            way, boundary, stage = (0, stage, stage + 1) if kind == F else (1, stage - 1, stage - 1)
-            if hop < route_links.shape[2] and route_links[way, boundary, hop] >= 0:
-                link = route_links[way, boundary, hop]
-                start = occupy(wires, link, wire[way, boundary, hop], now, last_bit)
-                last_bit = wires.free_s[link] + wires.delay_s[link]
-                if hop + 1 < route_links.shape[2] and route_links[way, boundary, hop + 1] >= 0:
-                    sequence += 1
-                    heapq.heappush(events, (start + wires.delay_s[link], sequence, what + actions, last_bit))
-                    continue
-            if kind == F:
-                last_bit = max(last_bit, parameters[stage])
-            ready[stage, kind, microbatch] = last_bit
-            rank = stage_to_rank[stage]
-            if last_bit <= now:
-                touched[rank] = True
-            elif last_bit > busy_until[rank]:  # else the end of what it runs comes first
-                sequence += 1
-                heapq.heappush(events, (last_bit, sequence, _WAKE - rank, 0.0))
+    chunk, kind = step_of(step)
+    for microbatch in range(ranks.begun[rank, 0], ranks.begun[rank, 1]):
+        mask, more = ranks.done[rank, microbatch], ranks.holds[rank, microbatch]
+        if microbatch == place:
+            mask, more = mask | 1 << step, more + cost.delta[cost.stages[rank, chunk], kind]
+        if needed(cost.stages[rank], cost.delta, mask) > room:
+            return False
+        room += more
+        if room >= cost.peak[rank]:
+            return True
+    return bool(place < ranks.begun[rank, 1] or needed(cost.stages[rank], cost.delta, 1 << step) <= room)
+
+
+def needed(stages: Ints, delta: Floats, done: int) -> float:
+    """Most memory beyond what is held that finishing a microbatch on a rank takes, in the way that takes least.
+
+    All its F, then I and W stage by stage from the last; `done` has a bit for each step that has begun.
+    """
+    level, most = 0.0, 0.0
+    for chunk in range(len(stages)):
+        if stages[chunk] >= 0 and not done >> step_number(chunk, F) & 1:
+            level += delta[stages[chunk], F]
+            most = max(most, level)
+    for chunk in range(len(stages) - 1, -1, -1):
+        for kind in (I, W):
+            if stages[chunk] >= 0 and not done >> step_number(chunk, kind) & 1:
+                level += delta[stages[chunk], kind]
+                most = max(most, level)
+    return most

@@ -18,17 +18,16 @@ import numpy as np
 from testbed.errors import DoesNotFit
 from testbed.model.gather import gathered
 from testbed.model.network import Floats, Ints, idle_links
-from testbed.pipeline.ir import Action, Kind, Schedule
+from testbed.pipeline.ir import Action, Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.ticks import in_ticks, tick_s
+from testbed.schedule.blocks import SPLIT_KINDS, block_of
 from testbed.schedule.list_loop import Costs, needed
 
 Priority = Callable[[int, int], Floats]
 """(stages, microbatches) -> keys (S, 3, M) of F, I and W; among ready actions of a rank the lowest key starts."""
-
-KINDS = (Kind.F, Kind.I, Kind.W)
 
 
 def input_first(n_stages: int, n_microbatches: int) -> Floats:
@@ -63,7 +62,7 @@ class Lister:
         self.links = [LinkCost(round(link.delay_s), 1.0) for link in self.problem.links]
 
     def order(self, keys: Floats, *, alternate: bool = False, patience_s: float = 0.0) -> list[Ints]:
-        """Per rank its actions in order, each as (stage * 3 + kind) * M + microbatch; see `list_schedule`."""
+        """Per rank the numbers of its actions in order (blocks.py); see `list_schedule`."""
         from testbed.schedule.list_compiled import run  # slow to import: only where it is used
 
         patience = float(round(patience_s / self.tick_s)) if self.tick_s else 0.0
@@ -75,10 +74,10 @@ class Lister:
     def schedule(self, order: list[Ints], name: str) -> Schedule:
         """An order as a schedule."""
         m = self.problem.n_microbatches
-        rows = (
-            zip((row // (3 * m)).tolist(), (row // m % 3).tolist(), (row % m).tolist(), strict=True) for row in order
+        rows = (zip(*(column.tolist() for column in block_of(row, m)), strict=True) for row in order)
+        made = tuple(
+            tuple(Action(stage, SPLIT_KINDS[kind], microbatch) for stage, kind, microbatch in row) for row in rows
         )
-        made = tuple(tuple(Action(stage, KINDS[kind], microbatch) for stage, kind, microbatch in row) for row in rows)
         return Schedule(name, made, self.problem.stage_to_rank, m)
 
 
@@ -109,7 +108,7 @@ def _costs(problem: Problem, ready: Floats) -> Costs:
     for rank in ranks:
         stages[rank, : len(mine[rank])] = mine[rank]
     length, delta = (
-        np.array([[cost(Action(s, kind, 0)) for kind in KINDS] for s in range(n_stages)])
+        np.array([[cost(Action(s, kind, 0)) for kind in SPLIT_KINDS] for s in range(n_stages)])
         for cost in (problem.duration, problem.memory_delta)
     )
     peak = np.array([needed(stages[rank], delta, 0) for rank in ranks])

@@ -26,7 +26,7 @@ from testbed.pipeline.placement import Placement
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.ticks import in_ticks, tick_s
 from testbed.schedule.family import Family
-from testbed.schedule.greedy import DEFAULT_SUB_BLOCKS, crosspipe_greedy
+from testbed.schedule.greedy import DEFAULT_SUB_BLOCKS, crosspipe_greedy, greedy_rows
 from testbed.schedule.hints import best_hint
 from testbed.schedule.known import fixed_schedules
 from testbed.schedule.proof import Progress, Standing
@@ -215,8 +215,6 @@ class _Found:
 
 def _steer(problem: Problem, found: _Found, budget: int, seed: int) -> None:
     """Greedies on believed costs, an evolution strategy over the beliefs."""
-    from testbed.schedule.greedy_compiled import greedy_rows  # compiled code, slow to import: only where it is used
-
     parent = _Beliefs(np.zeros((problem.n_ranks, 3)), np.zeros((len(problem.links), 2)), DEFAULT_SUB_BLOCKS)
     parent_s = math.inf
     generator = np.random.default_rng(seed)

@@ -1,48 +1,16 @@
-"""What sub-blocks cost, as CrossUDSub counts it: whole numbers of time, memory with what the backward needs set aside.
-
-Both forms of the greedy (greedy.py, greedy_compiled.py) plan with these.
-"""
+"""What sub-blocks cost, as CrossUDSub counts it: whole times, and memory with what the backward needs set aside."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 
 from testbed.errors import DoesNotFit
 from testbed.model.gather import gathered
-from testbed.model.network import Floats, Ints
-from testbed.pipeline.ir import Action, Kind, Part
+from testbed.pipeline.ir import Action, Part
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
-
-KINDS = (Kind.F, Kind.I, Kind.W)
-
-
-class Costs(NamedTuple):
-    """One stage per rank; times in n_sub-ths of a tick, so that every sub-block's is a whole number."""
-
-    length: Ints
-    """(P, 3): of a sub-block of F, I, W"""
-    delta: Floats
-    """(P, 3): memory that a sub-block adds"""
-    limit: Floats
-    """(P,)"""
-    most_unfinished: Ints
-    """(P,): sub-blocks of F that may have begun beyond those of microbatches whose I is over.
-
-    What these hold comes free only after an I, which takes memory of its own under recomputation: so much is left free
-    for one I that it can always run. W needs none, so all others can finish after it, one after the other."""
-    route_links: Ints
-    """(2, P, hops): links from rank r to r + 1, and from r + 1 to r; -1 behind the last"""
-    wire: Ints
-    """(2, P, hops): time a message occupies each of them"""
-    delay: Ints
-    """(2, P, hops)"""
-    ready: Ints
-    """(P,): from when on a stage has its parameters"""
-    link_free: Ints
-    """Per link, until when all-gathers occupy it"""
+from testbed.schedule.blocks import SPLIT_KINDS
+from testbed.schedule.greedy_loop import Costs
 
 
 def costs(problem: Problem, n_sub: int) -> Costs:
@@ -54,7 +22,7 @@ def costs(problem: Problem, n_sub: int) -> Costs:
     length, delta = np.zeros((n_ranks, 3), np.int64), np.zeros((n_ranks, 3))
     most_unfinished = np.zeros(n_ranks, np.int64)
     for rank in range(n_ranks):
-        for code, kind in enumerate(KINDS):
+        for code, kind in enumerate(SPLIT_KINDS):
             length[rank, code] = round(problem.duration(Action(rank, kind, 0)))
             delta[rank, code] = problem.memory_delta(Action(rank, kind, 0, part))
         most_unfinished[rank] = _most_unfinished(problem, rank, n_sub)

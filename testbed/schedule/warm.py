@@ -9,7 +9,7 @@ from testbed.pipeline.ticks import in_ticks
 def warm() -> None:
     """Use every compiled function once, each called by name: a search ends before them where a start is optimal."""
     from testbed.model.compiled import makespan
-    from testbed.schedule.greedy_compiled import greedy_rows
+    from testbed.schedule.greedy import greedy_rows
     from testbed.schedule.list_scheduler import list_schedule
     from testbed.schedule.local_search import improve
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from testbed.plan.plan import Plan
 from testbed.plan.routes import all_directions
 from testbed.spec.workload import Workload
+from testbed.train.protocol import WARMUP_ROUNDS
 from testbed.units import show_time
 
 SLOWEST_FACTOR = 10.0
@@ -24,8 +25,8 @@ CONNECT_S = 60.0
 ROUND_TRIPS_PER_PAIR = 10
 """Of two ranks that connect: the handshake, gloo's exchange of ids, and the warm-up messages."""
 
-WARM_UP_MESSAGES = 8
-"""Of each pair, both ways together (train/worker.py)."""
+WARM_UP_MESSAGES = 2 * WARMUP_ROUNDS
+"""Of each pair, both ways together."""
 
 
 @dataclass(frozen=True)

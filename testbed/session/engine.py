@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from testbed.lab.host import HostPriority
-from testbed.lab.network import Lab
 from testbed.lab.witness import MachineWitness
 from testbed.model.host import Floats
 from testbed.plan.costs import largest_burst_bytes
@@ -25,6 +24,7 @@ from testbed.plan.resolve import generate
 from testbed.plan.traffic import planned_traffic
 from testbed.progress import Reporter
 from testbed.session import deadlines
+from testbed.session.building import built
 from testbed.session.loop import Loop
 from testbed.session.message_costs import SCHEDULE, MessageCosts, Observed, observe, of_observed, percentiles
 from testbed.session.world import worlds_of
@@ -52,16 +52,8 @@ def measure_engine(
     largest = variants[int(np.argmax(sizes))]
     (job,) = plan.jobs
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, Launcher(job.mesh.size) as launcher:
-        with reporter.step(f"building {plan.network.name}") as step:
-            lab = Lab(
-                largest,
-                shaper=shaper,
-                largest_burst_bytes=largest_burst_bytes(largest),
-                progress=step.detail,
-                host_priority=host_priority,
-            )
-            lab.__enter__()
-        try:
+        burst = largest_burst_bytes(largest)
+        with built(largest, reporter, shaper=shaper, host_priority=host_priority, largest_burst_bytes=burst) as lab:
             (world,) = worlds_of(largest, lab, Path(scratch), Path(scratch) / "logs")
             with Loop([launcher], lab.processes()) as loop:
                 with reporter.step("starting workers"):
@@ -76,8 +68,6 @@ def measure_engine(
                     (seen,) = observe(variant, case, [schedule], loop, reporter, witness, real_time=world.real_time)
                     counted = [now.since(then).wire_bytes for now, then in zip(lab.counters(), before, strict=True)]
                     found.append(_of_size(variant, seen, counted))
-        finally:
-            lab.__exit__(None, None, None)
     costs = plan.host_costs
     return {
         **machine,

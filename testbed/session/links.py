@@ -10,21 +10,17 @@ from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
 from testbed.plan.plan import Plan
 from testbed.progress import Reporter
+from testbed.session.building import built
 
 
 def measure_links(
     plan: Plan, *, shaper: str, host_priority: HostPriority, beside_mininet: bool, reporter: Reporter
 ) -> dict[str, Any]:
     """The document of `testbed calibrate`. Call inside a sandbox. Raises MachineLacks or RunFailed."""
-    with reporter.step(f"building {plan.network.name}") as step:
-        lab = Lab(plan, shaper=shaper, progress=step.detail, host_priority=host_priority)
-        lab.__enter__()
-    try:
+    with built(plan, reporter, shaper=shaper, host_priority=host_priority) as lab:
         with reporter.step("measuring links", total=len(lines(lab))) as step:
             checks = calibrate(lab, progress=step.advance)
         tell_notes(lab, checks, reporter.say)
-    finally:
-        lab.__exit__(None, None, None)
     document: dict[str, Any] = {
         "topology": plan.network.name,
         "shaper": lab.shaper_name,

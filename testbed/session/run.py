@@ -31,6 +31,7 @@ from testbed.results.directory import Results
 from testbed.results.provenance import environment
 from testbed.schedule.registry import Generated, generate_choice
 from testbed.session import deadlines, events, message_costs
+from testbed.session.building import built
 from testbed.session.case import Running, train
 from testbed.session.in_force import RoutesInForce, require_same_choice
 from testbed.session.loop import Loop
@@ -94,25 +95,22 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
         launchers = [stack.enter_context(Launcher(job.mesh.size)) for job in plan.jobs]
         for launcher, job in zip(launchers, plan.jobs, strict=True):
             launcher.ask_for_reference(_reference_of(plan, job))
-        with reporter.step(f"building {plan.network.name}") as step:
-            lab = Lab(
+        lab = stack.enter_context(
+            built(
                 plan,
+                reporter,
                 shaper=options.shaper,
-                largest_burst_bytes=largest_burst_bytes(plan),
-                progress=step.detail,
                 host_priority=options.host_priority,
+                largest_burst_bytes=largest_burst_bytes(plan),
             )
-            lab.__enter__()
-        try:
-            with reporter.step("training the reference in one process"):
-                references = [launcher.reference() for launcher in launchers]  # over before anything is measured
-            links = _measure_links(lab, results, reporter, strict=options.strict)
-            with Loop(launchers, lab.processes()) as loop:
-                live = _Live(options, results, reporter, lab, loop, _identity(plan, options, lab, warned), ranges)
-                return _train_cases(plan, live, scratch, references, links)
-        finally:
-            results.save_tables()
-            lab.__exit__(None, None, None)
+        )
+        stack.callback(results.save_tables)
+        with reporter.step("training the reference in one process"):
+            references = [launcher.reference() for launcher in launchers]  # over before anything is measured
+        links = _measure_links(lab, results, reporter, strict=options.strict)
+        with Loop(launchers, lab.processes()) as loop:
+            live = _Live(options, results, reporter, lab, loop, _identity(plan, options, lab, warned), ranges)
+            return _train_cases(plan, live, scratch, references, links)
 
 
 def _identity(plan: Plan, options: SessionOptions, lab: Lab, warned: Sequence[str]) -> dict[str, Any]:

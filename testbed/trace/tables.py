@@ -6,23 +6,20 @@ else. All times are seconds since the start of their iteration (the instant at w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.pipeline.ir import Kind
+from testbed.pipeline.ir import KINDS as KINDS  # by the code in the `kind` column of actions
 
 FORMAT = 2
 """Version of these tables in files: kept in a run's manifest and in every parquet file.
 
 1: `events.parquet`, with `enter_s` and `done_s`, without job and replica. 2: as described in docs/data-format.md.
 """
-
-KINDS = (Kind.F, Kind.B, Kind.I, Kind.W)
-"""Kinds of action by the code in the `kind` column."""
 
 ACTION = np.dtype(
     [
@@ -54,8 +51,10 @@ MESSAGE_KINDS = ("activation", "gradient", "all-gather", "reduce-scatter", "all-
 
 ACTIVATION, GRADIENT, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, TENSOR, NOTICE = range(len(MESSAGE_KINDS))
 
-MESSAGE_CODES = {"F": ACTIVATION, "G": GRADIENT}
-"""The code of a message between stages, by its letter in pipeline.depend."""
+MESSAGE_LETTERS: Mapping[int, Literal["F", "G"]] = {ACTIVATION: "F", GRADIENT: "G"}
+"""The letter of a message between stages in pipeline.depend, by its code; other codes are no such messages."""
+
+MESSAGE_CODES: Mapping[str, int] = {letter: code for code, letter in MESSAGE_LETTERS.items()}
 
 MESSAGE = np.dtype(
     [

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from testbed.spec.workload import Workload
 from testbed.train.job import IterationRecord, Job, Reference
 
+WARMUP_ROUNDS = 4
+"""Messages that a worker sends each of its neighbours, one after the other, before it says that it is connected."""
+
 
 @dataclass(frozen=True)
 class Place:

@@ -23,10 +23,19 @@ from testbed.train.data import Corpus
 from testbed.train.engine import Engine
 from testbed.train.gloo_all_reduce import GlooGroups
 from testbed.train.pacing import needed_spin_s
-from testbed.train.protocol import Done, Failed, Go, PostReceives, Prepare, Ready, Stop, WorldSpec
+from testbed.train.protocol import (
+    WARMUP_ROUNDS,
+    Done,
+    Failed,
+    Go,
+    PostReceives,
+    Prepare,
+    Ready,
+    Stop,
+    WorldSpec,
+)
 from testbed.train.witness import Accounts
 
-WARMUP_ROUNDS = 4
 _WARMUP_TAG = 1 << 28
 _PR_SET_NAME, _PR_SET_TIMERSLACK = 15, 29
 

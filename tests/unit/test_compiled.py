@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
 from typing import get_args
 
 import numpy as np
@@ -14,8 +17,10 @@ from hypothesis import strategies as st
 from made import QUICK, in_packets, quick, with_collectives
 
 from testbed.model import compile as compile_module
+from testbed.model import network
 from testbed.model.bubble import time_by_cause
-from testbed.model.compile import prune
+from testbed.model.compile import cache_directory, prune
+from testbed.model.compiled import EVENT_MODEL
 from testbed.model.execute import last_end
 from testbed.model.frames import message_number
 from testbed.model.lower import Load, Receives, lower
@@ -27,8 +32,10 @@ from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.ticks import in_ticks
 from testbed.pipeline.validate import validate
-from testbed.schedule.greedy import plain_rows
-from testbed.schedule.greedy_compiled import greedy_rows
+from testbed.schedule.greedy import greedy_rows
+from testbed.schedule.greedy_compiled import GREEDY_LOOP
+from testbed.schedule.list_compiled import LIST_LOOP
+from testbed.schedule.local_search import MOVES
 from testbed.schedule.registry import FAMILIES, generate
 from testbed.schedule.search import search
 
@@ -52,14 +59,53 @@ def test_new_sources_get_a_directory_of_their_own_and_old_ones_go(
     for number in range(compile_module.KEPT):
         (caches / f"version{number}").mkdir(parents=True)
         os.utime(caches / f"version{number}", (number, number))
-    mine = compile_module._cache_directory()
+    mine = cache_directory([network])
     assert mine is not None
     assert mine.is_dir()
     names = {path.name for path in caches.iterdir()}
     assert names == {mine.name, *(f"version{number}" for number in range(1, compile_module.KEPT))}
     os.utime(mine, (0, 0))
-    assert compile_module._cache_directory() == mine
+    assert cache_directory([network]) == mine
     assert mine.stat().st_mtime > 0, "it does not say that it was used"
+
+
+ADDING = "COMPILED = ('add',)\nfrom other import ONE\ndef add(x):\n    return x + ONE\n"
+
+
+def test_machine_code_is_of_what_it_was_made_from_and_of_no_comment(tmp_path: Path) -> None:
+    """In one cache, one process after the other: what numba says it compiled, and what that gives."""
+
+    def added(source: str, one: int) -> tuple[int, bool]:
+        (tmp_path / "adding.py").write_text(source)
+        (tmp_path / "other.py").write_text(f"ONE = {one}\n")
+        script = (
+            "import sys; sys.path.insert(0, sys.argv[1]); import adding\n"
+            "from testbed.model.compile import compiled_modules\n"
+            "add = compiled_modules([adding]).add; print(add(1), sum(add.stats.cache_misses.values()))"
+        )
+        environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
+        )
+        result, compiled = map(int, done.stdout.split())
+        return result, bool(compiled)
+
+    assert added(ADDING, 1) == (2, True)
+    commented = ADDING.replace("def add(x):\n", '# how to add\n\ndef add(x):\n    """One more."""\n')
+    assert added(commented, 1) == (2, False)
+    assert added(ADDING, 2) == (3, True)
+    assert added(ADDING.replace("+", "-"), 2) == (-1, True)
+
+
+def test_compiled_functions_take_types_and_constants_from_what_is_hashed() -> None:
+    """A module that is not may only lend constants, which are hashed too, and functions of the same name, compiled."""
+    for functions in (EVENT_MODEL, MOVES, LIST_LOOP, GREEDY_LOOP):
+        modules = functions.modules_compiled
+        for module in modules:
+            for name in {name for made in module.COMPILED for name in getattr(module, made).__code__.co_names}:
+                value = vars(module).get(name)
+                if isinstance(value, (FunctionType, type)):
+                    assert value.__module__ in {each.__name__ for each in modules}, (module.__name__, name)
 
 
 def checked_against_depend(problem: Problem, schedule: Schedule, program: Program) -> bool:
@@ -111,7 +157,7 @@ def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, receive
 def test_the_compiled_greedy_is_the_greedy(problem: Problem, n_sub: int, spare: int) -> None:
     tight = in_ticks(problem.with_memory(1 + spare / 4))
     rows = greedy_rows(tight, n_sub)
-    assert rows == plain_rows(tight, n_sub)
+    assert rows == greedy_rows(tight, n_sub, compiled=False)
     validate(Schedule("greedy", rows, problem.stage_to_rank, problem.n_microbatches), tight)
 
 

@@ -295,11 +295,12 @@ def test_output_that_nobody_takes_is_no_traceback() -> None:
 @pytest.mark.parametrize("cache", ["/proc/nowhere", ""], ids=["no place", "no room"])
 def test_code_is_compiled_where_it_cannot_be_kept(tmp_path: Path, cache: str) -> None:
     """Neither where the cache has no directory, nor where that is full when the machine code comes."""
-    (tmp_path / "adding.py").write_text("def add(x):\n    return x + 1\n")
+    (tmp_path / "adding.py").write_text("COMPILED = ('add',)\ndef add(x):\n    return x + 1\n")
     script = (
-        "import resource, sys; sys.path.insert(0, sys.argv[1]); from adding import add\n"
-        "from testbed.model import compile; print(compile._CACHE is None)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); print(compile.compiled(add)(1))"
+        "import resource, sys; sys.path.insert(0, sys.argv[1]); import adding\n"
+        "from testbed.model import compile; print(compile.cache_directory([adding]) is None)\n"
+        "add = compile.compiled_modules([adding]).add\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); print(add(1))"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     environment = os.environ | {"XDG_CACHE_HOME": cache or str(tmp_path)}

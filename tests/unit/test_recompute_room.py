@@ -16,8 +16,7 @@ from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.ticks import in_ticks
 from testbed.pipeline.validate import validate
 from testbed.plan.costs import KEPT_WHEN_RECOMPUTING
-from testbed.schedule.greedy import crosspipe_greedy, plain_rows
-from testbed.schedule.greedy_compiled import greedy_rows
+from testbed.schedule.greedy import crosspipe_greedy, greedy_rows
 from testbed.schedule.registry import FAMILIES, generate
 
 GENERATORS: dict[str, dict[str, Any]] = {"crosspipe-greedy": {}, "search": {"evaluations": 2}, "wave-greedy": {}}
@@ -57,7 +56,7 @@ def test_what_holds_one_microbatch_is_never_jammed(name: str, data: st.DataObjec
 @settings(max_examples=60)
 def test_compiled_and_plain_agree_where_memory_is_short(problem: Problem, n_sub: int) -> None:
     ticked = in_ticks(problem)
-    rows = plain_rows(ticked, n_sub)
+    rows = greedy_rows(ticked, n_sub, compiled=False)
     assert greedy_rows(ticked, n_sub) == rows
     validate(Schedule("greedy", rows, problem.stage_to_rank, problem.n_microbatches), problem)
 

@@ -15,7 +15,7 @@ import yaml
 
 from testbed.cli import main
 from testbed.errors import BadInput, DoesNotFit
-from testbed.model.compile import _announce
+from testbed.model.compile import announce
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import InvalidSchedule
 from testbed.plan.compare import compare_schedules
@@ -283,11 +283,11 @@ def test_the_shell_completes_schedules(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 def test_a_wait_for_the_compiler_is_announced_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "testbed")
-    _announce(tmp_path)
+    announce(tmp_path, "the event model: about 12 s")
     assert "compiling the event model" in caplog.text
     caplog.clear()
     (tmp_path / "simulate.nbi").touch()
-    _announce(tmp_path)
+    announce(tmp_path, "the event model: about 12 s")
     assert not caplog.text
 
 

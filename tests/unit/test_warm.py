@@ -10,7 +10,7 @@ from testbed.schedule.warm import warm
 warm()
 from testbed.model.compiled import EVENT_MODEL
 from testbed.schedule import greedy_compiled, list_compiled, local_search
-called = [EVENT_MODEL.execute, local_search.MOVES.climb, greedy_compiled._greedy]
+called = [EVENT_MODEL.execute, local_search.MOVES.climb, greedy_compiled.greedy]
 print(*(one.__name__ for one in [*called, list_compiled.run] if not one.signatures))
 """
 

@@ -1,0 +1,170 @@
+"""Messages on their way in the event loop (execute.py): pieces on links, acknowledgements, what an arrival sets off."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from testbed.model.network import Wires, acknowledge, carry_acknowledgements, occupy
+from testbed.model.program import NONE, Program
+from testbed.model.state import (
+    ACK,
+    AHEAD,
+    ARRIVE,
+    EARLIER,
+    HOP,
+    LAST,
+    LEAVE,
+    MORE,
+    Event,
+    State,
+    append,
+    hops_made,
+    next_number,
+    piece_number,
+    push,
+    put_first,
+    which_piece,
+)
+
+COMPILED: tuple[str, ...] = ()
+INLINED = ("leaves_later", "leave", "cross", "acknowledge_all", "acknowledged", "woken", "arrive")
+"""What becomes part of the functions that call it (compile.py)."""
+
+WAKES, ANSWERED = 0, 1
+"""A message has come: gloo's thread is woken, or it answers since it is awake."""
+
+
+def leaves_later(program: Program, state: State, events: list[Event], message: int, now: float) -> bool:
+    """Whether a message that might leave does so later; then that is scheduled.
+
+    What came before its rank began is passed on then, in the order in which it came.
+    """
+    if now >= program.first_s[message] and not state.lag[message] > 0:
+        return False
+    later = max(now, program.first_s[message]) + state.lag[message]
+    push(events, later, next_number(state), LEAVE, message, 0)
+    state.lag[message] = 0.0
+    return True
+
+
+def leave(program: Program, state: State, wires: Wires, events: list[Event], message: int, now: float) -> float:
+    """Put all pieces of a message on its first link; returns when the last one is at the end of that."""
+    state.last_bit[message] = now
+    if np.isnan(state.sent[message]):
+        state.sent[message] = now
+    came, count = now, state.pieces_left[message]
+    ahead = program.pieces[message] > 0 and program.apart_bytes[message] > 0
+    for number in range(count):
+        which = AHEAD if number == 0 and ahead else (MORE if number + 1 < count else LAST)
+        came = cross(program, state, wires, events, message, piece_number(0, which), now)
+    return came
+
+
+def cross(
+    program: Program, state: State, wires: Wires, events: list[Event], message: int, piece: int, now: float
+) -> float:
+    """Put a piece, whose first bit is there now, on the next link of its route; returns when it is at its end.
+
+    At a router it goes on from there; at the end of the route there is one piece less to come. Pieces are stored and
+    forwarded; a message that keeps together is cut through.
+    """
+    which, route = which_piece(piece), program.route[message]
+    together = program.pieces[message] == 0
+    size = program.wire_bytes[message]
+    if which != LAST:
+        size = program.piece_bytes[message] if which == MORE else program.apart_bytes[message]
+    came = state.last_bit[message] if together else now
+    hop, end = program.route_start[route] + hops_made(piece), program.route_start[route + 1]
+    if hop < end:
+        link = program.route_links[hop]
+        carry_acknowledgements(wires, link, now)
+        begin = occupy(wires, link, size, now, came)
+        came = wires.free_s[link] + wires.delay_s[link]
+        if hop + 1 < end:
+            out = begin if together else wires.free_s[link]
+            state.last_bit[message] = came
+            onward = piece_number(hops_made(piece) + 1, which)
+            push(events, out + wires.delay_s[link], next_number(state), HOP, message, onward)
+            return float(came)
+        if program.acks[message] > 0:
+            acknowledge_all(program, state, wires, events, message, link, begin, came)
+    state.pieces_left[message] -= 1
+    return float(came)
+
+
+def acknowledge_all(
+    program: Program,
+    state: State,
+    wires: Wires,
+    events: list[Event],
+    message: int,
+    link: int,
+    begin: float,
+    came: float,
+) -> None:
+    """Acknowledge what came over the last link, which it began at `begin` and was at the end of when it `came`.
+
+    A piece is one acknowledgement; of a message that keeps together its super-packets arrive one after the other,
+    behind the packet that goes ahead.
+    """
+    count, first, step = 1, came, 0.0
+    if program.pieces[message] == 0:
+        count, apart = program.acks[message], program.apart_bytes[message]
+        step = program.piece_bytes[message] * wires.seconds_per_byte[link]
+        first = begin + wires.delay_s[link]
+        first += apart * wires.seconds_per_byte[link] if apart > 0 else step
+        first = min(first, came)
+    queue, back = program.ack_queue[message], program.back[message]
+    if queue != NONE:
+        acknowledge(wires, queue, program.ack_bytes[message], (first, step, came), count)
+    elif program.route_start[back] < program.route_start[back + 1]:
+        for number in range(count):
+            there = min(first + number * step, came) if number + 1 < count else came
+            push(events, there, next_number(state) - EARLIER, ACK, message, 0)
+
+
+def acknowledged(
+    program: Program, state: State, wires: Wires, events: list[Event], message: int, hops: int, now: float
+) -> None:
+    """Put an acknowledgement of a message on the next link of its way back."""
+    back = program.back[message]
+    hop = program.route_start[back] + hops
+    link = program.route_links[hop]
+    carry_acknowledgements(wires, link, now)
+    occupy(wires, link, program.ack_bytes[message], now, now)
+    if hop + 1 < program.route_start[back + 1]:
+        there = wires.free_s[link] + wires.delay_s[link]
+        push(events, there, next_number(state) - EARLIER, ACK, message, hops + 1)
+
+
+def woken(program: Program, state: State, events: list[Event], message: int, now: float) -> bool:
+    """Whether a message that has come waits until gloo's thread is awake; then its answer is scheduled.
+
+    Who wakes the thread, and whether it is awake, is known when everything until then has come.
+    """
+    receiver = program.target[message]
+    asleep = now > state.awake[receiver]
+    state.awake[receiver] = max(state.awake[receiver], now + program.wake_s)
+    if not (program.answered[message] and asleep and program.wake_s > 0):
+        return False
+    push(events, now + program.wake_s, next_number(state), ARRIVE, message, ANSWERED)
+    return True
+
+
+def arrive(program: Program, state: State, message: int, when: float, reach: list[int], freed: list[int]) -> None:
+    """Hand a message over to the rank, to the messages that follow from it, to the stage that gathers."""
+    state.arrived[message] = when
+    if state.rank_waiting[message] != NONE:
+        state.awaited[message] = 1.0
+        put_first(reach, state.rank_waiting[message])
+        state.rank_waiting[message] = NONE
+    for place in range(program.then_start[message], program.then_start[message + 1]):
+        following = program.then[place]
+        state.may_leave[following] = max(state.may_leave[following], when)
+        append(freed, following)
+    stage = program.gathers[message]
+    if stage != NONE:
+        state.shards_left[stage] -= 1
+        state.gathered[stage] = max(state.gathered[stage], when)
+        if state.shards_left[stage] == 0 and state.stage_waiting[stage] != NONE:
+            put_first(reach, state.stage_waiting[stage])

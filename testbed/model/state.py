@@ -1,0 +1,175 @@
+"""How far a program has come while the event loop runs it (execute.py): arrays that change, and the heap of events."""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+import numpy as np
+
+from testbed.model.network import Floats, Ints
+from testbed.model.program import NONE, Program
+
+COMPILED = ("started", "push", "append", "put_first")
+INLINED = ("next_number", "piece_number", "hops_made", "which_piece")
+"""What compile.py compiles of this module, and what becomes part of the functions that call it."""
+
+REACH, END, LEAVE, HOP, ACK, ARRIVE, GATHER, SUM = 0, 1, 2, 3, 4, 5, 6, 7
+"""What happens at an event: a rank begins, an action ends, a message leaves, a piece of one is at a router, an
+acknowledgement where a link begins, a message has come (where gloo's thread may be asleep), a tensor rank sends its
+part of an input, or those of a group their summands."""
+
+EARLIER = 1 << 50
+"""Taken off an acknowledgement's number: it comes before all else at that instant, as one out of a queue does."""
+
+LAST, MORE, AHEAD = 0, 1, 2
+"""Pieces of a message: the last one, one that more follow, the packet that goes ahead."""
+
+Event = tuple[float, int, int, int, int]
+"""(time, number, what, rank or message or group, detail). Numbers break ties: first scheduled, first served.
+
+The detail: of a HOP `piece_number`, of an ACK the hops it has made, of an ARRIVE whether it wakes gloo's thread or is
+its answer, of a GATHER or SUM the action."""
+
+
+class Times(NamedTuple):
+    """When everything happened; nan for what never did. Per action, then per message."""
+
+    reached_s: Floats
+    ready_s: Floats
+    start_s: Floats
+    end_s: Floats
+    posted_s: Floats
+    """When a late receive was posted."""
+    sent_s: Floats
+    arrived_s: Floats
+    awaited: Floats
+    """1 where the receiving rank was waiting."""
+    link_free_s: Floats
+    """Per link, when it was free for good."""
+
+
+class State(NamedTuple):
+    """Times as in `Times`, and what is left to happen."""
+
+    reached: Floats
+    """Per action, as the next three."""
+    ready: Floats
+    start: Floats
+    end: Floats
+    posted: Floats
+    """Per message, as the next nine."""
+    sent: Floats
+    arrived: Floats
+    awaited: Floats
+    release: Ints
+    """How many things it still waits for."""
+    may_leave: Floats
+    """Not before this."""
+    lag: Floats
+    """How much later than it might it leaves; 0 when that is over."""
+    pieces_left: Ints
+    """Pieces that are not at the end of the route."""
+    last_bit: Floats
+    """When it is where its first bit is."""
+    rank_waiting: Ints
+    """The rank that waits for it, or NONE."""
+    position: Ints
+    """Per rank, its next place in the order, as the next three."""
+    rank_free: Floats
+    sending_until: Floats
+    """Until when the call takes that sent its last message."""
+    awake: Floats
+    """Until when its gloo's thread is awake."""
+    shards_left: Ints
+    """Per stage, as the next four: messages that are to bring its parameters ..."""
+    gathered: Floats
+    """... when the last one until now came ..."""
+    stage_waiting: Ints
+    """... and the rank that waits for them, or NONE."""
+    gradients_left: Ints
+    """Microbatches whose gradients are to be completed."""
+    missing: Ints
+    """Per group, as the next four: tensor ranks that have not come to the action ..."""
+    begin_together: Floats
+    """... and when the last one until now had its input."""
+    gathering: Floats
+    """How many have sent their part of an input ..."""
+    gathered_until: Floats
+    """... and when the last one of these is there."""
+    sums_left: Ints
+    """Per action, sums that are to be taken."""
+    numbered: Ints
+    """(1,): events that have a number."""
+
+
+def started(program: Program) -> State:
+    """Before anything has happened."""
+    n_actions, n_messages = len(program.duration_s), len(program.release)
+    n_stages, n_ranks, n_groups = len(program.shards), len(program.row_start) - 1, len(program.group_start) - 1
+    return State(
+        np.full(n_actions, np.nan),
+        np.full(n_actions, np.nan),
+        np.full(n_actions, np.nan),
+        np.full(n_actions, np.nan),
+        np.full(n_messages, np.nan),
+        np.full(n_messages, np.nan),
+        np.full(n_messages, np.nan),
+        np.zeros(n_messages),
+        program.release.copy(),
+        np.zeros(n_messages),
+        program.lag_s.copy(),
+        np.maximum(program.pieces, 1),
+        np.zeros(n_messages),
+        np.full(n_messages, NONE),
+        program.row_start[:-1].copy(),
+        program.begin_s.copy(),
+        program.begin_s.copy(),
+        np.full(n_ranks, -1.0),
+        program.shards.copy(),
+        np.zeros(n_stages),
+        np.full(n_stages, NONE),
+        program.gradients.copy(),
+        program.group_start[1:] - program.group_start[:-1],
+        np.zeros(n_groups),
+        np.zeros(n_groups),
+        np.zeros(n_groups),
+        program.sums.copy(),
+        np.zeros(1, np.int64),
+    )
+
+
+def next_number(state: State) -> int:
+    """The number of an event that is scheduled now."""
+    state.numbered[0] += 1
+    return int(state.numbered[0])
+
+
+def push(events: list[Event], when: float, number: int, what: int, subject: int, detail: int) -> None:
+    """Schedule an event."""
+    heapq.heappush(events, (when, number, what, subject, detail))
+
+
+def append(numbers: list[int], number: int) -> None:
+    """One more."""
+    numbers.append(number)
+
+
+def put_first(numbers: list[int], number: int) -> None:
+    """One more, before all others."""
+    numbers.insert(0, number)
+
+
+def piece_number(hops: int, which: int) -> int:
+    """A piece of a message at a router: the hops it has made, and which piece it is (LAST, MORE or AHEAD)."""
+    return hops * 3 + which
+
+
+def hops_made(piece: int) -> int:
+    """The hops of a piece's number."""
+    return piece // 3
+
+
+def which_piece(piece: int) -> int:
+    """Which piece a number means."""
+    return piece % 3
