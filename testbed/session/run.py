@@ -218,7 +218,7 @@ def _train_cases(
         profiled = profile(plan, live.loop, reporter, running.witness)
         results.save_json("profile.json", profiled.document)
         plan = profiled.plan
-    before = Before(references, links, pinned, bool(unmodelled.left_out(plan)), profiled)
+    before = Before(references, links, pinned, profiled)
     costs: dict[tuple[int, ...], Sequence[MessageCosts] | None] = {}
     judged: list[JudgedCase] = []
     told: list[dict[str, Any]] = []
