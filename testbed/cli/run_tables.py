@@ -76,11 +76,11 @@ def ranking_line(rows: Sequence[ScheduleComparison], tie: float) -> str:
     And of which schedules the model has not all that was measured, so that an order was predicted of something else.
     """
     beyond = [_name(row) for row in rows if not row.covered]
-    names = f"; not covered by the model: {_all_of(beyond, rows)}{lost(rows)}" if beyond else ""
+    names = f"; not covered by the model: {_all_of(beyond, rows)}{_lost(rows)}" if beyond else ""
     return f"measured ranking: {_ranking(rows, tie)}{names}"
 
 
-def lost(rows: Sequence[ScheduleComparison]) -> str:
+def _lost(rows: Sequence[ScheduleComparison]) -> str:
     """How many packets these lost where they were to lose some; "" where all were to arrive."""
     counts = [row.packets_lost for row in rows if row.packets_lost is not None]
     return f" (packets lost: {', '.join(map(str, counts))})" if counts else ""
@@ -229,13 +229,15 @@ def _trusted(row: ScheduleComparison) -> Text:
 
 
 def uncovered(rows: Sequence[ScheduleComparison]) -> list[str]:
-    """A line for everything that was measured and is not in the model, with the schedules that it is true of."""
-    found: dict[str, list[ScheduleComparison]] = {}
+    """A line for everything that was measured and is not in the model, with the schedules that it is true of, and how
+    many packets were lost where that is no fault."""
+    found: dict[str, list[str]] = {}
     for row in rows:
         for line in row.left_out:
-            found.setdefault(line, []).append(row)
+            found.setdefault(line, []).append(_name(row))
     rest = "only the measurement can be trusted, not the comparison with the prediction"
-    return [f"{_all_of(list(map(_name, of)), rows)}: {rest}: {line}{lost(of)}" for line, of in found.items()]
+    lost = [f"{_name(row)}: {row.packets_lost} packets lost" for row in rows if row.packets_lost is not None]
+    return [f"{_all_of(names, rows)}: {rest}: {line}" for line, names in found.items()] + lost
 
 
 def _on_this_host(rows: Sequence[ScheduleComparison]) -> list[Column]:

@@ -282,7 +282,7 @@ def test_a_row_that_the_model_does_not_cover_is_never_a_bare_yes() -> None:
     assert "yes" not in lines[0]
     said = " ".join(shown.split())
     assert "1f1b: only the measurement can be trusted" in said
-    assert f"{lossy} (packets lost: 35)" in said
+    assert f"{lossy} 1f1b: 35 packets lost" in said
     assert "measured ranking: nothing decided" in said
     assert "; not covered by the model: 1f1b (packets lost: 35)" in said
     assert max(map(len, shown.splitlines())) <= 80

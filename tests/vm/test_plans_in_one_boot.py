@@ -67,9 +67,9 @@ links:
     forward: {delay: 5 ms, rate: 10 Mbit/s}
     reverse: {delay: 0.2 ms, rate: 1 Gbit/s}
 """
-DRAWN = (0, 3)
+DRAWN = (0,)
 """Plans of the benchmark."""
-PAIRS = tuple(cell for cell in option_pairs.cells(1, 10, 0) if cell.number in (1, 7, 9))
+PAIRS = tuple(cell for cell in option_pairs.cells(1, 10, 0) if cell.number in (1, 9))
 """Of the covering array of all options."""
 
 
@@ -108,7 +108,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, time_travel_kernel: kerne
     place = tmp_path_factory.mktemp("plans")
     for name, text in (("cards", CARDS), ("parallel", PARALLEL), ("unlike", UNLIKE)):
         (place / f"{name}.yaml").write_text(text)
-    cards = plan_of(place / "cards.yaml", "microbatches=6", schedules="[1f1b, crosspipe-greedy]", iterations=3)
+    cards = plan_of(place / "cards.yaml", "microbatches=6", schedules="[1f1b, crosspipe-greedy]", iterations=1)
     parallel = plan_of(place / "parallel.yaml", "microbatches=4", schedules="[1f1b]", iterations=1)
     plans = {
         "four datacenters": (over_four_datacenters(), place / "four", "netem"),
@@ -233,9 +233,8 @@ def require_losses_told(one: Measured) -> None:
         assert any("loss is not in the model" in line for line in row.left_out)
     evidence = json.loads((one.out / "evidence.json").read_text())
     assert [case["drops"] for case in evidence.values()] == [lost]
-    told = f"(packets lost: {lost})"
-    assert all(line.endswith(told) for line in uncovered(rows))
-    assert told in ranking_line(rows, TIE)
+    assert f"1f1b: {lost} packets lost" in uncovered(rows)
+    assert f"not covered by the model: 1f1b (packets lost: {lost})" in ranking_line(rows, TIE)
 
 
 def test_netem_in_real_time_has_queue_and_losses(packaged_machine: machine.Machine, tmp_path: Path) -> None:
