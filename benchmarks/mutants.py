@@ -6,7 +6,7 @@ Every fault is put into the engine's code before workers are forked, which then 
 loopback interface, and what they tell is judged as that of a run is, against one process that trained the same. A
 Markdown table: what was wrong, where, how far off it came out and which question of the verdict said so; "losses and
 norms" says whether these alone would have. With --correct no fault, but so many correct trainings that are nothing
-alike (correct_trainings.py): how far off each is, and the worst beside the limits. Exit code 1 where a fault is trusted,
+alike (correct_trainings.py): how far off each is, the worst beside the limits. Exit code 1 where a fault is trusted,
 or a run without one is not.
 """
 
