@@ -42,7 +42,7 @@ def drawn(seed: int, count: int) -> dict[str, Setting]:
         }
         if mesh[0] > 1:
             sharding, algorithm = draw.choice(("zero-1", "none")), draw.choice(("ring", "hierarchical"))
-            fields["data_parallel"] = f"{{sharding: {sharding}, algorithm: {algorithm}, parameters: 400 kB}}"
+            fields["data_parallel"] = f"{{sharding: {sharding}, algorithm: {algorithm}, parameters: 4 MB}}"
         found[f"{number}: {schedule}, {' x '.join(map(str, mesh))}"] = Setting(mesh, schedule, fields)
     return found
 

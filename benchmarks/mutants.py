@@ -1,6 +1,6 @@
 """Does the verdict notice when ranks compute something else? Faults in the engine, in real workers, one by one.
 
-    python benchmarks/mutants.py [--only WORD]... [--correct COUNT [--seed 1]]
+    python benchmarks/mutants.py [--only WORD]... [--correct COUNT [--first 0] [--seed 1]]
 
 Every fault is put into the engine's code before workers are forked, which then train for three iterations over the
 loopback interface, and what they tell is judged as that of a run is, against one process that trained the same. A
@@ -480,11 +480,11 @@ def show(what: str, where: str, found: Sequence[Check], *, fault: bool) -> bool:
     return fine
 
 
-def correct(seed: int, count: int) -> int:
+def correct(seed: int, first: int, count: int) -> int:
     """Train what is drawn, and print how far off each is; 1 where one is untrusted."""
     print("| training | losses | gradient norms | first gradients | weights | |\n| --- | --- | --- | --- | --- | --- |")
     fine, worst, limits = True, [0.0] * 4, [""] * 4
-    for name, setting in drawn(seed, count).items():
+    for name, setting in list(drawn(seed, first + count).items())[first:]:
         plan, expected = referenced(setting)
         found = compared(plan, expected, setting.schedule)
         fine &= all(check.ok for check in found)
@@ -500,12 +500,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="WORD", help="rows whose name or place has it")
     parser.add_argument("--correct", type=int, metavar="COUNT", help="correct trainings instead, so many")
+    parser.add_argument("--first", type=int, default=0, help="number of the first of them")
     parser.add_argument("--seed", type=int, default=1, help="of --correct")
     arguments = parser.parse_args()
     words = arguments.only or [""]
     torch.set_num_threads(1)
     if arguments.correct:
-        return correct(arguments.seed, arguments.correct)
+        return correct(arguments.seed, arguments.first, arguments.correct)
     print("| fault | where | verdict | losses and norms | how far off |\n| --- | --- | --- | --- | --- |")
     fine = True
     for name in CONTROLS:
