@@ -1,11 +1,13 @@
 """Does the verdict notice when ranks compute something else? Faults in the engine, in real workers, one by one.
 
-    python benchmarks/mutants.py [--only WORD]...
+    python benchmarks/mutants.py [--only WORD]... [--correct COUNT [--first 0] [--seed 1]]
 
 Every fault is put into the engine's code before workers are forked, which then train for three iterations over the
 loopback interface, and what they tell is judged as that of a run is, against one process that trained the same. A
 Markdown table: what was wrong, where, how far off it came out and which question of the verdict said so; "losses and
-norms" says whether these alone would have. Exit code 1 where a fault is trusted, or a run without one is not.
+norms" says whether these alone would have. With --correct no fault, but so many correct trainings that are nothing
+alike (correct_trainings.py): how far off each is, the worst beside the limits. Exit code 1 where a fault is trusted,
+or a run without one is not.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import torch
+from correct_trainings import MLP, Setting, drawn
 from local_training import job_of, scheduled, workers
 
 import testbed.train.warm  # noqa: F401 - what the zygote imports: it is forked from this process
@@ -58,16 +61,8 @@ name: pair
 datacenters: {a: {nodes: 8}, b: {nodes: 8}}
 links: [{between: [a, b], delay: 1 ms, rate: 1 Gbit/s}]
 """
+SMALL_MLP = "{kind: my_model.py:Mlp, layers: 4}"
 GPT = "{layers: 4, d_model: 16, heads: 2, sequence: 8}"
-MLP = "{kind: my_model.py:Mlp, layers: 4}"
-
-
-class Setting(NamedTuple):
-    """What is trained: replicas, pipeline ranks, tensor ranks, the schedule, and fields of the workload."""
-
-    mesh: tuple[int, int, int]
-    schedule: str
-    fields: dict[str, str]
 
 
 SETTINGS = {
@@ -83,8 +78,8 @@ CONTROLS = SETTINGS | {
     "sub-blocks, recomputed": Setting((1, 2, 1), "crosspipe-greedy", {"recompute": "true"}),
     "SGD": Setting((2, 2, 1), "zb-h1", {"optimizer": "{kind: sgd, learning_rate: 0.1}"}),
     "float64": Setting((1, 2, 1), "1f1b", {"model": GPT[:-1] + ", dtype: float64}"}),
-    "another model": Setting((1, 2, 1), "zb-h1", {"model": MLP}),
-    "another model, ZeRO-1": Setting((2, 1, 1), "gpipe", {"model": MLP, "data_parallel": "{parameters: 80 kB}"}),
+    "another model": Setting((1, 2, 1), "zb-h1", {"model": SMALL_MLP}),
+    "another model, ZeRO-1": Setting((2, 1, 1), "gpipe", {"model": SMALL_MLP, "data_parallel": "{parameters: 80 kB}"}),
 }
 
 
@@ -425,7 +420,7 @@ def plan_of(setting: Setting) -> Plan:
         "memory": str(2 * MICROBATCHES),
         **setting.fields,
     }
-    base = "examples/my_job.yaml" if MLP in settings["model"] else "workloads/tiny-gpt-pp4.yaml"
+    base = "examples/my_job.yaml" if settings["model"] in (MLP, SMALL_MLP) else "workloads/tiny-gpt-pp4.yaml"
     with tempfile.TemporaryDirectory() as scratch:
         topology = Path(scratch) / "pair.yaml"
         topology.write_text(NETWORK)
@@ -434,16 +429,25 @@ def plan_of(setting: Setting) -> Plan:
 
 @cache
 def reference(name: str) -> tuple[Plan, Reference]:
-    """Of one of the settings: one process's training, with the engine as it is."""
-    plan = plan_of(CONTROLS[name])
+    """Of one of CONTROLS: one process's training, with the engine as it is."""
+    return referenced(CONTROLS[name])
+
+
+def referenced(setting: Setting) -> tuple[Plan, Reference]:
+    """The same of any setting."""
+    plan = plan_of(setting)
     got = train_reference(plan.jobs[0].workload, load_corpus(), ITERATIONS, (ITERATIONS - 1,))
     return plan, Reference(got.losses, got.gradient_norms, parameters=got.parameters)
 
 
 def checks(name: str) -> list[Check]:
     """What the verdict says of the numbers of a run of a setting. Raises RunFailed where a worker did."""
-    plan, expected = reference(name)
-    case = scheduled(plan, CONTROLS[name].schedule)
+    return compared(*reference(name), CONTROLS[name].schedule)
+
+
+def compared(plan: Plan, expected: Reference, schedule: str) -> list[Check]:
+    """The same of a plan."""
+    case = scheduled(plan, schedule)
     job = replace(job_of(case, ITERATIONS), keep_gradients=False, count_memory=False, compared=ITERATIONS)
     rows, told = [], []
     with tempfile.TemporaryDirectory() as logs, workers(plan.jobs[0].mesh.size, Path(logs), PATIENCE) as loop:
@@ -476,11 +480,33 @@ def show(what: str, where: str, found: Sequence[Check], *, fault: bool) -> bool:
     return fine
 
 
+def correct(seed: int, first: int, count: int) -> int:
+    """Train what is drawn, and print how far off each is; 1 where one is untrusted."""
+    print("| training | losses | gradient norms | first gradients | weights | |\n| --- | --- | --- | --- | --- | --- |")
+    fine, worst, limits = True, [0.0] * 4, [""] * 4
+    for name, setting in list(drawn(seed, first + count).items())[first:]:
+        plan, expected = referenced(setting)
+        found = compared(plan, expected, setting.schedule)
+        fine &= all(check.ok for check in found)
+        worst = [max(most, float(check.found)) for most, check in zip(worst, found, strict=True)]
+        limits = [check.limit for check in found]
+        verdict = "trusted" if all(check.ok for check in found) else "UNTRUSTED"
+        print(f"| {name} | {' | '.join(check.found for check in found)} | {verdict} |", flush=True)
+    print(f"| worst of all | {' | '.join(f'{most:.1e}' for most in worst)} | |\n| limit | {' | '.join(limits)} | |")
+    return 0 if fine else 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="WORD", help="rows whose name or place has it")
-    words = parser.parse_args().only or [""]
+    parser.add_argument("--correct", type=int, metavar="COUNT", help="correct trainings instead, so many")
+    parser.add_argument("--first", type=int, default=0, help="number of the first of them")
+    parser.add_argument("--seed", type=int, default=1, help="of --correct")
+    arguments = parser.parse_args()
+    words = arguments.only or [""]
     torch.set_num_threads(1)
+    if arguments.correct:
+        return correct(arguments.seed, arguments.first, arguments.correct)
     print("| fault | where | verdict | losses and norms | how far off |\n| --- | --- | --- | --- | --- |")
     fine = True
     for name in CONTROLS:

@@ -260,14 +260,16 @@ def main() -> int:
             for uid in map(int, arguments.uids.split(",")):
                 title = f"{len(str(place.checkout))} characters of path, uid {uid}"
                 boots.append(Boot(title, place, uid, plans, out / f"boot-{len(boots)}"))
-        boots.append(Boot(REVERSED, place, 0, plans[::-1], out / f"boot-{len(boots)}"))
+        if len(plans) > 1:
+            boots.append(Boot(REVERSED, place, 0, plans[::-1], out / f"boot-{len(boots)}"))
         print(f"{len(plans)} plans of {arguments.schedules} schedules, {len(boots)} boots", flush=True)
         with ThreadPoolExecutor(arguments.jobs) as pool:
             walls = list(pool.map(run, boots))
         unlike = [compare(boots[0].out, boot.out, names) for boot in boots]
         for boot, found, wall_s in zip(boots, unlike, walls, strict=True):
             report(boot.title, names, found, wall_s)
-    *elsewhere, within = unlike
+    elsewhere = [found for boot, found in zip(boots, unlike, strict=True) if boot.title != REVERSED]
+    within = [one for boot, found in zip(boots, unlike, strict=True) if boot.title == REVERSED for one in found]
     return int(any(elsewhere) or any(median_ns > WITHIN_BOOT_NS for _, _, median_ns in within))
 
 

@@ -71,20 +71,35 @@ def print_run(console: Console, document: Mapping[str, Any], directory: Path, *,
 
 
 def ranking_line(rows: Sequence[ScheduleComparison], tie: float) -> str:
-    """How many pairs of schedules measuring ranks as predicted; those that the prediction does not rank are ties."""
+    """How many pairs of schedules measuring ranks as predicted; those that the prediction does not rank are ties.
+
+    And of which schedules the model has not all that was measured, so that an order was predicted of something else.
+    """
+    beyond = [_name(row) for row in rows if not row.covered]
+    names = f"; not covered by the model: {_all_of(beyond, rows)}{_lost(rows)}" if beyond else ""
+    return f"measured ranking: {_ranking(rows, tie)}{names}"
+
+
+def _lost(rows: Sequence[ScheduleComparison]) -> str:
+    """How many packets these lost where they were to lose some; "" where all were to arrive."""
+    counts = [row.packets_lost for row in rows if row.packets_lost is not None]
+    return f" (packets lost: {', '.join(map(str, counts))})" if counts else ""
+
+
+def _ranking(rows: Sequence[ScheduleComparison], tie: float) -> str:
     found = ranked_pairs(rows, tie)
     decided, close = found.as_predicted + found.otherwise, f" (within {tie:.0%})" if tie > TIE else ""
     if decided + found.ties == 0:
-        return "measured ranking: nothing to rank"
+        return "nothing to rank"
     ties = f"{found.ties} {'is a tie' if found.ties == 1 else 'are ties'} by the prediction{close}"
     if decided == 0:
-        return f"measured ranking: nothing decided, all pairs ({found.ties}) are ties by the prediction{close}"
+        return f"nothing decided, all pairs ({found.ties}) are ties by the prediction{close}"
     pairs = "the only pair" if decided + found.ties == 1 else f"{found.as_predicted} of {decided + found.ties} pairs"
     if found.as_predicted == decided > 1 and not found.ties:
         pairs = f"all {decided} pairs"
     if found.otherwise:
         pairs = f"{found.as_predicted} of {decided + found.ties} pairs, NOT in {found.otherwise}"
-    return f"measured ranking: as predicted in {pairs}{f', {ties}' if found.ties else ''}"
+    return f"as predicted in {pairs}{f', {ties}' if found.ties else ''}"
 
 
 def _title_of(job: str, rows: Sequence[ScheduleComparison]) -> str:
@@ -214,13 +229,15 @@ def _trusted(row: ScheduleComparison) -> Text:
 
 
 def uncovered(rows: Sequence[ScheduleComparison]) -> list[str]:
-    """A line for everything that was measured and is not in the model, with the schedules that it is true of."""
+    """A line for everything that was measured and is not in the model, with the schedules that it is true of, and how
+    many packets were lost where that is no fault."""
     found: dict[str, list[str]] = {}
     for row in rows:
         for line in row.left_out:
             found.setdefault(line, []).append(_name(row))
     rest = "only the measurement can be trusted, not the comparison with the prediction"
-    return [f"{_all_of(names, rows)}: {rest}: {line}" for line, names in found.items()]
+    lost = [f"{_name(row)}: {row.packets_lost} packets lost" for row in rows if row.packets_lost is not None]
+    return [f"{_all_of(names, rows)}: {rest}: {line}" for line, names in found.items()] + lost
 
 
 def _on_this_host(rows: Sequence[ScheduleComparison]) -> list[Column]:

@@ -77,6 +77,8 @@ class ScheduleComparison:
     something else."""
     left_out: list[str] = field(default_factory=list)
     """What the model has not, a line for each (plan/unmodelled.py)."""
+    packets_lost: int | None = None
+    """While it was measured, where losses were asked for or ordinary TCP; None on a network that should lose none."""
 
     @property
     def predicted_range_s(self) -> tuple[float, float]:
@@ -155,6 +157,8 @@ class Measured:
     """See plan/memory_bytes.py."""
     left_out: Sequence[str] = ()
     """What the model has not."""
+    packets_lost: int | None = None
+    """See ScheduleComparison."""
     beside: Beside | None = None
     """None for a job that has the network for itself."""
 
@@ -230,6 +234,7 @@ def _compared(run: Measured, baseline: Measured | None, alone_s: Mapping[tuple[s
         "memory": run.memory,
         "covered": not run.left_out,
         "left_out": list(run.left_out),
+        "packets_lost": run.packets_lost,
         "full_scale": _at_full_scale(run.full_scale, measured_s),
     }
     if run.beside is None:

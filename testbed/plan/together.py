@@ -40,7 +40,7 @@ def predict_together(plan: Plan, case: Case) -> Trace:
 
     Raises BadInput for a job whose times only a run can tell.
     """
-    return simulate_together(plan, case, _loads(plan, case))
+    return simulate_together(plan, case, loads_of_case(plan, case))
 
 
 def simulate_together(plan: Plan, case: Case, loads: Sequence[Load]) -> Trace:
@@ -62,7 +62,7 @@ def iteration_times(plan: Plan, case: Case) -> tuple[float, ...]:
 
     Without a trace, for what judges many cases. Raises as `predict_together`.
     """
-    loads = _loads(plan, case)
+    loads = loads_of_case(plan, case)
     return tuple(end - load.start_s for end, load in zip(ends_of_jobs(loads), loads, strict=True))
 
 
@@ -71,7 +71,7 @@ def ranges_of_case(plan: Plan, case: Case) -> list[Range | None]:
 
     Raises as `predict_together`.
     """
-    return ranges_of_orders(_loads(plan, case))
+    return ranges_of_orders(loads_of_case(plan, case))
 
 
 def ranges_of_plan(plan: Plan) -> RangesByLabel:
@@ -125,7 +125,8 @@ def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
     return found
 
 
-def _loads(plan: Plan, case: Case) -> list[Load]:
+def loads_of_case(plan: Plan, case: Case) -> list[Load]:
+    """What the jobs at work put on the network under the schedules of a case. Raises as `predict_together`."""
     return loads_of(plan, case, [_schedule(plan, case, number) for number in range(len(plan.jobs))])
 
 

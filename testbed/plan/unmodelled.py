@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 
+from testbed.model.guest import guest_shares
 from testbed.pipeline.ir import Action, Kind
 from testbed.pipeline.problem import Problem
 from testbed.plan import routes
@@ -16,8 +17,9 @@ from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.ring_order import of_rings
 from testbed.plan.tensor_exchanges import of_actions
-from testbed.plan.together import RangesByLabel, predict_together, ranges_of_plan
+from testbed.plan.together import RangesByLabel, loads_of_case, predict_together, ranges_of_plan
 from testbed.spec.topology import Direction
+from testbed.thresholds import GUEST_SHARE
 from testbed.trace.tables import Trace
 from testbed.units import show_size, show_time
 
@@ -36,22 +38,45 @@ def left_out(plan: Plan) -> list[str]:
 
     Of cases whose schedules only a run can make, nothing is known of the queues.
     """
+    return _left_out(plan, range(len(plan.jobs)))
+
+
+def left_out_of(plan: Plan, case: Case, job: int) -> list[str]:
+    """The same of one job in one case: what its measured time may show and its predicted one does not."""
+    return _left_out(replace(plan, cases=(case,)), (job,))
+
+
+def _left_out(plan: Plan, jobs: Sequence[int]) -> list[str]:
+    """Of the network and of these jobs."""
     lines = _of_links(plan)
     if plan.transport != "otn-lossless":
         lines.append(
             f"transport {plan.transport} is not in the model: slow start, delayed acknowledgements and drops "
             "take longer than predicted"
         )
-    lines += [_of_gloo(plan, job) for job in plan.jobs if job.workload.data_parallel.algorithm == "torch"]
-    return lines + _of_tensor_ranks(plan) + _of_queues(plan)
+    for job in (plan.jobs[number] for number in jobs):
+        if job.workload.data_parallel.algorithm == "torch":
+            lines.append(_of_gloo(plan, job))
+    return lines + _of_tensor_ranks(plan) + _of_queues(plan) + _of_guest(plan, jobs)
 
 
-def left_out_of(plan: Plan, case: Case, job: int) -> list[str]:
-    """The same of one job in one case: what its measured time may show and its predicted one does not."""
-    only = replace(plan, cases=(case,))
-    others = [one for number, one in enumerate(plan.jobs) if number != job]
-    elsewhere = {_of_gloo(plan, one) for one in others if one.workload.data_parallel.algorithm == "torch"}
-    return [line for line in left_out(only) if line not in elsewhere]
+def _of_guest(plan: Plan, jobs: Sequence[int]) -> list[str]:
+    """What the one processor of the virtual clock's guest makes of messages at one instant, where it is noticeable."""
+    if plan.clock.name != "virtual":
+        return []
+    slow = []
+    for case in _known(plan):
+        shares = guest_shares(loads_of_case(plan, case), GUEST_SHARE.value)
+        for number, share in zip(at_work(plan, case), shares, strict=True):
+            if number in jobs and share >= GUEST_SHARE.value:
+                slow.append(f"{_called(plan, case, number)} about {share:.2%}")
+    who = "one guest plays all ranks on one processor: messages at one instant are handled one after the other, which"
+    return [f"{who} is not in the model and makes an iteration longer ({_listed(slow)})"] if slow else []
+
+
+def _called(plan: Plan, case: Case, number: int) -> str:
+    """A job in a case."""
+    return case.label if len(plan.jobs) == 1 else f"{case.label}: {plan.jobs[number].name}"
 
 
 def _of_tensor_ranks(plan: Plan) -> list[str]:
@@ -152,8 +177,7 @@ def of_ties(plan: Plan, ranges: RangesByLabel | None = None) -> list[str]:
     for case in _known(plan):
         for number, one in zip(at_work(plan, case), known[case.label], strict=True):
             if one is not None and one.hangs:
-                name = case.label if len(plan.jobs) == 1 else f"{case.label}: {plan.jobs[number].name}"
-                hang.append(f"{name} {show_time(one.low_s)} to {show_time(one.high_s)}")
+                hang.append(f"{_called(plan, case, number)} {show_time(one.low_s)} to {show_time(one.high_s)}")
     who = "who comes first of messages that meet at a link within microseconds decides"
     return [f"{who} ({_listed(hang)})"] if hang else []
 

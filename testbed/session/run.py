@@ -221,7 +221,7 @@ def _train_cases(
         profiled = profile(plan, live.loop, reporter, running.witness)
         results.save_json("profile.json", profiled.document)
         plan, running = profiled.plan, replace(running, ranges={})  # other times, other ranges
-    before = Before(references, links, pinned, bool(unmodelled.left_out(plan)), profiled)
+    before = Before(references, links, pinned, profiled)
     costs: dict[tuple[int, ...], Sequence[MessageCosts] | None] = {}
     judged: list[JudgedCase] = []
     told: list[dict[str, Any]] = []

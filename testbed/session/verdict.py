@@ -44,8 +44,6 @@ class Before(NamedTuple):
     """Per job."""
     links: Gate
     pinned: Pinning
-    warned: bool
-    """Whether the plan asks for something that is not in the model."""
     profile: Profiled | None = None
     """Of an unpaced job."""
 
@@ -66,9 +64,14 @@ def judge_case(plan: Plan, one: Trained, before: Before) -> JudgedCase:
     traces = list(map(_counted, one.jobs))
     hangs = any(job.between for job in one.jobs)
     due_s = on_the_way_s([job.load for job in one.jobs], traces, hangs=hangs)
-    each = zip(one.jobs, traces, due_s, strict=True)
-    evidence = {job.number: _evidence(plan, one, job, before, trace, due) for job, trace, due in each}
-    measured = {job.number: _measured(plan, one.case, job, evidence[job.number]) for job in one.jobs}
+    left_out = {job.number: left_out_of(plan, one.case, job.number) for job in one.jobs}
+    evidence = {
+        job.number: _evidence(plan, one, job, before, trace, due, modelled=not any(left_out.values()))
+        for job, trace, due in zip(one.jobs, traces, due_s, strict=True)
+    }
+    measured = {
+        job.number: _measured(plan, one.case, job, evidence[job.number], left_out[job.number]) for job in one.jobs
+    }
     generated = {job.number: job.generated for job in one.jobs}
     fairness = _fairness(plan, one, traces) if one.case.alone_of is None and fair.counts(plan) else None
     return JudgedCase(one.case.label, generated, evidence, measured, fairness)
@@ -112,7 +115,7 @@ def conclude(
     return document
 
 
-def _measured(plan: Plan, case: Case, one: TrainedJob, evidence: Evidence) -> Measured:
+def _measured(plan: Plan, case: Case, one: TrainedJob, evidence: Evidence, left_out: list[str]) -> Measured:
     rows, schedule, problem = evidence.measured, one.load.schedule, one.load.problem
     predicted = memory_bytes.predicted_bytes(one.job, schedule)
     limits = memory_bytes.activation_limits(one.job, problem, schedule)
@@ -133,7 +136,8 @@ def _measured(plan: Plan, case: Case, one: TrainedJob, evidence: Evidence) -> Me
         messages=evidence.flows,
         full_scale=full_scale_time(plan, one.job, problem, schedule),
         memory=memory_bytes.as_json(one.memory or None, predicted, limits),
-        left_out=left_out_of(plan, case, one.number),
+        left_out=left_out,
+        packets_lost=None if evidence.network.lossless else evidence.network.drops,
         beside=beside,
     )
 
@@ -145,7 +149,14 @@ def _counted(one: TrainedJob) -> Trace:
 
 
 def _evidence(
-    plan: Plan, case: Trained, one: TrainedJob, before: Before, measured: Trace, due_s: Floats | None
+    plan: Plan,
+    case: Trained,
+    one: TrainedJob,
+    before: Before,
+    measured: Trace,
+    due_s: Floats | None,
+    *,
+    modelled: bool,
 ) -> Evidence:
     """`measured` are the iterations that count, `due_s` what their messages should have taken by all that was sent."""
     paced, profile = one.job.workload.pacing is not None, before.profile
@@ -156,7 +167,7 @@ def _evidence(
     usual_s, differs_s = _usual_s(one, flows)
     pairs = [(flow.source_rank, flow.target_rank) for flow in flows]
     # on the virtual clock messages are held against the model, which has not all that a plan may ask for
-    told = plan.clock.name == "real" or not before.warned
+    told = plan.clock.name == "real" or modelled
     # of late receives nothing else than the prediction says what messages should take
     told &= one.between is None or due_s is not None
     return Evidence(
@@ -182,7 +193,7 @@ def _evidence(
         ways=ways_of(plan, case.case, pairs),
         range_s=one.between and (one.between.low_s, one.between.high_s),
         in_run_s=_in_run_s(case, one, times),
-        modelled=not before.warned,
+        modelled=modelled,
     )
 
 

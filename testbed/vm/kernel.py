@@ -274,9 +274,9 @@ def _build_installed(reporter: Reporter, jobs: int | None) -> tuple[Kernel, bool
         source = kernel_source.installed()
     except NoSource as error:
         raise MachineLacks(f"the kernel's source is not there: {error}; run: {APT_COMMAND}") from error
-    there = _directory(source.version) / "build.json"
-    if there.is_file() and _kept(kernel := _load(there), reporter):
-        return kernel, False
+    there = _described(_directory(source.version) / "build.json")
+    if there is not None and _kept(there, reporter):
+        return there, False
     _require_means()
     with _scratch() as scratch:
         return _build(source, scratch, jobs, reporter), True
@@ -308,6 +308,8 @@ def _build(source: Source, scratch: Path, jobs: int | None, reporter: Reporter) 
         "built_in_s": round(time.monotonic() - began, 1),
     }
     (finished / "build.json").write_text(json.dumps(document, indent=2) + "\n", encoding="ascii")
+    if directory.exists():  # what has a damaged description, or none, counts as not built
+        shutil.rmtree(directory)
     finished.rename(directory)
     return _load(directory / "build.json")
 
@@ -351,11 +353,18 @@ def _load(build_json: Path) -> Kernel:
 
 
 def _described(build_json: Path) -> Kernel | None:
-    """What the file beside a built kernel says of it; None where that is damaged, as if it had not been built."""
+    """What the file beside a built kernel says of it; None where there is none, or a damaged one: it is not built."""
     try:
         kernel = _load(build_json)
         numbers_of(kernel.series)
-    except (ValueError, KeyError, TypeError, AttributeError, RunFailed):  # of JSON, of its fields, of what they hold
+    except (
+        FileNotFoundError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RunFailed,
+    ):  # of JSON, of its fields, of what they hold
         return None
     return kernel
 

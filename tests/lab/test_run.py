@@ -39,6 +39,7 @@ COMPARISON_KEYS = {
     "predicted_low_s",
     "covered",
     "left_out",
+    "packets_lost",
     "notes",
     "predicted_high_s",
     "error",

@@ -275,12 +275,16 @@ def test_events_between_iterations(width: int) -> None:
 
 def test_a_row_that_the_model_does_not_cover_is_never_a_bare_yes() -> None:
     lossy = "loss is not in the model (a->b 0.1 %): what is lost is sent again, later than predicted"
-    fields = {"covered": False, "left_out": [lossy]}
+    fields = {"covered": False, "left_out": [lossy], "packets_lost": 35}
     shown = run_screen(80, [row("1f1b", 1.0, trusted=True, **fields), row("gpipe", 1.0, trusted=True)])
     lines = [line for line in shown.splitlines() if "1f1b" in line]
     assert "measured" in lines[0]
     assert "yes" not in lines[0]
-    assert "only the measurement can be trusted" in " ".join(shown.split())
+    said = " ".join(shown.split())
+    assert "1f1b: only the measurement can be trusted" in said
+    assert f"{lossy} 1f1b: 35 packets lost" in said
+    assert "measured ranking: nothing decided" in said
+    assert "; not covered by the model: 1f1b (packets lost: 35)" in said
     assert max(map(len, shown.splitlines())) <= 80
 
 

@@ -281,3 +281,20 @@ def test_a_damaged_description_is_as_if_nothing_had_been_built(
     assert kernel.find() is None
     with pytest.raises(MachineLacks, match="testbed kernel build"):
         kernel.require()
+
+
+@pytest.mark.parametrize("text", ["", "{}", None])
+def test_an_installed_source_whose_kernel_is_damaged_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    """It comes as far as what a build needs, and no further here."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    source = kernel_source.Source(tmp_path / "source.tar.xz", "6.12.1-1")
+    monkeypatch.setattr(kernel_source, "installed", lambda: source)
+    monkeypatch.setattr(kernel, "_TOOLS", ("no-such-tool",))
+    there = kernel._directory(source.version)
+    there.mkdir(parents=True)
+    if text is not None:
+        (there / "build.json").write_text(text)
+    with pytest.raises(MachineLacks, match="no-such-tool"):
+        kernel.build(Lines(quiet=True), series="6.12")
