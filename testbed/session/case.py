@@ -31,8 +31,7 @@ from testbed.session.loop import Loop, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.rounds import Round, rounds, task_of
 from testbed.trace.tables import Trace, concatenate
-from testbed.train.job import Fingerprint
-from testbed.train.job import Job as Task
+from testbed.train.job import Fingerprint, TrainingTask
 from testbed.units import show_time
 
 RETRANSMITS = "TcpRetransSegs"
@@ -166,7 +165,7 @@ def _part(
     return _Part(case, phase, jobs, float(predicted.makespans()[0]))
 
 
-def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, Task]:
+def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, TrainingTask]:
     """By number of each job that is ever at work, what its workers do: from the first round of a case in which it is
     at work to the last one."""
     first = {one.number: one for part in reversed(parts) for one in part.jobs}
@@ -180,7 +179,7 @@ def _iterate(
     running: Running,
     plan: Plan,
     parts: Sequence[_Part],
-    tasks: Mapping[int, Task],
+    tasks: Mapping[int, TrainingTask],
     deadline: Deadline,
     change: Callable[[Case, Case], None],
 ) -> list[Trained]:

@@ -15,8 +15,7 @@ from testbed.session.deadlines import Deadline
 from testbed.session.loop import START_MARGIN_S, Loop
 from testbed.thresholds import COMPARED_ITERATIONS
 from testbed.trace.tables import Trace
-from testbed.train.job import IterationRecord
-from testbed.train.job import Job as Task
+from testbed.train.job import IterationRecord, TimedSchedule, TrainingTask
 
 
 class Round(NamedTuple):
@@ -36,21 +35,24 @@ class Round(NamedTuple):
         return iterations.trace(self.records[job])
 
 
-def task_of(job: Job, load: Load, count: int, *, joins: int = 0, evidence: bool = False) -> Task:
+def timed_schedule(job: Job, load: Load) -> TimedSchedule:
+    """The schedule of a job as its workers run it: with the slots and beginnings that the model has."""
+    problem, durations = load.problem, None
+    if job.workload.pacing:
+        durations = tuple(tuple(problem.duration(action) for action in row) for row in load.schedule.rows)
+    return TimedSchedule(load.schedule, durations, problem.begins_s)
+
+
+def task_of(job: Job, load: Load, count: int, *, joins: int = 0, evidence: bool = False) -> TrainingTask:
     """What the workers of a job train for `count` iterations, warm-up included: what the model has as its load.
 
     It `joins` the others in the round of that number. With `evidence` ranks count their memory, and tell of their
     gradients and weights.
     """
-    problem, durations = load.problem, None
-    if job.workload.pacing:
-        durations = tuple(tuple(problem.duration(action) for action in row) for row in load.schedule.rows)
-    return Task(
-        load.schedule,
+    return TrainingTask(
+        timed_schedule(job, load),
         job.workload,
-        durations,
         count,
-        problem.begins_s,
         sites=sites_of(job),
         count_memory=evidence,
         compared=COMPARED_ITERATIONS if evidence else 0,
@@ -59,14 +61,14 @@ def task_of(job: Job, load: Load, count: int, *, joins: int = 0, evidence: bool 
     )
 
 
-def unknown_task(job: Job, schedule: Schedule, count: int) -> Task:
+def unknown_task(job: Job, schedule: Schedule, count: int) -> TrainingTask:
     """The same of an unpaced job of which no time is known yet."""
-    return Task(schedule, job.workload, None, count, sites=sites_of(job))
+    return TrainingTask(TimedSchedule(schedule, None), job.workload, count, sites=sites_of(job))
 
 
 def rounds(
     loop: Loop,
-    tasks: Mapping[int, Task],
+    tasks: Mapping[int, TrainingTask],
     deadline: Deadline,
     witness: MachineWitness,
     margin_s: float = START_MARGIN_S,
