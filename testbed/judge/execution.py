@@ -50,8 +50,13 @@ def executed_rows(measured: Trace, first_rank: int = 0) -> list[ExecutedRow]:
     return [ExecutedRow(first_rank + rank, rows[key], tuple(found)) for (rank, key), found in alike.items()]
 
 
-def planned_rows(mesh: Mesh, rows: Sequence[Row]) -> dict[int, Row]:
-    """By rank, what it should execute: every replica and tensor rank of a pipeline rank the same."""
+def planned_rows(mesh: Mesh, rows: Sequence[Row] | None) -> dict[int, Row]:
+    """By rank, what it should execute: every replica and tensor rank of a pipeline rank the same.
+
+    {} where there are no rows: a plan that nobody has run may leave them to the run.
+    """
+    if rows is None:
+        return {}
     return {rank: rows[mesh.coordinates(rank).pipeline_rank] for rank in mesh.ranks}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from testbed.judge import iterations
@@ -13,6 +13,7 @@ from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Job
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import START_MARGIN_S, Loop
+from testbed.session.timers import TimedAction
 from testbed.thresholds import COMPARED_ITERATIONS
 from testbed.trace.tables import Trace
 from testbed.train.job import IterationRecord, TimedSchedule, TrainingTask
@@ -66,18 +67,30 @@ def unknown_task(job: Job, schedule: Schedule, count: int) -> TrainingTask:
     return TrainingTask(TimedSchedule(schedule, None), job.workload, count, sites=sites_of(job))
 
 
-def rounds(
-    loop: Loop,
-    tasks: Mapping[int, TrainingTask],
-    deadline: Deadline,
-    witness: MachineWitness,
-    margin_s: float = START_MARGIN_S,
-) -> Iterator[Round]:
-    """Train the jobs that have `tasks`, by their numbers, while others rest.
+class Training:
+    """Rounds of the jobs that have tasks, by their numbers, while others rest. Iterating over it raises RunFailed."""
 
-    `deadline` is for one round, which is announced `margin_s` ahead. Raises RunFailed.
-    """
-    before = witness.read()
-    for records in loop.of(list(tasks)).run(list(tasks.values()), deadline, margin_s):
-        yield Round(dict(zip(tasks, records, strict=True)), witness.read().since(before))
-        before = witness.read()
+    def __init__(
+        self,
+        loop: Loop,
+        tasks: Mapping[int, TrainingTask],
+        deadline: Deadline,
+        witness: MachineWitness,
+        margin_s: float = START_MARGIN_S,
+        timed: Callable[[int], Sequence[TimedAction]] = lambda number: (),
+    ) -> None:
+        """See Loop.run."""
+        self._jobs, self._witness = list(tasks), witness
+        self._rounds = loop.of(self._jobs).run(list(tasks.values()), deadline, margin_s, timed)
+
+    def __iter__(self) -> Training:
+        return self
+
+    def __next__(self) -> Round:
+        before = self._witness.read()
+        records = next(self._rounds)
+        return Round(dict(zip(self._jobs, records, strict=True)), self._witness.read().since(before))
+
+    def swap(self, schedules: Mapping[int, TimedSchedule]) -> None:
+        """Have jobs, by their numbers, go on with another schedule from the next round on; see Rounds.swap."""
+        self._rounds.swap({self._jobs.index(number): one for number, one in schedules.items()})

@@ -76,6 +76,10 @@ class TimedSchedule:
     begins_s: tuple[float, ...] = ()
     """How long after the common start each rank begins, by its turn (Mesh.turn); empty: all at once."""
 
+    def renamed(self, name: str) -> TimedSchedule:
+        """The same under another name."""
+        return replace(self, schedule=self.schedule.renamed(name))
+
 
 def require_same_stages(before: Schedule, after: Schedule) -> None:
     """Raises BadInput where a training cannot go on with another schedule: weights do not move, nor do messages."""
