@@ -106,10 +106,10 @@ def message_times(
 ) -> MessageTimes:
     """Pair every measured message with its prediction.
 
-    Both may hold several iterations: each is compared with its own prediction (trace/predictions.py). `paced`: slots are as long as predicted, however long the
-    real computation took. `on_the_way_s`: what the links should have taken for each, by what else was sent
-    (model/replay.py); without it, what was predicted. Raises KeyError for a message that was not predicted; of one that
-    an action made which was not, nothing is known but its arrival.
+    Both may hold several iterations: each is compared with its own prediction (trace/predictions.py). `paced`: slots
+    are as long as predicted, however long the real computation took. `on_the_way_s`: what the links should have taken
+    for each, by what else was sent (model/replay.py); without it, what was predicted. Raises KeyError for a message
+    that was not predicted; of one that an unpredicted action made, no more is known than its arrival.
     """
     rows, iterations = measured.messages, measured.iterations().tolist()
     numbers = dict(zip(iterations, predicted_numbers(predicted, iterations).tolist(), strict=True))
