@@ -98,6 +98,15 @@ class Evidence(NamedTuple):
         """The iterations that count."""
         return [row for row in self.rows if not row.warmup]
 
+    @property
+    def comparable_s(self) -> NDArray[np.float64]:
+        """The time of every measured iteration, as if all of them had been predicted to take the same."""
+        times_s = np.array([row.makespan_s for row in self.measured])
+        if not len(self.own_predicted_s):
+            return times_s
+        comparable_s: NDArray[np.float64] = times_s * (self.predicted_s / np.asarray(self.own_predicted_s))
+        return comparable_s
+
 
 def judge(case: Evidence) -> list[Check]:
     """Every question of the verdict; a case is trusted when all are passed."""
@@ -105,7 +114,7 @@ def judge(case: Evidence) -> list[Check]:
     checks = [
         *_given(case),
         *([execution_check(case.executed, case.planned)] if case.planned else []),
-        *fidelity.run_checks(rows, paced=case.paced, spread=_spread(case)),
+        *fidelity.run_checks(rows, case.comparable_s, paced=case.paced, spread=_spread(case)),
         fidelity.network_check(case.network),
         fidelity.traffic_check(case.traffic, lossless=case.network.lossless),
         numerics.loss_check([row.loss for row in case.rows], case.reference),
@@ -186,7 +195,7 @@ def _exact_parts(case: Evidence) -> list[FlowParts]:
 def _against_each_other(case: Evidence) -> Check:
     """Iterations whose messages took other than before the run, or that took other than the first ones."""
     limit = CHANGE_SHARE if case.real else MODEL_SHARE
-    times_s = np.array([row.makespan_s for row in case.measured])
+    times_s = case.comparable_s
     far = changes.since_the_beginning(times_s, limit.value)
     found = changes.find([row.iteration for row in case.measured], times_s, _usual_parts(case), far)
     off = changes.off_share(times_s, found.iterations)

@@ -62,6 +62,7 @@ def train(directory: str, faulty: bool) -> list[Any]:
     with MachineWitness() as witness, ExitStack() as stack:
         if faulty:
             stack.enter_context(mock.patch("testbed.session.case._swaps", return_value={}))
+        (Path(directory) / "out").mkdir()
         options = SessionOptions(Path(directory) / "out", "relay", this_machine(), witness)
         rows: list[Any] = run(plan, options, Lines(quiet=True))["schedules"]
     return rows
