@@ -221,7 +221,9 @@ def _iterate(
             late_s = deadline.seconds / 2
 
             def noted(number: int) -> list[TimedAction]:
-                line = f"iteration {number} is still under way after {show_time(late_s)}: waiting until {deadline}"
+                line = (
+                    f"iteration {number} is still under way after {show_time(late_s)}; it has to end within {deadline}"
+                )
                 return [TimedAction(late_s, partial(reporter.note, line))]
 
             going = Training(running.loop, tasks, deadline, running.witness, margin_s, noted)
