@@ -26,7 +26,7 @@ from unittest import mock
 
 import torch
 from correct_trainings import MLP, Setting, drawn
-from local_training import job_of, scheduled, workers
+from local_training import scheduled, task_of, workers
 
 import testbed.train.warm  # noqa: F401 - what the zygote imports: it is forked from this process
 from testbed.errors import RunFailed
@@ -40,17 +40,18 @@ from testbed.plan.resolve import make_plan
 from testbed.session.deadlines import Deadline
 from testbed.spec import load_topology, load_workload
 from testbed.trace.tables import ALL_GATHER
-from testbed.train import engine
+from testbed.train import training_state
 from testbed.train.collectives import Messages
 from testbed.train.data import load_corpus
-from testbed.train.engine import Engine
 from testbed.train.gpt import Gpt
 from testbed.train.job import Reference, last_compared
 from testbed.train.optimizer import make_optimizer
 from testbed.train.peers import Peers
 from testbed.train.reference import train_reference
+from testbed.train.schedule_run import ScheduleRun
 from testbed.train.stage import Stage
 from testbed.train.tensor import Share
+from testbed.train.training_state import TrainingState
 
 ROOT = Path(__file__).parents[1]
 ITERATIONS, MICROBATCHES = 3, 3
@@ -137,11 +138,11 @@ def _without_last(values: torch.Tensor, _: int) -> torch.Tensor:
     return values
 
 
-def _optimizer(change: Callable[[Engine], None], ranks: Sequence[int]) -> Callable[[Any], Any]:
-    """Something about the optimizer of some ranks is changed as the engine is made."""
+def _optimizer(change: Callable[[TrainingState], None], ranks: Sequence[int]) -> Callable[[Any], Any]:
+    """Something about the optimizer of some ranks is changed as its training begins."""
 
     def made(there: Any) -> Any:
-        def init(self: Engine, *arguments: Any, **named: Any) -> None:
+        def init(self: TrainingState, *arguments: Any, **named: Any) -> None:
             there(self, *arguments, **named)
             if self.rank in ranks:
                 change(self)
@@ -151,47 +152,47 @@ def _optimizer(change: Callable[[Engine], None], ranks: Sequence[int]) -> Callab
     return made
 
 
-def _no_decay(one: Engine) -> None:
+def _no_decay(one: TrainingState) -> None:
     for group in one.optimizer.param_groups:
         group["weight_decay"] = 0.0
 
 
-def _faster(one: Engine) -> None:
+def _faster(one: TrainingState) -> None:
     for group in one.optimizer.param_groups:
         group["lr"] *= 1.01
 
 
-def _off(one: Engine) -> None:
+def _off(one: TrainingState) -> None:
     one.optimizer.step = lambda: None  # type: ignore[method-assign,assignment]
 
 
-def _norms_off(one: Engine) -> None:
+def _norms_off(one: TrainingState) -> None:
     """Parameters that every tensor rank has are not stepped here."""
     for group in one.optimizer.param_groups:
         group["params"] = [parameter for parameter in group["params"] if parameter.dim() > 1]
 
 
-def _at_end(change: Callable[[Engine, int], None]) -> Callable[[Any], Any]:
+def _at_end(change: Callable[[TrainingState, int], None]) -> Callable[[Any], Any]:
     """Something is done between the last action and the optimizer's step."""
 
     def made(there: Any) -> Any:
-        def end(self: Engine, iteration: int, *rest: Any) -> Any:
-            change(self, iteration)
-            return there(self, iteration, *rest)
+        def end(self: TrainingState) -> Any:
+            change(self, self.iteration)
+            return there(self)
 
         return end
 
     return made
 
 
-def _double_layer(one: Engine, _: int) -> None:
+def _double_layer(one: TrainingState, _: int) -> None:
     if one.rank == 0:
         for parameter in one.stages[0].layers[1].parameters():
             assert parameter.grad is not None
             parameter.grad.mul_(2)
 
 
-def _forget_momentum(one: Engine, iteration: int) -> None:
+def _forget_momentum(one: TrainingState, iteration: int) -> None:
     if one.rank == 0 and iteration == 1:
         one.optimizer.state.clear()
 
@@ -200,8 +201,8 @@ def _stale(there: Any) -> Any:
     """Rank 0 computes the last iteration with the weights before the last step, and steps these."""
     kept: dict[str, Any] = {}
 
-    def iterate(self: Engine, iteration: int, start_s: float) -> Any:
-        weights = [parameter for one in self.stages.values() for parameter in one.layers.parameters()]
+    def iterate(self: ScheduleRun, iteration: int, start_s: float) -> Any:
+        weights = [parameter for one in self.state.stages.values() for parameter in one.layers.parameters()]
         with torch.no_grad():
             if self.rank == 0 and iteration == ITERATIONS - 1:
                 for weight, old in zip(weights, kept["old"], strict=True):
@@ -279,7 +280,7 @@ def _sent(change: Callable[[torch.Tensor], torch.Tensor], kinds: Sequence[Kind])
     """What goes from stage to stage behind actions of these kinds."""
 
     def made(there: Any) -> Any:
-        def wrap(self: Engine, step: Any, iteration: int, value: torch.Tensor | None, local: Any) -> Any:
+        def wrap(self: ScheduleRun, step: Any, iteration: int, value: torch.Tensor | None, local: Any) -> Any:
             if value is not None and step.action.kind in kinds and step.target is not None:
                 value = change(value)
             return there(self, step, iteration, value, local)
@@ -366,35 +367,49 @@ MUTANTS = [
     Mutant("last element of each gathered message lost", "ZeRO-1", Messages, "_take_in", _gathered(_without_last)),
     Mutant("all-gather not applied in iteration 1", "ZeRO-1", Messages, "_take_in", _not_applied),
     Mutant("shards swapped in iteration 1", "ZeRO-1", Messages, "end", _swapped),
-    Mutant("no weight decay on the ranks of one replica", "ZeRO-1", Engine, "__init__", _optimizer(_no_decay, (2, 3))),
-    Mutant("no weight decay on one rank", "ZeRO-1", Engine, "__init__", _optimizer(_no_decay, (3,))),
-    Mutant("no weight decay anywhere", "pipeline", engine, "make_optimizer", lambda there: _without_decay),
-    Mutant("learning rate of one replica 1 % higher", "all-reduce", Engine, "__init__", _optimizer(_faster, (1,))),
-    Mutant("one rank's optimizer off", "pipeline", Engine, "__init__", _optimizer(_off, (1,))),
-    Mutant("optimizer's states lost before iteration 1", "pipeline", Engine, "_end", _at_end(_forget_momentum)),
-    Mutant("stale weights on one rank in iteration 2", "pipeline", Engine, "iterate", _stale),
+    Mutant(
+        "no weight decay on the ranks of one replica",
+        "ZeRO-1",
+        TrainingState,
+        "__init__",
+        _optimizer(_no_decay, (2, 3)),
+    ),
+    Mutant("no weight decay on one rank", "ZeRO-1", TrainingState, "__init__", _optimizer(_no_decay, (3,))),
+    Mutant("no weight decay anywhere", "pipeline", training_state, "make_optimizer", lambda there: _without_decay),
+    Mutant(
+        "learning rate of one replica 1 % higher", "all-reduce", TrainingState, "__init__", _optimizer(_faster, (1,))
+    ),
+    Mutant("one rank's optimizer off", "pipeline", TrainingState, "__init__", _optimizer(_off, (1,))),
+    Mutant("optimizer's states lost before iteration 1", "pipeline", TrainingState, "step", _at_end(_forget_momentum)),
+    Mutant("stale weights on one rank in iteration 2", "pipeline", ScheduleRun, "iterate", _stale),
     Mutant("one microbatch's W dropped on a stage", "pipeline", Stage, "weight_gradient", _dropped),
     Mutant("one microbatch's W counted twice", "pipeline", Stage, "weight_gradient", _twice),
     Mutant("a microbatch too many in the mean", "pipeline", Stage, "__init__", _one_more),
     Mutant("loss x 1.001", "pipeline", Stage, "_layer", _loss_scaled),
     Mutant("gradient of the loss x 1.001", "pipeline", Stage, "_layer", _gradient_scaled),
-    Mutant("gradient of one layer doubled", "pipeline", Engine, "_end", _at_end(_double_layer)),
+    Mutant("gradient of one layer doubled", "pipeline", TrainingState, "step", _at_end(_double_layer)),
     Mutant("replicas train the same microbatches", "ZeRO-1", Gpt, "batch", _same_data),
     Mutant("data of iteration 1 again in iteration 2", "pipeline", Gpt, "batch", _old_data),
     Mutant("message of another microbatch taken", "pipeline", Stage, "forward", _wrong_message),
     Mutant(
-        "input gradients sent x 1.005", "pipeline", Engine, "_wrap", _sent(lambda one: one * 1.005, (Kind.B, Kind.I))
+        "input gradients sent x 1.005",
+        "pipeline",
+        ScheduleRun,
+        "_wrap",
+        _sent(lambda one: one * 1.005, (Kind.B, Kind.I)),
     ),
     Mutant(
         "activations as bfloat16",
         "pipeline",
-        Engine,
+        ScheduleRun,
         "_wrap",
         _sent(lambda one: one.bfloat16().float(), (Kind.F,)),
     ),
     Mutant("tensor slices of second layers swapped", "tensor", Share, "_keep", _slice_swapped),
     Mutant("one sum over tensor ranks without the others", "tensor", Peers, "total", _one_summand),
-    Mutant("one tensor rank does not step its norms", "tensor", Engine, "__init__", _optimizer(_norms_off, (1,))),
+    Mutant(
+        "one tensor rank does not step its norms", "tensor", TrainingState, "__init__", _optimizer(_norms_off, (1,))
+    ),
 ]
 
 
@@ -448,10 +463,10 @@ def checks(name: str) -> list[Check]:
 def compared(plan: Plan, expected: Reference, schedule: str) -> list[Check]:
     """The same of a plan."""
     case = scheduled(plan, schedule)
-    job = replace(job_of(case, ITERATIONS), keep_gradients=False, count_memory=False, compared=ITERATIONS)
+    task = replace(task_of(case, ITERATIONS), keep_gradients=False, count_memory=False, compared=ITERATIONS)
     rows, told = [], []
     with tempfile.TemporaryDirectory() as logs, workers(plan.jobs[0].mesh.size, Path(logs), PATIENCE) as loop:
-        for (records,) in loop.run([job], PATIENCE):
+        for (records,) in loop.run([task], PATIENCE):
             rows.append(iterations.iteration_row(records, 0, UNWITNESSED))
             told += put_together(records)
     return [

@@ -24,7 +24,7 @@ from testbed.schedule.registry import FAMILIES
 from testbed.session import deadlines
 from testbed.session.loop import Loop
 from testbed.spec.choice import ScheduleChoice
-from testbed.train.job import Job, Reference
+from testbed.train.job import Reference, TimedSchedule, TrainingTask
 from testbed.train.launcher import Launcher
 from testbed.train.protocol import Place, TrainReference, WorldSpec
 
@@ -63,10 +63,10 @@ def world(plan: Plan, directory: str) -> WorldSpec:
 def train(plan: Plan, choice: ScheduleChoice, loop: Loop) -> list[IterationRow]:
     workload = plan.jobs[0].workload
     schedule = resolve.generate(plan, choice).schedule
-    job = Job(schedule, workload, None, workload.warmup + workload.iterations)
+    task = TrainingTask(TimedSchedule(schedule, None), workload, workload.warmup + workload.iterations)
     return [
         iterations.iteration_row(records, workload.warmup, UNWITNESSED)
-        for (records,) in loop.run([job], deadlines.of_unknown_iteration())
+        for (records,) in loop.run([task], deadlines.of_unknown_iteration())
     ]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +11,11 @@ from numpy.typing import NDArray
 
 from testbed.judge import changes, fidelity, numerics, parameters
 from testbed.judge.changes import FlowParts
+from testbed.judge.execution import ExecutedRow, execution_check
 from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
 from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages
+from testbed.pipeline.ir import Row
 from testbed.thresholds import (
     CHANGE_CERTAIN,
     CHANGE_SHARE,
@@ -52,6 +55,7 @@ class Evidence(NamedTuple):
     traffic: Sequence[Traffic]
     reference: Reference
     predicted_s: float
+    """The median of what was predicted of the measured iterations."""
     on_this_host_s: float | None
     """Predicted with what this machine adds; None where that was not measured."""
     alike_replicas: Sequence[int]
@@ -82,11 +86,26 @@ class Evidence(NamedTuple):
     """Whether the model has all that the plan asks for."""
     fingerprints: Sequence[Fingerprint] = ()
     """Of gradients and weights in the first and in the last compared iteration, all ranks together."""
+    own_predicted_s: Sequence[float] | NDArray[np.float64] = ()
+    """Per measured iteration, what was predicted of it; () where that is `predicted_s` of all."""
+    executed: Sequence[ExecutedRow] = ()
+    """What every rank did, in what order, warm-up included."""
+    planned: Mapping[int, Row] = MappingProxyType({})
+    """By rank, what the plan has for the case; empty where no plan was kept."""
 
     @property
     def measured(self) -> list[IterationRow]:
         """The iterations that count."""
         return [row for row in self.rows if not row.warmup]
+
+    @property
+    def comparable_s(self) -> NDArray[np.float64]:
+        """The time of every measured iteration, as if all of them had been predicted to take the same."""
+        times_s = np.array([row.makespan_s for row in self.measured])
+        if not len(self.own_predicted_s):
+            return times_s
+        comparable_s: NDArray[np.float64] = times_s * (self.predicted_s / np.asarray(self.own_predicted_s))
+        return comparable_s
 
 
 def judge(case: Evidence) -> list[Check]:
@@ -94,7 +113,8 @@ def judge(case: Evidence) -> list[Check]:
     rows, host_s = case.measured, case.on_this_host_s
     checks = [
         *_given(case),
-        *fidelity.run_checks(rows, paced=case.paced, spread=_spread(case)),
+        *([execution_check(case.executed, case.planned)] if case.planned else []),
+        *fidelity.run_checks(rows, case.comparable_s, paced=case.paced, spread=_spread(case)),
         fidelity.network_check(case.network),
         fidelity.traffic_check(case.traffic, lossless=case.network.lossless),
         numerics.loss_check([row.loss for row in case.rows], case.reference),
@@ -127,6 +147,15 @@ def _low_high_s(case: Evidence) -> tuple[float, float]:
     return case.range_s or (case.predicted_s, case.predicted_s)
 
 
+def _low_high_each_s(case: Evidence) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Per measured iteration, between what it should lie: the range, moved to its own prediction."""
+    moved_s = np.zeros(len(case.measured))
+    if len(case.own_predicted_s):
+        moved_s = np.asarray(case.own_predicted_s) - case.predicted_s
+    low_s, high_s = _low_high_s(case)
+    return low_s + moved_s, high_s + moved_s
+
+
 def _spread(case: Evidence) -> Limit:
     """How far the middle half of the iteration times may lie apart."""
     if not _exact(case):
@@ -138,8 +167,8 @@ def _spread(case: Evidence) -> Limit:
 def _against_model(case: Evidence) -> Check:
     """Iterations and messages on the virtual clock, where a correct run takes what the model says."""
     times_s = np.array([row.makespan_s for row in case.measured])
-    off = changes.off_range(float(np.median(times_s)), *_low_high_s(case))
-    far = np.array([abs(changes.off_range(one, *_low_high_s(case))) > MODEL_SHARE.value for one in times_s])
+    shares = np.array([changes.off_range(*each) for each in zip(times_s, *_low_high_each_s(case), strict=True)])
+    off, far = float(np.median(shares)), np.abs(shares) > MODEL_SHARE.value
     found = changes.find([row.iteration for row in case.measured], times_s, _exact_parts(case), far)
     reasons, notes, limit = list[str](), [found.named] if found.named else [], f"{MODEL_SHARE.value:.2%}"
     if abs(off) > MODEL_SHARE.value:
@@ -185,7 +214,7 @@ def _exact_parts(case: Evidence) -> list[FlowParts]:
 def _against_each_other(case: Evidence) -> Check:
     """Iterations whose messages took other than before the run, or that took other than the first ones."""
     limit = CHANGE_SHARE if case.real else MODEL_SHARE
-    times_s = np.array([row.makespan_s for row in case.measured])
+    times_s = case.comparable_s
     far = changes.since_the_beginning(times_s, limit.value)
     found = changes.find([row.iteration for row in case.measured], times_s, _usual_parts(case), far)
     off = changes.off_share(times_s, found.iterations)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages
@@ -77,9 +78,12 @@ def given_check(question: str, reasons: Sequence[str], why: str) -> Check:
     return Check(question, "no" if reasons else "yes", "yes", why, tuple(reasons))
 
 
-def run_checks(rows: Sequence[IterationRow], *, paced: bool, spread: Limit = SPREAD) -> list[Check]:
-    """What the measured iterations themselves tell; their middle half may `spread` by so much."""
-    checks = [_memory(rows), _starts(rows), _spread(rows, spread)]
+def run_checks(
+    rows: Sequence[IterationRow], times_s: NDArray[np.float64], *, paced: bool, spread: Limit = SPREAD
+) -> list[Check]:
+    """What the measured iterations themselves tell; the middle half of their times, as far as they can be compared with
+    each other, may `spread` by so much."""
+    checks = [_memory(rows), _starts(rows), _spread(times_s, spread)]
     return [_slots(rows), *checks] if paced else checks
 
 
@@ -113,8 +117,8 @@ def _starts(rows: Sequence[IterationRow]) -> Check:
     return Check(question, f"{share:.0%}", limit, LATE_START_SHARE.why, (reason,) if late else ())
 
 
-def _spread(rows: Sequence[IterationRow], allowed: Limit) -> Check:
-    low, median, high = np.percentile([row.makespan_s for row in rows], (25, 50, 75))
+def _spread(times_s: NDArray[np.float64], allowed: Limit) -> Check:
+    low, median, high = np.percentile(times_s, (25, 50, 75))
     spread, limit = (high - low) / median, f"{allowed.value:.1%}"
     reason = f"iteration times spread by {spread:.1%} (limit {limit})"
     wide = spread > allowed.value

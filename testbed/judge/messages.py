@@ -6,7 +6,7 @@ it arrived before it was taken: it counts where that alone contradicts the predi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from testbed.pipeline.ir import Kind
 from testbed.plan.mesh import Coordinates, Mesh
+from testbed.trace.predictions import predicted_numbers
 from testbed.trace.tables import (
     ACTIVATION,
     ALL_GATHER,
@@ -30,7 +31,7 @@ from testbed.trace.tables import (
 
 Floats = NDArray[np.float64]
 
-_ACTION = ("rank", "stage", "kind", "microbatch", "part_begin")
+_ACTION = ("iteration", "rank", "stage", "kind", "microbatch", "part_begin")
 _MAKES = {KINDS.index(Kind.F): ACTIVATION, KINDS.index(Kind.I): GRADIENT, KINDS.index(Kind.B): GRADIENT}
 _MADE = ("source_rank", "stage", "kind", "microbatch")
 
@@ -105,21 +106,25 @@ def message_times(
 ) -> MessageTimes:
     """Pair every measured message with its prediction.
 
-    `measured` may hold several iterations, `predicted` one. `paced`: slots are as long as predicted, however long the
-    real computation took. `on_the_way_s`: what the links should have taken for each, by what else was sent
-    (model/replay.py); without it, what was predicted. Raises KeyError for a message that was not predicted.
+    Both may hold several iterations: each is compared with its own prediction (trace/predictions.py). `paced`: slots
+    are as long as predicted, however long the real computation took. `on_the_way_s`: what the links should have taken
+    for each, by what else was sent (model/replay.py); without it, what was predicted. Raises KeyError for a message
+    that was not predicted; of one that an unpredicted action made, no more is known than its arrival.
     """
-    rows = measured.messages
-    twin = _twins(rows, predicted, ranks.alike, ranks.tensor)
+    rows, iterations = measured.messages, measured.iterations().tolist()
+    numbers = dict(zip(iterations, predicted_numbers(predicted, iterations).tolist(), strict=True))
+    twin = _twins(rows, predicted, numbers, ranks)
     due_s = twin["arrived_s"] if on_the_way_s is None else rows["sent_s"] + on_the_way_s
     known = rows["awaited"] | (rows["taken_s"] < due_s)
     off_s = np.where(known, rows["taken_s"], np.nan) - twin["arrived_s"]
     late_s = rows["sent_s"] - twin["sent_s"]
     between = np.isin(rows["kind"], (ACTIVATION, GRADIENT))
     planned_s = _made(predicted.actions, predicted.actions["end_s"])
-    made_s = _made(measured.actions, _slot_ends(measured, predicted) if paced else measured.actions["computed_s"])
+    made_s = _made(
+        measured.actions, _slot_ends(measured, predicted, numbers) if paced else measured.actions["computed_s"]
+    )
     late_s[between] = [
-        made_s[iteration, *message] - planned_s[0, *other]
+        made_s[iteration, *message] - planned_s[numbers[iteration], *other]
         for (iteration, *message), other in zip(
             _columns(rows[between], ("iteration", *_MADE)), _columns(twin[between], _MADE), strict=True
         )
@@ -148,8 +153,12 @@ def _shared(extra_s: Floats, rows: Table, twin: Table, sites: Sequence[str]) -> 
     return shared_s
 
 
-def _twins(rows: Table, predicted: Trace, alike: Sequence[int], tensor: int) -> Table:
-    """The prediction of every measured message; of replicas like each other, in the order in which they send."""
+def _twins(rows: Table, predicted: Trace, numbers: Mapping[int, int], ranks: Likeness) -> Table:
+    """The prediction of every measured message; of replicas like each other, in the order in which they send.
+
+    `numbers` say which predicted iteration a measured one is compared with.
+    """
+    alike, tensor = ranks.alike, ranks.tensor
     expected = predicted.messages[predicted.messages["kind"] != NOTICE]
     mesh = Mesh(len(alike) // tensor, predicted.n_ranks // len(alike), tensor)
 
@@ -170,13 +179,13 @@ def _twins(rows: Table, predicted: Trace, alike: Sequence[int], tensor: int) -> 
 
     places: dict[tuple[int, ...], list[int]] = {}
     for index, row in enumerate(expected):
-        places.setdefault(group(row), []).append(index)
+        places.setdefault((int(row["iteration"]), *group(row)), []).append(index)
     found: dict[tuple[int, ...], list[int]] = {}
     for index, row in enumerate(rows):
         found.setdefault((int(row["iteration"]), *group(row)), []).append(index)
     twin = np.empty(len(rows), np.int64)
-    for key, mine in found.items():
-        theirs = places[key[1:]]
+    for (iteration, *name), mine in found.items():
+        theirs = places[numbers[iteration], *name]
         twin[_in_order(rows, mine)] = _in_order(expected, theirs)
     found_twins: Table = expected[twin]
     return found_twins
@@ -242,11 +251,15 @@ def _flows(rows: Table) -> list[tuple[int, int, int]]:
     return sorted({(int(r["source_rank"]), int(r["target_rank"]), int(r["kind"])) for r in rows})
 
 
-def _slot_ends(measured: Trace, predicted: Trace) -> Floats:
-    """When the slot of every measured action should have ended: its own start, and the length that was predicted."""
+def _slot_ends(measured: Trace, predicted: Trace, numbers: Mapping[int, int]) -> Floats:
+    """When the slot of every measured action should have ended: its own start, and the length that was predicted.
+
+    nan for one that was not predicted. `numbers` as in `_twins`.
+    """
     length_s = predicted.actions["end_s"] - predicted.actions["start_s"]
-    of = dict(zip(_columns(predicted.actions, _ACTION), length_s, strict=True))
-    ends: Floats = np.array([of[key] for key in _columns(measured.actions, _ACTION)])
+    of = dict(zip(_columns(predicted.actions, _ACTION), length_s.tolist(), strict=True))
+    keys = ((numbers[iteration], *rest) for iteration, *rest in _columns(measured.actions, _ACTION))
+    ends: Floats = np.array([of.get(key, np.nan) for key in keys])
     ends += measured.actions["start_s"]
     return ends
 

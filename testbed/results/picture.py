@@ -18,6 +18,7 @@ from testbed.errors import BadInput
 from testbed.judge.compare import jobs_of
 from testbed.results.contents import table_of
 from testbed.results.load import load_run, load_traces
+from testbed.trace.predictions import prediction_of
 from testbed.trace.tables import ALL_GATHER, ALL_REDUCE, KINDS, REDUCE_SCATTER, Table, Trace
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def draw_run(directory: Path, path: Path) -> list[Path]:
         typical = _typical(mine, medians_s)
         nearest = "the nearest to all jobs' medians" if names else "the nearest to the median"
         strips = [
-            ("predicted", traces[name, "predicted"]),
+            ("predicted", prediction_of(traces[name, "predicted"], typical)),
             (f"measured, iteration {typical} ({nearest})", traces[name, "measured"].of_iteration(typical)),
         ]
         panels.append(Panel(name, strips, names))

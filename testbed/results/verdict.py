@@ -8,20 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from testbed.errors import BadInput
 from testbed.judge.compare import jobs_of
 from testbed.judge.evidence import Evidence, Profiling, judge
+from testbed.judge.execution import executed_rows, planned_rows
 from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.judge.messages import Likeness, by_flow, by_iteration, message_times
 from testbed.model.network import Floats
 from testbed.model.replay import on_the_way_s
+from testbed.pipeline.ir import Row
 from testbed.plan import costs, file
 from testbed.plan.events import trained, trainings
 from testbed.plan.routes import datacenter_of
 from testbed.plan.together import loads_of
 from testbed.results.contents import case_of, json_of
 from testbed.results.load import load_run, load_traces
+from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace
 from testbed.train.job import Expected, Fingerprint, Reference
 
@@ -117,6 +122,7 @@ def _evidence(
     nodes = [manifest["nodes"][rank] for rank in job.ranks]
     ranks = Likeness(alike, tensor, [datacenter_of(node) for node in nodes])
     times = message_times(measured.without(warmup), predicted, paced=paced, ranks=ranks, on_the_way_s=due_s)
+    own_predicted_s = predicted_times_s(predicted, [row.iteration for row in rows if not row.warmup])
     profiling = None
     if not paced:
         profiling = Profiling(manifest["pinning"]["reasons"], _needed(directory, "profile.json")["spread"])
@@ -130,7 +136,8 @@ def _evidence(
         network=NetworkEvidence(**{name: known[name] for name in NetworkEvidence._fields}),
         traffic=traffic_of(directory / "links.parquet", label),
         reference=reference,
-        predicted_s=float(predicted.makespans()[0]),
+        predicted_s=float(np.median(own_predicted_s)),
+        own_predicted_s=own_predicted_s,
         on_this_host_s=job.row["predicted_on_this_host_s"],
         alike_replicas=alike,
         flows=by_flow(times, job.ranks.start),
@@ -139,11 +146,22 @@ def _evidence(
         usual_differs_s=known.get("usual_differs_s", ()),  # runs of earlier versions did not tell, nor the next
         super_packets_s=known.get("super_packets_s", ()),
         quartiles_s=by_iteration(times),
+        executed=executed_rows(measured, job.ranks.start),
+        planned=_planned(directory, label, job.number),
         ways=known.get("ways", ()),
         range_s=_range_s(job.row),
         in_run_s=known.get("in_run_s"),
         modelled=known.get("modelled", known["usual_extra_s"] is not None),
     )
+
+
+def _planned(directory: Path, label: str, job: int) -> dict[int, Row]:
+    """What every rank of a job should have executed; {} where no plan was kept."""
+    if not (directory / file.NAME).is_file():
+        return {}
+    plan = file.read(directory)
+    (case,) = (one for one in plan.cases if one.label == label)
+    return planned_rows(plan.jobs[job].mesh, case.jobs[job].rows)
 
 
 def _range_s(row: Mapping[str, Any]) -> tuple[float, float] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -29,10 +31,11 @@ from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop, start_margin_s
 from testbed.session.message_costs import MessageCosts
-from testbed.session.rounds import Round, rounds, task_of
+from testbed.session.rounds import Round, Training, task_of, timed_schedule
+from testbed.session.timers import TimedAction
+from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace, concatenate
-from testbed.train.job import Fingerprint
-from testbed.train.job import Job as Task
+from testbed.train.job import Fingerprint, TimedSchedule, TrainingTask, require_same_stages
 from testbed.units import show_time
 
 RETRANSMITS = "TcpRetransSegs"
@@ -90,14 +93,19 @@ class TrainedJob:
             self.measured.append(one.trace(self.number))
 
     @property
+    def counted(self) -> list[int]:
+        """The iterations that count."""
+        return [row.iteration for row in self.rows if not row.warmup]
+
+    @property
     def median_s(self) -> float:
         """Of the iterations that count."""
         return float(np.median([row.makespan_s for row in self.rows if not row.warmup]))
 
     @property
     def predicted_s(self) -> float:
-        """An iteration, with all jobs at work."""
-        return float(self.predicted.makespans()[0])
+        """The median of what was predicted of the iterations that count, with all jobs at work."""
+        return float(np.median(predicted_times_s(self.predicted, self.counted)))
 
     def as_part(self) -> Trace:
         """All measured iterations, as the part of a trace of all jobs."""
@@ -125,24 +133,29 @@ class _Part(NamedTuple):
     phase: Phase
     jobs: Sequence[TrainedJob]
     """Those at work."""
-    predicted_s: float
+    longest_s: float
+    """Of the iterations that are predicted."""
 
 
 def train(
     running: Running,
     plan: Plan,
     cases: Sequence[Case],
-    made: Sequence[Generated],
+    made: Sequence[Sequence[Generated]],
     costs: Mapping[int, MessageCosts] | None,
     change: Callable[[Case, Case], None],
 ) -> list[Trained]:
-    """Train one case, in which every job has the schedule that was `made` for it, and collect what happened.
+    """Train one case, and collect what happened; `made` has for each case the schedule of every job.
 
     Of `cases` the first one begins; each other goes on with its training once `change` has made of the case before it
-    what it is. Raises RunFailed; what was measured until then is in the results.
+    what it is, and workers have its schedule. Raises RunFailed; what was measured until then is in the results.
+    BadInput, before anything is trained, for a schedule that no training can go on with.
     """
-    parts = [_part(running, plan, cases, number, made, costs) for number in range(len(cases))]
-    deadline = deadlines.of_iteration(max(part.predicted_s for part in parts))
+    for before, after in pairwise(made):
+        for job, one in enumerate(after):
+            require_same_stages(before[job].schedule, one.schedule)
+    parts = [_part(running, plan, cases, number, made[number], costs) for number in range(len(cases))]
+    deadline = deadlines.of_iteration(max(part.longest_s for part in parts))
     return _iterate(running, plan, parts, _tasks(plan, parts), deadline, change)
 
 
@@ -166,10 +179,10 @@ def _part(
         rounds_of = trained(plan, cases, number)
         shown = plan.jobs[number], rounds_of, made[number], loads[index], part, ranges[index]
         jobs.append(TrainedJob(number, *shown, *mine))
-    return _Part(case, phase, jobs, float(predicted.makespans()[0]))
+    return _Part(case, phase, jobs, float(predicted.makespans().max()))
 
 
-def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, Task]:
+def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, TrainingTask]:
     """By number of each job that is ever at work, what its workers do: from the first round of a case in which it is
     at work to the last one."""
     first = {one.number: one for part in reversed(parts) for one in part.jobs}
@@ -179,11 +192,22 @@ def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, Task]:
     }
 
 
+def _swaps(before: _Part, part: _Part) -> dict[int, TimedSchedule]:
+    """By number of each job that is at work in both, its schedule where that is another one than before."""
+    was = {one.number: _timed(one) for one in before.jobs}
+    found = {one.number: _timed(one) for one in part.jobs if one.number in was}
+    return {number: one for number, one in found.items() if one != was[number].renamed(one.schedule.name)}
+
+
+def _timed(one: TrainedJob) -> TimedSchedule:
+    return timed_schedule(one.job, one.load)
+
+
 def _iterate(
     running: Running,
     plan: Plan,
     parts: Sequence[_Part],
-    tasks: Mapping[int, Task],
+    tasks: Mapping[int, TrainingTask],
     deadline: Deadline,
     change: Callable[[Case, Case], None],
 ) -> list[Trained]:
@@ -197,10 +221,19 @@ def _iterate(
             reporter.note(f"the first {warmup} of {count} iterations warm up, and do not count")
         try:
             margin_s = max(start_margin_s(plan, part.case) for part in parts)
-            going = rounds(running.loop, tasks, deadline, running.witness, margin_s)
-            for part in parts:
-                if done:
-                    change(done[-1].case, part.case)
+            late_s = deadline.seconds / 2
+
+            def noted(number: int) -> list[TimedAction]:
+                line = (
+                    f"iteration {number} is still under way after {show_time(late_s)}; it has to end within {deadline}"
+                )
+                return [TimedAction(late_s, partial(reporter.note, line))]
+
+            going = Training(running.loop, tasks, deadline, running.witness, margin_s, noted)
+            for index, part in enumerate(parts):
+                if index:
+                    change(parts[index - 1].case, part.case)
+                    going.swap(_swaps(parts[index - 1], part))
                 before = _Counts.of(running.lab, reset_peaks=True)
                 for number, one in zip(part.phase.rounds, going, strict=False):
                     for other in parts:

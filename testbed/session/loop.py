@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from itertools import compress
+from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import TypeVar
@@ -19,9 +20,10 @@ from testbed.errors import RunFailed
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import notices_s
 from testbed.session.deadlines import Deadline
-from testbed.train.job import IterationRecord, Job
+from testbed.session.timers import TimedAction, Timers
+from testbed.train.job import IterationRecord, TimedSchedule, TrainingTask, require_same_stages
 from testbed.train.launcher import Launcher
-from testbed.train.protocol import Done, Go, PostReceives, Prepare, Ready, WorldSpec
+from testbed.train.protocol import Done, Go, PostReceives, Prepare, Ready, SwapSchedule, WorldSpec
 
 START_MARGIN_S = 5e-3
 """The common start of an iteration lies this far ahead, so that every worker has heard of it."""
@@ -75,60 +77,56 @@ class Loop:
         self.gather(Ready, deadline, "connect")
 
     def run(
-        self, jobs: Sequence[Job], deadline: Deadline, margin_s: float = START_MARGIN_S
-    ) -> Iterator[list[list[IterationRecord]]]:
-        """Train; yields after every round, for every job, the records of its ranks in order; [] where it has no part.
+        self,
+        tasks: Sequence[TrainingTask],
+        deadline: Deadline,
+        margin_s: float = START_MARGIN_S,
+        timed: Callable[[int], Sequence[TimedAction]] = lambda number: (),
+    ) -> Rounds:
+        """Training, to be iterated over: `deadline` is for one iteration, which is announced `margin_s` ahead.
 
-        A round is an iteration of every job that has joined and is not done, from one common start; iterations are
-        called by its number. A job is prepared in the round that it joins. `deadline` is for one iteration. Raises
-        RunFailed when it passes, or when somebody is gone.
+        `timed` says what is done during the round of a number, unless that ends before.
         """
-        for number in range(max(job.joins + job.iterations for job in jobs)):
-            at_work = [job.joins <= number < job.joins + job.iterations for job in jobs]
-            new = [job.joins == number and working for job, working in zip(jobs, at_work, strict=True)]
-            if any(new):
-                for launcher, job in compress(zip(self.launchers, jobs, strict=True), new):
-                    self._tell(launcher, Prepare(job), "prepare")
-                self.gather(Ready, deadline, "prepare", new)
-            names = ", ".join(dict.fromkeys(job.schedule.name for job in compress(jobs, at_work)))
-            # not by each rank as it ends: its notices would cross slow links ahead of others' last messages
-            going_on = [job.joins < number and working for job, working in zip(jobs, at_work, strict=True)]
-            if any(going_on):
-                what = f"post the receives of iteration {number + 1} of {names}"
-                for launcher, job in compress(zip(self.launchers, jobs, strict=True), going_on):
-                    self._tell(launcher, PostReceives(number - job.joins + 1), what)
-                self.gather(Ready, deadline, what, going_on)
-            start_s = time.monotonic_ns() * 1e-9 + margin_s
-            what = f"finish iteration {number} of {names}"
-            for launcher, job in compress(zip(self.launchers, jobs, strict=True), at_work):
-                self._tell(launcher, Go(number - job.joins, start_s + job.start_s), what)
-            done = self.gather(Done, deadline, what, at_work)
-            yield [[reply.record.called(number) for reply in replies] for replies in done]
+        return Rounds(self, tasks, deadline, margin_s, timed)
 
-    def _tell(self, launcher: Launcher, message: object, what: str) -> None:
+    def ask(self, messages: Mapping[int, object], deadline: Deadline, what: str) -> None:
+        """Tell every worker of some jobs to do `what`, and wait until all of these are Ready. Raises RunFailed."""
+        for job, message in messages.items():
+            self.tell(job, message, what)
+        self.gather(Ready, deadline, what, [job in messages for job in range(len(self.launchers))])
+
+    def tell(self, job: int, message: object, what: str) -> None:
         """Tell every worker of a job to do `what`. Raises RunFailed when one has ended."""
+        launcher = self.launchers[job]
         ended = launcher.send(message)
         if ended is not None:
             self._require_alive(what)
             launcher.fail(ended, launcher.reply(ended), what)
 
     def gather(
-        self, expected: type[Reply], deadline: Deadline, what: str, of: Sequence[bool] | None = None
+        self,
+        expected: type[Reply],
+        deadline: Deadline,
+        what: str,
+        of: Sequence[bool] | None = None,
+        timers: Timers | None = None,
     ) -> list[list[Reply]]:
-        """One `expected` reply from every worker: job by job, in rank order; `of` some jobs only. Raises RunFailed."""
+        """One `expected` reply from every worker: job by job, in rank order; `of` some jobs only. Raises RunFailed.
+
+        What `timers` have due is done meanwhile; what is not due by the last reply stays undone.
+        """
         replies: list[dict[int, Reply]] = [{} for _ in self.launchers]
-        until = time.monotonic() + deadline.seconds
         left = {
             connection: (number, rank)
             for number, launcher in enumerate(self.launchers)
             if of is None or of[number]
             for rank, connection in enumerate(launcher.workers)
         }
+        timers = Timers() if timers is None else timers
+        timers.at(time.monotonic() + deadline.seconds, partial(self._late, left, deadline, what))
         zygotes = {launcher.zygote: launcher for launcher in self.launchers}
         while left:
-            ready = wait([*left, *zygotes, *self._guards], timeout=max(0.0, until - time.monotonic()))
-            if not ready:
-                self._late(left, deadline, what)
+            ready = wait([*left, *zygotes, *self._guards], timeout=timers.left_s())
             self._require_alive(what)
             for one in ready:
                 if not isinstance(one, Connection):
@@ -142,6 +140,8 @@ class Loop:
                     self._require_alive(what)
                     self.launchers[number].fail(rank, reply, what)
                 replies[number][rank] = reply
+            if left:
+                timers.act()
         return [[found[rank] for rank in sorted(found)] for found in replies]
 
     def _require_alive(self, what: str) -> None:
@@ -156,3 +156,71 @@ class Loop:
         who = " and ".join(self.launchers[number].called(*ranks) for number, ranks in missing.items())
         number, rank = min(left.values())
         raise RunFailed(f"{who} did not {what} within {deadline}{self.launchers[number].log(rank)}")
+
+
+class Rounds:
+    """Training, round by round: yields, for every job, the records of its ranks in order; [] where it has no part.
+
+    A round is an iteration of every job that has joined and is not done, from one common start; iterations are called
+    by its number. A job is prepared in the round that it joins. Each raises RunFailed when its deadline passes, or when
+    somebody is gone.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        tasks: Sequence[TrainingTask],
+        deadline: Deadline,
+        margin_s: float,
+        timed: Callable[[int], Sequence[TimedAction]],
+    ) -> None:
+        """See Loop.run."""
+        self._loop, self._tasks, self._deadline, self._margin_s, self._timed = loop, tasks, deadline, margin_s, timed
+        self._schedules = [task.begins_with for task in tasks]
+        self._next = 0
+
+    def __iter__(self) -> Rounds:
+        return self
+
+    def __next__(self) -> list[list[IterationRecord]]:
+        number = self._next
+        if number >= max(_rounds_of(task).stop for task in self._tasks):
+            raise StopIteration
+        tasks = {job: task for job, task in enumerate(self._tasks) if number in _rounds_of(task)}
+        new = {job: task for job, task in tasks.items() if task.joins == number}
+        if new:
+            prepare = {job: Prepare(replace(task, begins_with=self._schedules[job])) for job, task in new.items()}
+            self._loop.ask(prepare, self._deadline, "prepare")
+        names = ", ".join(dict.fromkeys(self._schedules[job].schedule.name for job in tasks))
+        # not by each rank as it ends: its notices would cross slow links ahead of others' last messages
+        posts = {job: PostReceives(number - task.joins + 1) for job, task in tasks.items() if job not in new}
+        if posts:
+            self._loop.ask(posts, self._deadline, f"post the receives of iteration {number + 1} of {names}")
+        start_s = time.monotonic_ns() * 1e-9 + self._margin_s
+        what = f"finish iteration {number} of {names}"
+        for job, task in tasks.items():
+            self._loop.tell(job, Go(number - task.joins, start_s + task.start_s), what)
+        at_work, timers = [job in tasks for job in range(len(self._tasks))], Timers(self._timed(number), start_s)
+        done = self._loop.gather(Done, self._deadline, what, at_work, timers)
+        self._next += 1
+        return [[reply.record.called(number) for reply in replies] for replies in done]
+
+    def swap(self, schedules: Mapping[int, TimedSchedule]) -> None:
+        """Have jobs, by their place, go on with another schedule from the next round on, with the weights that they
+        have trained; of one that has not joined, begin with it.
+
+        Raises BadInput where a stage would have to move to another rank, RunFailed as a round does.
+        """
+        going_on = {job: one for job, one in schedules.items() if self._tasks[job].joins < self._next}
+        for job, one in going_on.items():
+            require_same_stages(self._schedules[job].schedule, one.schedule)
+        for job, one in schedules.items():
+            self._schedules[job] = one
+        if going_on:
+            names = ", ".join(dict.fromkeys(one.schedule.name for one in going_on.values()))
+            messages = {job: SwapSchedule(one) for job, one in going_on.items()}
+            self._loop.ask(messages, self._deadline, f"go on with {names}")
+
+
+def _rounds_of(task: TrainingTask) -> range:
+    return range(task.joins, task.joins + task.iterations)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from testbed.judge import iterations
@@ -13,10 +13,10 @@ from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Job
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import START_MARGIN_S, Loop
+from testbed.session.timers import TimedAction
 from testbed.thresholds import COMPARED_ITERATIONS
 from testbed.trace.tables import Trace
-from testbed.train.job import IterationRecord
-from testbed.train.job import Job as Task
+from testbed.train.job import IterationRecord, TimedSchedule, TrainingTask
 
 
 class Round(NamedTuple):
@@ -36,21 +36,24 @@ class Round(NamedTuple):
         return iterations.trace(self.records[job])
 
 
-def task_of(job: Job, load: Load, count: int, *, joins: int = 0, evidence: bool = False) -> Task:
+def timed_schedule(job: Job, load: Load) -> TimedSchedule:
+    """The schedule of a job as its workers run it: with the slots and beginnings that the model has."""
+    problem, durations = load.problem, None
+    if job.workload.pacing:
+        durations = tuple(tuple(problem.duration(action) for action in row) for row in load.schedule.rows)
+    return TimedSchedule(load.schedule, durations, problem.begins_s)
+
+
+def task_of(job: Job, load: Load, count: int, *, joins: int = 0, evidence: bool = False) -> TrainingTask:
     """What the workers of a job train for `count` iterations, warm-up included: what the model has as its load.
 
     It `joins` the others in the round of that number. With `evidence` ranks count their memory, and tell of their
     gradients and weights.
     """
-    problem, durations = load.problem, None
-    if job.workload.pacing:
-        durations = tuple(tuple(problem.duration(action) for action in row) for row in load.schedule.rows)
-    return Task(
-        load.schedule,
+    return TrainingTask(
+        timed_schedule(job, load),
         job.workload,
-        durations,
         count,
-        problem.begins_s,
         sites=sites_of(job),
         count_memory=evidence,
         compared=COMPARED_ITERATIONS if evidence else 0,
@@ -59,23 +62,35 @@ def task_of(job: Job, load: Load, count: int, *, joins: int = 0, evidence: bool 
     )
 
 
-def unknown_task(job: Job, schedule: Schedule, count: int) -> Task:
+def unknown_task(job: Job, schedule: Schedule, count: int) -> TrainingTask:
     """The same of an unpaced job of which no time is known yet."""
-    return Task(schedule, job.workload, None, count, sites=sites_of(job))
+    return TrainingTask(TimedSchedule(schedule, None), job.workload, count, sites=sites_of(job))
 
 
-def rounds(
-    loop: Loop,
-    tasks: Mapping[int, Task],
-    deadline: Deadline,
-    witness: MachineWitness,
-    margin_s: float = START_MARGIN_S,
-) -> Iterator[Round]:
-    """Train the jobs that have `tasks`, by their numbers, while others rest.
+class Training:
+    """Rounds of the jobs that have tasks, by their numbers, while others rest. Iterating over it raises RunFailed."""
 
-    `deadline` is for one round, which is announced `margin_s` ahead. Raises RunFailed.
-    """
-    before = witness.read()
-    for records in loop.of(list(tasks)).run(list(tasks.values()), deadline, margin_s):
-        yield Round(dict(zip(tasks, records, strict=True)), witness.read().since(before))
-        before = witness.read()
+    def __init__(
+        self,
+        loop: Loop,
+        tasks: Mapping[int, TrainingTask],
+        deadline: Deadline,
+        witness: MachineWitness,
+        margin_s: float = START_MARGIN_S,
+        timed: Callable[[int], Sequence[TimedAction]] = lambda number: (),
+    ) -> None:
+        """See Loop.run."""
+        self._jobs, self._witness = list(tasks), witness
+        self._rounds = loop.of(self._jobs).run(list(tasks.values()), deadline, margin_s, timed)
+
+    def __iter__(self) -> Training:
+        return self
+
+    def __next__(self) -> Round:
+        before = self._witness.read()
+        records = next(self._rounds)
+        return Round(dict(zip(self._jobs, records, strict=True)), self._witness.read().since(before))
+
+    def swap(self, schedules: Mapping[int, TimedSchedule]) -> None:
+        """Have jobs, by their numbers, go on with another schedule from the next round on; see Rounds.swap."""
+        self._rounds.swap({self._jobs.index(number): one for number, one in schedules.items()})

@@ -227,8 +227,8 @@ def _train_cases(
     told: list[dict[str, Any]] = []
     comparison: dict[str, Any] = {}
     for begins, *goes_on in trainings(plan.cases):
-        made = [_made(plan, begins, job, reporter) for job in range(len(plan.jobs))]
-        cases = [_with_rows(one, made) for one in (begins, *goes_on)]
+        made = _made_of(plan, (begins, *goes_on), reporter)
+        cases = [_with_rows(*one) for one in zip((begins, *goes_on), made, strict=True)]
         if profiled is not None:
             # the plan is kept with what only the run could tell: its predictions can be repeated
             known = {case.label: case for case in cases}
@@ -292,6 +292,15 @@ def _with_rows(case: Case, made: Sequence[Generated]) -> Case:
         replace(one, rows=mine.schedule.rows, proof=mine.proof) for one, mine in zip(case.jobs, made, strict=True)
     ]
     return replace(case, jobs=tuple(chosen))
+
+
+def _made_of(plan: Plan, cases: Sequence[Case], reporter: Reporter) -> list[list[Generated]]:
+    """Per case of a training, the schedule of every job: with the same choice as before it goes on as it is."""
+    found: list[list[Generated]] = []
+    for index, case in enumerate(cases):
+        same = [index > 0 and one == cases[index - 1].jobs[job] for job, one in enumerate(case.jobs)]
+        found.append([found[-1][job] if kept else _made(plan, case, job, reporter) for job, kept in enumerate(same)])
+    return found
 
 
 def _made(plan: Plan, case: Case, job: int, reporter: Reporter) -> Generated:

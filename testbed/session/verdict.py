@@ -11,6 +11,7 @@ from testbed.judge import compare
 from testbed.judge import fairness as fair
 from testbed.judge.compare import Beside, Measured
 from testbed.judge.evidence import Evidence, Profiling, judge
+from testbed.judge.execution import executed_rows, planned_rows
 from testbed.judge.fairness import CaseFairness
 from testbed.judge.messages import FlowMessages, Likeness, MessageTimes, by_flow, by_iteration, message_times
 from testbed.judge.witnesses import disturbed
@@ -32,7 +33,7 @@ from testbed.session.message_costs import in_the_run
 from testbed.session.pinning import Pinning
 from testbed.session.profile import Profiled
 from testbed.thresholds import TIE, UNPACED_TIE
-from testbed.trace.summary import summaries
+from testbed.trace.predictions import predicted_summary, predicted_times_s
 from testbed.trace.tables import MESSAGE_KINDS, Trace, concatenate
 from testbed.train.job import Reference
 
@@ -127,7 +128,7 @@ def _measured(plan: Plan, case: Case, one: TrainedJob, evidence: Evidence, left_
         schedule=case.jobs[one.number].choice.schedule,
         label=case.label,
         rows=rows,
-        predicted=summaries(one.predicted)[0],
+        predicted=predicted_summary(one.predicted, [row.iteration for row in rows]),
         between=one.between,
         checks=judge(evidence),
         solver=one.generated.proof and one.generated.proof._asdict(),
@@ -144,7 +145,7 @@ def _measured(plan: Plan, case: Case, one: TrainedJob, evidence: Evidence, left_
 
 def _counted(one: TrainedJob) -> Trace:
     """Its iterations that count."""
-    counted = {row.iteration for row in one.rows if not row.warmup}
+    counted = set(one.counted)
     return concatenate([trace for trace in one.measured if int(trace.iterations()[0]) in counted])
 
 
@@ -181,7 +182,10 @@ def _evidence(
         traffic=case.traffic,
         reference=before.references[one.number].of_first(len(one.rounds)),
         fingerprints=one.fingerprints,
+        executed=executed_rows(concatenate(one.measured), first_rank),
+        planned=planned_rows(one.job.mesh, case.case.jobs[one.number].rows),
         predicted_s=one.predicted_s,
+        own_predicted_s=predicted_times_s(one.predicted, one.counted),
         on_this_host_s=one.on_this_host and one.on_this_host.median_s,
         alike_replicas=problem.alike,
         flows=flows,

@@ -1,4 +1,4 @@
-"""A job for the workers, and what each of them hands back. Imports no torch: the launcher reads it too."""
+"""What workers are given to train, and what each of them hands back. Imports no torch: the launcher reads it too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from testbed.errors import BadInput
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.mesh import Mesh
@@ -66,17 +67,39 @@ class Expected(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Job:
-    """One schedule to train with."""
+class TimedSchedule:
+    """A schedule, and when its ranks do what it says: all that changes where another one takes its place."""
 
     schedule: Schedule
-    workload: Workload
     durations_s: tuple[tuple[float, ...], ...] | None
     """Per rank, the slot of every action in its row; None: no pacing."""
-    iterations: int
-    """Warm-up included."""
     begins_s: tuple[float, ...] = ()
     """How long after the common start each rank begins, by its turn (Mesh.turn); empty: all at once."""
+
+    def renamed(self, name: str) -> TimedSchedule:
+        """The same under another name."""
+        return replace(self, schedule=self.schedule.renamed(name))
+
+
+def require_same_stages(before: Schedule, after: Schedule) -> None:
+    """Raises BadInput where a training cannot go on with another schedule: weights do not move, nor do messages."""
+    for name, was, now in (
+        ("stages", before.stage_to_rank, after.stage_to_rank),
+        ("microbatches", before.n_microbatches, after.n_microbatches),
+    ):
+        if was != now:
+            expected = f"{was}, as {before.name} has it: a training goes on with its weights where they are"
+            raise BadInput.of(after.name, name, now, expected)
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    """What the workers of a job are given: a training, and the schedule that it begins with."""
+
+    begins_with: TimedSchedule
+    workload: Workload
+    iterations: int
+    """Warm-up included."""
     keep_gradients: bool = False
     """Hand over the last iteration's gradients, for parity tests."""
     sites: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from testbed.spec.workload import Workload
-from testbed.train.job import IterationRecord, Job, Reference
+from testbed.train.job import IterationRecord, Reference, TimedSchedule, TrainingTask
 
 WARMUP_ROUNDS = 4
 """Messages that a worker sends each of its neighbours, one after the other, before it says that it is connected."""
@@ -102,9 +102,19 @@ class Exited:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Build the stages of a job and post its first receives."""
+    """Begin a training: draw its weights, and post its first receives."""
 
-    job: Job
+    task: TrainingTask
+
+
+@dataclass(frozen=True)
+class SwapSchedule:
+    """Go on with another schedule, with the same weights, from the next iteration on; answered by Ready.
+
+    Told between two iterations, before PostReceives.
+    """
+
+    timed: TimedSchedule
 
 
 @dataclass(frozen=True)
@@ -132,7 +142,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Ready:
-    """The process group is up and its connections are warm (or: a job is prepared, receives are posted)."""
+    """The process group is up and its connections are warm; or what was told is done."""
 
     rank: int
 

@@ -20,7 +20,6 @@ import torch.distributed as dist
 from testbed.lab.host import become_real_time, priorities
 from testbed.lab.namespaces import attach
 from testbed.train.data import Corpus
-from testbed.train.engine import Engine
 from testbed.train.gloo_all_reduce import GlooGroups
 from testbed.train.pacing import needed_spin_s
 from testbed.train.protocol import (
@@ -32,8 +31,11 @@ from testbed.train.protocol import (
     Prepare,
     Ready,
     Stop,
+    SwapSchedule,
     WorldSpec,
 )
+from testbed.train.schedule_run import RankProcess, ScheduleRun
+from testbed.train.training_state import TrainingState
 from testbed.train.witness import Accounts
 
 _WARMUP_TAG = 1 << 28
@@ -135,33 +137,41 @@ def _join(rank: int, world: WorldSpec) -> None:
 
 
 def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec, longest_spin_s: float) -> None:
-    engine: Engine | None = None
+    run: ScheduleRun | None = None
     spin_s = min(longest_spin_s, needed_spin_s())
     accounts, groups = Accounts(active=world.witness), GlooGroups(world.timeout_s)
     at = priorities(real_time=world.real_time)
+    process = RankProcess(spin_s, at, accounts)
     gc.disable()  # a collection in the middle of an action would look like slow computation
     while True:
-        match launcher.recv():
-            case Prepare(job):
-                if engine is not None:
-                    engine.close()
-                    engine = None
+        message = launcher.recv()
+        match message:
+            case Prepare(task):
+                if run is not None:
+                    run.state.close()
+                    run = None
                 _show(world.first_rank + rank, "prepare")
                 gc.collect()
-                engine = Engine(job, rank, corpus, spin_s, at, accounts, groups)
-                engine.prepare()
+                run = ScheduleRun(TrainingState(task, rank, corpus, at.messaging, groups), task.begins_with, process)
+                run.prepare()
+                launcher.send(Ready(rank))
+            case SwapSchedule(timed):
+                run = _prepared(run, message).followed_by(timed)
                 launcher.send(Ready(rank))
             case PostReceives(iteration):
-                if engine is None:
-                    raise RuntimeError("told to post receives before a job was prepared")
-                engine.post_receives(iteration)
+                _prepared(run, message).post_receives(iteration)
                 launcher.send(Ready(rank))
             case Go(iteration, start_s):
-                if engine is None:
-                    raise RuntimeError("told to go before a job was prepared")
                 _show(world.first_rank + rank, f"it {iteration}")
-                launcher.send(Done(engine.iterate(iteration, start_s)))
+                launcher.send(Done(_prepared(run, message).iterate(iteration, start_s)))
             case Stop():
                 return
             case other:
                 raise TypeError(f"not a message for a worker: {other!r}")
+
+
+def _prepared(run: ScheduleRun | None, told: object) -> ScheduleRun:
+    """Raises RuntimeError when told something before a training was prepared."""
+    if run is None:
+        raise RuntimeError(f"told {type(told).__name__} before a training was prepared")
+    return run

@@ -14,16 +14,16 @@ from local_training import (
     TOLERANCE,
     Scheduled,
     Trained,
-    job_of,
     memory_difference,
     scheduled,
+    task_of,
     trained,
     workers,
 )
 
 from testbed.train.reference import Reference
 
-__all__ = ["OPTIMIZERS", "TOLERANCE", "Scheduled", "Trained", "job_of", "scheduled", "trained", "workers"]
+__all__ = ["OPTIMIZERS", "TOLERANCE", "Scheduled", "Trained", "scheduled", "task_of", "trained", "workers"]
 
 
 def require_trained_alike(got: Trained, expected: Reference, tolerance: float) -> None:
@@ -35,7 +35,8 @@ def require_trained_alike(got: Trained, expected: Reference, tolerance: float) -
         reference = expected.gradients[parameter].numpy()
         worst = float(abs(gradient - reference).max() / abs(reference).max())
         assert worst <= tolerance, f"{parameter} differs by {worst:.1e}"
-    assert got.norms == pytest.approx(expected.gradient_norms[-1], rel=tolerance)
+    for norms, expected_norms in zip(got.norms, expected.gradient_norms, strict=True):
+        assert norms == pytest.approx(expected_norms, rel=tolerance)
 
 
 def require_memory_as_predicted(got: Trained, case: Scheduled) -> None:

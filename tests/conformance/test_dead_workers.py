@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from local_workers import job_of, scheduled, workers
+from local_workers import scheduled, task_of, workers
 from processes import descendants, wait_until
 
 from testbed.errors import RunFailed
@@ -42,7 +42,7 @@ def test_a_worker_that_cannot_be_told_any_more_is_named(tmp_path: Path, rounds: 
     workload = load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", SETTINGS)
     plan = make_plan(load_topology(ROOT / "topologies/two-dc-metro.yaml"), workload)
     with workers(2, tmp_path, PATIENCE) as loop:
-        going = loop.run([job_of(scheduled(plan, "1f1b"), iterations=3)], PATIENCE)
+        going = loop.run([task_of(scheduled(plan, "1f1b"), iterations=3)], PATIENCE)
         for _ in range(rounds):
             next(going)
         kill(loop, 1)

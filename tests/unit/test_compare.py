@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from testbed.cli.run_tables import ranking_line
@@ -80,7 +81,10 @@ def test_pairs_that_a_prediction_does_not_rank_are_ties() -> None:
 
 
 def reasons(run: list[IterationRow], network: NetworkEvidence) -> list[str]:
-    checks: list[Check] = [*run_checks(run, paced=True), network_check(network)]
+    checks: list[Check] = [
+        *run_checks(run, np.array([one.makespan_s for one in run]), paced=True),
+        network_check(network),
+    ]
     return [reason for check in checks for reason in check.reasons]
 
 

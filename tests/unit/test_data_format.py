@@ -223,3 +223,14 @@ def test_results_without_a_file_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).unlink()
     with pytest.raises(BadInput, match=f"{name}: .* expected"):
         recheck(tmp_path)
+
+
+def test_iterations_that_were_predicted_to_differ_are_no_spread(tmp_path: Path) -> None:
+    """Each is held against its own prediction: one that is twice as long as before is as it should be."""
+    trace = repeated()
+    rows = [one._replace(makespan_s=one.makespan_s * (1.5 if one.iteration >= 3 else 1.0)) for one in ROWS]
+    case = evidence(trace, rows=rows)
+    wide = [check for check in judge(case) if "spread" in " ".join(check.reasons)]
+    assert len(wide) == 1
+    own = [one.makespan_s for one in rows if not one.warmup]
+    assert all("spread" not in " ".join(check.reasons) for check in judge(case._replace(own_predicted_s=own)))

@@ -1,0 +1,54 @@
+"""Which predicted iteration a measured one is compared with: its own.
+
+A predicted trace has as many iterations as differ. Each stands for the measured iterations from its number on, up to
+the next predicted one: of a network that does not change, the only one (number 0) stands for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.trace.summary import Summary, summaries
+from testbed.trace.tables import Trace
+
+
+def predicted_numbers(predicted: Trace, iterations: Sequence[int]) -> NDArray[np.int32]:
+    """Per measured iteration, the number of the predicted one that stands for it.
+
+    Raises ValueError for an iteration before the first predicted one.
+    """
+    numbers = predicted.iterations()
+    places = np.searchsorted(numbers, iterations, side="right") - 1
+    if (places < 0).any():
+        raise ValueError(f"iteration {min(iterations)} is before the first predicted one, {numbers[0]}")
+    found: NDArray[np.int32] = numbers[places]
+    return found
+
+
+def prediction_of(predicted: Trace, iteration: int) -> Trace:
+    """What is predicted of a measured iteration. Raises ValueError as `predicted_numbers`."""
+    return predicted.of_iteration(int(predicted_numbers(predicted, [iteration])[0]))
+
+
+def predicted_times_s(predicted: Trace, iterations: Sequence[int]) -> NDArray[np.float64]:
+    """Per measured iteration, the seconds that it should take. Raises ValueError as `predicted_numbers`."""
+    places = np.searchsorted(predicted.iterations(), predicted_numbers(predicted, iterations))
+    found: NDArray[np.float64] = predicted.makespans()[places]
+    return found
+
+
+def predicted_summary(predicted: Trace, iterations: Sequence[int]) -> Summary:
+    """What is predicted of measured iterations together: medians, and the most in flight.
+
+    Raises ValueError as `predicted_numbers`.
+    """
+    of = dict(zip(predicted.iterations().tolist(), summaries(predicted), strict=True))
+    each = [of[number] for number in predicted_numbers(predicted, iterations).tolist()]
+    return Summary(
+        float(np.median([one.makespan_s for one in each])),
+        float(np.median([one.bubble_ratio for one in each])),
+        tuple(max(peaks) for peaks in zip(*(one.peaks for one in each), strict=True)),
+    )

@@ -1,0 +1,261 @@
+"""The engine: runs one rank's row for real over torch.distributed, and writes down when everything happened.
+
+Receives are posted a step ahead, sends are never waited for inside a step, every message has its own tag
+(docs/how-true.md, "The rendezvous of gloo", says why).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from testbed.lab.host import Priorities
+from testbed.pipeline.depend import Message, consumed, produced
+from testbed.pipeline.ir import Kind
+from testbed.pipeline.memory import RankBytes
+from testbed.train.boundary_messages import BoundaryMessages
+from testbed.train.held import Memory
+from testbed.train.job import IterationRecord, TimedSchedule, require_same_stages
+from testbed.train.log import Log, Step
+from testbed.train.pacing import LogicalClock, now_s, sleep_until
+from testbed.train.peers import Instants
+from testbed.train.training_state import TrainingState
+from testbed.train.witness import Accounts, RankWitness
+
+
+class RankProcess(NamedTuple):
+    """What a rank has of the process that it runs in, whatever it trains."""
+
+    spin_s: float
+    """Of the ends of its sleeps."""
+    priorities: Priorities
+    accounts: Accounts
+    """Tell what the machine did meanwhile."""
+
+
+class ScheduleRun:
+    """One schedule on the state of a training, as one rank runs it.
+
+    Call `prepare` on the first one of a training, then `iterate` for every iteration in turn. Between two iterations,
+    call `post_receives` for the one after the next; before that, `followed_by` gives the run of another schedule.
+    """
+
+    def __init__(
+        self,
+        state: TrainingState,
+        timed: TimedSchedule,
+        process: RankProcess,
+        messages: BoundaryMessages | None = None,
+    ) -> None:
+        """`messages` of the run before it, if there was one."""
+        self.state, self.timed, self.process = state, timed, process
+        self.rank, self.workload = state.rank, state.workload
+        self.row = timed.schedule.rows[state.pipeline_rank]
+        self.steps = self._steps()
+        self.incoming = [step.takes for step in self.steps if step.takes is not None and step.source is not None]
+        outgoing = [step.makes for step in self.steps if step.makes is not None and step.target is not None]
+        self.messages = BoundaryMessages(state, self.incoming, outgoing) if messages is None else messages
+        self.memory = Memory(list(state.stages.values()), state.optimizer, self.messages.tensors)
+        self.early = self.workload.receives == "early"
+
+    def followed_by(self, timed: TimedSchedule) -> ScheduleRun:
+        """The run of another schedule, which takes this one's place before the next iteration.
+
+        Weights, optimizer, data and the receives that are posted for the next iteration stay. Raises BadInput where a
+        stage would have to move to another rank.
+        """
+        require_same_stages(self.timed.schedule, timed.schedule)
+        return ScheduleRun(self.state, timed, self.process, self.messages)
+
+    def _count_memory(self, activation_bytes: float) -> RankBytes:
+        """What this rank holds, with activations at their most."""
+        state = self.state
+        others = sum(one.buffer_bytes for one in (state.replicas, state.peers) if one is not None)
+        return self.memory.of_rank(activation_bytes, self.messages.buffer_bytes + others)
+
+    def _steps(self) -> list[Step]:
+        state, timed = self.state, self.timed
+        unpaced = (None,) * len(self.row)
+        durations = unpaced if timed.durations_s is None else timed.durations_s[state.pipeline_rank]
+        steps = []
+        for index, action in enumerate(self.row):
+            takes, makes = consumed(action, state.n_stages), produced(action, state.n_stages)
+            source = None if takes is None else state.holder(takes.stage)
+            target = None if makes is None else state.holder(makes.consumer)
+            ends = (None if rank == self.rank else rank for rank in (source, target))
+            steps.append(Step(action, takes, next(ends), makes, next(ends), durations[index]))
+        last = {step.action.stage: index for index, step in enumerate(steps) if step.action.kind in (Kind.W, Kind.B)}
+        for index in last.values():
+            steps[index] = steps[index]._replace(completes=True)
+        if state.peers is not None:
+            gathering = set(state.stages) if state.replicas is not None else set()
+            for index, step in enumerate(steps):
+                first = step.action.kind is Kind.F and step.action.stage in gathering
+                gathering -= {step.action.stage} if first else set()
+                steps[index] = step._replace(together=first or step.source is not None)
+        return steps
+
+    def post_receives(self, iteration: int) -> None:
+        """Post all receives of an iteration; none of one beyond the last.
+
+        Not before every rank has ended the iteration two before: the notices of a rank that ends early would go ahead
+        of others' last messages on a slow link.
+        """
+        if iteration >= self.state.task.iterations:
+            return
+        if self.state.replicas is not None:
+            self.state.replicas.post(iteration)
+        if self.early:
+            for message in self.incoming:
+                self.messages.post(message, iteration)
+
+    def prepare(self) -> None:
+        """Post the receives of the first two iterations."""
+        self.post_receives(0)
+        self.post_receives(1)
+
+    def iterate(self, iteration: int, start_s: float) -> IterationRecord:
+        """Run the row once, beginning at `start_s` on the monotonic clock or in its turn, then step the optimizer.
+
+        Raises RuntimeError when a peer is gone or a message does not come within the process group's timeout, and for
+        another iteration than the training's next one.
+        """
+        state = self.state
+        if iteration != state.iteration:
+            raise RuntimeError(f"told to run iteration {iteration}, and the next one to train is {state.iteration}")
+        task, replicas, peers = state.task, state.replicas, state.peers
+        state.zero_gradients()
+        if replicas is not None:
+            replicas.attend(iteration)
+        begins_s = self.timed.begins_s
+        begin_s = start_s + (begins_s[task.mesh.turn(self.rank)] if begins_s else 0.0)
+        late_start_s = max(0.0, now_s() - begin_s)
+        self.process.accounts.begin()
+        sleep_until(begin_s, self.process.spin_s)
+        counting = task.count_memory and iteration == 0
+        log = Log(iteration, self.rank, state.replica, start_s)
+        clock = LogicalClock(begin_s, self.process.spin_s)
+        local: dict[Message, torch.Tensor] = {}
+        sends: list[dist.Work] = []
+        computing = self.process.priorities.computing
+        if replicas is not None:
+            replicas.gather()
+        # between the end of a slot and the message it makes, and between a message and the slot it begins, is nothing
+        # but what has to be: each microsecond there counts once for every hop of the pipeline
+        for step in self.steps:
+            reached = now_s()
+            if step.source is None:
+                value = None if step.takes is None else local.pop(step.takes)
+                ready = now_s()
+            else:
+                value, ready = self._receive(step, iteration, log)
+            if replicas is not None and step.action.kind is Kind.F:
+                replicas.wait_for(step.action.stage)
+                ready = now_s()
+            if peers is not None and step.together:
+                start, ready, value = self._begin_together(step, clock, (reached, ready), value)
+            else:
+                start = clock.begin(reached, ready)
+            with computing:
+                result = state.compute(step.action, value)
+                outgoing = self._wrap(step, iteration, result, local)
+            log.in_flight(state.microbatches_in_flight())
+            if counting and step.action.kind is Kind.F and step.action.part.is_last:
+                log.activation_bytes = max(log.activation_bytes, self.memory.activations())
+            computed = now_s()
+            if step.duration_s is None:
+                clock.follow(computed)
+            else:
+                log.overruns.append(clock.finish(step.duration_s, computed))
+            if outgoing is not None:
+                sent = now_s()
+                sends.append(state.group.send(*outgoing))
+                log.sent.append((step, sent))
+            if replicas is not None and step.completes:
+                replicas.reduce(step.action.stage)
+            log.actions.append((reached, ready, start, computed, now_s()))
+        for send in sends:
+            send.wait()
+        if replicas is not None:
+            log.collectives = replicas.end()
+        witness = self.process.accounts.end(clock.wake_late_s)
+        if local:
+            raise RuntimeError(f"never consumed: {list(local)}")
+        return self._end(iteration, log, late_start_s, witness)
+
+    def _end(self, iteration: int, log: Log, late_start_s: float, witness: RankWitness) -> IterationRecord:
+        """Step the optimizer, and make the record."""
+        state, counting = self.state, self.state.task.count_memory and iteration == 0
+        step = state.step()
+        return IterationRecord(
+            iteration,
+            self.rank,
+            log.action_rows(self.steps),
+            np.concatenate(
+                (
+                    log.message_rows(self.messages.payload_bytes),
+                    log.collective_rows(state.cell_bytes, state.member_rank),
+                )
+            ),
+            log.sent_s(),
+            step.loss,
+            log.most_in_flight / len(state.stages),
+            tuple(log.overruns),
+            late_start_s,
+            witness,
+            step.gradient_squares,
+            step.gradients,
+            step.fingerprints,
+            self._count_memory(log.activation_bytes) if counting else None,
+        )
+
+    def _receive(self, step: Step, iteration: int, log: Log) -> tuple[torch.Tensor, float]:
+        """The tensor, or this tensor rank's part of it, that another rank has sent, and when it was there."""
+        message, messages = step.takes, self.messages
+        assert message is not None
+        if not self.early:
+            messages.post(message, iteration)
+        work, posted = messages.posted.pop((iteration, message))
+        began = now_s()
+        work.wait()
+        taken = now_s()
+        log.received.append((step, posted, began, taken))
+        part = messages.to_receive[iteration % 2][message][: messages.part]
+        return part if self.state.peers is not None else part.view(messages.shape), taken
+
+    def _begin_together(
+        self, step: Step, clock: LogicalClock, times: tuple[float, float], value: torch.Tensor | None
+    ) -> tuple[float, float, torch.Tensor | None]:
+        """When a slot starts that all tensor ranks begin together, when the last of them had its input, and the input.
+
+        `times` are when this one reached the action and was ready. Gathering an input's parts belongs to the slot.
+        """
+        peers = self.state.peers
+        assert peers is not None
+        mine = Instants(clock.time_s, *times)
+        if value is None or step.source is None:
+            latest = peers.latest(mine)
+        else:
+            latest, whole = peers.gathered(mine, value)
+            value = whole[: self.messages.elements].view(self.messages.shape)
+        clock.time_s = latest.clock_s
+        return clock.begin(latest.reached_s, latest.ready_s), latest.ready_s, value
+
+    def _wrap(
+        self, step: Step, iteration: int, value: torch.Tensor | None, local: dict[Message, torch.Tensor]
+    ) -> tuple[list[torch.Tensor], int, int] | None:
+        """What an action has made: laid aside for this rank, or put where it can be sent from (tensors, rank, tag)."""
+        if step.makes is None:
+            return None
+        assert value is not None
+        if step.target is None:
+            local[step.makes] = value
+            return None
+        messages = self.messages
+        buffer = messages.to_send[iteration % 2][step.makes]
+        part = value.reshape(-1)[self.state.tensor_rank * messages.part :][: messages.part]
+        buffer[: part.numel()].copy_(part)
+        return [buffer], step.target, messages.tag(step.makes, iteration)

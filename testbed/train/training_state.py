@@ -1,0 +1,213 @@
+"""What a rank trains: the weights of its stages, their optimizer, and how far training has come.
+
+It outlives schedules: a run of one (train/schedule_run.py) says in which order actions are done on it, and another
+one may go on with it between two iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from testbed.pipeline.ir import Action, Kind
+from testbed.plan.exchange import exchange_of
+from testbed.train.api import trainable
+from testbed.train.collectives import Place
+from testbed.train.data import Corpus
+from testbed.train.gloo_all_reduce import GlooGroups
+from testbed.train.job import Fingerprint, TrainingTask, last_compared
+from testbed.train.optimizer import make_optimizer
+from testbed.train.parameters import (
+    Held,
+    gradient_squares,
+    gradients_told,
+    named_gradients,
+    weights_in_use_told,
+    weights_told,
+)
+from testbed.train.peers import Peers
+from testbed.train.replicas import Replicas
+from testbed.train.shards import Shards
+from testbed.train.stage import Stage
+from testbed.train.tensor import Share
+
+
+class OptimizerStep(NamedTuple):
+    """What is told of the optimizer's step at the end of an iteration; see IterationRecord."""
+
+    loss: float | None
+    gradient_squares: dict[int, float]
+    gradients: dict[str, np.ndarray[Any, Any]]
+    fingerprints: tuple[Fingerprint, ...]
+
+
+class TrainingState:
+    """One rank's part of one training, whatever the order of its actions.
+
+    What exchanges weights, gradients and activations with the other ranks of the same stages (`replicas`, `peers`)
+    belongs to it, receives posted ahead included: it depends on where stages are, and on nothing else of a schedule.
+    """
+
+    def __init__(
+        self,
+        task: TrainingTask,
+        rank: int,
+        corpus: Corpus,
+        messaging: AbstractContextManager[None],
+        groups: GlooGroups,
+    ) -> None:
+        """`messaging` is entered while tensor ranks exchange something; `groups` have gloo's groups of replicas, where
+        a task asks for them.
+
+        Raises ValueError where a stage has more parameters than its messages have room for.
+        """
+        self.task, self.rank, self.corpus, self.workload = task, rank, corpus, task.workload
+        self.iteration = 0
+        """The next one: it says which data its batch has."""
+        mesh, spec = task.mesh, self.workload.model
+        self.replica, self.pipeline_rank, self.tensor_rank = mesh.coordinates(rank)
+        self.pipeline = mesh.pipeline(self.replica, self.tensor_rank)
+        group = dist.group.WORLD
+        assert group is not None  # the worker has joined
+        self.group = group
+        self.peers: Peers | None = None
+        if mesh.tp > 1:
+            self.peers = Peers(mesh.tensor_ranks(self.replica, self.pipeline_rank), self.tensor_rank, group, messaging)
+        self.stage_to_rank = task.begins_with.schedule.stage_to_rank
+        self.n_stages = len(self.stage_to_rank)
+        self.stages = self._stages()
+        self.shards: dict[int, Shards] = {}
+        self.replicas: Replicas | None = None
+        self.cell_bytes = 0
+        """Of what replicas exchange: of each of the equal cells that it is cut into."""
+        if mesh.dp > 1:
+            self._share_with_replicas(mesh.counterparts(self.pipeline_rank, self.tensor_rank), groups)
+        parameters = [p for stage in self.stages.values() for p in stage.layers.parameters()]
+        kept = [part for shards in self.shards.values() for part in shards.stepped] or parameters
+        self.optimizer = make_optimizer(self.workload.optimizer, kept)
+        self.model = trainable(spec)
+        self.last_compared = last_compared(task.iterations, task.compared)
+
+    def _stages(self) -> dict[int, Stage]:
+        workload = self.workload
+        share = None if self.peers is None else Share(self.peers)
+        return {
+            stage: Stage(
+                workload.model,
+                stage,
+                self.n_stages,
+                workload.microbatches * self.task.mesh.dp,
+                workload.seed,
+                recompute=workload.recompute,
+                share=share,
+            )
+            for stage, holder in enumerate(self.stage_to_rank)
+            if holder == self.pipeline_rank
+        }
+
+    def _share_with_replicas(self, ranks: Sequence[int], groups: GlooGroups) -> None:
+        """Have vectors for every stage; `ranks` have the same parameters, this one among them."""
+        exchange = exchange_of(self.workload, [self.task.site(rank) for rank in ranks])
+        for index, stage in self.stages.items():
+            self.shards[index] = Shards(list(stage.layers.parameters()), exchange, self.replica)
+        self.cell_bytes = self.workload.cell_bytes(self.n_stages, exchange.n_cells)
+        elements = self.cell_bytes // self.workload.model.element_bytes
+        for index, shards in self.shards.items():
+            if shards.size > elements:
+                raise ValueError(
+                    f"stage {index} has {exchange.n_cells * shards.size} parameters, and its messages room for "
+                    f"{exchange.n_cells * elements}: let the model's stage_parameter_count say it, or raise "
+                    "data_parallel.parameters"
+                )
+        gloo = groups.of(tuple(ranks)) if self.workload.data_parallel.algorithm == "torch" else None
+        self.replicas = Replicas(self.shards, exchange, Place(self.replica, ranks, self.group), elements, gloo)
+
+    def holder(self, stage: int) -> int:
+        """The rank of the same pipeline that holds a stage."""
+        return self.pipeline[self.stage_to_rank[stage]]
+
+    def member_rank(self, replica: int) -> int:
+        """The rank that holds this one's stages in another replica."""
+        return self.task.mesh.rank(replica, self.pipeline_rank, self.tensor_rank)
+
+    def microbatches_in_flight(self) -> int:
+        """Of all stages: begun, and not yet freed by their last gradient."""
+        return sum(len(stage.in_flight) for stage in self.stages.values())
+
+    def compute(self, action: Action, value: torch.Tensor | None) -> torch.Tensor | None:
+        """Do an action of the next iteration with what it takes; returns what it makes."""
+        stage, microbatch, part = self.stages[action.stage], action.microbatch, action.part
+        assert microbatch is not None
+        match action.kind:
+            case Kind.F:
+                targets = None
+                if action.stage in (0, self.n_stages - 1):
+                    size = self.workload.microbatch_size
+                    # of the replicas' common batch
+                    sample = self.replica * self.workload.microbatches + microbatch
+                    inputs, targets = self.model.batch(self.corpus, self.workload.seed, self.iteration, sample, size)
+                    value = inputs if action.stage == 0 else value
+                return stage.forward(microbatch, part, value, targets)
+            case Kind.B:
+                return stage.backward(microbatch, part, value)
+            case Kind.I:
+                return stage.input_gradient(microbatch, part, value)
+            case Kind.W:
+                stage.weight_gradient(microbatch, part)
+                return None
+            case _:
+                raise ValueError(f"the engine does not run {action}")
+
+    def zero_gradients(self) -> None:
+        """Before an iteration."""
+        if self.shards:
+            for shards in self.shards.values():
+                shards.gradients.zero_()  # in place: parameters' gradients are views of it
+        else:
+            self.optimizer.zero_grad()
+
+    def step(self) -> OptimizerStep:
+        """End the iteration: step the optimizer, go on to the next batch. Raises RuntimeError if anything is left."""
+        task, iteration = self.task, self.iteration
+        losses = [loss for stage in self.stages.values() if (loss := stage.end_iteration()) is not None]
+        gradients = self._gradients() if task.keep_gradients and iteration == task.iterations - 1 else {}
+        squares = {layer: one for held in self._held() for layer, one in gradient_squares(held).items()}
+        told = self._before_step()
+        self.optimizer.step()
+        if task.compared and iteration in (0, self.last_compared):
+            told += [one for held in self._held() for one in weights_told(held, iteration)]
+        self.iteration += 1
+        return OptimizerStep(losses[0] if losses and self.tensor_rank == 0 else None, squares, gradients, tuple(told))
+
+    def _held(self) -> list[Held]:
+        spec, place = self.workload.model, (self.replica, self.tensor_rank)
+        return [
+            Held(stage, spec.stage_layers(index, self.n_stages).start, self.shards.get(index), *place)
+            for index, stage in self.stages.items()
+        ]
+
+    def _before_step(self) -> list[Fingerprint]:
+        """What is compared of an iteration before the optimizer's step."""
+        told: list[Fingerprint] = []
+        for held in self._held():
+            if self.iteration == 0 and self.task.compared:
+                told += gradients_told(held, self.iteration)
+            if self.iteration == self.last_compared:
+                told += weights_in_use_told(held, self.iteration)
+        return told
+
+    def _gradients(self) -> dict[str, np.ndarray[Any, Any]]:
+        named = (one for held in self._held() for one in named_gradients(held).items())
+        return {name: gradient.numpy() for name, gradient in named}
+
+    def close(self) -> None:
+        """End what it has started; it is not used again."""
+        if self.replicas is not None:
+            self.replicas.close()
+        if self.peers is not None:
+            self.peers.close()

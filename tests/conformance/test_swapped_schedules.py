@@ -1,0 +1,108 @@
+"""A training goes on with another schedule between two iterations, and trains what one process does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from local_workers import TOLERANCE, require_trained_alike, scheduled, trained, workers
+
+from testbed.errors import BadInput
+from testbed.judge.execution import executed_rows, planned_rows
+from testbed.judge.iterations import trace
+from testbed.plan.plan import Plan
+from testbed.plan.resolve import make_plan
+from testbed.session.deadlines import Deadline
+from testbed.session.loop import Loop
+from testbed.spec import load_topology, load_workload
+from testbed.train.data import load_corpus
+from testbed.train.reference import Reference, train_reference
+
+ROOT = Path(__file__).parents[2]
+ITERATIONS = 4
+RANKS = 4
+PATIENCE = Deadline(60, "a test")
+NETWORK = """
+name: pair
+datacenters: {a: {nodes: 4}, b: {nodes: 4}}
+links: [{between: [a, b], delay: 1 ms, rate: 1 Gbit/s}]
+"""
+ADAMW, SGD = "{kind: adamw}", "{kind: sgd, learning_rate: 0.1}"
+MESHES = {
+    "four stages": ("{pipeline: 4}", "[a/0, a/1, b/0, b/1]", "{}", ADAMW),
+    "two replicas": ("{pipeline: 2, data: 2}", "[a/0, b/0]", "{replicas: [[a/1, b/1]]}", SGD),
+    "two tensor ranks": ("{pipeline: 2, tensor: 2}", "[a/0, a/1, b/0, b/1]", "{}", ADAMW),
+}
+"""What is parallel, where the first replica and the others are, and the optimizer.
+
+AdamW turns the rounding of replicas' sums, in another order than one process has, into 1e-12 within four steps, swapped
+or not; SGD, which keeps momenta too, does not.
+"""
+
+
+def plan_of(mesh: str, receives: str, directory: Path) -> Plan:
+    parallelism, placement, data_parallel, optimizer = MESHES[mesh]
+    settings = {
+        "parallelism": parallelism,
+        "placement": placement,
+        "data_parallel": data_parallel,
+        "receives": receives,
+        "microbatches": "4",
+        "model": "{layers: 8, d_model: 16, heads: 2, sequence: 8, dtype: float64}",
+        "microbatch_size": "1",
+        "message": "20 kB",
+        "pacing": "{F: 0.3 ms, I: 0.2 ms, W: 0.4 ms}",
+        "memory": "8",
+        "optimizer": optimizer,
+    }
+    (directory / "pair.yaml").write_text(NETWORK)
+    workload = load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings)
+    return make_plan(load_topology(directory / "pair.yaml"), workload)
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
+    with workers(RANKS, tmp_path_factory.mktemp("workers"), PATIENCE) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reference]:
+    directory = tmp_path_factory.mktemp("plans")
+    workloads = {mesh: plan_of(mesh, "early", directory).jobs[0].workload for mesh in MESHES}
+    return {mesh: train_reference(workload, load_corpus(), ITERATIONS) for mesh, workload in workloads.items()}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "receives", "names"),
+    [
+        ("four stages", "early", ("1f1b", "zb-h1", "1f1b")),
+        ("four stages", "late", ("1f1b", "zb-h1", "1f1b")),
+        ("four stages", "early", ("gpipe", "crosspipe-greedy", "zb-h2")),
+        ("four stages", "early", ("zb-v", "dualpipe-v", "zb-v")),
+        ("two replicas", "early", ("1f1b", "zb-h1", "1f1b")),
+        ("two tensor ranks", "early", ("1f1b", "zb-h1", "1f1b")),
+    ],
+)
+def test_training_goes_on_with_the_same_weights(
+    loop: Loop, references: dict[str, Reference], mesh: str, receives: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    plan = plan_of(mesh, receives, tmp_path)
+    first, second, third = (scheduled(plan, name) for name in names)
+    assert first.schedule.rows != second.schedule.rows
+    got = trained(loop, first, ITERATIONS, PATIENCE, {1: second, 3: third})
+    planned = planned_rows(plan.jobs[0].mesh, third.schedule.rows)
+    assert {one.rank: one.row for one in executed_rows(trace(got.records))} == planned
+    require_trained_alike(got, references[mesh], TOLERANCE["float64"])
+
+
+def test_no_training_goes_on_where_stages_would_move(
+    loop: Loop, references: dict[str, Reference], tmp_path: Path
+) -> None:
+    plan = plan_of("four stages", "early", tmp_path)
+    with pytest.raises(BadInput, match=r"zb-v: stages: .*expected \(0, 1, 2, 3\), as 1f1b has it"):
+        trained(loop, scheduled(plan, "1f1b"), 3, PATIENCE, {1: scheduled(plan, "zb-v")})
+    # its workers wait between two rounds: they can begin another training
+    got = trained(loop, scheduled(plan, "1f1b"), 1, PATIENCE)
+    assert got.losses == pytest.approx(references["four stages"].losses[:1], rel=1e-12)
