@@ -10,7 +10,6 @@ norms" says whether these alone would have. Exit code 1 where a fault is trusted
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import tempfile
@@ -23,6 +22,9 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
+from harness import options
+from harness.options import ROOT
+from harness.record import Claim, Section, finish
 from local_training import job_of, scheduled, workers
 
 import testbed.train.warm  # noqa: F401 - what the zygote imports: it is forked from this process
@@ -49,7 +51,6 @@ from testbed.train.reference import train_reference
 from testbed.train.stage import Stage
 from testbed.train.tensor import Share
 
-ROOT = Path(__file__).parents[1]
 ITERATIONS, MICROBATCHES = 3, 3
 PATIENCE = Deadline(120, "a fault may leave ranks waiting for ever")
 UNWITNESSED = MachineCounts(math.nan, math.nan, math.nan, math.nan)
@@ -301,7 +302,8 @@ def _wrong_message(there: Any) -> Any:
     def forward(self: Stage, microbatch: int, part: Any, value: torch.Tensor | None, targets: Any) -> torch.Tensor:
         if self.is_last and value is not None and microbatch < 2:
             value = kept.setdefault("first", value.clone()) if microbatch == 0 else kept.pop("first")
-        return there(self, microbatch, part, value, targets)
+        result: torch.Tensor = there(self, microbatch, part, value, targets)
+        return result
 
     return forward
 
@@ -477,23 +479,37 @@ def show(what: str, where: str, found: Sequence[Check], *, fault: bool) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """1 where a fault passes or a correct run does not."""
+    parser = options.parser(__doc__)
     parser.add_argument("--only", action="append", metavar="WORD", help="rows whose name or place has it")
-    words = parser.parse_args().only or [""]
+    asked = parser.parse_args()
+    words = asked.only or [""]
     torch.set_num_threads(1)
     print("| fault | where | verdict | losses and norms | how far off |\n| --- | --- | --- | --- | --- |")
-    fine = True
-    for name in CONTROLS:
-        if any(word in f"none {name}" for word in words):
-            fine &= show("none", name, checks(name), fault=False)
-    for mutant in MUTANTS:
-        if not any(word in f"{mutant.what} {mutant.setting}" for word in words):
-            continue
-        try:
-            fine &= show(mutant.what, mutant.setting, judged(mutant), fault=True)
-        except RunFailed as error:
-            print(f"| {mutant.what} | {mutant.setting} | caught | yes | {str(error).splitlines()[0]} |", flush=True)
-    return 0 if fine else 1
+    passed = [
+        show("none", name, checks(name), fault=False)
+        for name in CONTROLS
+        if any(word in f"none {name}" for word in words)
+    ]
+    caught = [
+        show_mutant(mutant) for mutant in MUTANTS if any(word in f"{mutant.what} {mutant.setting}" for word in words)
+    ]
+    claims = [_all("faults injected into the engine are caught", caught), _all("correct runs beside them pass", passed)]
+    return finish(asked, Section.TRUTH, claims, clock="none: no network")
+
+
+def _all(claim: str, fine: Sequence[bool]) -> Claim:
+    got = f"{sum(fine)} of {len(fine)}"
+    return Claim(claim, "each", got, all(fine), float(len(fine) - sum(fine)), "wrong", len(fine), len(fine))
+
+
+def show_mutant(mutant: Mutant) -> bool:
+    """Train with a fault and print its row; whether it was caught."""
+    try:
+        return show(mutant.what, mutant.setting, judged(mutant), fault=True)
+    except RunFailed as error:
+        print(f"| {mutant.what} | {mutant.setting} | caught | yes | {str(error).splitlines()[0]} |", flush=True)
+        return True
 
 
 if __name__ == "__main__":

@@ -1,0 +1,99 @@
+"""What campaigns print, and what they claim: worst rows, what is wrong with which, how far off, trusted, ranked."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from harness.boots import Taken
+from harness.options import WIDTH
+from harness.record import Claim, Section, finish
+from harness.rows import Row
+
+Columns = Mapping[str, Callable[[Row], Any]]
+"""What a benchmark shows of a row beside its plan, by title."""
+
+
+def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table in 80 columns; long cells go on in further lines."""
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*map(str, row))
+    Console(width=WIDTH).print(table)
+
+
+def show_worst(taken: Taken, columns: Columns | None = None, most: int = 12) -> None:
+    """Print the rows that are furthest off, then whatever was refused, failed, or is not trusted."""
+    own = columns or {}
+    rows = []
+    for row in taken.rows[:most]:
+        shown = f"{row.error:+.4%}", f"{row.missed:.4%}", "yes" if row.trusted else "NO"
+        rows.append((row.plan, row.label, *(show(row) for show in own.values()), *shown))
+    show_table("furthest off", ("plan", "schedule", *own, "error", "missed", "trusted"), rows)
+    for reason, count in Counter(text.partition("/")[0][:60] for text in taken.refused.values()).most_common():
+        print(f"refused {count} x {reason}")
+    for row in taken.untrusted:
+        print(f"untrusted: {row.plan}, {row.label}, off by {row.missed:.4%}: {'; '.join(row.found['reasons'])}")
+    if taken.failed:
+        print(f"without a result: {', '.join(taken.failed)}")
+
+
+def accuracy(claim: str, taken: Taken, limit: float, rows: Sequence[Row] | None = None) -> Claim:
+    """That rows (all, if none are named) are within a limit of their prediction or range."""
+    judged = taken.rows if rows is None else rows
+    missed, ranges = [row.missed for row in judged], sum(row.width > 0 for row in judged)
+    over = sum(share > limit for share in missed)
+    said = f"worst {max(missed):.4%}, median {statistics.median(missed):.4%}" if missed else "nothing"
+    got = f"{len(missed)} runs, {over} beyond: {said}; {ranges} are ranges"
+    return _claim(claim, taken, f"<= {limit:.2%}", got, not over, max(missed, default=None), "share of the prediction")
+
+
+def middle(claim: str, taken: Taken, limit: float) -> Claim:
+    """That the median of what all rows miss is within a limit."""
+    median = statistics.median([row.missed for row in taken.rows] or [0.0])
+    return _claim(claim, taken, f"<= {limit:.2%}", f"{median:.4%}", median <= limit, median, "share of the prediction")
+
+
+def all_trusted(taken: Taken, claim: str = "undisturbed runs are trusted") -> Claim:
+    """That no run is untrusted."""
+    count = len(taken.untrusted)
+    return _claim(claim, taken, "all", f"{count} of {len(taken.rows)} untrusted", not count, count, "runs")
+
+
+def ranking(taken: Taken) -> Claim:
+    """That measuring ranks every plan's schedules as predicted."""
+    wrong = taken.misranked
+    got = f"{len(wrong)} of {len(taken.comparisons)} plans otherwise{': ' if wrong else ''}{', '.join(wrong[:5])}"
+    return _claim("schedules rank as predicted", taken, "every plan", got, not wrong, len(wrong), "plans")
+
+
+def count(claim: str, taken: Taken, wrong: int, asked: str, got: str) -> Claim:
+    """That nothing is wrong, whatever a benchmark counts."""
+    return _claim(claim, taken, asked, got, not wrong, wrong, "wrong")
+
+
+def _claim(claim: str, taken: Taken, asked: str, got: str, passed: bool, value: float | None, unit: str) -> Claim:
+    refused = f"; {len(taken.refused)} more plans refused" if taken.refused else ""
+    of = taken.asked - len(taken.refused)
+    return Claim(claim, asked, got + refused, passed and bool(taken.rows), value, unit, len(taken.comparisons), of)
+
+
+def close(
+    arguments: Namespace, section: Section, taken: Taken, claims: Sequence[Claim], *, clock: str = "virtual"
+) -> int:
+    """Keep all rows in --out/summary.json and the claims as asked for; the exit code."""
+    if not arguments.recorded:
+        rows = [[row.plan, row.found] for row in taken.rows]
+        Path(arguments.out / "summary.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    directories = [taken.out / name for name in taken.comparisons]
+    return finish(arguments, section, claims, clock=clock, directories=directories)
