@@ -163,7 +163,7 @@ def judged(taken: boots.Taken, clock: str, name: str, changes: Sequence[Change])
     return Claim(
         f"link, interface or rank that changes in a run of plan `{name}`, {clock} clock",
         f"none trusted beyond {LIMITS[clock]:.1%}",
-        f"{got}; {trusted} of {len(rows)} trusted",
+        f"{got}; {trusted} of {len(rows)} runs trusted",
         passed=bool(rows) and not wrong,
         value=float(len(wrong)),
         unit="runs",

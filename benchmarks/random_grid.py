@@ -151,11 +151,11 @@ def main() -> int:
     report.show_worst(taken, columns)
     kind = "plans in which much meets at one instant" if asked.equal else "random networks and stages"
     claims = [
-        report.accuracy(f"{kind}, {receives} receives", taken, TARGET, rows)
+        report.truth(f"{kind}, {receives} receives", taken, TARGET, rows, ranked=True)
         for receives in ("early", "late")
         if (rows := [row for row in taken.rows if job[row.plan]["receives"] == receives])
     ]
-    return report.close(asked, Section.TRUTH, taken, [*claims, report.all_trusted(taken), report.ranking(taken)])
+    return report.close(asked, Section.TRUTH, taken, claims)
 
 
 if __name__ == "__main__":

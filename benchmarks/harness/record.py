@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shlex
@@ -92,8 +93,9 @@ class Figure(NamedTuple):
 
 def machine(clock: str) -> dict[str, Any]:
     """This one."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {"cores": os.cpu_count(), "memory_gib": round(memory, 1), "kernel": platform.release(), "clock": clock}
+    memory = math.ceil(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+    kernel = ".".join(platform.release().split(".")[:2])
+    return {"cores": os.cpu_count(), "memory_gib": memory, "kernel": kernel, "clock": clock}
 
 
 def command_line(arguments: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from argparse import Namespace
 from collections import Counter
@@ -48,33 +49,32 @@ def show_worst(taken: Taken, columns: Columns | None = None, most: int = 12) -> 
         print(f"without a result: {', '.join(taken.failed)}")
 
 
-def accuracy(claim: str, taken: Taken, limit: float, rows: Sequence[Row] | None = None) -> Claim:
-    """That rows (all, if none are named) are within a limit of their prediction or range."""
+def truth(
+    claim: str,
+    taken: Taken,
+    limit: float,
+    rows: Sequence[Row] | None = None,
+    *,
+    median: float | None = None,
+    ranked: bool = False,
+) -> Claim:
+    """That rows (all, if none are named) are trusted and within a limit of their prediction or range.
+
+    `median`: a limit for the median as well; `ranked`: whether their plans must rank schedules as predicted.
+    """
     judged = taken.rows if rows is None else rows
-    missed, ranges = [row.missed for row in judged], sum(row.width > 0 for row in judged)
-    over = sum(share > limit for share in missed)
-    said = f"worst {max(missed):.4%}, median {statistics.median(missed):.4%}" if missed else "nothing"
-    got = f"{len(missed)} runs, {over} beyond: {said}; {ranges} are ranges"
-    return _claim(claim, taken, f"<= {limit:.2%}", got, not over, max(missed, default=None), "share of the prediction")
-
-
-def middle(claim: str, taken: Taken, limit: float) -> Claim:
-    """That the median of what all rows miss is within a limit."""
-    median = statistics.median([row.missed for row in taken.rows] or [0.0])
-    return _claim(claim, taken, f"<= {limit:.2%}", f"{median:.4%}", median <= limit, median, "share of the prediction")
-
-
-def all_trusted(taken: Taken, claim: str = "undisturbed runs are trusted") -> Claim:
-    """That no run is untrusted."""
-    count = len(taken.untrusted)
-    return _claim(claim, taken, "all", f"{count} of {len(taken.rows)} untrusted", not count, count, "runs")
-
-
-def ranking(taken: Taken) -> Claim:
-    """That measuring ranks every plan's schedules as predicted."""
-    wrong = taken.misranked
-    got = f"{len(wrong)} of {len(taken.comparisons)} plans otherwise{': ' if wrong else ''}{', '.join(wrong[:5])}"
-    return _claim("schedules rank as predicted", taken, "every plan", got, not wrong, len(wrong), "plans")
+    missed = [row.missed for row in judged] or [math.inf]
+    over, untrusted = sum(share > limit for share in missed), sum(not row.trusted for row in judged)
+    middle, plans = statistics.median(missed), {row.plan for row in judged}
+    misranked = sorted(plans.intersection(taken.misranked)) if ranked else []
+    fine = not (over or untrusted or misranked) and (median is None or middle <= median)
+    asked = f"<= {limit:.2%}" + (f", median <= {median:.2%}" if median else "") + ", trusted" + ", ranked" * ranked
+    got = f"{len(judged)} runs: worst {max(missed):.4%}, median {middle:.4%}, {over} beyond, {untrusted} untrusted"
+    got += f", {sum(row.width > 0 for row in judged)} ranges"
+    if misranked:
+        got += f"; not ranked as predicted: {', '.join(misranked[:4])}{', ...' if len(misranked) > 4 else ''}"
+    worst = max(missed) if judged else None
+    return _claim(claim, taken, asked, got if judged else "nothing", fine, worst, "share of the prediction")
 
 
 def count(claim: str, taken: Taken, wrong: int, asked: str, got: str) -> Claim:
