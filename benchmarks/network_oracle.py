@@ -15,7 +15,6 @@ do), and otherwise first is who was scheduled first.
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import random
 import sys
@@ -27,6 +26,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from harness import options
+from harness.record import Claim, Section, finish
 
 from testbed.model.lower import Load, Receives, lower
 from testbed.model.program import FREE, NONE, Program
@@ -519,7 +520,7 @@ def differences(number: int, *, real: bool = False, compiled: bool | None = None
 
 def main() -> int:
     """Try the cases; 1 when one differs, 0 otherwise."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--real", action="store_true", help="times that are any numbers")
@@ -529,8 +530,11 @@ def main() -> int:
         if found := differences(number, real=arguments.real):
             wrong += 1
             print(f"case {number}: {'; '.join(found)}")
-    print(f"{arguments.cases} cases, {wrong} differ")
-    return int(wrong > 0)
+    kind = "any" if arguments.real else "whole"
+    what = f"the model's network against one in which every packet is an event, {kind} numbers"
+    asked, of = "within 1e-12" if arguments.real else "equal to the last bit", arguments.cases
+    claim = Claim(what, asked, f"{of - wrong:,} of {of:,}", not wrong, float(wrong), "cases", of, of)
+    return finish(arguments, Section.TRUTH, [claim])
 
 
 if __name__ == "__main__":

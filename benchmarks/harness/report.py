@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -24,10 +25,10 @@ Columns = Mapping[str, Callable[[Row], Any]]
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table in 80 columns; long cells go on in further lines."""
-    table = Table(title=title, title_justify="left")
+    """Print a table in 80 columns; names that are too long for that go on in further lines."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in ("plan", "error", "trusted"))
     for row in rows:
         table.add_row(*map(str, row))
     Console(width=WIDTH).print(table)
@@ -35,12 +36,12 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
 
 def show_worst(taken: Taken, columns: Columns | None = None, most: int = 12) -> None:
     """Print the rows that are furthest off, then whatever was refused, failed, or is not trusted."""
-    own = columns or {}
-    rows = []
+    own, rows = columns or {}, []
     for row in taken.rows[:most]:
-        shown = f"{row.error:+.4%}", f"{row.missed:.4%}", "yes" if row.trusted else "NO"
+        beyond = f"{row.missed:.4%}" if row.width else ""
+        shown = f"{row.error:+.4%}", beyond, "yes" if row.trusted else "NO"
         rows.append((row.plan, row.label, *(show(row) for show in own.values()), *shown))
-    show_table("furthest off", ("plan", "schedule", *own, "error", "missed", "trusted"), rows)
+    show_table("furthest off", ("plan", "schedule", *own, "error", "off range", "trusted"), rows)
     for reason, count in Counter(text.partition("/")[0][:60] for text in taken.refused.values()).most_common():
         print(f"refused {count} x {reason}")
     for row in taken.untrusted:
