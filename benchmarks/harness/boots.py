@@ -97,11 +97,11 @@ def _refusal(made: Callable[[Path], command.Training]) -> str | None:
 
 
 def measured(out: Path, plans: Plans, per_boot: int) -> Taken:
-    """Train every plan, so many in a boot; says on stderr how far it is."""
+    """Train every plan, so many in a boot; stderr hears how far it is."""
     out.mkdir(parents=True, exist_ok=True)
     found: dict[str, Comparison | None] = {}
     refused: dict[str, str] = {}
-    began, done = time.monotonic(), 0
+    began = time.monotonic()
     for batch in _batches(list(plans), per_boot):
         trainings = {}
         for name in batch:
@@ -110,10 +110,14 @@ def measured(out: Path, plans: Plans, per_boot: int) -> Taken:
             except BadInput as error:
                 refused[name] = str(error)
         found |= dict.fromkeys(trainings) | dict(zip(trainings, in_a_boot(list(trainings.values())), strict=False))
-        done, spent_s = done + len(batch), time.monotonic() - began
-        left_s = spent_s / done * (len(plans) - done)
-        print(f"{done} of {len(plans)} plans in {spent_s:.0f} s, some {left_s:.0f} s left", file=sys.stderr, flush=True)
+        _say_left(len(found) + len(refused), len(plans), began)
     return collected(out, found, refused)
+
+
+def _say_left(done: int, of: int, began: float) -> None:
+    spent_s = time.monotonic() - began
+    left_s = spent_s / done * (of - done)
+    print(f"{done} of {of} plans in {spent_s:.0f} s, some {left_s:.0f} s left", file=sys.stderr, flush=True)
 
 
 def in_a_boot(trainings: Sequence[command.Training]) -> list[dict[str, Any] | None]:
@@ -150,7 +154,11 @@ def collected(
 ) -> Taken:
     """Comparisons by the name of their plan, None for failed ones, with the predictions of the run or of today."""
     known = {name: document for name, document in found.items() if document}
-    rows = [row for name, one in known.items() for row in rows_of(name, one, predictions(out / name) if today else {})]
+    rows, began = [], time.monotonic()
+    for done, (name, one) in enumerate(known.items(), 1):
+        rows += rows_of(name, one, predictions(out / name) if today else {})
+        if today and done % 10 == 0:
+            _say_left(done, len(known), began)
     rows.sort(key=lambda row: -row.missed)
     return Taken(out, len(found) + len(refused), known, rows, [name for name in found if name not in known], refused)
 
