@@ -23,7 +23,7 @@ from typing import Any
 
 import pandas as pd
 from harness import boots, options, plans, report
-from harness.record import Claim, Section
+from harness.record import Claim, Topic
 
 from testbed.vm import command
 
@@ -122,7 +122,7 @@ def main() -> int:
     if off := [off_the_plan(asked.out / name) for name in taken.comparisons]:
         got = f"worst {max(off):.4%}, median {statistics.median(off):.4%}"
         claims.append(Claim("the same: bytes on the links off those planned", "(report)", got, value=max(off)))
-    return report.close(asked, Section.TRUTH, taken, claims)
+    return report.close(asked, Topic.TRUTH, taken, claims)
 
 
 if __name__ == "__main__":

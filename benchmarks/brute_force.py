@@ -27,7 +27,7 @@ import numpy as np
 import own_model
 import small_plans
 from harness import options
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 
 from testbed.errors import BadInput
 from testbed.model.bounds import lower_bound
@@ -413,7 +413,7 @@ def main() -> int:
     wrong = sum(count for what, count in total.items() if what.startswith("wrong"))
     what = "every order, an independent solver, our bounds and `best` agree"
     claim = Claim(what, "all", f"{wrong} wrong", not wrong, float(wrong), "cases", asked.cases, asked.cases)
-    return finish(asked, Section.SCHEDULES, [claim])
+    return finish(asked, Topic.SCHEDULES, [claim])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from harness.options import ROOT, Help
-from harness.record import FIGURES, Figure, Section, read
+from harness.record import FIGURES, Figure, Topic, read
 
 PAGE = ROOT / "docs/figures.md"
 HEAD = """# Figures
@@ -40,10 +40,10 @@ def page(figures: Sequence[Figure]) -> str:
     states = Counter(figure.claim.state for figure in figures)
     said = f"{len(figures)} claims: {states['yes']} kept, **{states['MISSED']} missed**, {states['part']} kept in part"
     lines = [HEAD.format(counts=f"{said}, {states['info']} without a limit.", machines=_machines(figures))]
-    for section in Section:
-        mine = [figure for figure in figures if figure.section == section]
+    for topic in Topic:
+        mine = [figure for figure in figures if figure.topic == topic]
         if mine:
-            lines += [f"## {section}", "| | claim | asked | got | command | taken |", "| --- " * 6 + "|"]
+            lines += [f"## {topic}", "| | claim | asked | got | command | taken |", "| --- " * 6 + "|"]
             lines += [*map(_row, mine), ""]
     return "\n".join(lines).rstrip() + "\n"
 

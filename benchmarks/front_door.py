@@ -20,7 +20,7 @@ from pathlib import Path
 from harness import options
 from harness.boots import run_testbed
 from harness.options import ROOT
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 
 from testbed.lab.namespaces import die_with_parent
 
@@ -95,7 +95,7 @@ def main() -> int:
         Claim(f"main jobs in a row{beside}", "all", f"{finished} finished", finished == asked.demos, finished),
         Claim(f"their errors{beside}", "(report)", spread, value=max(errors, default=None), unit="share"),
     ]
-    return finish(asked, Section.FRONT_DOOR, claims, clock="real", directories=[asked.out])
+    return finish(asked, Topic.FRONT_DOOR, claims, clock="real", directories=[asked.out])
 
 
 if __name__ == "__main__":

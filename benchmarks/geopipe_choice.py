@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import product
 
 from harness import options
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 
 from testbed.model.simulate import makespan
 from testbed.pipeline.link import LinkCost
@@ -87,7 +87,7 @@ def main() -> int:
         claims.append(
             Claim(f"GeoPipe's dN against {name}", "never behind", got, not found, over, "share", count, count)
         )
-    return finish(asked, Section.SCHEDULES, claims)
+    return finish(asked, Topic.SCHEDULES, claims)
 
 
 if __name__ == "__main__":

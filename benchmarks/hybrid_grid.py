@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import boots, options, plans, report
-from harness.record import Section
+from harness.record import Topic
 
 from testbed.vm import command
 
@@ -133,7 +133,7 @@ def main() -> int:
     clock, limits = ("real", (WORST_REAL, None)) if asked.real else ("virtual", (WORST, MEDIAN))
     what = f"replicas, stages and tensor ranks over three datacenters, {clock} clock"
     claim = report.truth(what, taken, limits[0], median=limits[1], ranked=True)
-    return report.close(asked, Section.TRUTH, taken, [claim], clock=clock)
+    return report.close(asked, Topic.TRUTH, taken, [claim], clock=clock)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from harness import boots, options, report
 from harness.options import ROOT
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 from harness.rows import Comparison
 
 from testbed.model.compiled import makespan
@@ -145,7 +145,7 @@ def main() -> int:
         taken = boots.collected(asked.out, {place: found}, {}, today=asked.recorded)
         claims.append(judged(taken, clock, name, changes))
         places.append(asked.out / place)
-    return finish(asked, Section.TRUTH, claims, clock=" ".join(clocks), directories=places)
+    return finish(asked, Topic.TRUTH, claims, clock=" ".join(clocks), directories=places)
 
 
 def judged(taken: boots.Taken, clock: str, name: str, changes: Sequence[Change]) -> Claim:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import boots, options
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 from rich.console import Console
 from rich.table import Table
 
@@ -30,7 +30,6 @@ from testbed.spec.workload import load_workload
 from testbed.vm import command
 
 ROOT = Path(__file__).parents[1]
-LIMIT_S = 3000.0
 MEDIAN_S, WORST_S = 20e-6, 0.2e-3
 SCHEDULES = ["1f1b", "zb-h1", "crosspipe-greedy"]
 SHORT = {"iterations": "2", "warmup": "1"}
@@ -162,7 +161,7 @@ def main() -> int:
     roots = arguments.read or [arguments.out / name for name in names]
     directories = sorted({file.parent for root in roots for file in root.rglob("comparison.json")})
     claim = report([flow for directory in directories for flow in flows(directory)])
-    return finish(arguments, Section.TRUTH, [claim], directories=directories)
+    return finish(arguments, Topic.TRUTH, [claim], directories=directories)
 
 
 if __name__ == "__main__":

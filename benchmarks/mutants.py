@@ -24,7 +24,7 @@ from unittest import mock
 import torch
 from harness import options
 from harness.options import ROOT
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 from local_training import job_of, scheduled, workers
 
 import testbed.train.warm  # noqa: F401 - what the zygote imports: it is forked from this process
@@ -495,7 +495,7 @@ def main() -> int:
         show_mutant(mutant) for mutant in MUTANTS if any(word in f"{mutant.what} {mutant.setting}" for word in words)
     ]
     claims = [_all("faults injected into the engine are caught", caught), _all("correct runs beside them pass", passed)]
-    return finish(asked, Section.TRUTH, claims, clock="none: no network")
+    return finish(asked, Topic.TRUTH, claims, clock="none: no network")
 
 
 def _all(claim: str, fine: Sequence[bool]) -> Claim:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from harness import options
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 
 from testbed.model.lower import Load, Receives, lower
 from testbed.model.program import FREE, NONE, Program
@@ -534,7 +534,7 @@ def main() -> int:
     what = f"the model's network against one in which every packet is an event, {kind} numbers"
     asked, of = "within 1e-12" if arguments.real else "equal to the last bit", arguments.cases
     claim = Claim(what, asked, f"{of - wrong:,} of {of:,}", not wrong, float(wrong), "cases", of, of)
-    return finish(arguments, Section.TRUTH, [claim])
+    return finish(arguments, Topic.TRUTH, [claim])
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import yaml
 from allpairspy import AllPairs
 from harness import boots, options, report
 from harness.options import ROOT
-from harness.record import Claim, Section
+from harness.record import Claim, Topic
 
 from testbed.cli.options import Enforcement
 from testbed.cli.plan import complete, enforced, events_of, routed, routing_of
@@ -336,7 +336,7 @@ def main() -> int:
     chosen = cells(asked.seed, asked.plans, asked.first)
     taken = boots.take(asked, {name_of(cell): partial(training, cell, asked.seed, asked.schedules) for cell in chosen})
     report.show_worst(taken, most=10)
-    return report.close(asked, Section.TRUTH, taken, claims_of(taken, chosen))
+    return report.close(asked, Topic.TRUTH, taken, claims_of(taken, chosen))
 
 
 if __name__ == "__main__":

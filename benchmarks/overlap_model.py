@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from harness import options
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 
 from testbed.model.closed_form import Cut, overlap_period
 from testbed.model.simulate import makespan
@@ -92,7 +92,7 @@ def main() -> int:
         print(f"worst of all: cell {found[0].cell}, {found[0].error:+.3%}")
     what, worst = "GeoPipe's overlap model (eq. 2) against the event model", abs(found[0].error)
     claim = Claim(what, f"<= {TARGET:.0%}", f"worst {worst:.2%} of {len(found)} cells", worst <= TARGET, worst, "share")
-    return finish(arguments, Section.SCHEDULES, [claim])
+    return finish(arguments, Topic.SCHEDULES, [claim])
 
 
 if __name__ == "__main__":

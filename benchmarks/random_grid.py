@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import boots, options, plans, report
-from harness.record import Section
+from harness.record import Topic
 
 from testbed.plan.framing import wire_bytes
 from testbed.vm import command
@@ -155,7 +155,7 @@ def main() -> int:
         for receives in ("early", "late")
         if (rows := [row for row in taken.rows if job[row.plan]["receives"] == receives])
     ]
-    return report.close(asked, Section.TRUTH, taken, claims)
+    return report.close(asked, Topic.TRUTH, taken, claims)
 
 
 if __name__ == "__main__":

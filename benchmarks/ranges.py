@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import boots, options, plans, report
-from harness.record import Claim, Section
+from harness.record import Claim, Topic
 from random_grid import FORWARD_S, equal_topology, topology
 
 from testbed.vm import command
@@ -120,7 +120,7 @@ def main() -> int:
     asked = parser.parse_args()
     taken = boots.take(asked, {f"plan-{n:03d}": partial(training, n, asked.seed) for n in options.numbers(asked)})
     report.show_worst(taken, {"range": lambda row: f"{row.width:.2%}"}, most=16)
-    return report.close(asked, Section.TRUTH, taken, claims_of(taken, asked.seed))
+    return report.close(asked, Topic.TRUTH, taken, claims_of(taken, asked.seed))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from front_door import TOPOLOGY, WORKLOAD, busy
 from harness import options
 from harness.boots import run_testbed
 from harness.options import ROOT
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 
 from testbed.lab.namespaces import die_with_parent
 
@@ -141,7 +141,7 @@ def main() -> int:
         found = [run(f"demo {n + 1}", (TOPOLOGY, WORKLOAD), asked.out) for n in range(asked.demos)]
         if asked.plans:
             found += [run(name, words, asked.out) for name, words in LARGER.items()]
-    return finish(asked, Section.TRUTH, claims_of(found), clock="real", directories=[asked.out])
+    return finish(asked, Topic.TRUTH, claims_of(found), clock="real", directories=[asked.out])
 
 
 def claims_of(found: Sequence[Sequence[Row]]) -> list[Claim]:

@@ -18,7 +18,7 @@ from itertools import product
 from typing import NamedTuple
 
 from harness import options
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 
 from testbed.plan.plan import Case, Plan
 from testbed.plan.resolve import make_plan
@@ -162,7 +162,7 @@ def main() -> int:
         most, of = max(found.values(), default=0.0), len(found)
         got = f"{of - len(over)} of {of}, at most {most:+.2%}{f': cases {over}' if over else ''}"
         claims.append(Claim(what, f"<= {allowed:.1%}", got, not over, most, "share", of, of))
-    return finish(asked, Section.ROUTING, claims)
+    return finish(asked, Topic.ROUTING, claims)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 from harness import options
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 
 from testbed.routing.clos import clos_problem
 from testbed.routing.problem import RoutingProblem
@@ -62,7 +62,7 @@ def main() -> int:
                 got = f"{least:.2f} ms least, {median:.2f} median"
                 what = f"greedy routing, {flows:,} flows over 32 spines"
                 claims.append(Claim(what, f"<= {MOST_MS:g} ms", got, median <= MOST_MS, median / 1e3, "s"))
-    return finish(asked, Section.SPEED, claims, clock="real")
+    return finish(asked, Topic.SPEED, claims, clock="real")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 from harness import options
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 
 from testbed.routing.clos import clos_problem
 from testbed.routing.fairness import flows_per_direction, max_min_rates
@@ -149,7 +149,7 @@ def main() -> int:
             f"progressive filling against {asked.programs} linear programs", "<= 1e-6", f"{far:.0e}", far < 1e-6, far
         ),
     ]
-    return finish(asked, Section.ROUTING, claims)
+    return finish(asked, Topic.ROUTING, claims)
 
 
 if __name__ == "__main__":

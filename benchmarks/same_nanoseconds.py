@@ -33,7 +33,7 @@ import pandas as pd
 import yaml
 from harness import options
 from harness.options import ROOT
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 
 from testbed.errors import ExitCode
 
@@ -292,7 +292,7 @@ def main() -> int:
             "ns",
         ),
     ]
-    return finish(asked, Section.TRUTH, claims)
+    return finish(asked, Topic.TRUTH, claims)
 
 
 if __name__ == "__main__":

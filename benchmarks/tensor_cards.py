@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import boots, options, plans, report
-from harness.record import Section
+from harness.record import Topic
 
 from testbed.vm import command
 
@@ -124,7 +124,7 @@ def main() -> int:
     }
     report.show_worst(taken, columns)
     claim = report.truth(f"tensor ranks that exchange over network cards, seed {asked.seed}", taken, TARGET)
-    return report.close(asked, Section.TRUTH, taken, [claim])
+    return report.close(asked, Topic.TRUTH, taken, [claim])
 
 
 if __name__ == "__main__":

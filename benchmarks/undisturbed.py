@@ -20,7 +20,7 @@ from pathlib import Path
 import hybrid_grid
 import random_grid
 from harness import boots, options, plans, report
-from harness.record import Section
+from harness.record import Topic
 
 from testbed.vm import command
 
@@ -71,7 +71,7 @@ def main() -> int:
     got = f"{len(taken.untrusted)} of {len(taken.rows)} untrusted, {len(wrongly)} of them wrongly; {worst}"
     what = f"undisturbed plans unlike each other, {clock} clock, untrusted within {LIMIT:.2%} of their prediction"
     claim = report.count(what, taken, 0 if asked.real else len(wrongly), "none", got)
-    return report.close(asked, Section.TRUTH, taken, [claim], clock=clock)
+    return report.close(asked, Topic.TRUTH, taken, [claim], clock=clock)
 
 
 if __name__ == "__main__":

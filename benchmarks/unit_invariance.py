@@ -18,7 +18,7 @@ from itertools import product
 from typing import NamedTuple
 
 from harness import options
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 from rich.console import Console
 from rich.table import Table
 
@@ -142,7 +142,7 @@ def main() -> int:
             what, of = f"the same schedule in every unit of time: {name}", len(found)
             claims.append(Claim(what, f"{of} equal", got, same == of, float(of - same), "points", of, of))
     Console(width=80).print(table)
-    return finish(arguments, Section.SCHEDULES, claims)
+    return finish(arguments, Topic.SCHEDULES, claims)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from harness import boots, options, report
 from harness.options import ROOT
-from harness.record import Section
+from harness.record import Topic
 from harness.rows import Row
 
 from testbed.plan.framing import wire_bytes
@@ -136,7 +136,7 @@ def main() -> int:
         for p, receives in product(ranks, asked.receives.split(","))
         if (rows := [row for row in taken.rows if row.plan.startswith(f"p{p}-") and f"-{receives}-" in row.plan])
     ]
-    return report.close(asked, Section.TRUTH, taken, claims)
+    return report.close(asked, Topic.TRUTH, taken, claims)
 
 
 if __name__ == "__main__":

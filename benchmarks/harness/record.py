@@ -27,7 +27,7 @@ _NOT_REPEATED = ("--out", "--record", "--recorded")
 """Options that say where results lie, not what is measured."""
 
 
-class Section(StrEnum):
+class Topic(StrEnum):
     """What a claim is about, in the order of the page."""
 
     TRUTH = "Truth of the emulation"
@@ -86,7 +86,7 @@ class Origin(NamedTuple):
 class Figure(NamedTuple):
     """A claim as a record has it."""
 
-    section: Section
+    topic: Topic
     claim: Claim
     origin: Origin
 
@@ -126,7 +126,7 @@ def measured_with(directories: Sequence[Path]) -> tuple[str, str]:
 
 def finish(
     arguments: Namespace,
-    section: Section,
+    topic: Topic,
     claims: Sequence[Claim],
     *,
     clock: str = "virtual",
@@ -144,13 +144,13 @@ def finish(
         name = arguments.record or Path(sys.argv[0]).stem.replace("_", "-")
         commit, date = measured_with(directories)
         origin = Origin(command_line(sys.argv[1:]), commit, date, machine(clock))
-        write(name, [Figure(section, claim, origin) for claim in claims])
+        write(name, [Figure(topic, claim, origin) for claim in claims])
     return int(not claims or any(claim.passed is False or not claim.whole for claim in claims))
 
 
 def write(name: str, figures: Sequence[Figure]) -> Path:
     """Keep a record; returns its file."""
-    rows = [{"section": one.section, **asdict(one.claim), **one.origin._asdict()} for one in figures]
+    rows = [{"topic": one.topic, **asdict(one.claim), **one.origin._asdict()} for one in figures]
     FIGURES.mkdir(parents=True, exist_ok=True)
     path = FIGURES / f"{name}.json"
     path.write_text(json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
@@ -162,5 +162,5 @@ def read(path: Path) -> list[Figure]:
     found = []
     for row in json.loads(path.read_text(encoding="utf-8")):
         claim = Claim(**{key: row.pop(key) for key in Claim.__dataclass_fields__})
-        found.append(Figure(Section(row.pop("section")), claim, Origin(**row)))
+        found.append(Figure(Topic(row.pop("topic")), claim, Origin(**row)))
     return found

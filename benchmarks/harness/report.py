@@ -17,7 +17,7 @@ from rich.table import Table
 
 from harness.boots import Taken
 from harness.options import WIDTH
-from harness.record import Claim, Section, finish
+from harness.record import Claim, Topic, finish
 from harness.rows import Row
 
 Columns = Mapping[str, Callable[[Row], Any]]
@@ -89,12 +89,10 @@ def _claim(claim: str, taken: Taken, asked: str, got: str, passed: bool, value: 
     return Claim(claim, asked, got + refused, passed and bool(taken.rows), value, unit, len(taken.comparisons), of)
 
 
-def close(
-    arguments: Namespace, section: Section, taken: Taken, claims: Sequence[Claim], *, clock: str = "virtual"
-) -> int:
+def close(arguments: Namespace, topic: Topic, taken: Taken, claims: Sequence[Claim], *, clock: str = "virtual") -> int:
     """Keep all rows in --out/summary.json and the claims as asked for; the exit code."""
     if not arguments.recorded:
         rows = [[row.plan, row.found] for row in taken.rows]
         Path(arguments.out / "summary.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
     directories = [taken.out / name for name in taken.comparisons]
-    return finish(arguments, section, claims, clock=clock, directories=directories)
+    return finish(arguments, topic, claims, clock=clock, directories=directories)

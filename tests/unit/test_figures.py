@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import figures
 from harness import options, record
-from harness.record import Claim, Figure, Origin, Section
+from harness.record import Claim, Figure, Origin, Topic
 
 from testbed.cli import app
 
@@ -84,7 +84,7 @@ def test_other_commands_exist(command: str) -> None:
 def test_a_claim_is_kept_only_by_all_of_its_cases(claim: Claim, state: str) -> None:
     assert claim.state == state
     origin = Origin("python benchmarks/x.py", "abc1234", "2026-11-23", record.machine("virtual"))
-    assert f"| {figures.SHOWN[state]} | a claim |" in figures.page([Figure(Section.SPEED, claim, origin)])
+    assert f"| {figures.SHOWN[state]} | a claim |" in figures.page([Figure(Topic.SPEED, claim, origin)])
 
 
 def test_what_is_recorded_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,8 +93,8 @@ def test_what_is_recorded_is_read_again(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "argv", ["benchmarks/ranges.py", *words])
     parser = options.parser(None)
     options.add_drawn(parser, "ranges", plans=300, per_boot=20)
-    assert record.finish(parser.parse_args(), Section.TRUTH, [CLAIM]) == 0
-    assert record.finish(parser.parse_args(), Section.TRUTH, [replace(CLAIM, taken=2)]) == 1
+    assert record.finish(parser.parse_args(), Topic.TRUTH, [CLAIM]) == 0
+    assert record.finish(parser.parse_args(), Topic.TRUTH, [replace(CLAIM, taken=2)]) == 1
     (figure,) = record.read(tmp_path / "mine.json")
     assert figure.claim == replace(CLAIM, taken=2)
     assert figure.origin.command == "python benchmarks/ranges.py --plans 3 --seed 2"
