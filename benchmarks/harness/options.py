@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +13,20 @@ WIDTH = 80
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
-    """A module's docstring as it is, but for paragraphs that are wider than a screen; indented lines are commands."""
+    """A module's docstring as it is, in 80 columns; indented lines are commands, deeper ones go on with them."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        parts = [part if part.startswith("    ") else textwrap.fill(part, WIDTH - 2) for part in text.split("\n\n")]
-        return "\n\n".join(parts)
+        return "\n\n".join(map(_filled, text.split("\n\n")))
+
+
+def _filled(paragraph: str) -> str:
+    if not paragraph.startswith("    "):
+        return textwrap.fill(paragraph, WIDTH - 2)
+    commands = re.split(r"\n {4}(?! )", paragraph[4:])
+    return "\n".join(
+        textwrap.fill(one, WIDTH - 2, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False)
+        for one in (" ".join(command.split()) for command in commands)
+    )
 
 
 def parser(document: str | None) -> argparse.ArgumentParser:
