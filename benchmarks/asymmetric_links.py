@@ -1,6 +1,7 @@
 """Under the virtual clock: measured against predicted where the two directions of a link are nothing alike.
 
-    python benchmarks/asymmetric_links.py [--plans 60] [--schedules 3] [--first 0] [--seed 1] [--out DIR]
+    python benchmarks/asymmetric_links.py [--plans 60] [--schedules 3] [--first 0] [--seed 1] [--recorded]
+        [--out DIR]
 
 Plans drawn at random: P = 2, 3 or 4 over 2 to 4 datacenters in a chain, ring or star; the directions of every link are
 10 to 200 times apart in rate, and as far in delay, the slow one either way, and not the same for both; messages of
@@ -12,32 +13,22 @@ A prediction that is a range is missed by what lies between it and the measured 
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import statistics
 import sys
-import time
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
-from random_grid import missed
-from rich.console import Console
-from rich.table import Table
+from harness import boots, options, plans, report
+from harness.record import Claim, Topic
 
-from testbed.plan.plan import Clock, Plan
-from testbed.plan.resolve import generate, load_plan, with_cases
-from testbed.plan.schedules import choose
-from testbed.progress import Lines
 from testbed.vm import command
 
-ROOT = Path(__file__).parents[1]
 TARGET = 0.0005
 FORWARD_S = 0.02
-LIMIT_S = 3000.0
 SITES = ("oslo", "bonn", "rome", "lima")
 SCHEDULES = ("interleaved-1f1b", "zb1p", "looped-bfs", "zb-h1", "crosspipe-greedy", "1f1b")
 FASTEST_BPS, SLOWEST_BPS = 10e9, 1e6
@@ -97,47 +88,9 @@ def documents(number: int, seed: int, schedules: int) -> tuple[dict[str, Any], d
     return topology, workload
 
 
-def plan_of(number: int, seed: int, schedules: int, place: Path) -> Plan:
-    """A plan with its schedules made; its files are left in `place`."""
-    place.mkdir(parents=True, exist_ok=True)
-    files = [place / f"plan-{number:03d}.{kind}.yaml" for kind in ("topology", "workload")]
-    for path, document in zip(files, documents(number, seed, schedules), strict=True):
-        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    plan = load_plan(*files)
-    choices = choose(plan)
-    return with_cases(plan, choices, {choice.label: generate(plan, choice) for choice in choices})
-
-
-def main() -> int:
-    """Run the plans; 1 when an error exceeds the target, a run is untrusted or a ranking differs, 0 otherwise."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plans", type=int, default=60)
-    parser.add_argument("--first", type=int, default=0, help="number of the first plan")
-    parser.add_argument("--schedules", type=int, default=3, help="per plan")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--per-boot", type=int, default=10, help="plans in one boot")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/asymmetric-links")
-    arguments = parser.parse_args()
-    found: dict[int, dict[str, Any] | None] = {}
-    numbers = range(arguments.first, arguments.first + arguments.plans)
-    for begin in numbers[:: arguments.per_boot]:
-        began, batch = time.monotonic(), numbers[begin - numbers.start :][: arguments.per_boot]
-        trainings = [
-            command.Training(
-                plan_of(n, arguments.seed, arguments.schedules, arguments.out), directory(arguments.out, n)
-            )
-            for n in batch
-        ]
-        machine = command.choose_machine(Clock("virtual"))
-        _, documents = command.train(machine, trainings, limit_s=LIMIT_S, reporter=Lines(quiet=True))
-        found |= dict.fromkeys(batch) | dict(zip(batch, documents, strict=False))
-        print(f"plans {batch[0]} to {batch[-1]}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    return report(found, arguments.out)
-
-
-def directory(out: Path, number: int) -> Path:
-    """Where the results of a plan go."""
-    return out / f"plan-{number:03d}"
+def training(number: int, seed: int, schedules: int, out: Path) -> command.Training:
+    """A plan as files, with its schedules made."""
+    return plans.training(out, f"plan-{number:03d}", *documents(number, seed, schedules))
 
 
 def off_the_plan(found: Path) -> float:
@@ -146,35 +99,30 @@ def off_the_plan(found: Path) -> float:
     return float((links["wire_bytes"] - links["planned_bytes"]).abs().sum() / links["planned_bytes"].sum())
 
 
-def report(found: dict[int, dict[str, Any] | None], out: Path) -> int:
-    """Print what came of the plans."""
-    rows = []
-    for number, document in found.items():
-        job = yaml.safe_load((out / f"plan-{number:03d}.workload.yaml").read_text(encoding="utf-8"))
-        rows += [(missed(row), number, job, row) for row in (document or {"schedules": []})["schedules"]]
-    rows.sort(key=lambda row: -row[0])
-    table = Table(title="worst of all", title_justify="left")
-    for column in ("plan", "schedule", "P", "M", "message", "receives", "error", "trusted"):
-        table.add_column(column, justify="right")
-    for _, number, job, row in rows[:12]:
-        cells = (row["schedule"], job["parallelism"]["pipeline"], job["microbatches"], job["message"], job["receives"])
-        table.add_row(str(number), *map(str, cells), f"{row['error']:+.4%}", "yes" if row["trusted"] else "NO")
-    Console(width=110).print(table)
-    for receives in ("early", "late"):
-        errors = [error for error, _, job, _ in rows if job["receives"] == receives]
-        if errors:
-            print(f"{receives}: {len(errors)} runs, worst {max(errors):.4%}, median {statistics.median(errors):.4%}")
-    missing = [number for number, document in found.items() if document is None]
-    if bytes_off := [off_the_plan(directory(out, number)) for number in found if number not in missing]:
-        print(f"bytes on links off the plan: worst {max(bytes_off):.4%}, median {statistics.median(bytes_off):.4%}")
-    untrusted = [(number, row["schedule"], row["reasons"]) for _, number, _, row in rows if not row["trusted"]]
-    misranked = [number for number, document in found.items() if document and not document["ranking_as_predicted"]]
-    ranges = sum(row["predicted_low_s"] is not None for *_, row in rows)
-    print(f"{len(rows)} runs, {ranges} predictions are ranges, not ranked as predicted: {misranked}, failed: {missing}")
-    for number, schedule, reasons in untrusted:
-        print(f"untrusted: plan {number}, {schedule}: {'; '.join(reasons)}")
-    (out / "summary.json").write_text(json.dumps([[n, r] for _, n, _, r in rows], indent=1), encoding="utf-8")
-    return int(bool(missing or untrusted or misranked or not rows or rows[0][0] > TARGET))
+def main() -> int:
+    """Run the plans; 1 when an error exceeds the target, a run is untrusted or a ranking differs, 0 otherwise."""
+    parser = options.parser(__doc__)
+    options.add_drawn(parser, "asymmetric-links", plans=60, per_boot=10)
+    parser.add_argument("--schedules", type=int, default=3, help="per plan")
+    asked = parser.parse_args()
+    made = {f"plan-{n:03d}": partial(training, n, asked.seed, asked.schedules) for n in options.numbers(asked)}
+    taken = boots.take(asked, made)
+    job = {name: plans.workload_of(asked.out, name) for name in taken.comparisons}
+    columns: report.Columns = {
+        "P": lambda row: job[row.plan]["parallelism"]["pipeline"],
+        "M": lambda row: job[row.plan]["microbatches"],
+        "message": lambda row: job[row.plan]["message"],
+    }
+    report.show_worst(taken, columns)
+    claims = [
+        report.truth(f"directions 10 to 200 times apart, {receives} receives", taken, TARGET, rows, ranked=True)
+        for receives in ("early", "late")
+        if (rows := [row for row in taken.rows if job[row.plan]["receives"] == receives])
+    ]
+    if off := [off_the_plan(asked.out / name) for name in taken.comparisons]:
+        got = f"worst {max(off):.4%}, median {statistics.median(off):.4%}"
+        claims.append(Claim("the same: bytes on the links off those planned", "(report)", got, value=max(off)))
+    return report.close(asked, Topic.TRUTH, taken, claims)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ and status, every generator, and `best`, which may not be slower than any family
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import Counter
@@ -27,6 +26,8 @@ from typing import NamedTuple
 import numpy as np
 import own_model
 import small_plans
+from harness import options
+from harness.record import Claim, Topic, finish
 
 from testbed.errors import BadInput
 from testbed.model.bounds import lower_bound
@@ -381,7 +382,7 @@ def _kept(out: Path | None) -> dict[int, Counter[str]]:
 
 def main() -> int:
     """Check many cases; prints what was seen, and returns 1 when something was wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0, help="seed of the first case")
     for part in ("solver", "families", "own", "best"):
@@ -409,7 +410,10 @@ def main() -> int:
         total += piece
     for what, count in sorted(total.items()):
         print(f"{count:7d} {what}")
-    return 1 if any(what.startswith("wrong") for what in total) else 0
+    wrong = sum(count for what, count in total.items() if what.startswith("wrong"))
+    what = "every order, an independent solver, our bounds and `best` agree"
+    claim = Claim(what, "all", f"{wrong} wrong", not wrong, float(wrong), "cases", asked.cases, asked.cases)
+    return finish(asked, Topic.SCHEDULES, [claim])
 
 
 if __name__ == "__main__":

@@ -142,8 +142,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "results/collectives")
     arguments = parser.parse_args()
     asked = ("2", "1") if arguments.quick else (arguments.members, arguments.megabytes)
-    grid = [list(map(int, numbers.split(","))) for numbers in asked]
-    cells = [Cell(*one) for one in product(*grid, ALGORITHMS)]
+    members, megabytes = (list(map(int, numbers.split(","))) for numbers in asked)
+    cells = [Cell(*one) for one in product(members, megabytes, ALGORITHMS)]
     trainings = [command.Training(plan_of(cell), arguments.out / cell.name) for cell in cells]
     boot, documents = command.train(
         command.choose_machine(Clock("virtual")), trainings, limit_s=LIMIT_S, reporter=Lines(quiet=False)

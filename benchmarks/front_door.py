@@ -9,8 +9,6 @@ and with which round trips; and of every demo the errors, the verdicts and the w
 
 from __future__ import annotations
 
-import argparse
-import json
 import signal
 import subprocess
 import sys
@@ -18,13 +16,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+from harness import options
+from harness.boots import run_testbed
+from harness.options import ROOT
+from harness.record import Claim, Topic, finish
 
 from testbed.lab.namespaces import die_with_parent
 
-ROOT = Path(__file__).parents[1]
 TOPOLOGY, WORKLOAD = "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"
-LIMIT_S = 900
 
 
 @contextmanager
@@ -40,16 +40,9 @@ def busy(count: int) -> Iterator[None]:
             process.wait()
 
 
-def testbed(*words: str) -> tuple[int, dict[str, Any] | None, str]:
-    """Exit code, document and what was said of a command with --json."""
-    command = [sys.executable, "-m", "testbed", *words, "--json", "--quiet"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    return done.returncode, json.loads(done.stdout) if done.stdout.strip() else None, done.stderr.strip()
-
-
 def gate(number: int, priority: str) -> bool:
     """One lab; whether every direction was as asked."""
-    code, document, said = testbed("calibrate", TOPOLOGY, "--host-priority", priority)
+    code, document, said = run_testbed("calibrate", TOPOLOGY, "--host-priority", priority)
     if document is None:
         print(f"lab {number}: exit code {code}: {said}")
         return False
@@ -65,7 +58,7 @@ def demo(number: int, priority: str, out: Path) -> list[float]:
     """One main job; the errors of its schedules, none when it gave no result."""
     began = time.monotonic()
     words = ("run", TOPOLOGY, WORKLOAD, "--out", str(out), "--overwrite", "--host-priority", priority)
-    code, document, said = testbed(*words)
+    code, document, said = run_testbed(*words)
     wall_s = time.monotonic() - began
     if document is None:
         print(f"demo {number}: exit code {code}: {said}")
@@ -83,21 +76,26 @@ def demo(number: int, priority: str, out: Path) -> list[float]:
 
 def main() -> int:
     """1 when a gate or a demo failed, 0 otherwise; an untrusted demo is a result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--labs", type=int, default=20)
     parser.add_argument("--demos", type=int, default=5)
     parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--host-priority", default="on", choices=("on", "off"))
     parser.add_argument("--out", type=Path, default=ROOT / "results/front-door")
-    arguments = parser.parse_args()
-    with busy(arguments.busy):
-        passed = sum(gate(n + 1, arguments.host_priority) for n in range(arguments.labs))
-        found = [demo(n + 1, arguments.host_priority, arguments.out) for n in range(arguments.demos)]
+    asked = parser.parse_args()
+    with busy(asked.busy):
+        passed = sum(gate(n + 1, asked.host_priority) for n in range(asked.labs))
+        found = [demo(n + 1, asked.host_priority, asked.out) for n in range(asked.demos)]
     errors = [error for one in found for error in one]
     finished = sum(bool(one) for one in found)
-    print(f"{passed} of {arguments.labs} labs gated, {finished} of {arguments.demos} demos finished", end="")
-    print(f", errors {min(errors):+.2%} to {max(errors):+.2%}" if errors else "")
-    return int(passed < arguments.labs or finished < arguments.demos)
+    beside = f" beside {asked.busy} busy processes" if asked.busy else ""
+    spread = f"{min(errors):+.2%} to {max(errors):+.2%}" if errors else "none"
+    claims = [
+        Claim(f"labs gated in a row{beside}", "all", f"{passed} gated", passed == asked.labs, passed),
+        Claim(f"main jobs in a row{beside}", "all", f"{finished} finished", finished == asked.demos, finished),
+        Claim(f"their errors{beside}", "(report)", spread, value=max(errors, default=None), unit="share"),
+    ]
+    return finish(asked, Topic.FRONT_DOOR, claims, clock="real", directories=[asked.out])
 
 
 if __name__ == "__main__":

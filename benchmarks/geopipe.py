@@ -336,8 +336,8 @@ def report(found: Measured, figures: Mapping[str, Sequence[Row]], *, as_json: bo
     worst = max(every, key=lambda row: abs(row["error"]))["error"]
     untrusted = sum(not row["trusted"] for row in every)
     if as_json:
-        rows = {name: [row._asdict() for row in rows] for name, rows in figures.items()}
-        print(json.dumps({"figures": rows, "worst_error": worst, "untrusted": untrusted, "measured": found}, indent=1))
+        shown = {name: [row._asdict() for row in rows] for name, rows in figures.items()}
+        print(json.dumps({"figures": shown, "worst_error": worst, "untrusted": untrusted, "measured": found}, indent=1))
     else:
         for name, rows in figures.items():
             columns = [

@@ -9,12 +9,14 @@ with every dN that memory allows, `--plain` of them with 1F1B. Units: seconds of
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+
+from harness import options
+from harness.record import Claim, Topic, finish
 
 from testbed.model.simulate import makespan
 from testbed.pipeline.link import LinkCost
@@ -68,20 +70,24 @@ def behind_plain(problem: Problem) -> float:
 
 def main() -> int:
     """1 where something is faster."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--every", type=int, default=120, help="cells compared with every dN")
     parser.add_argument("--plain", type=int, default=1000, help="cells compared with 1F1B")
     parser.add_argument("--first", type=int, default=0, help="number of the first cell")
     asked = parser.parse_args()
-    missed = False
+    claims = []
     for name, count, judge in (("every dN", asked.every, behind), ("1F1B", asked.plain, behind_plain)):
         numbers = range(asked.first, asked.first + count)
         found = {number: over for number in numbers if (over := judge(cell(number))) > TIE}
         worst = max(found, key=found.__getitem__, default=None)
         shown = "" if worst is None else f", worst cell {worst}: {found[worst]:+.2%}"
         print(f"slower than {name}: {len(found)} of {count}{shown}", flush=True)
-        missed = missed or bool(found)
-    return int(missed)
+        got = f"{len(found)} slower{shown}"
+        over = max(found.values(), default=0.0)
+        claims.append(
+            Claim(f"GeoPipe's dN against {name}", "never behind", got, not found, over, "share", count, count)
+        )
+    return finish(asked, Topic.SCHEDULES, claims)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Under the virtual clock: pipeline, data and tensor parallelism together, measured against predicted.
 
-    python benchmarks/hybrid_grid.py [--meshes 2x2x1,...] [--real] [--every 7] [--per-boot 6] [--out DIR]
+    python benchmarks/hybrid_grid.py [--meshes 2x2x1,...] [--real] [--every 7] [--per-boot 6] [--recorded] [--out DIR]
 
 Every (dp, pp, tp) below x what crosses the wide area (the data axis, the pipeline axis, both) x three network points x
 1f1b, zb-h1 and crosspipe-greedy. The three datacenters are joined by unequal, asymmetric links, so that replicas travel
@@ -11,28 +11,18 @@ to --out. With --real, every plan in a run of its own on the real clock.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import statistics
 import sys
-import time
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-from front_door import testbed
-from rich.console import Console
-from rich.table import Table
+from harness import boots, options, plans, report
+from harness.record import Topic
 
-from testbed.plan.plan import Clock
-from testbed.plan.resolve import generate, load_plan, with_cases
-from testbed.plan.schedules import choose
-from testbed.progress import Lines
 from testbed.vm import command
 
-ROOT = Path(__file__).parents[1]
 SCHEDULES = ["1f1b", "zb-h1", "crosspipe-greedy"]
 MESHES = ((2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 2, 2), (2, 2, 2), (1, 4, 2), (4, 1, 1))
 AXES = ("data", "pipeline", "both")
@@ -41,7 +31,6 @@ POINTS = ((0.1, 0.1), (0.5, 1.0), (2.0, 0.25))
 FORWARD_S = 0.02
 SITES = ("oslo", "bonn", "rome")
 WORST, MEDIAN, WORST_REAL = 0.002, 0.0005, 0.03
-LIMIT_S = 3000.0
 
 
 class Cell(NamedTuple):
@@ -124,82 +113,27 @@ def training(cell: Cell, out: Path) -> command.Training:
     """A cell as files and as a plan."""
     draw = random.Random(cell.name)
     message = 10 ** draw.uniform(4.5, 5.7)
-    out.mkdir(parents=True, exist_ok=True)
-    files = [out / f"{cell.name}.{kind}.yaml" for kind in ("topology", "workload")]
-    for path, document in zip(files, (topology(cell, draw, message), workload(cell, draw, message)), strict=True):
-        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    plan = load_plan(*files)
-    choices = choose(plan)
-    made = {choice.label: generate(plan, choice) for choice in choices}
-    return command.Training(with_cases(plan, choices, made), out / cell.name)
+    return plans.training(out, cell.name, topology(cell, draw, message), workload(cell, draw, message))
 
 
 def main() -> int:
     """Run the grid; 1 when an error exceeds its limit, a run is untrusted or a ranking differs, 0 otherwise."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--meshes", default="", help="dp x pp x tp, comma-separated: 2x2x1,4x1x1; default: all")
     parser.add_argument("--real", action="store_true", help="on the real clock")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="every Nth cell alone")
-    parser.add_argument("--per-boot", type=int, default=6, help="plans in one boot")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/hybrid-grid")
-    arguments = parser.parse_args()
-    asked = [tuple(map(int, mesh.split("x"))) for mesh in arguments.meshes.split(",") if mesh]
-    chosen = cells(tuple((dp, pp, tp) for dp, pp, tp in asked) or MESHES)[:: arguments.every]
-    trainings = {cell: training(cell, arguments.out) for cell in chosen}
-    documents: dict[Cell, dict[str, Any] | None] = {}
-    for begin in range(0, len(chosen), 1 if arguments.real else arguments.per_boot):
-        batch = chosen[begin : begin + (1 if arguments.real else arguments.per_boot)]
-        began = time.monotonic()
-        documents |= dict(zip(batch, measured([trainings[cell] for cell in batch], real=arguments.real), strict=False))
-        print(f"{begin + len(batch)} of {len(chosen)} plans: {time.monotonic() - began:.0f} s", file=sys.stderr)
-    return report(documents, arguments.out, WORST_REAL if arguments.real else WORST)
-
-
-def measured(batch: list[command.Training], *, real: bool) -> list[dict[str, Any] | None]:
-    """Comparison of each, None where it failed."""
-    reporter = Lines(quiet=True)
-    if not real:
-        _, documents = command.train(
-            command.choose_machine(Clock("virtual")), batch, limit_s=LIMIT_S, reporter=reporter
-        )
-        return documents
-    return [on_the_real_clock(one) for one in batch]
-
-
-def on_the_real_clock(one: command.Training) -> dict[str, Any] | None:
-    """Its comparison."""
-    files = [one.directory.with_name(f"{one.directory.name}.{kind}.yaml") for kind in ("topology", "workload")]
-    few = ("--iterations", "6", "--set", "warmup=2")
-    _, document, said = testbed("run", *map(str, files), *few, "--out", str(one.directory), "--overwrite")
-    if document is None:
-        print(f"{one.directory.name}: {said}", file=sys.stderr)
-    return document
-
-
-def report(documents: dict[Cell, dict[str, Any] | None], out: Path, limit: float) -> int:
-    """Print what came of the cells."""
-    rows = [(cell, row) for cell, document in documents.items() if document for row in document["schedules"]]
-    rows.sort(key=lambda pair: -abs(pair[1]["error"]))
-    table = Table(title="worst of all", title_justify="left")
-    for column in ("dp x pp x tp", "crosses", "lat, bw", "schedule", "error", "trusted"):
-        table.add_column(column, justify="right")
-    for cell, row in rows[:12]:
-        mesh, point = " x ".join(map(str, cell.mesh)), ", ".join(f"{part:g}" for part in cell.point)
-        table.add_row(
-            mesh, cell.axis, point, row["schedule"], f"{row['error']:+.4%}", "yes" if row["trusted"] else "NO"
-        )
-    Console(width=80).print(table)
-    missing = [cell.name for cell, document in documents.items() if document is None]
-    untrusted = sum(not row["trusted"] for _, row in rows)
-    misranked = [cell.name for cell, one in documents.items() if one and not one["ranking_as_predicted"]]
-    errors = [abs(row["error"]) for _, row in rows]
-    if errors:
-        print(f"{len(errors)} runs: worst {max(errors):.4%}, median {statistics.median(errors):.4%}")
-    print(f"untrusted: {untrusted}; not ranked as predicted: {misranked}; failed: {missing}")
-    summary = [[cell.name, row] for cell, row in rows]
-    (out / "summary.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
-    good = bool(errors) and max(errors) <= limit and (limit > WORST or statistics.median(errors) <= MEDIAN)
-    return int(not good or bool(missing or untrusted or misranked))
+    options.add_per_boot(parser, 6)
+    options.add_out(parser, "hybrid-grid")
+    asked = parser.parse_args()
+    meshes = [tuple(map(int, mesh.split("x"))) for mesh in asked.meshes.split(",") if mesh]
+    chosen = cells(tuple((dp, pp, tp) for dp, pp, tp in meshes) or MESHES)[:: asked.every]
+    made = {cell.name: partial(training, cell) for cell in chosen}
+    taken = boots.take(asked, made, real=("--iterations", "6", "--set", "warmup=2") if asked.real else None)
+    report.show_worst(taken)
+    clock, limits = ("real", (WORST_REAL, None)) if asked.real else ("virtual", (WORST, MEDIAN))
+    what = f"replicas, stages and tensor ranks over three datacenters, {clock} clock"
+    claim = report.truth(what, taken, limits[0], median=limits[1], ranked=True)
+    return report.close(asked, Topic.TRUTH, taken, [claim], clock=clock)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A link, an interface or a rank changes during a run: is any run trusted whose quoted time is off?
 
     python benchmarks/injected_changes.py [--clock virtual,real] [--plans two,cards,replicas] [--kinds delay,...]
-        [--moments 0,0.2,0.35,0.5,0.8] [--out DIR]
+        [--moments 0,0.2,0.35,0.5,0.8] [--recorded] [--out DIR]
 
 Twelve kinds of change (changing_links.py: real ones, of the qdiscs, links and processes that carry the run) at five
 moments of the measured iterations, in three plans: four ranks over two datacenters; the same with network cards, over
@@ -12,31 +12,27 @@ not, and what was named or noted. Exit code 1 when one is trusted whose error ex
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from front_door import testbed
-from random_grid import missed
-from rich.console import Console
-from rich.table import Table
+from harness import boots, options, report
+from harness.options import ROOT
+from harness.record import Claim, Topic, finish
+from harness.rows import Comparison
 
 from testbed.model.compiled import makespan
 from testbed.plan import file
 from testbed.plan.costs import problem
-from testbed.plan.plan import Clock, Plan
+from testbed.plan.plan import Plan
 from testbed.plan.resolve import generate, make_plan, with_cases
 from testbed.plan.schedules import choose
-from testbed.progress import Lines
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
 from testbed.vm import command
 
-ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
 TOPOLOGY, WORKLOAD = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
 KINDS = (
@@ -46,7 +42,6 @@ KINDS = (
 MOMENTS = (0.0, 0.2, 0.35, 0.5, 0.8)
 """Of the measured iterations, how many are over; 0: before the first one that warms up."""
 LIMITS = {"virtual": 0.001, "real": 0.025}
-LIMIT_S = 3000.0
 WARM_UP, ITERATIONS = 1, 10
 COMMON = {
     "model": "{layers: 4, d_model: 16, heads: 2, sequence: 8}",
@@ -121,64 +116,60 @@ def shaper_of(plan: Plan, changes: Sequence[Change], path: Path) -> str:
     return f"{path.resolve()}:changing"
 
 
+def measured(clock: str, name: str, changes: Sequence[Change], out: Path) -> Comparison | None:
+    """The comparison of a plan with all changes on a clock; None where there is none."""
+    out.mkdir(parents=True, exist_ok=True)
+    plan, place = plan_of(name, changes), out / f"{clock}-{name}"
+    shaper = shaper_of(plan, changes, out / f"{clock}-{name}.shaper.py")
+    if clock == "virtual":
+        return boots.in_a_boot([command.Training(plan, place, shaper, quiet=True)])[0]
+    path = out / f"{clock}-{name}.plan.json"
+    path.write_text(file.to_json(plan), encoding="utf-8")
+    return boots.run(place.name, str(path), "--shaper", shaper, "--out", str(place), "--overwrite")
+
+
 def main() -> int:
     """Run all that is asked for; 1 when one is trusted that must not be, or one could not be measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--clock", default="virtual", help="virtual, real or both, comma-separated")
     parser.add_argument("--plans", default=",".join(PLANS))
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--moments", default=",".join(map(str, MOMENTS)))
-    parser.add_argument("--out", type=Path, default=ROOT / "results/injected-changes")
-    arguments = parser.parse_args()
-    moments = [float(moment) for moment in arguments.moments.split(",")]
-    changes = [Change(*one) for one in product(arguments.kinds.split(","), moments)]
-    found: list[tuple[str, str, Change, dict[str, Any] | None]] = []
-    for clock, name in product(arguments.clock.split(","), arguments.plans.split(",")):
-        began, out = time.monotonic(), arguments.out / f"{clock}-{name}"
-        plan = plan_of(name, changes)
-        shaper = shaper_of(plan, changes, arguments.out / f"{clock}-{name}.shaper.py")
-        document = (in_a_guest if clock == "virtual" else on_the_real_clock)(plan, shaper, out)
-        rows = {row["label"]: row for row in (document or {"schedules": []})["schedules"]}
-        found += [(clock, name, change, rows.get(change.label)) for change in changes]
-        print(f"{clock}, {name}: {len(rows)} runs, {time.monotonic() - began:.0f} s", file=sys.stderr)
-    return report(found)
+    options.add_out(parser, "injected-changes")
+    asked = parser.parse_args()
+    changes = [Change(kind, float(at)) for kind, at in product(asked.kinds.split(","), asked.moments.split(","))]
+    claims, clocks, places = [], asked.clock.split(","), []
+    for clock, name in product(clocks, asked.plans.split(",")):
+        place = f"{clock}-{name}"
+        found = boots.comparison_of(asked.out / place) if asked.recorded else measured(clock, name, changes, asked.out)
+        taken = boots.collected(asked.out, {place: found}, {}, today=asked.recorded)
+        claims.append(judged(taken, clock, name, changes))
+        places.append(asked.out / place)
+    return finish(asked, Topic.TRUTH, claims, clock=" ".join(clocks), directories=places)
 
 
-def in_a_guest(plan: Plan, shaper: str, out: Path) -> dict[str, Any] | None:
-    """The comparison, from a boot of the virtual clock."""
-    machine, training = command.choose_machine(Clock("virtual")), command.Training(plan, out, shaper, quiet=True)
-    _, (document,) = command.train(machine, [training], limit_s=LIMIT_S, reporter=Lines(quiet=True))
-    return document
-
-
-def on_the_real_clock(plan: Plan, shaper: str, out: Path) -> dict[str, Any] | None:
-    """The comparison."""
-    path = out.with_name(f"{out.name}.plan.json")
-    path.write_text(file.to_json(plan), encoding="utf-8")
-    _, document, said = testbed("run", str(path), "--shaper", shaper, "--out", str(out), "--overwrite")
-    if document is None:
-        print(f"{out.name}: {said}", file=sys.stderr)
-    return document
-
-
-def report(found: Sequence[tuple[str, str, Change, dict[str, Any] | None]]) -> int:
-    """Print what came of them."""
-    table = Table(title_justify="left")
-    for column in ("clock", "plan", "change", "at", "error", "trusted", "named"):
-        table.add_column(column, justify="right" if column in ("at", "error") else "left")
-    failed = [f"{clock}, {name}: {change.label}" for clock, name, change, row in found if row is None]
-    known = [(clock, name, change, row) for clock, name, change, row in found if row is not None]
-    wrong = []
-    for clock, name, change, row in known:
-        if row["trusted"] and missed(row) > LIMITS[clock]:
-            wrong.append(f"{clock}, {name}: {change.label}")
-        said = [*row["reasons"][-1:], *(f"noted: {note}" for note in row["notes"])]
-        cells = (clock, name, change.kind, f"{change.moment:.0%}", f"{row['error']:+.3%}")
-        table.add_row(*cells, "yes" if row["trusted"] else "no", said[0] if said else "")
-    Console(width=240).print(table)
-    trusted = sum(row["trusted"] for *_, row in known)
-    print(f"{len(known)} runs, {trusted} trusted; trusted and off: {wrong or 'none'}; failed: {failed or 'none'}")
-    return int(bool(wrong or failed))
+def judged(taken: boots.Taken, clock: str, name: str, changes: Sequence[Change]) -> Claim:
+    """Print what came of a plan's changes; that none is trusted and off."""
+    labels = {change.label for change in changes}
+    rows = [row for row in taken.rows if row.found["label"] in labels]
+    wrong = [row for row in rows if row.trusted and row.missed > LIMITS[clock]]
+    cells = []
+    for row in rows:
+        said = [*row.found["reasons"][-1:], *(f"noted: {note}" for note in row.found["notes"])]
+        cells.append((row.label, f"{row.error:+.3%}", "yes" if row.trusted else "no", said[0] if said else ""))
+    report.show_table(f"{clock} clock, {name}", ("change", "error", "trusted", "named"), cells)
+    trusted = sum(row.trusted for row in rows)
+    got = f"{len(wrong)} trusted and off{': ' if wrong else ''}{', '.join(row.label for row in wrong)}"
+    return Claim(
+        f"link, interface or rank that changes in a run of plan `{name}`, {clock} clock",
+        f"none trusted beyond {LIMITS[clock]:.1%}",
+        f"{got}; {trusted} of {len(rows)} runs trusted",
+        passed=bool(rows) and not wrong,
+        value=float(len(wrong)),
+        unit="runs",
+        taken=len(rows),
+        of=len(changes),
+    )
 
 
 if __name__ == "__main__":

@@ -109,8 +109,8 @@ def main() -> int:
     if guest:
         from testbed.cli.lab_tables import mininet_tables
 
-        for table in mininet_tables(result["mininet"], console.width):
-            console.print(table)
+        for beside in mininet_tables(result["mininet"], console.width):
+            console.print(beside)
     return done.returncode
 
 

@@ -11,7 +11,6 @@ a prediction is a range, by who comes first, messages count with their time on t
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import defaultdict
@@ -19,19 +18,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness import boots, options
+from harness.record import Claim, Topic, finish
 from rich.console import Console
 from rich.table import Table
 
-from testbed.plan.plan import Clock
 from testbed.plan.resolve import generate, make_plan, with_cases
 from testbed.plan.schedules import choose
-from testbed.progress import Lines
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
 from testbed.vm import command
 
 ROOT = Path(__file__).parents[1]
-LIMIT_S = 3000.0
 MEDIAN_S, WORST_S = 20e-6, 0.2e-3
 SCHEDULES = ["1f1b", "zb-h1", "crosspipe-greedy"]
 SHORT = {"iterations": "2", "warmup": "1"}
@@ -125,8 +123,8 @@ def flows(directory: Path) -> Iterator[Flow]:
             yield Flow(f"{directory.name}, {row['schedule']}", path, flow["kind"], receives, row["error"], *times)
 
 
-def report(found: Sequence[Flow]) -> int:
-    """Print a row per kind of path; 1 when a limit is exceeded."""
+def report(found: Sequence[Flow]) -> Claim:
+    """Print a row per kind of path; that no limit is exceeded."""
     table = Table(title="measured - predicted, us: flows' medians, worst message", title_justify="left")
     for column in ("path", "kind", "receives", "flows", "arrival", "worst", "on the way", "worst", "of"):
         table.add_column(column, justify="right")
@@ -141,25 +139,29 @@ def report(found: Sequence[Flow]) -> int:
     Console(width=150).print(table)
     medians = sum(abs(flow.arrival_median_s) > MEDIAN_S for flow in found)
     messages = sum(abs(flow.arrival_worst_s) > WORST_S for flow in found)
-    print(f"{len(found)} flows: {medians} with a median beyond 20 us, {messages} with a message beyond 0.2 ms")
-    return 1 if medians or messages else 0
+    worst_s = max((abs(flow.arrival_worst_s) for flow in found), default=0.0)
+    got = (
+        f"{len(found)} flows: {medians} medians beyond, {messages} with a message beyond; worst {1e6 * worst_s:.0f} us"
+    )
+    asked = f"each <= {1e3 * WORST_S:g} ms off, medians <= {1e6 * MEDIAN_S:g} us"
+    return Claim("arrivals of every message", asked, got, bool(found) and not medians + messages, worst_s, "s")
 
 
 def main() -> int:
     """Measure, or read what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--per-boot", type=int, default=6, help="plans in one boot")
+    parser = options.parser(__doc__)
+    options.add_per_boot(parser, 6)
     parser.add_argument("--only", default="", help="names of plans, comma-separated")
     parser.add_argument("--read", type=Path, nargs="+", help="directories of results to read instead")
     parser.add_argument("--out", type=Path, default=ROOT / "results/message-times")
     arguments = parser.parse_args()
     names = arguments.only.split(",") if arguments.only else list(PLANS)
     for begin in range(0, 0 if arguments.read else len(names), arguments.per_boot):
-        trainings = [training(name, arguments.out) for name in names[begin : begin + arguments.per_boot]]
-        command.train(command.choose_machine(Clock("virtual")), trainings, limit_s=LIMIT_S, reporter=Lines(quiet=False))
+        boots.in_a_boot([training(name, arguments.out) for name in names[begin : begin + arguments.per_boot]])
     roots = arguments.read or [arguments.out / name for name in names]
     directories = sorted({file.parent for root in roots for file in root.rglob("comparison.json")})
-    return report([flow for directory in directories for flow in flows(directory)])
+    claim = report([flow for directory in directories for flow in flows(directory)])
+    return finish(arguments, Topic.TRUTH, [claim], directories=directories)
 
 
 if __name__ == "__main__":

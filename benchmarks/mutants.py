@@ -12,7 +12,6 @@ or a run without one is not.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import tempfile
@@ -26,6 +25,9 @@ from unittest import mock
 
 import torch
 from correct_trainings import MLP, Setting, drawn
+from harness import options
+from harness.options import ROOT
+from harness.record import Claim, Topic, finish
 from local_training import scheduled, task_of, workers
 
 import testbed.train.warm  # noqa: F401 - what the zygote imports: it is forked from this process
@@ -53,7 +55,6 @@ from testbed.train.stage import Stage
 from testbed.train.tensor import Share
 from testbed.train.training_state import TrainingState
 
-ROOT = Path(__file__).parents[1]
 ITERATIONS, MICROBATCHES = 3, 3
 PATIENCE = Deadline(120, "a fault may leave ranks waiting for ever")
 UNWITNESSED = MachineCounts(math.nan, math.nan, math.nan, math.nan)
@@ -297,7 +298,8 @@ def _wrong_message(there: Any) -> Any:
     def forward(self: Stage, microbatch: int, part: Any, value: torch.Tensor | None, targets: Any) -> torch.Tensor:
         if self.is_last and value is not None and microbatch < 2:
             value = kept.setdefault("first", value.clone()) if microbatch == 0 else kept.pop("first")
-        return there(self, microbatch, part, value, targets)
+        result: torch.Tensor = there(self, microbatch, part, value, targets)
+        return result
 
     return forward
 
@@ -495,46 +497,60 @@ def show(what: str, where: str, found: Sequence[Check], *, fault: bool) -> bool:
     return fine
 
 
-def correct(seed: int, first: int, count: int) -> int:
-    """Train what is drawn, and print how far off each is; 1 where one is untrusted."""
+def correct(seed: int, first: int, count: int) -> list[Claim]:
+    """Train what is drawn, and print how far off each is."""
     print("| training | losses | gradient norms | first gradients | weights | |\n| --- | --- | --- | --- | --- | --- |")
-    fine, worst, limits = True, [0.0] * 4, [""] * 4
+    passed: list[bool] = []
+    worst, limits = [0.0] * 4, [""] * 4
     for name, setting in list(drawn(seed, first + count).items())[first:]:
         plan, expected = referenced(setting)
         found = compared(plan, expected, setting.schedule)
-        fine &= all(check.ok for check in found)
+        passed.append(all(check.ok for check in found))
         worst = [max(most, float(check.found)) for most, check in zip(worst, found, strict=True)]
         limits = [check.limit for check in found]
-        verdict = "trusted" if all(check.ok for check in found) else "UNTRUSTED"
+        verdict = "trusted" if passed[-1] else "UNTRUSTED"
         print(f"| {name} | {' | '.join(check.found for check in found)} | {verdict} |", flush=True)
     print(f"| worst of all | {' | '.join(f'{most:.1e}' for most in worst)} | |\n| limit | {' | '.join(limits)} | |")
-    return 0 if fine else 1
+    return [_all(f"correct trainings that had no part in the limits pass; weights within {worst[3]:.1e}", passed)]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """1 where a fault passes or a correct run does not."""
+    parser = options.parser(__doc__)
     parser.add_argument("--only", action="append", metavar="WORD", help="rows whose name or place has it")
     parser.add_argument("--correct", type=int, metavar="COUNT", help="correct trainings instead, so many")
     parser.add_argument("--first", type=int, default=0, help="number of the first of them")
     parser.add_argument("--seed", type=int, default=1, help="of --correct")
-    arguments = parser.parse_args()
-    words = arguments.only or [""]
+    asked = parser.parse_args()
+    words = asked.only or [""]
     torch.set_num_threads(1)
-    if arguments.correct:
-        return correct(arguments.seed, arguments.first, arguments.correct)
+    if asked.correct:
+        return finish(asked, Topic.TRUTH, correct(asked.seed, asked.first, asked.correct), clock="none: no network")
     print("| fault | where | verdict | losses and norms | how far off |\n| --- | --- | --- | --- | --- |")
-    fine = True
-    for name in CONTROLS:
-        if any(word in f"none {name}" for word in words):
-            fine &= show("none", name, checks(name), fault=False)
-    for mutant in MUTANTS:
-        if not any(word in f"{mutant.what} {mutant.setting}" for word in words):
-            continue
-        try:
-            fine &= show(mutant.what, mutant.setting, judged(mutant), fault=True)
-        except RunFailed as error:
-            print(f"| {mutant.what} | {mutant.setting} | caught | yes | {str(error).splitlines()[0]} |", flush=True)
-    return 0 if fine else 1
+    passed = [
+        show("none", name, checks(name), fault=False)
+        for name in CONTROLS
+        if any(word in f"none {name}" for word in words)
+    ]
+    caught = [
+        show_mutant(mutant) for mutant in MUTANTS if any(word in f"{mutant.what} {mutant.setting}" for word in words)
+    ]
+    claims = [_all("faults injected into the engine are caught", caught), _all("correct runs beside them pass", passed)]
+    return finish(asked, Topic.TRUTH, claims, clock="none: no network")
+
+
+def _all(claim: str, fine: Sequence[bool]) -> Claim:
+    got = f"{sum(fine)} of {len(fine)}"
+    return Claim(claim, "each", got, all(fine), float(len(fine) - sum(fine)), "wrong", len(fine), len(fine))
+
+
+def show_mutant(mutant: Mutant) -> bool:
+    """Train with a fault and print its row; whether it was caught."""
+    try:
+        return show(mutant.what, mutant.setting, judged(mutant), fault=True)
+    except RunFailed as error:
+        print(f"| {mutant.what} | {mutant.setting} | caught | yes | {str(error).splitlines()[0]} |", flush=True)
+        return True
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ do), and otherwise first is who was scheduled first.
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import random
 import sys
@@ -23,11 +22,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from harness import options
+from harness.record import Claim, Topic, finish
 
-from testbed.model.lower import Load, lower
+from testbed.model.lower import Load, Receives, lower
 from testbed.model.program import FREE, NONE, Program
 from testbed.model.simulate import run
 from testbed.pipeline.algorithms import Members, exchange
@@ -88,7 +90,8 @@ class World:
     """A program run event by event."""
 
     def __init__(self, program: Program) -> None:
-        self.program, self.now, self.count = program, 0, 0
+        self.program, self.count = program, 0
+        self.now: Number = 0
         self.events: list[tuple[Number, int, int, Callable[[], None]]] = []
         delays, costs = exact(program.delay_s), exact(program.seconds_per_byte)
         self.links = [Link(self, delay, cost) for delay, cost in zip(delays, costs, strict=True)]
@@ -121,14 +124,15 @@ class World:
         """By group and place in its rows, how many parts of an input have come to all."""
         self.waits: list[int | None] = [None] * n_ranks
         """The message that a rank waits for; None where it does not, or for a stage's parameters."""
-        self.shards, self.whole_s = program.shards.tolist(), [Fraction(0)] * len(program.shards)
+        self.shards = program.shards.tolist()
+        self.whole_s: list[Number] = [Fraction(0)] * len(program.shards)
         self.gradients = program.gradients.tolist()
         self.heard: list[Number | None] = [None] * n_ranks
         """When something last came to a rank's host, to wake gloo's thread."""
         for message in program.first.tolist():
-            self.at(self.first_s[message], lambda m=message: self.leave(m))
+            self.at(self.first_s[message], partial(self.leave, message))
         for rank in range(n_ranks):
-            self.at(self.begin[rank], lambda r=rank: self.go_on(r))
+            self.at(self.begin[rank], partial(self.go_on, rank))
 
     def at(self, time: Number, what: Callable[[], None], priority: int = 1) -> None:
         """Have something happen."""
@@ -189,7 +193,7 @@ class World:
             action = self.place[member]
             start = came if came - self.free[member] > self.unnoticed else self.free[member]
             self.times["ready_s"][action], self.times["start_s"][action] = came, start
-            self.at(start + self.duration[action], lambda m=member: self.end(m))
+            self.at(start + self.duration[action], partial(self.end, member))
         if p.card[members[0]] != NONE and self.sums[action] and not self.gathered[action]:
             self.at(self.now, lambda: self.add_up(members, action, self.sums[action]))
 
@@ -360,7 +364,7 @@ class World:
         p = self.program
         self.here[message] = self.now
         for following in p.then[p.then_start[message] : p.then_start[message + 1]].tolist():
-            self.at(self.now, lambda f=following: self.one_less(f))
+            self.at(self.now, partial(self.one_less, following))
         for rank, waits in enumerate(self.waits):
             if waits == message:
                 self.go_on(rank)
@@ -398,7 +402,7 @@ def drawn(number: int, *, real: bool = False) -> list[Load]:
         for _ in range(of.randint(1, 6))
     )
     cards = tuple(LinkCost(draw.time(100, 3_000), draw.time(1, 100)) for _ in range(2 * MOST_PATHS * MOST_STAGES))
-    receives = of.choice(("early", "late", "late", "late-free-notice"))
+    receives: Receives = of.choice(("early", "late", "late", "late-free-notice"))
     loads = []
     for job in range(of.choice((1, 1, 1, 2))):
         first = len(links) + job * MOST_PATHS * MOST_STAGES
@@ -450,8 +454,8 @@ def drawn_problem(draw: Draw, n_links: int, first_card: int) -> Problem:
 
     def sent() -> Exchanged:
         sums = of.randint(1, 4), of.randint(1, 4)
-        sizes = (float(count * of.randint(0, 700)) for count in sums)
-        return Exchanged(*sizes, *sums, float(of.randint(0, 900)), float(of.randint(0, 900)))
+        forward, backward = (float(count * of.randint(0, 700)) for count in sums)
+        return Exchanged(forward, backward, *sums, float(of.randint(0, 900)), float(of.randint(0, 900)))
 
     exchanged = tuple(sent() for _ in stages) if paths[0].rank_cards else ()
     limit = 2.0 * max(ranks, microbatches)
@@ -516,7 +520,7 @@ def differences(number: int, *, real: bool = False, compiled: bool | None = None
 
 def main() -> int:
     """Try the cases; 1 when one differs, 0 otherwise."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--real", action="store_true", help="times that are any numbers")
@@ -526,8 +530,11 @@ def main() -> int:
         if found := differences(number, real=arguments.real):
             wrong += 1
             print(f"case {number}: {'; '.join(found)}")
-    print(f"{arguments.cases} cases, {wrong} differ")
-    return int(wrong > 0)
+    kind = "any" if arguments.real else "whole"
+    what = f"the model's network against one in which every packet is an event, {kind} numbers"
+    asked, of = "within 1e-12" if arguments.real else "equal to the last bit", arguments.cases
+    claim = Claim(what, asked, f"{of - wrong:,} of {of:,}", not wrong, float(wrong), "cases", of, of)
+    return finish(arguments, Topic.TRUTH, [claim])
 
 
 if __name__ == "__main__":

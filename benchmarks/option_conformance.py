@@ -27,7 +27,7 @@ import pandas as pd
 
 from testbed.errors import BadInput, MachineLacks
 from testbed.lab.loss import likely_losses
-from testbed.plan import file, resolve
+from testbed.plan import costs, file, resolve
 from testbed.plan.plan import Clock, Plan
 from testbed.plan.schedules import choose, make
 from testbed.plan.unmodelled import warnings
@@ -279,19 +279,19 @@ def directory(out: Path, option: Option, place: str) -> Path:
 
 def counted(plan: Plan, results: Path) -> tuple[Counted, ...]:
     """What a run's links.parquet says of the directions of links."""
-    table = pd.read_parquet(results / "links.parquet")
+    each = pd.read_parquet(results / "links.parquet")[["packets", "lost", "dropped"]].to_numpy().tolist()
     return tuple(
-        Counted(asked.label, asked.loss, int(row.packets), int(row.lost), int(row.dropped))
-        for asked, row in zip(plan.network.directions, table.itertuples(), strict=False)
+        Counted(asked.label, asked.loss, *map(int, counts))
+        for asked, counts in zip(plan.network.directions, each, strict=False)
     )
 
 
 def row_of(option: Option, found: Mapping[str, dict[str, Any] | None], out: Path) -> Row:
     """The row of what was measured, by place, from the results in `out`."""
     plan = plan_of(option)
-    predicted_s = resolve.costs.predict_case(plan, plan.cases[0], _schedule(plan)).makespans()[0]
+    predicted_s = costs.predict_case(plan, plan.cases[0], _schedule(plan)).makespans()[0]
     measured = {
-        place: one and Measured(one["schedules"][0]["measured_s"], one["schedules"][0]["trusted"])
+        place: Measured(one["schedules"][0]["measured_s"], one["schedules"][0]["trusted"]) if one else None
         for place, one in found.items()
     }
     counts = {
@@ -303,7 +303,7 @@ def row_of(option: Option, found: Mapping[str, dict[str, Any] | None], out: Path
 
 
 def _schedule(plan: Plan) -> Any:
-    schedule = resolve.costs.schedule_of(plan, plan.cases[0])
+    schedule = costs.schedule_of(plan, plan.cases[0])
     assert schedule is not None
     return schedule
 

@@ -1,6 +1,7 @@
 """Every option beside every other one: plans that cover all pairs of them, measured on the virtual clock.
 
-    python benchmarks/option_pairs.py [--plans 150] [--first 0] [--seed 1] [--schedules 3] [--per-boot 12] [--out DIR]
+    python benchmarks/option_pairs.py [--plans 150] [--first 0] [--seed 1] [--schedules 3] [--per-boot 12]
+        [--recorded] [--out DIR]
 
 A covering array (allpairspy) over the options of topology, workload and command: each pair of values stands in a plan
 together. Numbers (delays, rates, slots, sizes) are drawn by seed, and so is the array: another seed gives other plans.
@@ -13,13 +14,10 @@ faults, the share of pairs that were measured, and the worst rows; exit code 1 w
 
 from __future__ import annotations
 
-import argparse
 import json
-import statistics
 import sys
-import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
@@ -27,23 +25,20 @@ from typing import Any, NamedTuple
 
 import yaml
 from allpairspy import AllPairs
-from random_grid import missed
-from rich.console import Console
-from rich.table import Table
+from harness import boots, options, report
+from harness.options import ROOT
+from harness.record import Claim, Topic
 
-from testbed.cli.plan import Enforcement, complete, enforced, events_of, routed, routing_of
-from testbed.errors import BadInput
+from testbed.cli.options import Enforcement
+from testbed.cli.plan import complete, enforced, events_of, routed, routing_of
 from testbed.plan import resolve
 from testbed.plan.alone import require_several
 from testbed.plan.plan import Clock, Plan
-from testbed.progress import Lines
 from testbed.schedule.registry import FAMILIES
 from testbed.vm import command
 
-ROOT = Path(__file__).parents[1]
 TARGET = 0.0005
 FORWARD_S = 0.01
-LIMIT_S = 3000.0
 MOST_RANKS, MOST_NODES = 12, 20
 SITES = ("oslo", "bonn", "rome", "lima", "cairo")
 
@@ -174,7 +169,8 @@ class Drawn:
         """In each site: enough for every job, whole stages of tensor ranks."""
         tensor, sites = self.row["tensor"], self.row["sites"]
         own = self.row["data"] * -(-self.row["pipeline"] // sites)
-        return tensor * max(own, 1 + -(-self.row["data"] * self.row["pipeline"] // sites)) + 2 * (self.row["jobs"] - 1)
+        each = max(own, 1 + -(-self.row["data"] * self.row["pipeline"] // sites))
+        return int(tensor * each + 2 * (self.row["jobs"] - 1))
 
     def topology(self) -> dict[str, Any]:
         """Its links are of one kind; the datacenters' cards may differ."""
@@ -291,12 +287,9 @@ def plan_of(cell: Cell, seed: int, schedules: int, out: Path) -> Plan:
     made = resolve.with_clock(resolve.load_plan(*files), Clock("virtual"))
     made = enforced(made, Enforcement(row["enforce"]) if row["enforce"] else None)
     link = {"clos": "pod-spine1", "parallel": "south"}.get(row["network"], f"{SITES[0]}--{SITES[1]}")
-    events = {
-        None: lambda: (),
-        "lose": lambda: events_of([f"{link}@2"], None, None),
-        "arrive": lambda: events_of(None, [f"{made.jobs[-1].name}@2"], None),
-        "depart": lambda: events_of(None, None, [f"{made.jobs[-1].name}@2"]),
-    }[row["event"]]()
+    job = [f"{made.jobs[-1].name}@2"]
+    words = {"lose": ([f"{link}@2"], None, None), "arrive": (None, job, None), "depart": (None, None, job)}
+    events = events_of(*words.get(row["event"], (None, None, None)))
     routing = routing_of([row["policy"]] if row["policy"] else None, None, None, events, alone=row["alone"])
     if row["alone"]:
         require_several(made)
@@ -304,58 +297,14 @@ def plan_of(cell: Cell, seed: int, schedules: int, out: Path) -> Plan:
     return routed(made, routing, quiet=True)[0]
 
 
-class Found(NamedTuple):
-    """What came of the plans."""
-
-    rows: list[tuple[float, Cell, dict[str, Any]]]
-    """By what share each row misses its prediction."""
-    refused: list[tuple[Cell, str]]
-    failed: list[tuple[Cell, str]]
-
-    def add(self, cell: Cell, document: dict[str, Any] | None) -> None:
-        """The comparison of a plan that was measured; None where there is none."""
-        if document is None:
-            self.failed.append((cell, "no comparison"))
-            return
-        self.rows.extend((missed(row), cell, row) for row in document["schedules"])
+def training(cell: Cell, seed: int, schedules: int, out: Path) -> command.Training:
+    """A cell as files and plan, and where its run goes. Raises BadInput."""
+    return command.Training(plan_of(cell, seed, schedules, out), out / name_of(cell))
 
 
-def measure(chosen: Sequence[Cell], seed: int, schedules: int, per_boot: int, out: Path) -> Found:
-    """Make and measure all plans, many in one boot."""
-    out.mkdir(parents=True, exist_ok=True)
-    found = Found([], [], [])
-    for begin in range(0, len(chosen), per_boot):
-        began = time.monotonic()
-        batch: list[tuple[Cell, command.Training]] = []
-        for cell in chosen[begin : begin + per_boot]:
-            try:
-                plan = plan_of(cell, seed, schedules, out)
-            except BadInput as error:
-                found.refused.append((cell, str(error)))
-                continue
-            batch.append((cell, command.Training(plan, out / f"plan-{cell.number:03d}")))
-        made_s, machine = time.monotonic() - began, command.choose_machine(Clock("virtual"))
-        trainings = [training for _, training in batch]
-        _, documents = command.train(machine, trainings, limit_s=LIMIT_S, reporter=Lines(quiet=True))
-        for (cell, _), document in zip(batch, documents, strict=True):
-            found.add(cell, document)
-        took_s = time.monotonic() - began
-        print(f"{begin + len(batch)} plans: {took_s:.0f} s, {made_s:.0f} of it for schedules", file=sys.stderr)
-    return found
-
-
-def faults(found: Found) -> list[tuple[Cell, str]]:
-    """Every plan that is not as it should be, with what is wrong."""
-    wrong = list(found.failed)
-    for share, cell, row in found.rows:
-        name = f"{row['label']}{' of ' + row['job'] if row.get('job') else ''}"
-        if not row["covered"]:  # slots without room for what tensor ranks exchange, which the model does not stretch
-            continue
-        if not row["trusted"]:
-            wrong.append((cell, f"{name} {row['error']:+.4%} untrusted: {row['reasons'][0]}"))
-        elif share > TARGET:
-            wrong.append((cell, f"{name} {row['error']:+.4%}, trusted"))
-    return wrong
+def name_of(cell: Cell) -> str:
+    """Of its results."""
+    return f"plan-{cell.number:03d}"
 
 
 def pairs(chosen: Sequence[Cell]) -> set[tuple[tuple[str, Any], tuple[str, Any]]]:
@@ -363,45 +312,31 @@ def pairs(chosen: Sequence[Cell]) -> set[tuple[tuple[str, Any], tuple[str, Any]]
     return {pair for cell in chosen for pair in combinations(sorted(cell.options.items(), key=lambda one: one[0]), 2)}
 
 
-def report(found: Found, chosen: Sequence[Cell]) -> int:
-    """Print what came of them; 1 where there is a fault or nothing was measured."""
-    table = Table(title="worst of all", title_justify="left")
-    for column in ("plan", "row", "error", "off", "trusted"):
-        table.add_column(column, justify="right")
-    for share, cell, row in sorted(found.rows, key=lambda one: -one[0])[:10]:
-        trusted = "yes" if row["trusted"] else "NO"
-        table.add_row(str(cell.number), row["label"], f"{row['error']:+.4%}", f"{share:.4%}", trusted)
-    Console(width=100).print(table)
-    for reason, count in Counter(reason.partition("/")[0][:60] for _, reason in found.refused).most_common():
-        print(f"refused {count} x {reason}")
-    for cell, what in faults(found):
-        print(f"FAULT plan {cell.number}: {what}\n  {json.dumps(cell.options)}")
-    measured = [cell for cell in chosen if cell.number in {other.number for _, other, _ in found.rows}]
-    shares = [share for share, _, row in found.rows if row["covered"]]
-    ranges = sum(row["predicted_low_s"] != row["predicted_high_s"] for *_, row in found.rows)
-    uncovered = sum(not row["covered"] for *_, row in found.rows)
-    print(f"{len(pairs(measured))} of {len(pairs(chosen))} pairs measured, in {len(measured)} plans")
-    if shares:
-        print(f"{len(shares)} rows, {ranges} of them ranges; {uncovered} more that the model does not cover")
-        print(f"worst {max(shares):.4%}, median {statistics.median(shares):.4%}")
-    wrong = faults(found)
-    print(f"{len(wrong)} faults in {len({cell.number for cell, _ in wrong})} plans; {len(found.refused)} plans refused")
-    return int(bool(wrong) or not shares)
+def claims_of(taken: boots.Taken, chosen: Sequence[Cell]) -> list[Claim]:
+    """Print every fault with the options of its plan; how far off, what is wrongly untrusted, which pairs were met."""
+    covered = [row for row in taken.rows if row.covered]  # the others: no room for what tensor ranks exchange
+    options_of = {name_of(cell): json.dumps(cell.options) for cell in chosen}
+    for row in covered:
+        if row.missed > TARGET or not row.trusted:
+            print(f"FAULT {row.plan}: {row.label} {row.error:+.4%}\n  {options_of[row.plan]}")
+    met = pairs([cell for cell in chosen if name_of(cell) in taken.comparisons])
+    share = f"{len(met)} of {len(pairs(chosen))}; {len(taken.rows) - len(covered)} runs that the model does not cover"
+    return [
+        report.truth("all pairs of options (a covering array)", taken, TARGET, covered),
+        Claim("pairs of options that were measured together", "(report)", share, value=float(len(met)), unit="pairs"),
+    ]
 
 
 def main() -> int:
     """Measure the array; 1 where there is a fault, 0 otherwise."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plans", type=int, default=150)
-    parser.add_argument("--first", type=int, default=0, help="number of the first plan")
+    parser = options.parser(__doc__)
+    options.add_drawn(parser, "option-pairs", plans=150, per_boot=12)
     parser.add_argument("--schedules", type=int, default=3, help="per plan, the row's own one among them")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--per-boot", type=int, default=12, help="plans in one boot")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/option-pairs")
-    arguments = parser.parse_args()
-    chosen = cells(arguments.seed, arguments.plans, arguments.first)
-    found = measure(chosen, arguments.seed, arguments.schedules, arguments.per_boot, arguments.out)
-    return report(found, chosen)
+    asked = parser.parse_args()
+    chosen = cells(asked.seed, asked.plans, asked.first)
+    taken = boots.take(asked, {name_of(cell): partial(training, cell, asked.seed, asked.schedules) for cell in chosen})
+    report.show_worst(taken, most=10)
+    return report.close(asked, Topic.TRUTH, taken, claims_of(taken, chosen))
 
 
 if __name__ == "__main__":

@@ -100,7 +100,10 @@ def judged(loop: Loop, job: Workload, family: str, expected: Reference) -> Cell:
 
 def compare(arguments: argparse.Namespace) -> bool:
     """Print a table of every family, a column per mesh; returns whether all differences are small enough."""
-    meshes = [tuple(map(int, text.split(","))) for text in arguments.mesh or ()] or list(MESHES)
+    meshes: list[Mesh] = [
+        (int(dp), int(pp), int(tp)) for dp, pp, tp in (text.split(",") for text in arguments.mesh or ())
+    ]
+    meshes = meshes or list(MESHES)
     families = arguments.family or sorted(FAMILIES)
     cells = list(product(arguments.variant or VARIANTS, arguments.dtype or TOLERANCE, families))
     corpus, fine = load_corpus(), True

@@ -17,15 +17,15 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from testbed.model.simulate import Receives, makespan
-from testbed.pipeline.placement import stage_to_rank
+from testbed.model.lower import Receives
+from testbed.model.simulate import makespan
 from testbed.pipeline.problem import Problem, uniform
 from testbed.plan.costs import KEPT_WHEN_RECOMPUTING
 from testbed.progress import Lines
@@ -76,7 +76,7 @@ def problem(name: str, row: pd.Series, backward_s: float) -> Problem:
         wire_s=row["bw_ratio"] * FORWARD_S,
         cuts=CUTS[row["n_dc"]],
         memory=case.memory,
-        stage_to_rank=stage_to_rank(FAMILIES[name].placement, RANKS),
+        stage_to_rank=FAMILIES[name].stage_to_rank(RANKS),
     )
     if not case.recompute:
         return asked
@@ -89,7 +89,8 @@ def problem(name: str, row: pd.Series, backward_s: float) -> Problem:
 
 def scheduled(name: str, asked: Problem, seconds: float) -> Generated:
     """Our schedule for a cell; a solver may take so many seconds."""
-    return generate_proven(name, asked, **({"time_limit_s": seconds} if FAMILIES[name].solver else {}))
+    options: dict[str, Any] = {"time_limit_s": seconds} if FAMILIES[name].solver else {}
+    return generate_proven(name, asked, **options)
 
 
 def per_microbatch(asked: Problem, made: Generated, way: Receives) -> float:
@@ -154,13 +155,13 @@ def summary(frame: pd.DataFrame) -> Table:
         table.add_column(name, justify="right")
     for way in WAYS:
         table.add_column(f"{way}: Spearman, mean |error|, worst", justify="right")
-    groups = list(frame.groupby(["schedule", "recompute"], sort=False))
+    groups: list[tuple[Any, pd.DataFrame]] = list(frame.groupby(["schedule", "recompute"], sort=False))
     for (name, recompute), group in [*groups, (("all", False), frame)]:
         delayed = group[group["lat_ratio"] > 0]
         results = []
         for way in WAYS:
             error = delayed[f"{way} error"]
-            worst = error.loc[error.abs().idxmax()]
+            worst = float(error.iloc[int(error.abs().argmax())])
             rank = spearman(group["seconds_per_microbatch"], group[way])
             results.append(f"{rank:.3f}  {error.abs().mean():.1%}  {worst:+.1%}")
         fitted = f"{group['backward'].iloc[0]:.4f} s" if name != "all" else ""

@@ -12,7 +12,6 @@ in its interval, and the verdict; at last what must not be: trusted rows that ar
 
 from __future__ import annotations
 
-import argparse
 import signal
 import subprocess
 import sys
@@ -22,11 +21,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from front_door import TOPOLOGY, WORKLOAD, busy, testbed
+from front_door import TOPOLOGY, WORKLOAD, busy
+from harness import options
+from harness.boots import run_testbed
+from harness.options import ROOT
+from harness.record import Claim, Topic, finish
 
 from testbed.lab.namespaces import die_with_parent
 
-ROOT = Path(__file__).parents[1]
 PLANS = Path(__file__).parent / "plans"
 FAR = 0.025
 """A trusted row whose time is further from the model's than this is a wrong verdict."""
@@ -84,7 +86,7 @@ def disk_writer(wanted: bool, directory: Path) -> Iterator[None]:
 def run(name: str, words: Sequence[str], out: Path) -> list[Row]:
     """One run; its rows, none when it gave no result."""
     began = time.monotonic()
-    code, document, said = testbed("run", *words, "--out", str(out), "--overwrite", "--no-picture")
+    code, document, said = run_testbed("run", *words, "--out", str(out), "--overwrite", "--no-picture")
     if document is None:
         print(f"{name}: exit code {code}: {said}")
         return []
@@ -127,31 +129,42 @@ def _messages(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def main() -> int:
     """1 when a run gave no result or a row far off is trusted, 0 otherwise."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--demos", type=int, default=10)
     parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--disk", action="store_true")
     parser.add_argument("--plans", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT / "results/real-clock")
-    arguments = parser.parse_args()
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    with busy(arguments.busy), disk_writer(arguments.disk, arguments.out.parent):
-        found = [run(f"demo {n + 1}", (TOPOLOGY, WORKLOAD), arguments.out) for n in range(arguments.demos)]
-        if arguments.plans:
-            found += [run(name, words, arguments.out) for name, words in LARGER.items()]
+    asked = parser.parse_args()
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    with busy(asked.busy), disk_writer(asked.disk, asked.out.parent):
+        found = [run(f"demo {n + 1}", (TOPOLOGY, WORKLOAD), asked.out) for n in range(asked.demos)]
+        if asked.plans:
+            found += [run(name, words, asked.out) for name, words in LARGER.items()]
+    return finish(asked, Topic.TRUTH, claims_of(found), clock="real", directories=[asked.out])
+
+
+def claims_of(found: Sequence[Sequence[Row]]) -> list[Claim]:
+    """How far off the rows of all runs are, how many are trusted, and whether one of these is wrong."""
     rows = [row for one in found for row in one]
     if not rows:
-        return 1
+        return []
+    counted: dict[str, Any] = {"taken": sum(map(bool, found)), "of": len(found)}
     hosts = [row.on_this_host for row in rows if row.on_this_host is not None]
-    trusted = sum(row.trusted for row in rows)
+    trusted, inside = sum(row.trusted for row in rows), sum(row.inside for row in rows)
     wrong = sum(row.trusted and abs(row.error) > FAR for row in rows)
-    print(f"{sum(map(bool, found))} of {len(found)} runs gave a result; {trusted} of {len(rows)} rows trusted")
-    print(f"model {min(r.error for r in rows):+.2%} to {max(r.error for r in rows):+.2%}", end="")
+    model = f"{min(row.error for row in rows):+.2%} to {max(row.error for row in rows):+.2%}"
+    worst = max(abs(row.error) for row in rows)
+    claims = [
+        Claim(
+            "trusted rows that are far off", f"none > {FAR:.1%}", f"{wrong} of {trusted}", not wrong, wrong, **counted
+        ),
+        Claim("error of the model", "(report)", f"{model}; {trusted} of {len(rows)} trusted", None, worst, "share"),
+    ]
     if hosts:
-        inside = sum(row.inside for row in rows)
-        print(f"; on this host {min(hosts):+.2%} to {max(hosts):+.2%}, {inside} of {len(rows)} in their intervals")
-    print(f"{wrong} trusted rows are more than {FAR:.1%} off")
-    return int(wrong > 0 or not all(found))
+        got = f"{min(hosts):+.2%} to {max(hosts):+.2%}, {inside} of {len(rows)} in their intervals"
+        claims.append(Claim("error of what is predicted on this host", "(report)", got, value=max(map(abs, hosts))))
+    return claims
 
 
 if __name__ == "__main__":

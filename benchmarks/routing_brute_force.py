@@ -10,13 +10,15 @@ takes alone; `interleave` may beat its brute force, which looks at places only.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
+
+from harness import options
+from harness.record import Claim, Topic, finish
 
 from testbed.plan.plan import Case, Plan
 from testbed.plan.resolve import make_plan
@@ -139,7 +141,7 @@ def routes(number: int) -> Routes:
 
 def main() -> int:
     """1 where a search misses what there is, or the order of the jobs decides."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--starts", type=int, default=25)
     parser.add_argument("--routes", type=int, default=24)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
@@ -150,16 +152,17 @@ def main() -> int:
     apart = {number: max(one.orders) / min(one.orders) - 1 for number, one in moved.items()}
     routed = {number: routes(number) for number in range(asked.first, asked.first + asked.routes)}
     lost = {number: one.joint / one.best - 1 for number, one in routed.items()}
-    good = True
+    claims = []
     for what, found, allowed in (
         ("interleave behind every offset of either job", behind, TIE),
         ("interleave by the order of the jobs", apart, TIE),
         ("joint behind every choice of routes", lost, 1e-9),
     ):
         over = [number for number, value in found.items() if value > allowed]
-        good = good and not over
-        print(f"{what}: {len(over)} of {len(found)}, at most {max(found.values(), default=0.0):+.2%} {over}")
-    return 0 if good else 1
+        most, of = max(found.values(), default=0.0), len(found)
+        got = f"{of - len(over)} of {of}, at most {most:+.2%}{f': cases {over}' if over else ''}"
+        claims.append(Claim(what, f"<= {allowed:.1%}", got, not over, most, "share", of, of))
+    return finish(asked, Topic.ROUTING, claims)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,9 @@ class Case(NamedTuple):
     """Fewest flows on the most loaded direction: the busiest leaf's, over the living spines (Koenig)."""
 
 
-def placed(jobs: Sequence[tuple[float, int]], replicas: int, placement: str, random: np.random.Generator) -> list:
+def placed(
+    jobs: Sequence[tuple[float, int]], replicas: int, placement: str, random: np.random.Generator
+) -> list[np.ndarray]:
     """Per job an array (replica, GPU) of hosts."""
     servers = HOSTS // SERVER
     if placement == "filled":
@@ -77,7 +79,8 @@ def drawn(n_jobs: int, replicas: int, dead: int, placement: str, seed: int) -> C
         jobs = [MODELS[name] for name in names]
         if sum(gpus for _, gpus in jobs) * replicas <= LEAVES * HOSTS:
             break
-    source, target, job, ring, ring_job, bits = [], [], [], [], [], []
+    source, target, job, ring, bits = [], [], [], [], []
+    ring_job: list[int] = []
     for number, ((parameters, gpus), hosts) in enumerate(
         zip(jobs, placed(jobs, replicas, placement, random), strict=True)
     ):

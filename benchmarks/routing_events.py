@@ -15,7 +15,6 @@ Run: python benchmarks/routing_events.py [--predict] [--spines 2 4] [--json] [--
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -24,6 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness import options
+from harness.record import Claim, Topic, finish
 from rich.console import Console
 from routing_lab import LIMIT_S, REACH, ROOT, jobs, planned, topology, with_iterations
 
@@ -190,7 +191,7 @@ def cell(one: Seen) -> str:
 
 def main() -> int:
     """1 where something measured is not as predicted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--predict", action="store_true", help="nothing is trained")
     parser.add_argument("--spines", type=int, nargs="+", default=[2])
     parser.add_argument("--json", action="store_true")
@@ -207,18 +208,20 @@ def main() -> int:
         rows[spines] = [predicted(plan, way) for plan, way in each]
     if not asked.predict:
         rows = measured(plans, rows, asked.out)
-    good = True
+    claims = []
     for spines, found in rows.items():
         report(Console(width=180), f"{spines} spines", found)
         every = [one for row in found for phase in row.phases for one in phase if one.measured_s is not None]
         if every:
             worst = max(abs((one.measured_s or 0.0) / one.predicted_s - 1) for one in every)
             trusted = all(one.trusted for one in every)
-            print(f"{spines} spines: worst error {worst:.3%}, trusted: {'yes' if trusted else 'NO'}")
-            good = good and worst <= LARGEST_ERROR and trusted
+            what = f"a job arrives, another departs, {spines} spines: phases of jobs"
+            got = f"{len(every)}, worst {worst:.3%}, {'all' if trusted else 'NOT all'} trusted"
+            fine = worst <= LARGEST_ERROR and trusted
+            claims.append(Claim(what, f"<= {LARGEST_ERROR:.1%}, trusted", got, fine, worst, "share of the prediction"))
     if asked.json:
         print(json.dumps({spines: [row._asdict() for row in found] for spines, found in rows.items()}))
-    return 0 if good else 1
+    return 0 if asked.predict else finish(asked, Topic.ROUTING, claims)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,6 +125,10 @@ def policies() -> list[Chosen]:
     return [*found, *(choose(f"ecmp,seed={seed}") for seed in SEEDS)]
 
 
+def _times(single: Sequence[Plan], case: int, one: int) -> tuple[float, ...]:
+    return iteration_times(single[one], single[one].cases[case])
+
+
 def judged(point: Point, evaluations: int) -> Row:
     """All choices of a point."""
     blank = with_clock(make_plan(topology(point), workload()), Clock("virtual"))
@@ -134,10 +139,7 @@ def judged(point: Point, evaluations: int) -> Row:
     wanted = choose_schedules(blank, list(dict.fromkeys(("1f1b", fastest))))
     plan = with_selected(blank, [make(blank, wanted)])
     single = [with_policies(plan, [chosen], REACH)[0] for chosen in policies()]
-    best_of = [
-        min(range(len(single)), key=lambda one, case=case: iteration_times(single[one], single[one].cases[case]))
-        for case in range(len(plan.cases))
-    ]
+    best_of = [min(range(len(single)), key=partial(_times, single, case)) for case in range(len(plan.cases))]
     kept_policies = [policies()[one] for one in dict.fromkeys((0, *best_of))]
     routed, _ = with_policies(plan, [*kept_policies, choose(f"joint,evaluations={evaluations}")], REACH)
     seconds = {case.label: iteration_times(routed, case)[0] for case in routed.cases}

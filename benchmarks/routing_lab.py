@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from front_door import testbed
+from harness.boots import run_testbed
 from rich.console import Console
 
 from testbed.cli.layout import Column, Section, fitted
@@ -266,7 +266,7 @@ def on_the_real_clock(spines: Sequence[int], out: Path) -> int:
         place = out / f"{number}-spines-real"
         place.mkdir(parents=True, exist_ok=True)
         file.write(with_iterations(plan, 6, 2), place / "asked.json")
-        code, document, said = testbed("run", str(place / "asked.json"), "--out", str(place / "run"), "--overwrite")
+        code, document, said = run_testbed("run", str(place / "asked.json"), "--out", str(place / "run"), "--overwrite")
         if document is None:
             raise RunFailed(f"{number} spines: exit code {code}: {said}")
         for row in document["schedules"]:

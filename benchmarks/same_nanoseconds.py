@@ -12,7 +12,6 @@ microseconds, and no more.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import math
@@ -23,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import SUPPRESS
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,10 +31,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import yaml
+from harness import options
+from harness.options import ROOT
+from harness.record import Claim, Topic, finish
 
 from testbed.errors import ExitCode
 
-ROOT = Path(__file__).parents[1]
 COMPARED = ("actions.parquet", "messages.parquet", "iterations.parquet")
 PLACES = ("a", "another-checkout/of-the-same-commit", f"{'deep/' * 12}{'long-name-' * 8}")
 """Below a temporary directory each."""
@@ -120,6 +122,7 @@ def installed(directory: Path) -> Place:
     shutil.copytree(ROOT / "testbed", checkout / "testbed", ignore=shutil.ignore_patterns("__pycache__"))
     (checkout / "benchmarks").mkdir()
     shutil.copy2(__file__, checkout / "benchmarks")
+    shutil.copytree(Path(__file__).parent / "harness", checkout / "benchmarks/harness")
     copy_tree(Path(sys.base_prefix), base)
     python = base / Path(sys.executable).resolve().relative_to(Path(sys.base_prefix).resolve())
     if sys.prefix != sys.base_prefix:
@@ -172,7 +175,7 @@ def run(boot: Boot) -> float:
         words = [*readable_python(place), *words]
     environment = {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(place.checkout),
+        "PYTHONPATH": f"{place.checkout}:{place.checkout / 'benchmarks'}",
         "XDG_CACHE_HOME": str(place.cache),
         "HOME": str(out),
         "USER": f"user-{uid}",
@@ -235,7 +238,7 @@ def report(title: str, names: Sequence[str], unlike: Sequence[tuple[str, float, 
 
 def main() -> int:
     """1 when a boot of the same plans gave other bytes than the first, or another order other medians; 0 otherwise."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--plans", type=int, default=20)
     parser.add_argument("--schedules", type=int, default=4, help="per plan")
     parser.add_argument("--seed", type=int, default=1)
@@ -243,34 +246,58 @@ def main() -> int:
     parser.add_argument("--places", type=int, default=len(PLACES))
     parser.add_argument("--jobs", type=int, default=1, help="boots at once")
     parser.add_argument("--out", type=Path, help="kept; default: a temporary directory")
-    parser.add_argument("--boot", type=Path, nargs="+", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.boot:
-        return measure(arguments.boot, arguments.out)
+    parser.add_argument("--boot", type=Path, nargs="+", help=SUPPRESS)
+    asked = parser.parse_args()
+    if asked.boot:
+        return measure(asked.boot, asked.out)
     with tempfile.TemporaryDirectory(prefix="same-nanoseconds-") as scratch:
         here = Path(scratch)
         here.chmod(0o755)
-        out = arguments.out.resolve() if arguments.out else here / "results"
+        out = asked.out.resolve() if asked.out else here / "results"
         out.mkdir(parents=True)
-        plans = drawn_plans(arguments.plans, arguments.schedules, arguments.seed, out)
+        plans = drawn_plans(asked.plans, asked.schedules, asked.seed, out)
         names = [plan.name.partition(".")[0] for plan in plans]
         boots: list[Boot] = []
-        for below in PLACES[: arguments.places]:
+        for below in PLACES[: asked.places]:
             place = installed(here / below)
-            for uid in map(int, arguments.uids.split(",")):
+            for uid in map(int, asked.uids.split(",")):
                 title = f"{len(str(place.checkout))} characters of path, uid {uid}"
                 boots.append(Boot(title, place, uid, plans, out / f"boot-{len(boots)}"))
         if len(plans) > 1:
             boots.append(Boot(REVERSED, place, 0, plans[::-1], out / f"boot-{len(boots)}"))
-        print(f"{len(plans)} plans of {arguments.schedules} schedules, {len(boots)} boots", flush=True)
-        with ThreadPoolExecutor(arguments.jobs) as pool:
+        print(f"{len(plans)} plans of {asked.schedules} schedules, {len(boots)} boots", flush=True)
+        with ThreadPoolExecutor(asked.jobs) as pool:
             walls = list(pool.map(run, boots))
         unlike = [compare(boots[0].out, boot.out, names) for boot in boots]
         for boot, found, wall_s in zip(boots, unlike, walls, strict=True):
             report(boot.title, names, found, wall_s)
     elsewhere = [found for boot, found in zip(boots, unlike, strict=True) if boot.title != REVERSED]
     within = [one for boot, found in zip(boots, unlike, strict=True) if boot.title == REVERSED for one in found]
-    return int(any(elsewhere) or any(median_ns > WITHIN_BOOT_NS for _, _, median_ns in within))
+    pairs = len(names) * (len(elsewhere) - 1)
+    off = sum(map(len, elsewhere))
+    claims = [
+        Claim(
+            f"the same files from {asked.places} paths and users {asked.uids}",
+            "byte for byte",
+            f"{pairs - off} of {pairs} plans",
+            not off,
+            float(off),
+            "plans",
+        )
+    ]
+    if len(plans) > 1:
+        median_ns = max((median for _, _, median in within), default=0.0)
+        claims.append(
+            Claim(
+                "medians of plans measured in the opposite order",
+                f"<= {WITHIN_BOOT_NS / 1000:g} us apart",
+                f"{median_ns / 1000:.2f} us, {len(within)} of {len(names)} plans not the same bytes",
+                median_ns <= WITHIN_BOOT_NS,
+                median_ns,
+                "ns",
+            )
+        )
+    return finish(asked, Topic.TRUTH, claims)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from rich.table import Table
 
 from testbed.model.bounds import lower_bound
 from testbed.model.compiled import makespan
-from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import InvalidSchedule
 from testbed.progress import Lines
@@ -43,7 +42,7 @@ def problem(name: str, datacenters: int, point: tuple[float, float], microbatche
         wire_s=wire,
         cuts=CUTS[datacenters],
         memory=memory,
-        stage_to_rank=stage_to_rank(FAMILIES[name].placement, RANKS),
+        stage_to_rank=FAMILIES[name].stage_to_rank(RANKS),
     )
 
 

@@ -9,26 +9,26 @@ against each other (both bounds). Prints a row per schedule, writes every compar
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness import boots, options
+from harness.options import ROOT
+from harness.record import Claim, Topic, finish
 from rich.console import Console
 from rich.table import Table
 
 from testbed.plan.plan import Clock, Plan
 from testbed.plan.resolve import make_plan, with_clock
 from testbed.plan.schedules import choose, make, with_selected
-from testbed.progress import Lines
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import load_workload
 from testbed.vm import command
 
-ROOT = Path(__file__).parents[1]
 SLOTS = {"large": "20 ms", "small": "8 ms"}
 MESSAGES = {"large": "70 kB", "small": "30 kB"}
 LESS = {"large": "30 kB", "small": "12 kB"}
@@ -79,7 +79,7 @@ def plan_of(cell: str, scale: str) -> Plan:
 
 def main() -> int:
     """Run all; 1 when a time is outside its bound, 0 otherwise."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="the first workload only")
     parser.add_argument("--out", type=Path, default=ROOT / "results/similitude")
     arguments = parser.parse_args()
@@ -90,12 +90,12 @@ def main() -> int:
             place = arguments.out / f"{number}-{scale}"
             place.mkdir(parents=True, exist_ok=True)
             trainings.append(command.Training(plan_of(cell, scale), place))
-    chosen = command.choose_machine(Clock("virtual"))
-    _, documents = command.train(chosen, trainings, limit_s=5400, reporter=Lines(quiet=False))
+    documents = boots.in_a_boot(trainings)
     pairs = zip(documents[::2], documents[1::2], strict=True)
     found = [row for cell, both in zip(cells, pairs, strict=True) for row in rows_of(cell, *both)]
     (arguments.out / "similitude.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    return report(found, Console(width=140))
+    claim = report(found, Console(width=140))
+    return finish(arguments, Topic.TRUTH, [claim], directories=[training.directory for training in trainings])
 
 
 def rows_of(cell: str, large: dict[str, Any] | None, small: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -125,8 +125,8 @@ def rows_of(cell: str, large: dict[str, Any] | None, small: dict[str, Any] | Non
     return rows
 
 
-def report(found: list[dict[str, Any]], console: Console) -> int:
-    """Print the table; see `main` for the result."""
+def report(found: list[dict[str, Any]], console: Console) -> Claim:
+    """Print the table; that every schedule is within its bounds."""
     table = Table(title="at full scale, measured at two lab scales (large, small)", title_justify="left")
     for column in ("workload", "schedule", "model", "measured", "off", "bound", "apart", "within", "trusted"):
         table.add_column(column, justify="left" if column in ("workload", "schedule") else "right")
@@ -146,7 +146,11 @@ def report(found: list[dict[str, Any]], console: Console) -> int:
             "yes" if row["trusted"] else "NO",
         )
     console.print(table)
-    return 0 if all(row["good"] and row.get("trusted") for row in found) else 1
+    good, of = sum(row["good"] and row.get("trusted", False) for row in found), len(found)
+    worst = max((max(row["off"]) for row in found if "off" in row), default=None)
+    got = f"{good} of {of} schedules" + (f", off by at most {worst:.3%}" if worst is not None else "")
+    what = "full scale: workloads at two lab scales"
+    return Claim(what, "within the stated bound, trusted", got, good == of, worst, "share of the prediction", of, of)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.metadata import version
 
-import ortools
 from rich.console import Console
 from rich.table import Table
 
@@ -67,7 +67,7 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console(width=160)
     console.print(f"python benchmarks/solver.py {' '.join(sys.argv[1:])}".rstrip(), style="bold", highlight=False)
-    console.print(f"CP-SAT of ortools {ortools.__version__}, {arguments.workers} workers; makespans in T_F")
+    console.print(f"CP-SAT of ortools {version('ortools')}, {arguments.workers} workers; makespans in T_F")
     table = Table(
         "P", "M", "actions", "greedy", "hint", "best", "bound", "better than greedy", "gap 1 %", "gap", "wall"
     )

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.metadata import version
 from itertools import product
 from typing import NamedTuple
 
-import ortools
 from rich.console import Console
 from rich.table import Table
 
@@ -74,7 +74,7 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console(width=110)
     console.print(f"python benchmarks/solver_gap.py {' '.join(sys.argv[1:])}".rstrip(), style="bold", highlight=False)
-    console.print(f"CP-SAT of ortools {ortools.__version__}, {arguments.workers} workers; times in T_F")
+    console.print(f"CP-SAT of ortools {version('ortools')}, {arguments.workers} workers; times in T_F")
     table = Table("placement", "P", "M", "T_lat", "memory")
     usual = f"at {arguments.usual:g} s"
     for name in (f"schedule {usual}", "at the end", f"bound {usual}", "at the end", "gap", "proven", "took"):

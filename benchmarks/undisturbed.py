@@ -1,6 +1,7 @@
 """Under the virtual clock: is any undisturbed run called untrusted? Plans as unlike each other as can be drawn.
 
-    python benchmarks/undisturbed.py [--plans 60] [--first 0] [--seed 7] [--real] [--per-boot 15] [--out DIR]
+    python benchmarks/undisturbed.py [--plans 60] [--first 0] [--seed 7] [--real] [--per-boot 15] [--recorded]
+        [--out DIR]
 
 A third are cells of random_grid.py (unequal links and stages), a third plans in which much happens at one instant
 (its --equal), a third meshes with replicas and tensor ranks, with and without equal network cards. One schedule each,
@@ -11,40 +12,29 @@ clock, where a run may rightly be untrusted (a busy processor, slow message hand
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import sys
-import time
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import hybrid_grid
 import random_grid
-import yaml
-from front_door import testbed
+from harness import boots, options, plans, report
+from harness.record import Topic
 
-from testbed.plan.plan import Clock
-from testbed.plan.resolve import load_plan
-from testbed.progress import Lines
 from testbed.vm import command
 
-ROOT = Path(__file__).parents[1]
 LIMIT = 0.001
 ITERATIONS = 5
-LIMIT_S = 3000.0
 MESHES = ((2, 2, 1), (2, 1, 4), (1, 2, 2), (2, 2, 2), (4, 1, 1), (2, 1, 2), (1, 2, 4))
 
 
 def training(number: int, seed: int, out: Path) -> command.Training:
     """Plan `number`, as files and with its schedule made."""
-    if number % 3 < 2:
-        drawn = random_grid.training(number, seed, 1, number % 3 == 1, out)
-        files = [out / f"{drawn.directory.name}.{kind}.yaml" for kind in ("topology", "workload")]
-        plan = load_plan(*files, settings=(f"iterations={ITERATIONS}", "warmup=1"))
-        return replace(drawn, plan=random_grid.made(plan, number))
-    return hybrid(number, seed, out)
+    if number % 3 == 2:
+        return hybrid(number, seed, out)
+    files = random_grid.documents(number, seed, 1, equal=number % 3 == 1)
+    return plans.training(out, random_grid.name_of(number), *files, settings=(f"iterations={ITERATIONS}", "warmup=1"))
 
 
 def hybrid(number: int, seed: int, out: Path) -> command.Training:
@@ -59,72 +49,29 @@ def hybrid(number: int, seed: int, out: Path) -> command.Training:
         for site in topology["datacenters"].values():
             site["inside"] = card
     workload |= {"schedules": [draw.choice(hybrid_grid.SCHEDULES)], "iterations": ITERATIONS, "warmup": 1}
-    out.mkdir(parents=True, exist_ok=True)
-    name = f"cell-{number:03d}"
-    for kind, document in (("topology", topology), ("workload", workload)):
-        (out / f"{name}.{kind}.yaml").write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    plan = load_plan(*(out / f"{name}.{kind}.yaml" for kind in ("topology", "workload")))
-    return command.Training(random_grid.made(plan, number), out / name)
+    return plans.training(out, random_grid.name_of(number), topology, workload)
 
 
 def main() -> int:
     """Run them; 1 where a run that nothing disturbed is untrusted, or one failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plans", type=int, default=60)
-    parser.add_argument("--first", type=int, default=0, help="number of the first plan")
-    parser.add_argument("--seed", type=int, default=7)
+    parser = options.parser(__doc__)
+    options.add_drawn(parser, "undisturbed", plans=60, per_boot=15, seed=7)
     parser.add_argument("--real", action="store_true", help="on the real clock")
-    parser.add_argument("--per-boot", type=int, default=15, help="plans in one boot")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/undisturbed")
-    arguments = parser.parse_args()
-    numbers = range(arguments.first, arguments.first + arguments.plans)
-    trainings = {number: training(number, arguments.seed, arguments.out) for number in numbers}
-    found: dict[int, dict[str, Any] | None] = {}
-    per_boot = 1 if arguments.real else arguments.per_boot
-    for begin in numbers[::per_boot]:
-        began, batch = time.monotonic(), [number for number in numbers if begin <= number < begin + per_boot]
-        each = [trainings[number] for number in batch]
-        found |= dict(zip(batch, measured(each, real=arguments.real), strict=False))
-        print(f"plans {batch[0]} to {batch[-1]}: {time.monotonic() - began:.0f} s", file=sys.stderr)
-    return report(found, real=arguments.real)
-
-
-def measured(batch: list[command.Training], *, real: bool) -> list[dict[str, Any] | None]:
-    """Comparison of each, None where it failed."""
-    if real:
-        return [on_the_real_clock(one.directory) for one in batch]
-    machine = command.choose_machine(Clock("virtual"))
-    _, documents = command.train(machine, batch, limit_s=LIMIT_S, reporter=Lines(quiet=True))
-    return documents
-
-
-def on_the_real_clock(directory: Path) -> dict[str, Any] | None:
-    """Its comparison."""
-    files = [str(directory.with_name(f"{directory.name}.{kind}.yaml")) for kind in ("topology", "workload")]
+    asked = parser.parse_args()
+    made = {random_grid.name_of(n): partial(training, n, asked.seed) for n in options.numbers(asked)}
     few = ("--iterations", str(ITERATIONS), "--set", "warmup=2")
-    _, document, said = testbed("run", *files, *few, "--out", str(directory), "--overwrite")
-    if document is None:
-        print(f"{directory.name}: {said}", file=sys.stderr)
-    return document
-
-
-def report(found: dict[int, dict[str, Any] | None], *, real: bool) -> int:
-    """Print what came of them."""
-    rows = [(number, row) for number, document in found.items() if document for row in document["schedules"]]
-    wrongly = 0
-    for number, row in rows:
-        missed = random_grid.missed(row)
-        if not row["trusted"]:
-            wrongly += missed <= LIMIT
-            print(f"plan {number}, {row['label']}: off by {missed:.4%}, untrusted: {' | '.join(row['reasons'])}")
-        elif row.get("notes"):
-            print(f"plan {number}, {row['label']}: off by {missed:.4%}, noted: {' | '.join(row['notes'])}")
-    failed = [number for number, document in found.items() if document is None]
-    untrusted = sum(not row["trusted"] for _, row in rows)
-    worst = max((random_grid.missed(row) for _, row in rows), default=0.0)
-    print(f"{len(rows)} runs, worst off by {worst:.4%}; untrusted {untrusted}, wrongly {wrongly}; failed: {failed}")
-    print(json.dumps([number for number, row in rows if not row["trusted"]]))
-    return int(bool(failed or not rows or (wrongly and not real)))
+    taken = boots.take(asked, made, real=few if asked.real else None)
+    report.show_worst(taken)
+    for row in taken.rows:
+        if row.trusted and row.found.get("notes"):
+            print(f"noted: {row.plan}, {row.label}, off by {row.missed:.4%}: {' | '.join(row.found['notes'])}")
+    wrongly = [row for row in taken.untrusted if row.missed <= LIMIT]
+    clock = "real" if asked.real else "virtual"
+    worst = f"worst off by {taken.rows[0].missed:.4%}" if taken.rows else "nothing taken"
+    got = f"{len(taken.untrusted)} of {len(taken.rows)} untrusted, {len(wrongly)} of them wrongly; {worst}"
+    what = f"undisturbed plans unlike each other, {clock} clock, untrusted within {LIMIT:.2%} of their prediction"
+    claim = report.count(what, taken, 0 if asked.real else len(wrongly), "none", got)
+    return report.close(asked, Topic.TRUTH, taken, [claim], clock=clock)
 
 
 if __name__ == "__main__":

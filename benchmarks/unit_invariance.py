@@ -10,7 +10,6 @@ message is of 123,457 bytes, so that time per byte is no round number.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,6 +17,8 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
+from harness import options
+from harness.record import Claim, Topic, finish
 from rich.console import Console
 from rich.table import Table
 
@@ -117,7 +118,7 @@ def points(asked: Asked, cell: Cell, units_s: Sequence[float] = UNITS_S) -> list
 
 def main() -> int:
     """Print a row per generator; exit code 1 when a unit matters."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--evaluations", type=int, default=30, help="of `search` and of the steered list")
     parser.add_argument("--families", nargs="+", choices=list(families(1)), default=list(families(1)))
     arguments = parser.parse_args()
@@ -125,7 +126,7 @@ def main() -> int:
     table = Table(title="schedules that do not depend on the unit of time", title_justify="left")
     for column in ("generator", "points", "equal schedules", "equal predictions", "the others: mean", "worst"):
         table.add_column(column, justify="right")
-    equal = True
+    claims = []
     with Lines(quiet=False).step("cells", total=len(CELLS) * len(arguments.families)) as step:
         for name in arguments.families:
             found: list[Point] = []
@@ -137,9 +138,11 @@ def main() -> int:
             counts = (len(found), same, len(found) - len(others))
             mean, worst = sum(others) / max(1, len(others)), max(others, key=abs, default=0.0)
             table.add_row(name, *map(str, counts), f"{mean:+.2%}", f"{worst:+.2%}")
-            equal = equal and same == len(found)
-    Console(width=110).print(table)
-    return 0 if equal else 1
+            got = f"{same} schedules, {counts[2]} predictions"
+            what, of = f"the same schedule in every unit of time: {name}", len(found)
+            claims.append(Claim(what, f"{of} equal", got, same == of, float(of - same), "points", of, of))
+    Console(width=80).print(table)
+    return finish(arguments, Topic.SCHEDULES, claims)
 
 
 if __name__ == "__main__":

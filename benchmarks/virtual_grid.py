@@ -1,6 +1,7 @@
 """Under the virtual clock: measured against predicted for every schedule, over CrossPipe's grid of links.
 
-    python benchmarks/virtual_grid.py [--ranks 4,8] [--sites 2,4] [--receives early,late] [--quick] [--out DIR]
+    python benchmarks/virtual_grid.py [--ranks 4,8] [--sites 2,4] [--receives early,late] [--quick]
+        [--recorded] [--out DIR]
 
 P in {4, 8} x {2, 4} datacenters x early or late receives x the five (T_lat, T_bw)/T_F points of CrossPipe's tables,
 M = 2P, memory for 2P microbatches so that every schedule fits. All cells of one P run in one boot. Prints a row per
@@ -10,30 +11,28 @@ messages over links a quarter as fast: the ratios are the same, and a boot takes
 
 from __future__ import annotations
 
-import argparse
-import json
+import statistics
 import sys
-import time
-from functools import cache
-from itertools import pairwise
+from collections import defaultdict
+from functools import cache, partial
+from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from harness import boots, options, report
+from harness.options import ROOT
+from harness.record import Topic
+from harness.rows import Row
 
 from testbed.plan.framing import wire_bytes
-from testbed.plan.plan import Clock, Plan
+from testbed.plan.plan import Plan
 from testbed.plan.resolve import generate, make_plan, with_cases
 from testbed.plan.schedules import choose
-from testbed.progress import Lines
 from testbed.schedule.registry import FAMILIES, Generated
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
 from testbed.vm import command
 
-ROOT = Path(__file__).parents[1]
 POINTS = ((0.0, 0.0), (0.25, 0.25), (0.25, 2.0), (2.0, 0.25), (2.0, 2.0))
 """(T_lat, T_bw)/T_F of CrossPipe's Tables 5 and 6."""
 TOPOLOGIES = {2: ROOT / "topologies/two-dc-longhaul.yaml", 4: ROOT / "topologies/four-dc.yaml"}
@@ -93,84 +92,51 @@ def schedules(
     return choices, made
 
 
-def training(
-    ranks: int, sites: int, receives: str, point: tuple[float, float], quick: bool, out: Path
-) -> command.Training:
+Cell = tuple[int, int, str, tuple[float, float]]
+"""P, datacenters, receives, (T_lat, T_bw)/T_F."""
+
+
+def name_of(cell: Cell) -> str:
+    """Of its results."""
+    ranks, sites, receives, (latency, wire) = cell
+    return f"p{ranks}-dc{sites}-{receives}-lat{latency:g}-bw{wire:g}"
+
+
+def training(cell: Cell, quick: bool, out: Path) -> command.Training:
     """One cell."""
+    ranks, sites, receives, point = cell
     plan = plan_of(ranks, sites, settings(ranks, sites, *point, receives))
-    directory = out / f"p{ranks}-dc{sites}-{receives}-lat{point[0]:g}-bw{point[1]:g}"
-    return command.Training(with_cases(plan, *schedules(ranks, sites, point, quick)), directory)
+    return command.Training(with_cases(plan, *schedules(ranks, sites, point, quick)), out / name_of(cell))
 
 
 def main() -> int:
     """Run the grid; 1 when an error exceeds the target or a ranking differs, 0 otherwise."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--ranks", default="4,8", help="values of P, comma-separated")
     parser.add_argument("--sites", default="2,4", help="numbers of datacenters, comma-separated")
     parser.add_argument("--receives", default="early,late", help="when receives are posted, comma-separated")
     parser.add_argument("--quick", action="store_true", help="three schedules only")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/virtual-grid")
-    arguments = parser.parse_args()
-    console = Console(width=150)
-    reporter = Lines(quiet=False)
-    documents: dict[str, dict[str, Any] | None] = {}
-    for ranks in map(int, arguments.ranks.split(",")):
-        begin = time.monotonic()
-        sites = map(int, arguments.sites.split(","))
-        posted = arguments.receives.split(",")
-        cells = [(s, receives, p) for s in sites for receives in posted for p in POINTS]
-        trainings = [training(ranks, *cell, arguments.quick, arguments.out) for cell in cells]
-        made_s = time.monotonic() - begin
-        boot, found = command.train(
-            command.choose_machine(Clock("virtual")), trainings, limit_s=5400, reporter=reporter
-        )
-        documents |= {one.directory.name: document for one, document in zip(trainings, found, strict=False)}
-        console.print(
-            f"P = {ranks}: schedules made in {made_s:.0f} s, one boot of {boot.wall_s:.0f} s, {len(found)} cells"
-        )
-    return report(documents, console, arguments.out)
-
-
-def report(documents: dict[str, dict[str, Any] | None], console: Console, out: Path) -> int:
-    """Print and keep the table; see `main` for the result."""
-    cells = Table(title="by cell", title_justify="left")
-    for column in ("cell", "schedules", "worst error", "of", "median error", "ranking as predicted", "trusted"):
-        cells.add_column(column, justify="left" if column in ("cell", "of") else "right")
-    by_schedule: dict[str, list[tuple[float, str]]] = {}
-    good = True
-    for name, document in documents.items():
-        if document is None:
-            cells.add_row(name, "-", "failed", "", "", "", "")
-            good = False
-            continue
-        rows = document["schedules"]
-        for row in rows:
-            by_schedule.setdefault(row["schedule"], []).append((row["error"], name))
-        worst = max(rows, key=lambda row: abs(row["error"]))
-        errors = sorted(abs(row["error"]) for row in rows)
-        trusted = all(row["trusted"] for row in rows)
-        good &= abs(worst["error"]) <= TARGET and document["ranking_as_predicted"] and trusted
-        cells.add_row(
-            name,
-            str(len(rows)),
-            f"{worst['error']:+.3%}",
-            worst["schedule"],
-            f"{errors[len(errors) // 2]:.3%}",
-            "yes" if document["ranking_as_predicted"] else "NO",
-            "yes" if trusted else "NO",
-        )
-    console.print(cells)
-    summary = Table(title="by schedule", title_justify="left")
-    for column in ("schedule", "cells", "worst error", "in", "median |error|"):
-        summary.add_column(column, justify="left" if column in ("schedule", "in") else "right")
-    for name, found in by_schedule.items():
-        error, cell = max(found, key=lambda one: abs(one[0]))
-        middle = sorted(abs(one[0]) for one in found)[len(found) // 2]
-        summary.add_row(name, str(len(found)), f"{error:+.3%}", cell, f"{middle:.3%}")
-    console.print(summary)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "grid.json").write_text(json.dumps(documents, indent=2) + "\n", encoding="utf-8")
-    return 0 if good else 1
+    options.add_out(parser, "virtual-grid")
+    asked = parser.parse_args()
+    ranks, sites = ([int(word) for word in words.split(",")] for words in (asked.ranks, asked.sites))
+    cells = list(product(ranks, sites, asked.receives.split(","), POINTS))
+    asked.per_boot = len(cells) // len(ranks)
+    taken = boots.take(asked, {name_of(cell): partial(training, cell, asked.quick) for cell in cells})
+    report.show_worst(taken)
+    by_schedule: dict[str, list[Row]] = defaultdict(list)
+    for row in taken.rows:  # the worst first
+        by_schedule[row.schedule].append(row)
+    lines = [
+        (name, len(rows), f"{rows[0].missed:.4%}", rows[0].plan, f"{statistics.median(r.missed for r in rows):.4%}")
+        for name, rows in by_schedule.items()
+    ]
+    report.show_table("by schedule", ("schedule", "cells", "worst", "in", "median"), lines)
+    claims = [
+        report.truth(f"CrossPipe's grid of links, P = {p}, {receives} receives", taken, TARGET, rows, ranked=True)
+        for p, receives in product(ranks, asked.receives.split(","))
+        if (rows := [row for row in taken.rows if row.plan.startswith(f"p{p}-") and f"-{receives}-" in row.plan])
+    ]
+    return report.close(asked, Topic.TRUTH, taken, claims)
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ that what is predicted closer together is not ranked by the prediction."""
 
 ONE_PREDICTION = 3e-4
 """Share of a time within which orders of messages make one prediction: half a thousandth between predicted and measured
-counts as right, and microseconds that change no order stay well below (docs/figures.md)."""
+counts as right, and microseconds that change no order stay well below."""
 
 RING_ORDER_GAIN = 0.01
 """Share of an iteration by which another order of a ring's replicas has to be faster to be named: twice what the model

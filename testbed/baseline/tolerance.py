@@ -111,7 +111,7 @@ REASONS: dict[tuple[Mode, Quantity], str] = {
     (Mode.virtual, Quantity.loss): "float32 sums in another order; what runs of one plan may differ by, too",
     (Mode.real, Quantity.predicted): "the same schedule on the same plan is the same arithmetic",
     (Mode.real, Quantity.remade): "generators are deterministic",
-    (Mode.real, Quantity.error): "what this machine does beside changes it: +1 to +4 % were seen (docs/figures.md)",
+    (Mode.real, Quantity.error): "what this machine does beside changes it: +1 to +4 % were seen",
     (Mode.real, Quantity.speedup): "a ratio inside one run: what slows one schedule slows the other; absolute times "
     "of a real clock say as much about the machine's day and are not compared",
     (Mode.real, Quantity.in_flight): "a property of the schedule",

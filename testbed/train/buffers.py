@@ -2,7 +2,7 @@
 
 A workload's messages are larger than the tensors of its small model. The padding travels like data, but if every buffer
 had its own, copying it in and out of the kernel would push all else out of the processor's caches: on a machine that
-plays every datacenter at once that took half of a message's extra time (docs/figures.md). Nobody reads the padding.
+plays every datacenter at once that took half of a message's extra time. Nobody reads the padding.
 User-Mode Linux is the exception (`can_share`): there every buffer has all of its memory for itself.
 """
 

@@ -16,7 +16,7 @@ def idlest_cpu() -> int:
 
     Its kernel has one anyway, and a host process for every process: only one of them can run at a time. On several
     CPUs each turn is a wake-up across CPUs, on a virtual machine of a halted one: boots take twice as long, and a
-    guest in real time does not hold 1 Gbit/s (docs/figures.md).
+    guest in real time does not hold 1 Gbit/s.
     """
     before = _idle_ticks()
     time.sleep(_SAMPLE_S)

@@ -1,0 +1,64 @@
+"""Plans of benchmarks: drawn documents, written as the files that a user would write, and loaded from them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed.errors import BadInput
+from testbed.plan.plan import Plan
+from testbed.plan.resolve import generate, load_plan, with_cases
+from testbed.plan.schedules import choose
+from testbed.schedule.registry import FAMILIES
+from testbed.vm import command
+
+Document = Mapping[str, Any]
+
+
+def quick_schedules(*, search: bool = False) -> list[str]:
+    """Names of those that need no solver; `search` takes a while, and is among them if asked for."""
+    return [name for name, family in FAMILIES.items() if not family.solver and (search or name != "search")]
+
+
+def sources(out: Path, name: str) -> tuple[Path, Path]:
+    """Where topology and workload of a plan lie."""
+    return out / f"{name}.topology.yaml", out / f"{name}.workload.yaml"
+
+
+def write(out: Path, name: str, topology: Document, workload: Document) -> tuple[Path, Path]:
+    """Topology and workload of a plan, written."""
+    out.mkdir(parents=True, exist_ok=True)
+    files = sources(out, name)
+    for path, document in zip(files, (topology, workload), strict=True):
+        path.write_text(yaml.safe_dump(dict(document), sort_keys=False), encoding="utf-8")
+    return files
+
+
+def workload_of(out: Path, name: str) -> dict[str, Any]:
+    """The workload of a plan, as it was written."""
+    found: dict[str, Any] = yaml.safe_load(sources(out, name)[1].read_text(encoding="utf-8"))
+    return found
+
+
+def with_schedules(plan: Plan, name: str) -> Plan:
+    """A plan with its schedules made; those that do not fit are left out and said on stderr."""
+    made, choices = {}, []
+    for choice in choose(plan):
+        try:
+            made[choice.label] = generate(plan, choice)
+            choices.append(choice)
+        except BadInput as error:
+            print(f"{name}: {error}", file=sys.stderr)
+    return with_cases(plan, choices, made)
+
+
+def training(
+    out: Path, name: str, topology: Document, workload: Document, settings: Sequence[str] = ()
+) -> command.Training:
+    """A plan written, loaded and with its schedules made; its run goes to `out`/`name`."""
+    files = write(out, name, topology, workload)
+    return command.Training(with_schedules(load_plan(*files, settings=settings), name), out / name)
