@@ -6,7 +6,7 @@ when it went on from the case before it. What happened is what two cases of a tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -55,12 +55,11 @@ def upgraded(document: Mapping[str, Any], source: str) -> Mapping[str, Any]:
     network = dict(document["network"])
     if (events := network.pop("events", [])) != []:
         raise BadInput.of(source, "network.events", events, "an empty list")
-    timelines = [list(_happened(training, source)) for training in _trainings(before.cases)]
+    timelines = [_happened(training, source) for training in _trainings(before.cases)]
     found = timelines[0] if timelines else []
     for training, timeline in zip(_trainings(before.cases), timelines, strict=True):
         if timeline != found and training[0].alone_of is None:
             raise BadInput.of(source, "cases.label", training[0].label, "the same events in every training")
-        _require_somebody(training, timeline, source)
     names = [job.name for job in before.jobs]
     cases = [
         {key: value for key, value in written.items() if key not in _GONE} | _said(case, names)
@@ -79,35 +78,28 @@ def _trainings(cases: Sequence[_Case]) -> list[list[_Case]]:
     return found
 
 
-def _happened(training: Sequence[_Case], source: str) -> Iterator[Event]:
-    """What happened between the cases of a training: what was lost first, then who came, then who left."""
-    for before, case in pairwise(training):
-        if case.event is None:
-            continue
-        at = Moment(case.event.after)
-        if case.lost[: len(before.lost)] != before.lost:
-            expected = "the same schedules, starts and losses as the case before it"
-            raise BadInput.of(source, "cases.lost", case.label, expected)
-        lost = case.lost[len(before.lost) :]
-        arrived = [name for name in before.away if name not in case.away]
-        departed = [name for name in case.away if name not in before.away]
-        if not (lost or arrived or departed):
-            raise BadInput.of(source, "cases.event", case.label, "something that is lost, arrives or departs")
-        yield from (LinkLost(name, at) for name in lost)
-        yield from (JobArrives(name, at) for name in arrived)
-        yield from (JobDeparts(name, at) for name in departed)
-
-
-def _require_somebody(training: Sequence[_Case], timeline: Sequence[Event], source: str) -> None:
-    """That a training begins on the whole network, with all jobs but those that arrive: nothing else can be said."""
-    first = training[0]
+def _happened(training: Sequence[_Case], source: str) -> list[Event]:
+    """What happened in a training: at a time what was lost first, then who came, then who left."""
+    first, found = training[0], list[Event]()
     if first.event is not None or first.lost:
         expected = "a case before it that it goes on from, or the whole network"
         raise BadInput.of(source, "cases.label", first.label, expected)
-    arrives = {one.name for one in timeline if isinstance(one, JobArrives)}
-    if first.alone_of is None and arrives != set(first.away):
-        absent = ", ".join(sorted({*first.away} - arrives))
-        raise BadInput.of(source, "cases.away", absent, "a job that is there once, and does not come back")
+    for before, case in pairwise(training):
+        if case.lost[: len(before.lost)] != before.lost:
+            expected = "the same schedules, starts and losses as the case before it"
+            raise BadInput.of(source, "cases.lost", case.label, expected)
+        at = Moment(case.event.after if case.event else 0)
+        happened: list[Event] = [LinkLost(name, at) for name in case.lost[len(before.lost) :]]
+        happened += [JobArrives(name, at) for name in before.away if name not in case.away]
+        happened += [JobDeparts(name, at) for name in case.away if name not in before.away]
+        if not happened:
+            raise BadInput.of(source, "cases.event", case.label, "something that is lost, arrives or departs")
+        found += happened
+    arriving = {one.name for one in found if isinstance(one, JobArrives)}
+    if first.alone_of is None and arriving != set(first.away):
+        once = ", ".join(sorted(arriving.symmetric_difference(first.away)))
+        raise BadInput.of(source, "cases.away", once, "a job that is there once, and does not come back")
+    return found
 
 
 def _said(case: _Case, names: Sequence[str]) -> dict[str, Any]:
