@@ -167,10 +167,10 @@ def _check_times(plan: Plan, place: Callable[[int], Place]) -> None:
     """That there are iterations before, between and after events, and more than those that warm up."""
     between = [(number, one) for number, one in enumerate(plan.events) if _begins_case(one)]
     for job in plan.jobs:
-        warmup, total, before, earlier = job.workload.warmup, job.workload.iterations, 0, -1
+        warmup, total, before, earlier = job.workload.warmup, job.workload.iterations, 0, set[int]()
         for number, event in between:
             after = event.at.iteration
-            if after == earlier:
+            if after in earlier:
                 continue
             together = [one for _, one in between if one.at == event.at]
             cold = warmup if any(isinstance(one, JobArrives) for one in together) else 0
@@ -181,7 +181,8 @@ def _check_times(plan: Plan, place: Callable[[int], Place]) -> None:
                 expected = f"more iterations than {total} (--iterations N): some before, some after{why}"
             source, field = place(number)
             _require(before < after <= last, source, f"{field}.at.iteration", after, expected)
-            before, earlier = after + cold, after
+            before = after + cold
+            earlier.add(after)
 
 
 def check_training(plan: Plan, cases: Sequence[Case], where: Sequence[Place]) -> None:
