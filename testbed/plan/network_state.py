@@ -109,14 +109,8 @@ class NetworkState:
 
 def planned(network: Network) -> NetworkState:
     """What a plan says that links are, before anything happens to them."""
-    return NetworkState(
-        network.name,
-        datacenters_of(network),
-        network.switches,
-        network.directions,
-        network.cards,
-        by_datacenters(network),
-    )
+    sites, routes = datacenters_of(network), by_datacenters(network)
+    return NetworkState(network.name, sites, network.switches, network.directions, network.cards, routes)
 
 
 def network_at(plan: Plan, case: Case, time: Moment | None = None) -> NetworkState:
@@ -124,8 +118,10 @@ def network_at(plan: Plan, case: Case, time: Moment | None = None) -> NetworkSta
 
     By default from when the case begins. Raises BadInput for an event of something that the network has not.
     """
-    at = begins(case) if time is None else time
     state, later = planned(plan.network), []
+    if not plan.events:
+        return state
+    at = begins(case) if time is None else time
     for event in events_until(plan, case, at):
         state = event.on_network(state)
     after = state
