@@ -14,6 +14,7 @@ import yaml
 from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput
 from testbed.files import MOST_JSON_BYTES, read_text
+from testbed.plan.network_state import planned
 from testbed.plan.plan import Network, Plan
 from testbed.plan.resolve import load_files, make_plan, network_of, with_cases, with_clock
 from testbed.plan.schedules import choose, make
@@ -74,7 +75,7 @@ def of_run(plan: Plan, where: str) -> Specs:
 
 def _topology_of(network: Network, where: str) -> Topology:
     """A topology with these nodes, directions and routes; what it was made of (fibre, equipment) is in the delay."""
-    directions = network.directions
+    directions = planned(network).links
     sides = (
         ("delay_s", "delay"),
         ("rate_bps", "rate"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -41,7 +41,7 @@ from testbed.files import require_writable, write_output
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
-    from testbed.routing.events import Asked
+    from testbed.plan.timeline import Event
     from testbed.routing.planner import Reach
     from testbed.routing.registry import Chosen
 
@@ -56,7 +56,7 @@ class Routing(NamedTuple):
     policies: tuple[Chosen, ...]
     reach: Reach
     """What the policies route."""
-    events: tuple[Asked, ...] = ()
+    events: tuple[Event, ...] = ()
     """What is to happen while jobs train."""
     alone: bool = False
     """Whether every job is trained by itself as well."""
@@ -139,9 +139,10 @@ def plan(
 def enforced(plan: Plan, enforcement: Enforcement | None) -> Plan:
     """The plan whose flows are kept to their routes as asked, Raises BadInput, also where nothing would use it."""
     from testbed.lab.hashing import equal_hops
+    from testbed.plan.network_state import planned
     from testbed.plan.resolve import with_enforcement
 
-    if enforcement is Enforcement.ports and not equal_hops(plan.network):
+    if enforcement is Enforcement.ports and not equal_hops(planned(plan.network)):
         expected = "rules: routers hash among ways of equal delay and length, as in a Clos, and this network has none"
         raise BadInput.of("--enforce", "option", enforcement.value, expected)
     return with_enforcement(plan, None if enforcement is None else enforcement.value)
@@ -164,7 +165,7 @@ def routing_of(
     policies: Sequence[str] | None,
     elephants_from: str | None,
     detour: int | None,
-    events: Sequence[Asked] = (),
+    events: Sequence[Event] = (),
     *,
     alone: bool = False,
 ) -> Routing:
@@ -190,22 +191,18 @@ def routing_of(
 
 def events_of(
     lose: Sequence[str] | None, arrive: Sequence[str] | None, depart: Sequence[str] | None
-) -> tuple[Asked, ...]:
+) -> tuple[Event, ...]:
     """What --lose, --arrive and --depart say. Raises BadInput."""
-    from testbed.routing.events import Asked
+    from testbed.plan.timeline import JobArrives, JobDeparts, LinkLost, Moment
 
-    found = []
-    given: tuple[tuple[Literal["lose", "arrive", "depart"], Sequence[str] | None, str], ...] = (
-        ("lose", lose, "NAME@K, as in pod-spine1@3"),
-        ("arrive", arrive, "JOB@K, as in tiny-gpt-pp4@3"),
-        ("depart", depart, "JOB@K, as in tiny-gpt-pp4@3"),
-    )
-    for what, texts, expected in given:
+    found: list[Event] = []
+    for kind, texts in ((LinkLost, lose), (JobArrives, arrive), (JobDeparts, depart)):
         for text in texts or ():
             name, _, after = text.rpartition("@")
             if not name or not after.isdecimal() or len(after) > _MOST_DIGITS:
-                raise BadInput.of(f"--{what}", "option", text, expected)
-            found.append(Asked(what, name, int(after)))
+                expected = "JOB@K, as in tiny-gpt-pp4@3" if kind.of_jobs else "NAME@K, as in pod-spine1@3"
+                raise BadInput.of(kind.option, "option", text, expected)
+            found.append(kind(name, Moment(int(after))))
     return tuple(found)
 
 
@@ -213,9 +210,9 @@ def routed(plan: Plan, routing: Routing, *, quiet: bool) -> tuple[Plan, tuple[st
     """The plan under the policies and with the events that were asked for, and policies' remarks. Raises BadInput."""
     remarks: tuple[str, ...] = ()
     if routing.events:
-        from testbed.routing.events import without_latecomers
+        from testbed.routing.events import with_timeline
 
-        plan = without_latecomers(plan, routing.events)
+        plan = with_timeline(plan, routing.events)
     if routing.policies:
         from testbed.cli.progress import Terminal
         from testbed.routing.apply import with_policies
@@ -223,11 +220,11 @@ def routed(plan: Plan, routing: Routing, *, quiet: bool) -> tuple[Plan, tuple[st
         with Terminal(quiet=quiet).solving() as watch:
             plan, remarks = with_policies(plan, routing.policies, routing.reach, watch)
     if routing.events:
-        from testbed.routing.events import Controller, with_events
+        from testbed.routing.events import Controller, with_continuations
         from testbed.routing.registry import everywhere
 
         policy = everywhere(routing.policies[0].label) if routing.policies else None
-        plan = with_events(plan, routing.events, Controller(policy, routing.reach))
+        plan = with_continuations(plan, Controller(policy, routing.reach))
     if routing.alone:
         from testbed.plan.alone import with_alone
 
@@ -289,12 +286,12 @@ def read_plan(path: Path, given: Mapping[str, object]) -> Plan:
     if not plan.cases:
         raise BadInput.of(str(path), "cases", "none", "something to measure")
     for number, case in enumerate(plan.cases):
-        if case.event is not None and case.event.policy is not None:
+        if case.continues is not None and case.continues.policy is not None:
             from testbed.routing.events import policy_of
 
             try:
-                policy_of(case.event.policy)
+                policy_of(case.continues.policy)
             except BadInput as error:
                 why = str(error).removeprefix("--policy: policy: ")
-                raise BadInput(f"{path}: cases.{number}.event.policy: {why}") from error
+                raise BadInput(f"{path}: cases.{number}.continues.policy: {why}") from error
     return plan

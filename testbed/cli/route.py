@@ -77,7 +77,7 @@ def route(
         plan = read_plan(what, {"--schedule": schedule, "--set": settings})
     if not plan.cases:
         raise BadInput.of(str(what), "schedules", "none that fits", "one whose messages can be routed")
-    plan, case = replace(plan, framing=framing_for(plan, reach.detour)), replace(plan.cases[0], away=())
+    plan, case = replace(plan, framing=framing_for(plan, reach.detour), events=()), plan.cases[0]
     wanted = demands(plan, case, reach)
     with Terminal(quiet=quiet).solving() as watch:
         outcomes = compare(plan, case, wanted, Asked(chosen, reach, seeds), watch)
@@ -85,10 +85,11 @@ def route(
     warned = warnings(replace(plan, cases=(case,)))
     if picture is not None:
         from testbed.files import output
+        from testbed.plan.network_state import planned
         from testbed.routing.picture import draw
 
         with output(picture, "--picture") as partial:
-            draw(plan.network, outcomes, partial)
+            draw(planned(plan.network), outcomes, partial)
     if as_json:
         emit(_document(plan, case, wanted, outcomes) | {"warnings": warned})
         return
@@ -118,9 +119,9 @@ def _show(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[Outcome]) 
 
 
 def _document(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    from testbed.plan.routes import all_directions
+    from testbed.plan.network_state import planned
 
-    labels = [one.label for one in all_directions(plan.network)]
+    labels = [one.label for one in planned(plan.network).everything]
     return {
         "topology": plan.network.name,
         "jobs": [job.name for job in plan.jobs],

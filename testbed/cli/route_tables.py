@@ -10,6 +10,7 @@ from rich.table import Table
 
 from testbed.cli.layout import Column, Section, fitted
 from testbed.cli.range_cells import show_ranges
+from testbed.plan.network_state import planned
 from testbed.units import show_rates, show_size, show_sizes, show_time, show_times
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def heading(plan: Plan, case: Case, wanted: Demands) -> str:
     return (
         f"{names} on {network.name}, {case.label}: {len(wanted.elephants)} flows to route, "
         f"{len(wanted.mice)} too small\n"
-        f"{len(network.directions) // 2} links; {several} of {len(wanted.problem.candidates)} pairs of places "
+        f"{len(planned(network).links) // 2} links; {several} of {len(wanted.problem.candidates)} pairs of places "
         f"have several routes, up to {most}"
     )
 
@@ -109,7 +110,7 @@ def _of(values: Sequence[float], number: int) -> float:
 
 def load_tables(plan: Plan, outcomes: Sequence[Outcome], width: int) -> list[Table]:
     """The most loaded directions of links: under each policy bytes of all flows, and how many are routed over it."""
-    directions = plan.network.directions
+    directions = planned(plan.network).links
     heaviest = [max(float(one.wire_bytes[index]) / rate for one in outcomes) for index, rate in _rates(plan)]
     loaded = [index for index, seconds in enumerate(heaviest) if seconds > 0]
     rows = sorted(sorted(loaded, key=lambda index: -heaviest[index])[:_MOST_ROWS])
@@ -126,7 +127,7 @@ def load_tables(plan: Plan, outcomes: Sequence[Outcome], width: int) -> list[Tab
 
 
 def _rates(plan: Plan) -> list[tuple[int, float]]:
-    return [(index, one.rate_bps) for index, one in enumerate(plan.network.directions)]
+    return [(index, one.rate_bps) for index, one in enumerate(planned(plan.network).links)]
 
 
 def route_tables(plan: Plan, outcomes: Sequence[Outcome], width: int) -> list[Table]:
@@ -155,7 +156,8 @@ def _ways(one: Outcome) -> dict[tuple[str, str], Route]:
 
 def _over(plan: Plan, route: Route) -> str:
     """The places between the ends; of a single link its name."""
-    directions = [plan.network.directions[index] for index in route]
+    links = planned(plan.network).links
+    directions = [links[index] for index in route]
     return ", ".join(one.target for one in directions[:-1]) or directions[0].link
 
 

@@ -11,6 +11,8 @@ from rich.text import Text
 
 from testbed.cli.layout import Column, Section, fitted
 from testbed.cli.range_cells import show_ranges
+from testbed.plan.events import away, lost
+from testbed.plan.network_state import NetworkState, planned
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.resolve import pipeline_nodes
 from testbed.plan.routes import Between, datacenter_of, datacenters_of, routes_of_nodes
@@ -39,12 +41,13 @@ def plan_table(plan: Plan) -> Table:
         card = next((card for card in plan.network.cards if card.target == name), None)
         inside = f"; network cards {show_time(card.delay_s)} one way, {show_rate(card.rate_bps)}" if card else ""
         table.add_row(f"datacenter {name}", (f"ranks {', '.join(ranks)}" if ranks else "no ranks") + inside)
-    for hop in plan.network.directions:
+    network = planned(plan.network)
+    for hop in network.links:
         queue = f", queue {show_size(hop.queue_bytes)}" if hop.queue_bytes else ""
         table.add_row(f"link {hop.label}", f"{show_time(hop.delay_s)} one way, {show_rate(hop.rate_bps)}{queue}")
     for one in plan.network.routes:
-        over = [plan.network.directions[index] for index in one.route]
-        if len(over) > 1 or _has_parallel(plan, one.route[0]):
+        over = [network.links[index] for index in one.route]
+        if len(over) > 1 or _has_parallel(network, one.route[0]):
             table.add_row(f"route {one.source}->{one.target}", " ".join(direction.label for direction in over))
     for job in plan.jobs:
         _add_job(table, job, f"{job.name}: " if len(plan.jobs) > 1 else "")
@@ -56,12 +59,9 @@ def _node(job: Job, rank: int) -> str:
     return job.nodes[rank - job.mesh.first_rank]
 
 
-def _has_parallel(plan: Plan, index: int) -> bool:
-    ends = {(one.source, one.target): 0 for one in plan.network.directions}
-    for one in plan.network.directions:
-        ends[one.source, one.target] += 1
-    direction = plan.network.directions[index]
-    return ends[direction.source, direction.target] > 1
+def _has_parallel(network: NetworkState, index: int) -> bool:
+    ends = [(one.source, one.target) for one in network.links]
+    return ends.count(ends[index]) > 1
 
 
 def _add_unusual(table: Table, plan: Plan) -> None:
@@ -83,12 +83,12 @@ def _unusual(plan: Plan, case: Case) -> list[str]:
         said.append(f"jobs begin at {', '.join(map(show_time, case.starts_s))}")
     if case.alone_of is not None:
         said.append(f"{case.alone_of} for one job by itself")
-    elif case.away:
-        said.append(f"{', '.join(case.away)} away")
-    if case.lost:
-        said.append(f"{', '.join(case.lost)} gone")
-    if case.event is not None:
-        said.append(f"goes on after {case.event.after} measured iterations")
+    elif absent := away(plan, case):
+        said.append(f"{', '.join(absent)} away")
+    if gone := lost(plan, case):
+        said.append(f"{', '.join(gone)} gone")
+    if case.continues is not None:
+        said.append(f"goes on after {case.continues.after} measured iterations")
     return said
 
 

@@ -19,6 +19,7 @@ from testbed.judge.fidelity import Traffic
 from testbed.model.network import Floats
 from testbed.plan import routes
 from testbed.plan.events import at_work
+from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import planned_traffic
 from testbed.routing.apply import has_choice
@@ -116,7 +117,7 @@ def flows_of(plan: Plan, case: Case, predicted: Trace) -> Flows:
         return ways.get((one.source, one.target), ())
 
     crossing = frozenset((rank_at[one.source], rank_at[one.target]) for one in found if way(one))
-    return Flows(settled_problem(plan.network, found, [way(one) for one in found]), crossing)
+    return Flows(settled_problem(network_at(plan, case), found, [way(one) for one in found]), crossing)
 
 
 def filled(plan: Plan, case: Case, flows: Flows) -> Filled:

@@ -18,8 +18,9 @@ from testbed.errors import RunFailed
 from testbed.lab import addresses
 from testbed.lab.namespaces import inside
 from testbed.lab.transport import get_sysctl, set_sysctl
-from testbed.plan.plan import Network, Route
-from testbed.plan.routes import datacenter_of, datacenters_of, shortest_from
+from testbed.plan.network_state import NetworkState
+from testbed.plan.plan import Route
+from testbed.plan.routes import datacenter_of
 from testbed.spec.topology import Direction
 
 if TYPE_CHECKING:
@@ -41,18 +42,18 @@ class Connection(NamedTuple):
     target_port: int
 
 
-def equal_hops(network: Network) -> dict[tuple[str, str], tuple[int, ...]]:
+def equal_hops(network: NetworkState) -> dict[tuple[str, str], tuple[int, ...]]:
     """(place, datacenter) -> all directions with which a way as short as the shortest begins, where there are several.
 
     As short is: the same delay and as many links.
     """
-    directions = network.directions
-    places = (*datacenters_of(network), *network.switches)
-    ways = {place: shortest_from(directions, place) for place in places}
+    directions = network.links
+    places = (*network.datacenters, *network.switches)
+    ways = {place: network.ways_from(place) for place in places}
     found = {}
     for at in places:
-        leaving = [index for index, one in enumerate(directions) if one.source == at]
-        for target in datacenters_of(network):
+        leaving = [index for index, one in enumerate(directions) if one.source == at and index not in network.down]
+        for target in network.datacenters:
             if target == at or target not in ways[at]:
                 continue
             delay_s, links = _length(directions, ways[at][target])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from testbed.lab import sizing
+from testbed.plan.network_state import planned
 from testbed.plan.plan import Network, Route
-from testbed.plan.routes import all_directions, by_datacenters, card_routes, datacenter_of
+from testbed.plan.routes import datacenter_of
 
 _RTAX_RTO_MIN = 13  # an unlocked one is ignored
 
@@ -16,12 +17,12 @@ class Metrics:
 
     def __init__(self, network: Network, largest_burst_bytes: int) -> None:
         self._nodes, self._burst_bytes = len(network.nodes), largest_burst_bytes
-        self._everything, self._card_of = all_directions(network), card_routes(network)
-        self._paths = by_datacenters(network)
+        whole = planned(network)
+        self._everything, self._card_of, self._paths = whole.everything, whole.card_routes, whole.routes
         self._rtt_s = self._longest_round_trips()
 
     def queue_room(self, index: int) -> float:
-        """Bytes that may wait for the wire of a direction, or of a card; numbered as in `all_directions`."""
+        """Bytes that may wait for the wire of a direction, or of a card; numbered as in a NetworkState."""
         return sizing.queue_room(self._everything[index], self._rtt_s[index], self._nodes, self._burst_bytes)
 
     def of_link(self, index: int) -> dict[str, int]:

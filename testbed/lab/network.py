@@ -16,6 +16,7 @@ import os
 import select
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -36,7 +37,7 @@ from testbed.lab.routes import Paths, forget_routes, paths_of, route_nodes, rout
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
 from testbed.lab.shaping import LinkCounters, choose
 from testbed.lab.wires import Wires
-from testbed.plan.losses import Left, all_lost, left_of
+from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan, Route
 from testbed.plan.routes import datacenter_of
 from testbed.spec.topology import Direction
@@ -73,11 +74,8 @@ class Lab:
         self.largest_burst_bytes = largest_burst_bytes
         self._seed = plan.seed
         self._say = progress or (lambda _text: None)
-        self._network = plan.network
-        self._lost: tuple[str, ...] = ()
-        """Switches and links that are gone ..."""
-        self._down: frozenset[int] = frozenset()
-        """... and the directions that went with them."""
+        self._state = planned(plan.network)
+        """Without what `lose` took."""
         self._paths: Paths = {}
         self.by_ports = plan.enforcement == "ports"
         self._shaper = choose(shaper)
@@ -183,7 +181,7 @@ class Lab:
         self._say(f"{len(self.directions) // 2} OTN links ({self.shaper_name})")
         self._wires.connect_routers(self._shaper)
         self._say("routes")
-        self._route(left_of(self._network, ()))
+        self._route()
         self._say(f"TCP profile {self._profile.name}")
         for container in self._everywhere():
             self._sysctls[container.name] |= transport.apply(self._profile, container.pid, container.name)
@@ -252,29 +250,27 @@ class Lab:
         What was lost before stays lost. Routes of `use_routes` stay pinned, dead ones too. Raises RunFailed; BadInput
         for what is no switch or link.
         """
-        down = all_lost(self._network, names) - self._down
-        self._lost, self._down = (*self._lost, *names), self._down | down
-        for direction in sorted(down):
+        before, self._state = self._state, self._state.without(*names)
+        for direction in sorted(self._state.down - before.down):
             self._wires.take_down(direction)
-        self._flow_routes.forget_tables(self._down)
+        self._flow_routes.forget_tables(self._state.down)
         forget_routes(self)
-        self._route(left_of(self._network, self._lost))
+        self._route()
 
     def restore(self) -> None:
         """Bring what `lose` took back, with the default routes of the whole network. Raises RunFailed."""
-        if not self._lost:
+        if not self._state.down:
             return
-        for direction in sorted(self._down):
+        for direction in sorted(self._state.down):
             self._wires.bring_back(direction)
-        self._lost, self._down = (), frozenset()
+        self._state = replace(self._state, down=frozenset())
         forget_routes(self)
-        self._route(left_of(self._network, ()))
+        self._route()
 
-    def _route(self, left: Left) -> None:
+    def _route(self) -> None:
         """Write the default routes of what is left of the network into routers and nodes."""
-        self._paths = {pair: left.in_whole(path) for pair, path in paths_of(left.network).items()}
-        hops = equal_hops(left.network) if self.by_ports else {}
-        route_routers(self, self._paths, {at: left.in_whole(outs) for at, outs in hops.items()})
+        self._paths = paths_of(self._state)
+        route_routers(self, self._paths, equal_hops(self._state) if self.by_ports else {})
         route_nodes(self, self._paths, self._metrics if self._profile.initial_windows else None)
 
     def _default(self, pair: tuple[str, str]) -> Route:

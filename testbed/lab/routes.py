@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from testbed.lab import addresses
 from testbed.lab.metrics import Metrics
 from testbed.lab.netlink import Netlink
-from testbed.plan.plan import Network
-from testbed.plan.routes import by_datacenters, datacenter_of, datacenters_of, shortest_from
+from testbed.plan.network_state import NetworkState
+from testbed.plan.routes import datacenter_of
 from testbed.spec.topology import Direction
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def forget_routes(lab: Lab) -> None:
                     netlink.ask("rule", "del", src=source, table=table, priority=table)
 
 
-def paths_of(network: Network) -> dict[tuple[str, str], Sequence[int]]:
+def paths_of(network: NetworkState) -> dict[tuple[str, str], Sequence[int]]:
     """The network's default routes, and those from and to switches, which nothing but probes and pings uses."""
-    found: dict[tuple[str, str], Sequence[int]] = dict(by_datacenters(network))
-    for source in (*datacenters_of(network), *network.switches) if network.switches else ():
-        for target, route in shortest_from(network.directions, source).items():
+    found: dict[tuple[str, str], Sequence[int]] = dict(network.routes)
+    for source in (*network.datacenters, *network.switches) if network.switches else ():
+        for target, route in network.ways_from(source).items():
             found.setdefault((source, target), route)
     return found
 

@@ -22,13 +22,6 @@ def with_alone(plan: Plan) -> Plan:
 
 
 def _alone(plan: Plan, case: Case) -> list[Case]:
-    names = [job.name for job in plan.jobs]
     return [
-        replace(
-            case,
-            label=f"{case.label}, {name} alone",
-            away=tuple(other for other in names if other != name),
-            alone_of=case.label,
-        )
-        for name in names
+        replace(case, label=f"{case.label}, {job.name} alone", alone_of=case.label, alone=job.name) for job in plan.jobs
     ]

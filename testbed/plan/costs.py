@@ -12,13 +12,12 @@ from testbed.errors import BadInput, DoesNotFit
 from testbed.model.simulate import simulate
 from testbed.pipeline.collectives import Collective, Step, side_by_side
 from testbed.pipeline.ir import Schedule
-from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import NO_CARD, Exchanged, Paths, Problem
 from testbed.plan import routes, similitude
 from testbed.plan.exchange import exchange_at, sites_of
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, there_and_back, wire_bytes
-from testbed.plan.losses import default_routes
+from testbed.plan.network_state import link_costs, network_at, planned
 from testbed.plan.plan import Case, Framing, Job, JobSchedule, Plan, Profile, Route
 from testbed.plan.tensor_exchanges import TensorExchange, of_actions
 from testbed.plugins import Unusable
@@ -220,8 +219,8 @@ def _problem(
         input_memory=((1.0 - kept) / chunks,) * len(stages),
         message_bytes=(float(wire_bytes(payload) + plan.host_costs.gloo_bytes),) * (len(stages) - 1),
         payload_bytes=(float(payload),) * (len(stages) - 1),
-        links=tuple(LinkCost(d.delay_s, 8.0 / d.rate_bps) for d in routes.all_directions(plan.network)),
-        cards=frozenset(range(len(plan.network.directions), len(routes.all_directions(plan.network)))),
+        links=link_costs(taken.network),
+        cards=frozenset(range(len(taken.network.links), len(taken.network.everything))),
         routes=first.routes,
         piece_bytes=first.piece_bytes,
         ack_bytes=first.ack_bytes,
@@ -329,10 +328,12 @@ class _Taken:
     def __init__(self, plan: Plan, job: Job, case: Case | None) -> None:
         self._mesh = job.mesh
         self._given = {} if case is None else routes.routes_of_ranks(plan, case)
-        self._default = default_routes(plan.network, () if case is None else case.lost)
+        self.network = planned(plan.network) if case is None else network_at(plan, case)
+        """What its links are ..."""
+        self._default = self.network.routes
         node_of = dict(zip(job.mesh.ranks, job.nodes, strict=True))
         self._datacenter = {rank: routes.datacenter_of(node) for rank, node in node_of.items()}
-        cards = routes.card_routes(plan.network)
+        cards = self.network.card_routes
         self._card = {rank: cards.get(node, ()) for rank, node in node_of.items()}
 
     def route(self, source: tuple[int, int, int], target: tuple[int, int, int]) -> Route:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from testbed.plan import counts, similitude
+from testbed.plan.network_state import planned
 from testbed.plan.plan import Job, Plan
 from testbed.plan.similitude import Scales
 from testbed.spec.full_scale import SHAPE_SOURCES, FullScale
@@ -34,7 +35,7 @@ def derivation(plan: Plan, job: Job) -> list[Line]:
     forward_s = counts.seconds(full, counts.stage_flop(full, slowest, ranks).forward)
     lines += _scales(job, at, forward_s)
     message = counts.message_bytes(full, job.mesh.dp)
-    for one in dict.fromkeys((*plan.network.directions, *plan.network.cards)):
+    for one in dict.fromkeys(planned(plan.network).everything):
         lines.append(_direction(one, at, forward_s, message))
     return lines
 

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from testbed.errors import BadInput, listed
-from testbed.plan.losses import all_lost, lost_directions
+from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Plan
+from testbed.plan.timeline import Event, JobArrives, JobDeparts, LinkLost, begins, events_until
+
+Place = tuple[str, str]
+"""How errors name something: a file or an option, and a field."""
 
 
 def at_work(plan: Plan, case: Case) -> tuple[int, ...]:
     """The numbers of the jobs that train in a case."""
-    return tuple(number for number, job in enumerate(plan.jobs) if job.name not in case.away)
+    if case.alone is not None:
+        return tuple(number for number, job in enumerate(plan.jobs) if job.name == case.alone)
+    names = frozenset(job.name for job in plan.jobs) - {one.name for one in plan.events if isinstance(one, JobArrives)}
+    for event in events_until(plan, case, begins(case)):
+        names = event.on_jobs(names)
+    return tuple(number for number, job in enumerate(plan.jobs) if job.name in names)
+
+
+def away(plan: Plan, case: Case) -> tuple[str, ...]:
+    """The names of the jobs that do not train in a case: not yet, not any more, or since it is of another one alone."""
+    working = at_work(plan, case)
+    return tuple(job.name for number, job in enumerate(plan.jobs) if number not in working)
+
+
+def lost(plan: Plan, case: Case) -> tuple[str, ...]:
+    """The switches and links that are gone when a case begins, in the order in which they went."""
+    return tuple(one.name for one in events_until(plan, case, begins(case)) if isinstance(one, LinkLost))
 
 
 def trainings(cases: Sequence[Case]) -> Iterator[list[Case]]:
     """The cases that go on from each other, together: the first begins on the whole network."""
     together: list[Case] = []
     for case in cases:
-        if together and case.event is None:
+        if together and case.continues is None:
             yield together
             together = []
         together.append(case)
@@ -29,7 +49,7 @@ def trainings(cases: Sequence[Case]) -> Iterator[list[Case]]:
 
 
 class Changed(NamedTuple):
-    """What an event changed: names of switches and links, and of jobs."""
+    """What events changed: names of switches and links, and of jobs."""
 
     lost: tuple[str, ...]
     arrived: tuple[str, ...]
@@ -41,12 +61,13 @@ class Changed(NamedTuple):
         return " ".join(f"{word} {' + '.join(names)}" for word, names in said if names)
 
 
-def changed(before: Case, case: Case) -> Changed:
+def changed(plan: Plan, before: Case, case: Case) -> Changed:
     """What happened between two cases of a training."""
+    absent = away(plan, before), away(plan, case)
     return Changed(
-        case.lost[len(before.lost) :],
-        tuple(name for name in before.away if name not in case.away),
-        tuple(name for name in case.away if name not in before.away),
+        lost(plan, case)[len(lost(plan, before)) :],
+        tuple(name for name in absent[0] if name not in absent[1]),
+        tuple(name for name in absent[1] if name not in absent[0]),
     )
 
 
@@ -67,13 +88,13 @@ class Phase(NamedTuple):
 def phases(plan: Plan, cases: Sequence[Case]) -> list[Phase]:
     """Of each case of a training. All jobs ask for as many iterations and warm-ups."""
     workload = plan.jobs[0].workload
-    lasts = [workload.warmup + case.event.after for case in cases if case.event is not None]
-    begins = [0, *lasts]
+    lasts = [workload.warmup + case.continues.after for case in cases if case.continues is not None]
+    firsts = [0, *lasts]
     ends = [*lasts, workload.warmup + workload.iterations]
-    cold = [True, *(bool(changed(*pair).arrived) for pair in pairwise(cases))]
+    cold = [True, *(bool(changed(plan, *pair).arrived) for pair in pairwise(cases))]
     return [
-        Phase(range(begin, end), workload.warmup if new else 0)
-        for begin, end, new in zip(begins, ends, cold, strict=True)
+        Phase(range(first, end), workload.warmup if new else 0)
+        for first, end, new in zip(firsts, ends, cold, strict=True)
     ]
 
 
@@ -84,60 +105,108 @@ def trained(plan: Plan, cases: Sequence[Case], job: int) -> range:
     return range(mine[0].start, mine[-1].stop) if mine else range(0)
 
 
-def check(plan: Plan, cases: Sequence[Case], where: Sequence[tuple[str, str]]) -> None:
-    """Raises BadInput for the first case of a training that cannot be, by itself or after the one before it.
+# --- what can be ---------------------------------------------------------------------------------
 
-    `where` says of every case how errors name it: a file or an option, and a field.
+
+def check_events(plan: Plan, place: Callable[[int], Place]) -> None:
+    """Raises BadInput for the first event of a plan that cannot be, by itself or after those before it.
+
+    `place` says of the event of a number how errors name it: a file or an option, and a field.
     """
-    begins, (source, field) = cases[0], where[0]
-    anew = begins.event is None and not begins.lost
-    _require(anew, source, field, begins.label, "a case before it that it goes on from, or the whole network")
-    for case, (source, field) in zip(cases, where, strict=True):
-        _check_state(plan, case, source, field)
-    for (before, case), (source, field) in zip(pairwise(cases), where[1:], strict=True):
-        kept = case.jobs, case.starts_s, case.lost[: len(before.lost)]
-        same = kept == (before.jobs, before.starts_s, before.lost)
-        _require(same, source, field, case.label, "the same schedules, starts and losses as the case before it")
-        _require(any(changed(before, case)), source, field, case.label, "something that is lost, arrives or departs")
-        gone = all_lost(plan.network, before.lost)
-        for name in changed(before, case).lost:
-            anew = not lost_directions(plan.network, name) <= gone
-            _require(anew, source, f"{field}.lost", name, "something that is not lost already")
-    for number, job in enumerate(plan.jobs if begins.alone_of is None else ()):
-        spans = [case for case in cases if number in at_work(plan, case)]
-        first = cases.index(spans[0]) if spans else 0
-        source, field = where[first]
-        once = bool(spans) and spans == list(cases[first : first + len(spans)])
-        _require(once, source, field, job.name, "a job that is there once, and does not come back when it has departed")
-    _check_times(plan, cases, where)
+    total = min((job.workload.iterations for job in plan.jobs), default=0)
+    for number, event in enumerate(plan.events):
+        (source, field), at = place(number), event.at
+        playable = event.between_iterations or event.inside_iterations
+        _require(playable, source, f"{field}.kind", event.kind, "a kind that model and lab can play; they cannot yet")
+        _require(at.seconds >= 0, source, f"{field}.at.seconds", at.seconds, "0 s or more")
+        expected = f"0, the beginning of an iteration: no {event.kind} can be played inside one"
+        _require(event.inside_iterations or not at.seconds, source, f"{field}.at.seconds", at.seconds, expected)
+        during = 0 <= at.iteration < total or _begins_case(event)
+        _require(during, source, f"{field}.at.iteration", at.iteration, f"0 to {total - 1}")
+        in_order = number == 0 or plan.events[number - 1].at <= at
+        _require(in_order, source, f"{field}.at.iteration", at.iteration, "events in order of time")
+    _check_names(plan, place)
+    _check_times(plan, place)
 
 
-def _check_state(plan: Plan, case: Case, source: str, field: str) -> None:
+def _begins_case(event: Event) -> bool:
+    return event.between_iterations and not event.at.seconds
+
+
+def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
+    """That what events name is there when they happen, and somebody always trains."""
     names = [job.name for job in plan.jobs]
-    for name in case.away:
-        _require(name in names, source, f"{field}.away", name, f"a job ({listed(names)})")
-    _require(bool(at_work(plan, case)), source, f"{field}.away", ", ".join(case.away), "one job or more at work")
-    for name in case.lost:
-        lost_directions(plan.network, name, source, f"{field}.lost")
-    for name in (*case.away, *case.lost):
-        once = (*case.away, *case.lost).count(name) == 1
-        _require(once, source, field, name, "each switch, link and job once, under names of their own")
+    arrives = {one.name: one.at for one in plan.events if isinstance(one, JobArrives)}
+    network, working, seen = planned(plan.network), frozenset(names) - arrives.keys(), set[tuple[bool, str]]()
+    for number, event in enumerate(plan.events):
+        source, field = place(number)
+        there = bool(working) or number > 0
+        _require(there, source, f"{field}.name", event.name, "one job or more that is there from the beginning")
+        if event.of_jobs:
+            _require(event.name in names, source, f"{field}.name", event.name, f"one of the jobs ({listed(names)})")
+        if _begins_case(event):
+            mark = isinstance(event, JobArrives), event.name
+            _require(mark not in seen, source, f"{field}.name", event.name, "each name once")
+            seen.add(mark)
+        if isinstance(event, JobDeparts) and event.name in arrives:
+            came = arrives[event.name]
+            expected = f"more than {came.iteration}, when it arrives"
+            _require(came < event.at, source, f"{field}.at.iteration", event.at.iteration, expected)
+        try:
+            after = event.on_network(network)
+        except BadInput as error:
+            raise BadInput(f"{source}: {field}.{str(error).partition(': ')[2]}") from error
+        anew = not isinstance(event, LinkLost) or after.down != network.down
+        _require(anew, source, f"{field}.name", event.name, "something that is not lost already")
+        network, working = after, event.on_jobs(working)
+        more = number + 1 < len(plan.events) and plan.events[number + 1].at == event.at
+        _require(bool(working) or more, source, f"{field}.name", event.name, "one job or more at work after it")
 
 
-def _check_times(plan: Plan, cases: Sequence[Case], where: Sequence[tuple[str, str]]) -> None:
+def _check_times(plan: Plan, place: Callable[[int], Place]) -> None:
     """That there are iterations before, between and after events, and more than those that warm up."""
-    for job in plan.jobs if len(cases) > 1 else ():
-        warmup, total, before = job.workload.warmup, job.workload.iterations, 0
-        for (source, field), (old, case) in zip(where[1:], pairwise(cases), strict=True):
-            assert case.event is not None
-            after, cold = case.event.after, warmup if changed(old, case).arrived else 0
+    between = [(number, one) for number, one in enumerate(plan.events) if _begins_case(one)]
+    for job in plan.jobs:
+        warmup, total, before, earlier = job.workload.warmup, job.workload.iterations, 0, set[int]()
+        for number, event in between:
+            after = event.at.iteration
+            if after in earlier:
+                continue
+            together = [one for _, one in between if one.at == event.at]
+            cold = warmup if any(isinstance(one, JobArrives) for one in together) else 0
             last = total - 1 - cold
             why = f", and the first {cold} after an arrival warm up" if cold else ""
             expected = f"{before + 1} to {last}: some measured iterations come before, some after{why}"
             if last <= before:
                 expected = f"more iterations than {total} (--iterations N): some before, some after{why}"
-            _require(before < after <= last, source, f"{field}.event.after", after, expected)
+            source, field = place(number)
+            _require(before < after <= last, source, f"{field}.at.iteration", after, expected)
             before = after + cold
+            earlier.add(after)
+
+
+def check_training(plan: Plan, cases: Sequence[Case], where: Sequence[Place]) -> None:
+    """Raises BadInput for the first case of a training that does not go on where the plan's events say.
+
+    `where` says of every case how errors name it.
+    """
+    first, (source, field) = cases[0], where[0]
+    _require(first.continues is None, source, field, first.label, "a case before it that it goes on from")
+    for (before, case), (source, field) in zip(pairwise(cases), where[1:], strict=True):
+        same = (case.jobs, case.starts_s) == (before.jobs, before.starts_s)
+        _require(same, source, field, case.label, "the same schedules and starts as the case before it")
+    if first.alone is not None:
+        return
+    iterations = list(dict.fromkeys(one.at.iteration for one in plan.events if _begins_case(one)))
+    going_on = [case.continues.after for case in cases if case.continues is not None]
+    for number, after in enumerate(going_on):
+        expected = f"{iterations[number]}, as the events" if number < len(iterations) else "no more cases than events"
+        fits = number < len(iterations) and after == iterations[number]
+        source, field = where[number + 1]
+        _require(fits, source, f"{field}.continues.after", after, expected)
+    if len(going_on) < len(iterations):
+        expected = f"a case behind it that goes on after iteration {iterations[len(going_on)]}, as the events say"
+        _require(False, *where[-1], cases[-1].label, expected)
 
 
 def _require(good: bool, source: str, field: str, value: object, expected: str) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, listed
 from testbed.files import json_object, read_text, saving
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, events, routes
-from testbed.plan.losses import all_lost
+from testbed.plan.network_state import NetworkState, network_at, planned
 from testbed.plan.plan import Case, Flow, Job, JobSchedule, Network, Plan, Route
+from testbed.plan.upgrade import upgraded
 from testbed.plan.values import check_values
 from testbed.spec import document
 from testbed.spec.quantity import SI_UNITS
@@ -48,15 +49,18 @@ def to_json(plan: Plan) -> str:
     if plan.elephants_from is None:
         del written["elephants_from"]
     for case in written["cases"]:
-        for name in ("event", "starts_s", "lost", "away", "alone_of"):
+        for name in ("continues", "starts_s", "alone_of", "alone"):
             if not case[name]:
                 del case[name]
     return json.dumps(written, indent=1, allow_nan=False) + "\n"
 
 
 def from_json(text: str | bytes, source: str) -> Plan:
-    """The plan that `to_json` wrote. Raises BadInput naming `source`, field, value and what was expected."""
-    plan = document.validate(Plan, json_object(text, source, _WRITTEN), source, SI_UNITS)
+    """The plan that `to_json` wrote, of this version or an earlier one.
+
+    Raises BadInput naming `source`, field, value and what was expected.
+    """
+    plan = document.validate(Plan, upgraded(json_object(text, source, _WRITTEN), source), source, SI_UNITS)
     check(plan, source)
     return plan
 
@@ -96,12 +100,13 @@ def check(plan: Plan, source: str) -> None:
     _require(least is None or 0 <= least < math.inf, source, "elephants_from", least, "0 bytes or more")
     labels = [case.label for case in plan.cases]
     _require(len(set(labels)) == len(labels), source, "cases.label", labels, "a label for every case alone")
+    events.check_events(plan, lambda number: (source, f"events.{number}"))
     number = 0
     for cases in events.trainings(plan.cases):  # what a case takes is told on what is left, of those at work
-        events.check(plan, cases, [(source, f"cases.{number + one}") for one in range(len(cases))])
+        events.check_training(plan, cases, [(source, f"cases.{number + one}") for one in range(len(cases))])
         number += len(cases)
     for number, case in enumerate(plan.cases):
-        _check_event(plan, case, source, f"cases.{number}")
+        _check_continuation(case, source, f"cases.{number}.continues")
         _check_alone(plan, number, source, f"cases.{number}.alone_of")
         _check_case(plan, case, source, f"cases.{number}")
 
@@ -112,6 +117,7 @@ def _require(good: bool, source: str, field: str, value: object, expected: str) 
 
 
 def _check_network(network: Network, source: str) -> None:
+    links = planned(network).links
     names = [node.name for node in network.nodes]
     _require(bool(names), source, "network.nodes", names, "at least one node")
     _require(len(set(names)) == len(names), source, "network.nodes", names, "every node once")
@@ -124,20 +130,18 @@ def _check_network(network: Network, source: str) -> None:
     for index, name in enumerate(network.switches):
         _require(name not in counted, source, f"network.switches.{index}", name, "a name that no node's datacenter has")
     ends = [*counted, *network.switches]
-    _require(
-        len(network.directions) % 2 == 0, source, "network.directions", len(network.directions), "two of each link"
-    )
-    for index, direction in enumerate(network.directions):
+    _require(len(links) % 2 == 0, source, "network.directions", len(links), "two of each link")
+    for index, direction in enumerate(links):
         field = f"network.directions.{index}"
         for end in (direction.source, direction.target):
             _require(end in ends, source, field, end, f"one of the datacenters ({', '.join(ends)})")
-        other = network.directions[index ^ 1]
+        other = links[index ^ 1]
         reverse = (other.link, other.target, other.source)
         mine = (direction.link, direction.source, direction.target)
         _require(mine == reverse, source, field, direction.label, "forward and reverse of a link beside each other")
     _check_cards(network, source)
     for index, one in enumerate(network.routes):
-        _check_route(network, one.route, (one.source, one.target), source, f"network.routes.{index}")
+        _check_route(planned(network), one.route, (one.source, one.target), source, f"network.routes.{index}")
 
 
 def _check_cards(network: Network, source: str) -> None:
@@ -157,15 +161,17 @@ def _check_cards(network: Network, source: str) -> None:
         )
 
 
-def _check_route(network: Network, route: Route, ends: tuple[str, str], source: str, field: str) -> None:
+def _check_route(network: NetworkState, route: Route, ends: tuple[str, str], source: str, field: str) -> None:
     at = ends[0]
     for index in route:
-        known = 0 <= index < len(network.directions)
-        _require(known, source, field, index, f"directions below {len(network.directions)}")
-        _require(network.directions[index].source == at, source, field, list(route), f"a direction that leaves {at}")
-        at = network.directions[index].target
+        known = 0 <= index < len(network.links)
+        _require(known, source, field, index, f"directions below {len(network.links)}")
+        up = index not in network.down
+        _require(up, source, field, list(route), f"no way by {network.links[index].label}, which is lost")
+        _require(network.links[index].source == at, source, field, list(route), f"a direction that leaves {at}")
+        at = network.links[index].target
     _require(at == ends[1], source, field, list(route), f"a route from {ends[0]} to {ends[1]}")
-    passed = [ends[0], *(network.directions[index].target for index in route)]
+    passed = [ends[0], *(network.links[index].target for index in route)]
     _require(len(set(passed)) == len(passed), source, field, list(route), "no place twice on the way")
 
 
@@ -193,10 +199,10 @@ def _check_case(plan: Plan, case: Case, source: str, field: str) -> None:
     _require(len(case.jobs) == len(plan.jobs), source, f"{field}.jobs", len(case.jobs), "a schedule for every job")
     flows, taken = len(plan.flows), len(case.routes)
     _require(taken == flows, source, f"{field}.routes", taken, f"a route for each of {flows} flows")
-    nodes = routes.nodes_of_ranks(plan)
+    nodes, network = routes.nodes_of_ranks(plan), network_at(plan, case)
     for number, (flow, route) in enumerate(zip(plan.flows, case.routes, strict=True)):
         ends = routes.datacenter_of(nodes[flow.source]), routes.datacenter_of(nodes[flow.target])
-        _check_route(plan.network, route, ends, source, f"{field}.routes.{number}")
+        _check_route(network, route, ends, source, f"{field}.routes.{number}")
     routes.routes_of_nodes(plan, case)
     starts = len(case.starts_s)
     _require(starts in (0, len(plan.jobs)), source, f"{field}.starts_s", starts, "a time for every job, or none")
@@ -212,27 +218,30 @@ def _check_start(plan: Plan, start_s: float, source: str, field: str) -> None:
     _require(len(plan.jobs) > 1 or start_s == 0, source, field, start_s, "0 s: a job alone begins with the iteration")
 
 
-def _check_event(plan: Plan, case: Case, source: str, field: str) -> None:
-    """What `events.check` leaves: whom the controller routes, and that nothing goes where nothing is."""
-    if case.event is not None:
-        least, detour = case.event.elephants_from, case.event.detour
-        _require(least >= 0, source, f"{field}.event.elephants_from", least, "0 bytes or more")
-        _require(0 <= detour <= 8, source, f"{field}.event.detour", detour, "0 to 8 links")
-    lost = all_lost(plan.network, case.lost)
-    for index, route in enumerate(case.routes):
-        gone = f"no way by {', '.join(case.lost)}"
-        _require(lost.isdisjoint(route), source, f"{field}.routes.{index}", list(route), gone)
+def _check_continuation(case: Case, source: str, field: str) -> None:
+    """What `events.check_training` leaves: whom the controller routes."""
+    if case.continues is not None:
+        least, detour = case.continues.elephants_from, case.continues.detour
+        _require(least >= 0, source, f"{field}.elephants_from", least, "0 bytes or more")
+        _require(0 <= detour <= 8, source, f"{field}.detour", detour, "0 to 8 links")
 
 
 def _check_alone(plan: Plan, number: int, source: str, field: str) -> None:
     case = plan.cases[number]
-    if case.alone_of is None:
+    if case.alone_of is None and case.alone is None:
         return
-    alike = [replace(one, label=case.label, away=case.away, alone_of=one.label) for one in plan.cases[:number]]
-    same = [one for one, whole in zip(alike, plan.cases, strict=False) if not whole.away and whole.event is None]
+    names = [job.name for job in plan.jobs]
+    _require(case.alone in names, source, f"cases.{number}.alone", case.alone, f"a job ({listed(names)})")
+    alike = [replace(one, label=case.label, alone_of=one.label, alone=case.alone) for one in plan.cases[:number]]
+    same = [one for one, whole in zip(alike, plan.cases, strict=False) if _is_whole(plan, whole)]
     expected = "the label of a case before it with the same schedules, routes and starts, of which one job is at work"
-    alone = len(case.away) == len(plan.jobs) - 1 > 0
-    _require(case.event is None and alone and case in same, source, field, case.alone_of, expected)
+    fits = case.continues is None and len(names) > 1 and case in same
+    _require(fits, source, field, case.alone_of, expected)
+
+
+def _is_whole(plan: Plan, case: Case) -> bool:
+    """Whether all jobs train in it from the beginning."""
+    return case.continues is None and len(events.at_work(plan, case)) == len(plan.jobs)
 
 
 def _check_schedule(plan: Plan, case: Case, job: Job, chosen: JobSchedule, number: int, where: tuple[str, str]) -> None:

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, PlainSerializer, PlainValidator, with_config
 
 from testbed.pipeline.ir import Row, parse_action
 from testbed.plan.mesh import Mesh
+from testbed.plan.timeline import WrittenEvent
 from testbed.schedule.proof import Proof
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import FieldError
@@ -24,7 +25,7 @@ WrittenDirection = Annotated[Direction, PlainSerializer(lambda direction: direct
 WrittenProof = Annotated[Proof, PlainSerializer(lambda proof: proof._asdict())]
 
 Route = tuple[int, ...]
-"""The directions a flow takes, first to last, as indexes into Network.directions; () inside a datacenter."""
+"""The directions a flow takes, first to last, as indexes into Network's directions; () inside a datacenter."""
 
 
 @_written
@@ -71,8 +72,6 @@ class Network:
     Whatever leaves a node crosses its card first, so routes do not name it; numbered after the directions."""
     switches: tuple[str, ...] = ()
     """Ends of directions that have no nodes: they only pass traffic on."""
-    events: tuple[()] = ()
-    """What happens to the network while jobs run: nothing, so far."""
 
 
 class Traffic(StrEnum):
@@ -161,15 +160,11 @@ class JobSchedule:
 
 @_written
 @dataclass(frozen=True)
-class Event:
-    """How a case goes on with the training of the case before it: something changed between two iterations.
-
-    What changed is what `lost` and `away` of the two cases differ in: a part of the network is gone, jobs have come or
-    left.
-    """
+class Continuation:
+    """How a case goes on with the training of the case before it, where an event of the plan changed what it is for."""
 
     after: int
-    """Measured iterations since the training began; the case before ends with them."""
+    """Measured iterations since the training began; the case before ends with them, and events happen."""
     policy: str | None
     """What a controller chooses routes by, as --policy has it; None: default routes for those that lost theirs."""
     elephants_from: float
@@ -187,17 +182,15 @@ class Case:
     jobs: tuple[JobSchedule, ...]
     routes: tuple[Route, ...]
     """One for every flow of the plan."""
-    event: Event | None = None
+    continues: Continuation | None = None
     """None where ranks begin anew, on the whole network."""
     starts_s: tuple[float, ...] = ()
     """Per job, when it begins, in place of the job's own `start_s`; () where all begin as they say themselves."""
-    lost: tuple[str, ...] = ()
-    """Switches and links that are gone, in the order in which they went."""
-    away: tuple[str, ...] = ()
-    """Names of the jobs that do not train in it: not yet, or not any more."""
     alone_of: str | None = None
     """Label of the case before it of which this is one job by itself, on the same routes, with all others away; None
     where it is a case of its own."""
+    alone: str | None = None
+    """Name of that job."""
 
 
 @_written
@@ -248,6 +241,9 @@ class Plan:
     cases: tuple[Case, ...]
     framing: Framing
     host_costs: HostCosts
+    events: tuple[WrittenEvent, ...] = ()
+    """What happens in every training, in order of time; a training: a case that begins anew, and those that go on from
+    it. Jobs by themselves (`Case.alone`) train without."""
     transport: Literal["otn-lossless", "tcp-default"] = "otn-lossless"
     seed: int = 1
     """Of what is left to chance in the network: jitter and loss."""
@@ -260,5 +256,5 @@ class Plan:
     metric; None where no policy chose routes: all flows count."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Schedules that were asked for and do not fit: by label, why there is no case with them."""
-    format: Literal[1] = 1
-    """Of plan.json; one more for every change that an older reader would misunderstand."""
+    format: Literal[2] = 2
+    """Of plan.json; one more for every change that an older reader would misunderstand. See upgrade.py."""

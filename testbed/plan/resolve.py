@@ -16,6 +16,7 @@ from testbed.plan import costs, framing, routes, similitude
 from testbed.plan.exchange import exchange_at
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.mesh import Mesh
+from testbed.plan.network_state import planned
 from testbed.plan.place import place
 from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, Traffic
 from testbed.plan.similitude import Scales
@@ -67,7 +68,8 @@ def measurement_of(topology: Topology) -> Plan:
 
 def framing_of(network: Network, taken: Iterable[tuple[str, Route]]) -> Framing:
     """The framing towards all default routes from every datacenter, and those that (datacenter, route) flows take."""
-    leaving: dict[str, set[int]] = {name: set() for name in routes.datacenters_of(network)}
+    whole = planned(network)
+    leaving: dict[str, set[int]] = {name: set() for name in whole.datacenters}
     for one in network.routes:
         leaving[one.source].update(one.route)
     for datacenter, route in taken:
@@ -75,8 +77,8 @@ def framing_of(network: Network, taken: Iterable[tuple[str, Route]]) -> Framing:
     gso = {
         name: framing.gso_bytes(
             [
-                *(network.directions[index] for index in sorted(crossed)),
-                *(card for card in network.cards if card.target == name),
+                *(whole.links[index] for index in sorted(crossed)),
+                *(card for card in whole.cards if card.target == name),
             ]
         )
         for name, crossed in leaving.items()

@@ -8,8 +8,9 @@ from itertools import permutations
 
 from testbed.errors import BadInput
 from testbed.model.simulate import makespan
-from testbed.plan import costs, routes
+from testbed.plan import costs
 from testbed.plan.exchange import sites_of
+from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Job, Plan
 from testbed.thresholds import RING_ORDER_GAIN
 from testbed.units import show_time
@@ -26,7 +27,8 @@ def of_rings(plan: Plan) -> list[str]:
     lines = []
     for number, job in enumerate(plan.jobs):
         case = next((one for one in plan.cases if one.jobs[number].rows is not None), None)
-        orders = list(_orders(plan, job)) if case is not None and not case.lost else []
+        whole = case is not None and network_at(plan, case) == planned(plan.network)
+        orders = list(_orders(plan, job)) if whole else []
         if case is None or not orders:
             continue
         now_s = _seconds(plan, case, number, range(job.mesh.dp))
@@ -62,11 +64,11 @@ def _orders(plan: Plan, job: Job) -> Iterator[tuple[int, ...]]:
 
 def _nearest(plan: Plan, sites: Sequence[tuple[str, ...]]) -> tuple[int, ...]:
     """All replicas but the first, each followed by the nearest of the rest: by delay, summed over the ranks."""
-    ways, directions = routes.by_datacenters(plan.network), plan.network.directions
+    network = planned(plan.network)
 
     def away_s(one: int, other: int) -> float:
         pairs = zip(sites[one], sites[other], strict=True)
-        return sum(directions[index].delay_s for pair in pairs for index in ways.get(pair, ()))
+        return sum(network.links[index].delay_s for pair in pairs for index in network.routes.get(pair, ()))
 
     order, left = [0], set(range(1, len(sites)))
     while left:

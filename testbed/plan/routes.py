@@ -79,17 +79,6 @@ def by_datacenters(network: Network) -> dict[tuple[str, str], Route]:
     return {(name, name): () for name in datacenters} | {(one.source, one.target): one.route for one in network.routes}
 
 
-def all_directions(network: Network) -> tuple[Direction, ...]:
-    """What messages may cross, by number: the directions of links, then network cards."""
-    return network.directions + network.cards
-
-
-def card_routes(network: Network) -> dict[str, Route]:
-    """Per node, its network card as the beginning of a route; a node without one is left out."""
-    first = len(network.directions)
-    return {card.source: (first + number,) for number, card in enumerate(network.cards)}
-
-
 def datacenters_of(network: Network) -> tuple[str, ...]:
     """The datacenters in the order of the topology's file."""
     return tuple(dict.fromkeys(node.datacenter for node in network.nodes))

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from testbed.errors import BadInput
 from testbed.plan import counts
 from testbed.plan.framing import ETHERNET_HEADER, IP_TCP_HEADERS, MSS, wire_bytes
+from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan
 from testbed.spec.full_scale import FullScale, LabScale
 from testbed.spec.topology import Direction
@@ -190,7 +191,7 @@ def lab_seconds(plan: Plan) -> float | None:
 def scale_warnings(plan: Plan) -> list[str]:
     """Where links look like those of another scale than the jobs': named with what the plan makes of them."""
     at = common_scales([job.workload for job in plan.jobs], plan.host_costs.gloo_bytes)
-    rates = [one.rate_bps for one in plan.network.directions]
+    rates = [one.rate_bps for one in planned(plan.network).links]
     if not rates or not plan.jobs:
         return []
     names = " and ".join(job.name for job in plan.jobs)

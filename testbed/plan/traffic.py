@@ -10,7 +10,7 @@ from testbed.plan import routes
 from testbed.plan.events import at_work
 from testbed.plan.exchange import exchange_at
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, there_and_back
-from testbed.plan.losses import default_routes
+from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Plan, Route
 from testbed.plan.tensor_exchanges import tensor_exchanges
 
@@ -26,9 +26,9 @@ class Planned(NamedTuple):
 
 def planned_traffic(plan: Plan, case: Case) -> tuple[Planned, ...]:
     """Per direction of the network, then per network card."""
-    count = len(routes.all_directions(plan.network))
-    bytes_, messages = [0.0] * count, [0] * count
     way = _Ways(plan, case)
+    count = len(way.network.everything)
+    bytes_, messages = [0.0] * count, [0] * count
     for source, target, size, number in _sent(plan, case):
         for index in way(source, target):
             bytes_[index] += number * size
@@ -39,8 +39,9 @@ def planned_traffic(plan: Plan, case: Case) -> tuple[Planned, ...]:
 def notices_s(plan: Plan, case: Case) -> float:
     """How long the fullest direction is busy with gloo's notices of the receives that ranks post for an iteration, and
     with their acknowledgements: an iteration that begins earlier finds them in its way."""
-    directions = routes.all_directions(plan.network)
-    bytes_, way = [0.0] * len(directions), _Ways(plan, case)
+    way = _Ways(plan, case)
+    directions = way.network.everything
+    bytes_ = [0.0] * len(directions)
     for source, target, _, number in _posted_ahead(plan, case):
         for index in way(target, source):
             bytes_[index] += number * plan.host_costs.notice_bytes
@@ -52,8 +53,8 @@ def notices_s(plan: Plan, case: Case) -> float:
 def super_packets_s(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]) -> list[float]:
     """Per (source rank, target rank), how long the slowest direction on the way is busy with one super-packet of the
     source; 0 where there is none on it. In so large steps messages on a link change places."""
-    directions, nodes, way = routes.all_directions(plan.network), routes.nodes_of_ranks(plan), _Ways(plan, case)
-    found = []
+    nodes, way = routes.nodes_of_ranks(plan), _Ways(plan, case)
+    directions, found = way.network.everything, []
     for source, target in pairs:
         size = super_packet_bytes(plan.framing.gso_bytes[routes.datacenter_of(nodes[source])])
         found.append(max((8 * size / directions[index].rate_bps for index in way(source, target)), default=0.0))
@@ -62,7 +63,8 @@ def super_packets_s(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]) ->
 
 def ways_of(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]) -> list[list[str]]:
     """Per (source rank, target rank), the labels of the directions on the way, a network card first."""
-    directions, way = routes.all_directions(plan.network), _Ways(plan, case)
+    way = _Ways(plan, case)
+    directions = way.network.everything
     return [[directions[index].label for index in way(source, target)] for source, target in pairs]
 
 
@@ -70,8 +72,9 @@ class _Ways:
     """The directions from one rank to another in a case, the network card of the first included."""
 
     def __init__(self, plan: Plan, case: Case) -> None:
-        self._nodes, self._cards = routes.nodes_of_ranks(plan), routes.card_routes(plan.network)
-        self._given, self._default = routes.routes_of_ranks(plan, case), default_routes(plan.network, case.lost)
+        self.network = network_at(plan, case)
+        self._nodes, self._cards = routes.nodes_of_ranks(plan), self.network.card_routes
+        self._given, self._default = routes.routes_of_ranks(plan, case), self.network.routes
 
     def __call__(self, source: int, target: int) -> Route:
         nodes = self._nodes[source], self._nodes[target]

@@ -14,6 +14,7 @@ from testbed.pipeline.problem import Problem
 from testbed.plan import routes
 from testbed.plan.costs import problem_of_case
 from testbed.plan.events import at_work
+from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.ring_order import of_rings
 from testbed.plan.tensor_exchanges import of_actions
@@ -125,15 +126,15 @@ def gloo_all_reduce_s(members: int, size_bytes: float, round_trip_s: float, rate
 
 
 def _of_gloo(plan: Plan, job: Job) -> str:
-    directions, between = plan.network.directions, routes.Between(plan.network)
+    network = planned(plan.network)
     node_of = dict(zip(job.mesh.ranks, job.nodes, strict=True))
     trips, rates = [0.0], [math.inf]
     for rank in range(job.mesh.pp):
         members = [node_of[job.mesh.rank(replica, rank)] for replica in range(job.mesh.dp)]
         for one, other in pairwise([*members, members[0]]):
-            ways = (*between(one, other), *between(other, one))
-            trips.append(sum(directions[index].delay_s for index in ways))
-            rates += [directions[index].rate_bps for index in ways]
+            ways = (*network.default_route(one, other), *network.default_route(other, one))
+            trips.append(sum(network.links[index].delay_s for index in ways))
+            rates += [network.links[index].rate_bps for index in ways]
     size = job.workload.stage_bytes(job.mesh.pp)
     about = show_time(gloo_all_reduce_s(job.mesh.dp, size, max(trips), min(rates)))
     return (
@@ -143,8 +144,14 @@ def _of_gloo(plan: Plan, job: Job) -> str:
 
 
 def _of_links(plan: Plan) -> list[str]:
-    crossed = sorted({index for case in plan.cases for route in case.routes for index in route})
-    directions = [plan.network.directions[index] for index in crossed]
+    crossed = {
+        (index, links[index])
+        for case in plan.cases
+        for links in [network_at(plan, case).links]
+        for route in case.routes
+        for index in route
+    }
+    directions = [direction for _, direction in sorted(crossed)]
     lossy = [f"{one.label} {100 * one.loss:g} %" for one in directions if one.loss]
     jittery = [f"{one.label} {show_time(one.jitter_s)}" for one in directions if one.jitter_s]
     lines = []
@@ -156,7 +163,7 @@ def _of_links(plan: Plan) -> list[str]:
 
 
 def _of_queues(plan: Plan) -> list[str]:
-    directions = routes.all_directions(plan.network)
+    directions = planned(plan.network).everything
     if not any(direction.queue_bytes for direction in directions):
         return []
     waiting = {case.label: most_waiting(plan, case, predict_together(plan, case)) for case in _known(plan)}
@@ -193,7 +200,7 @@ def most_waiting(plan: Plan, case: Case, trace: Trace) -> list[float]:
     A message comes to its first direction at once, to the next as the one before lets it out; first come, first served.
     """
     ways = _ways(plan, case)
-    directions = routes.all_directions(plan.network)
+    directions = network_at(plan, case).everything
     most, free_s = [0.0] * len(directions), [0.0] * len(directions)
     # first bit and last bit at a hop, a number for order, hop, wire bytes, route
     coming = [
@@ -217,7 +224,7 @@ def most_waiting(plan: Plan, case: Case, trace: Trace) -> list[float]:
 
 def _ways(plan: Plan, case: Case) -> dict[tuple[int, int], tuple[int, ...]]:
     """(source rank, target rank) -> the directions between them in a case, the source's network card first."""
-    nodes, cards = routes.nodes_of_ranks(plan), routes.card_routes(plan.network)
+    nodes, cards = routes.nodes_of_ranks(plan), network_at(plan, case).card_routes
     return {
         (flow.source, flow.target): cards.get(nodes[flow.source], ()) + route
         for flow, route in zip(plan.flows, case.routes, strict=True)

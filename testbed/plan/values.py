@@ -10,8 +10,9 @@ from typing import NamedTuple
 from testbed.errors import BadInput, naming_files
 from testbed.plan import similitude
 from testbed.plan.framing import LARGEST_GSO, MTU
-from testbed.plan.plan import Network, Plan
-from testbed.plan.routes import by_datacenters, datacenters_of, shortest_from
+from testbed.plan.network_state import NetworkState, planned
+from testbed.plan.plan import Plan
+from testbed.plan.routes import datacenters_of
 from testbed.plan.similitude import LEAST_RATE_BPS, MOST_RATE_BPS, Scales
 from testbed.schedule.registry import FAMILIES, check_choice
 from testbed.spec.choice import ScheduleChoice
@@ -70,7 +71,7 @@ def _choices(plan: Plan) -> Iterator[tuple[str, ScheduleChoice]]:
 
 def _wrong(plan: Plan, at: Scales | None) -> Iterator[_Wrong]:
     yield from _wrong_costs(plan)
-    yield from _wrong_network(plan.network, at)
+    yield from _wrong_network(planned(plan.network), len(plan.network.routes), at)
     if plan.framing.mtu != MTU:
         yield _Wrong("framing.mtu", plan.framing.mtu, f"{MTU}, as every lab has")
     names = datacenters_of(plan.network)
@@ -108,8 +109,9 @@ def _wrong_costs(plan: Plan) -> Iterator[_Wrong]:
             yield _Wrong(name, value, f"0 to {most:g} {unit}")
 
 
-def _wrong_network(network: Network, at: Scales | None) -> Iterator[_Wrong]:
-    for index, one in enumerate(network.directions):
+def _wrong_network(network: NetworkState, written: int, at: Scales | None) -> Iterator[_Wrong]:
+    """`written`: how many routes the file has."""
+    for index, one in enumerate(network.links):
         field = f"network.directions.{index}"
         yield from _wrong_rate(one, field)
         asked = one if at is None else similitude.full_scale_of(one, at)
@@ -125,13 +127,12 @@ def _wrong_network(network: Network, at: Scales | None) -> Iterator[_Wrong]:
                 yield _Wrong(f"{field}.{name}", getattr(one, name), f"{least:g} to {most:g} {unit}{scale}")
     for index, card in enumerate(network.cards):
         yield from _wrong_card(card, f"network.cards.{index}", at)
-    known = by_datacenters(network)
-    if len(known) != len(network.routes) + len(datacenters_of(network)):
-        yield _Wrong("network.routes", len(network.routes), "one route for a pair of different datacenters")
-    for name in dict.fromkeys(node.datacenter for node in network.nodes):
-        reached = shortest_from(list(network.directions), name)
-        for other in dict.fromkeys(node.datacenter for node in network.nodes):
-            if other != name and other in reached and (name, other) not in known:
+    if len(network.routes) != written + len(network.datacenters):
+        yield _Wrong("network.routes", written, "one route for a pair of different datacenters")
+    for name in network.datacenters:
+        reached = network.ways_from(name)
+        for other in network.datacenters:
+            if other != name and other in reached and (name, other) not in network.routes:
                 yield _Wrong("network.routes", f"none from {name} to {other}", "a route of every connected pair")
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from testbed.errors import BadInput
 from testbed.plan import routes
+from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Flow, Framing, Plan, Route
 from testbed.plan.resolve import framing_of
 from testbed.routing.candidates import Ways
@@ -33,7 +34,7 @@ def demands(plan: Plan, case: Case, reach: Reach = USUAL_REACH) -> Demands:
     found = commodities(plan, case)
     large = tuple(one for one in found if one.wire_bytes >= reach.elephants_from)
     small = tuple(one for one in found if one.wire_bytes < reach.elephants_from)
-    return Demands(large, small, routing_problem(plan.network, large, reach.detour))
+    return Demands(large, small, routing_problem(network_at(plan, case), large, reach.detour))
 
 
 def on_routes(plan: Plan, case: Case, wanted: Demands, choice: Sequence[int]) -> Case:
@@ -71,7 +72,8 @@ def has_choice(plan: Plan) -> bool:
 
 def _possible(plan: Plan, detour: int) -> Iterator[tuple[tuple[str, str], tuple[Route, ...]]]:
     """Pairs of places between which a job may send, with the routes that a policy may choose from."""
-    ways, usual = Ways(plan.network.directions), routes.by_datacenters(plan.network)
+    network = planned(plan.network)
+    ways, usual = Ways(network), network.routes
     pairs = {pair for job in plan.jobs for pair in permutations(dict.fromkeys(map(routes.datacenter_of, job.nodes)), 2)}
     for pair in sorted(pairs & usual.keys()):
         yield pair, ways.between(*pair, usual[pair], detour)

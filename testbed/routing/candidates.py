@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from testbed.plan.network_state import NetworkState
 from testbed.plan.plan import Route
-from testbed.spec.topology import Direction
 
 MOST_ROUTES = 64
 """Of one pair of places; of more those with the least delay."""
@@ -16,13 +16,15 @@ _MOST_FOUND = 20_000
 
 
 class Ways:
-    """All directions of a network by the place that they leave."""
+    """All links of a network that are up, by the place that they leave."""
 
-    def __init__(self, directions: Sequence[Direction]) -> None:
-        self._directions = directions
+    def __init__(self, network: NetworkState) -> None:
+        self._directions = network.links
         self._leaving: dict[str, list[int]] = {}
         self._arriving: dict[str, list[int]] = {}
-        for index, one in enumerate(directions):
+        for index, one in enumerate(network.links):
+            if index in network.down:
+                continue
             self._leaving.setdefault(one.source, []).append(index)
             self._arriving.setdefault(one.target, []).append(index)
         self._links_to: dict[str, dict[str, int]] = {}

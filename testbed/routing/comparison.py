@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from testbed.model.network import Floats, Ints
-from testbed.plan import routes
+from testbed.plan.network_state import NetworkState, network_at
 from testbed.plan.plan import Case, Plan
 from testbed.plan.ties import Range
 from testbed.plan.together import iteration_times, ranges_of_case
@@ -64,12 +64,11 @@ def compare(plan: Plan, case: Case, wanted: Demands, asked: Asked, watch: Watch 
     return found
 
 
-def bytes_of(plan: Plan, wanted: Demands) -> Floats:
+def bytes_of(network: NetworkState, wanted: Demands) -> Floats:
     """Per direction, the bytes of what is not routed."""
-    between, cards = routes.Between(plan.network), routes.card_routes(plan.network)
-    load = np.zeros(len(routes.all_directions(plan.network)))
+    load = np.zeros(len(network.everything))
     for one in wanted.mice:
-        for index in cards.get(one.source, ()) + between(one.source, one.target):
+        for index in network.card_routes.get(one.source, ()) + network.default_route(one.source, one.target):
             load[index] += one.wire_bytes
     return load
 
@@ -97,7 +96,7 @@ def _outcome(plan: Plan, case: Case, wanted: Demands, label: str, made: Routed) 
         made,
         measured_by(problem, made.choice),
         flows_per_direction(problem, made.choice),
-        bytes_of(plan, wanted) + bytes_per_direction(problem, made.choice),
+        bytes_of(network_at(plan, case), wanted) + bytes_per_direction(problem, made.choice),
         iteration_times(plan, routed),
         tuple(ranges_of_case(plan, routed)),
     )

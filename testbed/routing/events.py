@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from testbed.errors import BadInput, listed
+from testbed.errors import BadInput
 from testbed.plan import routes
-from testbed.plan.events import at_work, changed, check
-from testbed.plan.losses import all_lost, left_of
-from testbed.plan.plan import Case, Event, Framing, Plan, Route
+from testbed.plan.events import at_work, changed, check_events, lost
+from testbed.plan.network_state import network_at
+from testbed.plan.plan import Case, Continuation, Framing, Plan, Route
 from testbed.plan.resolve import framing_of
+from testbed.plan.timeline import Event, LinkLost
 from testbed.routing.apply import demands, on_routes
 from testbed.routing.planner import USUAL_REACH, Planner, Reach
 from testbed.routing.registry import Chosen, choose, route
-
-
-class Asked(NamedTuple):
-    """What is to happen after so many measured iterations: `--lose`, `--arrive` or `--depart` NAME@AFTER."""
-
-    what: Literal["lose", "arrive", "depart"]
-    name: str
-    """Of a switch or a link; of a job."""
-    after: int
-
-    @property
-    def option(self) -> str:
-        """As a command has it."""
-        return f"--{self.what}"
-
-    def __str__(self) -> str:
-        return f"{self.option} {self.name}@{self.after}"
 
 
 class Controller(NamedTuple):
@@ -43,79 +26,58 @@ class Controller(NamedTuple):
     reach: Reach = USUAL_REACH
 
 
-def without_latecomers(plan: Plan, asked: Sequence[Asked]) -> Plan:
-    """The plan whose cases begin without the jobs that arrive later. Raises BadInput for events that cannot be."""
-    names = [job.name for job in plan.jobs]
-    for one in asked:
-        if one.what != "lose" and one.name not in names:
-            raise BadInput.of(one.option, "job", one.name, f"one of the jobs ({listed(names)})")
-        if [(other.what, other.name) for other in asked].count((one.what, one.name)) > 1:
-            raise BadInput.of(one.option, "name", one.name, "each name once")
-    arrives = {one.name: one.after for one in asked if one.what == "arrive"}
-    for one in asked:
-        if one.what == "depart" and one.after <= arrives.get(one.name, 0):
-            expected = f"more than {arrives[one.name]}, when it arrives" if one.name in arrives else "1 or more"
-            raise BadInput.of(one.option, one.name, one.after, expected)
-    away = tuple(name for name in names if name in arrives)
-    if len(away) == len(names):
-        raise BadInput.of("--arrive", "jobs", ", ".join(away), "one job or more that is there from the beginning")
-    return replace(plan, cases=tuple(replace(case, away=away) for case in plan.cases))
+def with_timeline(plan: Plan, events: Iterable[Event]) -> Plan:
+    """The plan with these events; its cases begin without the jobs that arrive later.
 
-
-def with_events(plan: Plan, asked: Sequence[Asked], controller: Controller) -> Plan:
-    """The plan in which every case is followed by one for each event, on the routes that the controller chooses then.
-
-    `plan` is one of `without_latecomers`. What happens after the same iteration is one event. Raises BadInput for
-    events that cannot be, or leave ranks without a way.
+    Raises BadInput, naming the option, for events that cannot be.
     """
+    timed = replace(plan, events=tuple(sorted(events, key=lambda one: one.at)))
+    check_events(timed, lambda number: (str(timed.events[number]), "event"))
+    return timed
+
+
+def with_continuations(plan: Plan, controller: Controller) -> Plan:
+    """The plan in which every case is followed by one for each of its events, on the routes that are chosen then.
+
+    What happens after the same iteration is one event. Raises BadInput for events that leave ranks without a way.
+    """
+    iterations = list(dict.fromkeys(one.at.iteration for one in plan.events))
     found: list[Case] = []
-    for case in plan.cases:
-        training, where = [case], [(str(asked[0]), "case")]
-        for after, group in groupby(sorted(asked, key=lambda one: one.after), lambda one: one.after):
-            together = list(group)
-            training.append(_after(plan, training[-1], together, Event(after, controller.policy, *controller.reach)))
-            where.append((", ".join(map(str, together)), "case"))
-        check(plan, training, where)
+    for begins in plan.cases:
+        training = [begins]
+        for after in iterations:
+            continues = Continuation(after, controller.policy, *controller.reach)
+            training.append(replace(training[-1], continues=continues))
         _require_ways(plan, training[-1])
         for number in range(1, len(training)):
             ways = rerouted(plan, training[number - 1], training[number])
             training[number] = replace(training[number], routes=ways)
         for number in range(1, len(training)):
-            before, after = training[number - 1 : number + 1]
+            before, after_it = training[number - 1 : number + 1]
             # all that has happened by then, the last event behind
-            training[number] = replace(after, label=f"{before.label} {changed(before, after)}")
+            training[number] = replace(after_it, label=f"{before.label} {changed(plan, before, after_it)}")
         found += training
-    _require_own_labels(found, asked)
+    _require_own_labels(found, plan.events)
     return replace(plan, cases=tuple(found), framing=_framing(plan, found))
 
 
-def _require_own_labels(cases: Sequence[Case], asked: Sequence[Asked]) -> None:
+def _require_own_labels(cases: Sequence[Case], events: Sequence[Event]) -> None:
     """Raises BadInput where a schedule is called what another one is called after an event."""
     labels = [case.label for case in cases]
     for label in labels:
         if labels.count(label) > 1:
             expected = "a label for every case alone: call that schedule otherwise"
-            raise BadInput.of(", ".join(map(str, asked)), "cases.label", label, expected)
-
-
-def _after(plan: Plan, before: Case, asked: Sequence[Asked], event: Event) -> Case:
-    """The case that goes on from `before`, on the same routes."""
-    lost = tuple(one.name for one in asked if one.what == "lose")
-    arrived = {one.name for one in asked if one.what == "arrive"}
-    departed = {one.name for one in asked if one.what == "depart"}
-    away = {*before.away, *departed} - arrived
-    in_order = tuple(job.name for job in plan.jobs if job.name in away)
-    return replace(before, event=event, lost=(*before.lost, *lost), away=in_order)
+            raise BadInput.of(", ".join(map(str, events)), "cases.label", label, expected)
 
 
 def _require_ways(plan: Plan, case: Case) -> None:
     """Raises BadInput where ranks could not reach each other any more."""
-    nodes, left = routes.nodes_of_ranks(plan), routes.by_datacenters(left_of(plan.network, case.lost).network)
-    for flow in plan.flows if case.lost else ():
+    nodes, left = routes.nodes_of_ranks(plan), network_at(plan, case).routes
+    for flow in plan.flows:
         ends = routes.datacenter_of(nodes[flow.source]), routes.datacenter_of(nodes[flow.target])
-        if ends[0] != ends[1] and ends not in left:
+        if ends not in left:
             expected = f"one without which {ends[0]} still reaches {ends[1]}"
-            raise BadInput.of("--lose", "name", ", ".join(case.lost), expected)
+            raise BadInput.of(LinkLost.option, "name", ", ".join(lost(plan, case)), expected)
 
 
 def policy_of(text: str) -> Chosen:
@@ -140,25 +102,24 @@ def _framing(plan: Plan, cases: Sequence[Case]) -> Framing:
 
 
 def rerouted(plan: Plan, before: Case, case: Case) -> tuple[Route, ...]:
-    """A route for every flow of the plan in a case that goes on from another, in the whole network's numbers.
+    """A route for every flow of the plan in a case that goes on from another.
 
     The policy routes what the jobs at work send. Without one, what has lost its route takes the default one of the
     network that is left, and nothing else moves. Raises BadInput where there is no way left, or for a policy that makes
     whole cases.
     """
-    assert case.event is not None
-    left = left_of(plan.network, case.lost)
-    nodes, between = routes.nodes_of_ranks(plan), routes.Between(left.network)
-    ways = []
-    for flow, whole in zip(plan.flows, before.routes, strict=True):
-        way = left.of_whole(whole)
-        ways.append(between(nodes[flow.source], nodes[flow.target]) if way is None else way)
-    smaller, moved = replace(plan, network=left.network, cases=()), replace(case, routes=tuple(ways), lost=())
-    if case.event.policy is not None:
-        chosen = policy_of(case.event.policy)
-        wanted = demands(smaller, moved, Reach(case.event.elephants_from, case.event.detour))
-        moved = on_routes(smaller, moved, wanted, route(chosen, wanted.problem).choice.tolist())
-    return tuple(map(left.in_whole, moved.routes))
+    assert case.continues is not None
+    network, nodes = network_at(plan, case), routes.nodes_of_ranks(plan)
+    kept = tuple(
+        way if network.down.isdisjoint(way) else network.default_route(nodes[flow.source], nodes[flow.target])
+        for flow, way in zip(plan.flows, before.routes, strict=True)
+    )
+    moved = replace(case, routes=kept)
+    if case.continues.policy is not None:
+        chosen = policy_of(case.continues.policy)
+        wanted = demands(plan, moved, Reach(case.continues.elephants_from, case.continues.detour))
+        moved = on_routes(plan, moved, wanted, route(chosen, wanted.problem).choice.tolist())
+    return moved.routes
 
 
 class Moves(NamedTuple):
@@ -175,7 +136,7 @@ class Moves(NamedTuple):
 
 def moves(plan: Plan, before: Case, after: Case) -> Moves:
     """How flows are moved between two cases of a training."""
-    working, lost = at_work(plan, after), all_lost(plan.network, after.lost)
+    working, down = at_work(plan, after), network_at(plan, after).down
     job_of = {rank: number for number in working for rank in plan.jobs[number].mesh.ranks}
     known = at_work(plan, before)
     mine = [
@@ -184,5 +145,5 @@ def moves(plan: Plan, before: Case, after: Case) -> Moves:
         if flow.source in job_of and new
     ]
     moved = [old for there, old, new in mine if there and old != new]
-    cut = sum(not lost.isdisjoint(old) for old in moved)
+    cut = sum(not down.isdisjoint(old) for old in moved)
     return Moves(len(mine), sum(not there for there, _, _ in mine), len(moved), cut)

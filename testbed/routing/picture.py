@@ -13,8 +13,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from testbed.plan.plan import Network
-from testbed.plan.routes import datacenters_of
+from testbed.plan.network_state import NetworkState
 from testbed.routing.comparison import Outcome
 from testbed.routing.curves import ASPECT, Arrow, Point, arrows
 from testbed.units import show_rate
@@ -29,13 +28,13 @@ _ACROSS = 3
 """Panels beside each other."""
 
 
-def draw(network: Network, outcomes: Sequence[Outcome], path: Path) -> None:
+def draw(network: NetworkState, outcomes: Sequence[Outcome], path: Path) -> None:
     """Write the picture (SVG or PNG, by the ending of `path`), a panel for each outcome, on one scale.
 
     Load is the time that an iteration's bytes occupy the direction, at its rate.
     """
     busy_ms = [
-        [8e3 * size / one.rate_bps for size, one in zip(outcome.wire_bytes.tolist(), network.directions, strict=False)]
+        [8e3 * size / one.rate_bps for size, one in zip(outcome.wire_bytes.tolist(), network.links, strict=False)]
         for outcome in outcomes
     ]
     scale = Normalize(0.0, max((max(mine, default=0.0) for mine in busy_ms), default=0.0) or 1.0)
@@ -65,9 +64,9 @@ def _colours() -> LinearSegmentedColormap:
     return LinearSegmentedColormap.from_list("load", [whole(0.12 + 0.88 * step / 20) for step in range(21)])
 
 
-def places_at(network: Network) -> dict[str, Point]:
+def places_at(network: NetworkState) -> dict[str, Point]:
     """Where everything is drawn: switches in a row above what has nodes; without switches all on a circle."""
-    ends, switches = datacenters_of(network), network.switches
+    ends, switches = network.datacenters, network.switches
     if switches:
         lower = {name: ((number + 0.5) / len(ends), 0.0) for number, name in enumerate(ends)}
         return lower | {name: ((number + 0.5) / len(switches), 0.7) for number, name in enumerate(switches)}
@@ -79,7 +78,7 @@ def places_at(network: Network) -> dict[str, Point]:
 
 def _panel(
     panel: Axes,
-    network: Network,
+    network: NetworkState,
     outcome: Outcome,
     busy_ms: Sequence[float],
     scale: Normalize,
@@ -89,9 +88,9 @@ def _panel(
     widest = max(map(len, at))
     size = 8.5 if widest * len(at) < 90 else 6.5
     half_widths = {name: 0.0011 * size * (len(_short(name, at)) + 1.5) for name in at}
-    ways = arrows(network.directions, at, half_widths)
-    used_links = {one.link for one, ms in zip(network.directions, busy_ms, strict=False) if ms > 0}
-    for index, (one, way) in enumerate(zip(network.directions, ways, strict=True)):
+    ways = arrows(network.links, at, half_widths)
+    used_links = {one.link for one, ms in zip(network.links, busy_ms, strict=False) if ms > 0}
+    for index, (one, way) in enumerate(zip(network.links, ways, strict=True)):
         share = float(scale(busy_ms[index]))
         used = busy_ms[index] > 0
         arrow = FancyArrowPatch(

@@ -11,7 +11,8 @@ import numpy as np
 
 from testbed.model.network import Floats, Ints
 from testbed.plan import routes
-from testbed.plan.plan import Network, Route
+from testbed.plan.network_state import NetworkState
+from testbed.plan.plan import Route
 from testbed.routing.candidates import Ways
 from testbed.routing.demand import Commodity
 
@@ -111,38 +112,38 @@ def _ranges(begins: Ints, ends: Ints) -> Ints:
     return np.arange(first[-1]) - np.repeat(first[:-1] - begins, lengths)
 
 
-def routing_problem(network: Network, wanted: Sequence[Commodity], detour: int = 1) -> RoutingProblem:
+def routing_problem(network: NetworkState, wanted: Sequence[Commodity], detour: int = 1) -> RoutingProblem:
     """The problem of routing what is `wanted`; inside a place there is nothing to choose.
 
     `detour` is how many links a route may have more than the shortest one. Raises BadInput where there is no way.
     """
-    between, ways = routes.Between(network), Ways(network.directions)
+    ways = Ways(network)
     known: dict[tuple[str, str], int] = {}
     candidates: list[tuple[Route, ...]] = []
     ends = [(routes.datacenter_of(one.source), routes.datacenter_of(one.target)) for one in wanted]
     for one, pair in zip(wanted, ends, strict=True):
         if pair not in known:
             known[pair] = len(candidates)
-            default = between(one.source, one.target)
+            default = network.default_route(one.source, one.target)
             candidates.append(ways.between(*pair, default, detour) if default else ((),))
     return _problem(network, wanted, candidates, [known[pair] for pair in ends])
 
 
-def settled_problem(network: Network, wanted: Sequence[Commodity], ways: Sequence[Route]) -> RoutingProblem:
+def settled_problem(network: NetworkState, wanted: Sequence[Commodity], ways: Sequence[Route]) -> RoutingProblem:
     """The same where nothing is left to choose: every flow has one candidate, its own of `ways`."""
     return _problem(network, wanted, [(way,) for way in ways], range(len(ways)))
 
 
 def _problem(
-    network: Network, wanted: Sequence[Commodity], candidates: Sequence[tuple[Route, ...]], pair: Sequence[int]
+    network: NetworkState, wanted: Sequence[Commodity], candidates: Sequence[tuple[Route, ...]], pair: Sequence[int]
 ) -> RoutingProblem:
-    places = [*routes.datacenters_of(network), *network.switches]
+    places = [*network.datacenters, *network.switches]
     numbers = {name: number for number, name in enumerate(places)}
-    cards = {card.source: len(network.directions) + number for number, card in enumerate(network.cards)}
+    cards = {node: card for node, (card,) in network.card_routes.items()}
     ends = [(routes.datacenter_of(one.source), routes.datacenter_of(one.target)) for one in wanted]
     return RoutingProblem(
-        rate_bps=np.array([one.rate_bps for one in routes.all_directions(network)]),
-        link_target=np.array([numbers[one.target] for one in network.directions], np.int64),
+        rate_bps=np.array([one.rate_bps for one in network.everything]),
+        link_target=np.array([numbers[one.target] for one in network.links], np.int64),
         candidates=tuple(candidates),
         pair=np.array(pair, np.int64),
         source=np.array([numbers[a] for a, _ in ends], np.int64),

@@ -20,6 +20,7 @@ from testbed.model.host import HostPrediction, predict_jobs_on_host
 from testbed.model.lower import Load
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.events import Phase, at_work, phases, trained
+from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.ties import Range, ranges_of_orders
 from testbed.plan.together import RangesByLabel, loads_of, parts_of, simulate_together
@@ -274,7 +275,7 @@ def _counted(running: Running, plan: Plan, part: _Part, deadline: Deadline, befo
         fidelity.Traffic(row.label, row.wire_bytes, one.wire_bytes, one.messages)
         for row, one in zip(links, planned, strict=True)
     ]
-    return Trained(part.case, part.phase, deadline, part.jobs, _network(plan, links, tcp), traffic)
+    return Trained(part.case, part.phase, deadline, part.jobs, _network(plan, part.case, links, tcp), traffic)
 
 
 def link_row(counted: LinkCounters, planned: Planned) -> dict[str, object]:
@@ -286,12 +287,13 @@ def _times(one: Planned, count: int) -> Planned:
     return Planned(one.wire_bytes * count, one.messages * count)
 
 
-def _network(plan: Plan, links: Sequence[LinkCounters], tcp: dict[str, int]) -> fidelity.NetworkEvidence:
+def _network(plan: Plan, case: Case, links: Sequence[LinkCounters], tcp: dict[str, int]) -> fidelity.NetworkEvidence:
+    losses = any(one.loss for one in network_at(plan, case).links)
     return fidelity.NetworkEvidence(
         drops=sum(row.dropped + (row.lost or 0) for row in links),
         retransmits=tcp.get(RETRANSMITS, 0),
         other={name: count for name, count in tcp.items() if count and name != RETRANSMITS},
-        lossless=plan.transport == "otn-lossless" and not any(d.loss for d in plan.network.directions),
+        lossless=plan.transport == "otn-lossless" and not losses,
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan
-from testbed.plan.routes import all_directions
 from testbed.spec.workload import Workload
 from testbed.train.protocol import WARMUP_ROUNDS
 from testbed.units import show_time
@@ -68,10 +68,11 @@ def of_reference(workload: Workload, iterations: int) -> Deadline:
 def of_connecting(plan: Plan) -> Deadline:
     """For all workers to connect: every rank meets every other one after the other."""
     ranks = sum(job.mesh.size for job in plan.jobs)
-    directions = plan.network.directions
-    rtt_s = 2 * max((sum(directions[index].delay_s for index in one.route) for one in plan.network.routes), default=0.0)
+    network = planned(plan.network)
+    delays_s = (sum(network.links[index].delay_s for index in route) for route in network.routes.values())
+    rtt_s = 2 * max(delays_s, default=0.0)
     message = max((job.workload.message_bytes() for job in plan.jobs), default=0)
-    slowest = min((direction.rate_bps for direction in all_directions(plan.network)), default=float("inf"))
+    slowest = min((direction.rate_bps for direction in network.everything), default=float("inf"))
     warm_up_s = WARM_UP_MESSAGES * ranks * 8 * message / slowest
     seconds = CONNECT_S + ranks * ROUND_TRIPS_PER_PAIR * rtt_s + warm_up_s
     derived = (

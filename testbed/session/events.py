@@ -11,13 +11,13 @@ from testbed.session.in_force import Handled
 
 def told(plan: Plan, before: Trained, after: Trained, handled: Handled) -> dict[str, Any]:
     """An entry of `events` in comparison.json."""
-    assert after.case.event is not None
+    assert after.case.continues is not None
     return {
         "label": after.case.label,
         "before": before.case.label,
         "after": handled.after,
         **handled.what._asdict(),
-        "policy": after.case.event.policy,
+        "policy": after.case.continues.policy,
         **handled.moves._asdict(),
         "links_down_s": handled.links_down_s,
         "choosing_s": handled.choosing_s,

@@ -41,9 +41,11 @@ def require_same_choice(plan: Plan, before: Case, case: Case) -> None:
 
     Afterwards all that it needs is imported and compiled: it is timed when it chooses again.
     """
-    assert case.event is not None
+    assert case.continues is not None
     if rerouted(plan, before, case) != case.routes:
-        raise RunFailed(f"{case.label}: {case.event.policy or 'the default'} chooses other routes than the plan has")
+        raise RunFailed(
+            f"{case.label}: {case.continues.policy or 'the default'} chooses other routes than the plan has"
+        )
 
 
 class RoutesInForce:
@@ -63,8 +65,8 @@ class RoutesInForce:
 
     def change(self, plan: Plan, before: Case, case: Case) -> None:
         """Take away what `case` is without; flows take the routes that the controller chooses now. Raises RunFailed."""
-        assert case.event is not None
-        what = changed(before, case)
+        assert case.continues is not None
+        what = changed(plan, before, case)
         begin = time.monotonic()
         if what.lost:
             self._lab.lose(*what.lost)
@@ -74,7 +76,7 @@ class RoutesInForce:
         self._use(plan, answer)
         end = time.monotonic()
         moved = moves(plan, before, answer)
-        handled = Handled(case.event.after, what, moved, down - begin, chosen - down, end - chosen)
+        handled = Handled(case.continues.after, what, moved, down - begin, chosen - down, end - chosen)
         self._reporter.note(str(handled))
         self.handled[case.label] = handled
 

@@ -8,6 +8,7 @@ from testbed.lab.calibrate import calibrate, lines
 from testbed.lab.gate import tell_notes
 from testbed.lab.host import HostPriority
 from testbed.lab.network import Lab
+from testbed.plan.network_state import NetworkState, planned
 from testbed.plan.plan import Plan
 from testbed.progress import Reporter
 from testbed.session.building import built
@@ -27,17 +28,17 @@ def measure_links(
         "links": [check.as_json() for check in checks],
     }
     if beside_mininet:
-        document["mininet"] = _beside(lab, reporter)
+        document["mininet"] = _beside(planned(plan.network), reporter)
     return document
 
 
-def _beside(lab: Lab, reporter: Reporter) -> list[dict[str, Any]]:
+def _beside(network: NetworkState, reporter: Reporter) -> list[dict[str, Any]]:
     """Plain Mininet links with the same delay and rate."""
     from testbed.lab.mininet_link import measure
 
     found = []
-    with reporter.step("measuring plain Mininet", total=len(lab.directions) // 2) as step:
-        for asked in lab.directions[::2]:
+    with reporter.step("measuring plain Mininet", total=len(network.links) // 2) as step:
+        for asked in network.links[::2]:
             step.detail(asked.label)
             found.append(measure(asked).as_json())
             step.advance()

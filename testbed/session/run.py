@@ -238,9 +238,9 @@ def _train_cases(
             require_same_choice(plan, *pair)
         routes.begin(plan, cases[0])
         # what jobs that come and go meet is measured with all of them at work
-        observed = cases[0] if cases[0].alone_of is not None else replace(cases[0], away=())
-        working = at_work(plan, observed)
-        costs[working] = found = _message_costs(plan, observed, running, costs.get(working))
+        whole = replace(plan, events=())
+        working = at_work(whole, cases[0])
+        costs[working] = found = _message_costs(whole, cases[0], running, costs.get(working))
         _save_costs(plan, results, costs)
         known_costs = None if found is None else dict(zip(working, found, strict=True))
         done = train(running, plan, cases, made, known_costs, partial(routes.change, plan))

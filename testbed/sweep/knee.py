@@ -14,6 +14,7 @@ from typing import NamedTuple
 from testbed.errors import BadInput, listed
 from testbed.pipeline.problem import Problem
 from testbed.plan import costs, resolve, schedules
+from testbed.plan.network_state import changed_rates, planned
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import BEST
 from testbed.plan.ties import Range, worst_s
@@ -34,7 +35,7 @@ class Links(NamedTuple):
     """The directions whose rate is swept, and what a rate in the file is in the lab."""
 
     name: str
-    directions: tuple[int, ...]
+    numbers: tuple[int, ...]
     lab_per_asked: float
 
 
@@ -88,16 +89,12 @@ def links_of(topology: Topology, plan: Plan, name: str | None) -> Links:
     chosen = tuple(index for index, one in enumerate(directions) if name in (None, one.link))
     first = chosen[0]
     what = name or (next(iter(names)) if len(names) == 1 else "all links")
-    return Links(what, chosen, plan.network.directions[first].rate_bps / directions[first].rate_bps)
+    return Links(what, chosen, planned(plan.network).links[first].rate_bps / directions[first].rate_bps)
 
 
 def at_rate(plan: Plan, links: Links, rate_bps: float) -> Plan:
     """The plan without cases, with this rate on these links."""
-    directions = tuple(
-        one._replace(rate_bps=rate_bps * links.lab_per_asked) if index in links.directions else one
-        for index, one in enumerate(plan.network.directions)
-    )
-    network = replace(plan.network, directions=directions)
+    network = changed_rates(plan.network, links.numbers, rate_bps * links.lab_per_asked)
     return replace(plan, network=network, framing=resolve.framing_of(network, ()))
 
 
@@ -120,7 +117,7 @@ def judged(plan: Plan, choices: Sequence[ScheduleChoice], rate_bps: float, watch
 def full_bps(plan: Plan, choice: ScheduleChoice, links: Links) -> float:
     """The rate at which S / (B tau) = 1 on the fullest of these directions; S: what a microbatch sends."""
     problem = costs.problem(plan, choice)
-    carried = dict.fromkeys(links.directions, 0.0)
+    carried = dict.fromkeys(links.numbers, 0.0)
     for paths in problem.paths:
         for (a, b), size in zip(pairwise(problem.stage_to_rank), problem.message_bytes, strict=True):
             for index in (*paths.route(a, b), *paths.route(b, a)):

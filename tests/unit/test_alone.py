@@ -48,7 +48,8 @@ def test_a_file_in_which_a_job_alone_is_not_the_case_that_it_is_of_is_refused() 
     whole, first, second = plan.cases
     for wrong in (
         replace(first, alone_of="gpipe"),
-        replace(first, away=()),
+        replace(first, alone=None),
+        replace(first, alone="three"),
         replace(first, starts_s=(0.0, 0.5)),
         replace(first, alone_of=None),
     ):

@@ -13,16 +13,17 @@ from test_route_command import CLOS, PP4, REPLICAS, called, planned
 from testbed.errors import BadInput
 from testbed.plan import file
 from testbed.plan.costs import problem_of_case
-from testbed.plan.events import phases, trainings
-from testbed.plan.losses import left_of, lost_directions
+from testbed.plan.events import away, lost, phases, trainings
+from testbed.plan.network_state import planned as planned_state
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import load_plan, with_cases
 from testbed.plan.schedules import choose as choose_schedules
 from testbed.plan.schedules import make
+from testbed.plan.timeline import Event, JobArrives, LinkLost, Moment
 from testbed.plan.together import iteration_times, predict_jobs, predict_together
 from testbed.plan.traffic import notices_s, planned_traffic
 from testbed.routing.apply import with_policies
-from testbed.routing.events import Asked, Controller, moves, with_events
+from testbed.routing.events import Controller, moves, with_continuations, with_timeline
 from testbed.routing.planner import Reach
 from testbed.routing.registry import choose
 
@@ -49,36 +50,40 @@ def on_ring(directory: Path) -> Plan:
     return with_cases(plan, chosen, make(plan, chosen).made)
 
 
+def with_events(plan: Plan, events: list[Event], controller: Controller) -> Plan:
+    return with_continuations(with_timeline(plan, events), controller)
+
+
 def test_what_is_left_of_a_clos() -> None:
-    network = planned(CLOS).network
-    left = left_of(network, ["pod-spine0"])
-    assert not any("pod-spine0" in (one.source, one.target) for one in left.network.directions)
-    assert len(left.network.directions) == len(network.directions) // 2
-    for one in left.network.routes:
-        whole = [network.directions[index] for index in left.in_whole(one.route)]
-        assert [whole[0].source, whole[0].target, whole[-1].target] == [one.source, "pod-spine1", one.target]
-        assert left.of_whole(left.in_whole(one.route)) == one.route
-    assert len(lost_directions(network, "pod-leaf0--pod-spine0")) == 2
+    whole = planned_state(planned(CLOS).network)
+    left = whole.without("pod-spine0")
+    assert len(left.down) == len(whole.links) // 2
+    assert left.routes.keys() == whole.routes.keys()
+    for (source, target), route in left.routes.items():
+        way = [whole.links[index] for index in route]
+        assert left.down.isdisjoint(route)
+        assert not way or [way[0].source, way[0].target, way[-1].target] == [source, "pod-spine1", target]
+    assert len(whole.directions_of("pod-leaf0--pod-spine0")) == 2
     with pytest.raises(BadInput, match="expected a switch or a link"):
-        lost_directions(network, "pod-leaf0")  # it has nodes
+        whole.without("pod-leaf0")  # it has nodes
 
 
 def test_the_policy_chooses_again_of_what_is_left() -> None:
     plan, _ = with_policies(planned(CLOS), [choose("greedy")], Reach(1e5))
-    lossy = with_events(plan, [Asked("lose", "pod-spine1", 2)], Controller("greedy", Reach(1e5)))
+    lossy = with_events(plan, [LinkLost("pod-spine1", Moment(2))], Controller("greedy", Reach(1e5)))
     before, after = lossy.cases
     assert [case.label for case in lossy.cases] == ["1f1b", "1f1b without pod-spine1"]
     assert before == plan.cases[0]
-    lost = lost_directions(plan.network, "pod-spine1")
-    found = moves(plan, before, after)
+    gone = planned_state(plan.network).directions_of("pod-spine1")
+    found = moves(lossy, before, after)
     assert 0 < found.flows_cut == found.flows_moved < found.flows  # on one spine there is nothing else to choose
-    assert all(lost.isdisjoint(route) for route in after.routes)
+    assert all(gone.isdisjoint(route) for route in after.routes)
     assert file.from_json(file.to_json(lossy), "plan.json") == lossy
 
 
 def test_without_a_policy_only_what_lost_its_route_moves(tmp_path: Path) -> None:
     plan = on_ring(tmp_path)
-    lossy = with_events(plan, [Asked("lose", "a--b", 1)], Controller())
+    lossy = with_events(plan, [LinkLost("a--b", Moment(1))], Controller())
     before, after = lossy.cases
     assert {route for route in before.routes if route} == {(0,), (1,)}
     assert {route for route in after.routes if route} == {(2, 4), (5, 3)}
@@ -99,26 +104,26 @@ def test_answers_do_not_take_what_is_lost(tmp_path: Path) -> None:
     plan = load_plan(tmp_path / "clos.yaml", Path(PP4), settings=settings)
     chosen = choose_schedules(plan, ["1f1b"])
     plan = with_cases(plan, chosen, make(plan, chosen).made)
-    lossy = with_events(plan, [Asked("lose", "pod-spine0", 1)], Controller())
-    lost = lost_directions(plan.network, "pod-spine0")
+    lossy = with_events(plan, [LinkLost("pod-spine0", Moment(1))], Controller())
+    gone = planned_state(plan.network).directions_of("pod-spine0")
     before, after = ([one.wire_bytes for one in planned_traffic(lossy, case)] for case in lossy.cases)
-    assert all(before[index] > 0 for index in lost)
-    assert not any(after[index] for index in lost)
+    assert all(before[index] > 0 for index in gone)
+    assert not any(after[index] for index in gone)
     problem = problem_of_case(lossy, lossy.cases[1])
     ways = {index for one in problem.reductions for way in one.routes.values() for index in way}
     assert ways
-    assert ways.isdisjoint(lost)
+    assert ways.isdisjoint(gone)
 
 
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        (Asked("lose", "a--b", 0), "got 0, expected 1 to 9"),
-        (Asked("lose", "a--b", 10), "got 10, expected 1 to 9"),
-        (Asked("lose", "d", 1), r"expected a switch or a link \(c, "),
+        (LinkLost("a--b", Moment(0)), "got 0, expected 1 to 9"),
+        (LinkLost("a--b", Moment(10)), "got 10, expected 1 to 9"),
+        (LinkLost("d", Moment(1)), r"expected a switch or a link \(c, "),
     ],
 )
-def test_losses_that_cannot_be(tmp_path: Path, asked: Asked, expected: str) -> None:
+def test_losses_that_cannot_be(tmp_path: Path, asked: Event, expected: str) -> None:
     with pytest.raises(BadInput, match=expected):
         with_events(on_ring(tmp_path), [asked], Controller())
 
@@ -126,7 +131,7 @@ def test_losses_that_cannot_be(tmp_path: Path, asked: Asked, expected: str) -> N
 def test_a_loss_that_leaves_no_way(tmp_path: Path) -> None:
     plan = planned("topologies/two-dc-longhaul.yaml")
     with pytest.raises(BadInput, match="expected one without which paris still reaches warsaw"):
-        with_events(plan, [Asked("lose", plan.network.directions[0].link, 1)], Controller())
+        with_events(plan, [LinkLost(plan.network.directions[0].link, Moment(1))], Controller())
 
 
 @pytest.mark.parametrize(
@@ -161,17 +166,22 @@ def test_a_plan_with_a_loss_is_predicted_before_and_after(tmp_path: Path) -> Non
     assert plan.enforcement == "ports"
     rows = json.loads(called("predict", str(out), "--json").stdout)["schedules"]
     assert rows[0]["predicted_s"] < rows[1]["predicted_s"]
-    written = json.loads(out.read_text())
-    written["cases"][1]["lost"] = ["pod-spine0"]
-    with pytest.raises(BadInput, match="expected no way by pod-spine0"):
-        file.from_json(json.dumps(written), "plan.json")
-    written["cases"][1]["lost"] = ["pod-spine1"]
-    written["cases"][1]["starts_s"] = [0.0]
-    with pytest.raises(BadInput, match="expected the same schedules, starts and losses as the case before it"):
-        file.from_json(json.dumps(written), "plan.json")
-    written["cases"] = written["cases"][1:]
-    with pytest.raises(BadInput, match="expected a case before it that it goes on from, or the whole network"):
-        file.from_json(json.dumps(written), "plan.json")
+    text = out.read_text()
+    for change, expected in (
+        (lambda one: one["events"][0].update(name="pod-spine0"), "expected no way by .*pod-spine0, which is lost"),
+        (
+            lambda one: one["cases"][1].update(starts_s=[0.0]),
+            "expected the same schedules and starts as the",
+        ),
+        (lambda one: one["cases"].pop(0), "expected a case before it that it goes on from"),
+        (lambda one: one["cases"].pop(1), "expected a case behind it that goes on after iteration 2"),
+        (lambda one: one["events"].clear(), "got 2, expected no more cases than events"),
+        (lambda one: one["cases"][1]["continues"].update(after=3), r"cases.1.continues.after: got 3, expected 2, as"),
+    ):
+        written = json.loads(text)
+        change(written)
+        with pytest.raises(BadInput, match=expected):
+            file.from_json(json.dumps(written), "plan.json")
 
 
 MIXED = ("--arrive", "second@1", "--lose", "pod-spine1@3", "--depart", "first@4", "--lose", "pod-spine2@5")
@@ -192,8 +202,8 @@ def test_every_phase_of_a_run_is_a_case(tmp_path: Path) -> None:
         " with second without pod-spine1 without first",
         " with second without pod-spine1 without first without pod-spine2",
     ]
-    assert [case.away for case in plan.cases] == [("second",), (), (), ("first",), ("first",)]
-    assert [case.lost for case in plan.cases][1:] == [
+    assert [away(plan, case) for case in plan.cases] == [("second",), (), (), ("first",), ("first",)]
+    assert [lost(plan, case) for case in plan.cases][1:] == [
         (),
         ("pod-spine1",),
         ("pod-spine1",),
@@ -203,8 +213,8 @@ def test_every_phase_of_a_run_is_a_case(tmp_path: Path) -> None:
     spans = [(phase.rounds, phase.warmup) for phase in phases(plan, cases)]
     assert spans == [(range(2), 1), (range(2, 4), 1), (range(4, 5), 0), (range(5, 6), 0), (range(6, 7), 0)]
     for case in plan.cases:
-        lost = [plan.network.directions[index].label for way in case.routes for index in way]
-        assert not [label for label in lost if any(name in label for name in case.lost)]
+        taken = [plan.network.directions[index].label for way in case.routes for index in way]
+        assert not [label for label in taken if any(name in label for name in lost(plan, case))]
     assert file.from_json(file.to_json(plan), "plan.json") == plan
 
 
@@ -234,8 +244,8 @@ def test_the_policy_is_asked_for_those_that_are_there(tmp_path: Path) -> None:
     assert (arrived.flows, arrived.flows_new, arrived.flows_cut) == (6, 2, 0)
     assert (departed.flows, departed.flows_new) == (2, 0)
     assert departed.flows_moved == 2  # alone, greedy puts it on the first spine
-    never = with_events(replace(plan, cases=(first,)), [Asked("arrive", "second", 2)], Controller())
-    assert never.cases[1].routes == first.routes
+    unrouted = replace(plan, cases=(first,), events=())
+    assert with_events(unrouted, [JobArrives("second", Moment(2))], Controller()).cases[1].routes == first.routes
 
 
 def test_what_happens_after_the_same_iteration_is_one_event(tmp_path: Path) -> None:
@@ -247,7 +257,7 @@ def test_a_schedule_called_what_another_one_is_called_after_an_event(tmp_path: P
     plan = on_ring(tmp_path)
     other = replace(plan.cases[0], label="1f1b without a--b")
     with pytest.raises(BadInput, match=r"--lose a--b@2: cases.label: got '1f1b without a--b', expected a label for"):
-        with_events(replace(plan, cases=(*plan.cases, other)), [Asked("lose", "a--b", 2)], Controller())
+        with_events(replace(plan, cases=(*plan.cases, other)), [LinkLost("a--b", Moment(2))], Controller())
 
 
 @pytest.mark.parametrize(
@@ -278,19 +288,26 @@ def test_events_that_cannot_be(words: tuple[str, ...], expected: str, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("case", "changes", "expected"),
+    ("event", "changes", "expected"),
     [
-        (1, {"away": ["third"]}, r"cases.1.away: got 'third', expected a job \(first, second\)"),
-        (1, {"away": ["first", "second"]}, "one job or more at work"),
-        (1, {"away": ["second"]}, "something that is lost, arrives or departs"),
-        (3, {"away": ["second"]}, "does not come back"),
-        (3, {"lost": []}, "the same schedules, starts and losses"),
-        (2, {"lost": ["pod-spine1", "pod-spine1"]}, "each switch, link and job once"),
+        (0, {"name": "third"}, r"events.0.name: got 'third', expected one of the jobs \(first, second\)"),
+        (
+            0,
+            {"kind": "link-bent"},
+            r"events.0.kind: got 'link-bent', expected a kind of event \(link-lost, job-",
+        ),
+        (0, {"colour": "red"}, r"events.0.colour: got 'red', expected no such field"),
+        (0, {"at": {"iteration": 1, "seconds": 0.5}}, r"events.0.at.seconds: got 0.5, expected 0, the beginning of an"),
+        (0, {"at": {"iteration": -1}}, r"events.0.at.iteration: got -1, expected 1 to 4"),
+        (1, {"at": {"iteration": 5}}, r"events.2.at.iteration: got 4, expected events in order of time"),
+        (2, {"kind": "job-arrives"}, r"expected one job or more that is there from the beginning"),
+        (2, {"name": "second", "at": {"iteration": 1}}, r"events.2.at.iteration: got 1, expected events in order"),
+        (3, {"name": "pod-spine1"}, r"events.3.name: got 'pod-spine1', expected each name once"),
     ],
 )
-def test_plans_whose_phases_do_not_follow(case: int, changes: dict[str, object], expected: str, tmp_path: Path) -> None:
+def test_plans_whose_events_cannot_be(event: int, changes: dict[str, object], expected: str, tmp_path: Path) -> None:
     with_jobs(tmp_path, *MIXED)
     written = json.loads((tmp_path / "plan.json").read_text())
-    written["cases"][case] |= changes
+    written["events"][event] |= changes
     with pytest.raises(BadInput, match=expected):
         file.from_json(json.dumps(written), "plan.json")

@@ -31,6 +31,7 @@ from testbed.plan.plan import Plan
 from testbed.plan.resolve import make_plan
 from testbed.plan.schedules import choose as choose_schedules
 from testbed.plan.schedules import make, with_selected
+from testbed.plan.timeline import JobArrives, Moment
 from testbed.plan.together import iteration_times, predict_together
 from testbed.plan.traffic import planned_traffic
 from testbed.results.contents import comparison_of
@@ -170,9 +171,9 @@ def test_a_rate_is_bytes_over_the_time_that_something_was_under_way(clos: Plan) 
 
 
 def test_a_job_that_is_away_has_no_entry(clos: Plan) -> None:
-    case = replace(clos.cases[0], away=("one",))
-    trace = predict_together(clos, case)
-    on_routes, seen = expected(clos, case, trace, iteration_times(clos, case))
+    plan, case = replace(clos, events=(JobArrives("one", Moment(2)),)), clos.cases[0]
+    trace = predict_together(plan, case)
+    on_routes, seen = expected(plan, case, trace, iteration_times(plan, case))
     assert (len(on_routes.rates_bps), len(seen.rates_bps), len(seen.iteration_s)) == (1, 1, 1)
     assert on_routes.rates_bps == [200e6]
 

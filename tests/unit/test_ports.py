@@ -7,6 +7,7 @@ from pathlib import Path
 
 from testbed.lab import ports
 from testbed.lab.hashing import Connection, equal_hops
+from testbed.plan.network_state import planned
 from testbed.plan.plan import Route
 from testbed.plan.resolve import network_of
 from testbed.spec import load_topology
@@ -20,7 +21,7 @@ def test_a_leaf_has_a_next_hop_for_every_spine(tmp_path: Path) -> None:
         "name: clos\ndatacenters: {pod: {clos: {leaves: 3, spines: 2, hosts: 1, rate: 1 Gbit/s}}}\n"
     )
     network = network_of(load_topology(tmp_path / "clos.yaml"))
-    found = equal_hops(network)
+    found = equal_hops(planned(network))
     leaves = [f"pod-leaf{number}" for number in range(3)]
     assert set(found) == {(a, b) for a in leaves for b in leaves if a != b}
     for (at, _), hops in found.items():

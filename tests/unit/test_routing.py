@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from testbed.errors import BadInput
+from testbed.plan.network_state import NetworkState
 from testbed.routing.annealing import annealing
 from testbed.routing.by_time import bytes_per_slot, greedy_time
 from testbed.routing.candidates import Ways
@@ -248,10 +249,12 @@ def link(source: str, target: str, delay_ms: float, name: str = "") -> Direction
 def test_candidates_are_the_default_and_then_all_others_without_a_loop_by_delay() -> None:
     directions = [link("a", "b", 5), link("a", "b", 3, "fast"), link("a", "c", 1), link("c", "b", 1), link("b", "a", 1)]
     directions += [link("c", "d", 1), link("d", "b", 1)]
-    ways = Ways(directions)
+    network = NetworkState("net", ("a", "b", "d"), ("c",), tuple(directions), (), {})
+    ways = Ways(network)
     assert ways.between("a", "b", (0,), 0) == ((0,), (1,))
     assert ways.between("a", "b", (0,), 1) == ((0,), (2, 3), (1,))
     assert ways.between("a", "b", (1,), 2) == ((1,), (2, 3), (2, 5, 6), (0,))
+    assert Ways(network.without("fast")).between("a", "b", (0,), 1) == ((0,), (2, 3))
 
 
 def test_spans_that_overlap_are_joined() -> None:

@@ -39,7 +39,7 @@ def _at_home(monkeypatch: pytest.MonkeyPatch) -> None:
             ("--lose", "pod-spine0@1", "--lose", "pod-spine1@2"),
             "expected one without which pod-leaf0 still reaches",
         ),
-        (CLOS, ("--lose", "pod-leaf0@1"), "case.lost: got 'pod-leaf0', expected a switch or a link (pod-spine0,"),
+        (CLOS, ("--lose", "pod-leaf0@1"), "event.name: got 'pod-leaf0', expected a switch or a link (pod-spine0,"),
         (CLOS, ("--policy", "nowhere.py:mine"), "expected a readable file (No such file or directory)"),
         (
             CLOS,
@@ -81,6 +81,10 @@ def test_several_jobs_leave_no_node_for_a_third(tmp_path: Path) -> None:
     assert "(0 on the nodes that other jobs leave)" in str(done.exception)
 
 
+def _continuation(plan: dict[str, Any]) -> Any:
+    return plan["cases"][1]["continues"]
+
+
 def _there_and_back(plan: dict[str, Any]) -> None:
     first = plan["cases"][0]["routes"][0]
     there = plan["network"]["directions"][first[0]]
@@ -92,11 +96,20 @@ def _there_and_back(plan: dict[str, Any]) -> None:
     ("damage", "expected"),
     [
         (_there_and_back, "cases.0.routes.0: got .*expected no place twice"),
-        (lambda plan: plan["cases"][1].update(lost=["x"]), "cases.1.lost: got 'x', expected a switch"),
-        (lambda plan: plan["cases"][1]["event"].update(detour=9), "cases.1.event.detour: got 9"),
-        (lambda plan: plan["cases"][1]["event"].update(elephants_from=-1), "cases.1.event.elephants_from: got -1"),
-        (lambda plan: plan["cases"][1]["event"].update(policy="x"), "cases.1.event.policy: got 'x', expected one of"),
-        (lambda plan: plan["cases"][1]["event"].update(policy="joint"), "cases.1.event.policy: .*chooses routes alone"),
+        (lambda plan: plan["events"][0].update(name="x"), "events.0.name: got 'x', expected a switch"),
+        (lambda plan: _continuation(plan).update(detour=9), "cases.1.continues.detour: got 9"),
+        (
+            lambda plan: _continuation(plan).update(elephants_from=-1),
+            "cases.1.continues.elephants_from: got -1",
+        ),
+        (
+            lambda plan: _continuation(plan).update(policy="x"),
+            "cases.1.continues.policy: got 'x', expected one of",
+        ),
+        (
+            lambda plan: _continuation(plan).update(policy="joint"),
+            "cases.1.continues.policy: .*chooses routes alone",
+        ),
         (lambda plan: plan["jobs"][0].update(start_s=-1), "jobs.0.start_s: got -1"),
         (lambda plan: plan["flows"].__setitem__(1, plan["flows"][0]), "flows.1: got 'activation from 0 to 1'"),
     ],

@@ -1,0 +1,148 @@
+"""What happens while jobs train, and when: the kinds of events that a plan may have, each with its time.
+
+A new kind is a subclass of `Event` in EVENT_KINDS, and touches no other file: it says what it does to the network, and
+whether anybody can play it yet. A plan with one that nobody can play is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, PlainSerializer, PlainValidator, ValidationError, with_config
+
+from testbed.errors import listed
+from testbed.spec.document import FieldError, first_fault, validated
+
+if TYPE_CHECKING:
+    from testbed.plan.network_state import NetworkState
+    from testbed.plan.plan import Case, Plan
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, order=True)
+class Moment:
+    """A time of a training."""
+
+    iteration: int
+    """Measured iterations since the training began: this one is at the beginning of the next."""
+    seconds: float = 0.0
+    """From the beginning of that iteration."""
+
+
+BEGINNING = Moment(0)
+"""Of a training: the first iteration that counts, and those before it that warm up."""
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
+class Event:
+    """What happens at a moment of every training of a plan. A job by itself (`--alone`) trains without events."""
+
+    kind: ClassVar[str]
+    """In plan.json."""
+    option: ClassVar[str] = "--event"
+    """What a command calls it."""
+    of_jobs: ClassVar[bool] = False
+    """Whether `name` is a job's; else it is one of the network's."""
+    between_iterations: ClassVar[bool] = False
+    """Whether model and lab play it at the beginning of an iteration: with it another case begins ..."""
+    inside_iterations: ClassVar[bool] = False
+    """... and whether they do at any other time."""
+
+    name: str
+    """Of what it happens to."""
+    at: Moment
+
+    def on_network(self, network: NetworkState) -> NetworkState:
+        """What links are after it. Raises BadInput, in the words of `network`, for a name that it has not."""
+        return network
+
+    def on_jobs(self, at_work: frozenset[str]) -> frozenset[str]:
+        """The names of those that train after it."""
+        return at_work
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.name}@{self.at.iteration}"
+
+
+class LinkLost(Event):
+    """A link, or all links of a switch, are gone from then on."""
+
+    kind = "link-lost"
+    option = "--lose"
+    between_iterations = True
+
+    def on_network(self, network: NetworkState) -> NetworkState:
+        """Without its directions; default routes that crossed them become the ways of least delay."""
+        return network.without(self.name)
+
+
+class JobArrives(Event):
+    """A job that was not there begins to train."""
+
+    kind = "job-arrives"
+    option = "--arrive"
+    of_jobs = True
+    between_iterations = True
+
+    def on_jobs(self, at_work: frozenset[str]) -> frozenset[str]:
+        """With it."""
+        return at_work | {self.name}
+
+
+class JobDeparts(Event):
+    """A job trains no more, and does not come back."""
+
+    kind = "job-departs"
+    option = "--depart"
+    of_jobs = True
+    between_iterations = True
+
+    def on_jobs(self, at_work: frozenset[str]) -> frozenset[str]:
+        """Without it."""
+        return at_work - {self.name}
+
+
+EVENT_KINDS: dict[str, type[Event]] = {one.kind: one for one in (LinkLost, JobArrives, JobDeparts)}
+"""By what plan.json calls them."""
+
+
+def begins(case: Case) -> Moment:
+    """When a case begins."""
+    return BEGINNING if case.continues is None else Moment(case.continues.after)
+
+
+def events_until(plan: Plan, case: Case, at: Moment) -> tuple[Event, ...]:
+    """What has happened in a case's training by a moment, what happens then included."""
+    return () if case.alone is not None else tuple(one for one in plan.events if one.at <= at)
+
+
+def events_within(plan: Plan, case: Case, begin: Moment) -> tuple[Event, ...]:
+    """What happens behind a moment, until the end of that iteration."""
+    if case.alone is not None:
+        return ()
+    return tuple(one for one in plan.events if one.at.iteration == begin.iteration and one.at > begin)
+
+
+# --- in a file -----------------------------------------------------------------------------------
+
+
+def _read(value: object) -> Event:
+    if not isinstance(value, dict):
+        raise FieldError("", value, "an event: kind, name and at")
+    known = EVENT_KINDS.get(str(value.get("kind")))
+    if known is None:
+        raise FieldError("kind", value.get("kind"), f"a kind of event ({listed(EVENT_KINDS)})")
+    try:
+        return validated(known, {name: one for name, one in value.items() if name != "kind"})
+    except ValidationError as error:
+        raise FieldError(*first_fault(error)) from error
+
+
+def _write(event: Event) -> dict[str, Any]:
+    return {"kind": event.kind, **asdict(event)}
+
+
+WrittenEvent = Annotated[Event, PlainValidator(_read), PlainSerializer(_write)]
+"""As plan.json has it: its kind beside its fields."""
