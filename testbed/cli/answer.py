@@ -142,7 +142,7 @@ def _failed(
     worst = max((check for _, check in failed), key=lambda check: number_in(check["found"]))
     found = f"FAILED {worst['question']}: {worst['found']}, limit {worst['limit']}"
     named = f"{found} ({all_of([name_of(row) for row, _ in failed], rows)})"
-    counted = f"{found} ({len(failed)} of {len(rows)} {'jobs in cases' if _several(rows) else 'schedules'})"
+    counted = f"{found} ({len(failed)} of {len(rows)})"
     yield Text(named if len(named) <= width else counted, style="bold red")
     if with_reason and (reasons := worst.get("reasons")):
         more = f" (and {len(reasons) - 1} more like it)" if len(reasons) > 1 else ""
