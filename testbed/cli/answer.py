@@ -25,6 +25,8 @@ _MOST_JOBS = 2
 _MOST_REASONS = 2
 """Of more failed checks only the lines are shown: their reasons would push the answer off a screen of 24 lines."""
 
+_MOST_EVENTS = 2
+
 
 def print_answer(console: Console, run: Run, directory: Path, *, pages: int) -> None:
     """The answer to what was asked of a run, the last line of all; above it what it rests on.
@@ -44,7 +46,7 @@ def print_answer(console: Console, run: Run, directory: Path, *, pages: int) -> 
     if not run.complete:
         console.print(Text(_what_is_missing(run), style="bold red"))
     if run.schedules:
-        said = answer(rows, run.comparison.get("ranking_tie", TIE))
+        said = answer(rows, run.comparison.get("ranking_tie", TIE), run.comparison.get("events", ()))
         console.print(Text(said if run.complete else f"{said}; incomplete", style="bold"))
 
 
@@ -152,12 +154,14 @@ def _failed(
 # --- the sentence --------------------------------------------------------------------------------
 
 
-def answer(rows: Sequence[ScheduleComparison], tie: float) -> str:
+def answer(rows: Sequence[ScheduleComparison], tie: float, events: Sequence[Mapping[str, Any]] = ()) -> str:
     """In one sentence: what is fastest and by how much, whether in the predicted order, and whether to trust it.
 
-    Schedules that are predicted within the share `tie` of each other are not ranked.
+    Schedules that are predicted within the share `tie` of each other are not ranked. Of `events` between iterations
+    (those of comparison.json) it is said what they cost.
     """
-    parts = [*(_of_jobs(rows) if _several(rows) else [_of_schedules(rows)]), _order(rows, tie), _trust(rows)]
+    fastest = _of_jobs(rows) if _several(rows) else [_of_schedules(rows)]
+    parts = [*fastest, *_of_events(events), _order(rows, tie), _trust(rows)]
     return "; ".join(filter(None, parts))
 
 
@@ -212,6 +216,21 @@ def _of_jobs(rows: Sequence[ScheduleComparison]) -> list[str]:
         slowed = max(beside, key=_slowdown)
         how = "measured" if slowed.slowdown_measured is not None else "predicted"
         parts.append(f"most slowed by the others: {slowed.job} under {slowed.label}, {_cost(slowed)} ({how})")
+    return parts
+
+
+def _of_events(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What iterations took before and after each event, of the job that it slowed most; of many none: see details."""
+    if len(events) > _MOST_EVENTS:
+        return []
+    parts = []
+    for event in events:
+        known = [one for one in event["iterations"] if one["before_s"] and one["after_s"]]
+        if known:
+            most = max(known, key=lambda one: one["after_s"] / one["before_s"])
+            whose = f" ({most['job']})" if len(known) > 1 else ""
+            before, after = show_times([most["before_s"], most["after_s"]])
+            parts.append(f"{event['label']}: {before} -> {after}{whose}")
     return parts
 
 

@@ -103,6 +103,16 @@ def test_of_one_schedule_nothing_is_the_fastest() -> None:
     assert answer([covered], TIE).endswith("; trusted, as measurements: the model lacks what the plan asks for")
 
 
+def test_what_an_event_cost_is_part_of_the_answer() -> None:
+    _, one, *_ = rows()
+    stays = {"job": "narrow", "before_s": 0.2, "after_s": 0.201}
+    slower = {"job": "wide", "before_s": 0.2344, "after_s": 0.277}
+    gone = {"job": "first", "before_s": 0.2341, "after_s": None}
+    said = answer([one], TIE, [{"label": "1f1b without first", "iterations": [gone, stays, slower]}])
+    assert "; 1f1b without first: 234.4 ms -> 277.0 ms (wide); trusted" in said
+    assert "->" not in answer([one], TIE, [{"label": "1f1b", "iterations": [gone]}])
+
+
 def test_an_incomplete_run_says_so_in_its_last_words(tmp_path: Path) -> None:
     document = json.loads((DEMO / "comparison.json").read_text())
     document |= {"complete": False, "schedules": document["schedules"][:2]}
