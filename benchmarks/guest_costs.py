@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from random_grid import missed
+from harness.rows import rows_of
 from rich.console import Console
 from rich.table import Table
 
@@ -110,7 +110,7 @@ def report(plans: Sequence[tuple[int, Plan]], documents: Sequence[Mapping[str, A
             faults.append(f"plan {number}: no comparison")
             continue
         (row,) = document["schedules"]
-        share, off = foretold(plan), missed(row)
+        share, off = foretold(plan), rows_of(f"plan {number}", document, {})[0].missed
         apart.append(abs(row["error"] - share))
         shape = f"{mesh.pp} x {mesh.dp} x {mesh.tp}"
         exchange = f"{how.sharding} {how.algorithm}"

@@ -32,14 +32,15 @@ from testbed.cli.layout import Column, Section, fitted
 from testbed.errors import RunFailed
 from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Clock, Plan
+from testbed.plan.timeline import JobArrives, JobDeparts, Moment
 from testbed.plan.together import iteration_times
 from testbed.progress import Lines
 from testbed.routing.apply import with_policies
-from testbed.routing.events import Asked, Controller, moves, rerouted, with_events, without_latecomers
+from testbed.routing.events import Controller, moves, rerouted, with_continuations, with_timeline
 from testbed.routing.registry import choose
 from testbed.vm import command
 
-EVENTS = (Asked("arrive", "pipelines", 3), Asked("depart", "rings", 7))
+EVENTS = (JobArrives("pipelines", Moment(3)), JobDeparts("rings", Moment(7)))
 ITERATIONS, WARMUP = 10, 1
 """So that three iterations of every phase count."""
 
@@ -102,10 +103,10 @@ class Row(NamedTuple):
 
 def cases_of(plan: Plan, way: Way) -> Plan:
     """The plan whose cases are the phases of a training that is routed this way."""
-    early = without_latecomers(plan, EVENTS)
+    early = with_timeline(plan, EVENTS)
     routed, _ = with_policies(plan if way.for_both else early, [choose(way.policy)], REACH)
     begun = replace(early, framing=routed.framing, cases=(replace(early.cases[0], routes=routed.cases[0].routes),))
-    found = with_events(begun, EVENTS, Controller(way.policy if way.again else None, REACH))
+    found = with_continuations(begun, Controller(way.policy if way.again else None, REACH))
     named = zip(found.cases, PHASES, strict=True)
     return replace(found, cases=tuple(replace(case, label=label_of(str(way), phase)) for case, phase in named))
 

@@ -23,7 +23,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
-from random_grid import equal_topology, equal_workload, made, topology, workload
+from harness.plans import with_schedules
+from random_grid import equal_topology, equal_workload, topology, workload
 
 from testbed.errors import BadInput
 from testbed.plan import file, unmodelled
@@ -58,7 +59,7 @@ def cell(number: int, seed: int, schedules: int) -> Plan:
         files = [Path(directory) / f"{kind}.yaml" for kind in ("topology", "workload")]
         for path, document in zip(files, (network, job), strict=True):
             path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-        return made(load_plan(*files), number)
+        return with_schedules(load_plan(*files), str(number))
 
 
 def predicted(plan: Plan) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import resource
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from reprlib import Repr
@@ -40,6 +40,20 @@ def listed(names: Iterable[object]) -> str:
     every = [str(name) for name in names]
     more = len(every) - _MOST_NAMES
     return ", ".join(every if more <= 0 else [*every[:_MOST_NAMES], f"and {more} more"]) or "none"
+
+
+def nearest(name: object, known: Iterable[object]) -> str | None:
+    """The one of the `known` names that somebody may have meant; None where none is near."""
+    from difflib import get_close_matches  # only where something is wrong already
+
+    near = get_close_matches(str(name).lower(), [str(one) for one in known], n=1, cutoff=0.6)
+    return near[0] if near else None
+
+
+def meant(name: object, known: Iterable[object]) -> str:
+    """The same as words behind what is expected; "" where no name is near."""
+    near = nearest(name, known)
+    return "" if near is None else f" (did you mean {near}?)"
 
 
 def _printable(text: str) -> str:
@@ -87,6 +101,22 @@ class BadInput(TestbedError):
     def of(cls, source: str, field: str, value: object, expected: str) -> Self:
         """The one form every input error has: where, which field, what was found, what was expected."""
         error = cls(f"{_clipped(source)}: {_clipped(field)}: got {shown(value)}, expected {_clipped(expected)}")
+        error.source = source
+        return error
+
+    @classmethod
+    def of_all(cls, source: str, faults: Sequence[tuple[str, object, str]]) -> Self:
+        """All that is wrong with one source, as (field, value, expected): of several a line for each, below a head."""
+        if len(faults) == 1:
+            return cls.of(source, *faults[0])
+        lines = [
+            f"  {_clipped(field)}: got {shown(value)}, expected {_clipped(expected)}"
+            for field, value, expected in faults[:_MOST_NAMES]
+        ]
+        more = len(faults) - len(lines)
+        error = cls(
+            "\n".join([f"{_clipped(source)}: {len(faults)} faults", *lines, *([f"  and {more} more"] * bool(more))])
+        )
         error.source = source
         return error
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from testbed.errors import BadInput, shown
+from testbed.errors import BadInput, meant, shown
 from testbed.files import read_text
 
 T = TypeVar("T")
@@ -195,4 +195,4 @@ class Registry(Mapping[str, T]):
         try:
             return self[name]
         except KeyError:
-            raise Unusable(name, f"one of {', '.join(self)}, or FILE.py:NAME") from None
+            raise Unusable(name, f"one of {', '.join(self)}, or FILE.py:NAME{meant(name, self)}") from None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
 from testbed.units import show_time
 
@@ -58,7 +59,7 @@ class NoBar:
 
 
 class Lines:
-    """A Reporter that writes a line per step on stderr, or nothing: for guests, benchmarks and tests."""
+    """A Reporter that writes a line per step on stderr, or nothing: for benchmarks and tests."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
@@ -87,6 +88,91 @@ class Lines:
     def solving(self) -> Iterator[Watch]:
         """See Reporter."""
         yield SolverLines(self.say)
+
+
+_MARK = "\x1e"
+"""Begins a line that is no text: what a step has come to, for the process that shows it."""
+
+
+class Marks(Lines):
+    """Lines, and between them marks of how far each step is: for a guest, whose host shows them (`Replay`)."""
+
+    @contextmanager
+    def step(self, title: str, total: int | None = None) -> Iterator[Step]:
+        """See Reporter."""
+        self._mark(begin=title, total=total)
+        try:
+            yield _MarkedStep(self._mark)
+        finally:
+            self._mark(end=sys.exception() is None)
+
+    def _mark(self, **what: object) -> None:
+        self.pass_on(f"{_MARK}{json.dumps(what)}\n")
+
+
+class _MarkedStep:
+    """A step that is shown elsewhere."""
+
+    def __init__(self, mark: Callable[..., None]) -> None:
+        self._mark = mark
+
+    def advance(self, detail: str | None = None) -> None:
+        """See Step."""
+        self._mark(advance=detail)
+
+    def detail(self, text: str) -> None:
+        """See Step."""
+        self._mark(detail=text)
+
+
+class Replay:
+    """Takes what `Marks` wrote in another process, in pieces as they come, and tells a reporter of it."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._open: list[tuple[ExitStack, Step]] = []
+        self._partial = ""
+
+    def __call__(self, text: str) -> None:
+        """Hear a piece."""
+        *lines, self._partial = (self._partial + text).split("\n")
+        for line in lines:
+            if line.startswith(_MARK):
+                self._replay(json.loads(line.removeprefix(_MARK)))
+            else:
+                self._reporter.pass_on(f"{line}\n")
+
+    def close(self) -> None:
+        """The other process is gone: a step that it left open has failed."""
+        if self._partial and not self._partial.startswith(_MARK):
+            self._reporter.pass_on(self._partial)
+        self._partial = ""
+        while self._open:
+            self._end(well=False)
+
+    def _replay(self, what: dict[str, Any]) -> None:
+        if "begin" in what:
+            stack = ExitStack()
+            self._open.append((stack, stack.enter_context(self._reporter.step(what["begin"], what["total"]))))
+        elif "end" in what:
+            self._end(well=what["end"])
+        elif "advance" in what:
+            self._open[-1][1].advance(what["advance"])
+        else:
+            self._open[-1][1].detail(what["detail"])
+
+    def _end(self, *, well: bool) -> None:
+        stack, _ = self._open.pop()
+        failure = None if well else _Failed()
+        with suppress(_Failed):
+            if failure is None:
+                stack.close()
+            else:
+                stack.__exit__(_Failed, failure, None)
+
+
+class _Failed(Exception):
+    """Stands for what ended a step in the other process, which tells of it itself."""
 
 
 def indented(text: str) -> str:

@@ -29,6 +29,7 @@ from testbed.cli import (
     shell,
     tune,
 )
+from testbed.cli.help import HELP_OPTIONS, GroupedCommand, HelpfulGroup
 from testbed.cli.usage import as_bad_input
 from testbed.errors import ExitCode, RunFailed
 from testbed.failure import failed
@@ -38,6 +39,9 @@ app = typer.Typer(
     help="Train real pipelines across emulated datacenters, and compare what is measured with what the model says.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    cls=HelpfulGroup,
+    context_settings={"help_option_names": list(HELP_OPTIONS)},
 )
 app.command("predict")(predict.predict)
 app.command("route")(route.route)
@@ -50,23 +54,24 @@ app.command("knee")(knee.knee)
 app.command("shell")(shell.shell)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
-app.add_typer(schedule.schedule_app, name="schedule")
-app.add_typer(baseline.baseline_app, name="baseline")
-app.add_typer(kernel.kernel_app, name="kernel")
+app.add_typer(schedule.schedule_app, name="schedule", cls=HelpfulGroup)
+app.add_typer(baseline.baseline_app, name="baseline", cls=HelpfulGroup)
+app.add_typer(kernel.kernel_app, name="kernel", cls=HelpfulGroup)
 app.command("test-determinism")(determinism.determinism)
 
 
-def _in_paragraphs(commands: typer.Typer) -> None:
-    """Help as wide as the terminal: line ends of a docstring are of the code, only its empty lines mean something."""
+def _with_help(commands: typer.Typer) -> None:
+    """Help in our form. Line ends of a docstring are of the code, only its empty lines mean something."""
     for one in commands.registered_commands:
         written = inspect.getdoc(one.callback) or ""
         one.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in written.split("\n\n"))
+        one.cls = GroupedCommand
     for group in commands.registered_groups:
         if group.typer_instance is not None:
-            _in_paragraphs(group.typer_instance)
+            _with_help(group.typer_instance)
 
 
-_in_paragraphs(app)
+_with_help(app)
 
 
 _INTERRUPTED = 130

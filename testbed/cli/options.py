@@ -80,6 +80,7 @@ Schedules = Annotated[
     list[str] | None,
     typer.Option(
         "--schedule",
+        metavar="NAME",
         help="Only this schedule: a label, a family, FILE.py:NAME or FILE.csv (repeatable).",
         autocompletion=_schedule_names,
     ),
@@ -88,6 +89,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
+        metavar="KEY=VALUE",
         help="Override a field of the workload: microbatches=16, topology.name=x, "
         "schedules.0.X=1 (X of the first schedule).",
         autocompletion=_settable_fields,

@@ -13,7 +13,7 @@ from rich.text import Text
 from testbed.progress import NoBar, SolverLines, Step, indented, standing_line
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, Task, TaskID
 
     from testbed.schedule.proof import Standing, Watch
 
@@ -50,13 +50,29 @@ class Terminal:
             BarColumn,
             MofNCompleteColumn,
             Progress,
+            ProgressColumn,
             SpinnerColumn,
             TextColumn,
             TimeElapsedColumn,
         )
 
-        done = (BarColumn(bar_width=20), MofNCompleteColumn()) if total is not None else ()
-        columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), *done, TimeElapsedColumn())
+        class TimeLeft(ProgressColumn):
+            """By the pace so far; nothing before the first unit is done, and after the last."""
+
+            def render(self, task: Task) -> Text:
+                left_s = None if task.finished else task.time_remaining
+                return Text("" if left_s is None else f"{left_s:.0f} s left")
+
+        bar_and_count = (BarColumn(bar_width=20), MofNCompleteColumn())
+        done = bar_and_count if total is not None else ()
+        left = (TimeLeft(),) if total is not None else ()
+        columns = (
+            SpinnerColumn(finished_text="✓"),
+            TextColumn("{task.description}"),
+            *done,
+            TimeElapsedColumn(),
+            *left,
+        )
         with Progress(*columns, console=self.console) as progress:
             bar = _Bar(progress, progress.add_task(title, total=total))
             yield bar

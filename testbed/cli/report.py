@@ -1,9 +1,9 @@
-"""`testbed report`: a run's table and picture again, from its files, and its verdict judged again."""
+"""`testbed report`: a run's answer from its files, or its details; its picture again, its verdict judged again."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,34 +30,54 @@ def report(
             "--recheck", help="Judge again from the data files; exit code 5 where a schedule cannot be trusted."
         ),
     ] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Bytes of the fullest rank, by what they hold.")] = False,
+    messages: Annotated[bool, typer.Option("--messages", help="When messages came, flow by flow.")] = False,
+    checks: Annotated[
+        bool, typer.Option("--checks", help="Every check of the verdict, with its limit and why.")
+    ] = False,
+    everything: Annotated[
+        bool,
+        typer.Option("--details", help="All of these, and times: on this machine, bubbles, events, what jobs share."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run again from its files: the table as `run` prints it, and the picture."""
-    from testbed.cli.run_tables import print_run
+    """Show a run from its files: its answer, as `run` ends with, or more of it; draw its picture where that is missing.
+
+    The answer is one table, the checks that failed, and in one sentence which schedule is fastest, by how much, whether
+    in the predicted order, and whether to trust it.
+    """
+    from testbed.cli.answer import print_answer
+    from testbed.cli.run_tables import Part, details
     from testbed.results.damaged import judging
     from testbed.results.load import load_run
     from testbed.results.picture import draw_run
     from testbed.results.place import PICTURE, pictures_in
 
     found = load_run(directory)
-    with judging(directory):
-        comparison, changed = judged_again(directory, found.comparison) if recheck else (found.comparison, [])
+    changed: list[str] = []
+    if recheck:
+        with judging(directory):
+            comparison, changed = judged_again(directory, found.comparison)
+        found = replace(found, comparison=comparison)
     picture = directory / PICTURE
     if svg or (found.schedules and found.has_traces and not picture.exists()):
         with judging(directory), output(svg or picture, "--svg") as partial:
             draw_run(directory, partial)
     if as_json:
-        emit(comparison)
+        emit(found.comparison)
     else:
         console = stdout_console(140)
+        asked = {Part.memory: memory, Part.messages: messages, Part.checks: checks}
+        wanted = set(Part) if everything else {part for part, given in asked.items() if given}
         if found.schedules:
-            print_run(console, comparison, directory, pages=len(pictures_in(directory)))
+            for one in details(found.comparison, wanted, console.width):
+                console.print(one)
         for label in changed:
             said = f"{label}: comparison.json says something else than the data files"
             console.print(said, style="bold red", highlight=False)
-        if not found.complete:
-            console.print(_what_is_missing(found.schedules, found.asked), style="bold red", highlight=False)
-    if recheck and not all(row["trusted"] for row in comparison["schedules"]):
+        if everything or not wanted:
+            print_answer(console, found, directory, pages=len(pictures_in(directory)))
+    if recheck and not all(row["trusted"] for row in found.comparison["schedules"]):
         raise typer.Exit(ExitCode.UNTRUSTED)
 
 
@@ -86,10 +106,3 @@ def judged_again(directory: Path, comparison: dict[str, Any]) -> tuple[dict[str,
         if not same(was, now):
             changed.append(f"{now['label']}, two-layer metric")
     return comparison | {"schedules": rows, "fairness": fairness}, changed
-
-
-def _what_is_missing(finished: list[str], asked: list[str]) -> str:
-    missing = [name for name in asked if name not in finished]
-    if not missing:
-        return "this run is incomplete: it ended before it could say which schedules it was to measure"
-    return f"this run is incomplete: {len(finished)} of {len(asked)} schedules finished, not {', '.join(missing)}"

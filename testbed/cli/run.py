@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -87,7 +86,7 @@ def run(
     schedule: Schedules = None,
     iterations: Iterations = None,
     out: Annotated[
-        Path | None, typer.Option(help="Results directory; default: in results/, by names and time.")
+        Path | None, typer.Option(metavar="DIR", help="Results directory; default: in results/, by names and time.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
     shaper: ShaperOption = AUTO_SHAPER,
@@ -169,7 +168,7 @@ def run(
 
 def execute(plan: Plan, request: Request, remarks: Sequence[str] = ()) -> int:
     """Run the plan where it belongs, after `remarks` on it; returns the exit code. Raises what a run raises."""
-    from testbed.cli import run_tables  # noqa: F401 - now: after Ctrl-C there is no time for it
+    from testbed.cli import answer  # noqa: F401 - now: after Ctrl-C there is no time for it
     from testbed.cli.progress import Terminal
 
     reporter = Terminal(quiet=request.quiet)
@@ -191,14 +190,11 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
     with results_directory(request.directory, overwrite=request.overwrite) as working:
         training = command.Training(plan, working, shaper, strict=request.strict)
         try:
-            boot, (document,) = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
+            boot, _ = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
         except (RunFailed, KeyboardInterrupt):
             _show_finished(plan, working, request)
             raise
-        if document is not None:
-            _show(document, working, request, reporter)
-        elif boot.ended[0].code == ExitCode.RUN_FAILED:
-            _show_finished(plan, working, request)
+        _show(plan, working, request, reporter, boot.ended[0].code)
     return boot.ended[0].code
 
 
@@ -220,17 +216,22 @@ def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
                 working, request.shaper, this_machine(), witness, request.host_priority, strict=request.strict
             )
             document = run_plan(plan, options, reporter)
-            _show(document, working, request, reporter)
             return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
         code = in_sandbox(body)
-        if code == ExitCode.RUN_FAILED:
-            _show_finished(plan, working, request)
+        _show(plan, working, request, reporter, code)
         return code
 
 
-def _show(document: dict[str, Any], working: Path, request: Request, reporter: Reporter) -> None:
-    """Draw what lies in `working`, print it under the name of the directory asked for."""
+def _show(plan: Plan, working: Path, request: Request, reporter: Reporter, code: int) -> None:
+    """Of a run that ended with `code`: draw what lies in `working`, print it under the name of the directory asked for.
+
+    What is printed is what the files say, as `testbed report` prints it.
+    """
+    if code == ExitCode.RUN_FAILED:
+        _show_finished(plan, working, request)
+    if code not in (ExitCode.OK, ExitCode.UNTRUSTED):
+        return
     pages = 0
     if request.picture:
         from testbed.results.picture import draw_run
@@ -238,26 +239,26 @@ def _show(document: dict[str, Any], working: Path, request: Request, reporter: R
 
         with reporter.step("drawing timeline.svg"):
             pages = len(draw_run(working, working / PICTURE))
-    if request.as_json:
-        emit(document)
-        return
-    from testbed.cli.run_tables import print_run
+    _print_files(working, request, request.directory, pages)
 
-    print_run(stdout_console(140), document, request.directory, pages=pages)
+
+def _print_files(working: Path, request: Request, named: Path, pages: int) -> int:
+    """The answer of the run whose files lie in `working`, called `named`; returns how many cases it has."""
+    from testbed.cli.answer import print_answer
+    from testbed.results.load import load_run
+
+    found = load_run(working)
+    if not request.as_json:
+        print_answer(stdout_console(140), found, named, pages=pages)
+    elif found.schedules:
+        emit(found.comparison)
+    return len(found.schedules)
 
 
 def _show_finished(plan: Plan, working: Path, request: Request) -> None:
-    """Of a run that ended early: the comparison of the schedules that it finished, and where what it measured is."""
-    from testbed.cli.run_tables import print_run
+    """Of a run that ended early: the answer of the schedules that it finished, and where what it measured is."""
     from testbed.results.place import COMPARISON
 
-    path, finished = working / COMPARISON, 0
-    if path.is_file():
-        document = json.loads(path.read_text(encoding="utf-8"))
-        finished = len({row["label"] for row in document["schedules"]})
-        if request.as_json:
-            emit(document)
-        else:
-            print_run(stdout_console(140), document, working, pages=0)
+    finished = _print_files(working, request, working, 0) if (working / COMPARISON).is_file() else 0
     total = len(plan.cases)
     print(f"{finished} of {total} schedules finished; what was measured is in {working}/", file=sys.stderr)

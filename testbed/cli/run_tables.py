@@ -1,9 +1,9 @@
-"""What `run` and `report` print of a run: measured against predicted, messages, the verdict and its reasons."""
+"""The details of a run, from its comparison document: times, memory, messages, the verdict and its reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -22,52 +22,63 @@ from testbed.thresholds import TIE
 from testbed.units import show_change, show_size, show_times
 
 
-def print_run(console: Console, document: Mapping[str, Any], directory: Path, *, pages: int) -> None:
-    """A run's comparison document, what is not as it should be, and where the results and `pages` of pictures are."""
+class Part(StrEnum):
+    """What can be shown of a run beyond its answer."""
+
+    times = "times"
+    memory = "memory"
+    messages = "messages"
+    checks = "checks"
+
+
+def details(document: Mapping[str, Any], wanted: Collection[Part], width: int) -> Iterator[RenderableType]:
+    """All that a run's comparison document says, by the parts `wanted`, in `width` columns of the screen."""
     rows = rows_of(document)
-    where = f"{document['shaper']}, {document['transport']}, {document['clock']} clock"
     first_rank = {job.name: job.first_rank for job in jobs_of(document)} or {"": 0}
-    for table in jobs_tables(f"{document['name']} ({where})", rows, console.width):
-        console.print(table)
-    for name, first in first_rank.items():
-        mine = [row for row in rows if job_of(row) == name]
-        title = _title_of(name, mine) if name else f"{document['name']} ({where})"
-        for table in comparison_tables(title, mine, console.width):
-            console.print(table)
-        for line in ranges(mine):
-            console.print(line, highlight=False)
-        both = [(row.label, row.full_scale) for row in mine if row.full_scale is not None]
-        for table in full_scale_tables(both, console.width):
-            console.print(table)
-        for row in mine:
-            if row.solver is not None:
-                console.print(proof_line(row.label, Proof(**row.solver)), highlight=False)
-        for table in memory_tables(mine, console.width, first):
-            console.print(table)
-        for line in over_limit(mine, first):
-            console.print(line, style="yellow", highlight=False)
-    for table in event_tables(document.get("events", ()), console.width):
-        console.print(table)
+    by_job = {name: [row for row in rows if job_of(row) == name] for name in first_rank}
+    if Part.times in wanted:
+        yield from _times_of_run(document, rows, by_job, width)
+    if Part.memory in wanted:
+        for name, mine in by_job.items():
+            yield from memory_tables(mine, width, first_rank[name])
+            yield from (Text(line, style="yellow") for line in over_limit(mine, first_rank[name]))
+    if Part.messages in wanted:
+        yield from messages_tables(rows, width)
+    if Part.checks in wanted:
+        yield from _verdict_of_run(rows, width)
+
+
+def _times_of_run(
+    document: Mapping[str, Any],
+    rows: Sequence[ScheduleComparison],
+    by_job: Mapping[str, Sequence[ScheduleComparison]],
+    width: int,
+) -> Iterator[RenderableType]:
+    """Everything about iteration times, and what they have of the network."""
+    where = f"{document['name']} ({document['shaper']}, {document['transport']}, {document['clock']} clock)"
+    yield from jobs_tables(where, rows, width)
+    for name, mine in by_job.items():
+        yield from comparison_tables(_title_of(name, mine) if name else where, mine, width)
+        yield from map(Text, ranges(mine))
+        yield from full_scale_tables([(row.label, row.full_scale) for row in mine if row.full_scale], width)
+        yield from (Text(proof_line(row.label, Proof(**row.solver))) for row in mine if row.solver is not None)
+    yield from event_tables(document.get("events", ()), width)
     fairness = fairness_in(document)
-    for table in fairness_tables(fairness, console.width):
-        console.print(table)
-    for line in fairness_lines(fairness):
-        console.print(line, highlight=False)
-    for extra in (*messages_tables(rows, console.width), verdict(rows, console.width)):
-        if extra is not None:
-            console.print(extra)
-    for line in uncovered(rows):
-        console.print(line, style="yellow", highlight=False)
+    yield from fairness_tables(fairness, width)
+    yield from map(Text, fairness_lines(fairness))
+    yield Text(ranking_line(rows, document.get("ranking_tie", TIE)))
+
+
+def _verdict_of_run(rows: Sequence[ScheduleComparison], width: int) -> Iterator[RenderableType]:
+    """What was checked, why schedules cannot be trusted, and what else was found."""
+    table = verdict(rows, width)
+    if table is not None:
+        yield table
+    yield from (Text(line, style="yellow") for line in uncovered(rows))
     for reason, names in _said(rows, "reasons").items():
-        console.print(f"{', '.join(names)} untrusted: {reason}", style="red", highlight=False)
+        yield Text(f"{', '.join(names)} untrusted: {reason}", style="red")
     for note, names in _said(rows, "notes").items():
-        console.print(
-            f"{', '.join(names)}, noted, which leaves the time right: {note}", style="yellow", highlight=False
-        )
-    console.print(ranking_line(rows, document.get("ranking_tie", TIE)), highlight=False)
-    further = f" to timeline-{pages}.svg" if pages > 1 else ""
-    look = f" (look at timeline.svg{further})" if pages else ""
-    console.print(f"results in {directory}/{look}", highlight=False, soft_wrap=True)
+        yield Text(f"{', '.join(names)}, noted, which leaves the time right: {note}", style="yellow")
 
 
 def ranking_line(rows: Sequence[ScheduleComparison], tie: float) -> str:
@@ -75,8 +86,8 @@ def ranking_line(rows: Sequence[ScheduleComparison], tie: float) -> str:
 
     And of which schedules the model has not all that was measured, so that an order was predicted of something else.
     """
-    beyond = [_name(row) for row in rows if not row.covered]
-    names = f"; not covered by the model: {_all_of(beyond, rows)}{_lost(rows)}" if beyond else ""
+    beyond = [name_of(row) for row in rows if not row.covered]
+    names = f"; not covered by the model: {all_of(beyond, rows)}{_lost(rows)}" if beyond else ""
     return f"measured ranking: {_ranking(rows, tie)}{names}"
 
 
@@ -112,15 +123,17 @@ def _said(rows: Sequence[ScheduleComparison], what: str) -> dict[str, list[str]]
     found: dict[str, list[str]] = {}
     for row in rows:
         for text in getattr(row, what):
-            found.setdefault(text, []).append(_name(row))
-    return {text: [_all_of(names, rows)] for text, names in found.items()}
+            found.setdefault(text, []).append(name_of(row))
+    return {text: [all_of(names, rows)] for text, names in found.items()}
 
 
-def _name(row: ScheduleComparison) -> str:
+def name_of(row: ScheduleComparison) -> str:
+    """What a row is called among all: its label, of several jobs with the job's name."""
     return f"{row.label}: {row.job}" if isinstance(row, JobComparison) else row.label
 
 
-def _all_of(names: Sequence[str], rows: Sequence[ScheduleComparison]) -> str:
+def all_of(names: Sequence[str], rows: Sequence[ScheduleComparison]) -> str:
+    """The names of some of the rows in words."""
     return "all schedules" if len(names) == len(rows) > 1 else ", ".join(names)
 
 
@@ -170,7 +183,7 @@ def comparison_tables(title: str, rows: Sequence[ScheduleComparison], width: int
     """
     key = Column("schedule", [row.label for row in rows], left=True)
     times, ratios = _times(rows), _ratios(rows)
-    trusted = Column("trusted", [_trusted(row) for row in rows])
+    trusted = Column("trusted", [show_trusted(row) for row in rows])
     tables = fitted(key, [Section(title, [*times, trusted]), Section("measured / predicted", ratios)], width)
     if any(row.predicted_on_this_host_s is not None for row in rows):
         section = Section("with what this machine adds (others: not noisy)", _on_this_host(rows))
@@ -221,7 +234,7 @@ def _ratios(rows: Sequence[ScheduleComparison]) -> list[Column]:
     return [Column("bubble m/p", bubbles), Column("in flight m/p", peaks), Column("speed-up m/p", speedups)]
 
 
-def _trusted(row: ScheduleComparison) -> Text:
+def show_trusted(row: ScheduleComparison) -> Text:
     """Of a measurement that can be trusted but is of something else than the prediction: only that it was measured."""
     if not row.trusted:
         return Text("NO", style="bold red")
@@ -234,10 +247,10 @@ def uncovered(rows: Sequence[ScheduleComparison]) -> list[str]:
     found: dict[str, list[str]] = {}
     for row in rows:
         for line in row.left_out:
-            found.setdefault(line, []).append(_name(row))
+            found.setdefault(line, []).append(name_of(row))
     rest = "only the measurement can be trusted, not the comparison with the prediction"
-    lost = [f"{_name(row)}: {row.packets_lost} packets lost" for row in rows if row.packets_lost is not None]
-    return [f"{_all_of(names, rows)}: {rest}: {line}" for line, names in found.items()] + lost
+    lost = [f"{name_of(row)}: {row.packets_lost} packets lost" for row in rows if row.packets_lost is not None]
+    return [f"{all_of(names, rows)}: {rest}: {line}" for line, names in found.items()] + lost
 
 
 def _on_this_host(rows: Sequence[ScheduleComparison]) -> list[Column]:
@@ -371,7 +384,7 @@ def verdict(rows: Sequence[ScheduleComparison], width: int) -> RenderableType | 
     for question in dict.fromkeys(check["question"] for row in rows for check in row.checks):
         answers = [check for row in rows for check in row.checks if check["question"] == question]
         failed = [check for check in answers if not check["ok"]]
-        shown = failed[0] if failed else max(answers, key=lambda check: _number(check["found"]))
+        shown = failed[0] if failed else max(answers, key=lambda check: number_in(check["found"]))
         found, limit, why = shown["found"], shown["limit"], shown["why"]
         style = "red" if failed else ""
         table.add_row(question, found, limit, Text(why, style="dim"), style=style)
@@ -384,7 +397,7 @@ def verdict(rows: Sequence[ScheduleComparison], width: int) -> RenderableType | 
     return table if Console(width=10_000).measure(table).maximum <= width else Group(*lines)
 
 
-def _number(found: str) -> float:
+def number_in(found: str) -> float:
     """What an answer counts, for the worst of several; words count nothing."""
     try:
         return abs(float(found.rstrip("% ms")))

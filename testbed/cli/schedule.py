@@ -162,7 +162,8 @@ def schedule_compare(
         emit({"schedules": rows, "left_out": comparison.left_out, "warnings": warned})
         return
     console = stdout_console(150)
-    for table in tables.causes_tables(plan, comparison, console.width):
+    result, *causes = tables.causes_tables(plan, comparison, console.width)
+    for table in causes:
         console.print(table)
     at_full_scale = [(row.label, row.full_scale.as_json()) for row in comparison.schedules if row.full_scale]
     for table in full_scale_tables(at_full_scale, console.width):
@@ -174,6 +175,7 @@ def schedule_compare(
             console.print(f"{row.label}: {remark}", highlight=False)
     for reason in comparison.left_out.values():
         console.print(f"left out: {reason}", highlight=False)
+    console.print(result)  # last, so that it stays on a screen of 24 lines
     if (best := tables.best_line(comparison)) is not None:
         console.print(best, highlight=False)
 

@@ -281,7 +281,7 @@ def ranked_pairs(schedules: Sequence[ScheduleComparison], tie: float = TIE) -> R
     those with the same jobs beside it.
     """
     by_predicted = sorted(schedules, key=lambda s: s.predicted_range_s)
-    at_work = _at_work((one.label, job_of(one)) for one in schedules)
+    at_work = jobs_at_work(schedules)
     found = {"as_predicted": 0, "otherwise": 0, "ties": 0}
     for faster, slower in combinations(by_predicted, 2):
         if job_of(faster) != job_of(slower) or at_work[faster.label] != at_work[slower.label]:
@@ -296,6 +296,11 @@ def ranked_pairs(schedules: Sequence[ScheduleComparison], tie: float = TIE) -> R
 def same_ranking(schedules: Sequence[ScheduleComparison], tie: float = TIE) -> bool:
     """Whether measuring contradicts the predicted order of no pair; see `ranked_pairs`."""
     return ranked_pairs(schedules, tie).otherwise == 0
+
+
+def jobs_at_work(schedules: Sequence[ScheduleComparison]) -> dict[str, frozenset[str]]:
+    """Per label of a case the jobs that trained in it."""
+    return _at_work((one.label, job_of(one)) for one in schedules)
 
 
 def job_of(row: ScheduleComparison) -> str:

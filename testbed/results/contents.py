@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Number
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from testbed.errors import BadInput
 from testbed.files import read_json
@@ -23,6 +22,9 @@ from testbed.results.damaged import as_document
 from testbed.schedule.proof import Proof
 from testbed.spec.document import validate
 from testbed.thresholds import TIE
+
+if TYPE_CHECKING:
+    import pandas as pd  # slow to import, and a run that was interrupted is shown without it
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,8 @@ def _check_fairness(cases: Sequence[dict[str, Any]], source: str) -> None:
 
 def table_of(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     """A table of a run with at least these columns. Raises BadInput."""
+    import pandas as pd
+
     if not path.is_file():
         raise BadInput.of(str(path.parent), path.name, "no such file", "the tables of a run")
     try:

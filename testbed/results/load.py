@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from testbed.errors import BadInput
 from testbed.results.contents import comparison_of, json_of, manifest_of, table_of
 from testbed.results.place import COMPARISON, is_complete
 from testbed.trace.tables import ACTION, FORMAT, KINDS, MESSAGE, MESSAGE_KINDS, Table, Trace, rows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TRACE_TABLES = ("actions", "messages")
 

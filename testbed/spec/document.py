@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, meant, nearest
 from testbed.files import read_text
 from testbed.spec import yaml_tree
 
@@ -28,10 +29,24 @@ class Strict(BaseModel):
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises BadInput when there is no such file, or it holds anything else."""
-    document = yaml_tree.parse(read_text(path, MOST_BYTES, "a readable YAML file"), str(path))
+    expected = "a readable YAML file"
+    text = read_text(path, MOST_BYTES, expected if path.exists() else f"{expected}{_file_meant(path)}")
+    document = yaml_tree.parse(text, str(path))
     if not isinstance(document, dict):
         raise BadInput.of(str(path), "file", document, "a mapping of fields")
     return document
+
+
+_OUR_DIRECTORIES = ("topologies", "workloads")
+
+
+def _file_meant(path: Path) -> str:
+    """Where there is no such file, one that may have been meant: beside it, or under that name among the presets."""
+    name = path.name.removesuffix(path.suffix)
+    places = dict.fromkeys([path.parent, *map(Path, _OUR_DIRECTORIES)])
+    found = {one.stem: one for place in places if place.is_dir() for one in sorted(place.glob("*.yaml"))}
+    near = nearest(name, found)
+    return "" if near is None else f" (did you mean {found[near]}?)"
 
 
 def override(document: dict[str, Any], settings: Mapping[str, str], source: str) -> dict[str, Any]:
@@ -81,13 +96,15 @@ def validated(kind: type[T], document: object, context: object = None) -> T:
 
 
 def validate(kind: type[T], document: object, source: str, context: object = None, *, at: str = "") -> T:
-    """As `validated`; `at` is the field of the file that `document` is. Raises BadInput for the first thing wrong."""
+    """As `validated`; `at` is the field of the file that `document` is. Raises BadInput for all that is wrong."""
     try:
         return validated(kind, document, context)
     except ValidationError as error:
-        field, value, expected = first_fault(error)
-        inside = "" if field == WHOLE else field
-        raise BadInput.of(source, ".".join(filter(None, (at, inside))) or WHOLE, value, expected) from error
+        found = [
+            one._replace(field=".".join(filter(None, (at, "" if one.field == WHOLE else one.field))) or WHOLE)
+            for one in faults(error, kind)
+        ]
+        raise BadInput.of_all(source, found) from error
 
 
 WHOLE = "document"
@@ -105,9 +122,10 @@ class Fault(NamedTuple):
 class FieldError(ValueError):
     """Raised by a model's own validator to point at a field; its name is relative to what is being validated."""
 
-    def __init__(self, field: str, value: object, expected: str) -> None:
+    def __init__(self, field: str, value: object, expected: str, further: Sequence[Fault] = ()) -> None:
+        """`further` faults are relative to the same place."""
         super().__init__(expected)
-        self.field, self.value, self.expected = field, value, expected
+        self.field, self.value, self.expected, self.further = field, value, expected, further
 
 
 def matching(pattern: str, words: str) -> AfterValidator:
@@ -123,31 +141,66 @@ def matching(pattern: str, words: str) -> AfterValidator:
 
 
 def first_fault(error: ValidationError) -> Fault:
-    """The first thing that pydantic found wrong, in our words; of alternatives the one that came furthest."""
-    errors = error.errors(include_url=False)
-    first = errors[0]
-    head = first["loc"][:1]
-    first = max((one for one in errors if one["loc"][:1] == head), key=lambda one: len(one["loc"]))
-    if not any(_is_alternative(part) for part in first["loc"]):
-        first = errors[0]
-    parts = [str(part) or "''" for part in first["loc"] if not _is_alternative(part)]
+    """The first thing that pydantic found wrong, in our words."""
+    return faults(error)[0]
+
+
+def faults(error: ValidationError, kind: Any = None) -> list[Fault]:
+    """All that pydantic found wrong with a `kind`, in our words; of a field's alternatives the one that came furthest.
+
+    Where `kind` is given, what is misspelt is told from the fields that it has.
+    """
+    by_field: dict[tuple[int | str, ...], Any] = {}
+    for one in error.errors(include_url=False):
+        place = tuple(takewhile(lambda part: not _is_alternative(part), one["loc"]))
+        if place not in by_field or len(one["loc"]) > len(by_field[place]["loc"]):
+            by_field[place] = one
+    return [fault for one in by_field.values() for fault in _in_our_words(one, kind)]
+
+
+def _in_our_words(one: Mapping[str, Any], kind: Any) -> list[Fault]:
+    """One of pydantic's errors: mostly one fault, of a model inside a field maybe more."""
+    parts = [str(part) or "''" for part in one["loc"] if not _is_alternative(part)]
     if parts[-1:] == ["[key]"]:
         parts = parts[:-2]
-    value = first.get("input")
-    context: dict[str, Any] = first.get("ctx", {})
-    match first["type"]:
+    value, further = one.get("input"), list[Fault]()
+    context: dict[str, Any] = one.get("ctx", {})
+    match one["type"]:
         case "extra_forbidden" | "unexpected_keyword_argument":
-            expected = "no such field (is it misspelt?)"
+            expected = no_such_field(parts[-1], _fields_at(kind, parts[:-1]))
         case "missing" | "missing_argument":
             value, expected = "nothing", "this field to be given"
         case "value_error" if isinstance(context["error"], FieldError):
             cause = context["error"]
+            further = [one._replace(field=".".join([*parts, one.field])) for one in cause.further]
             parts, value, expected = [*parts, *filter(None, [cause.field])], cause.value, cause.expected
         case "value_error":
             expected = str(context["error"])
-        case kind:
-            expected = _expected(kind, context, str(first["msg"]))
-    return Fault(".".join(parts) or WHOLE, value, expected)
+        case name:
+            expected = _expected(name, context, str(one["msg"]))
+    return [Fault(".".join(parts) or WHOLE, value, expected), *further]
+
+
+def no_such_field(name: str, known: Iterable[str]) -> str:
+    """What is expected where a field of that name stands and should not."""
+    return f"no such field{meant(name, known) or ' (is it misspelt?)'}"
+
+
+def _fields_at(kind: Any, parts: Sequence[str]) -> list[str]:
+    """The fields that a `kind` has at the place that `parts` lead to, as a file names them; [] where nobody knows."""
+    models = _models_in(kind)
+    for part in parts:  # a part that is no field is a number or a key of what holds the models
+        fields = [one for model in models for name, one in model.model_fields.items() if part in (name, one.alias)]
+        if fields:
+            models = [model for field in fields for model in _models_in(field.annotation)]
+    return [one.alias or name for model in models for name, one in model.model_fields.items()]
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models that an annotation is made of: itself, its alternatives, what a list or a mapping holds."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for one in get_args(annotation) for model in _models_in(one)]
 
 
 def _is_alternative(part: int | str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from testbed.plugins import Registry, Unusable
-from testbed.spec.document import WHOLE, FieldError, Strict, first_fault, validated
+from testbed.spec.document import WHOLE, FieldError, Strict, faults, validated
 
 
 class ModelSpec(Strict):
@@ -96,10 +96,12 @@ def as_model(document: object) -> object:
     kind, content = document.get("kind", "gpt"), document.get("content")
     if not isinstance(kind, str) or not isinstance(content, str | None):
         raise FieldError("kind", kind, "a registered name, or FILE.py:NAME")
+    known: type[ModelSpec] | None = None
     try:
-        return validated(MODELS.find(kind, content), document)
+        known = MODELS.find(kind, content)
+        return validated(known, document)
     except Unusable as error:
         raise FieldError("kind", error.value, error.expected) from error
     except ValidationError as error:
-        field, value, expected = first_fault(error)
-        raise FieldError("" if field == WHOLE else field, value, expected) from error
+        (field, value, expected), *further = faults(error, known)
+        raise FieldError("" if field == WHOLE else field, value, expected, further) from error

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, meant
 from testbed.plugins import Unusable
 from testbed.spec.document import first_fault, validated
 
@@ -24,7 +24,7 @@ def checked_options(
     source, field = where
     for option, value in given.items():
         if option not in known:
-            expected = f"an option of {name} ({', '.join(known) or 'it has none'})"
+            expected = f"an option of {name} ({', '.join(known) or 'it has none'}){meant(option, known)}"
             raise BadInput.of(source, f"{field}{option}", value, expected)
     if not given:
         return {}

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field, model_validator
 
-from testbed.errors import listed
+from testbed.errors import BadInput, listed
 from testbed.spec.clos import spelt_out
 from testbed.spec.document import FieldError, Strict, matching, override, read_yaml, validate
 from testbed.spec.quantity import bits_per_second, metres, seconds, size_bytes
@@ -247,5 +247,8 @@ class Topology(Strict):
 
 def load_topology(path: Path, settings: dict[str, str] | None = None) -> Topology:
     """The topology in a file, with `settings` (dotted key -> YAML text) laid over it. Raises BadInput."""
-    document = spelt_out(override(read_yaml(path), settings or {}, str(path)), str(path))
+    written = read_yaml(path)
+    if "datacenters" not in written and {"schedules", "parallelism"} & written.keys():
+        raise BadInput.of(str(path), "file", "a workload", "a topology (the order is TOPOLOGY WORKLOAD)")
+    document = spelt_out(override(written, settings or {}, str(path)), str(path))
     return validate(Topology, document, str(path))

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
+from testbed.errors import BadInput
 from testbed.plugins import Unusable, read_content
 from testbed.spec.choice import ScheduleChoice, file_named, with_labels
 from testbed.spec.document import FieldError, Strict, override, read_yaml, validate
@@ -312,7 +313,10 @@ def workload_document(path: Path, settings: dict[str, str] | None = None) -> dic
 
     Names of files are relative to the workload's own directory. Raises BadInput.
     """
-    document = override(read_yaml(path), settings or {}, str(path))
+    written = read_yaml(path)
+    if "datacenters" in written and not {"schedules", "parallelism"} & written.keys():
+        raise BadInput.of(str(path), "file", "a topology", "a workload (the order is TOPOLOGY WORKLOAD)")
+    document = override(written, settings or {}, str(path))
     if isinstance(model := document.get("model"), dict):
         document["model"] = _with_content(model, "kind", path, "model")
     if isinstance(schedules := document.get("schedules"), list):

@@ -26,6 +26,7 @@ from testbed.files import remove_partial
 from testbed.lab import namespaces as ns
 from testbed.lab.sandbox import run_in_sandbox
 from testbed.plugins import in_file
+from testbed.progress import Replay
 from testbed.session.machine import MACHINE_VARIABLE
 from testbed.train.launcher import WORKER_ENVIRONMENT
 from testbed.vm.idle import idlest_cpu
@@ -128,7 +129,7 @@ def run_assignments(
     *,
     limit_s: float = DEFAULT_LIMIT_S,
     training: bool = True,
-    hear: Callable[[str], None] | None = None,
+    hear: Replay | None = None,
     memory_mb: int = MEMORY_MB,
 ) -> Boot:
     """Run assignments one after another in one boot; returns when the guest has powered off.
@@ -143,9 +144,7 @@ def run_assignments(
     answer = os.memfd_create("testbed-boot")
     try:
         run_in_sandbox(
-            lambda: _answer(
-                answer, lambda: _supervise(machine, assignments, limit_s, training, hear or _to_stderr, memory_mb)
-            )
+            lambda: _answer(answer, lambda: _supervise(machine, assignments, limit_s, training, hear, memory_mb))
         )
         os.lseek(answer, 0, os.SEEK_SET)
         with os.fdopen(os.dup(answer), encoding="utf-8") as stream:
@@ -196,11 +195,11 @@ def _supervise(
     assignments: Sequence[Assignment],
     limit_s: float,
     training: bool,
-    hear: Callable[[str], None],
+    hear: Replay | None,
     memory_mb: int,
 ) -> dict[str, Any]:
     job_directory = _prepare(machine, assignments, training)
-    watch = _Watch(job_directory, len(assignments), hear)
+    watch = _Watch(job_directory, len(assignments), hear or _to_stderr)
     began = time.monotonic()
     kernel = _start(machine, memory_mb)
     try:
@@ -221,7 +220,9 @@ def _supervise(
     finally:
         kernel.kill()  # its guest's processes end with the sandbox, right after this
         kernel.wait()
-    watch.look(time.monotonic() - began)
+        watch.look(time.monotonic() - began)
+        if hear is not None:
+            hear.close()
     result = job_directory / RESULT_FILE
     if not result.is_file():
         raise RunFailed(f"the guest's kernel ended before its work did{_kernel_output()}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from testbed.files import saving
 from testbed.plan import file
 from testbed.plan.costs import buffer_bytes
 from testbed.plan.plan import Clock, Plan
-from testbed.progress import Reporter
+from testbed.progress import Replay, Reporter
 from testbed.vm import kernel, machine
 from testbed.vm.boot import MEMORY_MB, Assignment, Boot, run_assignments
 
@@ -94,9 +94,9 @@ def calibrate(
     return boot.ended[0].code, boot.ended[0].document
 
 
-def _ear(reporter: Reporter) -> Callable[[str], None] | None:
+def _ear(reporter: Reporter) -> Replay | None:
     """Who hears what a guest says: the reporter, or standard error itself, as a quiet guest says errors only."""
-    return None if reporter.quiet else reporter.pass_on
+    return None if reporter.quiet else Replay(reporter)
 
 
 def _name(chosen: machine.Machine) -> str:

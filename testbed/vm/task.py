@@ -13,7 +13,7 @@ from testbed.lab.sandbox import run_in_sandbox
 from testbed.lab.witness import MachineWitness
 from testbed.plan import file
 from testbed.plan.plan import Plan
-from testbed.progress import Lines
+from testbed.progress import Marks
 from testbed.vm.job import Task
 
 HOST_PRIORITY = HostPriority.off
@@ -40,7 +40,7 @@ def _train(plan: Plan, task: Task, answer: Path, witness: MachineWitness) -> int
 
     assert task.out is not None
     options = SessionOptions(Path(task.out), task.shaper, this_machine(), witness, HOST_PRIORITY, strict=task.strict)
-    document = run(plan, options, Lines(quiet=task.quiet))
+    document = run(plan, options, Marks(quiet=task.quiet))
     _write(document, answer)
     return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
@@ -56,7 +56,7 @@ def _measure_engine(plan: Plan, task: Task, answer: Path, witness: MachineWitnes
         shaper=task.shaper,
         host_priority=HOST_PRIORITY,
         witness=witness,
-        reporter=Lines(quiet=task.quiet),
+        reporter=Marks(quiet=task.quiet),
     )
     _write(document, answer)
     return ExitCode.OK
@@ -70,7 +70,7 @@ def _calibrate(plan: Plan, task: Task, answer: Path) -> int:
         shaper=task.shaper,
         host_priority=HOST_PRIORITY,
         beside_mininet=task.beside_mininet,
-        reporter=Lines(quiet=task.quiet),
+        reporter=Marks(quiet=task.quiet),
     )
     _write(document, answer)
     return ExitCode.OK if all(link["ok"] for link in document["links"]) else ExitCode.UNTRUSTED

@@ -213,9 +213,19 @@ def test_the_picture_and_the_traces_come_from_the_files(
 def test_tensor_ranks_talk_in_the_middle_of_computing(tmp_path: Path) -> None:
     """Under real-time priorities gloo's thread must not wait for a rank that it keeps from its processor."""
     split = ("--set=parallelism={pipeline: 2, tensor: 2}", "--set=warmup=1", "--iterations=1", "--schedule=1f1b")
-    run_longhaul(*SMALL[:2], *split, "--quiet", "--out", str(tmp_path / "out"))
+    done = run_longhaul(*SMALL[:2], *split, "--quiet", "--out", str(tmp_path / "out"))
     (row,) = json.loads((tmp_path / "out/comparison.json").read_text())["schedules"]
     assert row["measured_s"] > 0
+    told = subprocess.run(
+        [sys.executable, "-m", "testbed", "report", str(tmp_path / "out")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == told.stdout, "what a run ends with is told from its files"
+    assert "1f1b: " in told.stdout.splitlines()[-1]
 
 
 def test_a_run_repeats_the_schedules_of_another(

@@ -31,6 +31,7 @@ MOST_WAIT_S = 200.0
 """On the wall clock: what waits without computing. A busy machine must not reach it."""
 
 _LINE = re.compile(r"error: (?P<where>.+?): (?P<field>.+?): got (?P<value>.+), expected (?P<expected>.+)")
+_BLOCK, _MORE = re.compile(r"error: (?P<where>.+): \d+ faults"), re.compile(r"  and \d+ more")
 _LEAKED = re.compile(
     r"[Ii]nput should|[Vv]alue error|pydantic|valid (?:integer|number|string|dictionary|list)\b|type=|Traceback"
     r"|ReaderError|ScannerError|function-|\[key\]|Field required|<class|object at 0x"
@@ -63,17 +64,21 @@ class Outcome(NamedTuple):
 
     def _fault_of_refusal(self) -> str:
         lines = self.said.strip().splitlines()
-        if len(lines) != 1:
+        if block := _BLOCK.fullmatch(lines[0] if lines else ""):  # several faults of one file, a line for each
+            lines = [f"error: {block['where']}: {line.strip()}" for line in lines[1:] if not _MORE.fullmatch(line)]
+        elif len(lines) != 1:
             return f"{len(lines)} lines: {self.said[:200]}"
-        match = _LINE.fullmatch(lines[0])
-        if match is None:
-            return f"not file, field, value, expected: {lines[0][:300]}"
-        if _LEAKED.search(match["where"] + match["field"] + match["expected"]):
-            return f"leaked wording: {lines[0][:300]}"
-        if len(lines[0]) > _MOST_CHARACTERS:
-            return f"{len(lines[0])} characters: {lines[0][:100]}"
-        misfit = match["where"].startswith("schedule ")  # a schedule that was generated stands in no file
-        if self.case.about and self.case.about not in lines[0] and not misfit:
+        matches = [_LINE.fullmatch(line) for line in lines]
+        for line, match in zip(lines, matches, strict=True):
+            if match is None:
+                return f"not file, field, value, expected: {line[:300]}"
+            if _LEAKED.search(match["where"] + match["field"] + match["expected"]):
+                return f"leaked wording: {line[:300]}"
+            if len(line) > _MOST_CHARACTERS:
+                return f"{len(line)} characters: {line[:100]}"
+        # a schedule that was generated stands in no file
+        misfit = any(match["where"].startswith("schedule ") for match in matches if match is not None)
+        if self.case.about and not misfit and not any(self.case.about in line for line in lines):
             return f"{self.case.about} is not named: {lines[0][:300]}"
         return ""
 

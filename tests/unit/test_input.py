@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from in_process import run_testbed
 
 from testbed.errors import BadInput, RunFailed, shown
 from testbed.files import read_bytes, read_json, replacing, saving, write_output
@@ -215,6 +216,51 @@ def test_values_are_shortened() -> None:
         text = shown(value)
         assert len(text) <= 100
         assert text.isprintable()
+
+
+# --- what was meant ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("predict", PP4, LONGHAUL),
+            f"{PP4}: file: got 'a workload', expected a topology (the order is TOPOLOGY WORKLOAD)",
+        ),
+        (("predict", LONGHAUL, LONGHAUL), "file: got 'a topology', expected a workload (the order is TOPOLOGY"),
+        (("predict", LONGHAUL, PP4, "--set", "microbatch=2"), "expected no such field (did you mean microbatches?)"),
+        (
+            ("predict", LONGHAUL, PP4, "--set", "topology.links.0.fiber=1 km"),
+            "links.0.fiber: got '1 km', expected no such field (did you mean fibre?)",
+        ),
+        (("predict", LONGHAUL, PP4, "--set", "model.layer=3"), "model.layer: got 3, expected no such field (did you"),
+        (("predict", LONGHAUL, PP4, "--set", "zzz=2"), "expected no such field (is it misspelt?)"),
+        (("predict", LONGHAUL, PP4, "--schedule", "crosspipe-gredy"), "(did you mean crosspipe-greedy?)"),
+        (("predict", LONGHAUL, PP4, "--set", "schedules=[1f11b]"), "(did you mean 1f1b?)"),
+        (("route", LONGHAUL, PP4, "--policy", "ecpm"), "(did you mean ecmp?)"),
+        (("route", LONGHAUL, PP4, "--policy", "ecmp,sed=1"), "(did you mean seed?)"),
+        (("predict", "two-dc-longhal", PP4), "(did you mean topologies/two-dc-longhaul.yaml?)"),
+        (("predict", LONGHAUL, "tiny-gpt-pp44.yaml"), "(did you mean workloads/tiny-gpt-pp4.yaml?)"),
+    ],
+)
+def test_what_may_have_been_meant_is_named(arguments: tuple[str, ...], said: str) -> None:
+    done = run_testbed(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_all_faults_of_a_file_are_said_at_once() -> None:
+    wrong = ("microbatch=3", "model.layer=3", "model.hed=2", "memory=0", "pacing.F=[1 ms, x, 1 ms, 1 ms]")
+    done = run_testbed("predict", LONGHAUL, PP4, *(f"--set={one}" for one in wrong))
+    head, *lines = done.stderr.splitlines()
+    assert (done.returncode, head) == (2, f"error: {PP4}: 5 faults")
+    fields = {line.partition(": got ")[0].strip() for line in lines}
+    assert fields == {"microbatch", "model.layer", "model.hed", "memory", "pacing.F.1"}
+    assert all(", expected " in line for line in lines)
+    many = [f"--set=wrong{number}=1" for number in range(20)]
+    assert run_testbed("predict", LONGHAUL, PP4, *many).stderr.splitlines()[-1] == "  and 8 more"
 
 
 # --- files ---------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from data_format import documented
 from rich.console import Console
 from test_compare import measured
 
-from testbed.cli.run_tables import print_run
+from testbed.cli.answer import print_answer
+from testbed.cli.run_tables import Part, details
 from testbed.errors import BadInput
 from testbed.judge.compare import (
     Beside,
@@ -110,7 +111,10 @@ def test_a_screen_of_80_columns_shows_what_jobs_cost_each_other_and_each_of_them
     rows = document()
     rows["schedules"][1] |= {"trusted": False, "reasons": ["it was not so"]}
     screen = io.StringIO()
-    print_run(Console(width=80, file=screen), rows, tmp_path, pages=0)
+    console = Console(width=80, file=screen)
+    for one in details(rows, set(Part), console.width):
+        console.print(one)
+    print_answer(console, Run({}, rows, complete=True, has_traces=False), tmp_path, pages=0)
     said = screen.getvalue()
     assert max(len(line) for line in said.splitlines() if str(tmp_path) not in line) <= 80
     assert "…" not in said

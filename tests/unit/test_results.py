@@ -212,7 +212,7 @@ def test_a_report_fits_80_columns(
     assert report(str(tmp_path), monkeypatch=monkeypatch) == 0
     said = capsys.readouterr().out
     table = [line for line in said.splitlines() if line.startswith(("│", "┃"))]
-    assert len(table) == 6
+    assert len(table) == 3, "a head, and a line for each schedule"
     assert max(map(len, table)) <= 80
     assert "…" not in said
     assert "incomplete" not in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -15,11 +16,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from testbed.cli import app
+from testbed.cli.answer import print_answer
 from testbed.cli.determinism import spread_tables
 from testbed.cli.event_tables import event_tables
+from testbed.cli.help import EXAMPLES, GROUPS
 from testbed.cli.lab_tables import doctor_lines, engine_tables, link_tables, mininet_tables
-from testbed.cli.run_tables import print_run
+from testbed.cli.run_tables import Part, details
 from testbed.lab.doctor import _PROBES, Finding
+from testbed.results.load import Run
 from testbed.vm.determinism import Spread
 from testbed.vm.kernel import BUILD_COMMAND
 from testbed.vm.machine import PACKAGE_COMMAND
@@ -158,10 +162,14 @@ def row(label: str, seconds: float, *, trusted: bool, iqr_s: float = 2.132e-14, 
 
 
 def run_screen(width: int, rows: Sequence[dict[str, Any]], directory: Path = Path("results/demo")) -> str:
+    """All that a report says of a run."""
     stream = io.StringIO()
     document = {"name": "tiny-gpt-pp4 on two-dc-longhaul", "shaper": "relay", "transport": "otn-lossless"}
     document |= {"clock": "real", "ranking_as_predicted": True, "schedules": rows}
-    print_run(Console(file=stream, width=width), document, directory, pages=1)
+    console = Console(file=stream, width=width)
+    for one in details(document, set(Part), width):
+        console.print(one)
+    print_answer(console, Run({}, document, complete=True, has_traces=False), directory, pages=1)
     return stream.getvalue()
 
 
@@ -178,7 +186,7 @@ RUNS = {
 def test_runs(rows: list[dict[str, Any]], width: int) -> None:
     directory = Path("results") / ("with-a-long-name-" * 8)
     shown = run_screen(width, rows, directory)
-    require_legible(shown, width, [f"results in {directory}/"])
+    require_legible(shown, width, [f"results in {directory}/", f"testbed report {directory} --details"])
     for one in rows:
         assert one["label"][:20] in shown
 
@@ -195,7 +203,7 @@ def test_a_column_has_one_unit() -> None:
     assert "974.7 us" not in shown
     assert "0.97 ms" in shown, shown
     assert "12.30 ms" in shown, shown
-    assert "900 ms" not in shown
+    assert "900 ms" not in shown.partition("details:")[0]
 
 
 # --- links, engine, machine ----------------------------------------------------------------------
@@ -293,3 +301,35 @@ def test_a_schedule_beyond_its_limit_of_bytes_says_so() -> None:
     memory = {"measured": [bytes_], "predicted": [bytes_], "activations_limit": [8.454e6], "over_limit": [0.0116]}
     shown = " ".join(run_screen(80, [row("zb-h1", 1.0, trusted=True, memory=memory)]).split())
     assert "zb-h1: rank 0 holds 1.2% more than its limit" in shown
+
+
+# --- help ----------------------------------------------------------------------------------------
+
+
+def test_every_option_has_its_group_and_every_command_examples_that_parse() -> None:
+    """Of an example the words are looked at, not the files."""
+    known = {name for names in GROUPS.values() for name in names}
+    seen: set[str] = set()
+    for path in every_command(typer.main.get_command(app)):
+        command: Any = typer.main.get_command(app)
+        for name in path:
+            command = command.commands[name]
+        if hasattr(command, "commands"):
+            continue
+        options = {max(one.opts, key=len) for one in command.params if one.param_type_name == "option"}
+        assert options <= known, path
+        seen |= options
+        assert EXAMPLES[path[-1]], path
+        for example in EXAMPLES[path[-1]]:
+            _, _, words = example.rpartition("| ")[-1].partition(f"testbed {' '.join(path)}")
+            command.make_context(path[-1], shlex.split(words))
+    assert seen == known, "a group names an option that no command has"
+
+
+def test_short_help_is_the_same_and_ends_with_what_a_user_looks_for() -> None:
+    for words in (("run",), ("schedule", "compare"), ()):
+        assert screen(80, *words, "-h") == screen(80, *words, "--help")
+    shown = screen(80, "run", "-h")
+    assert shown.index("Where it runs:") < shown.index("Examples:") < shown.index("Exit codes:")
+    assert len(shown.partition("Examples:")[2].splitlines()) < 24, "what is left on the screen"
+    assert shown.count("  5  it finished and cannot be trusted") == 1

@@ -155,7 +155,7 @@ def test_interleave_has_nothing_to_move_of_one_job(tmp_path: Path) -> None:
 def test_help_has_the_lines_of_the_terminal_alone() -> None:
     """Line ends of the docstring are not shown: at any width, words fill the line."""
     shown = called("plan", "--help", COLUMNS="80").output
-    assert " schedules of all of them are one case, the second ones another, and so on; a   \n" in shown
+    assert "\nschedules of all of them are one case, the second ones another, and so on; a\n" in shown
 
 
 def test_arguments_left_over_are_named_whole() -> None:

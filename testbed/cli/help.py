@@ -1,0 +1,170 @@
+"""What `--help` prints: options in groups, then examples and exit codes; plain text that fits 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from testbed.errors import ExitCode
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "What is trained": (
+        *(
+            "--schedule",
+            "--schedules-from",
+            "--iterations",
+            "--set",
+            "--strict",
+            "--alone",
+            "--run",
+            "--schedules-anew",
+        ),
+    ),
+    "What is tried": (
+        *("--delay", "--rate", "--link", "--points", "--within", "--microbatch-size", "--sequence", "--fixed"),
+        *("--measure", "--boots", "--seeds", "--quick", "--predict-only", "--allow-faster"),
+        *("--beside-mininet", "--engine", "--size"),
+    ),
+    "Routes": ("--policy", "--elephants-from", "--detour", "--enforce"),
+    "Events during training": ("--lose", "--arrive", "--depart"),
+    "Where it runs": (
+        *("--clock", "--seed", "--vm", "--shaper", "--host-priority", "--wall-limit", "--jobs", "--source"),
+    ),
+    "What is shown": (
+        *("--details", "--memory", "--messages", "--checks", "--recheck", "--order", "--json", "--quiet"),
+    ),
+    "What is written": (
+        *("--out", "--overwrite", "--picture", "--svg", "--junit", "--markdown", "--comms", "--baselines", "--reason"),
+    ),
+}
+"""The options of all commands, by what they are for."""
+
+_OTHERS = "Others"
+
+_NET, _JOB = "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "predict": (f"testbed predict {_NET} {_JOB}", "testbed predict plan.json"),
+    "route": (f"testbed route topologies/clos-pod.yaml {_JOB} --policy ecmp --policy greedy",),
+    "plan": (f"testbed plan {_NET} {_JOB} -o plan.json",),
+    "run": (
+        f"testbed run {_NET} {_JOB}",
+        f"testbed run {_NET} {_JOB} --clock virtual",
+        f"testbed run {_NET} {_JOB} --schedule zb-h1 --schedule 1f1b",
+        "testbed run plan.json --out results/again",
+    ),
+    "compare-axes": ("testbed compare-axes workloads/paper-llama3-405b.yaml --picture axes.svg",),
+    "calibrate": (f"testbed calibrate {_NET}", f"testbed calibrate {_NET} --engine {_JOB}"),
+    "tune": (f"testbed tune {_JOB} {_NET}",),
+    "knee": (f"testbed knee {_NET} {_JOB} --schedule geopipe",),
+    "shell": (f"testbed shell {_NET}", f"echo 'paris/0 ping -c 3 warsaw/0' | testbed shell {_NET}"),
+    "report": (
+        "testbed report results/demo",
+        "testbed report results/demo --details",
+        "testbed report results/demo --recheck",
+    ),
+    "doctor": ("testbed doctor",),
+    "test-determinism": (f"testbed test-determinism {_NET} {_JOB} --boots 2 --seeds 2",),
+    "show": (f"testbed schedule show {_NET} {_JOB} --svg timelines.svg",),
+    "compare": (f"testbed schedule compare {_NET} {_JOB}",),
+    "export": (f"testbed schedule export {_NET} {_JOB} --schedule 1f1b",),
+    "validate": (f"testbed schedule validate {_NET} {_JOB} mine.csv",),
+    "save": (f"testbed baseline save mine {_NET} {_JOB}", "testbed baseline save mine --run results/demo"),
+    "renew": ("testbed baseline renew loop-pp4 --reason 'links are modelled better'",),
+    "check": ("testbed baseline check --predict-only", "testbed baseline check loop-pp4"),
+    "list": ("testbed baseline list",),
+    "build": ("testbed kernel build",),
+}
+"""By name of a command, what a user might type."""
+
+_MEANS = {
+    ExitCode.OK: "success",
+    ExitCode.REGRESSION: "a baseline is outside its tolerances",
+    ExitCode.BAD_INPUT: "bad input: nothing was started",
+    ExitCode.MACHINE_LACKS: "the machine lacks something: what adds it is said",
+    ExitCode.RUN_FAILED: "it failed, or was interrupted; what was measured is kept",
+    ExitCode.UNTRUSTED: "it finished and cannot be trusted: the reasons are said",
+}
+_OFFLINE = (ExitCode.OK, ExitCode.BAD_INPUT, ExitCode.RUN_FAILED)
+_LAB = (ExitCode.OK, *(code for code in ExitCode if code >= ExitCode.BAD_INPUT))
+_NO_VERDICT = (*_OFFLINE[:2], ExitCode.MACHINE_LACKS, ExitCode.RUN_FAILED)
+EXIT_CODES: dict[str, tuple[ExitCode, ...]] = {
+    **dict.fromkeys(("run", "calibrate", "compare-axes", "knee", "test-determinism", "save", "renew"), _LAB),
+    **dict.fromkeys(("shell", "doctor", "build"), _NO_VERDICT),
+    "check": tuple(ExitCode),
+    "report": (*_OFFLINE, ExitCode.UNTRUSTED),
+}
+"""By name of a command, what it may end with; the others as what starts nothing."""
+
+_MOST_LEFT = 26
+"""Columns for an option's name before its help begins in the next line."""
+
+_WIDEST = 80
+
+HELP_OPTIONS = ("-h", "--help")
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help has its options in groups, examples and exit codes."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Usage, what the command does, arguments, options by group, examples, exit codes."""
+        self.format_usage(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write_text(self.help or "")
+        params: list[Any] = list(self.params)
+        arguments = [(one.metavar or one.name.upper(), one.help) for one in params if one.param_type_name == "argument"]
+        _section(formatter, "Arguments", arguments)
+        options = [one for one in params if one.param_type_name == "option" and not one.hidden]
+        for title, names in GROUPS.items():
+            mine = [one for one in options if max(one.opts, key=len) in names]
+            mine.sort(key=lambda one: names.index(max(one.opts, key=len)))
+            _section(formatter, title, (one.get_help_record(ctx) for one in mine))
+        known = {name for names in GROUPS.values() for name in names}
+        rest = [one.get_help_record(ctx) for one in options if max(one.opts, key=len) not in known]
+        _section(formatter, _OTHERS, [*rest, (", ".join(HELP_OPTIONS), "Show this message and exit.")])
+        with formatter.section("Examples"):
+            for line in EXAMPLES.get(str(self.name), ()):
+                formatter.write(f"  {_in_lines(line)}\n")
+        codes = EXIT_CODES.get(str(self.name), _OFFLINE)
+        _section(formatter, "Exit codes", [(str(int(code)), _MEANS[code]) for code in codes])
+
+
+class HelpfulGroup(TyperGroup):
+    """Commands in a group, with the same form of help."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Usage, what the commands are for, and each in a line or two."""
+        self.format_usage(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write_text(self.help or "")
+        commands = [self.commands[name] for name in self.list_commands(ctx)]
+        _section(formatter, "Commands", ((str(one.name), _first_sentence(one.help or "")) for one in commands))
+        options = [one.get_help_record(ctx) for one in self.params if one.param_type_name == "option"]
+        _section(formatter, "Options", [*options, (", ".join(HELP_OPTIONS), "Show this message and exit.")])
+        formatter.write_paragraph()
+        formatter.write_text(f"`{ctx.command_path} COMMAND --help` has options, examples and exit codes of each.")
+
+
+def _in_lines(command: str) -> str:
+    """A command to be copied, in lines as a shell takes them."""
+    if len(command) <= _WIDEST - 2:
+        return command
+    place = command.rindex(" ", 0, _WIDEST - 4)
+    if (option := command.rfind(" --", 0, place + 1)) > 0 and not command[place + 1 :].startswith("--"):
+        place = option  # an option stays with its value
+    return f"{command[:place]} \\\n      {command[place + 1 :]}"
+
+
+def _first_sentence(text: str) -> str:
+    """Of a command's help what it does."""
+    return text.partition("\n")[0].partition(". ")[0].rstrip(".")
+
+
+def _section(formatter: Any, title: str, rows: Iterable[tuple[str, str] | None]) -> None:
+    """A heading and its definitions; nothing where there are none."""
+    known = [row for row in rows if row is not None]
+    if known:
+        with formatter.section(title):
+            formatter.write_dl(known, col_max=_MOST_LEFT)
