@@ -163,12 +163,9 @@ class Replay:
 
     def _end(self, *, well: bool) -> None:
         stack, _ = self._open.pop()
-        failure = None if well else _Failed()
-        with suppress(_Failed):
-            if failure is None:
-                stack.close()
-            else:
-                stack.__exit__(_Failed, failure, None)
+        with suppress(_Failed), stack:
+            if not well:
+                raise _Failed
 
 
 class _Failed(Exception):

@@ -160,7 +160,7 @@ def faults(error: ValidationError, kind: Any = None) -> list[Fault]:
 
 def _in_our_words(one: Mapping[str, Any], kind: Any) -> list[Fault]:
     """One of pydantic's errors: mostly one fault, of a model inside a field maybe more."""
-    parts = [str(part) or "''" for part in one["loc"] if not _is_alternative(part)]
+    parts = [str(part) if str(part).strip() else repr(part) for part in one["loc"] if not _is_alternative(part)]
     if parts[-1:] == ["[key]"]:
         parts = parts[:-2]
     value, further = one.get("input"), list[Fault]()

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from testbed.judge.witnesses import disturbance_s, disturbed
 from testbed.lab.witness import MachineCounts, MachineWitness, QueueFiles, threads_of
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
-from testbed.session.rounds import rounds
+from testbed.session.rounds import Training
 from testbed.train.job import IterationRecord
 from testbed.train.witness import Accounts
 
@@ -62,7 +62,10 @@ def test_what_happens_between_rounds_is_not_counted_in_any() -> None:
         def read(self) -> MachineCounts:
             return MachineCounts(0.0, 0.0, stolen_s, 0.0)
 
-    class Training(Loop):
+    class Trained(Loop):
+        def of(self, jobs: Sequence[int]) -> Loop:
+            return self
+
         def run(self, *_: object) -> Iterator[list[list[IterationRecord]]]:
             nonlocal stolen_s
             for _ in range(3):
@@ -71,7 +74,7 @@ def test_what_happens_between_rounds_is_not_counted_in_any() -> None:
 
     found = []
     with Watching(active=False) as witness:
-        for one in rounds(Training([]), {}, Deadline(1.0, "a second"), witness):
+        for one in Training(Trained([]), {}, Deadline(1.0, "a second"), witness):
             found.append(one.machine.steal_s)
             stolen_s += 10.0
     assert found == [1.0, 1.0, 1.0]
