@@ -47,7 +47,7 @@ $(READY): requirements.txt pyproject.toml | packages
 
 # the event model's machine code, so that no command has to wait for it: a quarter of a minute
 $(COMPILED): $(READY) $(wildcard testbed/model/*.py testbed/schedule/*.py)
-	$(VENV)/bin/python -m testbed.schedule.warm
+	$(VENV)/bin/python -m testbed.schedule.compile_all
 	@touch $@
 
 clean:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from testbed.cli.layout import Column, Section, fitted
+from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.framing import wire_bytes
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.plan import Clock

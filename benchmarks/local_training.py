@@ -23,9 +23,9 @@ from testbed.schedule.registry import FAMILIES
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.spec.choice import ScheduleChoice
-from testbed.train.job import IterationRecord, TimedSchedule, TrainingTask
+from testbed.train.assignment import IterationRecord, TimedSchedule, TrainingTask
 from testbed.train.launcher import Launcher
-from testbed.train.protocol import Place, WorldSpec
+from testbed.train.protocol import WorkerPlace, WorldSpec
 from testbed.train.reference import Reference
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
@@ -85,7 +85,7 @@ def workers(ranks: int, directory: Path, patience: Deadline) -> Iterator[Loop]:
     """So many workers, ready for jobs; `directory`, which exists, gets their logs."""
     with Launcher(ranks) as launcher:
         world = WorldSpec(
-            places=tuple(Place(None, "lo") for _ in range(ranks)),
+            places=tuple(WorkerPlace(None, "lo") for _ in range(ranks)),
             store=str(directory / "store"),
             timeout_s=patience.seconds,
             warmup_bytes=1000,

@@ -30,12 +30,12 @@ from harness.options import ROOT
 from harness.record import Claim, Topic, finish
 from local_training import scheduled, task_of, workers
 
-import testbed.train.warm  # noqa: F401 - what the zygote imports: it is forked from this process
+import testbed.train.preload  # noqa: F401 - what the zygote imports: it is forked from this process
 from testbed.errors import RunFailed
 from testbed.judge import iterations, numerics
 from testbed.judge.fidelity import Check
-from testbed.judge.parameters import parameter_checks, put_together
-from testbed.lab.witness import MachineCounts
+from testbed.judge.parameter_checks import parameter_checks, put_together
+from testbed.lab.machine_witness import MachineCounts
 from testbed.pipeline.ir import Kind
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import make_plan
@@ -43,16 +43,16 @@ from testbed.session.deadlines import Deadline
 from testbed.spec import load_topology, load_workload
 from testbed.trace.tables import ALL_GATHER
 from testbed.train import training_state
-from testbed.train.collectives import Messages
+from testbed.train.assignment import ReferenceOutcome, last_compared
+from testbed.train.collective_runner import Messages
 from testbed.train.data import load_corpus
 from testbed.train.gpt import Gpt
-from testbed.train.job import Reference, last_compared
 from testbed.train.optimizer import make_optimizer
-from testbed.train.peers import Peers
 from testbed.train.reference import train_reference
 from testbed.train.schedule_run import ScheduleRun
 from testbed.train.stage import Stage
-from testbed.train.tensor import Share
+from testbed.train.tensor import TensorShare
+from testbed.train.tensor_peers import Peers
 from testbed.train.training_state import TrainingState
 
 ITERATIONS, MICROBATCHES = 3, 3
@@ -332,7 +332,7 @@ def _not_applied(there: Any) -> Any:
 def _slice_swapped(there: Any) -> Any:
     """What tensor ranks have of the weights that are cut along their inputs is the other one's."""
 
-    def keep(self: Share, linear: Any, name: str, dimension: int, groups: int) -> None:
+    def keep(self: TensorShare, linear: Any, name: str, dimension: int, groups: int) -> None:
         peers = self.peers
         if dimension == 1:
             peers.tensor_rank = 1 - peers.tensor_rank
@@ -407,7 +407,7 @@ MUTANTS = [
         "_wrap",
         _sent(lambda one: one.bfloat16().float(), (Kind.F,)),
     ),
-    Mutant("tensor slices of second layers swapped", "tensor", Share, "_keep", _slice_swapped),
+    Mutant("tensor slices of second layers swapped", "tensor", TensorShare, "_keep", _slice_swapped),
     Mutant("one sum over tensor ranks without the others", "tensor", Peers, "total", _one_summand),
     Mutant(
         "one tensor rank does not step its norms", "tensor", TrainingState, "__init__", _optimizer(_norms_off, (1,))
@@ -445,16 +445,16 @@ def plan_of(setting: Setting) -> Plan:
 
 
 @cache
-def reference(name: str) -> tuple[Plan, Reference]:
+def reference(name: str) -> tuple[Plan, ReferenceOutcome]:
     """Of one of CONTROLS: one process's training, with the engine as it is."""
     return referenced(CONTROLS[name])
 
 
-def referenced(setting: Setting) -> tuple[Plan, Reference]:
+def referenced(setting: Setting) -> tuple[Plan, ReferenceOutcome]:
     """The same of any setting."""
     plan = plan_of(setting)
     got = train_reference(plan.jobs[0].workload, load_corpus(), ITERATIONS, (ITERATIONS - 1,))
-    return plan, Reference(got.losses, got.gradient_norms, parameters=got.parameters)
+    return plan, ReferenceOutcome(got.losses, got.gradient_norms, parameters=got.parameters)
 
 
 def checks(name: str) -> list[Check]:
@@ -462,7 +462,7 @@ def checks(name: str) -> list[Check]:
     return compared(*reference(name), CONTROLS[name].schedule)
 
 
-def compared(plan: Plan, expected: Reference, schedule: str) -> list[Check]:
+def compared(plan: Plan, expected: ReferenceOutcome, schedule: str) -> list[Check]:
     """The same of a plan."""
     case = scheduled(plan, schedule)
     task = replace(task_of(case, ITERATIONS), keep_gradients=False, count_memory=False, compared=ITERATIONS)

@@ -33,9 +33,9 @@ from testbed.model.lower import Load, Receives, lower
 from testbed.model.program import FREE, NONE, Program
 from testbed.model.simulate import run
 from testbed.pipeline.algorithms import Members, exchange
-from testbed.pipeline.collectives import Collective, Step, side_by_side
+from testbed.pipeline.collectives import Collective, CollectiveMessage, side_by_side
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Exchanged, Paths, Problem, uniform
+from testbed.pipeline.problem import Exchanged, Problem, ReplicaRoutes, uniform
 from testbed.schedule.registry import FAMILIES, generate
 
 Number = int | Fraction
@@ -443,7 +443,7 @@ def drawn_problem(draw: Draw, n_links: int, first_card: int) -> Problem:
     acks = tuple(float(of.randint(20, 90)) for _ in range(ranks)) if pieces and of.random() < 0.8 else ()
     pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
     paths = [
-        Paths(
+        ReplicaRoutes(
             {pair: route(path, pair[0]) for pair in pairs},
             pieces,
             acks,
@@ -485,7 +485,7 @@ def drawn_problem(draw: Draw, n_links: int, first_card: int) -> Problem:
     sites = tuple(of.choice("ab") for _ in range(dp))
     found = exchange(algorithm, Members(sites, sharded, of.randint(1, 2) if algorithm == "hierarchical" else 1))
 
-    def collectives(steps: tuple[Step, ...], kind: str) -> tuple[Collective, ...]:
+    def collectives(steps: tuple[CollectiveMessage, ...], kind: str) -> tuple[Collective, ...]:
         made = []
         for rank in stages:
             both = side_by_side(steps, tp)

@@ -17,16 +17,16 @@ from typing import NamedTuple
 from testbed.errors import BadInput
 from testbed.judge import iterations, numerics
 from testbed.judge.iterations import IterationRow
-from testbed.lab.witness import MachineCounts
+from testbed.lab.machine_witness import MachineCounts
 from testbed.plan import resolve
 from testbed.plan.plan import Plan
 from testbed.schedule.registry import FAMILIES
 from testbed.session import deadlines
 from testbed.session.loop import Loop
 from testbed.spec.choice import ScheduleChoice
-from testbed.train.job import Reference, TimedSchedule, TrainingTask
+from testbed.train.assignment import ReferenceOutcome, TimedSchedule, TrainingTask
 from testbed.train.launcher import Launcher
-from testbed.train.protocol import Place, TrainReference, WorldSpec
+from testbed.train.protocol import TrainReference, WorkerPlace, WorldSpec
 
 ROOT = Path(__file__).parents[1]
 TOPOLOGY = ROOT / "topologies/two-dc-longhaul.yaml"
@@ -42,7 +42,7 @@ class Worst(NamedTuple):
     gradient_norm: float
 
 
-def differences(rows: list[IterationRow], reference: Reference) -> Worst:
+def differences(rows: list[IterationRow], reference: ReferenceOutcome) -> Worst:
     rows = rows[: len(reference.losses)]
     loss = numerics.worst_difference([row.loss for row in rows], reference.losses)
     return Worst(loss, numerics.worst_gradient_difference(rows, reference))
@@ -51,7 +51,7 @@ def differences(rows: list[IterationRow], reference: Reference) -> Worst:
 def world(plan: Plan, directory: str) -> WorldSpec:
     ranks = plan.jobs[0].mesh.size
     return WorldSpec(
-        places=(Place(None, "lo"),) * ranks,
+        places=(WorkerPlace(None, "lo"),) * ranks,
         store=f"{directory}/store",
         timeout_s=60.0,
         warmup_bytes=1000,

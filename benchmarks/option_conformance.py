@@ -28,9 +28,9 @@ import pandas as pd
 from testbed.errors import BadInput, MachineLacks
 from testbed.lab.loss import likely_losses
 from testbed.plan import costs, file, resolve
+from testbed.plan.left_out import warnings
 from testbed.plan.plan import Clock, Plan
 from testbed.plan.schedules import choose, make
-from testbed.plan.unmodelled import warnings
 from testbed.progress import Lines
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology

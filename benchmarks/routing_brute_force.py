@@ -21,14 +21,14 @@ from harness import options
 from harness.record import Claim, Topic, finish
 
 from testbed.plan.plan import Case, Plan
+from testbed.plan.prediction import iteration_times
 from testbed.plan.resolve import make_plan
 from testbed.plan.routes import nodes_of_ranks
 from testbed.plan.schedules import choose, make, with_selected
-from testbed.plan.together import iteration_times
 from testbed.routing.apply import demands, with_policies
-from testbed.routing.judge import Judge
+from testbed.routing.case_evaluator import CaseEvaluator
 from testbed.routing.planner import Reach
-from testbed.routing.registry import choose as policy
+from testbed.routing.policies import choose as policy
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
@@ -81,13 +81,13 @@ def _job(draw: random.Random, number: int) -> Workload:
     return validate(Workload, document, f"job-{number}")
 
 
-def _worst(judge: Judge, plan: Plan, case: Case) -> float:
+def _worst(judge: CaseEvaluator, plan: Plan, case: Case) -> float:
     """The worst job's iteration over what it takes alone."""
     return max(one / alone for one, alone in zip(iteration_times(plan, case), judge.usual_s, strict=True))
 
 
-def _judge(plan: Plan) -> Judge:
-    return Judge(plan, 10**6, 3600.0, ("brute force", None))
+def _judge(plan: Plan) -> CaseEvaluator:
+    return CaseEvaluator(plan, 10**6, 3600.0, ("brute force", None))
 
 
 class Starts(NamedTuple):

@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.routing.clos import clos_problem
+from testbed.routing.clos_study import clos_problem
 from testbed.routing.fairness import measured_by
 from testbed.routing.loops import loops
-from testbed.routing.problem import RoutingProblem
-from testbed.routing.registry import Chosen, choose, route
+from testbed.routing.policies import PolicyChoice, choose, route
+from testbed.routing.routing_problem import RoutingProblem
 
 LEAVES, SPINES, HOSTS, SERVER = 64, 32, 32, 8
 RATE_BPS = 100e9
@@ -124,7 +124,7 @@ class Row(NamedTuple):
     took_ms: float
 
 
-def judged(case: Case, chosen: Chosen) -> Row:
+def judged(case: Case, chosen: PolicyChoice) -> Row:
     made = route(chosen, case.problem)
     metric, seconds = measured_by(case.problem, made.choice), all_reduce_s(case, made.choice)
     return Row(
@@ -178,7 +178,7 @@ def main() -> int:
     return 0 if good else 1
 
 
-def _median(case: Case, chosen: Chosen, seeds: int) -> Row:
+def _median(case: Case, chosen: PolicyChoice, seeds: int) -> Row:
     if not chosen.takes("seed") or "seed" in chosen.options:
         return judged(case, chosen)
     drawn_ = sorted((judged(case, chosen.with_seed(seed)) for seed in range(1, seeds + 1)), key=lambda r: r.slowest_s)

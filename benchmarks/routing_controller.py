@@ -12,9 +12,9 @@ import numpy as np
 from harness import options
 from harness.record import Claim, Topic, finish
 
-from testbed.routing.clos import clos_problem
-from testbed.routing.problem import RoutingProblem
-from testbed.routing.registry import choose, route
+from testbed.routing.clos_study import clos_problem
+from testbed.routing.policies import choose, route
+from testbed.routing.routing_problem import RoutingProblem
 
 LEAVES, SPINES, HOSTS = 64, 32, 32
 POLICIES = ("greedy", "greedy-bytes", "greedy-jobs", "edge-coloring")

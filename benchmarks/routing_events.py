@@ -28,16 +28,16 @@ from harness.record import Claim, Topic, finish
 from rich.console import Console
 from routing_lab import LIMIT_S, REACH, ROOT, jobs, planned, topology, with_iterations
 
-from testbed.cli.layout import Column, Section, fitted
+from testbed.cli.table_layout import Column, Section, fitted
 from testbed.errors import RunFailed
 from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Clock, Plan
+from testbed.plan.prediction import iteration_times
 from testbed.plan.timeline import JobArrives, JobDeparts, Moment
-from testbed.plan.together import iteration_times
 from testbed.progress import Lines
 from testbed.routing.apply import with_policies
-from testbed.routing.events import Controller, moves, rerouted, with_continuations, with_timeline
-from testbed.routing.registry import choose
+from testbed.routing.policies import choose
+from testbed.routing.rerouting import Controller, moves, rerouted, with_continuations, with_timeline
 from testbed.vm import command
 
 EVENTS = (JobArrives("pipelines", Moment(3)), JobDeparts("rings", Moment(7)))

@@ -32,14 +32,14 @@ from rich.table import Table
 
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Clock, Plan
+from testbed.plan.prediction import iteration_times
 from testbed.plan.resolve import make_plan, with_clock
 from testbed.plan.schedules import choose as choose_schedules
 from testbed.plan.schedules import every_choice, make, with_selected
-from testbed.plan.together import iteration_times
 from testbed.progress import Lines
 from testbed.routing.apply import with_policies
 from testbed.routing.planner import Planner, Reach
-from testbed.routing.registry import POLICIES, Chosen, choose
+from testbed.routing.policies import POLICIES, PolicyChoice, choose
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
@@ -118,7 +118,7 @@ def workload() -> Workload:
     return validate(Workload, document, "workload")
 
 
-def policies() -> list[Chosen]:
+def policies() -> list[PolicyChoice]:
     """All that choose routes alone, `shortest` first, without those for a Clos and for a handful of flows."""
     names = [name for name in POLICIES if not isinstance(POLICIES[name], Planner)]
     found = [choose(name) for name in names if name not in ("ecmp", "edge-coloring", "lexicographic")]

@@ -3,7 +3,8 @@
 Four leaves with four hosts, two or four spines, all links alike. Job A (rings): four replicas of two stages, a replica
 per leaf, so that data parallelism crosses leaves. Job B (pipelines): two replicas of four stages, a stage per leaf, so
 that activations and gradients do. Every policy, and 20 seeds of ECMP, is a case of one plan for each number of spines,
-so that one lab measures them all. Three ways to look at a choice of routes, as every run has them (judge/fairness.py):
+so that one lab measures them all. Three ways to look at a choice of routes, as every run has them
+(judge/network_metric.py):
 
 * filled: the worst job's max-min-fair rate, as if every flow always had something to send (progressive filling);
 * seen: the least rate of a flow while messages of it are under way; predicted, and measured from the messages' times;
@@ -35,22 +36,22 @@ import numpy as np
 from harness.boots import run_testbed
 from rich.console import Console
 
-from testbed.cli.layout import Column, Section, fitted
 from testbed.cli.run_tables import jobs_tables
+from testbed.cli.table_layout import Column, Section, fitted
 from testbed.errors import RunFailed, TestbedError
-from testbed.judge.compare import fairness_in, rows_of
-from testbed.judge.fairness import Filled, Seen, expected
+from testbed.judge.comparison import fairness_in, rows_of
+from testbed.judge.network_metric import Filled, Seen, expected
 from testbed.plan import file
 from testbed.plan.alone import with_alone
 from testbed.plan.plan import Clock, Plan
+from testbed.plan.prediction import iteration_times, predict_together
 from testbed.plan.resolve import make_plan, with_clock
 from testbed.plan.schedules import choose as choose_schedules
 from testbed.plan.schedules import make, with_selected
-from testbed.plan.together import iteration_times, predict_together
 from testbed.progress import Lines
 from testbed.routing.apply import with_policies
 from testbed.routing.planner import Reach
-from testbed.routing.registry import choose
+from testbed.routing.policies import choose
 from testbed.spec.clos import spelt_out
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology

@@ -30,11 +30,11 @@ import routing_joint
 import routing_lab
 from rich.console import Console
 
-from testbed.cli.layout import Column, Section, fitted
+from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.plan import Plan
-from testbed.plan.together import iteration_times, predict_jobs
+from testbed.plan.prediction import iteration_times, predict_jobs
 from testbed.routing.apply import with_policies
-from testbed.routing.registry import choose
+from testbed.routing.policies import choose
 from testbed.spec.workload import Workload
 
 ROOT = Path(__file__).parents[1]

@@ -27,10 +27,10 @@ from harness.plans import with_schedules
 from random_grid import equal_topology, equal_workload, topology, workload
 
 from testbed.errors import BadInput
-from testbed.plan import file, unmodelled
+from testbed.plan import file, left_out
 from testbed.plan.plan import Plan
+from testbed.plan.prediction import predict_jobs
 from testbed.plan.resolve import load_plan
-from testbed.plan.together import predict_jobs
 from testbed.plan.traffic import notices_s, planned_traffic
 
 QUICK = (
@@ -73,7 +73,7 @@ def predicted(plan: Plan) -> dict[str, Any]:
             "planned": [tuple(one) for one in planned_traffic(plan, case)],
             "notices_s": notices_s(plan, case),
         }
-    return {"cases": cases, "warnings": unmodelled.left_out(plan)}
+    return {"cases": cases, "warnings": left_out.left_out(plan)}
 
 
 def plan_of(number: int, arguments: argparse.Namespace) -> Plan | None:

@@ -24,9 +24,9 @@ from testbed.model.lower import Load, lower
 from testbed.model.simulate import run
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.ticks import in_ticks
-from testbed.plan.compare import compare_schedules
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import make_plan
+from testbed.plan.schedule_comparison import compare_schedules
 from testbed.plan.schedules import quick_choices, ranked
 from testbed.schedule.greedy import greedy_rows
 from testbed.schedule.registry import generate

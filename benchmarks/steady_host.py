@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab.disturbance import sleep_lateness
-from testbed.lab.host import Host, HostPriority, real_time, real_time_refused
+from testbed.lab.host_settings import Host, HostPriority, real_time, real_time_refused
+from testbed.lab.lab import Lab
 from testbed.lab.namespaces import die_with_parent, inside
-from testbed.lab.network import Lab
 from testbed.lab.sandbox import run_in_sandbox
 from testbed.plan.framing import wire_bytes
 from testbed.plan.resolve import measurement_of

@@ -22,7 +22,7 @@ from testbed.errors import MachineLacks
 from testbed.plan.resolve import load_plan, with_cases
 from testbed.plan.schedules import choose, make
 from testbed.progress import Lines
-from testbed.vm import command, kernel, machine
+from testbed.vm import command, guest_machine, kernel
 from testbed.vm.boot import Boot
 from testbed.vm.determinism import fingerprint, nanoseconds
 
@@ -60,7 +60,7 @@ def main() -> int:
     machines = {}
     for series in arguments.kernels.split(","):
         try:
-            machines[series] = machine.time_travel(kernel.require(series), seed=1)
+            machines[series] = guest_machine.time_travel(kernel.require(series), seed=1)
         except MachineLacks as lack:
             print(lack, file=sys.stderr)
     boots: dict[str, list[Boot]] = {series: [] for series in machines}

@@ -15,11 +15,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from testbed.lab.machine_witness import MachineWitness
 from testbed.lab.sandbox import run_in_sandbox
-from testbed.lab.witness import MachineWitness
 from testbed.plan import resolve, schedules
 from testbed.progress import Lines
-from testbed.session.machine import this_machine
+from testbed.session.machine_report import this_machine
 from testbed.session.run import SessionOptions, run
 
 ROOT = Path(__file__).parents[1]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from testbed.routing.problem import RoutingProblem
+from testbed.routing.routing_problem import RoutingProblem
 
 
 def in_turn(problem: RoutingProblem, first: Annotated[int, Field(ge=0)] = 0) -> list[int]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from testbed.schedule.proof import Standing, Watch
 
 
-class Step(Protocol):
+class ProgressStep(Protocol):
     """A piece of work under way."""
 
     def advance(self, detail: str | None = None) -> None:
@@ -41,7 +41,7 @@ class Reporter(Protocol):
     def pass_on(self, text: str) -> None:
         """What another process said, as it is."""
 
-    def step(self, title: str, total: int | None = None) -> AbstractContextManager[Step]:
+    def step(self, title: str, total: int | None = None) -> AbstractContextManager[ProgressStep]:
         """A piece of work; `total` is its number of units where that is known."""
 
     def solving(self) -> AbstractContextManager[Watch]:
@@ -79,7 +79,7 @@ class Lines:
             sys.stderr.flush()
 
     @contextmanager
-    def step(self, title: str, total: int | None = None) -> Iterator[Step]:
+    def step(self, title: str, total: int | None = None) -> Iterator[ProgressStep]:
         """See Reporter."""
         self.say(f"{title} ...")
         yield NoBar()
@@ -98,7 +98,7 @@ class Marks(Lines):
     """Lines, and between them marks of how far each step is: for a guest, whose host shows them (`Replay`)."""
 
     @contextmanager
-    def step(self, title: str, total: int | None = None) -> Iterator[Step]:
+    def step(self, title: str, total: int | None = None) -> Iterator[ProgressStep]:
         """See Reporter."""
         self._mark(begin=title, total=total)
         try:
@@ -130,7 +130,7 @@ class Replay:
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
-        self._open: list[tuple[ExitStack, Step]] = []
+        self._open: list[tuple[ExitStack, ProgressStep]] = []
         self._partial = ""
 
     def __call__(self, text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from testbed.plan import file
 from testbed.plan.events import at_work
-from testbed.plan.together import iteration_times, ranges_of_case
+from testbed.plan.prediction import iteration_times, ranges_of_case
 
 Comparison = Mapping[str, Any]
 """A comparison.json."""

@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from testbed.baseline import plan_files, store
-from testbed.baseline.judge import Figures, Outcome, judge
-from testbed.baseline.measure import Task, measure, require_possible
+from testbed.baseline.measure import Measurement, measure, require_possible
+from testbed.baseline.regression import CheckResult, Figures, judge
 from testbed.baseline.report import Checked
 from testbed.baseline.store import Baseline
 from testbed.baseline.tolerance import Mode, Tolerances, default_tolerances
@@ -26,7 +26,9 @@ class Extent(StrEnum):
     predictions = "predictions"
 
 
-def load(root: Path, names: Sequence[str], settings: Sequence[str], extent: Extent) -> list[tuple[Baseline, Task]]:
+def load(
+    root: Path, names: Sequence[str], settings: Sequence[str], extent: Extent
+) -> list[tuple[Baseline, Measurement]]:
     """The baselines, and how each is repeated. Raises BadInput before anything is started.
 
     Without pacing nothing can be predicted: such a baseline is left out unless its run is repeated.
@@ -38,7 +40,9 @@ def load(root: Path, names: Sequence[str], settings: Sequence[str], extent: Exte
         run = extent is Extent.all or (extent is Extent.quick and baseline.quick)
         if not run and not subject.paced:
             continue
-        task = Task(baseline.name, subject, baseline.mode if run else Mode.predict, baseline.seed, baseline.shaper)
+        task = Measurement(
+            baseline.name, subject, baseline.mode if run else Mode.predict, baseline.seed, baseline.shaper
+        )
         require_possible(task)
         subjects.append((baseline, task))
     if not subjects:
@@ -47,7 +51,7 @@ def load(root: Path, names: Sequence[str], settings: Sequence[str], extent: Exte
 
 
 def repeat(
-    subjects: Sequence[tuple[Baseline, Task]], scratch: Path, *, limit_s: float, reporter: Reporter
+    subjects: Sequence[tuple[Baseline, Measurement]], scratch: Path, *, limit_s: float, reporter: Reporter
 ) -> tuple[Checked, ...]:
     """Measure again and judge. Raises MachineLacks before anything is started."""
     outcomes = measure([task for _, task in subjects], scratch, limit_s=limit_s, reporter=reporter)
@@ -60,12 +64,12 @@ def repeat(
     return tuple(checked)
 
 
-def _bands(baseline: Baseline, task: Task) -> Tolerances:
+def _bands(baseline: Baseline, task: Measurement) -> Tolerances:
     """Those the baseline was saved with; of a run that is only predicted now, those of a prediction."""
     return baseline.tolerances if task.mode is baseline.mode else default_tolerances(task.mode, paced=True)
 
 
-def on_one_text(baseline: Baseline, before: list[Figures], now: Outcome) -> tuple[list[Figures], Outcome]:
+def on_one_text(baseline: Baseline, before: list[Figures], now: CheckResult) -> tuple[list[Figures], CheckResult]:
     """Without losses where another Python is at work: the text that is trained on is its standard library's source."""
     python = [environment.get("versions", {}).get("python") for environment in (baseline.environment, now.environment)]
     if python[0] == python[1]:
@@ -74,6 +78,6 @@ def on_one_text(baseline: Baseline, before: list[Figures], now: Outcome) -> tupl
     return [replace(one, losses=()) for one in before], replace(now, figures=others)
 
 
-def _comparable(baseline: Baseline, task: Task) -> list[Figures]:
+def _comparable(baseline: Baseline, task: Measurement) -> list[Figures]:
     """Without what was measured where nothing is measured now."""
     return list(baseline.figures) if task.mode is baseline.mode else [one.predicted_only() for one in baseline.figures]

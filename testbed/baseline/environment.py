@@ -33,7 +33,7 @@ class Guest:
 
 
 @dataclass(frozen=True)
-class Machine:
+class RunEnvironment:
     """What is read of a run's manifest."""
 
     kernel: str
@@ -62,7 +62,7 @@ def of_run(manifest: Mapping[str, Any], where: str = "manifest.json") -> dict[st
 
     Raises BadInput for a manifest that says no such thing.
     """
-    validate(Machine, dict(manifest), where)
+    validate(RunEnvironment, dict(manifest), where)
     vm = manifest.get("vm")
     packages = {name: manifest["packages"][name] for name in RUN_PACKAGES if name in manifest["packages"]}
     return {

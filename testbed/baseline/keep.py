@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from testbed.baseline import plan_files, store
-from testbed.baseline.judge import Outcome
-from testbed.baseline.measure import Task, measure, of_run, require_possible, with_remade
+from testbed.baseline.measure import Measurement, measure, of_run, require_possible, with_remade
+from testbed.baseline.regression import CheckResult
 from testbed.baseline.tolerance import Mode, default_tolerances
 from testbed.errors import BadInput, RunFailed, UntrustedRun
 from testbed.files import MOST_JSON_BYTES, read_text
@@ -41,7 +41,7 @@ def save(directory: Path, specs: plan_files.Specs, terms: Terms, *, limit_s: flo
     specs = specs._replace(workload=specs.workload.model_copy(update={"schedules": selected.choices}))
     with store.replacing(directory) as fresh:
         plan_files.write(fresh, specs, selected.made)
-        task = Task(directory.name, plan_files.read(fresh, terms.mode), terms.mode, terms.seed, _shaper(terms))
+        task = Measurement(directory.name, plan_files.read(fresh, terms.mode), terms.mode, terms.seed, _shaper(terms))
         _take([(fresh, task, terms)], limit_s, reporter)
 
 
@@ -57,7 +57,9 @@ def save_run(directory: Path, run: Path, terms: Terms) -> None:
         raise BadInput.of(str(run / "manifest.json"), "vm", sorted(vm), "a kernel_seed, as runs of this version have")
     with store.replacing(directory) as fresh:
         plan_files.write(fresh, specs, read_text(run / "schedules.json", MOST_JSON_BYTES))
-        task = Task(directory.name, plan_files.read(fresh, mode), mode, vm.get("kernel_seed", 1), manifest["shaper"])
+        task = Measurement(
+            directory.name, plan_files.read(fresh, mode), mode, vm.get("kernel_seed", 1), manifest["shaper"]
+        )
         _write(fresh, task, with_remade(outcome, task.subject), terms)
 
 
@@ -76,7 +78,9 @@ def renew(
                     made = make(subject.plan, subject.choices, watch=watch, strict=True).made
             fresh = stack.enter_context(store.replacing(directory))
             plan_files.write(fresh, subject.specs, made)
-            task = Task(before.name, plan_files.read(fresh, before.mode), before.mode, before.seed, before.shaper)
+            task = Measurement(
+                before.name, plan_files.read(fresh, before.mode), before.mode, before.seed, before.shaper
+            )
             prepared.append((fresh, task, Terms(reason, before.quick)))
         _take(prepared, limit_s, reporter)
 
@@ -86,7 +90,7 @@ def _shaper(terms: Terms) -> str:
     return "netem" if terms.mode is Mode.virtual and terms.shaper == "auto" else terms.shaper
 
 
-def _take(prepared: Sequence[tuple[Path, Task, Terms]], limit_s: float, reporter: Reporter) -> None:
+def _take(prepared: Sequence[tuple[Path, Measurement, Terms]], limit_s: float, reporter: Reporter) -> None:
     tasks = [task for _, task, _ in prepared]
     for task in tasks:
         require_possible(task)
@@ -96,7 +100,7 @@ def _take(prepared: Sequence[tuple[Path, Task, Terms]], limit_s: float, reporter
         _write(directory, task, outcomes[task.name], terms)
 
 
-def _write(directory: Path, task: Task, outcome: Outcome, terms: Terms) -> None:
+def _write(directory: Path, task: Measurement, outcome: CheckResult, terms: Terms) -> None:
     if outcome.failure:
         raise RunFailed(f"{task.name}: {outcome.failure}; nothing was saved")
     reasons = [f"{one.schedule}: {reason}" for one in outcome.figures for reason in one.reasons]

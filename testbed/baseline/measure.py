@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from testbed.baseline import environment
-from testbed.baseline.judge import Figures, Outcome
 from testbed.baseline.plan_files import Subject
+from testbed.baseline.regression import CheckResult, Figures
 from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.plan.costs import predict
@@ -19,14 +19,14 @@ from testbed.plan.resolve import require_trainable, with_clock
 from testbed.plan.schedules import candidates
 from testbed.progress import Reporter
 from testbed.results.contents import table_of
+from testbed.results.destination import is_complete
 from testbed.results.load import load_run
-from testbed.results.place import is_complete
 from testbed.schedule.registry import family_of
 from testbed.trace.summary import summaries
 
 
 @dataclass(frozen=True)
-class Task:
+class Measurement:
     """A plan, and how its figures are to be taken."""
 
     name: str
@@ -36,7 +36,7 @@ class Task:
     shaper: str
 
 
-def require_possible(task: Task) -> None:
+def require_possible(task: Measurement) -> None:
     """Raises BadInput for a plan whose figures cannot be taken that way."""
     plan = task.subject.plan
     if task.mode is Mode.predict:
@@ -48,14 +48,16 @@ def require_possible(task: Task) -> None:
         raise BadInput.of(task.name, "pacing", "none", "seconds for F, I and W: computation takes no virtual time")
 
 
-def measure(tasks: Sequence[Task], scratch: Path, *, limit_s: float, reporter: Reporter) -> dict[str, Outcome]:
+def measure(
+    tasks: Sequence[Measurement], scratch: Path, *, limit_s: float, reporter: Reporter
+) -> dict[str, CheckResult]:
     """What every task gives, by name; results of runs go to `scratch`/NAME.
 
     Plans under the virtual clock with the same seed share a boot. A run that fails is an outcome, not an error.
     Generators make their schedules anew as well, for comparison. Raises MachineLacks before anything is started.
     """
     failures: dict[str, str] = {}
-    by_seed: dict[int, list[Task]] = {}
+    by_seed: dict[int, list[Measurement]] = {}
     for task in tasks:
         if task.mode is Mode.virtual:
             by_seed.setdefault(task.seed, []).append(task)
@@ -78,7 +80,7 @@ def measure(tasks: Sequence[Task], scratch: Path, *, limit_s: float, reporter: R
     return outcomes
 
 
-def of_run(directory: Path) -> Outcome:
+def of_run(directory: Path) -> CheckResult:
     """The figures of a finished run. Raises BadInput where something is missing."""
     found = load_run(directory)
     if not found.complete or not found.manifest:
@@ -89,10 +91,10 @@ def of_run(directory: Path) -> Outcome:
         mine = losses.get(row["label"], [])
         named = row | {"schedule": row["label"], "losses": mine}
         figures.append(Figures.from_json(named, str(directory / "comparison.json"), f"schedules.{index}"))
-    return Outcome(tuple(figures), environment=environment.of_run(found.manifest, str(directory / "manifest.json")))
+    return CheckResult(tuple(figures), environment=environment.of_run(found.manifest, str(directory / "manifest.json")))
 
 
-def with_remade(outcome: Outcome, subject: Subject) -> Outcome:
+def with_remade(outcome: CheckResult, subject: Subject) -> CheckResult:
     """The same with what generators make today. One that refuses the plan now has no time."""
     if not subject.paced:
         return outcome
@@ -108,17 +110,17 @@ def with_remade(outcome: Outcome, subject: Subject) -> Outcome:
     return replace(outcome, figures=figures)
 
 
-def _predicted(subject: Subject) -> Outcome:
+def _predicted(subject: Subject) -> CheckResult:
     figures = []
     for choice in subject.choices:
         schedule = subject.made[choice.label].schedule
         (found,) = summaries(predict(subject.plan, choice, schedule))
         figures.append(Figures(choice.label, found.makespan_s, found.bubble_ratio, max(found.peaks)))
-    return Outcome(tuple(figures), environment=environment.of_this_process())
+    return CheckResult(tuple(figures), environment=environment.of_this_process())
 
 
 def _run_in_guest(
-    tasks: Sequence[Task], seed: int, scratch: Path, limit_s: float, reporter: Reporter
+    tasks: Sequence[Measurement], seed: int, scratch: Path, limit_s: float, reporter: Reporter
 ) -> dict[str, str]:
     """Train all plans in one boot; returns why, for those that left no comparison."""
     from testbed.vm import command
@@ -143,16 +145,16 @@ def _run_in_guest(
     return failures
 
 
-def _run_here(task: Task, directory: Path, reporter: Reporter) -> str:
+def _run_here(task: Measurement, directory: Path, reporter: Reporter) -> str:
     """Train one plan on the real clock, in a sandbox; returns why it failed, or nothing."""
+    from testbed.lab.machine_witness import MachineWitness
     from testbed.lab.sandbox import run_with_own_files
-    from testbed.lab.witness import MachineWitness
 
     subject = task.subject
     _made(directory)
 
     def body() -> int:
-        from testbed.session.machine import this_machine
+        from testbed.session.machine_report import this_machine
         from testbed.session.run import SessionOptions, run
 
         run(subject.plan, SessionOptions(directory, task.shaper, this_machine(), witness), reporter)
@@ -168,13 +170,13 @@ def _made(directory: Path) -> Path:
     return directory
 
 
-def _of_run(directory: Path, failure: str) -> Outcome:
+def _of_run(directory: Path, failure: str) -> CheckResult:
     if not failure:
         return of_run(directory)
     manifest: Mapping[str, Any] = {}
     if (directory / "manifest.json").is_file():
         manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
-    return Outcome((), failure, environment.of_run(manifest) if manifest else {})
+    return CheckResult((), failure, environment.of_run(manifest) if manifest else {})
 
 
 def _losses(path: Path) -> dict[str, list[float]]:

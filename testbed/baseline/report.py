@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from testbed.baseline import environment, tolerance
-from testbed.baseline.judge import Finding, Outcome, Verdict, is_regression
+from testbed.baseline.regression import CheckResult, Finding, Verdict, is_regression
 from testbed.baseline.store import Baseline
 from testbed.baseline.tolerance import TIMES, Mode, Quantity, Tolerances
 from testbed.units import show_change, show_time
@@ -26,7 +26,7 @@ class Checked:
     mode: Mode
     """How it was checked: a run's baseline may have been predicted only."""
     tolerances: Tolerances
-    outcome: Outcome
+    outcome: CheckResult
     findings: tuple[Finding, ...]
 
     @property
@@ -45,7 +45,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """The result of a check."""
 
     checked: tuple[Checked, ...]
@@ -171,7 +171,7 @@ def _lines(cells: Sequence[str]) -> list[str]:
     return [*above, f"  {shown:<{_NAME_WIDTH}} {what:<9} {before:>10} {now:>10} {difference:>17}  {verdict}"]
 
 
-def table(report: Report) -> list[tuple[str, str]]:
+def table(report: CheckReport) -> list[tuple[str, str]]:
     """(line, style) at 80 columns: verdict, a row per schedule or finding, hints, tolerances."""
     lines = [(text, "bold red" if report.outside else "bold green") for text in textwrap.wrap(report.verdict, WIDTH)]
     lines += [("", ""), *((text, "bold") for text in _lines(_HEADER))]
@@ -195,7 +195,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
 
 
-def markdown(report: Report) -> str:
+def markdown(report: CheckReport) -> str:
     """A summary for a pull request: verdict, what is outside, one row per baseline."""
     lines = ["## Baselines", "", f"**{report.verdict}**", ""]
     moved = [f for one in report.checked for f in one.findings if f.verdict is not Verdict.same]
@@ -227,7 +227,7 @@ def _escaped(text: str) -> str:
 # --- for machines --------------------------------------------------------------------------------
 
 
-def as_document(report: Report) -> dict[str, Any]:
+def as_document(report: CheckReport) -> dict[str, Any]:
     """For --json."""
     return {
         "verdict": report.verdict,
@@ -251,7 +251,7 @@ def as_document(report: Report) -> dict[str, Any]:
     }
 
 
-def junit(report: Report) -> str:
+def junit(report: CheckReport) -> str:
     """A test suite per baseline, a test case per schedule."""
     suites = ElementTree.Element("testsuites", name="testbed baseline check")
     for one in report.checked:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from testbed.baseline import tolerance
 from testbed.baseline.environment import Environment
-from testbed.baseline.judge import Figures
+from testbed.baseline.regression import Figures
 from testbed.baseline.tolerance import Mode, Tolerances
 from testbed.errors import BadInput
 from testbed.files import read_json

@@ -11,9 +11,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from testbed.cli.layout import Column, Section, fitted, indented
 from testbed.cli.run_tables import all_of, name_of, number_in, show_trusted, uncovered
-from testbed.judge.compare import BASELINE, JobComparison, ScheduleComparison, jobs_at_work, ranked_pairs, rows_of
+from testbed.cli.table_layout import Column, Section, fitted, indented
+from testbed.judge.comparison import BASELINE, JobComparison, ScheduleComparison, jobs_at_work, ranked_pairs, rows_of
 from testbed.results.load import Run
 from testbed.thresholds import TIE
 from testbed.units import show_change, show_time, show_times

@@ -12,7 +12,7 @@ import typer
 from testbed.cli.options import (
     AUTO_SHAPER,
     AsJson,
-    Clock,
+    ClockName,
     ClockOption,
     Iterations,
     Quiet,
@@ -32,13 +32,13 @@ from testbed.files import output_directory, require_writable, write_output
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from testbed.baseline.report import Report
+    from testbed.baseline.report import CheckReport
     from testbed.baseline.store import Baseline
 
 baseline_app = typer.Typer(help="Keep what plans take today, and hold later versions against it.", no_args_is_help=True)
 
 Root = Annotated[Path, typer.Option("--baselines", metavar="DIR", help="Where baselines lie.")]
-Names = Annotated[
+NamesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME|DIR]...", help="Only these; default: all in results/baselines/.")
 ]
 Reason = Annotated[str, typer.Option(help="Why it is saved, or saved anew.")]
@@ -60,7 +60,7 @@ def save(
     schedule: Schedules = None,
     settings: Settings = None,
     iterations: Iterations = None,
-    clock: ClockOption = Clock.virtual,
+    clock: ClockOption = ClockName.virtual,
     predict_only: Annotated[bool, typer.Option("--predict-only", help="The model alone: no run.")] = False,
     shaper: ShaperOption = AUTO_SHAPER,
     seed: SeedOption = None,
@@ -118,7 +118,7 @@ def renew(
 
 @baseline_app.command("check")
 def check(
-    names: Names = None,
+    names: NamesArgument = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Repeat the runs of those saved with --quick; predict the others.")
     ] = False,
@@ -150,7 +150,7 @@ def check(
     subjects = load(root, names or [], settings or [], wanted)
     with _place(out) as scratch:
         checked = repeat(subjects, scratch, limit_s=limit_s, reporter=Terminal(quiet=quiet))
-    report = reports.Report(checked, allow_faster, tuple(settings or ()))
+    report = reports.CheckReport(checked, allow_faster, tuple(settings or ()))
     if junit is not None:
         write_output(junit, reports.junit(report), "--junit")
     if markdown is not None:
@@ -187,7 +187,7 @@ def _listed(found: Sequence[Baseline], width: int) -> list[RenderableType]:
     from rich.text import Text
 
     from testbed.baseline import environment
-    from testbed.cli.layout import Column, Section, fitted
+    from testbed.cli.table_layout import Column, Section, fitted
 
     columns = [
         Column("by", [f"{one.mode}{', quick' if one.quick else ''}" for one in found], left=True),
@@ -217,7 +217,7 @@ def _place(out: Path | None) -> Iterator[Path]:
         yield scratch
 
 
-def _print(report: Report) -> None:
+def _print(report: CheckReport) -> None:
     from rich.text import Text
 
     from testbed.baseline.report import table

@@ -11,7 +11,7 @@ import typer
 from testbed.cli.options import (
     AUTO_SHAPER,
     AsJson,
-    Clock,
+    ClockName,
     ClockOption,
     HostPriorityOption,
     Quiet,
@@ -26,7 +26,7 @@ from testbed.cli.options import (
     stdout_console,
 )
 from testbed.errors import BadInput, ExitCode
-from testbed.lab.host import HostPriority
+from testbed.lab.host_settings import HostPriority
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Clock as PlannedClock
@@ -40,7 +40,7 @@ def calibrate(
     shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = None,
     vm: VmOption = False,
-    clock: ClockOption = Clock.real,
+    clock: ClockOption = ClockName.real,
     seed: SeedOption = None,
     beside_mininet: Annotated[
         bool, typer.Option("--beside-mininet", help="Also measure a plain Mininet TCLink for every link.")
@@ -64,16 +64,16 @@ def calibrate(
     from testbed.plan.resolve import measurement_of
     from testbed.spec import load_topology
 
-    number = seed_of(seed, virtual=clock is Clock.virtual)
-    priority = host_priority_of(host_priority, guest=vm or clock is Clock.virtual)
+    number = seed_of(seed, virtual=clock is ClockName.virtual)
+    priority = host_priority_of(host_priority, guest=vm or clock is ClockName.virtual)
     if engine is not None:
-        chosen = PlannedClock("virtual" if vm or clock is Clock.virtual else "real", number)
+        chosen = PlannedClock("virtual" if vm or clock is ClockName.virtual else "real", number)
         asked = _Asked(topology, engine, tuple(size or ()), shaper, priority, vm, as_json, quiet)
         raise typer.Exit(_measure_engine(asked, chosen))
     if size:
         raise BadInput.of("--size", "option", size[0], "--engine WORKLOAD beside it")
     plan, reporter = measurement_of(load_topology(topology)), Terminal(quiet=quiet)
-    if vm or clock is Clock.virtual:
+    if vm or clock is ClockName.virtual:
         from testbed.vm import command
 
         machine = command.choose_machine(PlannedClock(clock.value, number))
@@ -135,8 +135,8 @@ def _measure_engine(asked: _Asked, clock: PlannedClock) -> int:
         return code
 
     def body() -> int:
-        from testbed.session.engine import measure_engine
-        from testbed.session.machine import this_machine
+        from testbed.session.engine_costs import measure_engine
+        from testbed.session.machine_report import this_machine
 
         document = measure_engine(
             plan,
@@ -150,7 +150,7 @@ def _measure_engine(asked: _Asked, clock: PlannedClock) -> int:
         _show_engine(document, as_json=asked.as_json)
         return ExitCode.OK
 
-    from testbed.lab.witness import MachineWitness
+    from testbed.lab.machine_witness import MachineWitness
 
     with MachineWitness() as witness:
         return in_sandbox(body)

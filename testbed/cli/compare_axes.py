@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from testbed.cli.layout import Column, Section, fitted
 from testbed.cli.options import (
     AsJson,
     Quiet,
@@ -23,6 +22,7 @@ from testbed.cli.options import (
     only_beside_measure,
     stdout_console,
 )
+from testbed.cli.table_layout import Column, Section, fitted
 from testbed.errors import BadInput, ExitCode
 from testbed.files import output, require_writable, write_output
 
@@ -64,7 +64,7 @@ def compare_axes(
     from testbed.cli.progress import Terminal
     from testbed.plan.resolve import overrides_of
     from testbed.spec import load_workload
-    from testbed.sweep.axes import Point, compare, require_axes
+    from testbed.sweep.axes import LinkPoint, compare, require_axes
     from testbed.units import RATE, TIME
 
     delays, rates = _values(delay or DELAYS, TIME, "--delay"), _values(rate or RATES, RATE, "--rate")
@@ -80,7 +80,7 @@ def compare_axes(
     with reporter.step("comparing axes", total=len(delays) * len(rates)) as step:
         for delay_s in delays:
             for rate_bps in rates:
-                found.append(compare(asked, Point(delay_s, rate_bps), schedule or []))
+                found.append(compare(asked, LinkPoint(delay_s, rate_bps), schedule or []))
                 step.advance()
     measured: list[MeasuredPoint] = []
     if measure and out is not None:

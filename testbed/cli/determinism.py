@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from testbed.cli.layout import Column, Section, fitted
 from testbed.cli.options import (
     AsJson,
     Iterations,
@@ -27,11 +26,12 @@ from testbed.cli.options import (
     wall_limit_of,
 )
 from testbed.cli.plan import complete
+from testbed.cli.table_layout import Column, Section, fitted
 from testbed.errors import ExitCode
 from testbed.files import write_output
 
 if TYPE_CHECKING:
-    from testbed.vm.determinism import Determinism, Spread
+    from testbed.vm.determinism import Determinism, SeedSpread
 
 
 def determinism(
@@ -55,7 +55,7 @@ def determinism(
     from testbed.cli.progress import Terminal
     from testbed.plan.plan import Clock
     from testbed.plan.resolve import load_plan, require_trainable, with_clock
-    from testbed.results.place import results_directory
+    from testbed.results.destination import results_directory
     from testbed.scratch import scratch_directory
     from testbed.vm import kernel
     from testbed.vm.command import Training
@@ -104,7 +104,7 @@ def _print(found: Determinism, name: str) -> None:
         console.print(spread)
 
 
-def spread_tables(spreads: Sequence[Spread], width: int) -> list[Table]:
+def spread_tables(spreads: Sequence[SeedSpread], width: int) -> list[Table]:
     """Iteration times over the seeds, a row per schedule."""
     columns = [
         Column(name, [f"{getattr(row, f'{name}_s') * 1e3:.6f} ms" for row in spreads])

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from testbed.cli.layout import Column, Section, fitted
+from testbed.cli.table_layout import Column, Section, fitted
 from testbed.units import show_time, show_times
 
 

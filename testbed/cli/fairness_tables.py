@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
-from testbed.cli.layout import Column, Section, fitted
-from testbed.judge.fairness import CaseFairness, Each, Seen, comparable, same_order
+from testbed.cli.table_layout import Column, Section, fitted
+from testbed.judge.network_metric import CaseFairness, Each, Seen, comparable, same_order
 from testbed.units import show_change, show_rates, show_size, show_times
 
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from testbed.cli.layout import Column, Section, fitted, indented
+from testbed.cli.table_layout import Column, Section, fitted, indented
 from testbed.plan.derivation import Line
 from testbed.units import show_times
 

@@ -28,7 +28,7 @@ from testbed.errors import ExitCode
 if TYPE_CHECKING:
     from testbed.plan.ties import Range
     from testbed.sweep.knee import Knee, Sweep, Swept
-    from testbed.sweep.measured_rates import Measured
+    from testbed.sweep.measured_rates import MeasuredRates
 
 
 def knee(
@@ -58,11 +58,11 @@ def knee(
     with an infinite rate, and at which a microbatch's messages take as long on the link as its computation,
     S / (B tau) = 1. --measure trains at some of the rates on the virtual clock, as `testbed run` does.
     """
+    from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
-    from testbed.cli.said import said_by_the_library
     from testbed.plan import resolve
     from testbed.plan.similitude import lab_seconds, scale_warnings
-    from testbed.results.place import require_place
+    from testbed.results.destination import require_place
     from testbed.sweep import knee as sweeping
 
     only_beside_measure(measure, {"--out": None if out is None else str(out), "--wall-limit": wall_limit})
@@ -82,7 +82,7 @@ def knee(
         reporter.step("predicting", points + len(choices)) as step,
     ):
         found = sweeping.sweep(plan, links, choices, rates, within / 100, step.advance, watch)
-    measured: Measured = {}
+    measured: MeasuredRates = {}
     if measure:
         from testbed.sweep.measured_rates import measure as measure_rates
         from testbed.sweep.measured_rates import spread
@@ -102,7 +102,7 @@ def knee(
         raise typer.Exit(ExitCode.UNTRUSTED)
 
 
-def _draw(found: Sweep, measured: Measured, picture: Path, heading: str, share: float, lab: float | None) -> None:
+def _draw(found: Sweep, measured: MeasuredRates, picture: Path, heading: str, share: float, lab: float | None) -> None:
     from testbed.files import output
     from testbed.plan.ties import worst_s
     from testbed.sweep.knee_picture import Curve, draw
@@ -124,8 +124,8 @@ def _draw(found: Sweep, measured: Measured, picture: Path, heading: str, share: 
         draw(curves, partial, heading=heading, share=share, lab_seconds=lab)
 
 
-def _show(found: Sweep, measured: Measured, heading: str, within: float, lab: float | None) -> None:
-    from testbed.cli.layout import Column, Section, fitted
+def _show(found: Sweep, measured: MeasuredRates, heading: str, within: float, lab: float | None) -> None:
+    from testbed.cli.table_layout import Column, Section, fitted
     from testbed.units import show_change, show_rate, show_rates
 
     console = stdout_console(100)
@@ -175,7 +175,7 @@ def _worlds(lab: float | None) -> dict[str, float]:
     return {"": 1.0} if lab is None else {" at full scale": 1 / lab, " in the lab": 1.0}
 
 
-def _document(found: Sweep, measured: Measured, within: float, picture: Path, lab: float | None) -> dict[str, Any]:
+def _document(found: Sweep, measured: MeasuredRates, within: float, picture: Path, lab: float | None) -> dict[str, Any]:
     """Seconds are the lab's, where there is one, but for those in `full_scale`; rates are the topology's."""
     rates = []
     for at in found.swept:

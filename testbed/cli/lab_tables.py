@@ -9,12 +9,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from testbed.cli.layout import Cell, Column, Section, fitted, indented
 from testbed.cli.run_tables import show_milliseconds
+from testbed.cli.table_layout import Cell, Column, Section, fitted, indented
 from testbed.units import show_change, show_rates, show_size, show_times
 
 if TYPE_CHECKING:
-    from testbed.lab.doctor import Finding
+    from testbed.lab.doctor import FeatureCheck
 
 
 _MARK_WIDTH = len("no, optional")
@@ -148,7 +148,7 @@ def mininet_tables(links: Sequence[Mapping[str, Any]], width: int) -> list[Rende
     return [*fitted(key, [Section("plain Mininet TCLink, same delay and rate", columns)], width), *said]
 
 
-def doctor_lines(findings: Sequence[Finding]) -> list[RenderableType]:
+def doctor_lines(findings: Sequence[FeatureCheck]) -> list[RenderableType]:
     """What works on this machine, and what adds the rest. Commands have lines of their own: they can be copied."""
     lines: list[RenderableType] = [Text("what this machine can do", style="italic")]
     name_width = max(len(finding.name) for finding in findings)
@@ -161,7 +161,7 @@ def doctor_lines(findings: Sequence[Finding]) -> list[RenderableType]:
     return lines
 
 
-def _feature_mark(finding: Finding) -> Text:
+def _feature_mark(finding: FeatureCheck) -> Text:
     if finding.ok:
         return Text("ok", style="green")
     return Text("NO", style="bold red") if finding.needed else Text("no, optional", style="yellow")

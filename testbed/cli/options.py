@@ -15,7 +15,7 @@ from rich.console import Console
 
 from testbed import files
 from testbed.errors import BadInput
-from testbed.lab.host import HostPriority
+from testbed.lab.host_settings import HostPriority
 from testbed.units import SIZE, parse
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def drawable(picture: Path | None, option: typer.CallbackParam) -> Path | None:
     return picture
 
 
-class Clock(StrEnum):
+class ClockName(StrEnum):
     """What makes time pass."""
 
     real = "real"
@@ -95,7 +95,7 @@ Settings = Annotated[
         autocompletion=_settable_fields,
     ),
 ]
-Strict = Annotated[
+StrictOption = Annotated[
     bool,
     typer.Option(
         "--strict",
@@ -109,7 +109,7 @@ ELEPHANTS = "1 MB"
 
 def _policy_names(begun: str) -> list[str]:
     """What a shell offers for a routing policy that is being typed."""
-    from testbed.routing.registry import POLICIES
+    from testbed.routing.policies import POLICIES
 
     return [name for name in POLICIES if name.startswith(begun)]
 
@@ -187,7 +187,7 @@ Alone = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 VmOption = Annotated[bool, typer.Option("--vm", help="In Debian's User-Mode Linux, which has netem anywhere.")]
-ClockOption = Annotated[Clock, typer.Option(help="virtual: in a guest whose time does not depend on this machine.")]
+ClockOption = Annotated[ClockName, typer.Option(help="virtual: in a guest whose time does not depend on this machine.")]
 MOST_SEED = 2**31 - 1
 SeedOption = Annotated[
     int | None,

@@ -12,7 +12,7 @@ from testbed.cli.options import (
     Alone,
     Arrive,
     AsJson,
-    Clock,
+    ClockName,
     ClockOption,
     Depart,
     Detour,
@@ -27,7 +27,7 @@ from testbed.cli.options import (
     SchedulesFrom,
     SeedOption,
     Settings,
-    Strict,
+    StrictOption,
     TopologyFile,
     WorkloadFiles,
     emit,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from testbed.plan.plan import Plan
     from testbed.plan.timeline import Event
     from testbed.routing.planner import Reach
-    from testbed.routing.registry import Chosen
+    from testbed.routing.policies import PolicyChoice
 
 
 _MOST_DIGITS = 9
@@ -53,7 +53,7 @@ _MOST_DIGITS = 9
 class Routing(NamedTuple):
     """What is asked for beside default routes, and jobs that train on the whole network from beginning to end."""
 
-    policies: tuple[Chosen, ...]
+    policies: tuple[PolicyChoice, ...]
     reach: Reach
     """What the policies route."""
     events: tuple[Event, ...] = ()
@@ -77,10 +77,10 @@ def plan(
     arrive: Arrive = None,
     depart: Depart = None,
     alone: Alone = False,
-    clock: ClockOption = Clock.real,
+    clock: ClockOption = ClockName.real,
     seed: SeedOption = None,
     settings: Settings = None,
-    strict: Strict = False,
+    strict: StrictOption = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -92,21 +92,21 @@ def plan(
     chooses of those that the topology has; with several of them there is a case for each, so that one run measures them
     all.
     """
-    from testbed.cli import tables
+    from testbed.cli import plan_tables
     from testbed.cli.full_scale_tables import derivation_lines, full_scale_tables
     from testbed.plan import file, resolve
     from testbed.plan.alone import require_several
     from testbed.plan.derivation import derivation
+    from testbed.plan.left_out import of_ties
     from testbed.plan.plan import Clock as PlannedClock
+    from testbed.plan.prediction import ranges_of_plan
     from testbed.plan.ring_order import of_rings
-    from testbed.plan.together import ranges_of_plan
-    from testbed.plan.unlike import full_scale_times
-    from testbed.plan.unmodelled import of_ties
+    from testbed.plan.similitude_bound import full_scale_times
 
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
     require_writable(out, "--out")
-    clocked = PlannedClock(clock.value, seed_of(seed, virtual=clock is Clock.virtual))
+    clocked = PlannedClock(clock.value, seed_of(seed, virtual=clock is ClockName.virtual))
     made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
     made = enforced(resolve.with_clock(made, clocked), enforce)
     routing = routing_of(policy, elephants_from, detour, events_of(lose, arrive, depart), alone=alone)
@@ -123,12 +123,12 @@ def plan(
         emit(facts | {"derivation": [line._asdict() for line in derived], "full_scale": full_scale_times(made)})
         return
     console = stdout_console(140)
-    console.print(tables.plan_table(made))
+    console.print(plan_tables.plan_table(made))
     if derived:
         console.print(derivation_lines(derived))
         for table in full_scale_tables(list(full_scale_times(made).items()), console.width):
             console.print(table)
-    tables.print_remarks(console, made)
+    plan_tables.print_remarks(console, made)
     for remark in remarks:
         console.print(remark, highlight=False, markup=False)
     for line in warned:
@@ -170,8 +170,8 @@ def routing_of(
     alone: bool = False,
 ) -> Routing:
     """What --policy, --alone and their like say. Raises BadInput, also for an option that nothing would use."""
-    from testbed.routing.events import policy_of
-    from testbed.routing.registry import choose
+    from testbed.routing.policies import choose
+    from testbed.routing.rerouting import policy_of
 
     for option, value in (("--elephants-from", elephants_from), ("--detour", detour)):
         if value is not None and not policies:
@@ -210,7 +210,7 @@ def routed(plan: Plan, routing: Routing, *, quiet: bool) -> tuple[Plan, tuple[st
     """The plan under the policies and with the events that were asked for, and policies' remarks. Raises BadInput."""
     remarks: tuple[str, ...] = ()
     if routing.events:
-        from testbed.routing.events import with_timeline
+        from testbed.routing.rerouting import with_timeline
 
         plan = with_timeline(plan, routing.events)
     if routing.policies:
@@ -220,8 +220,8 @@ def routed(plan: Plan, routing: Routing, *, quiet: bool) -> tuple[Plan, tuple[st
         with Terminal(quiet=quiet).solving() as watch:
             plan, remarks = with_policies(plan, routing.policies, routing.reach, watch)
     if routing.events:
-        from testbed.routing.events import Controller, with_continuations
-        from testbed.routing.registry import everywhere
+        from testbed.routing.policies import everywhere
+        from testbed.routing.rerouting import Controller, with_continuations
 
         policy = everywhere(routing.policies[0].label) if routing.policies else None
         plan = with_continuations(plan, Controller(policy, routing.reach))
@@ -245,8 +245,8 @@ def complete(
 
     `strict`: also for one schedule that does not fit, instead of leaving it out. `sources` are the workloads' files.
     """
+    from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
-    from testbed.cli.said import said_by_the_library
     from testbed.pipeline.validate import InvalidSchedule
     from testbed.plan import resolve, schedules
     from testbed.plan.similitude import scale_warnings
@@ -287,7 +287,7 @@ def read_plan(path: Path, given: Mapping[str, object]) -> Plan:
         raise BadInput.of(str(path), "cases", "none", "something to measure")
     for number, case in enumerate(plan.cases):
         if case.continues is not None and case.continues.policy is not None:
-            from testbed.routing.events import policy_of
+            from testbed.routing.rerouting import policy_of
 
             try:
                 policy_of(case.continues.policy)

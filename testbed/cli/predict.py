@@ -11,14 +11,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from testbed.cli.options import AsJson, Quiet, Schedules, Settings, Strict, TopologyOrPlan, emit
+from testbed.cli.options import AsJson, Quiet, Schedules, Settings, StrictOption, TopologyOrPlan, emit
 from testbed.cli.plan import complete, read_plan, refuse_beside_plan
 from testbed.cli.range_cells import range_keys, show_ranges
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Case, Plan
+    from testbed.plan.prediction import JobPrediction
     from testbed.plan.ties import Range
-    from testbed.plan.together import JobPrediction
 
 
 def predict(
@@ -29,7 +29,7 @@ def predict(
     ] = None,
     schedule: Schedules = None,
     settings: Settings = None,
-    strict: Strict = False,
+    strict: StrictOption = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -40,8 +40,8 @@ def predict(
     """
     gc.set_threshold(50_000)  # imports leave no garbage; to look for it takes a tenth of the command's time
     from testbed.plan import resolve
-    from testbed.plan.together import predict_jobs, ranges_of_plan
-    from testbed.plan.unmodelled import warnings
+    from testbed.plan.left_out import warnings
+    from testbed.plan.prediction import predict_jobs, ranges_of_plan
 
     if workloads:
         refuse_beside_plan(what, workloads)
@@ -71,11 +71,11 @@ def _show_one(
     *,
     as_json: bool,
 ) -> None:
-    from testbed.cli import tables
+    from testbed.cli import plan_tables
     from testbed.cli.full_scale_tables import full_scale_tables
     from testbed.pipeline.memory import peak_in_flight
     from testbed.plan.similitude import scale_warnings
-    from testbed.plan.unlike import full_scale_times
+    from testbed.plan.similitude_bound import full_scale_times
 
     at_full_scale = full_scale_times(plan)
     baseline = next((one.alone_s for case, one in predicted if case.jobs[0].choice.schedule == "1f1b"), None)
@@ -105,15 +105,15 @@ def _show_one(
         emit({**facts, "schedules": documents, "left_out": dict(plan.left_out)})
         return
     console = Console()
-    console.print(tables.plan_table(plan))
-    for table in tables.prediction_tables(plan, rows, between, console.width):
+    console.print(plan_tables.plan_table(plan))
+    for table in plan_tables.prediction_tables(plan, rows, between, console.width):
         console.print(table)
     for table in full_scale_tables(list(at_full_scale.items()), console.width):
         console.print(table)
     for row, one in zip(rows, chosen, strict=True):
         if one.proof is not None:
-            console.print(tables.proof_line(row[0], one.proof), highlight=False)
-    tables.print_remarks(console, plan)
+            console.print(plan_tables.proof_line(row[0], one.proof), highlight=False)
+    plan_tables.print_remarks(console, plan)
 
 
 def _show_several(
@@ -124,7 +124,7 @@ def _show_several(
     *,
     as_json: bool,
 ) -> None:
-    from testbed.cli import tables
+    from testbed.cli import plan_tables
 
     documents = [
         {
@@ -141,9 +141,9 @@ def _show_several(
         emit({**facts, "cases": documents, "left_out": dict(plan.left_out)})
         return
     console = Console()
-    console.print(tables.plan_table(plan))
+    console.print(plan_tables.plan_table(plan))
     console.print(_jobs_table(plan, documents, [one for case, _ in predicted for one in ranges[case.label]]))
-    tables.print_remarks(console, plan)
+    plan_tables.print_remarks(console, plan)
 
 
 def _document(case: Case, one: JobPrediction) -> dict[str, Any]:

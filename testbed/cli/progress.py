@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from testbed.progress import NoBar, SolverLines, Step, indented, standing_line
+from testbed.progress import NoBar, ProgressStep, SolverLines, indented, standing_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID
@@ -39,7 +39,7 @@ class Terminal:
         self.console.print(text, end="", highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
-    def step(self, title: str, total: int | None = None) -> Iterator[Step]:
+    def step(self, title: str, total: int | None = None) -> Iterator[ProgressStep]:
         """A piece of work; `total` is its number of units where that is known."""
         if not self.live:
             self.say(f"{title} ...")

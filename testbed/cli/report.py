@@ -49,9 +49,9 @@ def report(
     from testbed.cli.answer import print_answer
     from testbed.cli.run_tables import Part, details
     from testbed.results.damaged import judging
+    from testbed.results.destination import PICTURE, pictures_in
     from testbed.results.load import load_run
-    from testbed.results.picture import draw_run
-    from testbed.results.place import PICTURE, pictures_in
+    from testbed.results.timeline_picture import draw_run
 
     found = load_run(directory)
     changed: list[str] = []
@@ -86,8 +86,8 @@ def judged_again(directory: Path, comparison: dict[str, Any]) -> tuple[dict[str,
 
     Raises BadInput where there is no verdict, or a file of the evidence is missing.
     """
-    from testbed.results.fairness import fairness_again, same
-    from testbed.results.verdict import name_of, recheck
+    from testbed.results.metric_recheck import fairness_again, same
+    from testbed.results.recheck import name_of, recheck
 
     if not comparison["schedules"]:
         raise BadInput.of(str(directory), "finished schedules", 0, "one or more: there is no verdict to repeat")

@@ -29,7 +29,7 @@ from testbed.errors import BadInput
 if TYPE_CHECKING:
     from testbed.plan.plan import Case, Plan
     from testbed.routing.apply import Demands
-    from testbed.routing.comparison import Outcome
+    from testbed.routing.policy_comparison import PolicyOutcome
 
 
 def route(
@@ -62,10 +62,10 @@ def route(
     """
     from testbed.cli.progress import Terminal
     from testbed.plan import resolve
-    from testbed.plan.unmodelled import warnings
+    from testbed.plan.left_out import warnings
     from testbed.routing.apply import demands, framing_for
-    from testbed.routing.comparison import Asked, compare
-    from testbed.routing.registry import choose
+    from testbed.routing.policies import choose
+    from testbed.routing.policy_comparison import PolicyComparison, compare
 
     chosen = [choose(text) for text in policy or ["shortest", "ecmp", "greedy"]]
     reach = reach_of(elephants_from, detour)
@@ -80,13 +80,13 @@ def route(
     plan, case = replace(plan, framing=framing_for(plan, reach.detour), events=()), plan.cases[0]
     wanted = demands(plan, case, reach)
     with Terminal(quiet=quiet).solving() as watch:
-        outcomes = compare(plan, case, wanted, Asked(chosen, reach, seeds), watch)
+        outcomes = compare(plan, case, wanted, PolicyComparison(chosen, reach, seeds), watch)
     # of the default routes: what links and transport do is the same on all
     warned = warnings(replace(plan, cases=(case,)))
     if picture is not None:
         from testbed.files import output
         from testbed.plan.network_state import planned
-        from testbed.routing.picture import draw
+        from testbed.routing.load_picture import draw
 
         with output(picture, "--picture") as partial:
             draw(planned(plan.network), outcomes, partial)
@@ -100,7 +100,7 @@ def route(
         stdout_console(80).print(f"drawn in {picture}", highlight=False, soft_wrap=True)
 
 
-def _show(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[Outcome]) -> None:
+def _show(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[PolicyOutcome]) -> None:
     from testbed.cli import route_tables
 
     console = stdout_console(80)
@@ -118,7 +118,7 @@ def _show(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[Outcome]) 
         console.print(line, highlight=False, markup=False)
 
 
-def _document(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _document(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[PolicyOutcome]) -> dict[str, Any]:
     from testbed.plan.network_state import planned
 
     labels = [one.label for one in planned(plan.network).everything]
@@ -152,7 +152,7 @@ def _flow_documents(plan: Plan, wanted: Demands) -> list[dict[str, Any]]:
     ]
 
 
-def _policy_document(one: Outcome, labels: Sequence[str]) -> dict[str, Any]:
+def _policy_document(one: PolicyOutcome, labels: Sequence[str]) -> dict[str, Any]:
     """Rates of flows that cross nothing, and times of jobs that reduce nothing, are null."""
     metric = one.metric
     return {

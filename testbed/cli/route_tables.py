@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from testbed.cli.layout import Column, Section, fitted
 from testbed.cli.range_cells import show_ranges
+from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.network_state import planned
 from testbed.units import show_rates, show_size, show_sizes, show_time, show_times
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from testbed.plan.plan import Case, Plan, Route
     from testbed.plan.ties import Range
     from testbed.routing.apply import Demands
-    from testbed.routing.comparison import Outcome
+    from testbed.routing.policy_comparison import PolicyOutcome
 
 _MOST_ROWS = 24
 """Of links and of routes on the screen; --json has all."""
@@ -63,7 +63,7 @@ def demand_table(plan: Plan, wanted: Demands) -> Table:
     return table
 
 
-def metric_tables(outcomes: Sequence[Outcome], width: int) -> list[Table]:
+def metric_tables(outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
     """The metric of every policy, a row each."""
     metrics = [one.metric for one in outcomes]
     worst = [_finite(min(metric.vector(), default=math.inf)) for metric in metrics]
@@ -80,7 +80,7 @@ def metric_tables(outcomes: Sequence[Outcome], width: int) -> list[Table]:
     return fitted(_policies(outcomes), [Section("two-layer metric", columns)], width)
 
 
-def _longest(outcomes: Sequence[Outcome]) -> tuple[list[float], list[Range | None]]:
+def _longest(outcomes: Sequence[PolicyOutcome]) -> tuple[list[float], list[Range | None]]:
     """Per policy, the iteration of the job that may take longest, and its range."""
     each = [
         max(zip(one.iteration_s, one.between, strict=True), key=lambda pair: pair[1].high_s if pair[1] else pair[0])
@@ -89,7 +89,7 @@ def _longest(outcomes: Sequence[Outcome]) -> tuple[list[float], list[Range | Non
     return [seconds for seconds, _ in each], [between for _, between in each]
 
 
-def job_tables(plan: Plan, outcomes: Sequence[Outcome], width: int) -> list[Table]:
+def job_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
     """Where there are several jobs: per policy, the rate and the iteration of each."""
     if len(plan.jobs) < 2:
         return []
@@ -108,7 +108,7 @@ def _of(values: Sequence[float], number: int) -> float:
     return values[number] if number < len(values) else math.inf
 
 
-def load_tables(plan: Plan, outcomes: Sequence[Outcome], width: int) -> list[Table]:
+def load_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
     """The most loaded directions of links: under each policy bytes of all flows, and how many are routed over it."""
     directions = planned(plan.network).links
     heaviest = [max(float(one.wire_bytes[index]) / rate for one in outcomes) for index, rate in _rates(plan)]
@@ -130,7 +130,7 @@ def _rates(plan: Plan) -> list[tuple[int, float]]:
     return [(index, one.rate_bps) for index, one in enumerate(planned(plan.network).links)]
 
 
-def route_tables(plan: Plan, outcomes: Sequence[Outcome], width: int) -> list[Table]:
+def route_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
     """Where a policy has a choice: what each flow goes over."""
     ways = [_ways(one) for one in outcomes]
     flows = list(dict.fromkeys(ends for mine in ways for ends in mine))
@@ -144,7 +144,7 @@ def route_tables(plan: Plan, outcomes: Sequence[Outcome], width: int) -> list[Ta
     return fitted(Column("flow, and what it goes over", names, left=True), [Section("routes", columns)], width)
 
 
-def _ways(one: Outcome) -> dict[tuple[str, str], Route]:
+def _ways(one: PolicyOutcome) -> dict[tuple[str, str], Route]:
     """By ends, the routes of the flows that had a choice."""
     problem, choice = one.wanted.problem, one.routed.choice
     return {
@@ -161,7 +161,7 @@ def _over(plan: Plan, route: Route) -> str:
     return ", ".join(one.target for one in directions[:-1]) or directions[0].link
 
 
-def remarks(wanted: Demands, outcomes: Sequence[Outcome]) -> list[str]:
+def remarks(wanted: Demands, outcomes: Sequence[PolicyOutcome]) -> list[str]:
     """What a user should know beside the tables."""
     found = [f"{one.label}: {one.routed.remark}" for one in outcomes if one.routed.remark]
     if any(between is not None and between.hangs for one in outcomes for between in one.between):
@@ -173,7 +173,7 @@ def remarks(wanted: Demands, outcomes: Sequence[Outcome]) -> list[str]:
     return found
 
 
-def _policies(outcomes: Sequence[Outcome]) -> Column:
+def _policies(outcomes: Sequence[PolicyOutcome]) -> Column:
     return Column("policy", [one.label for one in outcomes], left=True)
 
 

@@ -17,7 +17,7 @@ from testbed.cli.options import (
     Alone,
     Arrive,
     AsJson,
-    Clock,
+    ClockName,
     Depart,
     Detour,
     ElephantsFrom,
@@ -32,7 +32,7 @@ from testbed.cli.options import (
     SeedOption,
     Settings,
     ShaperOption,
-    Strict,
+    StrictOption,
     TopologyOrPlan,
     VmOption,
     WallLimit,
@@ -54,7 +54,7 @@ from testbed.cli.plan import (
     routing_of,
 )
 from testbed.errors import ExitCode, RunFailed
-from testbed.lab.host import HostPriority
+from testbed.lab.host_settings import HostPriority
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
@@ -91,7 +91,7 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
     shaper: ShaperOption = AUTO_SHAPER,
     host_priority: HostPriorityOption = None,
-    strict: Strict = False,
+    strict: StrictOption = False,
     schedules_from: SchedulesFrom = None,
     policy: Policies = None,
     elephants_from: ElephantsFrom = None,
@@ -103,7 +103,7 @@ def run(
     alone: Alone = False,
     vm: VmOption = False,
     clock: Annotated[
-        Clock | None,
+        ClockName | None,
         typer.Option(help="virtual: in a guest whose time does not depend on this machine; default: the plan's."),
     ] = None,
     seed: SeedOption = None,
@@ -123,7 +123,7 @@ def run(
     from testbed.plan import resolve
     from testbed.plan.alone import require_several
     from testbed.plan.plan import Clock as PlannedClock
-    from testbed.results.place import require_place
+    from testbed.results.destination import require_place
 
     if not workloads:
         given = {
@@ -182,7 +182,7 @@ def execute(plan: Plan, request: Request, remarks: Sequence[str] = ()) -> int:
 
 
 def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
-    from testbed.results.place import results_directory
+    from testbed.results.destination import results_directory
     from testbed.vm import command
 
     machine = command.choose_machine(plan.clock)
@@ -199,8 +199,8 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
 
 
 def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
-    from testbed.lab.witness import MachineWitness
-    from testbed.results.place import results_directory
+    from testbed.lab.machine_witness import MachineWitness
+    from testbed.results.destination import results_directory
 
     with (
         results_directory(request.directory, overwrite=request.overwrite) as working,
@@ -208,7 +208,7 @@ def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
     ):
 
         def body() -> int:
-            from testbed.session.machine import this_machine
+            from testbed.session.machine_report import this_machine
             from testbed.session.run import SessionOptions
             from testbed.session.run import run as run_plan
 
@@ -234,8 +234,8 @@ def _show(plan: Plan, working: Path, request: Request, reporter: Reporter, code:
         return
     pages = 0
     if request.picture:
-        from testbed.results.picture import draw_run
-        from testbed.results.place import PICTURE
+        from testbed.results.destination import PICTURE
+        from testbed.results.timeline_picture import draw_run
 
         with reporter.step("drawing timeline.svg"):
             pages = len(draw_run(working, working / PICTURE))
@@ -257,7 +257,7 @@ def _print_files(working: Path, request: Request, named: Path, pages: int) -> in
 
 def _show_finished(plan: Plan, working: Path, request: Request) -> None:
     """Of a run that ended early: the answer of the schedules that it finished, and where what it measured is."""
-    from testbed.results.place import COMPARISON
+    from testbed.results.destination import COMPARISON
 
     finished = _print_files(working, request, working, 0) if (working / COMPARISON).is_file() else 0
     total = len(plan.cases)

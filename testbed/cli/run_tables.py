@@ -14,9 +14,17 @@ from rich.text import Text
 from testbed.cli.event_tables import event_tables
 from testbed.cli.fairness_tables import fairness_lines, fairness_tables
 from testbed.cli.full_scale_tables import full_scale_tables
-from testbed.cli.layout import Column, Section, fitted, indented
-from testbed.cli.tables import proof_line
-from testbed.judge.compare import JobComparison, ScheduleComparison, fairness_in, job_of, jobs_of, ranked_pairs, rows_of
+from testbed.cli.plan_tables import proof_line
+from testbed.cli.table_layout import Column, Section, fitted, indented
+from testbed.judge.comparison import (
+    JobComparison,
+    ScheduleComparison,
+    fairness_in,
+    job_of,
+    jobs_of,
+    ranked_pairs,
+    rows_of,
+)
 from testbed.schedule.proof import Proof
 from testbed.thresholds import TIE
 from testbed.units import show_change, show_size, show_times

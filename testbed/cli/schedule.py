@@ -14,7 +14,7 @@ from testbed.cli.options import (
     Quiet,
     Schedules,
     Settings,
-    Strict,
+    StrictOption,
     TopologyFile,
     WorkloadFile,
     WorkloadFiles,
@@ -45,7 +45,7 @@ def schedule_show(
         typer.Option(metavar="FILE", callback=drawable, help="Also draw the predicted timelines into this file."),
     ] = None,
     order: Annotated[bool, typer.Option("--order", help="Print every rank's actions instead of a timeline.")] = False,
-    strict: Strict = False,
+    strict: StrictOption = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -53,10 +53,10 @@ def schedule_show(
 
     Of several workloads: of all jobs at the same time, as `testbed plan` puts their schedules together.
     """
-    from testbed.cli import tables
+    from testbed.cli import plan_tables
     from testbed.plan import resolve
-    from testbed.plan.together import predict_together
-    from testbed.plan.unmodelled import of_ties
+    from testbed.plan.left_out import of_ties
+    from testbed.plan.prediction import predict_together
 
     unfinished = resolve.load_plan(topology, *workloads, settings=settings or [])
     plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
@@ -71,13 +71,13 @@ def schedule_show(
             for lane, row in zip(lanes.values(), _rows(plan, case), strict=True):
                 console.print(f"{lane}: {' '.join(map(str, row))}", highlight=False, soft_wrap=True)
         else:
-            console.print(tables.grid(timeline, list(lanes.values()), console.width), soft_wrap=True)
+            console.print(plan_tables.grid(timeline, list(lanes.values()), console.width), soft_wrap=True)
     if not as_json:
-        tables.print_remarks(console, plan)
+        plan_tables.print_remarks(console, plan)
         for line in of_ties(plan):
             console.print(f"warning: {line}", highlight=False, markup=False)
     if svg is not None:
-        from testbed.results.picture import Panel, draw
+        from testbed.results.timeline_picture import Panel, draw
 
         names = [job.name for job in plan.jobs]
         heading = f"{', '.join(names)} on {plan.network.name}"
@@ -137,17 +137,17 @@ def schedule_compare(
     workload: WorkloadFile,
     schedule: Schedules = None,
     settings: Settings = None,
-    strict: Strict = False,
+    strict: StrictOption = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root."""
-    from testbed.cli import tables
+    from testbed.cli import plan_tables
     from testbed.cli.full_scale_tables import full_scale_tables
+    from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
-    from testbed.cli.said import said_by_the_library
     from testbed.plan import resolve, schedules
-    from testbed.plan.compare import compare_schedules
+    from testbed.plan.schedule_comparison import compare_schedules
     from testbed.plan.similitude import scale_warnings
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
@@ -162,7 +162,7 @@ def schedule_compare(
         emit({"schedules": rows, "left_out": comparison.left_out, "warnings": warned})
         return
     console = stdout_console(150)
-    result, *causes = tables.causes_tables(plan, comparison, console.width)
+    result, *causes = plan_tables.causes_tables(plan, comparison, console.width)
     for table in causes:
         console.print(table)
     at_full_scale = [(row.label, row.full_scale.as_json()) for row in comparison.schedules if row.full_scale]
@@ -170,13 +170,13 @@ def schedule_compare(
         console.print(table)
     for row in comparison.schedules:
         if row.proof is not None:
-            console.print(tables.proof_line(row.label, row.proof), highlight=False)
+            console.print(plan_tables.proof_line(row.label, row.proof), highlight=False)
         for remark in row.remarks:
             console.print(f"{row.label}: {remark}", highlight=False)
     for reason in comparison.left_out.values():
         console.print(f"left out: {reason}", highlight=False)
     console.print(result)  # last, so that it stays on a screen of 24 lines
-    if (best := tables.best_line(comparison)) is not None:
+    if (best := plan_tables.best_line(comparison)) is not None:
         console.print(best, highlight=False)
 
 
@@ -193,8 +193,8 @@ def schedule_export(
     quiet: Quiet = False,
 ) -> None:
     """Write a schedule in torch.distributed.pipelining's CSV, for its runtime or torchtitan."""
+    from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
-    from testbed.cli.said import said_by_the_library
     from testbed.pipeline.torch_csv import to_csv
     from testbed.plan import resolve, schedules
 

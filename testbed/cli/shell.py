@@ -28,8 +28,8 @@ def shell(
 
     def body() -> int:
         from testbed.cli.progress import Terminal
-        from testbed.lab.network import Lab
-        from testbed.lab.shell import open_shell
+        from testbed.lab.command_line import open_shell
+        from testbed.lab.lab import Lab
 
         say = Terminal(quiet=False).say
         with Lab(plan, shaper=shaper, progress=say, host_priority=host_priority_of(host_priority, guest=False)) as lab:

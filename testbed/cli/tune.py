@@ -14,7 +14,7 @@ from testbed.cli.range_cells import range_keys, show_ranges
 from testbed.errors import BadInput
 
 if TYPE_CHECKING:
-    from testbed.sweep.tune import Evolved, Judged, Point, Space
+    from testbed.sweep.tune import Evolved, PredictedSetting, Setting, Space
 
 
 def tune(
@@ -47,8 +47,8 @@ def tune(
     microbatch. The event model judges every point of the grid; beside it stands what a genetic heuristic
     like the paper's finds, and with how many evaluations.
     """
+    from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
-    from testbed.cli.said import said_by_the_library
     from testbed.plan.resolve import load_files
     from testbed.sweep import tune as tuning
     from testbed.units import TIME, parse
@@ -86,27 +86,27 @@ def _in_order(topology: Path, workload: Path) -> tuple[Path, Path]:
     return (workload, topology) if "datacenters" in read_yaml(workload) else (topology, workload)
 
 
-def _best_by_shape(judged: Sequence[Judged]) -> list[Judged]:
-    found: dict[Any, Judged] = {}
+def _best_by_shape(judged: Sequence[PredictedSetting]) -> list[PredictedSetting]:
+    found: dict[Any, PredictedSetting] = {}
     for one in judged:
         found.setdefault(one.point.shape, one)
     return list(found.values())
 
 
-def _extra(point: Point) -> str:
+def _extra(point: Setting) -> str:
     return "+".join(map(str, point.extra)) or "no cut"
 
 
-def _given(grid: Space) -> Judged | None:
+def _given(grid: Space) -> PredictedSetting | None:
     """1F1B with the workload's own microbatches, where that was tried."""
-    from testbed.sweep.tune import Point
+    from testbed.sweep.tune import Setting
 
     one = grid.shapes.get(grid.given)
-    return grid.judge(Point(grid.given, (0,) * len(one.cuts))) if one is not None else None
+    return grid.judge(Setting(grid.given, (0,) * len(one.cuts))) if one is not None else None
 
 
-def _tables(grid: Space, judged: Sequence[Judged], title: str, width: int) -> list[Table]:
-    from testbed.cli.layout import Column, Section, fitted
+def _tables(grid: Space, judged: Sequence[PredictedSetting], title: str, width: int) -> list[Table]:
+    from testbed.cli.table_layout import Column, Section, fitted
     from testbed.units import show_change
 
     rows, given = _best_by_shape(judged), _given(grid)
@@ -133,14 +133,14 @@ def _tables(grid: Space, judged: Sequence[Judged], title: str, width: int) -> li
     return fitted(key, [Section(title, columns)], width)
 
 
-def _lines(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> list[str]:
+def _lines(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved) -> list[str]:
     from testbed.sweep.tune import altered, efficiency_remark
     from testbed.units import show_change
 
     best, given = judged[0], _given(grid)
     same = next((one for one in judged if one.point.shape.sequence == grid.given.sequence), None)
 
-    def words(one: Judged) -> str:
+    def words(one: PredictedSetting) -> str:
         shape = one.point.shape
         where = f"microbatch {shape.microbatch_size}, sequence {shape.sequence}, dN {_extra(one.point)}"
         return f"{where}: {show_ranges([one.seconds], [one.between])[0]}"
@@ -170,10 +170,10 @@ def _lines(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> list[str]
     return lines
 
 
-def _document(grid: Space, judged: Sequence[Judged], evolved: Evolved) -> dict[str, Any]:
+def _document(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved) -> dict[str, Any]:
     from testbed.sweep.tune import altered, efficiency_remark
 
-    def one(found: Judged) -> dict[str, Any]:
+    def one(found: PredictedSetting) -> dict[str, Any]:
         shape, problem = found.point.shape, grid.shapes[found.point.shape].problem
         return {
             "microbatch_size": shape.microbatch_size,

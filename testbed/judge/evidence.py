@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.judge import changes, fidelity, numerics, parameters
+from testbed.judge import changes, fidelity, numerics, parameter_checks
 from testbed.judge.changes import FlowParts
 from testbed.judge.execution import ExecutedRow, execution_check
-from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
+from testbed.judge.fidelity import Check, DirectionCounters, NetworkEvidence
 from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages
 from testbed.pipeline.ir import Row
@@ -27,7 +27,7 @@ from testbed.thresholds import (
     SPREAD_VIRTUAL,
     Limit,
 )
-from testbed.train.job import Fingerprint, Reference, last_compared
+from testbed.train.assignment import Fingerprint, ReferenceOutcome, last_compared
 
 
 class Profiling(NamedTuple):
@@ -52,8 +52,8 @@ class Evidence(NamedTuple):
     usual: Sequence[IterationRow]
     """Iterations of the same job, measured before: what this machine always takes. Empty where nothing was."""
     network: NetworkEvidence
-    traffic: Sequence[Traffic]
-    reference: Reference
+    traffic: Sequence[DirectionCounters]
+    reference: ReferenceOutcome
     predicted_s: float
     """The median of what was predicted of the measured iterations."""
     on_this_host_s: float | None
@@ -119,7 +119,7 @@ def judge(case: Evidence) -> list[Check]:
         fidelity.traffic_check(case.traffic, lossless=case.network.lossless),
         numerics.loss_check([row.loss for row in case.rows], case.reference),
         numerics.gradient_check(case.rows, case.reference),
-        *parameters.parameter_checks(case.fingerprints, case.reference, last_compared(len(case.rows))),
+        *parameter_checks.parameter_checks(case.fingerprints, case.reference, last_compared(len(case.rows))),
     ]
     if case.real:
         checks += [numerics.count_check(len(rows)), fidelity.disturbance_check(rows, case.usual)]

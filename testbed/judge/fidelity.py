@@ -51,7 +51,7 @@ class Check(NamedTuple):
         return not self.reasons
 
 
-class Traffic(NamedTuple):
+class DirectionCounters(NamedTuple):
     """One direction of a link while a case was trained."""
 
     direction: str
@@ -166,7 +166,7 @@ def network_check(network: NetworkEvidence) -> Check:
     return Check("signs of loss", f"{signs}", "0", why, tuple(reasons))
 
 
-def traffic_check(traffic: Sequence[Traffic], *, lossless: bool) -> Check:
+def traffic_check(traffic: Sequence[DirectionCounters], *, lossless: bool) -> Check:
     """Whether directions carried what the plan's routes send over them; where data is sent again, more is right."""
     reasons, worst = [], 0.0
     for one in traffic:

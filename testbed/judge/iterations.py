@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.lab.witness import MachineCounts
+from testbed.lab.machine_witness import MachineCounts
 from testbed.thresholds import OVERRUN_LEAST_S
 from testbed.trace.summary import summaries
 from testbed.trace.tables import Trace
-from testbed.train.job import IterationRecord, MessageName
-from testbed.train.witness import RankWitness
+from testbed.train.assignment import IterationRecord, MessageName
+from testbed.train.rank_witness import RankWitness
 
 
 class Witnesses(NamedTuple):

@@ -17,7 +17,7 @@ from testbed.thresholds import (
     LOSS_DIFFERENCE,
     WEIGHTS,
 )
-from testbed.train.job import Reference
+from testbed.train.assignment import ReferenceOutcome
 
 
 def worst_difference(losses: Sequence[float], reference: Sequence[float]) -> float:
@@ -37,7 +37,7 @@ def compared(workload: Workload) -> int:
     return min(workload.warmup + workload.iterations, COMPARED_ITERATIONS)
 
 
-def loss_check(losses: Sequence[float], reference: Reference) -> Check:
+def loss_check(losses: Sequence[float], reference: ReferenceOutcome) -> Check:
     """Whether the losses of a case (one per iteration, warm-up included) are the reference's."""
     worst = worst_difference(losses[:COMPARED_ITERATIONS], reference.losses)
     limit, why = LOSS_DIFFERENCE
@@ -53,7 +53,7 @@ def loss_check(losses: Sequence[float], reference: Reference) -> Check:
     return Check("losses off one process's", f"{worst:.1e}", f"{limit:.0e}", why, (reason,) if reason else ())
 
 
-def gradient_check(rows: Sequence[IterationRow], reference: Reference) -> Check:
+def gradient_check(rows: Sequence[IterationRow], reference: ReferenceOutcome) -> Check:
     """Whether the gradients of a case (one row per iteration, warm-up included) are the reference's."""
     worst = worst_gradient_difference(rows, reference)
     limit, why = GRADIENT_DIFFERENCE
@@ -65,7 +65,7 @@ def gradient_check(rows: Sequence[IterationRow], reference: Reference) -> Check:
     return Check("gradients off one process's", f"{worst:.1e}", f"{limit:.0e}", why, (reason,) if off else ())
 
 
-def worst_gradient_difference(rows: Sequence[IterationRow], reference: Reference) -> float:
+def worst_gradient_difference(rows: Sequence[IterationRow], reference: ReferenceOutcome) -> float:
     """As `worst_difference`, over the gradient norms of all layers in the iterations that are compared."""
     first = rows[:COMPARED_ITERATIONS]
     if len(first) != len(reference.gradient_norms):
@@ -82,7 +82,7 @@ def count_check(measured: int) -> Check:
     return Check("iterations measured", f"{measured}", f"{least:g} or more", why, (reason,) if measured < least else ())
 
 
-def as_document(reference: Reference, cases: Mapping[str, Sequence[IterationRow]]) -> dict[str, Any]:
+def as_document(reference: ReferenceOutcome, cases: Mapping[str, Sequence[IterationRow]]) -> dict[str, Any]:
     """numerics.json: the reference's losses, and by how much losses and gradients of every case (by label) differ."""
     return {
         "reference_losses": [_written(loss) for loss in reference.losses],

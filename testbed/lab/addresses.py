@@ -21,7 +21,7 @@ NODE_INTERFACE = "lan0"
 """A node's only interface; every container has its own network namespace."""
 
 
-class Pair(NamedTuple):
+class AddressPair(NamedTuple):
     """The two addresses of a point-to-point subnet."""
 
     first: str
@@ -33,12 +33,12 @@ def datacenter_network(datacenter: int) -> str:
     return f"10.{datacenter + 1}.0.0/16"
 
 
-def node_subnet(datacenter: int, node: int) -> Pair:
+def node_subnet(datacenter: int, node: int) -> AddressPair:
     """(router's address, node's address) of a node's own subnet."""
     return _pair(IPv4Network(datacenter_network(datacenter)), node)
 
 
-def link_subnet(link: int) -> Pair:
+def link_subnet(link: int) -> AddressPair:
     """(forward source's address, forward target's address) of an OTN link."""
     return _pair(IPv4Network("10.128.0.0/9"), link)
 
@@ -63,8 +63,8 @@ def link_interface(link: int, towards: str) -> str:
     return f"wan{link}-{towards}"[:_LONGEST_INTERFACE].rstrip("-")
 
 
-def _pair(network: IPv4Network, index: int) -> Pair:
+def _pair(network: IPv4Network, index: int) -> AddressPair:
     base = network.network_address + (index << (32 - PREFIX_LENGTH))
     if base + 3 not in network:
         raise ValueError(f"no room for subnet {index} in {network}")
-    return Pair(str(base + 1), str(base + 2))
+    return AddressPair(str(base + 1), str(base + 2))

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from testbed.errors import RunFailed
 from testbed.lab.cards import delay_note
 from testbed.lab.disturbance import Disturbance, between, count, sleep_lateness
-from testbed.lab.host import real_time
+from testbed.lab.host_settings import real_time
+from testbed.lab.lab import Lab
 from testbed.lab.loss import LossCount, likely_losses
-from testbed.lab.network import Lab
 from testbed.lab.probes import (
     Ends,
     Spread,
@@ -35,7 +35,7 @@ from testbed.units import show_rate, show_time
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedDirection:
     """What the topology says about a direction; `rtt_s` is both directions of its link together."""
 
     delay_s: float
@@ -45,7 +45,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredDirection:
     """What was found, delays without the probe's own time on the wire. None: could not be measured."""
 
     rtt: Spread | None = None
@@ -62,8 +62,8 @@ class LinkCheck:
 
     direction: int
     label: str
-    asked: Asked
-    measured: Measured
+    asked: AskedDirection
+    measured: MeasuredDirection
     reasons: tuple[str, ...]
     notes: tuple[str, ...] = ()
     earlier: tuple[LinkCheck, ...] = field(default=())
@@ -194,7 +194,7 @@ def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
     asked = [line.asked for line in link]
     rtt = sum(direction.delay_s for direction in asked)
     before = lab.counters()
-    found = [Measured() for _ in link]
+    found = [MeasuredDirection() for _ in link]
     trouble: list[list[str]] = [[] for _ in link]
     notes: list[list[str]] = [[] for _ in link]
     try:
@@ -202,7 +202,7 @@ def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
         arriving = math.prod(1.0 - direction.loss for direction in asked)
         slowest_bps = min(direction.rate_bps for direction in asked)
         pings = round_trips([line.ends for line in link], rtt, slowest_bps, arriving=arriving)
-        found = [Measured(rtt=_less(one, overhead)) for one in pings]
+        found = [MeasuredDirection(rtt=_less(one, overhead)) for one in pings]
     except RunFailed as error:
         trouble = [[str(error)] for _ in link]
     for i, (_, direction, ends) in enumerate(link):
@@ -230,7 +230,7 @@ def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
         if direction.loss > 0 and counted.lost is None:
             dropped = 0
             notes[i].append("drops not checked: this shaper counts asked-for losses among them")
-        wanted = Asked(direction.delay_s, rtt, direction.rate_bps, direction.loss)
+        wanted = AskedDirection(direction.delay_s, rtt, direction.rate_bps, direction.loss)
         complete = replace(found[i], dropped=dropped)
         notes[i] += _notes_on_card(lab, index, complete)
         reasons = (*trouble[i], *verdict(wanted, complete, jitter_s=sum(d.jitter_s for d in asked)))
@@ -254,7 +254,7 @@ def _rate(lab: Lab, line: _Line, rtt: float) -> float:
         lab.change_link(line.number, queue_bytes=room)
 
 
-def _notes_on_card(lab: Lab, index: int, measured: Measured) -> list[str]:
+def _notes_on_card(lab: Lab, index: int, measured: MeasuredDirection) -> list[str]:
     """What is to be said about the delay of a direction that is a network card."""
     number = index - len(lab.directions)
     if number < 0 or lab.card_shaper_name is None:
@@ -264,7 +264,7 @@ def _notes_on_card(lab: Lab, index: int, measured: Measured) -> list[str]:
     return [] if note is None else [note]
 
 
-def verdict(asked: Asked, measured: Measured, *, jitter_s: float = 0.0) -> list[str]:
+def verdict(asked: AskedDirection, measured: MeasuredDirection, *, jitter_s: float = 0.0) -> list[str]:
     """Why a direction is not what was asked for; [] when it is. Asked-for jitter widens the bands of delays."""
     reasons = []
     for what, want, found in (

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from testbed.lab.machine_witness import QueueFiles, stolen_s
 from testbed.lab.probes import Spread, spread
-from testbed.lab.witness import QueueFiles, stolen_s
 from testbed.thresholds import QUIET_LATE_S, QUIET_STOLEN, QUIET_WAITED
 from testbed.units import show_time
 

@@ -23,7 +23,7 @@ _PROBE_S = 10
 
 
 @dataclass(frozen=True)
-class Finding:
+class FeatureCheck:
     """One feature: whether it works, what was seen, the one command that adds it ("" when there is nothing to do).
 
     `needed` is False for what a lab can do without; `otherwise` says how, where that is not plain.
@@ -46,23 +46,23 @@ class _Probe:
     otherwise: str = ""
 
 
-def examine() -> list[Finding]:
+def examine() -> list[FeatureCheck]:
     """Try every feature. Takes about a second; changes nothing outside namespaces that end with the attempt."""
     return [_find(probe) for probe in _PROBES]
 
 
-def usable(findings: list[Finding]) -> bool:
+def usable(findings: list[FeatureCheck]) -> bool:
     """Whether a lab can be built: everything that is needed works."""
     return all(finding.ok for finding in findings if finding.needed)
 
 
-def _find(probe: _Probe) -> Finding:
+def _find(probe: _Probe) -> FeatureCheck:
     try:
         detail = probe.try_it()
     except Exception as error:  # noqa: BLE001 - any failure is the finding
         detail = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
-        return Finding(probe.name, False, detail, probe.remedy, probe.needed, probe.otherwise)
-    return Finding(probe.name, True, detail, "", probe.needed)
+        return FeatureCheck(probe.name, False, detail, probe.remedy, probe.needed, probe.otherwise)
+    return FeatureCheck(probe.name, True, detail, "", probe.needed)
 
 
 class _MissingError(TestbedError):

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.lab import addresses
-from testbed.lab.routes import next_hop
+from testbed.lab.routing_tables import next_hop
 
 if TYPE_CHECKING:
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
 
 _PRIORITY = 100
 """Of the rules, before those by source datacenter."""

@@ -14,8 +14,8 @@ from typing import Any
 from testbed.errors import RunFailed
 from testbed.lab.calibrate import LinkCheck, calibrate
 from testbed.lab.disturbance import Disturbance, look, wait_for_quiet
-from testbed.lab.host import real_time
-from testbed.lab.network import Lab
+from testbed.lab.host_settings import real_time
+from testbed.lab.lab import Lab
 from testbed.thresholds import QUIET_LIMIT_S
 
 

@@ -24,7 +24,7 @@ from testbed.plan.routes import datacenter_of
 from testbed.spec.topology import Direction
 
 if TYPE_CHECKING:
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
 
 _POLICY = {"net.ipv4.fib_multipath_hash_policy": "3", "net.ipv4.fib_multipath_hash_fields": "55"}
 """Chosen fields, and these: 0x37, both addresses, the protocol, both ports."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from testbed.lab.hashing import Connection
 from testbed.plan.plan import Route
 
-Pair = tuple[str, str]
+NodePair = tuple[str, str]
 """Source node, target node."""
 
 RANGE = "net.ipv4.ip_local_port_range"
@@ -29,14 +29,14 @@ _TRIES = 1024
 _ESTABLISHED = "01"
 
 
-class Chosen(NamedTuple):
+class PortChoice(NamedTuple):
     """An even port for every node, and the pairs that take their route with these."""
 
     port_of: Mapping[str, int]
-    hashed: frozenset[Pair]
+    hashed: frozenset[NodePair]
 
 
-def between(nodes: Pair, port_of: Mapping[str, int], address_of: Mapping[str, str]) -> Connection:
+def between(nodes: NodePair, port_of: Mapping[str, int], address_of: Mapping[str, str]) -> Connection:
     """Packets from the first node to the second over gloo's connection, when `port_of` has their even ports."""
     source, target = nodes
     connects = IPv4Address(address_of[source]) > IPv4Address(address_of[target])
@@ -44,21 +44,21 @@ def between(nodes: Pair, port_of: Mapping[str, int], address_of: Mapping[str, st
 
 
 def choose(
-    wanted: Mapping[Pair, Route],
-    first: Iterable[Pair],
+    wanted: Mapping[NodePair, Route],
+    first: Iterable[NodePair],
     address_of: Mapping[str, str],
     way: Callable[[Connection], Route],
-) -> Chosen:
+) -> PortChoice:
     """Ports node by node, each with as many of the wanted routes to the nodes before it as can be had.
 
     Those of the pairs `first` come before any others.
     """
     important = frozenset(first)
     port_of: dict[str, int] = {}
-    hashed: set[Pair] = set()
+    hashed: set[NodePair] = set()
     for node in dict.fromkeys(node for pair in wanted for node in pair):
         mine = [pair for pair in wanted if node in pair and all(one in port_of or one == node for one in pair)]
-        best: tuple[tuple[int, int], int, list[Pair]] = ((-1, -1), _FIRST, [])
+        best: tuple[tuple[int, int], int, list[NodePair]] = ((-1, -1), _FIRST, [])
         for port in range(_FIRST, min(_LAST, _FIRST + 2 * _TRIES), 2):
             tried = port_of | {node: port}
             took = [pair for pair in mine if way(between(pair, tried, address_of)) == wanted[pair]]
@@ -69,7 +69,7 @@ def choose(
                 break
         port_of[node] = best[1]
         hashed.update(best[2])
-    return Chosen(port_of, frozenset(hashed))
+    return PortChoice(port_of, frozenset(hashed))
 
 
 def connections(pid: int, source: str, node_at: Mapping[str, str]) -> list[Connection]:

@@ -9,7 +9,7 @@ import resource
 from pathlib import Path
 
 from testbed.lab.disturbance import sleep_lateness
-from testbed.lab.host import Host, HostPriority, real_time_refused, spinner_refused
+from testbed.lab.host_settings import Host, HostPriority, real_time_refused, spinner_refused
 from testbed.lab.probes import Spread
 from testbed.units import show_time
 

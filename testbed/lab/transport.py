@@ -17,7 +17,7 @@ _PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Profile:
+class TcpProfile:
     """A TCP profile. `sysctls` must stick; of `congestion_control` the first that the kernel allows is used."""
 
     name: str
@@ -54,18 +54,18 @@ _LONGEST_ROUND_TRIP_LOG = 31
 what it would make of its pace; a shift by more would be undefined."""
 
 
-def profile(name: str, largest_window_bytes: float) -> Profile:
+def profile(name: str, largest_window_bytes: float) -> TcpProfile:
     """The profile called `name`, with buffers for `largest_window_bytes` in flight. Raises BadInput for another name.
 
     Half of the middle value of tcp_rmem becomes the initial window, so it is at least twice what is in flight.
     """
     if name == "tcp-default":
-        return Profile(name, {}, (), initial_windows=False)
+        return TcpProfile(name, {}, (), initial_windows=False)
     if name != "otn-lossless":
         raise BadInput.of("--transport", "transport", name, "otn-lossless or tcp-default")
     middle = min(_KERNEL_MOST_BYTES, max(_MIDDLE_BYTES, _power_of_two(2 * largest_window_bytes)))
     buffers = f"4096 {middle} {min(_KERNEL_MOST_BYTES, max(_LARGEST_BYTES, 4 * middle))}"
-    return Profile(
+    return TcpProfile(
         name,
         {
             "net.ipv4.tcp_slow_start_after_idle": "0",
@@ -88,7 +88,7 @@ def profile(name: str, largest_window_bytes: float) -> Profile:
     )
 
 
-def apply(chosen: Profile, pid: int, where: str) -> dict[str, str]:
+def apply(chosen: TcpProfile, pid: int, where: str) -> dict[str, str]:
     """Apply a profile in the network namespace of process `pid`. Returns all RECORDED settings as read back.
 
     Raises RunFailed when a setting did not stick.

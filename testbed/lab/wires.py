@@ -16,12 +16,12 @@ from testbed.plan.routes import datacenter_of
 from testbed.spec.topology import Direction
 
 if TYPE_CHECKING:
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
 
 _SCOPE_LINK = 253  # RT_SCOPE_LINK
 
 
-class Wires:
+class Cabling:
     """Lays the wires of a lab whose containers exist. All methods raise RunFailed when the kernel refuses something."""
 
     def __init__(self, lab: Lab, framing: Framing, metrics: Metrics, seed: int) -> None:

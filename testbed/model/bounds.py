@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from testbed.model.filling import filling_bounds
-from testbed.model.ways import Ways, hand_over_s, route
+from testbed.model.microbatch_path import EarliestStarts, hand_over_s, route
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
 
@@ -42,7 +42,7 @@ def lower_bound(problem: Problem) -> Bound:
     back; M shares must go through the limit. Fill and drain: a rank's work, and how long it is idle at both ends as
     its memory holds no more until the first gradients are back (filling.py).
     """
-    ways = Ways(problem)
+    ways = EarliestStarts(problem)
     candidates = [Bound(ways.whole_s, "critical path")]
     candidates += [_rank_bound(problem, ways, rank) for rank in range(problem.n_ranks)]
     candidates += _link_bounds(problem, ways)
@@ -68,7 +68,7 @@ def _best_subset(loads: Iterable[_Load]) -> float:
     return most
 
 
-def _rank_bound(problem: Problem, ways: Ways, rank: int) -> Bound:
+def _rank_bound(problem: Problem, ways: EarliestStarts, rank: int) -> Bound:
     m, loads = problem.n_microbatches, []
     for s in (s for s, r in enumerate(problem.stage_to_rank) if r == rank):
         f, i, w = problem.forward_s[s], problem.least_input_s[s], problem.least_weight_s[s]
@@ -80,7 +80,7 @@ def _rank_bound(problem: Problem, ways: Ways, rank: int) -> Bound:
     return Bound(_best_subset(loads), f"rank {rank}")
 
 
-def _link_bounds(problem: Problem, ways: Ways) -> list[Bound]:
+def _link_bounds(problem: Problem, ways: EarliestStarts) -> list[Bound]:
     loads: list[list[_Load]] = [[] for _ in problem.links]
     ends: list[str] = [""] * len(problem.links)
     m = problem.n_microbatches
@@ -117,7 +117,7 @@ def _link_bounds(problem: Problem, ways: Ways) -> list[Bound]:
     return [Bound(_best_subset(load), name) for load, name in zip(loads, ends, strict=True)]
 
 
-def _memory_bound(problem: Problem, ways: Ways, rank: int) -> Bound:
+def _memory_bound(problem: Problem, ways: EarliestStarts, rank: int) -> Bound:
     """Memory x time that M microbatches need, through the limit, behind the earliest first forward.
 
     A block in parts takes and frees its memory part by part; half of F and half of what frees is a lower bound on

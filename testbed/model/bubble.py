@@ -13,7 +13,7 @@ from typing import NamedTuple
 from testbed.model.simulate import makespan
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Paths, Problem
+from testbed.pipeline.problem import Problem, ReplicaRoutes
 
 _HANDOVER = ("handover_s", "send_s", "send_s_per_byte")
 
@@ -75,7 +75,9 @@ def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
     )
 
 
-def _private(problem: Problem, paths: Paths, links: list[LinkCost], *, delay: bool, wire: bool) -> Paths:
+def _private(
+    problem: Problem, paths: ReplicaRoutes, links: list[LinkCost], *, delay: bool, wire: bool
+) -> ReplicaRoutes:
     """The ways of one replica over links of their own, which are appended to `links`."""
     size = problem.tensor * max(problem.message_bytes, default=0.0)  # tensor ranks' parts go one after the other
     routes = {}
@@ -86,4 +88,4 @@ def _private(problem: Problem, paths: Paths, links: list[LinkCost], *, delay: bo
         wire_s = size * slowest + min(piece, size) * (sum(hop.seconds_per_byte for hop in hops) - slowest)
         routes[pair] = (len(links),)
         links.append(LinkCost(sum(hop.delay_s for hop in hops) * delay + wire_s * wire, 0.0))
-    return Paths(routes, paths.piece_bytes, paths.ack_bytes)
+    return ReplicaRoutes(routes, paths.piece_bytes, paths.ack_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from testbed.model.network import Wires, acknowledge, carry_acknowledgements, occupy
+from testbed.model.network import LinkOccupancy, acknowledge, carry_acknowledgements, occupy
 from testbed.model.program import NONE, Program
 from testbed.model.state import (
     ACK,
@@ -47,7 +47,7 @@ def leaves_later(program: Program, state: State, events: list[Event], message: i
     return True
 
 
-def leave(program: Program, state: State, wires: Wires, events: list[Event], message: int, now: float) -> float:
+def leave(program: Program, state: State, wires: LinkOccupancy, events: list[Event], message: int, now: float) -> float:
     """Put all pieces of a message on its first link; returns when the last one is at the end of that."""
     state.last_bit[message] = now
     if np.isnan(state.sent[message]):
@@ -61,7 +61,7 @@ def leave(program: Program, state: State, wires: Wires, events: list[Event], mes
 
 
 def cross(
-    program: Program, state: State, wires: Wires, events: list[Event], message: int, piece: int, now: float
+    program: Program, state: State, wires: LinkOccupancy, events: list[Event], message: int, piece: int, now: float
 ) -> float:
     """Put a piece, whose first bit is there now, on the next link of its route; returns when it is at its end.
 
@@ -95,7 +95,7 @@ def cross(
 def acknowledge_all(
     program: Program,
     state: State,
-    wires: Wires,
+    wires: LinkOccupancy,
     events: list[Event],
     message: int,
     link: int,
@@ -124,7 +124,7 @@ def acknowledge_all(
 
 
 def acknowledged(
-    program: Program, state: State, wires: Wires, events: list[Event], message: int, hops: int, now: float
+    program: Program, state: State, wires: LinkOccupancy, events: list[Event], message: int, hops: int, now: float
 ) -> None:
     """Put an acknowledgement of a message on the next link of its way back."""
     back = program.back[message]

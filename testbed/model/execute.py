@@ -11,7 +11,7 @@ import heapq
 import numpy as np
 
 from testbed.model.crossing import WAKES, acknowledged, arrive, cross, leave, leaves_later, woken
-from testbed.model.network import Ints, Wires, carry_acknowledgements, idle, occupy
+from testbed.model.network import Ints, LinkOccupancy, carry_acknowledgements, idle, occupy
 from testbed.model.program import FREE, NONE, Program
 from testbed.model.state import (
     ACK,
@@ -221,7 +221,7 @@ def start_together(program: Program, state: State, order: Ints, events: list[Eve
 
 
 def gather_inputs(
-    program: Program, state: State, wires: Wires, events: list[Event], rank: int, action: int, now: float
+    program: Program, state: State, wires: LinkOccupancy, events: list[Event], rank: int, action: int, now: float
 ) -> None:
     """A tensor rank sends its part of an action's input over its card; when all have, the sums of the action begin."""
     card, group = program.card[rank], program.group[rank]
@@ -237,7 +237,7 @@ def gather_inputs(
 
 
 def sum_up(
-    program: Program, state: State, wires: Wires, events: list[Event], group: int, action: int, now: float
+    program: Program, state: State, wires: LinkOccupancy, events: list[Event], group: int, action: int, now: float
 ) -> None:
     """The tensor ranks of a group send each other their summands over their cards; the next sum begins after that."""
     over = now

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from testbed.model.grid import time_step_s
+from testbed.model.microbatch_path import EarliestStarts
 from testbed.model.network import Floats
-from testbed.model.ways import Ways
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
 
@@ -29,7 +29,7 @@ MOST_TURNS = 12
 """Enough for memory to go round so many times; a bound of fewer turns is a bound."""
 
 
-def filling_bounds(problem: Problem, ways: Ways, known_s: float) -> tuple[float, ...]:
+def filling_bounds(problem: Problem, ways: EarliestStarts, known_s: float) -> tuple[float, ...]:
     """Per rank, seconds that no schedule is faster than; `known_s` is a bound that is known already, above 0."""
     points = max(256, min(MOST_POINTS, MOST_VALUES // problem.n_stages))
     horizon_s = 2 * known_s
@@ -61,7 +61,7 @@ def _with_idle_times(work_s: float, filled: Floats, drained: Floats, step_s: flo
 class _Counts:
     """What both directions share: the grid, limits by rate, shifts in time, and memory."""
 
-    def __init__(self, problem: Problem, ways: Ways, step_s: float, points: int) -> None:
+    def __init__(self, problem: Problem, ways: EarliestStarts, step_s: float, points: int) -> None:
         self.problem, self.ways, self.step_s = problem, ways, step_s
         self.times = np.arange(points) * step_s
         self.most = float(problem.n_microbatches)

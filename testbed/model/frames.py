@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from testbed.pipeline.depend import Message
-from testbed.pipeline.problem import Paths, Problem, Route
+from testbed.pipeline.problem import Problem, ReplicaRoutes, Route
 from testbed.trace.tables import MESSAGE_CODES
 
 
@@ -28,7 +28,7 @@ class Frame(NamedTuple):
     ack_bytes: float
 
 
-def framed(paths: Paths, source: int, size: float, ways: tuple[Route, Route], apart: float = 0.0) -> Frame:
+def framed(paths: ReplicaRoutes, source: int, size: float, ways: tuple[Route, Route], apart: float = 0.0) -> Frame:
     """`size` wire bytes sent by pipeline rank `source`, `apart` of them ahead in a packet of their own.
 
     `ways` are the route there and the one that acknowledgements take back.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from testbed.model.execute import execute
 from testbed.model.lower import Load, lower
-from testbed.pipeline.collectives import Collective, Step
+from testbed.pipeline.collectives import Collective, CollectiveMessage
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
 
@@ -57,7 +57,7 @@ def _chain_ends(problem: Problem, what: Collective, begin_s: dict[int, float]) -
     return ends
 
 
-def transfer_s(problem: Problem, what: Collective, step: Step) -> float:
+def transfer_s(problem: Problem, what: Collective, step: CollectiveMessage) -> float:
     """Seconds a message of a collective takes on idle links: all delays, and the slowest link's time on the wire."""
     links = [problem.links[index] for index in what.route(step)]
     wire_s = max((link.seconds_per_byte * what.size(step) for link in links), default=0.0)

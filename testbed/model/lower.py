@@ -7,14 +7,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from testbed.model.columns import Columns, Group, Names
 from testbed.model.frames import NOWHERE, Edge, edges_of, framed, send_seconds
 from testbed.model.network import Bools
 from testbed.model.program import FREE, NONE, Program
+from testbed.model.program_columns import Group, ProgramColumns, RowNames
 from testbed.model.rows import Rows
 from testbed.pipeline.collectives import Collective
 from testbed.pipeline.ir import Schedule
-from testbed.pipeline.problem import NO_CARD, Paths, Problem
+from testbed.pipeline.problem import NO_CARD, Problem, ReplicaRoutes
 from testbed.trace.tables import ALL_GATHER, MESSAGE_KINDS, NOTICE
 
 Receives = Literal["early", "late", "late-free-notice"]
@@ -39,18 +39,18 @@ def _begin_s(load: Load, path: int, rank: int) -> float:
     return load.start_s + (begins_s[path // load.problem.tensor * load.problem.n_ranks + rank] if begins_s else 0.0)
 
 
-def lower(loads: Sequence[Load]) -> tuple[Program, Names]:
+def lower(loads: Sequence[Load]) -> tuple[Program, RowNames]:
     """The arrays of jobs that share a network. Raises ValueError when they do not have the same links."""
     links = loads[0].problem.links
     if any(load.problem.links != links for load in loads):
         raise ValueError("jobs of one program share one network")
-    columns = Columns(len(links))
+    columns = ProgramColumns(len(links))
     for number, load in enumerate(loads):
         _add(columns, number, load)
     return columns.program(loads[0].problem), columns.names()
 
 
-def _add(columns: Columns, job: int, load: Load) -> None:
+def _add(columns: ProgramColumns, job: int, load: Load) -> None:
     """A job: a pipeline per replica and tensor rank, then what the replicas exchange."""
     problem, schedule = load.problem, load.schedule
     rows, ranks = Rows(problem, schedule), range(schedule.n_ranks)
@@ -82,7 +82,9 @@ def _add(columns: Columns, job: int, load: Load) -> None:
         _collective(columns, job, load, stage, problem.reduction(stage), first_rank, first_stage)
 
 
-def _messages(columns: Columns, job: int, replica: int, load: Load, paths: Paths, first_rank: int) -> None:
+def _messages(
+    columns: ProgramColumns, job: int, replica: int, load: Load, paths: ReplicaRoutes, first_rank: int
+) -> None:
     """The messages between the stages of one pipeline; with late receives also gloo's notices."""
     problem, m = load.problem, load.schedule.n_microbatches
     base, edges = columns.n_messages, edges_of(problem)
@@ -108,11 +110,11 @@ def _messages(columns: Columns, job: int, replica: int, load: Load, paths: Paths
 
 
 def _notices(
-    columns: Columns,
+    columns: ProgramColumns,
     job: int,
     replica: int,
     load: Load,
-    paths: Paths,
+    paths: ReplicaRoutes,
     first_rank: int,
     edges: Sequence[Edge],
     between: Bools,
@@ -136,7 +138,7 @@ def _notices(
 
 
 def _collective(
-    columns: Columns, job: int, load: Load, stage: int, what: Collective, first_rank: int, first_stage: int
+    columns: ProgramColumns, job: int, load: Load, stage: int, what: Collective, first_rank: int, first_stage: int
 ) -> None:
     """The messages of one collective over the replicas of a stage."""
     problem, base = load.problem, columns.n_messages

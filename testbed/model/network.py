@@ -31,7 +31,7 @@ INLINED = ("carry_acknowledgements", "occupy", "acknowledge")
 """What compile.py compiles of this module, and what becomes part of the functions that call it."""
 
 
-class Wires(NamedTuple):
+class LinkOccupancy(NamedTuple):
     """All links and what is on them. Acknowledgements that come to a link by different ways have a queue each there, so
     that each queue is in the order of time. `free_s`, `queued`, `head` and `tail` change as time goes on."""
 
@@ -56,15 +56,15 @@ class Wires(NamedTuple):
 
 def idle(
     delay_s: Floats, seconds_per_byte: Floats, queue_start: Ints, queue_link: Ints, acknowledgements: Ints
-) -> Wires:
+) -> LinkOccupancy:
     """Idle links, with room for so many rows of acknowledgements in every queue."""
     begin = np.concatenate((np.zeros(1, np.int64), np.cumsum(acknowledgements)))
     queued, free_s = np.zeros((int(begin[-1]), 5)), np.zeros(len(delay_s))
     head, tail = begin[:-1].copy(), begin[:-1].copy()
-    return Wires(delay_s, seconds_per_byte, free_s, queue_start, queue_link, queued, head, tail)
+    return LinkOccupancy(delay_s, seconds_per_byte, free_s, queue_start, queue_link, queued, head, tail)
 
 
-def idle_links(links: Sequence[LinkCost], free_s: Sequence[float]) -> Wires:
+def idle_links(links: Sequence[LinkCost], free_s: Sequence[float]) -> LinkOccupancy:
     """The links of a problem, free from these times on, for a view that leaves acknowledgements out."""
     costs = [np.array([link[place] for link in links], dtype=np.float64) for place in (0, 1)]
     none = np.zeros(0, np.int64)
@@ -73,7 +73,7 @@ def idle_links(links: Sequence[LinkCost], free_s: Sequence[float]) -> Wires:
     return wires
 
 
-def carry_acknowledgements(wires: Wires, link: int, now: float) -> None:
+def carry_acknowledgements(wires: LinkOccupancy, link: int, now: float) -> None:
     """Have a link carry what acknowledgements have come to it until now, in the order in which they came."""
     while True:
         chosen, until = -1, now
@@ -105,7 +105,7 @@ def carry_acknowledgements(wires: Wires, link: int, now: float) -> None:
             wires.head[chosen] = head + 1
 
 
-def occupy(wires: Wires, link: int, size: float, now: float, last_bit: float) -> float:
+def occupy(wires: LinkOccupancy, link: int, size: float, now: float, last_bit: float) -> float:
     """Put `size` wire bytes on a link whose first bit is there now, the last one at `last_bit`; returns their start.
 
     They leave it at `wires.free_s[link]`.
@@ -115,7 +115,7 @@ def occupy(wires: Wires, link: int, size: float, now: float, last_bit: float) ->
     return begin
 
 
-def acknowledge(wires: Wires, queue: int, size: float, times: tuple[float, float, float], count: int) -> None:
+def acknowledge(wires: LinkOccupancy, queue: int, size: float, times: tuple[float, float, float], count: int) -> None:
     """Put `count` acknowledgements of `size` wire bytes each into a queue, for its link to carry.
 
     `times` are when the first one is there, seconds from one to the next, and when the last one is at the latest.

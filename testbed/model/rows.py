@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from testbed.pipeline.columns import NONE, columns
+from testbed.pipeline.action_columns import NONE, columns
 from testbed.pipeline.ir import KINDS, Action, Kind, Schedule
 from testbed.pipeline.problem import Problem
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from testbed.model import execute as plain
-from testbed.model.columns import Names
 from testbed.model.lower import Load, Receives, lower
 from testbed.model.program import Program
+from testbed.model.program_columns import RowNames
 from testbed.model.state import Times
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
@@ -124,7 +124,7 @@ def ends_of_jobs(loads: Sequence[Load]) -> tuple[float, ...]:
     return tuple(tick * end for end in ends_by_job(program, times, names))
 
 
-def ends_by_job(program: Program, times: Times, names: Names) -> list[float]:
+def ends_by_job(program: Program, times: Times, names: RowNames) -> list[float]:
     """Per job, from the common start to the end of its last action and reduction; nan when one never comes."""
     job_of_last = names.messages["job"][program.last]
     found = []
@@ -134,7 +134,7 @@ def ends_by_job(program: Program, times: Times, names: Names) -> list[float]:
     return found
 
 
-def refuse_deadlock(program: Program, names: Names, times: Times, loads: Sequence[Load]) -> None:
+def refuse_deadlock(program: Program, names: RowNames, times: Times, loads: Sequence[Load]) -> None:
     """Raises DeadlockError where an action never came to run."""
     stuck = np.flatnonzero(np.isnan(times.end_s))
     if not len(stuck):
@@ -147,7 +147,7 @@ def refuse_deadlock(program: Program, names: Names, times: Times, loads: Sequenc
     raise DeadlockError(f"schedule {schedule.name}: rank {names.action_rank[index]} never gets past {action}")
 
 
-def _trace(program: Program, names: Names, times: Times, loads: Sequence[Load]) -> Trace:
+def _trace(program: Program, names: RowNames, times: Times, loads: Sequence[Load]) -> Trace:
     """The tables of what happened: actions by rank, messages by time of arrival."""
     actions = rows(ACTION, len(program.duration_s))
     _name_actions(actions, loads)

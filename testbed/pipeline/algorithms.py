@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from testbed.pipeline.collectives import Exchange, Steps, ring_gather, ring_reduce
+from testbed.pipeline.collectives import CollectiveMessages, Exchange, ring_gather, ring_reduce
 from testbed.pipeline.hierarchical import hierarchical
 
 
@@ -36,7 +36,7 @@ def torch_ring(members: Members) -> Exchange:
 
 
 def _ring(members: Members, order: range) -> Exchange:
-    gather, reduction = Steps(), Steps()
+    gather, reduction = CollectiveMessages(), CollectiveMessages()
     parts = [(member, member + 1) for member in order]
     summed = ring_reduce(reduction, order, parts)
     if members.sharded:

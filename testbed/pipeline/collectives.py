@@ -21,7 +21,7 @@ Cells = tuple[int, int]
 """The first cell of a vector, and the one behind the last."""
 
 
-class Step(NamedTuple):
+class CollectiveMessage(NamedTuple):
     """One message of a collective; members are numbered from 0, as the replicas of the stage are."""
 
     number: int
@@ -44,11 +44,11 @@ class Step(NamedTuple):
         return self.cells[1] - self.cells[0]
 
 
-class Steps:
+class CollectiveMessages:
     """Steps as they are being written down; every one follows those that it waits for."""
 
     def __init__(self) -> None:
-        self._steps: list[Step] = []
+        self._steps: list[CollectiveMessage] = []
         self._sent: Counter[int] = Counter()
 
     def add(
@@ -63,7 +63,9 @@ class Steps:
     ) -> int:
         """One more from the first of the `ends` to the second; returns its index."""
         source, target = ends
-        self._steps.append(Step(self._sent[source], source, target, tuple(after), own, cells, adds, behind))
+        self._steps.append(
+            CollectiveMessage(self._sent[source], source, target, tuple(after), own, cells, adds, behind)
+        )
         self._sent[source] += 1
         return len(self._steps) - 1
 
@@ -74,7 +76,7 @@ class Steps:
         back = self.add(ends[::-1], cells, after[1], own=True, adds=True, behind=(first,))
         return there, back
 
-    def done(self) -> tuple[Step, ...]:
+    def done(self) -> tuple[CollectiveMessage, ...]:
         """All of them."""
         return tuple(self._steps)
 
@@ -83,7 +85,9 @@ After = dict[int, list[int]]
 """Member -> indexes of the messages after which it has what it is to have."""
 
 
-def ring_reduce(steps: Steps, members: Sequence[int], parts: Sequence[Cells], after: After | None = None) -> After:
+def ring_reduce(
+    steps: CollectiveMessages, members: Sequence[int], parts: Sequence[Cells], after: After | None = None
+) -> After:
     """Every member adds its own share to what it passes on.
 
     Part k begins its way behind the k-th member, so that it comes there last, as the sum of all. `after`: what a member
@@ -99,7 +103,12 @@ def ring_reduce(steps: Steps, members: Sequence[int], parts: Sequence[Cells], af
 
 
 def ring_gather(
-    steps: Steps, members: Sequence[int], parts: Sequence[Cells], after: After | None = None, *, own: bool = False
+    steps: CollectiveMessages,
+    members: Sequence[int],
+    parts: Sequence[Cells],
+    after: After | None = None,
+    *,
+    own: bool = False,
 ) -> None:
     """Every member passes on what it got last, at first its own part, `after` these messages; `own` as in `Step`."""
     count, before = len(members), after or {}
@@ -117,9 +126,9 @@ class Exchange(NamedTuple):
 
     n_cells: int
     """Into how many cells the vectors are cut."""
-    gather: tuple[Step, ...]
+    gather: tuple[CollectiveMessage, ...]
     """Brings every member all parameters."""
-    reduction: tuple[Step, ...]
+    reduction: tuple[CollectiveMessage, ...]
     """Brings every member the sum of all gradients, or of its shard."""
     reduces_to: str
     """The kind of that in a trace: reduce-scatter or all-reduce."""
@@ -127,7 +136,7 @@ class Exchange(NamedTuple):
     """Per member, the cells that are its own: each is one member's."""
 
 
-def side_by_side(steps: tuple[Step, ...], tensor: int) -> tuple[Step, ...]:
+def side_by_side(steps: tuple[CollectiveMessage, ...], tensor: int) -> tuple[CollectiveMessage, ...]:
     """The same algorithm in each of `tensor` groups at once: member m of group t becomes member m * tensor + t.
 
     Tensor ranks of a stage have different parameters: each shares its own with its counterparts in the replicas.
@@ -147,7 +156,7 @@ def side_by_side(steps: tuple[Step, ...], tensor: int) -> tuple[Step, ...]:
 class Collective(NamedTuple):
     """A collective over the replicas of one stage, of all its tensor ranks, with what its messages cost."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[CollectiveMessage, ...]
     wire_bytes: Mapping[int, float]
     """Number of cells in a message -> its bytes."""
     routes: Mapping[tuple[int, int], tuple[int, ...]]
@@ -157,7 +166,7 @@ class Collective(NamedTuple):
     kind: str = "reduce-scatter"
     """As in a trace."""
 
-    def route(self, step: Step) -> tuple[int, ...]:
+    def route(self, step: CollectiveMessage) -> tuple[int, ...]:
         """The links that a message takes."""
         return self.routes.get((step.source, step.target), ())
 
@@ -167,11 +176,11 @@ class Collective(NamedTuple):
         routes = {(numbers[a], numbers[b]): route for (a, b), route in self.routes.items()}
         return self._replace(steps=tuple(steps), routes=routes)
 
-    def size(self, step: Step) -> float:
+    def size(self, step: CollectiveMessage) -> float:
         """Wire bytes of a message."""
         return self.wire_bytes[step.n_cells]
 
-    def payload(self, step: Step) -> float:
+    def payload(self, step: CollectiveMessage) -> float:
         """What of them is parameters or gradients."""
         return self.payload_bytes.get(step.n_cells, 0.0)
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from testbed.pipeline.collectives import After, Cells, Exchange, Steps, ring_gather, ring_reduce
+from testbed.pipeline.collectives import After, Cells, CollectiveMessages, Exchange, ring_gather, ring_reduce
 
 
 class _Chunk(NamedTuple):
@@ -55,7 +55,7 @@ def _chunk(sites: Sequence[str], number: int) -> _Chunk:
 def hierarchical(sites: Sequence[str], *, sharded: bool, chunks: int) -> Exchange:
     """In two levels; `sites` are the datacenters of the members."""
     cut = [_chunk(sites, number) for number in range(chunks)]
-    gather, reduction = Steps(), Steps()
+    gather, reduction = CollectiveMessages(), CollectiveMessages()
     for chunk in cut:
         inside = _reduce_inside(reduction, chunk)
         if sharded:
@@ -71,7 +71,7 @@ def hierarchical(sites: Sequence[str], *, sharded: bool, chunks: int) -> Exchang
     return Exchange(chunks * len(sites), gather.done(), reduction.done(), kind, shards)
 
 
-def _reduce_inside(steps: Steps, chunk: _Chunk) -> After:
+def _reduce_inside(steps: CollectiveMessages, chunk: _Chunk) -> After:
     """Every member gets the sum of its datacenter, of its part."""
     come: After = {}
     for number, group in enumerate(chunk.groups):
@@ -79,7 +79,7 @@ def _reduce_inside(steps: Steps, chunk: _Chunk) -> After:
     return come
 
 
-def _reduce_between(steps: Steps, chunk: _Chunk, inside: After) -> After:
+def _reduce_between(steps: CollectiveMessages, chunk: _Chunk, inside: After) -> After:
     """Around the datacenters, so that a cell comes to its owner last; returns after which messages it has the sum."""
     count, passed, summed = len(chunk.groups), dict[int, int](), {m: list(inside.get(m, ())) for m in chunk.owners}
     for k in range(count - 1):
@@ -93,7 +93,7 @@ def _reduce_between(steps: Steps, chunk: _Chunk, inside: After) -> After:
     return summed
 
 
-def _gather_between(steps: Steps, chunk: _Chunk, summed: After, *, own: bool) -> After:
+def _gather_between(steps: CollectiveMessages, chunk: _Chunk, summed: After, *, own: bool) -> After:
     """Around the datacenters, from a cell's owner; returns after which messages every member has its part."""
     count, come = len(chunk.groups), {m: list(summed.get(m, ())) for m in chunk.owners}
     passed = {place: summed.get(owner, ()) for place, owner in enumerate(chunk.owners)}
@@ -107,7 +107,7 @@ def _gather_between(steps: Steps, chunk: _Chunk, summed: After, *, own: bool) ->
     return come
 
 
-def _swap_between(steps: Steps, chunk: _Chunk, inside: After) -> After:
+def _swap_between(steps: CollectiveMessages, chunk: _Chunk, inside: After) -> After:
     """Two datacenters swap their sums, which takes one delay where reducing and gathering would take two."""
     come = {m: list(inside.get(m, ())) for m in chunk.owners}
     pairs = list(zip(*chunk.agents, strict=True))
@@ -120,7 +120,7 @@ def _swap_between(steps: Steps, chunk: _Chunk, inside: After) -> After:
     return come
 
 
-def _gather_inside(steps: Steps, chunk: _Chunk, come: After, *, own: bool) -> None:
+def _gather_inside(steps: CollectiveMessages, chunk: _Chunk, come: After, *, own: bool) -> None:
     """Every member gets all parts of its datacenter."""
     for number, group in enumerate(chunk.groups):
         ring_gather(steps, group, chunk.parts(number), come, own=own)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.pipeline.columns import Floats, columns
+from testbed.pipeline.action_columns import Floats, columns
 from testbed.pipeline.ir import KINDS, Action, Kind, Row, Schedule
 from testbed.pipeline.problem import Problem
 

@@ -52,7 +52,7 @@ class Exchanged(NamedTuple):
     """... and of the gradient that I or B takes."""
 
 
-class Paths(NamedTuple):
+class ReplicaRoutes(NamedTuple):
     """How the messages of one replica travel: its routes, and what they are cut into on the way."""
 
     routes: Mapping[tuple[int, int], Route]
@@ -124,7 +124,7 @@ class Problem:
     """A rank that waits for its input no longer than this is not delayed (the engine's logical clock)."""
     notice_bytes: float = 0.0
     """Wire bytes of the notice that gloo sends when a send, and when a receive, is posted."""
-    others: tuple[Paths, ...] = ()
+    others: tuple[ReplicaRoutes, ...] = ()
     """The further replicas of a data-parallel job, of each its tensor ranks one after the other. Each is simulated for
     itself; generators look at `views`."""
     tensor: int = 1
@@ -148,9 +148,9 @@ class Problem:
         return len(self.stage_to_rank)
 
     @property
-    def paths(self) -> tuple[Paths, ...]:
+    def paths(self) -> tuple[ReplicaRoutes, ...]:
         """The ways of every replica, the first one first; with tensor ranks, of each of them."""
-        return (Paths(self.routes, self.piece_bytes, self.ack_bytes, self.rank_cards), *self.others)
+        return (ReplicaRoutes(self.routes, self.piece_bytes, self.ack_bytes, self.rank_cards), *self.others)
 
     def gather(self, stage: int) -> Collective:
         """What a stage's parameters come by before its first F; one without messages costs nothing."""
@@ -195,7 +195,7 @@ class Problem:
             found.setdefault(self._travel(chosen), view)
         return list(found.values())
 
-    def _travel(self, paths: Paths) -> object:
+    def _travel(self, paths: ReplicaRoutes) -> object:
         """What messages between neighbours of a replica go through, there and back."""
         pairs = [pair for a, b in pairwise(self.stage_to_rank) for pair in ((a, b), (b, a))]
         return tuple(tuple(self.links[index] for index in paths.route(*pair)) for pair in pairs), paths.piece_bytes
@@ -280,7 +280,7 @@ class Problem:
     def alike(self) -> tuple[int, ...]:
         """Per path, the first one whose messages cross links of the same delays and rates."""
 
-        def costs(paths: Paths) -> tuple[object, ...]:
+        def costs(paths: ReplicaRoutes) -> tuple[object, ...]:
             ways = [(pair, tuple(self.links[index] for index in route)) for pair, route in sorted(paths.routes.items())]
             return (ways, paths.piece_bytes, paths.ack_bytes)
 

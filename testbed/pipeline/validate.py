@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from testbed.errors import BadInput, DoesNotFit
-from testbed.pipeline.columns import NONE, Bools, Columns, Ints, columns
+from testbed.pipeline.action_columns import NONE, ActionColumns, Bools, Ints, columns
 from testbed.pipeline.depend import consumed, local_predecessor
 from testbed.pipeline.ir import KINDS, Action, Kind, Schedule
 from testbed.pipeline.memory import TOLERANCE, usage
@@ -79,7 +79,7 @@ Rule = tuple[Bools, Callable[[int], str]]
 """Which actions break a rule, and which rule one of them breaks."""
 
 
-def _refuse_first(schedule: Schedule, table: Columns, rules: Sequence[Rule]) -> None:
+def _refuse_first(schedule: Schedule, table: ActionColumns, rules: Sequence[Rule]) -> None:
     """Raises InvalidSchedule at the first action that breaks any of these rules."""
     broken = np.flatnonzero(np.logical_or.reduce([mask for mask, _ in rules]))
     if len(broken):
@@ -89,7 +89,7 @@ def _refuse_first(schedule: Schedule, table: Columns, rules: Sequence[Rule]) -> 
         raise InvalidSchedule(schedule, rank, first - int(table.row_start[rank]), rule)
 
 
-def _check_blocks(schedule: Schedule, problem: Problem, table: Columns) -> None:
+def _check_blocks(schedule: Schedule, problem: Problem, table: ActionColumns) -> None:
     stages, microbatches = problem.n_stages, problem.n_microbatches
     no_stage = (table.stage < 0) | (table.stage >= stages)
     holder = np.array(problem.stage_to_rank)[np.where(no_stage, 0, table.stage)]
@@ -105,7 +105,7 @@ def _check_blocks(schedule: Schedule, problem: Problem, table: Columns) -> None:
     _refuse_first(schedule, table, rules)
 
 
-def _check_parts(schedule: Schedule, table: Columns) -> None:
+def _check_parts(schedule: Schedule, table: ActionColumns) -> None:
     """Every block's parts follow each other from its beginning to its end."""
     block = _blocks(schedule, table)
     order = block.argsort(kind="stable")
@@ -122,7 +122,7 @@ def _check_parts(schedule: Schedule, table: Columns) -> None:
     _refuse_first(schedule, table, rules)
 
 
-def _check_complete(schedule: Schedule, table: Columns) -> None:
+def _check_complete(schedule: Schedule, table: ActionColumns) -> None:
     """Every stage has F and B, or F, I and W of every microbatch, to their end."""
     shape = (schedule.n_stages, len(KINDS), schedule.n_microbatches)
     most, of = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -140,7 +140,7 @@ def _check_complete(schedule: Schedule, table: Columns) -> None:
         raise InvalidSchedule(schedule, schedule.stage_to_rank[stage], None, rule)
 
 
-def _check_order(schedule: Schedule, table: Columns) -> None:
+def _check_order(schedule: Schedule, table: ActionColumns) -> None:
     """No action comes before the block of its own stage and microbatch that it needs."""
     places, microbatches = np.arange(len(table.stage)), schedule.n_microbatches
     last = np.full((schedule.n_stages, len(KINDS), microbatches), NONE)
@@ -154,12 +154,12 @@ def _check_order(schedule: Schedule, table: Columns) -> None:
     _refuse_first(schedule, table, rules)
 
 
-def _blocks(schedule: Schedule, table: Columns) -> Ints:
+def _blocks(schedule: Schedule, table: ActionColumns) -> Ints:
     """A number for the block of every action."""
     return (table.stage * len(KINDS) + table.kind) * schedule.n_microbatches + table.microbatch
 
 
-def _check_progress(schedule: Schedule, table: Columns) -> None:
+def _check_progress(schedule: Schedule, table: ActionColumns) -> None:
     """Run every rank as far as it gets; what is left waits for itself."""
     stages, microbatches = schedule.n_stages, schedule.n_microbatches
     needs = table.consumed(stages, microbatches).tolist()

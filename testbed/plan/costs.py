@@ -10,10 +10,10 @@ from typing import Literal, NamedTuple
 
 from testbed.errors import BadInput, DoesNotFit
 from testbed.model.simulate import simulate
-from testbed.pipeline.collectives import Collective, Step, side_by_side
+from testbed.pipeline.collectives import Collective, CollectiveMessage, side_by_side
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
-from testbed.pipeline.problem import NO_CARD, Exchanged, Paths, Problem
+from testbed.pipeline.problem import NO_CARD, Exchanged, Problem, ReplicaRoutes
 from testbed.plan import routes, similitude
 from testbed.plan.exchange import exchange_at, sites_of
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, there_and_back, wire_bytes
@@ -344,7 +344,7 @@ class _Taken:
         links = self._given.get((a, b)) or self._default.get((self._datacenter[a], self._datacenter[b]), ())
         return self._card[a] + links
 
-    def paths(self, replica: int, tensor_rank: int, framing: Framing) -> Paths:
+    def paths(self, replica: int, tensor_rank: int, framing: Framing) -> ReplicaRoutes:
         """How the messages of one pipeline travel, of those that a tensor rank sends its counterparts."""
         ranks = {rank: (replica, rank, tensor_rank) for rank in range(self._mesh.pp)}
         found = {(a, b): route for a in ranks for b in ranks if (route := self.route(ranks[a], ranks[b]))}
@@ -353,7 +353,7 @@ class _Taken:
         cards = [self._card[rank] for rank in self._mesh.pipeline(replica, tensor_rank)]
         # tensor ranks are in one datacenter, of which all nodes have a card or none
         own = tuple(card[0] if card else NO_CARD for card in cards) if self._mesh.tp > 1 and any(cards) else ()
-        return Paths(found, tuple(map(super_packet_bytes, sizes)), (float(ACK_BYTES),) * len(sizes), own)
+        return ReplicaRoutes(found, tuple(map(super_packet_bytes, sizes)), (float(ACK_BYTES),) * len(sizes), own)
 
 
 def _collectives(plan: Plan, taken: _Taken, job: Job, rank: int, chunks: int) -> tuple[Collective, Collective]:
@@ -371,7 +371,7 @@ def _collectives(plan: Plan, taken: _Taken, job: Job, rank: int, chunks: int) ->
         if source[2] == target[2] and (route := taken.route(source, target))
     }
 
-    def of(steps: tuple[Step, ...], kind: str) -> Collective:
+    def of(steps: tuple[CollectiveMessage, ...], kind: str) -> Collective:
         payload = {cells: float(cells * cell) for cells in {step.n_cells for step in steps}}
         wire = {cells: float(wire_bytes(cells * cell) + plan.host_costs.gloo_bytes) for cells in payload}
         return Collective(side_by_side(steps, tensor), wire, found, payload, kind)

@@ -33,7 +33,7 @@ class Flop(NamedTuple):
         return Flop(*(mine + times * theirs for mine, theirs in zip(self, other, strict=True)))
 
 
-class Share(NamedTuple):
+class RankShare(NamedTuple):
     """What a rank has of the model."""
 
     layers: int
@@ -56,7 +56,7 @@ class Bytes(NamedTuple):
         return self.parameters + self.gradients + self.optimizer + self.buffers
 
 
-def share(full: FullScale, rank: int, ranks: int) -> Share:
+def share(full: FullScale, rank: int, ranks: int) -> RankShare:
     """Layers are spread evenly over ranks, the first ones of the model on the first rank.
 
     With `ends_as_layers` embedding and projection count as a layer each (CrossPipe, section 7).
@@ -65,7 +65,7 @@ def share(full: FullScale, rank: int, ranks: int) -> Share:
     units = layers + 2 * ends
     begin, end = rank * units // ranks, (rank + 1) * units // ranks
     first, last = rank == 0, rank == ranks - 1
-    return Share(end - begin - ends * (first + last), first, last)
+    return RankShare(end - begin - ends * (first + last), first, last)
 
 
 def layer_flop(shape: ModelShape, samples: int, tokens: int) -> Flop:

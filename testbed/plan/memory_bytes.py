@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from testbed.pipeline.collectives import Step
+from testbed.pipeline.collectives import CollectiveMessage
 from testbed.pipeline.depend import consumed, produced
 from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.memory import RankBytes, peak_bytes, peaks
@@ -86,7 +86,7 @@ def _parameters(
     return values, states, buffers
 
 
-def _exchanged(steps: Sequence[Step], member: int, cell: int, sent: int) -> float:
+def _exchanged(steps: Sequence[CollectiveMessage], member: int, cell: int, sent: int) -> float:
     """Bytes of a member's buffers of one collective; cells of `cell` bytes are sent in `sent`, padding included.
 
     What is sent shares its padding: of equal messages the last one has it.

@@ -74,7 +74,7 @@ class Network:
     """Ends of directions that have no nodes: they only pass traffic on."""
 
 
-class Traffic(StrEnum):
+class TrafficKind(StrEnum):
     """What a flow carries."""
 
     ACTIVATION = "activation"
@@ -90,7 +90,7 @@ class Flow:
 
     source: int
     target: int
-    kind: Traffic
+    kind: TrafficKind
 
 
 @_written

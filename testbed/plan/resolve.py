@@ -17,8 +17,8 @@ from testbed.plan.exchange import exchange_at
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.mesh import Mesh
 from testbed.plan.network_state import planned
-from testbed.plan.place import place
-from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, Traffic
+from testbed.plan.node_assignment import place
+from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, TrafficKind
 from testbed.plan.similitude import Scales
 from testbed.schedule.proof import Watch
 from testbed.schedule.registry import Generated, check_choice, generate_choice
@@ -294,16 +294,16 @@ def _flows(job: Job, placements: Iterable[tuple[int, ...]]) -> tuple[Flow, ...]:
             ranks = mesh.pipeline(replica, tensor_rank)
             for a, b in pairwise(stages):
                 if a != b:
-                    found[Flow(ranks[a], ranks[b], Traffic.ACTIVATION)] = None
-                    found[Flow(ranks[b], ranks[a], Traffic.GRADIENT)] = None
+                    found[Flow(ranks[a], ranks[b], TrafficKind.ACTIVATION)] = None
+                    found[Flow(ranks[b], ranks[a], TrafficKind.GRADIENT)] = None
     if mesh.dp > 1:
         for rank, tensor_rank in product(range(mesh.pp), range(mesh.tp)):
             members, exchange = mesh.counterparts(rank, tensor_rank), exchange_at(job, rank)
             for step in (*exchange.gather, *exchange.reduction):
-                found[Flow(members[step.source], members[step.target], Traffic.DATA_PARALLEL)] = None
+                found[Flow(members[step.source], members[step.target], TrafficKind.DATA_PARALLEL)] = None
     for replica, rank in product(range(mesh.dp), range(mesh.pp)):
         for source, target in permutations(mesh.tensor_ranks(replica, rank), 2):
-            found[Flow(source, target, Traffic.TENSOR_PARALLEL)] = None
+            found[Flow(source, target, TrafficKind.TENSOR_PARALLEL)] = None
     return tuple(found)
 
 

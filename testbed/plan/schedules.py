@@ -14,12 +14,12 @@ from testbed.pipeline.validate import OverMemory
 from testbed.plan import costs, similitude
 from testbed.plan.plan import Job, Plan
 from testbed.plan.resolve import BEST, generate, given, meetings, with_meetings
+from testbed.plan.similitude_bound import ideal
 from testbed.plan.ties import ranges_of_orders, worst_s
-from testbed.plan.unlike import ideal
 from testbed.plugins import Unusable
 from testbed.schedule.proof import Watch
 from testbed.schedule.registry import FAMILIES, Generated, family_of
-from testbed.schedule.schedule_file import Kept
+from testbed.schedule.schedule_file import RecordedSchedule
 from testbed.spec.choice import ScheduleChoice, choice_named, own_name
 from testbed.spec.workload import Pacing
 from testbed.units import show_time
@@ -121,23 +121,23 @@ def candidates(
 
     `source` is what errors call the workload: its file; default: its name.
     """
-    from testbed.schedule.each import Judged, Task, generate_each
+    from testbed.schedule.evaluation import PredictedSchedule, ScheduleRequest, generate_each
 
     receives = plan.jobs[job].workload.receives
     source = source or plan.jobs[job].workload.name
-    tasks: dict[str, Task] = {}
+    tasks: dict[str, ScheduleRequest] = {}
     left_out: dict[str, str] = {}
     for choice in choices:
         try:
             # made for full scale, where there is one: the same schedule at every scale of the lab
             problem = ideal(plan, plan.jobs[job], costs.problem(plan, choice, job=job))
-            tasks[choice.label] = Task(choice, problem, receives, judge)
+            tasks[choice.label] = ScheduleRequest(choice, problem, receives, judge)
         except DoesNotFit as error:
             left_out[choice.label] = _why(source, plan.jobs[job], choice, str(error), over_memory=False)
     found = []
     for task, outcome in zip(tasks.values(), generate_each(list(tasks.values()), watch), strict=True):
         choice = task.choice
-        if isinstance(outcome, Judged):
+        if isinstance(outcome, PredictedSchedule):
             found.append(Candidate(choice, task.problem, outcome.generated, outcome.makespan_s))
         else:
             over = outcome.over_memory
@@ -187,7 +187,7 @@ def _options(choice: ScheduleChoice) -> list[str]:
 def make(
     plan: Plan,
     choices: Sequence[ScheduleChoice],
-    kept: Mapping[str, Kept] | None = None,
+    kept: Mapping[str, RecordedSchedule] | None = None,
     watch: Watch | None = None,
     *,
     job: int = 0,
@@ -243,7 +243,7 @@ class _Maker:
     """What making the schedules of one job needs."""
 
     plan: Plan
-    kept: Mapping[str, Kept]
+    kept: Mapping[str, RecordedSchedule]
     watch: Watch | None
     job: int
     source: str

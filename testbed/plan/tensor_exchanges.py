@@ -10,7 +10,7 @@ from typing import NamedTuple
 from testbed.plan.plan import Job
 
 INSTANTS_BYTES = 24
-"""With which tensor ranks agree on when an action begins (train/peers.py)."""
+"""With which tensor ranks agree on when an action begins (train/tensor_peers.py)."""
 
 
 class TensorExchange(NamedTuple):

@@ -15,7 +15,7 @@ from testbed.plan.plan import Case, Plan, Route
 from testbed.plan.tensor_exchanges import tensor_exchanges
 
 
-class Planned(NamedTuple):
+class PlannedTraffic(NamedTuple):
     """Of one direction in one iteration."""
 
     wire_bytes: float
@@ -24,7 +24,7 @@ class Planned(NamedTuple):
     """That cross it, and that are acknowledged across it."""
 
 
-def planned_traffic(plan: Plan, case: Case) -> tuple[Planned, ...]:
+def planned_traffic(plan: Plan, case: Case) -> tuple[PlannedTraffic, ...]:
     """Per direction of the network, then per network card."""
     way = _Ways(plan, case)
     count = len(way.network.everything)
@@ -33,7 +33,7 @@ def planned_traffic(plan: Plan, case: Case) -> tuple[Planned, ...]:
         for index in way(source, target):
             bytes_[index] += number * size
             messages[index] += number
-    return tuple(Planned(*one) for one in zip(bytes_, messages, strict=True))
+    return tuple(PlannedTraffic(*one) for one in zip(bytes_, messages, strict=True))
 
 
 def notices_s(plan: Plan, case: Case) -> float:

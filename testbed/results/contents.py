@@ -13,11 +13,11 @@ import numpy as np
 
 from testbed.errors import BadInput
 from testbed.files import read_json
-from testbed.judge.compare import RunJob, job_of, jobs_of, row_type
-from testbed.judge.fairness import CaseFairness
+from testbed.judge.comparison import RunJob, job_of, jobs_of, row_type
 from testbed.judge.messages import FlowMessages
+from testbed.judge.network_metric import CaseFairness
 from testbed.pipeline.memory import RankBytes
-from testbed.plan.unlike import FullScaleTime
+from testbed.plan.similitude_bound import FullScaleTime
 from testbed.results.damaged import as_document
 from testbed.schedule.proof import Proof
 from testbed.spec.document import validate

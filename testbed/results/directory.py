@@ -20,7 +20,7 @@ from testbed.judge.iterations import IterationRow
 from testbed.schedule import schedule_file
 from testbed.schedule.registry import Generated
 from testbed.trace.tables import FORMAT, KINDS, MESSAGE_KINDS, Trace
-from testbed.train.job import ALL, Expected, Fingerprint, Reference
+from testbed.train.assignment import ALL, Expected, Fingerprint, ReferenceOutcome
 
 FORMAT_KEY = b"testbed-format"
 """Metadata of a parquet file: the version of its columns."""
@@ -88,7 +88,9 @@ class Results:
         }
         self.save_json("evidence.json", document)
 
-    def save_numerics(self, references: Sequence[Reference], cases: Mapping[str, Mapping[int, Evidence]]) -> None:
+    def save_numerics(
+        self, references: Sequence[ReferenceOutcome], cases: Mapping[str, Mapping[int, Evidence]]
+    ) -> None:
         """Write every job's reference, and how far the cases (by label) are from it."""
         documents = {
             number: numerics.as_document(

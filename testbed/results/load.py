@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.errors import BadInput
 from testbed.results.contents import comparison_of, json_of, manifest_of, table_of
-from testbed.results.place import COMPARISON, is_complete
+from testbed.results.destination import COMPARISON, is_complete
 from testbed.trace.tables import ACTION, FORMAT, KINDS, MESSAGE, MESSAGE_KINDS, Table, Trace, rows
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from testbed.model.network import Ints
-from testbed.routing.problem import RoutingProblem
+from testbed.routing.routing_problem import RoutingProblem
 
 _HOTTEST, _COLDEST = 1000.0, 0.1
 _COOLER = 0.99

@@ -12,11 +12,11 @@ from testbed.plan import routes
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Flow, Framing, Plan, Route
 from testbed.plan.resolve import framing_of
-from testbed.routing.candidates import Ways
+from testbed.routing.candidates import DirectionsByPlace
 from testbed.routing.demand import Commodity, commodities
-from testbed.routing.planner import DETOUR, USUAL_REACH, Planned, Planner, Reach, Task
-from testbed.routing.problem import RoutingProblem, routing_problem
-from testbed.routing.registry import Chosen, plan_with, route
+from testbed.routing.planner import DETOUR, USUAL_REACH, PlannedCases, Planner, PlannerInput, Reach
+from testbed.routing.policies import PolicyChoice, plan_with, route
+from testbed.routing.routing_problem import RoutingProblem, routing_problem
 from testbed.schedule.proof import Watch
 
 
@@ -73,7 +73,7 @@ def has_choice(plan: Plan) -> bool:
 def _possible(plan: Plan, detour: int) -> Iterator[tuple[tuple[str, str], tuple[Route, ...]]]:
     """Pairs of places between which a job may send, with the routes that a policy may choose from."""
     network = planned(plan.network)
-    ways, usual = Ways(network), network.routes
+    ways, usual = DirectionsByPlace(network), network.routes
     pairs = {pair for job in plan.jobs for pair in permutations(dict.fromkeys(map(routes.datacenter_of, job.nodes)), 2)}
     for pair in sorted(pairs & usual.keys()):
         yield pair, ways.between(*pair, usual[pair], detour)
@@ -91,7 +91,7 @@ def with_flows(plan: Plan, case: Case, own: Sequence[Flow], flows: Sequence[Flow
 
 
 def with_policies(
-    plan: Plan, policies: Sequence[Chosen], reach: Reach = USUAL_REACH, watch: Watch | None = None
+    plan: Plan, policies: Sequence[PolicyChoice], reach: Reach = USUAL_REACH, watch: Watch | None = None
 ) -> tuple[Plan, tuple[str, ...]]:
     """The plan whose cases are those of `plan` under each policy, policy by policy, and the policies' remarks.
 
@@ -105,7 +105,7 @@ def with_policies(
         if label in labels[:number]:
             raise BadInput.of("--policy", "policy", policies[number].label, "every policy once")
     made = [
-        plan_with(chosen, Task(plan, reach, watch))
+        plan_with(chosen, PlannerInput(plan, reach, watch))
         if isinstance(chosen.policy, Planner)
         else _routed(plan, chosen, reach)
         for chosen in policies
@@ -121,7 +121,7 @@ def with_policies(
     return plan, tuple(remarks)
 
 
-def _routed(plan: Plan, chosen: Chosen, reach: Reach) -> Planned:
+def _routed(plan: Plan, chosen: PolicyChoice, reach: Reach) -> PlannedCases:
     """Every case of a plan on the routes of a policy that chooses routes alone."""
     cases, remarks = [], []
     for case in plan.cases:
@@ -130,4 +130,4 @@ def _routed(plan: Plan, chosen: Chosen, reach: Reach) -> Planned:
         cases.append(on_routes(plan, case, wanted, made.choice.tolist()))
         if made.remark:
             remarks.append(f"{case.label}: {made.remark}")
-    return Planned(plan.flows, tuple(cases), tuple(remarks))
+    return PlannedCases(plan.flows, tuple(cases), tuple(remarks))

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from testbed.errors import BadInput
 from testbed.model.network import Floats, Ints
-from testbed.routing.problem import RoutingProblem
+from testbed.routing.routing_problem import RoutingProblem
 
 
 def greedy_time(problem: RoutingProblem, slots: Annotated[int, Field(ge=1, le=4096)] = 128) -> Ints:

@@ -15,7 +15,7 @@ _MOST_FOUND = 20_000
 """After so many of one pair the search ends: a network with more has enough of them."""
 
 
-class Ways:
+class DirectionsByPlace:
     """All links of a network that are up, by the place that they leave."""
 
     def __init__(self, network: NetworkState) -> None:

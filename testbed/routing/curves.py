@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from testbed.spec.topology import Direction
 
-Point = tuple[float, float]
+CurvePoint = tuple[float, float]
 
 ASPECT = 0.78
 """Height of what is one unit high, over the width of what is one unit wide."""
@@ -29,10 +29,12 @@ class Arrow(NamedTuple):
     """`rad` of "arc3"; above 0 to the left."""
     label: str
     """The link's name where others join the same places, else empty."""
-    label_at: Point
+    label_at: CurvePoint
 
 
-def arrows(directions: Sequence[Direction], at: Mapping[str, Point], half_widths: Mapping[str, float]) -> list[Arrow]:
+def arrows(
+    directions: Sequence[Direction], at: Mapping[str, CurvePoint], half_widths: Mapping[str, float]
+) -> list[Arrow]:
     """One for each direction; `half_widths` are those of the boxes."""
     several = Counter((one.source, one.target) for one in directions)
     taken: dict[tuple[str, str], list[float]] = {}
@@ -50,7 +52,7 @@ def arrows(directions: Sequence[Direction], at: Mapping[str, Point], half_widths
 
 
 def _bend(
-    at: Mapping[str, Point],
+    at: Mapping[str, CurvePoint],
     ends: tuple[str, str],
     passed: Mapping[str, float],
     taken: Sequence[float],
@@ -65,7 +67,7 @@ def _bend(
     return plain
 
 
-def hides(at: Mapping[str, Point], ends: tuple[str, str], boxes: Mapping[str, float], bend: float) -> bool:
+def hides(at: Mapping[str, CurvePoint], ends: tuple[str, str], boxes: Mapping[str, float], bend: float) -> bool:
     """Whether an arrow runs behind one of these boxes."""
     curve = [point(at[ends[0]], at[ends[1]], bend, step / _STEPS) for step in range(1, _STEPS)]
     return any(
@@ -75,7 +77,7 @@ def hides(at: Mapping[str, Point], ends: tuple[str, str], boxes: Mapping[str, fl
     )
 
 
-def point(source: Point, target: Point, bend: float, along: float) -> Point:
+def point(source: CurvePoint, target: CurvePoint, bend: float, along: float) -> CurvePoint:
     """Of an arrow, where it is after a share of its parameter."""
     (x0, y0), (x2, y2) = source, target
     middle = (x0 + x2) / 2 + bend * (y2 - y0) * ASPECT, (y0 + y2) / 2 - bend * (x2 - x0) / ASPECT

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from testbed.plan import routes
-from testbed.plan.plan import Case, Plan, Traffic
-from testbed.plan.together import predict_together
+from testbed.plan.plan import Case, Plan, TrafficKind
+from testbed.plan.prediction import predict_together
 from testbed.trace.tables import (
     ACTIVATION,
     ALL_GATHER,
@@ -25,13 +25,13 @@ from testbed.trace.tables import (
     Trace,
 )
 
-KINDS = {
-    ACTIVATION: Traffic.ACTIVATION,
-    GRADIENT: Traffic.GRADIENT,
-    ALL_GATHER: Traffic.DATA_PARALLEL,
-    REDUCE_SCATTER: Traffic.DATA_PARALLEL,
-    ALL_REDUCE: Traffic.DATA_PARALLEL,
-    TENSOR: Traffic.TENSOR_PARALLEL,
+TRAFFIC_NAMES = {
+    ACTIVATION: TrafficKind.ACTIVATION,
+    GRADIENT: TrafficKind.GRADIENT,
+    ALL_GATHER: TrafficKind.DATA_PARALLEL,
+    REDUCE_SCATTER: TrafficKind.DATA_PARALLEL,
+    ALL_REDUCE: TrafficKind.DATA_PARALLEL,
+    TENSOR: TrafficKind.TENSOR_PARALLEL,
 }
 """What a flow carries, by the code of the kind of its messages; notices of receives are left out."""
 
@@ -40,7 +40,7 @@ class Commodity(NamedTuple):
     """All that one rank sends another one in an iteration: it takes one route, since a lab routes by addresses."""
 
     job: int
-    kinds: tuple[Traffic, ...]
+    kinds: tuple[TrafficKind, ...]
     source: str
     """The node of the rank that sends."""
     target: str
@@ -68,7 +68,7 @@ def commodities(plan: Plan, case: Case) -> tuple[Commodity, ...]:
 def commodities_in(plan: Plan, predicted: Trace) -> tuple[Commodity, ...]:
     """The same of a trace of one iteration of all jobs."""
     messages = predicted.messages
-    messages = messages[np.isin(messages["kind"], list(KINDS))]
+    messages = messages[np.isin(messages["kind"], list(TRAFFIC_NAMES))]
     nodes = routes.nodes_of_ranks(plan)
     job_of = {rank: number for number, job in enumerate(plan.jobs) for rank in job.mesh.ranks}
     found = []
@@ -83,9 +83,11 @@ def commodities_in(plan: Plan, predicted: Trace) -> tuple[Commodity, ...]:
 
 
 def _commodity(messages: Table, job: int, source: str, target: str) -> Commodity:
-    kinds = tuple(dict.fromkeys(KINDS[int(code)] for code in np.sort(messages["kind"])))
+    kinds = tuple(dict.fromkeys(TRAFFIC_NAMES[int(code)] for code in np.sort(messages["kind"])))
     sizes = messages["wire_bytes"]
-    collective = np.isin(messages["kind"], [code for code, kind in KINDS.items() if kind is Traffic.DATA_PARALLEL])
+    collective = np.isin(
+        messages["kind"], [code for code, kind in TRAFFIC_NAMES.items() if kind is TrafficKind.DATA_PARALLEL]
+    )
     over_s = np.fmax(messages["arrived_s"], messages["sent_s"])
     spans = joined(list(zip(messages["sent_s"].tolist(), over_s.tolist(), strict=True)))
     return Commodity(job, kinds, source, target, float(sizes.sum()), float(sizes[collective].sum()), spans)

@@ -12,7 +12,7 @@ import numpy as np
 from testbed.errors import DoesNotFit
 from testbed.model.network import Ints
 from testbed.routing.loops import loops
-from testbed.routing.problem import RoutingProblem
+from testbed.routing.routing_problem import RoutingProblem
 
 
 def edge_coloring(problem: RoutingProblem) -> Ints:

@@ -10,10 +10,10 @@ from pydantic import Field
 from testbed.errors import DoesNotFit, RunFailed
 from testbed.model.network import Ints
 from testbed.routing.fairness import Metric, flows_per_direction, max_min_rates, measured_by
-from testbed.routing.greedy import greedy, greedy_jobs
-from testbed.routing.problem import RoutingProblem
+from testbed.routing.greedy_routes import greedy, greedy_jobs
+from testbed.routing.routing_problem import RoutingProblem
 
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
+SolverSeconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class Decision(NamedTuple):
@@ -24,7 +24,7 @@ class Decision(NamedTuple):
     """What a user should know of it."""
 
 
-def ilp(problem: RoutingProblem, seconds: Seconds = 60.0) -> Decision:
+def ilp(problem: RoutingProblem, seconds: SolverSeconds = 60.0) -> Decision:
     """The fewest flows on the most loaded direction, which is the paper's integer program; later coordinates of the
     metric and the rates of directions play no part in it. Flows with the same ends are counted together.
     """
@@ -44,7 +44,7 @@ def ilp(problem: RoutingProblem, seconds: Seconds = 60.0) -> Decision:
 
 
 def lexicographic(
-    problem: RoutingProblem, seconds: Seconds = 60.0, most: Annotated[int, Field(ge=1, le=10_000_000)] = 200_000
+    problem: RoutingProblem, seconds: SolverSeconds = 60.0, most: Annotated[int, Field(ge=1, le=10_000_000)] = 200_000
 ) -> Ints:
     """The best of all choices by the two-layer metric, for few flows.
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from testbed.model.network import Floats, Ints
 from testbed.routing.loops import TOLERANCE, loops
-from testbed.routing.problem import RoutingProblem
+from testbed.routing.routing_problem import RoutingProblem
 
 
 class Metric(NamedTuple):

@@ -20,15 +20,15 @@ from pydantic import Field
 
 from testbed.errors import BadInput
 from testbed.plan.plan import Case, Plan
-from testbed.plan.together import start_s
+from testbed.plan.prediction import start_s
 from testbed.routing.apply import demands, on_routes
-from testbed.routing.judge import Judge, Key, Seconds
-from testbed.routing.planner import Planned, Planner, Task
-from testbed.routing.registry import choose, route
+from testbed.routing.case_evaluator import CaseEvaluator, Key, SearchSeconds
+from testbed.routing.planner import PlannedCases, Planner, PlannerInput
+from testbed.routing.policies import choose, route
 from testbed.units import show_time
 
-Share = Annotated[float, Field(gt=0, le=1)]
-Steps = Annotated[int, Field(ge=1, le=1000)]
+ShareOption = Annotated[float, Field(gt=0, le=1)]
+StepsOption = Annotated[int, Field(ge=1, le=1000)]
 
 _MOST_EVALUATIONS = 100_000
 _ROUNDS = 4
@@ -46,8 +46,12 @@ _DRAWN = 4
 
 
 def interleave(
-    task: Task, within: Share = 0.25, steps: Steps = 16, routes: str = "greedy-time", time_limit_s: Seconds = 120.0
-) -> Planned:
+    task: PlannerInput,
+    within: ShareOption = 0.25,
+    steps: StepsOption = 16,
+    routes: str = "greedy-time",
+    time_limit_s: SearchSeconds = 120.0,
+) -> PlannedCases:
     """Every case with offsets between its jobs, on routes that the policy `routes` chooses for these offsets.
 
     Two jobs are at most `within` of the shortest job's iteration alone apart, either of them first; that is looked for
@@ -60,9 +64,9 @@ def interleave(
     cases, remarks = [], []
     for case in task.plan.cases:
         plan = replace(task.plan, cases=(case,))
-        judge = Judge(plan, _MOST_EVALUATIONS, time_limit_s, ("interleave", task.watch))
+        judge = CaseEvaluator(plan, _MOST_EVALUATIONS, time_limit_s, ("interleave", task.watch))
 
-        def routed(one: Case, judge: Judge = judge) -> Case:
+        def routed(one: Case, judge: CaseEvaluator = judge) -> Case:
             wanted = demands(judge.plan, one, task.reach)
             return on_routes(judge.plan, one, wanted, route(policy, wanted.problem).choice.tolist())
 
@@ -83,13 +87,13 @@ def interleave(
             continue
         gain = 1 - judge.offer(best)[0] / judge.offer(base)[0]
         remarks.append(f"{case.label}: jobs begin at {later}: {gain:.2%} less for the worst one than all at once")
-    return Planned(task.plan.flows, tuple(cases), tuple(remarks))
+    return PlannedCases(task.plan.flows, tuple(cases), tuple(remarks))
 
 
 PLANNER = Planner(interleave)
 
 
-def better_starts(judge: Judge, case: Case, within: float, steps: int) -> Case:
+def better_starts(judge: CaseEvaluator, case: Case, within: float, steps: int) -> Case:
     """The case with the best offsets found, one job after the other while the others are where they are.
 
     With more than two jobs also from offsets drawn at random (always the same): one job at a time may find nothing.
@@ -109,7 +113,7 @@ def better_starts(judge: Judge, case: Case, within: float, steps: int) -> Case:
     return min((case, *found), key=judge.offer)
 
 
-def _one_by_one(judge: Judge, case: Case, order: Sequence[int], bound_s: float, steps: int) -> Case:
+def _one_by_one(judge: CaseEvaluator, case: Case, order: Sequence[int], bound_s: float, steps: int) -> Case:
     """The best offset of one job after the other, until none is better."""
     key = judge.offer(case)
     # of two jobs, moving either one is the same
@@ -124,7 +128,7 @@ def _one_by_one(judge: Judge, case: Case, order: Sequence[int], bound_s: float, 
     return case
 
 
-def _moved(judge: Judge, case: Case, job: int, bound_s: float, steps: int) -> Case:
+def _moved(judge: CaseEvaluator, case: Case, job: int, bound_s: float, steps: int) -> Case:
     """The case with the best offset of one job: at every step, then closer around the best of them."""
     offsets = _offsets(judge.plan, case)
     others = offsets[:job] + offsets[job + 1 :]

@@ -21,12 +21,12 @@ from testbed.plan import costs, routes
 from testbed.plan.plan import Case, JobSchedule, Plan, Route
 from testbed.plan.resolve import Meeting, with_meetings
 from testbed.plan.schedules import candidates, every_choice
-from testbed.plan.unlike import ideal
+from testbed.plan.similitude_bound import ideal
 from testbed.routing.apply import demands, on_routes, with_flows
+from testbed.routing.case_evaluator import CaseEvaluator, EvaluationLimit, Key, SearchSeconds
 from testbed.routing.interleave import better_starts
-from testbed.routing.judge import Evaluations, Judge, Key, Seconds
-from testbed.routing.planner import Planned, Planner, Task
-from testbed.routing.registry import POLICIES, Chosen, route
+from testbed.routing.planner import PlannedCases, Planner, PlannerInput
+from testbed.routing.policies import POLICIES, PolicyChoice, route
 from testbed.schedule.registry import Generated, family_of, generate_choice
 from testbed.spec.choice import ScheduleChoice
 from testbed.units import show_time
@@ -53,13 +53,13 @@ _IN_VAIN = 8
 
 
 def joint(
-    task: Task,
-    evaluations: Evaluations = 1500,
-    time_limit_s: Seconds = 120.0,
+    task: PlannerInput,
+    evaluations: EvaluationLimit = 1500,
+    time_limit_s: SearchSeconds = 120.0,
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1,
     within: Annotated[float, Field(ge=0, le=1)] = 0.0,
     schedules: bool = True,
-) -> Planned:
+) -> PlannedCases:
     """One case: the best schedules and routes found within `evaluations` of the event model.
 
     What the search begins from is judged in any case, and counts: with fewer evaluations than that it ends there.
@@ -77,7 +77,7 @@ def joint(
         search.run()
     except KeyboardInterrupt:
         search.judge.interrupt()
-    return Planned(search.plan.flows, (search.named(),), (search.remark(),))
+    return PlannedCases(search.plan.flows, (search.named(),), (search.remark(),))
 
 
 PLANNER = Planner(joint)
@@ -88,7 +88,7 @@ class _Search:
 
     def __init__(
         self,
-        task: Task,
+        task: PlannerInput,
         choices: Sequence[dict[str, ScheduleChoice]],
         limits: tuple[int, float],
         seed: int,
@@ -98,7 +98,7 @@ class _Search:
         self.reach, self.within, self.choices = task.reach, within, choices
         self.made = [_made(task, mine, job) for job, mine in enumerate(choices)]
         self.plan = _with_all_flows(task.plan, self.made)
-        self.judge = Judge(self.plan, *limits, ("joint", task.watch))
+        self.judge = CaseEvaluator(self.plan, *limits, ("joint", task.watch))
         self.random = np.random.default_rng(seed)
         self.on_routes: dict[tuple[object, ...], JobSchedule | None] = {}
         """Schedules made for routes, by job, choice and its routes."""
@@ -246,7 +246,7 @@ def _choices(plan: Plan, job: int) -> dict[str, ScheduleChoice]:
     return found
 
 
-def _made(task: Task, choices: dict[str, ScheduleChoice], job: int) -> dict[str, JobSchedule]:
+def _made(task: PlannerInput, choices: dict[str, ScheduleChoice], job: int) -> dict[str, JobSchedule]:
     """By label, a job's schedules on the default routes, of those that fit."""
     found = candidates(task.plan, list(choices.values()), task.watch, job=job, judge=False).found
     return {one.choice.label: _scheduled(task.plan, job, one.choice, one.generated) for one in found}
@@ -278,7 +278,7 @@ def _with_all_flows(plan: Plan, made: Sequence[dict[str, JobSchedule]]) -> Plan:
     return replace(plan, flows=flows, cases=tuple(with_flows(plan, case, plan.flows, flows) for case in plan.cases))
 
 
-def _policies(*, every: bool) -> Iterator[Chosen]:
+def _policies(*, every: bool) -> Iterator[PolicyChoice]:
     """Registered policies that choose routes alone, with every seed of `ecmp`; or only the greedy ones."""
     for name in POLICIES:
         if not every and not name.startswith("greedy"):
@@ -286,7 +286,7 @@ def _policies(*, every: bool) -> Iterator[Chosen]:
         policy = POLICIES[name]
         if isinstance(policy, Planner):
             continue
-        chosen = Chosen(name, policy)
+        chosen = PolicyChoice(name, policy)
         chosen = replace(chosen, options={key: value for key, value in _LIMITED.items() if chosen.takes(key)})
         yield from (chosen.with_seed(seed) for seed in ECMP_SEEDS) if name == "ecmp" else (chosen,)
 

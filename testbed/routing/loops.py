@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from testbed.model.network import Bools, Floats, Ints
-from testbed.routing.problem import Routes
+from testbed.routing.routing_problem import Routes
 
 if TYPE_CHECKING:
     from testbed.model.compile import CompiledFunctions

@@ -28,7 +28,7 @@ class Reach(NamedTuple):
 USUAL_REACH = Reach()
 
 
-class Task(NamedTuple):
+class PlannerInput(NamedTuple):
     """What a planner starts from."""
 
     plan: Plan
@@ -38,7 +38,7 @@ class Task(NamedTuple):
     """Told of better cases as they are found."""
 
 
-class Planned(NamedTuple):
+class PlannedCases(NamedTuple):
     """Cases, and what they need of a plan."""
 
     flows: tuple[Flow, ...]
@@ -52,5 +52,5 @@ class Planned(NamedTuple):
 class Planner:
     """A policy that chooses more than routes; a policy that chooses routes alone is a plain function."""
 
-    plan: Callable[..., Planned]
+    plan: Callable[..., PlannedCases]
     """(Task, **options) -> Planned. Parameters behind the task are options, as a schedule family has them."""

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from testbed.model.network import Ints
-from testbed.routing.problem import RoutingProblem
+from testbed.routing.routing_problem import RoutingProblem
 
 
 def shortest(problem: RoutingProblem) -> Ints:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.model.gather import gathered, idle_gather_s, idle_reduction_s
 from testbed.model.grid import time_step_s
+from testbed.model.microbatch_path import hand_over_s
 from testbed.model.network import idle_links, occupy
 from testbed.model.simulate import simulate
-from testbed.model.ways import hand_over_s
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.memory import TOLERANCE
@@ -35,7 +35,7 @@ MOST_NEIGHBOURS = 20_000
 """Pairs of actions of a rank, over all ranks, up to which the solver is told which waits go unnoticed."""
 
 
-class Model:
+class CpModel:
     """The CP-SAT model of a problem, in integer ticks."""
 
     def __init__(self, problem: Problem, hint: Schedule, hint_s: float, bound_s: float) -> None:

@@ -10,7 +10,7 @@ from testbed.pipeline.placement import Placement
 from testbed.pipeline.problem import Problem
 from testbed.schedule.family import Family
 
-Block = tuple[int, int]
+StageMicrobatch = tuple[int, int]
 """(stage, microbatch)"""
 
 
@@ -35,12 +35,12 @@ def rounds(n_ranks: int, n_microbatches: int) -> list[range]:
     return [range(begin, end) for begin, end in pairwise(begins)]
 
 
-def local_order(problem: Problem, rank: int) -> tuple[list[Block], list[Block]]:
+def local_order(problem: Problem, rank: int) -> tuple[list[StageMicrobatch], list[StageMicrobatch]]:
     """A rank's forwards and backwards in order: round by round, chunk by chunk (backwards from the last chunk)."""
     stages = [stage for stage, holder in enumerate(problem.stage_to_rank) if holder == rank]
     in_rounds = rounds(problem.n_ranks, problem.n_microbatches)
 
-    def order(chunks: list[int]) -> Iterator[Block]:
+    def order(chunks: list[int]) -> Iterator[StageMicrobatch]:
         for microbatches in in_rounds:
             for stage in chunks:
                 for m in microbatches:

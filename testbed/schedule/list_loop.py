@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.model.network import Floats, Ints, Wires, occupy
+from testbed.model.network import Floats, Ints, LinkOccupancy, occupy
 from testbed.schedule.blocks import F, I, W, block_number, block_of, step_number, step_of
 
 COMPILED = ("run", "idle_ranks")
@@ -22,7 +22,7 @@ _WAKE = -1
 number of all blocks."""
 
 
-class Costs(NamedTuple):
+class LoopCosts(NamedTuple):
     """S stages on P ranks, M microbatches; times in ticks."""
 
     stage_to_rank: Ints
@@ -73,7 +73,7 @@ class Ranks(NamedTuple):
     """(P,): the bits of all steps"""
 
 
-def idle_ranks(cost: Costs, n_microbatches: int) -> Ranks:
+def idle_ranks(cost: LoopCosts, n_microbatches: int) -> Ranks:
     """Before anything has run: the first stage could begin with every microbatch once it has its parameters."""
     n_stages, n_ranks, chunks = len(cost.stage_to_rank), len(cost.limit), cost.stages.shape[1]
     ready, whole = np.full((n_stages, 3, n_microbatches), np.inf), np.zeros(n_ranks, np.int64)
@@ -99,7 +99,7 @@ def idle_ranks(cost: Costs, n_microbatches: int) -> Ranks:
 
 
 def run(
-    cost: Costs, wires: Wires, keys: Floats, alternate: bool, patience: float, n_microbatches: int
+    cost: LoopCosts, wires: LinkOccupancy, keys: Floats, alternate: bool, patience: float, n_microbatches: int
 ) -> tuple[Ints, Ints]:
     """Per rank the numbers of its blocks in order, and how many there are.
 
@@ -152,7 +152,7 @@ def run(
                 heapq.heappush(events, (last_bit, sequence, _WAKE - rank, 0.0))
 
 
-def begin_block(ranks: Ranks, cost: Costs, rank: int, step: int, now: float, n_microbatches: int) -> int:
+def begin_block(ranks: Ranks, cost: LoopCosts, rank: int, step: int, now: float, n_microbatches: int) -> int:
     """Have a rank begin the next block of a step; returns its number."""
     chunk, kind = step_of(step)
     stage = cost.stages[rank, chunk]
@@ -186,7 +186,7 @@ def end_block(ranks: Ranks, stage: int, kind: int, microbatch: int, now: float) 
 
 
 def cross(
-    cost: Costs, wires: Wires, stage: int, kind: int, hop: int, now: float, last_bit: float
+    cost: LoopCosts, wires: LinkOccupancy, stage: int, kind: int, hop: int, now: float, last_bit: float
 ) -> tuple[float, float]:
     """Put a stage's message, whose first bit is there now, on the next link of its way, if there is one.
 
@@ -205,7 +205,9 @@ def cross(
     return -1.0, over
 
 
-def best_ready(ranks: Ranks, cost: Costs, keys: Floats, rank: int, now: float, alternate: bool, patience: float) -> int:
+def best_ready(
+    ranks: Ranks, cost: LoopCosts, keys: Floats, rank: int, now: float, alternate: bool, patience: float
+) -> int:
     """The step that an idle rank starts now; -1 for nothing, or where a better one comes soon."""
     best, best_turn, best_key = -1, 0, 0.0
     room = cost.limit[rank] - ranks.held[rank]
@@ -240,7 +242,7 @@ def best_ready(ranks: Ranks, cost: Costs, keys: Floats, rank: int, now: float, a
     return best
 
 
-def allows(ranks: Ranks, cost: Costs, rank: int, room: float, step: int, place: int) -> bool:
+def allows(ranks: Ranks, cost: LoopCosts, rank: int, room: float, step: int, place: int) -> bool:
     """Whether all that a rank has begun can finish, oldest first, with `room` left after one more step (Dijkstra).
 
     The step is of the microbatch `place`, and not begun yet.

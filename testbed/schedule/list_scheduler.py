@@ -24,7 +24,7 @@ from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.ticks import in_ticks, tick_s
 from testbed.schedule.blocks import SPLIT_KINDS, block_of
-from testbed.schedule.list_loop import Costs, needed
+from testbed.schedule.list_loop import LoopCosts, needed
 
 Priority = Callable[[int, int], Floats]
 """(stages, microbatches) -> keys (S, 3, M) of F, I and W; among ready actions of a rank the lowest key starts."""
@@ -100,7 +100,7 @@ def list_schedule(
     return lister.schedule(lister.order(keys, alternate=alternate, patience_s=patience_s), name)
 
 
-def _costs(problem: Problem, ready: Floats) -> Costs:
+def _costs(problem: Problem, ready: Floats) -> LoopCosts:
     """What the loop counts with, of a problem in ticks. Raises DoesNotFit where a rank cannot hold a microbatch."""
     n_stages, ranks = problem.n_stages, range(problem.n_ranks)
     mine = [[s for s, holder in enumerate(problem.stage_to_rank) if holder == rank] for rank in ranks]
@@ -120,7 +120,7 @@ def _costs(problem: Problem, ready: Floats) -> Costs:
     limit = np.array(problem.memory_limit) + TOLERANCE
     route_links, wire = _routes(problem)
     holders = np.array(problem.stage_to_rank)
-    return Costs(holders, stages, np.rint(length), delta, limit, peak, simple, ready, route_links, wire)
+    return LoopCosts(holders, stages, np.rint(length), delta, limit, peak, simple, ready, route_links, wire)
 
 
 def _routes(problem: Problem) -> tuple[Ints, Floats]:

@@ -49,11 +49,11 @@ def improve(
     try:
         search.run(math.inf if moves is None else moves, until, good_enough_s)
     except KeyboardInterrupt:
-        raise Interrupted(search.best()) from None
+        raise SearchInterrupted(search.best()) from None
     return search.best()
 
 
-class Interrupted(KeyboardInterrupt):
+class SearchInterrupted(KeyboardInterrupt):
     """Ctrl-C during a search."""
 
     def __init__(self, best: Schedule) -> None:

@@ -28,7 +28,7 @@ from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import InvalidSchedule, validate
-from testbed.schedule.cp_model import Model
+from testbed.schedule.cp_model import CpModel
 from testbed.schedule.family import Family
 from testbed.schedule.hints import best_hint, check_order, whole_blocks
 from testbed.schedule.proof import Covers, Progress, Proof, Standing, Status
@@ -36,7 +36,7 @@ from testbed.schedule.proof import Covers, Progress, Proof, Standing, Status
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-TimeLimit = Annotated[float, Field(gt=0, le=3600)]
+SolverTimeLimit = Annotated[float, Field(gt=0, le=3600)]
 """Wall seconds."""
 
 HINT_SHARE = 0.2
@@ -192,7 +192,7 @@ class _Search:
         self._climb_first(relative_gap, seed)
         if self.gap() <= relative_gap or self.interrupted:
             return
-        model = Model(self.problem, self.best, self.best_s, self.bound_s)
+        model = CpModel(self.problem, self.best, self.best_s, self.bound_s)
         excluded: set[tuple[Row, ...]] = set()
         while self.left_s() > 0 and not self.interrupted:
             finished = self._solve(model, relative_gap, workers, seed + len(excluded))
@@ -208,7 +208,7 @@ class _Search:
             share = SHARE_OF_MOVES if fresh else 1.0
             self._climb(self.best, seed + len(excluded), share * max(0.0, self.left_s()), good_enough_s=self.bound_s)
 
-    def _solve(self, model: Model, relative_gap: float, workers: int, seed: int) -> bool:
+    def _solve(self, model: CpModel, relative_gap: float, workers: int, seed: int) -> bool:
         """One run of the solver; whether it came to its end, rather than to that of the time limit."""
         from ortools.sat.python import cp_model
 
@@ -270,12 +270,12 @@ class _Search:
         self, start: Schedule, seed: int, limit_s: float, moves: int | None = None, good_enough_s: float = 0.0
     ) -> None:
         """Improve an order action by action, judged by the event model."""
-        from testbed.schedule.local_search import Interrupted, improve  # compiled code, slow to import
+        from testbed.schedule.local_search import SearchInterrupted, improve  # compiled code, slow to import
 
         until = time.monotonic() + limit_s
         try:
             self.offer(improve(self.problem, start, moves, seed, until, good_enough_s))
-        except Interrupted as stop:
+        except SearchInterrupted as stop:
             self.interrupted = True
             self.report()
             self.offer(stop.best)
@@ -318,7 +318,7 @@ def _crosspipe(
     return solve(problem, hint, time_limit_s=time_limit_s, progress=progress, begin=begin)
 
 
-def crosspipe_ud(problem: Problem, time_limit_s: TimeLimit = 30.0, progress: Progress | None = None) -> Solution:
+def crosspipe_ud(problem: Problem, time_limit_s: SolverTimeLimit = 30.0, progress: Progress | None = None) -> Solution:
     """CrossUD: one stage per rank, the best found in `time_limit_s` seconds or within 1 % of optimal.
 
     Raises BadInput for another placement, or when a rank cannot hold a single microbatch.
@@ -326,12 +326,16 @@ def crosspipe_ud(problem: Problem, time_limit_s: TimeLimit = 30.0, progress: Pro
     return _crosspipe("crosspipe-ud", Placement.UD, problem, time_limit_s, progress)
 
 
-def crosspipe_wave(problem: Problem, time_limit_s: TimeLimit = 30.0, progress: Progress | None = None) -> Solution:
+def crosspipe_wave(
+    problem: Problem, time_limit_s: SolverTimeLimit = 30.0, progress: Progress | None = None
+) -> Solution:
     """CrossWave: two stages per rank in a V; otherwise as `crosspipe_ud`."""
     return _crosspipe("crosspipe-wave", Placement.WAVE, problem, time_limit_s, progress)
 
 
-def crosspipe_loop(problem: Problem, time_limit_s: TimeLimit = 30.0, progress: Progress | None = None) -> Solution:
+def crosspipe_loop(
+    problem: Problem, time_limit_s: SolverTimeLimit = 30.0, progress: Progress | None = None
+) -> Solution:
     """CrossLoop: two stages per rank, the second pass from rank 0 again; otherwise as `crosspipe_ud`."""
     return _crosspipe("crosspipe-loop", Placement.LOOP, problem, time_limit_s, progress)
 

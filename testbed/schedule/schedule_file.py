@@ -16,7 +16,7 @@ from testbed.schedule.registry import Generated
 from testbed.spec.document import validate
 
 
-class Kept(NamedTuple):
+class RecordedSchedule(NamedTuple):
     """A schedule's rows, not yet checked against any problem, and what was proven of it where it was made."""
 
     rows: tuple[Row, ...]
@@ -36,13 +36,13 @@ def as_entry(one: Generated) -> dict[str, Any]:
     }
 
 
-def kept_in(text: str, where: str) -> dict[str, Kept]:
+def kept_in(text: str, where: str) -> dict[str, RecordedSchedule]:
     """What a schedules.json holds. Raises BadInput naming schedule, rank and action."""
     document = json_object(text, where, "name -> rows and solver, as a run's schedules.json has it")
     return {name: _kept(value, where, name) for name, value in document.items()}
 
 
-def _kept(value: Any, where: str, name: str) -> Kept:
+def _kept(value: Any, where: str, name: str) -> RecordedSchedule:
     if not isinstance(value, dict) or set(value) != {"rows", "solver"}:
         raise BadInput.of(where, name, value, "an object with `rows` and `solver`")
     rows, proven = value["rows"], value["solver"]
@@ -56,4 +56,6 @@ def _kept(value: Any, where: str, name: str) -> Kept:
             parsed.append(tuple(map(parse_action, row)))
         except ValueError as error:
             raise BadInput.of(where, f"{name}.rows.{rank}", str(error), "actions such as 2F0 or 0W1[0:2/4]") from error
-    return Kept(tuple(parsed), None if proven is None else validate(Proof, proven, where, at=f"{name}.solver"))
+    return RecordedSchedule(
+        tuple(parsed), None if proven is None else validate(Proof, proven, where, at=f"{name}.solver")
+    )

@@ -47,9 +47,9 @@ DEFAULT_TIME_LIMIT_S = 60.0
 STEERED_SHARE = 0.5
 """Share of the time limit that steering the list scheduler may take."""
 
-Evaluations = Annotated[int | None, Field(ge=1, le=10**6)]
+EvaluationsOption = Annotated[int | None, Field(ge=1, le=10**6)]
 Seed = Annotated[int, Field(ge=0)]
-TimeLimit = Annotated[float, Field(gt=0, le=3600)]
+SearchTimeLimit = Annotated[float, Field(gt=0, le=3600)]
 """Wall seconds."""
 
 _SIGMA = 0.35
@@ -92,9 +92,9 @@ class _Beliefs:
 
 def search(
     problem: Problem,
-    evaluations: Evaluations = None,
+    evaluations: EvaluationsOption = None,
     seed: Seed = 1,
-    time_limit_s: TimeLimit = DEFAULT_TIME_LIMIT_S,
+    time_limit_s: SearchTimeLimit = DEFAULT_TIME_LIMIT_S,
     progress: Progress | None = None,
 ) -> Schedule:
     """The best schedule found for one stage per rank.
@@ -121,9 +121,9 @@ def search(
 
 def search_chunks(
     problem: Problem,
-    evaluations: Evaluations = None,
+    evaluations: EvaluationsOption = None,
     seed: Seed = 1,
-    time_limit_s: TimeLimit = DEFAULT_TIME_LIMIT_S,
+    time_limit_s: SearchTimeLimit = DEFAULT_TIME_LIMIT_S,
     progress: Progress | None = None,
 ) -> Schedule:
     """The best schedule of whole blocks found for a placement of several stages per rank; otherwise as `search`.
@@ -191,14 +191,14 @@ class _Found:
 
     def improve(self, start: Schedule, moves: int, seed: int) -> None:
         """Move actions of a schedule, and keep what comes of it if it is better."""
-        from testbed.schedule.local_search import Interrupted, improve
+        from testbed.schedule.local_search import SearchInterrupted, improve
 
         if self.over():
             return
         try:
             until = self.begin + self.time_limit_s
             self.offer(improve(self.problem, start, moves, seed, until, self.good_enough_s()))
-        except Interrupted as stop:
+        except SearchInterrupted as stop:
             self.offer(stop.best)
             raise
 

@@ -88,13 +88,13 @@ def steered_list(
     rank cannot hold a microbatch.
     """
     # compiled code, slow to import: only where it is used
-    from testbed.schedule.judge import Judge
+    from testbed.schedule.order_evaluator import OrderEvaluator
 
     begin = time.monotonic()
     problem = in_ticks(problem)  # whatever is compared below comes out the same in every unit
     lister = Lister(problem)
     best = lister.order(input_first(problem.n_stages, problem.n_microbatches))
-    judge = Judge(problem, lister.schedule(best, "steered-list"))
+    judge = OrderEvaluator(problem, lister.schedule(best, "steered-list"))
     best_s, good_enough_s = judge.makespan(best), lower_bound(problem).seconds * (1 + 1e-9)
     actions = 3 * problem.n_stages * problem.n_microbatches
     generator = np.random.default_rng(seed)

@@ -63,7 +63,7 @@ def wave_greedy(problem: Problem) -> Schedule:
 
 def _made(problem: Problem, rules: list[_Rule | None]) -> list[_Made]:
     """The rules' schedules, None's only if ZB-V fits, the fastest first; in the order of the rules where they tie."""
-    from testbed.schedule.judge import Judge, coded
+    from testbed.schedule.order_evaluator import OrderEvaluator, coded
 
     lister, patience_s = Lister(problem), max(problem.forward_s)
     orders: list[tuple[_Rule | None, list[Ints]]] = []
@@ -74,7 +74,7 @@ def _made(problem: Problem, rules: list[_Rule | None]) -> list[_Made]:
             orders.append((rule, order))
         elif _fits(static := zb_v(problem), problem):
             orders.append((None, coded(static)))
-    judge = Judge(problem, lister.schedule(orders[0][1], "wave-greedy"))
+    judge = OrderEvaluator(problem, lister.schedule(orders[0][1], "wave-greedy"))
     made = [_Made(judge.makespan(order), rule, order) for rule, order in orders]
     return sorted(made, key=lambda one: one.makespan)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from testbed.lab.host import HostPriority
-from testbed.lab.network import Lab
+from testbed.lab.host_settings import HostPriority
+from testbed.lab.lab import Lab
 from testbed.plan.plan import Plan
 from testbed.progress import Reporter
 

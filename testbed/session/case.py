@@ -10,21 +10,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.judge import fidelity, iterations, parameters
-from testbed.lab import host
+from testbed.judge import fidelity, iterations, parameter_checks
+from testbed.lab import host_settings
 from testbed.lab.counters import LOSS_SIGNS
-from testbed.lab.network import Lab
+from testbed.lab.lab import Lab
+from testbed.lab.machine_witness import MachineWitness
 from testbed.lab.shaping import LinkCounters
-from testbed.lab.witness import MachineWitness
-from testbed.model.host import HostPrediction, predict_jobs_on_host
+from testbed.model.host_prediction import HostPrediction, predict_jobs_on_host
 from testbed.model.lower import Load
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.events import Phase, at_work, phases, trained
 from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Job, Plan
+from testbed.plan.prediction import RangesByLabel, loads_of, parts_of, simulate_together
 from testbed.plan.ties import Range, ranges_of_orders
-from testbed.plan.together import RangesByLabel, loads_of, parts_of, simulate_together
-from testbed.plan.traffic import Planned, planned_traffic
+from testbed.plan.traffic import PlannedTraffic, planned_traffic
 from testbed.progress import Reporter
 from testbed.results.directory import Results
 from testbed.schedule.registry import Generated
@@ -36,7 +36,7 @@ from testbed.session.rounds import Round, Training, task_of, timed_schedule
 from testbed.session.timers import TimedAction
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace, concatenate
-from testbed.train.job import Fingerprint, TimedSchedule, TrainingTask, require_same_stages
+from testbed.train.assignment import Fingerprint, TimedSchedule, TrainingTask, require_same_stages
 from testbed.units import show_time
 
 RETRANSMITS = "TcpRetransSegs"
@@ -87,7 +87,7 @@ class TrainedJob:
         if not one.records[self.number]:
             return
         self.memory = self.memory or [each.memory for each in one.records[self.number] if each.memory is not None]
-        self.fingerprints += parameters.put_together(one.records[self.number])
+        self.fingerprints += parameter_checks.put_together(one.records[self.number])
         row = one.row(self.number)
         self.rows.append(row._replace(warmup=row.iteration not in phase.measured))
         if row.iteration in phase.rounds:
@@ -114,7 +114,7 @@ class TrainedJob:
 
 
 @dataclass
-class Trained:
+class TrainedCase:
     """What one case left behind."""
 
     case: Case
@@ -124,7 +124,7 @@ class Trained:
     """Those at work."""
     network: fidelity.NetworkEvidence
     """What was counted meanwhile, as the next."""
-    traffic: Sequence[fidelity.Traffic]
+    traffic: Sequence[fidelity.DirectionCounters]
 
 
 class _Part(NamedTuple):
@@ -145,7 +145,7 @@ def train(
     made: Sequence[Sequence[Generated]],
     costs: Mapping[int, MessageCosts] | None,
     change: Callable[[Case, Case], None],
-) -> list[Trained]:
+) -> list[TrainedCase]:
     """Train one case, and collect what happened; `made` has for each case the schedule of every job.
 
     Of `cases` the first one begins; each other goes on with its training once `change` has made of the case before it
@@ -211,12 +211,12 @@ def _iterate(
     tasks: Mapping[int, TrainingTask],
     deadline: Deadline,
     change: Callable[[Case, Case], None],
-) -> list[Trained]:
+) -> list[TrainedCase]:
     """Rounds of all jobs. What was measured goes into the results, whatever ends them."""
     results, reporter = running.results, running.reporter
     count, title = parts[-1].phase.rounds.stop, parts[0].case.label
-    done: list[Trained] = []
-    with reporter.step(f"training {title}", total=count) as step, host.real_time(running.real_time):
+    done: list[TrainedCase] = []
+    with reporter.step(f"training {title}", total=count) as step, host_settings.real_time(running.real_time):
         reporter.note(f"each iteration has to end within {deadline}")
         if warmup := parts[0].phase.warmup:
             reporter.note(f"the first {warmup} of {count} iterations warm up, and do not count")
@@ -264,7 +264,7 @@ class _Counts(NamedTuple):
         return _Counts(lab.counters(reset_peaks=reset_peaks), _loss_signs(lab))
 
 
-def _counted(running: Running, plan: Plan, part: _Part, deadline: Deadline, before: _Counts) -> Trained:
+def _counted(running: Running, plan: Plan, part: _Part, deadline: Deadline, before: _Counts) -> TrainedCase:
     """A case that is over, with what was counted since `before`."""
     now = _Counts.of(running.lab)
     links = [after.since(then) for after, then in zip(now.links, before.links, strict=True)]
@@ -272,19 +272,19 @@ def _counted(running: Running, plan: Plan, part: _Part, deadline: Deadline, befo
     running.results.add_links(part.case.label, [link_row(row, one) for row, one in zip(links, planned, strict=True)])
     tcp = {name: count - before.tcp.get(name, 0) for name, count in now.tcp.items()}
     traffic = [
-        fidelity.Traffic(row.label, row.wire_bytes, one.wire_bytes, one.messages)
+        fidelity.DirectionCounters(row.label, row.wire_bytes, one.wire_bytes, one.messages)
         for row, one in zip(links, planned, strict=True)
     ]
-    return Trained(part.case, part.phase, deadline, part.jobs, _network(plan, part.case, links, tcp), traffic)
+    return TrainedCase(part.case, part.phase, deadline, part.jobs, _network(plan, part.case, links, tcp), traffic)
 
 
-def link_row(counted: LinkCounters, planned: Planned) -> dict[str, object]:
+def link_row(counted: LinkCounters, planned: PlannedTraffic) -> dict[str, object]:
     """One direction in links.parquet: what was counted, and what the plan should bring."""
     return counted.as_row() | {"planned_bytes": planned.wire_bytes, "planned_messages": planned.messages}
 
 
-def _times(one: Planned, count: int) -> Planned:
-    return Planned(one.wire_bytes * count, one.messages * count)
+def _times(one: PlannedTraffic, count: int) -> PlannedTraffic:
+    return PlannedTraffic(one.wire_bytes * count, one.messages * count)
 
 
 def _network(plan: Plan, case: Case, links: Sequence[LinkCounters], tcp: dict[str, int]) -> fidelity.NetworkEvidence:

@@ -6,7 +6,7 @@ from typing import Any
 
 from testbed.lab.calibrate import calibrate, lines
 from testbed.lab.gate import tell_notes
-from testbed.lab.host import HostPriority
+from testbed.lab.host_settings import HostPriority
 from testbed.plan.network_state import NetworkState, planned
 from testbed.plan.plan import Plan
 from testbed.progress import Reporter

@@ -21,7 +21,7 @@ from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import notices_s
 from testbed.session.deadlines import Deadline
 from testbed.session.timers import TimedAction, Timers
-from testbed.train.job import IterationRecord, TimedSchedule, TrainingTask, require_same_stages
+from testbed.train.assignment import IterationRecord, TimedSchedule, TrainingTask, require_same_stages
 from testbed.train.launcher import Launcher
 from testbed.train.protocol import Done, Go, PostReceives, Prepare, Ready, SwapSchedule, WorldSpec
 

@@ -24,9 +24,9 @@ from testbed.errors import BadInput
 from testbed.judge import iterations
 from testbed.judge.messages import Likeness, MessageTimes, message_times
 from testbed.judge.witnesses import disturbed
-from testbed.lab import host
-from testbed.lab.witness import MachineWitness
-from testbed.model.host import ExtraTimes, Floats, FlowName
+from testbed.lab import host_settings
+from testbed.lab.machine_witness import MachineWitness
+from testbed.model.host_prediction import ExtraTimes, Floats, FlowName
 from testbed.model.replay import on_the_way_s
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
@@ -34,8 +34,8 @@ from testbed.plan import costs
 from testbed.plan.events import at_work
 from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Case, Plan
+from testbed.plan.prediction import loads_of, parts_of, simulate_together
 from testbed.plan.resolve import generate
-from testbed.plan.together import loads_of, parts_of, simulate_together
 from testbed.progress import Reporter
 from testbed.session import deadlines
 from testbed.session.loop import Loop, start_margin_s
@@ -165,7 +165,7 @@ def observe(
     tasks = {number: task_of(job, load, count) for (number, job), load in zip(jobs.items(), loads, strict=True)}
     with (
         reporter.step("measuring what this machine adds to messages", total=count) as step,
-        host.real_time(real_time),
+        host_settings.real_time(real_time),
     ):
         deadline = deadlines.of_iteration(seconds)
         reporter.note(f"each iteration has to end within {deadline}")

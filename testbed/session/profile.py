@@ -12,14 +12,14 @@ import numpy as np
 
 from testbed.judge import iterations
 from testbed.judge.messages import message_times
-from testbed.lab.witness import MachineWitness
+from testbed.lab.machine_witness import MachineWitness
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.plan.costs import predict
 from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Job, Plan, Profile
 from testbed.plan.resolve import generate
-from testbed.progress import Reporter, Step
+from testbed.progress import ProgressStep, Reporter
 from testbed.session import deadlines
 from testbed.session.loop import Loop
 from testbed.session.rounds import Training, unknown_task
@@ -103,7 +103,7 @@ def _most_in_flight(plan: Plan, job: Job) -> int:
     return max(1, min(workload.microbatches, int(max(limits))))
 
 
-def _train(job: Job, loop: Loop, schedule: Schedule, witness: MachineWitness, step: Step) -> _Run:
+def _train(job: Job, loop: Loop, schedule: Schedule, witness: MachineWitness, step: ProgressStep) -> _Run:
     run = _Run([], [])
     task = unknown_task(job, schedule, WARM_UP + MEASURED_ITERATIONS)
     for one in Training(loop, {0: task}, deadlines.of_unknown_iteration(), witness):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from testbed.judge import iterations
-from testbed.lab.witness import MachineCounts, MachineWitness
+from testbed.lab.machine_witness import MachineCounts, MachineWitness
 from testbed.model.lower import Load
 from testbed.pipeline.ir import Schedule
 from testbed.plan.exchange import sites_of
@@ -16,7 +16,7 @@ from testbed.session.loop import START_MARGIN_S, Loop
 from testbed.session.timers import TimedAction
 from testbed.thresholds import COMPARED_ITERATIONS
 from testbed.trace.tables import Trace
-from testbed.train.job import IterationRecord, TimedSchedule, TrainingTask
+from testbed.train.assignment import IterationRecord, TimedSchedule, TrainingTask
 
 
 class Round(NamedTuple):

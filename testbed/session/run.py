@@ -16,32 +16,32 @@ from testbed.errors import RunFailed
 from testbed.judge import numerics
 from testbed.lab import gate
 from testbed.lab.calibrate import lines
-from testbed.lab.host import HostPriority
-from testbed.lab.network import Lab
-from testbed.lab.witness import MachineWitness
-from testbed.plan import file, unmodelled
+from testbed.lab.host_settings import HostPriority
+from testbed.lab.lab import Lab
+from testbed.lab.machine_witness import MachineWitness
+from testbed.plan import file, left_out
 from testbed.plan.costs import largest_burst_bytes, problem_of_case, schedule_of
 from testbed.plan.events import at_work, trained, trainings
 from testbed.plan.plan import Case, Job, Plan
+from testbed.plan.prediction import RangesByLabel, ranges_of_plan
 from testbed.plan.resolve import require_trainable, with_clock
 from testbed.plan.routes import routes_of_nodes
-from testbed.plan.together import RangesByLabel, ranges_of_plan
 from testbed.progress import Reporter
 from testbed.results.directory import Results
 from testbed.results.provenance import environment
 from testbed.schedule.registry import Generated, generate_choice
-from testbed.session import deadlines, events, message_costs
+from testbed.session import deadlines, event_report, message_costs
+from testbed.session.active_routes import RoutesInForce, require_same_choice
 from testbed.session.building import built
 from testbed.session.case import Running, train
-from testbed.session.in_force import RoutesInForce, require_same_choice
+from testbed.session.judgement import Before, JudgedCase, conclude, judge_case
 from testbed.session.loop import Loop
 from testbed.session.message_costs import MessageCosts
 from testbed.session.pinning import Pinning, keep_on, pinning
 from testbed.session.profile import profile
-from testbed.session.verdict import Before, JudgedCase, conclude, judge_case
 from testbed.session.world import worlds_of
 from testbed.trace.tables import FORMAT
-from testbed.train.job import Reference
+from testbed.train.assignment import ReferenceOutcome
 from testbed.train.launcher import Launcher
 from testbed.train.protocol import TrainReference
 
@@ -87,7 +87,7 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     results = Results(options.directory, [job.name for job in plan.jobs])
     file.write(plan, options.directory / file.NAME)
     ranges = ranges_of_plan(plan)
-    warned = unmodelled.warnings(plan, ranges)
+    warned = left_out.warnings(plan, ranges)
     for line in warned:
         reporter.say(f"warning: {line}")
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, ExitStack() as stack:
@@ -210,7 +210,7 @@ def _pinned(plan: Plan, live: _Live) -> Pinning:
 
 
 def _train_cases(
-    plan: Plan, live: _Live, scratch: str, references: Sequence[Reference], links: gate.Gate
+    plan: Plan, live: _Live, scratch: str, references: Sequence[ReferenceOutcome], links: gate.Gate
 ) -> dict[str, Any]:
     """Start the workers and train every case; returns the comparison document. Raises RunFailed."""
     results, reporter = live.results, live.reporter
@@ -247,7 +247,7 @@ def _train_cases(
         for one in done:
             manifest["deadlines"] |= {one.case.label: asdict(one.deadline)}
             judged.append(judge_case(plan, one, before))
-        told += [events.told(plan, *pair, routes.handled[pair[1].case.label]) for pair in pairwise(done)]
+        told += [event_report.told(plan, *pair, routes.handled[pair[1].case.label]) for pair in pairwise(done)]
         results.save_json("manifest.json", manifest)
         comparison = conclude(plan, judged, before, {**live.identity, "events": told}, results)
     if not judged:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-from testbed.lab.network import Lab
+from testbed.lab.lab import Lab
 from testbed.plan.plan import Job, Plan
 from testbed.session.pinning import Pinning
-from testbed.train.protocol import Place, WorldSpec
+from testbed.train.protocol import WorkerPlace, WorldSpec
 
 PEER_TIMEOUT_S = 600.0
 """Of gloo's own waits: longer than any deadline of the loop, which knows better what is the matter."""
@@ -28,7 +28,7 @@ def worlds_of(
     logs.mkdir(exist_ok=True)
     return [
         WorldSpec(
-            places=tuple(Place(lab.containers[node].pid, lab.interface(node)) for node in job.nodes),
+            places=tuple(WorkerPlace(lab.containers[node].pid, lab.interface(node)) for node in job.nodes),
             store=str(scratch / f"store{number}"),
             timeout_s=PEER_TIMEOUT_S,
             warmup_bytes=job.workload.message_bytes(),

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from testbed.plugins import Unusable, in_file, read_content
-from testbed.spec.document import FieldError, Strict, matching
+from testbed.spec.document import FieldError, StrictModel, matching
 
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9 ._=+-]{0,59}"
 _LABEL_WORDS = "a label in letters, digits, blanks and ._=+-, a letter or digit first, at most 60"
@@ -40,7 +40,7 @@ def file_named(schedule: str) -> str | None:
     return schedule if schedule.endswith(".csv") else None if reference is None else reference.file
 
 
-class ScheduleChoice(Strict):
+class ScheduleChoice(StrictModel):
     """One schedule to run, with its options: the fields that are not named here, checked by the family."""
 
     model_config = ConfigDict(extra="allow", frozen=True)

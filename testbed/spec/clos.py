@@ -14,11 +14,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from testbed.errors import BadInput
-from testbed.spec.document import Strict, validate
+from testbed.spec.document import StrictModel, validate
 from testbed.spec.quantity import bits_per_second, seconds
 
 
-class ClosSpec(Strict):
+class ClosSpec(StrictModel):
     """Leaves with hosts, and spines that join them; every leaf has one link to every spine."""
 
     leaves: int = Field(ge=2, le=99)

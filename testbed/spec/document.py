@@ -21,7 +21,7 @@ T = TypeVar("T")
 MOST_BYTES = 1_000_000
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """Base of every spec model: frozen, unknown keys refused, no number out of text or truth values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

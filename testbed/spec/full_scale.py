@@ -9,11 +9,11 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from testbed.errors import listed
-from testbed.spec.document import FieldError, Strict
+from testbed.spec.document import FieldError, StrictModel
 from testbed.spec.quantity import flop_per_second, seconds, size_bytes
 
 
-class ModelShape(Strict):
+class ModelShape(StrictModel):
     """A decoder-only transformer, as far as FLOP and bytes depend on it."""
 
     hidden: int = Field(ge=64, le=1_000_000, description="d, the width of a layer's input")
@@ -69,14 +69,14 @@ def _known_shape(value: object) -> object:
     return value
 
 
-class Known(Strict):
+class Known(StrictModel):
     """A point of a curve of efficiency."""
 
     tokens: int = Field(ge=1, le=10**12, description="of a microbatch")
     share: float = Field(gt=0, le=1, description="of the peak, as measured for these tokens and this shape")
 
 
-class Accelerator(Strict):
+class Accelerator(StrictModel):
     """One accelerator."""
 
     flops: Annotated[float, flop_per_second(1e9, 1e18)] = Field(description="peak, of the precision that trains")
@@ -108,7 +108,7 @@ class Accelerator(Strict):
         return low.share + (high.share - low.share) * part
 
 
-class FullScale(Strict):
+class FullScale(StrictModel):
     """A training job at full scale. `parallelism.pipeline` ranks in every pipeline, each of `tensor` accelerators."""
 
     model: Annotated[str | ModelShape, BeforeValidator(_known_shape)] = Field(description="a published shape, or one")
@@ -148,7 +148,7 @@ class FullScale(Strict):
         return self.global_batch // (self.data * self.microbatch_size)
 
 
-class LabScale(Strict):
+class LabScale(StrictModel):
     """How large a workload at full scale is in the lab."""
 
     slot: Annotated[float, seconds(1e-4, 60)] = Field(default=0.02, description="forward of the slowest stage")

@@ -7,10 +7,10 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from testbed.plugins import Registry, Unusable
-from testbed.spec.document import WHOLE, FieldError, Strict, faults, validated
+from testbed.spec.document import WHOLE, FieldError, StrictModel, faults, validated
 
 
-class ModelSpec(Strict):
+class ModelSpec(StrictModel):
     """Base of every model's description: subclasses add their options as fields. Imports no torch.
 
     What trains (layers, batches, loss) are methods of the same class that import torch themselves: train/api.py.

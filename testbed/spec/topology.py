@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from testbed.errors import BadInput, listed
 from testbed.spec.clos import spelt_out
-from testbed.spec.document import FieldError, Strict, matching, override, read_yaml, validate
+from testbed.spec.document import FieldError, StrictModel, matching, override, read_yaml, validate
 from testbed.spec.quantity import bits_per_second, metres, seconds, size_bytes
 from testbed.units import FIBRE_SECONDS_PER_METRE, show_time
 
@@ -37,7 +37,7 @@ Name = Annotated[
 """Lower case, digits and hyphens: safe as a host name; never part of a shell command all the same."""
 
 
-class InsideSpec(Strict):
+class InsideSpec(StrictModel):
     """The network inside a datacenter: what every node's network card does to what leaves the node."""
 
     delay: Annotated[float, seconds(0, MOST_CARD_DELAY_S)] = Field(
@@ -46,7 +46,7 @@ class InsideSpec(Strict):
     rate: Annotated[float, bits_per_second(LEAST_CARD_RATE_BPS, MOST_RATE_BPS)]
 
 
-class DatacenterSpec(Strict):
+class DatacenterSpec(StrictModel):
     """One site. Without `inside` its nodes are joined as fast as the host can."""
 
     nodes: int = Field(
@@ -55,7 +55,7 @@ class DatacenterSpec(Strict):
     inside: InsideSpec | None = None
 
 
-class _Direction(Strict):
+class _Direction(StrictModel):
     """What may be said of one direction of a link; None leaves it as the link says."""
 
     fibre: Annotated[float, metres(0, MOST_FIBRE_M)] | None = None
@@ -150,7 +150,7 @@ CARD = "card"
 """What stands for a link's name where a direction is a node's network card."""
 
 
-class RouteSpec(Strict):
+class RouteSpec(StrictModel):
     """The links that traffic from one datacenter to another takes, instead of those that the policy would choose.
 
     It says nothing of the way back, which is another route.
@@ -161,7 +161,7 @@ class RouteSpec(Strict):
     via: tuple[Name, ...] = Field(min_length=1, description="names of links, in order")
 
 
-class Topology(Strict):
+class Topology(StrictModel):
     """Datacenters and links. Order matters: contiguous placement fills datacenters as they are listed."""
 
     name: Name

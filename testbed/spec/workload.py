@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, fie
 from testbed.errors import BadInput
 from testbed.plugins import Unusable, read_content
 from testbed.spec.choice import ScheduleChoice, file_named, with_labels
-from testbed.spec.document import FieldError, Strict, override, read_yaml, validate
+from testbed.spec.document import FieldError, StrictModel, override, read_yaml, validate
 from testbed.spec.full_scale import FullScale, LabScale
 from testbed.spec.model import ModelSpec, as_model
 from testbed.spec.quantity import SI_UNITS, number_per_rank, seconds_per_rank, size_bytes
@@ -25,7 +25,7 @@ MOST_MEMORY = 1e6
 """Microbatches in flight: as good as no limit."""
 
 
-class Parallelism(Strict):
+class Parallelism(StrictModel):
     """Degrees of parallelism."""
 
     pipeline: int = Field(ge=1, le=MAX_STAGES)
@@ -46,7 +46,7 @@ PerStage = Annotated[float | list[float], seconds_per_rank(0, MOST_SLOT_S)]
 """One time for every stage, or a list with one per pipeline rank."""
 
 
-class Pacing(Strict):
+class Pacing(StrictModel):
     """How long each action of a whole stage takes; real work is done first, then the slot is waited out."""
 
     F: PerStage = Field(description="forward")
@@ -62,7 +62,7 @@ class Pacing(Strict):
         return float(value[rank]) if isinstance(value, list) else float(value)
 
 
-class DataParallel(Strict):
+class DataParallel(StrictModel):
     """What the replicas of a stage exchange, and where they are; for `parallelism.data` above 1."""
 
     sharding: Literal["zero-1", "none"] = Field(
@@ -83,7 +83,7 @@ class DataParallel(Strict):
     )
 
 
-class OptimizerSpec(Strict):
+class OptimizerSpec(StrictModel):
     """The optimizer; its step is outside the measured time."""
 
     kind: Literal["sgd", "adamw"] = "adamw"
@@ -111,7 +111,7 @@ def _smallest_model(parallelism: object) -> dict[str, Any]:
     return {"layers": 2 * ranks, "d_model": 8, "heads": 1, "sequence": 8}
 
 
-class Workload(Strict):
+class Workload(StrictModel):
     """A training job."""
 
     name: Name

@@ -29,7 +29,7 @@ SITES = ("east", "west")
 
 
 @dataclass(frozen=True)
-class Point:
+class LinkPoint:
     """A link between two datacenters at full scale."""
 
     delay_s: float
@@ -59,7 +59,7 @@ class AxisTimes:
 class Compared:
     """Both axes at one point."""
 
-    point: Point
+    point: LinkPoint
     pipeline: AxisTimes
     data: AxisTimes
     data_not_overlapped_s: float
@@ -98,7 +98,7 @@ def winner_of(pipeline_s: float, data_s: float) -> Winner:
     return "pipeline" if pipeline_s < data_s else "data"
 
 
-def plan_over(workload: Workload, axis: Axis | None, point: Point) -> Plan:
+def plan_over(workload: Workload, axis: Axis | None, point: LinkPoint) -> Plan:
     """The plan in which an axis crosses the link, still without cases. Raises BadInput.
 
     pipeline: one lab pipeline, half of its ranks in each datacenter, for all pipelines of full scale. data: a lab
@@ -133,7 +133,7 @@ def require_axes(workload: Workload) -> None:
 
 
 def made_over(
-    workload: Workload, axis: Axis | None, point: Point, names: Sequence[str] = ()
+    workload: Workload, axis: Axis | None, point: LinkPoint, names: Sequence[str] = ()
 ) -> tuple[Plan, list[Candidate]]:
     """The plan with an axis over the link, and all schedules that fit, the fastest first. Raises BadInput."""
     plan = plan_over(workload, axis, point)
@@ -143,7 +143,7 @@ def made_over(
     return plan, sorted(found.found, key=lambda one: one.makespan_s)
 
 
-def compare(workload: Workload, point: Point, names: Sequence[str] = ()) -> Compared:
+def compare(workload: Workload, point: LinkPoint, names: Sequence[str] = ()) -> Compared:
     """Both axes at one point, by the event model at full scale. Raises BadInput."""
     pipeline, data = (_times(*made_over(workload, axis, point, names)) for axis in AXES)
     one_site_s = _times(*made_over(workload, None, point, names)).best_s

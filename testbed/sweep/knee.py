@@ -16,9 +16,9 @@ from testbed.pipeline.problem import Problem
 from testbed.plan import costs, resolve, schedules
 from testbed.plan.network_state import changed_rates, planned
 from testbed.plan.plan import Plan
+from testbed.plan.prediction import iteration_times, ranges_of_plan
 from testbed.plan.resolve import BEST
 from testbed.plan.ties import Range, worst_s
-from testbed.plan.together import iteration_times, ranges_of_plan
 from testbed.schedule.proof import Watch
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Topology
@@ -27,7 +27,7 @@ from testbed.units import show_rate
 HALVINGS = 8
 """Of the step of the sweep in which a schedule comes within the share that counts as nothing."""
 
-Seconds = Mapping[str, float]
+TimesBySchedule = Mapping[str, float]
 """Per label, the predicted iteration time; a schedule that does not fit is left out."""
 
 
@@ -44,7 +44,7 @@ class Swept(NamedTuple):
 
     rate_bps: float
     plan: Plan
-    seconds: Seconds
+    seconds: TimesBySchedule
     ranges: Mapping[str, Range | None]
     """Per label, what that time may be; None where it is one."""
 

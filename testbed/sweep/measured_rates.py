@@ -13,13 +13,13 @@ from testbed.errors import RunFailed
 from testbed.plan.plan import Clock, Plan
 from testbed.plan.resolve import require_trainable, with_clock
 from testbed.progress import Reporter
-from testbed.results.place import results_directory
+from testbed.results.destination import results_directory
 from testbed.sweep.knee import Swept
 from testbed.vm import command
 
 CLOCK = Clock("virtual")
 
-Measured = Mapping[float, Mapping[str, Mapping[str, Any]]]
+MeasuredRates = Mapping[float, Mapping[str, Mapping[str, Any]]]
 """Rate -> label -> the entry of comparison.json."""
 
 
@@ -32,7 +32,7 @@ def spread(count: int, wanted: int) -> list[int]:
 
 def measure(
     swept: Sequence[Swept], places: Sequence[int], out: Path | None, *, limit_s: float, reporter: Reporter
-) -> Measured:
+) -> MeasuredRates:
     """The schedules at these places of the sweep; kept where `out` is a directory.
 
     Raises MachineLacks, BadInput, or RunFailed where one rate could not be measured.

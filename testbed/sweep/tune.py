@@ -44,7 +44,7 @@ class Shape(NamedTuple):
         return self.microbatch_size * self.sequence
 
 
-class Point(NamedTuple):
+class Setting(NamedTuple):
     """One setting: a shape, and dN of every cut."""
 
     shape: Shape
@@ -62,10 +62,10 @@ class Pipeline(NamedTuple):
     """Seconds of the problem per second: those of the lab, where the workload stands for one at full scale."""
 
 
-class Judged(NamedTuple):
+class PredictedSetting(NamedTuple):
     """A point and what the model says of it."""
 
-    point: Point
+    point: Setting
     seconds: float
     """Of an iteration; infinite where memory does not allow the point."""
     between: Range | None = None
@@ -94,24 +94,24 @@ class Space(NamedTuple):
         """Of every iteration."""
         return _microbatches(self.workload) * self.given.tokens
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[Setting]:
         """Every point that memory allows."""
         for shape, one in self.shapes.items():
             for extra in product(*(range(most + 1) for most in one.most)):
                 if fits(one.problem, dict(zip(one.cuts, extra, strict=True))):
-                    yield Point(shape, extra)
+                    yield Setting(shape, extra)
 
-    def judge(self, point: Point) -> Judged:
+    def judge(self, point: Setting) -> PredictedSetting:
         """The iteration time of a point by the event model, and its range."""
         one = self.shapes.get(point.shape)
         if one is None or not fits(one.problem, ahead := dict(zip(one.cuts, point.extra, strict=True))):
-            return Judged(point, math.inf)
+            return PredictedSetting(point, math.inf)
         schedule, receives = with_ahead(one.problem, ahead), self.workload.receives
         seconds = makespan(one.problem, schedule, receives=receives)
         (between,) = ranges_of_orders([Load(one.problem, schedule, 0.0, receives)])
-        return Judged(point, seconds / one.problem_s, between and between.scaled(1 / one.problem_s))
+        return PredictedSetting(point, seconds / one.problem_s, between and between.scaled(1 / one.problem_s))
 
-    def in_flight(self, point: Point) -> float:
+    def in_flight(self, point: Setting) -> float:
         """Microbatches on the rank that holds most."""
         one = self.shapes[point.shape]
         return max(peak_in_flight(with_ahead(one.problem, dict(zip(one.cuts, point.extra, strict=True)))))
@@ -306,7 +306,7 @@ def _more_parameters(workload: Workload, sequence: int) -> int:
 # --- searching -----------------------------------------------------------------------------------
 
 
-def exhaustive(grid: Space, tell: Callable[[], None] = lambda: None) -> list[Judged]:
+def exhaustive(grid: Space, tell: Callable[[], None] = lambda: None) -> list[PredictedSetting]:
     """Every point, the fastest at worst first; of equally fast ones that which holds least over all ranks."""
     judged = []
     for point in grid.points():
@@ -315,7 +315,7 @@ def exhaustive(grid: Space, tell: Callable[[], None] = lambda: None) -> list[Jud
     return sorted(judged, key=lambda one: _order(grid, one))
 
 
-def _order(grid: Space, one: Judged) -> tuple[float, int, Shape]:
+def _order(grid: Space, one: PredictedSetting) -> tuple[float, int, Shape]:
     """By the most that it may take, then by what all ranks hold more; times that differ by rounding are equal."""
     pipeline = grid.shapes.get(one.point.shape)
     places = pipeline.cuts if pipeline else ()
@@ -326,7 +326,7 @@ def _order(grid: Space, one: Judged) -> tuple[float, int, Shape]:
 class Evolved(NamedTuple):
     """What the genetic heuristic came to."""
 
-    best: Judged
+    best: PredictedSetting
     evaluations: int
     """Points that the model judged, each once."""
     best_after: int
@@ -342,14 +342,14 @@ def genetic(grid: Space, seed: int = 1) -> Evolved:
     The paper names the kind of heuristic; its parameters are not known to us, these are ours: 16 points in 20
     generations, every fifth choice changed. A point that memory does not allow counts as infinitely slow.
     """
-    draw, judged, best_after = random.Random(seed), dict[Point, Judged](), 0
+    draw, judged, best_after = random.Random(seed), dict[Setting, PredictedSetting](), 0
     sizes, sequences = (sorted({shape[axis] for shape in grid.shapes}) for axis in (0, 1))
     most = [max(one.most[cut] for one in grid.shapes.values()) for cut in range(_n_cuts(grid))]
     lengths = [len(sizes), len(sequences), *(one + 1 for one in most)]
 
-    def judge(genes: Sequence[int]) -> Judged:
+    def judge(genes: Sequence[int]) -> PredictedSetting:
         nonlocal best_after
-        point = Point(Shape(sizes[genes[0]], sequences[genes[1]]), tuple(genes[2:]))
+        point = Setting(Shape(sizes[genes[0]], sequences[genes[1]]), tuple(genes[2:]))
         if point not in judged:
             found = grid.judge(point)
             if all(_order(grid, found) < _order(grid, other) for other in judged.values()):

@@ -11,7 +11,7 @@ from testbed.errors import BadInput
 from testbed.spec.model import ModelSpec, missing_methods
 from testbed.train.data import Corpus
 from testbed.train.split import GradientStore, keep_back
-from testbed.train.tensor import Share
+from testbed.train.tensor import TensorShare
 
 
 @runtime_checkable
@@ -39,7 +39,7 @@ class Model(Protocol):
 class SplitModel(Protocol):
     """What a model for tensor ranks has beside that, and beside `check_tensor_degree` of its description."""
 
-    def split(self, layer: nn.Module, share: Share) -> nn.Module:
+    def split(self, layer: nn.Module, share: TensorShare) -> nn.Module:
         """A layer cut down to a tensor rank's share, which names the parameters that are split.
 
         Together the tensor ranks compute what the whole layer would; each of them has all of its input and output.
@@ -62,7 +62,7 @@ def draw_layer(model: Model, spec: ModelSpec, index: int, seed: int) -> nn.Modul
 
 
 def build_layers(
-    spec: ModelSpec, indexes: range, seed: int, store: GradientStore, share: Share | None = None
+    spec: ModelSpec, indexes: range, seed: int, store: GradientStore, share: TensorShare | None = None
 ) -> nn.ModuleList:
     """Some of a model's layers; each draws its weights from its own seed, so they do not depend on the cut.
 

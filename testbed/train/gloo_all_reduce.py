@@ -9,8 +9,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from testbed.pipeline.collectives import Step
-from testbed.train.collectives import Log, Received, Sent, Submit
+from testbed.pipeline.collectives import CollectiveMessage
+from testbed.train.collective_runner import CollectiveLog, Received, SentCollectiveMessage, Submit
 from testbed.train.pacing import now_s
 
 
@@ -36,7 +36,7 @@ class AllReduce:
         self,
         kind: int,
         stage: int,
-        steps: tuple[Step, ...],
+        steps: tuple[CollectiveMessage, ...],
         vector: torch.Tensor,
         member: int,
         elements: int,
@@ -49,7 +49,7 @@ class AllReduce:
         self.buffer = torch.zeros(elements, dtype=vector.dtype)
         self.begun: Future[dist.Work] = Future()
         self.future: Future[None] | None = None
-        self.log = Log([], [])
+        self.log = CollectiveLog([], [])
 
     @property
     def buffer_bytes(self) -> int:
@@ -59,7 +59,7 @@ class AllReduce:
     def post(self, iteration: int) -> None:
         """Gloo posts its receives itself."""
 
-    def attend(self, iteration: int, log: Log, submit: Submit) -> None:
+    def attend(self, iteration: int, log: CollectiveLog, submit: Submit) -> None:
         """As in Collective."""
         self.log, self.begun = log, Future()
         self.future = submit(self._receive)
@@ -68,7 +68,7 @@ class AllReduce:
         """As in Collective."""
         self.buffer[: len(self.vector)].copy_(self.vector)
         now = now_s()
-        self.log.sent.extend(Sent(self.kind, self.stage, step, now) for step in self.mine)
+        self.log.sent.extend(SentCollectiveMessage(self.kind, self.stage, step, now) for step in self.mine)
         self.begun.set_result(self.group.allreduce([self.buffer]))
 
     def first_came_s(self) -> float:

@@ -8,14 +8,14 @@ from pydantic import Field, model_validator
 
 from testbed.spec.document import FieldError
 from testbed.spec.model import ModelSpec
-from testbed.train.gpt_memory import VOCABULARY, Kept, StageShape, kept
+from testbed.train.gpt_memory import VOCABULARY, MicrobatchBytes, StageShape, kept
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from testbed.train.data import Corpus
-    from testbed.train.tensor import Share
+    from testbed.train.tensor import TensorShare
 
 
 class Gpt(ModelSpec):
@@ -77,7 +77,7 @@ class Gpt(ModelSpec):
 
     def activation_bytes(
         self, stage: int, n_stages: int, microbatch_size: int, *, recompute: bool, degree: int
-    ) -> Kept:
+    ) -> MicrobatchBytes:
         """As counted in gpt_memory.py."""
         first, last = stage == 0, stage == n_stages - 1
         blocks = len(ModelSpec.stage_layers(self, stage, n_stages))
@@ -113,7 +113,7 @@ class Gpt(ModelSpec):
             return initialise(Head(self.d_model, dtype))
         return initialise(Block(self.d_model, self._hidden, self.heads, dtype))
 
-    def split(self, layer: nn.Module, share: Share) -> nn.Module:
+    def split(self, layer: nn.Module, share: TensorShare) -> nn.Module:
         """See train.api.SplitModel: blocks are split; every tensor rank has all of embedding and projection."""
         from testbed.train.gpt_layers import Block, split_block
 

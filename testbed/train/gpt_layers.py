@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from testbed.train.gpt_memory import VOCABULARY
-from testbed.train.tensor import Share
+from testbed.train.tensor import TensorShare
 
 _INIT_STD = 0.02
 
@@ -33,7 +33,7 @@ class Block(nn.Module):
     def __init__(self, width: int, hidden: int, heads: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.head_width = width // heads
-        self.share: Share | None = None
+        self.share: TensorShare | None = None
         self.attention_norm = nn.LayerNorm(width, dtype=dtype)
         self.qkv = nn.Linear(width, 3 * width, bias=False, dtype=dtype)
         self.attention_out = nn.Linear(width, width, bias=False, dtype=dtype)
@@ -57,7 +57,7 @@ class Block(nn.Module):
         return x if self.share is None else self.share.joined(x)
 
 
-def split_block(block: Block, share: Share) -> Block:
+def split_block(block: Block, share: TensorShare) -> Block:
     """The same block with one tensor rank's share of its heads and of the MLP's hidden units."""
     block.share = share
     share.split_outputs(block.qkv, groups=3)  # queries, keys and values one after the other, heads within each

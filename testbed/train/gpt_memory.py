@@ -12,7 +12,7 @@ _LOSS_BYTES = 16
 """Of the loss and what its mean is taken over."""
 
 
-class Kept(NamedTuple):
+class MicrobatchBytes(NamedTuple):
     """Bytes of one microbatch on one stage."""
 
     after_forward: float
@@ -38,7 +38,7 @@ class StageShape(NamedTuple):
     """Of tensor ranks."""
 
 
-def kept(of: StageShape, *, recompute: bool) -> Kept:
+def kept(of: StageShape, *, recompute: bool) -> MicrobatchBytes:
     """Numbers kept for every token.
 
     A block's forward: two norms' outputs, attention's queries, keys, values and output, both sums of the residual
@@ -58,4 +58,4 @@ def kept(of: StageShape, *, recompute: bool) -> Kept:
         forward += of.last * (number * (d + VOCABULARY + 2) + loss)
     products = number * of.blocks * (4 * d + (4 * d + 2 * of.hidden) / t) + (not of.first) * number * d
     products += of.last * (number * (d + VOCABULARY) + loss)
-    return Kept(float(forward), float(products))
+    return MicrobatchBytes(float(forward), float(products))

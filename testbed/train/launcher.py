@@ -18,14 +18,14 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from testbed.errors import RunFailed
-from testbed.train.job import Reference
+from testbed.train.assignment import ReferenceOutcome
 from testbed.train.protocol import (
     Exited,
     Failed,
     Imported,
+    ReferenceTrained,
     StartWorkers,
     Stop,
-    Trained,
     TrainReference,
     WorldSpec,
 )
@@ -79,7 +79,7 @@ class _Forked:
 
 def _start_zygote(fds: Sequence[int]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "testbed.train.zygote", *map(str, fds)],
+        [sys.executable, "-m", "testbed.train.fork_server", *map(str, fds)],
         pass_fds=fds,
         stdin=subprocess.DEVNULL,
         env={**os.environ, **WORKER_ENVIRONMENT},
@@ -96,7 +96,7 @@ def _fork_zygote(not_its: Sequence[Connection], fds: Sequence[int]) -> _Forked:
         return _Forked(pid)
     status = 1
     try:
-        from testbed.train.zygote import main
+        from testbed.train.fork_server import main
 
         for connection in not_its:
             connection.close()
@@ -168,12 +168,12 @@ class Launcher:
         self._asked = request
         self._tell_zygote(request)
 
-    def reference(self) -> Reference:
+    def reference(self) -> ReferenceOutcome:
         """What was asked for: its losses, or why there are none. Raises RunFailed when the zygote is gone."""
         assert self._asked is not None
         self.imported()
         answer = self._receive(self.zygote, self._asked.deadline_s + _ANSWER_MARGIN_S, "train the reference")
-        if not isinstance(answer, Trained):
+        if not isinstance(answer, ReferenceTrained):
             raise RunFailed(f"the zygote said {answer!r} instead of Trained")
         return answer.reference
 

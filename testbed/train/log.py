@@ -10,11 +10,11 @@ import numpy as np
 from testbed.pipeline.depend import Message
 from testbed.pipeline.ir import Action
 from testbed.trace.tables import ACTION, KINDS, MESSAGE, MESSAGE_CODES, UNNOTICED_WAIT_S, Table, rows
-from testbed.train.collectives import Log as CollectiveLog
-from testbed.train.job import MessageName
+from testbed.train.assignment import MessageName
+from testbed.train.collective_runner import CollectiveLog as CollectiveLog
 
 
-class Step(NamedTuple):
+class LoggedAction(NamedTuple):
     """An action of the row, with what it takes and makes looked up beforehand."""
 
     action: Action
@@ -31,7 +31,7 @@ class Step(NamedTuple):
     """Whether it waits for something that does not come to all tensor ranks at the same instant."""
 
 
-class Log:
+class ActionLog:
     """Collects what one rank did in one iteration, and makes rows of it afterwards. Times on the monotonic clock."""
 
     def __init__(self, iteration: int, rank: int, replica: int, start_s: float) -> None:
@@ -39,9 +39,9 @@ class Log:
         self.collectives = CollectiveLog([], [])
         self.actions: list[tuple[float, float, float, float, float]] = []
         """Per step: reached, ready, start, computed, end."""
-        self.received: list[tuple[Step, float, float, float]] = []
+        self.received: list[tuple[LoggedAction, float, float, float]] = []
         """The step that took the message; when it was posted, first waited for, and taken."""
-        self.sent: list[tuple[Step, float]] = []
+        self.sent: list[tuple[LoggedAction, float]] = []
         self.overruns: list[float] = []
         self.most_in_flight = 0
         self.activation_bytes = 0
@@ -51,7 +51,7 @@ class Log:
         """So many microbatches of stages are held now."""
         self.most_in_flight = max(self.most_in_flight, count)
 
-    def action_rows(self, steps: Sequence[Step]) -> Table:
+    def action_rows(self, steps: Sequence[LoggedAction]) -> Table:
         """One row per action."""
         table = rows(ACTION, len(steps))
         table["iteration"], table["rank"], table["replica"] = self.iteration, self.rank, self.replica

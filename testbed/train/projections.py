@@ -11,7 +11,7 @@ import zlib
 
 import torch
 
-from testbed.train.job import PROJECTIONS
+from testbed.train.assignment import PROJECTIONS
 
 _BLOCK = 1 << 17
 """Elements whose random numbers are in memory at a time."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from testbed.spec.workload import Workload
-from testbed.train.job import IterationRecord, Reference, TimedSchedule, TrainingTask
+from testbed.train.assignment import IterationRecord, ReferenceOutcome, TimedSchedule, TrainingTask
 
 WARMUP_ROUNDS = 4
 """Messages that a worker sends each of its neighbours, one after the other, before it says that it is connected."""
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerPlace:
     """Where a rank's worker lives."""
 
     container_pid: int | None
@@ -25,7 +25,7 @@ class Place:
 class WorldSpec:
     """The process group that all workers join."""
 
-    places: tuple[Place, ...]
+    places: tuple[WorkerPlace, ...]
     """One per rank."""
     store: str
     """A file that does not exist yet, on a file system all containers share."""
@@ -82,10 +82,10 @@ class Imported:
 
 
 @dataclass(frozen=True)
-class Trained:
+class ReferenceTrained:
     """The reference is trained, or could not be."""
 
-    reference: Reference
+    reference: ReferenceOutcome
 
 
 @dataclass(frozen=True)

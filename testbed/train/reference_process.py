@@ -9,13 +9,13 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from testbed.lab.namespaces import die_with_parent
+from testbed.train.assignment import ReferenceOutcome
 from testbed.train.data import Corpus
-from testbed.train.job import Reference
 from testbed.train.protocol import TrainReference
 from testbed.train.reference import train_reference
 
 
-def trained_apart(request: TrainReference, corpus: Corpus) -> Reference:
+def trained_apart(request: TrainReference, corpus: Corpus) -> ReferenceOutcome:
     """The losses, or why there are none: whatever happens to the process is no reason to end the run."""
     ours, theirs = Pipe(duplex=False)
     pid = os.fork()
@@ -24,15 +24,15 @@ def trained_apart(request: TrainReference, corpus: Corpus) -> Reference:
     theirs.close()
     try:
         if not ours.poll(request.deadline_s):
-            return Reference(refused=f"one process did not train the same within {request.deadline_s:.0f} s")
+            return ReferenceOutcome(refused=f"one process did not train the same within {request.deadline_s:.0f} s")
         answer = ours.recv()
     except (EOFError, OSError):
-        return Reference(refused="the process that trained the same without a pipeline ended without a word")
+        return ReferenceOutcome(refused="the process that trained the same without a pipeline ended without a word")
     finally:
         ours.close()
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    assert isinstance(answer, Reference)
+    assert isinstance(answer, ReferenceOutcome)
     return answer
 
 
@@ -45,8 +45,8 @@ def _train(request: TrainReference, corpus: Corpus, answer: Connection) -> None:
         trained = train_reference(request.workload, corpus, request.iterations, request.lasts)
         took_s = time.monotonic() - began
         parameters = trained.parameters if request.lasts else None
-        answer.send(Reference(trained.losses, trained.gradient_norms, took_s, parameters=parameters))
+        answer.send(ReferenceOutcome(trained.losses, trained.gradient_norms, took_s, parameters=parameters))
     except BaseException as error:  # noqa: BLE001 - nothing may escape a fork, and the run's verdict needs the reason
-        answer.send(Reference(refused=f"training in one process failed: {type(error).__name__}: {error}"))
+        answer.send(ReferenceOutcome(refused=f"training in one process failed: {type(error).__name__}: {error}"))
     finally:
         os._exit(0)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from testbed.pipeline.collectives import Exchange
 from testbed.trace.tables import ALL_GATHER, MESSAGE_KINDS
-from testbed.train.collectives import Collective, Log, Messages, Place
+from testbed.train.collective_runner import CollectiveLog, MemberCollective, Membership, Messages
 from testbed.train.gloo_all_reduce import AllReduce
 from testbed.train.shards import Shards
 
@@ -21,13 +21,13 @@ class Replicas:
         self,
         stages: Mapping[int, Shards],
         exchange: Exchange,
-        place: Place,
+        place: Membership,
         cell_elements: int,
         gloo: dist.ProcessGroup | None,
     ) -> None:
         """`gloo`: the group of the members alone, where gloo's own all-reduce is asked for."""
-        self.gathers: dict[int, Collective] = {}
-        self.reductions: dict[int, Collective] = {}
+        self.gathers: dict[int, MemberCollective] = {}
+        self.reductions: dict[int, MemberCollective] = {}
         kind, threads, tag = MESSAGE_KINDS.index(exchange.reduces_to), 0, 0
         for stage, shards in stages.items():
             gather = (ALL_GATHER, stage, exchange.gather, shards.values)
@@ -43,10 +43,10 @@ class Replicas:
             tag += len(exchange.reduction)
             threads += sum(step.target == place.member for step in (*exchange.gather, *exchange.reduction))
         self.threads = ThreadPoolExecutor(max(1, threads))
-        self.log = Log([], [])
+        self.log = CollectiveLog([], [])
 
     @property
-    def _all(self) -> list[Collective]:
+    def _all(self) -> list[MemberCollective]:
         return [*self.gathers.values(), *self.reductions.values()]
 
     @property
@@ -61,7 +61,7 @@ class Replicas:
 
     def attend(self, iteration: int) -> None:
         """Have threads wait for an iteration's messages, before it begins."""
-        self.log = Log([], [])
+        self.log = CollectiveLog([], [])
         for collective in self._all:
             collective.attend(iteration, self.log, self.threads.submit)
 
@@ -82,7 +82,7 @@ class Replicas:
         self.reductions[stage].begin()
         self.reductions[stage].admit()
 
-    def end(self) -> Log:
+    def end(self) -> CollectiveLog:
         """Wait until all that is under way has come in and has left; returns what happened in this iteration."""
         for collective in self._all:
             collective.end()

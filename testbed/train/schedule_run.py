@@ -12,18 +12,18 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from testbed.lab.host import Priorities
+from testbed.lab.host_settings import Priorities
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Kind
 from testbed.pipeline.memory import RankBytes
+from testbed.train.assignment import IterationRecord, TimedSchedule, require_same_stages
 from testbed.train.boundary_messages import BoundaryMessages
-from testbed.train.held import Memory
-from testbed.train.job import IterationRecord, TimedSchedule, require_same_stages
-from testbed.train.log import Log, Step
+from testbed.train.log import ActionLog, LoggedAction
 from testbed.train.pacing import LogicalClock, now_s, sleep_until
-from testbed.train.peers import Instants
+from testbed.train.rank_witness import Accounts, RankWitness
+from testbed.train.tensor_memory import Memory
+from testbed.train.tensor_peers import Instants
 from testbed.train.training_state import TrainingState
-from testbed.train.witness import Accounts, RankWitness
 
 
 class RankProcess(NamedTuple):
@@ -76,7 +76,7 @@ class ScheduleRun:
         others = sum(one.buffer_bytes for one in (state.replicas, state.peers) if one is not None)
         return self.memory.of_rank(activation_bytes, self.messages.buffer_bytes + others)
 
-    def _steps(self) -> list[Step]:
+    def _steps(self) -> list[LoggedAction]:
         state, timed = self.state, self.timed
         unpaced = (None,) * len(self.row)
         durations = unpaced if timed.durations_s is None else timed.durations_s[state.pipeline_rank]
@@ -86,7 +86,7 @@ class ScheduleRun:
             source = None if takes is None else state.holder(takes.stage)
             target = None if makes is None else state.holder(makes.consumer)
             ends = (None if rank == self.rank else rank for rank in (source, target))
-            steps.append(Step(action, takes, next(ends), makes, next(ends), durations[index]))
+            steps.append(LoggedAction(action, takes, next(ends), makes, next(ends), durations[index]))
         last = {step.action.stage: index for index, step in enumerate(steps) if step.action.kind in (Kind.W, Kind.B)}
         for index in last.values():
             steps[index] = steps[index]._replace(completes=True)
@@ -136,7 +136,7 @@ class ScheduleRun:
         self.process.accounts.begin()
         sleep_until(begin_s, self.process.spin_s)
         counting = task.count_memory and iteration == 0
-        log = Log(iteration, self.rank, state.replica, start_s)
+        log = ActionLog(iteration, self.rank, state.replica, start_s)
         clock = LogicalClock(begin_s, self.process.spin_s)
         local: dict[Message, torch.Tensor] = {}
         sends: list[dist.Work] = []
@@ -186,7 +186,7 @@ class ScheduleRun:
             raise RuntimeError(f"never consumed: {list(local)}")
         return self._end(iteration, log, late_start_s, witness)
 
-    def _end(self, iteration: int, log: Log, late_start_s: float, witness: RankWitness) -> IterationRecord:
+    def _end(self, iteration: int, log: ActionLog, late_start_s: float, witness: RankWitness) -> IterationRecord:
         """Step the optimizer, and make the record."""
         state, counting = self.state, self.state.task.count_memory and iteration == 0
         step = state.step()
@@ -212,7 +212,7 @@ class ScheduleRun:
             self._count_memory(log.activation_bytes) if counting else None,
         )
 
-    def _receive(self, step: Step, iteration: int, log: Log) -> tuple[torch.Tensor, float]:
+    def _receive(self, step: LoggedAction, iteration: int, log: ActionLog) -> tuple[torch.Tensor, float]:
         """The tensor, or this tensor rank's part of it, that another rank has sent, and when it was there."""
         message, messages = step.takes, self.messages
         assert message is not None
@@ -227,7 +227,7 @@ class ScheduleRun:
         return part if self.state.peers is not None else part.view(messages.shape), taken
 
     def _begin_together(
-        self, step: Step, clock: LogicalClock, times: tuple[float, float], value: torch.Tensor | None
+        self, step: LoggedAction, clock: LogicalClock, times: tuple[float, float], value: torch.Tensor | None
     ) -> tuple[float, float, torch.Tensor | None]:
         """When a slot starts that all tensor ranks begin together, when the last of them had its input, and the input.
 
@@ -245,7 +245,7 @@ class ScheduleRun:
         return clock.begin(latest.reached_s, latest.ready_s), latest.ready_s, value
 
     def _wrap(
-        self, step: Step, iteration: int, value: torch.Tensor | None, local: dict[Message, torch.Tensor]
+        self, step: LoggedAction, iteration: int, value: torch.Tensor | None, local: dict[Message, torch.Tensor]
     ) -> tuple[list[torch.Tensor], int, int] | None:
         """What an action has made: laid aside for this rank, or put where it can be sent from (tensors, rank, tag)."""
         if step.makes is None:

@@ -15,7 +15,7 @@ from testbed.pipeline.ir import Part
 from testbed.spec.model import ModelSpec
 from testbed.train.api import build_layers, trainable
 from testbed.train.split import GradientStore, WeightProduct
-from testbed.train.tensor import Share
+from testbed.train.tensor import TensorShare
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Stage:
         seed: int,
         *,
         recompute: bool = False,
-        share: Share | None = None,
+        share: TensorShare | None = None,
     ) -> None:
         self.recompute, self.share = recompute, share
         self.store = GradientStore()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from testbed.train.peers import Peers
+from testbed.train.tensor_peers import Peers
 
 
 class Slice(NamedTuple):
@@ -26,7 +26,7 @@ class Slice(NamedTuple):
     """Of the whole parameter."""
 
 
-class Share:
+class TensorShare:
     """What one tensor rank has of the split layers of its stages."""
 
     def __init__(self, peers: Peers) -> None:

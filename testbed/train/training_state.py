@@ -17,12 +17,12 @@ import torch.distributed as dist
 from testbed.pipeline.ir import Action, Kind
 from testbed.plan.exchange import exchange_of
 from testbed.train.api import trainable
-from testbed.train.collectives import Place
+from testbed.train.assignment import Fingerprint, TrainingTask, last_compared
+from testbed.train.collective_runner import Membership
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
-from testbed.train.job import Fingerprint, TrainingTask, last_compared
 from testbed.train.optimizer import make_optimizer
-from testbed.train.parameters import (
+from testbed.train.parameter_sums import (
     Held,
     gradient_squares,
     gradients_told,
@@ -30,11 +30,11 @@ from testbed.train.parameters import (
     weights_in_use_told,
     weights_told,
 )
-from testbed.train.peers import Peers
 from testbed.train.replicas import Replicas
 from testbed.train.shards import Shards
 from testbed.train.stage import Stage
-from testbed.train.tensor import Share
+from testbed.train.tensor import TensorShare
+from testbed.train.tensor_peers import Peers
 
 
 class OptimizerStep(NamedTuple):
@@ -95,7 +95,7 @@ class TrainingState:
 
     def _stages(self) -> dict[int, Stage]:
         workload = self.workload
-        share = None if self.peers is None else Share(self.peers)
+        share = None if self.peers is None else TensorShare(self.peers)
         return {
             stage: Stage(
                 workload.model,
@@ -125,7 +125,7 @@ class TrainingState:
                     "data_parallel.parameters"
                 )
         gloo = groups.of(tuple(ranks)) if self.workload.data_parallel.algorithm == "torch" else None
-        self.replicas = Replicas(self.shards, exchange, Place(self.replica, ranks, self.group), elements, gloo)
+        self.replicas = Replicas(self.shards, exchange, Membership(self.replica, ranks, self.group), elements, gloo)
 
     def holder(self, stage: int) -> int:
         """The rank of the same pipeline that holds a stage."""

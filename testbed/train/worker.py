@@ -17,7 +17,7 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from testbed.lab.host import become_real_time, priorities
+from testbed.lab.host_settings import become_real_time, priorities
 from testbed.lab.namespaces import attach
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
@@ -34,9 +34,9 @@ from testbed.train.protocol import (
     SwapSchedule,
     WorldSpec,
 )
+from testbed.train.rank_witness import Accounts
 from testbed.train.schedule_run import RankProcess, ScheduleRun
 from testbed.train.training_state import TrainingState
-from testbed.train.witness import Accounts
 
 _WARMUP_TAG = 1 << 28
 _PR_SET_NAME, _PR_SET_TIMERSLACK = 15, 29

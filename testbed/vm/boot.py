@@ -27,10 +27,11 @@ from testbed.lab import namespaces as ns
 from testbed.lab.sandbox import run_in_sandbox
 from testbed.plugins import in_file
 from testbed.progress import Replay
-from testbed.session.machine import MACHINE_VARIABLE
+from testbed.session.machine_report import MACHINE_VARIABLE
 from testbed.train.launcher import WORKER_ENVIRONMENT
-from testbed.vm.idle import idlest_cpu
-from testbed.vm.job import (
+from testbed.vm.guest_files import PYTHON, SEARCH_PATH, SOURCE, lay_out
+from testbed.vm.guest_machine import GuestMachine
+from testbed.vm.guest_request import (
     FINISHED,
     GUEST_LOG,
     GUEST_OUT,
@@ -40,14 +41,13 @@ from testbed.vm.job import (
     REPORT_FILE,
     RESULT_FILE,
     GuestJob,
-    Report,
-    Task,
+    GuestProgress,
+    GuestTask,
     result_file,
     standard_error,
 )
+from testbed.vm.idle import idlest_cpu
 from testbed.vm.kernel import SEED_VARIABLE
-from testbed.vm.layout import PYTHON, SEARCH_PATH, SOURCE, lay_out
-from testbed.vm.machine import Machine
 
 DEFAULT_LIMIT_S = 900.0
 """Wall-clock limit of a boot."""
@@ -101,7 +101,7 @@ class Heard:
     """A report of the guest, and when the host heard it (seconds since the kernel was started)."""
 
     wall_s: float
-    report: Report
+    report: GuestProgress
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Boot:
 
 
 def run_assignments(
-    machine: Machine,
+    machine: GuestMachine,
     assignments: Sequence[Assignment],
     *,
     limit_s: float = DEFAULT_LIMIT_S,
@@ -168,7 +168,7 @@ def _to_stderr(text: str) -> None:
 
 
 def _boot_from(document: dict[str, Any]) -> Boot:
-    heard = tuple(Heard(one["wall_s"], Report.from_json(json.dumps(one["report"]))) for one in document["heard"])
+    heard = tuple(Heard(one["wall_s"], GuestProgress.from_json(json.dumps(one["report"]))) for one in document["heard"])
     ended = tuple(Ended(**one) for one in document["ended"])
     return Boot(ended, heard, document["wall_s"], document["interrupts"], document["peak_memory_kb"], document["cpu_s"])
 
@@ -191,7 +191,7 @@ def _answer(answer: int, body: Callable[[], dict[str, Any]]) -> int:
 
 
 def _supervise(
-    machine: Machine,
+    machine: GuestMachine,
     assignments: Sequence[Assignment],
     limit_s: float,
     training: bool,
@@ -250,7 +250,7 @@ def _await_last_word(kernel: subprocess.Popen[bytes], watch: _Watch, began: floa
         watch.look(time.monotonic() - began)
 
 
-def _prepare(machine: Machine, assignments: Sequence[Assignment], training: bool) -> Path:
+def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], training: bool) -> Path:
     """Lay out what the guest sees: everything read-only, a tmpfs with the job, the results directories in it."""
     results = [None if one.out is None else os.open(one.out, os.O_PATH | os.O_DIRECTORY) for one in assignments]
     ns.make_read_only("/")
@@ -271,7 +271,7 @@ def _prepare(machine: Machine, assignments: Sequence[Assignment], training: bool
         directory_there = None if result is None else f"{GUEST_OUT}/{number}"
         plan_there = f"{JOB_DIRECTORY}/{number}.plan.json"
         asked = _shaper(one.shaper, job, number), one.quiet, one.beside_mininet, one.strict, one.sizes
-        tasks.append(Task(one.what, plan_there, directory_there, *asked))
+        tasks.append(GuestTask(one.what, plan_there, directory_there, *asked))
         (job / standard_error(number)).touch()
     try:
         lay_out(_ROOT)
@@ -303,7 +303,7 @@ def _shaper(name: str, job: Path, number: int) -> str:
     return f"{JOB_DIRECTORY}/{copy}:{reference.name}"
 
 
-def _phase_s(machine: Machine) -> float:
+def _phase_s(machine: GuestMachine) -> float:
     """Another one for every seed, so that the spread over seeds shows what the ticks of timers cost."""
     return _LONGEST_PHASE_S * random.Random(machine.seed).random() if machine.virtual else 0.0
 
@@ -324,7 +324,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _start(machine: Machine, memory_mb: int) -> subprocess.Popen[bytes]:
+def _start(machine: GuestMachine, memory_mb: int) -> subprocess.Popen[bytes]:
     environment = {**_environment(), "TESTBED_JOB": str(_PRIVATE / "job"), "TESTBED_OUT": str(_PRIVATE / "out")}
     virtual = ["time-travel=inf-cpu", f"time-travel-start={TIME_TRAVEL_START_NS}"] if machine.virtual else []
     command = [
@@ -379,7 +379,7 @@ class _Watch:
             if said := stream.read():
                 self._hear(said.decode(errors="replace"))
         *lines, self._partial = (self._partial + self._reports.read()).split(b"\n")
-        self.heard += [Heard(wall_s, Report.from_json(line.decode())) for line in lines]
+        self.heard += [Heard(wall_s, GuestProgress.from_json(line.decode())) for line in lines]
 
     def finished(self) -> bool:
         """Whether the guest has done what it had to, and written it: all but powering off."""

@@ -17,7 +17,7 @@ from testbed.plan import file
 from testbed.plan.costs import buffer_bytes
 from testbed.plan.plan import Clock, Plan
 from testbed.progress import Replay, Reporter
-from testbed.vm import kernel, machine
+from testbed.vm import guest_machine, kernel
 from testbed.vm.boot import MEMORY_MB, Assignment, Boot, run_assignments
 
 _CALIBRATE_LIMIT_S = 900.0
@@ -42,13 +42,15 @@ class Training:
         return Assignment("train", document, self.directory, self.shaper, self.quiet or quiet, strict=self.strict)
 
 
-def choose_machine(clock: Clock) -> machine.Machine:
+def choose_machine(clock: Clock) -> guest_machine.GuestMachine:
     """The time-travel kernel or the packaged one. Raises MachineLacks naming the command that adds it."""
-    return machine.time_travel(kernel.require(), clock.seed) if clock.name == "virtual" else machine.packaged()
+    return (
+        guest_machine.time_travel(kernel.require(), clock.seed) if clock.name == "virtual" else guest_machine.packaged()
+    )
 
 
 def train(
-    chosen: machine.Machine, trainings: Sequence[Training], *, limit_s: float, reporter: Reporter
+    chosen: guest_machine.GuestMachine, trainings: Sequence[Training], *, limit_s: float, reporter: Reporter
 ) -> tuple[Boot, list[dict[str, Any] | None]]:
     """Run trainings one after another in one boot; returns the boot and their comparisons (None where there is none).
 
@@ -74,7 +76,7 @@ def _needed_mb(plan: Plan) -> int:
 
 
 def measure_engine(
-    chosen: machine.Machine, plan: Plan, sizes: Sequence[int], *, reporter: Reporter
+    chosen: guest_machine.GuestMachine, plan: Plan, sizes: Sequence[int], *, reporter: Reporter
 ) -> tuple[int, dict[str, Any] | None]:
     """The exit code and the document of `testbed calibrate --engine` in a guest. Raises RunFailed."""
     reporter.say(f"booting the {_name(chosen)} kernel ...")
@@ -85,7 +87,7 @@ def measure_engine(
 
 
 def calibrate(
-    chosen: machine.Machine, plan: Plan, *, beside_mininet: bool, reporter: Reporter
+    chosen: guest_machine.GuestMachine, plan: Plan, *, beside_mininet: bool, reporter: Reporter
 ) -> tuple[int, dict[str, Any] | None]:
     """The exit code and the document of `testbed calibrate` in a guest. Raises RunFailed."""
     reporter.say(f"booting the {_name(chosen)} kernel ...")
@@ -99,7 +101,7 @@ def _ear(reporter: Reporter) -> Replay | None:
     return None if reporter.quiet else Replay(reporter)
 
 
-def _name(chosen: machine.Machine) -> str:
+def _name(chosen: guest_machine.GuestMachine) -> str:
     return "time-travel" if chosen.virtual else "packaged"
 
 

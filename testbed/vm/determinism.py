@@ -24,7 +24,7 @@ from testbed.errors import MachineLacks, RunFailed
 from testbed.lab import namespaces as ns
 from testbed.plan import file
 from testbed.progress import Reporter
-from testbed.results.place import is_complete
+from testbed.results.destination import is_complete
 from testbed.vm.command import Training
 
 _POLL_S = 0.1
@@ -36,7 +36,7 @@ _TIMES = ("reached_s", "ready_s", "start_s", "computed_s", "end_s")
 
 
 @dataclass(frozen=True)
-class Measured:
+class BootResult:
     """One boot: the hash of all ranks' timelines in whole nanoseconds, and the median iteration time per schedule."""
 
     seed: int
@@ -58,7 +58,7 @@ class SeedVerdict:
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedSpread:
     """One schedule's iteration time over the seeds (each seed's commonest boots): the virtual clock's error bar."""
 
     schedule: str
@@ -74,8 +74,8 @@ class Determinism:
     """What was found."""
 
     seeds: tuple[SeedVerdict, ...]
-    spreads: tuple[Spread, ...]
-    boots: tuple[Measured, ...]
+    spreads: tuple[SeedSpread, ...]
+    boots: tuple[BootResult, ...]
 
     @property
     def identical(self) -> bool:
@@ -102,7 +102,7 @@ def measure(
     waiting = list(reversed(wanted))
     running: dict[tuple[int, int], tuple[subprocess.Popen[bytes], float, int]] = {}
     cpus = sorted(os.sched_getaffinity(0))
-    done: list[Measured] = []
+    done: list[BootResult] = []
     with reporter.step(f"{len(wanted)} boots, {jobs} at once", total=len(wanted)) as step:
         try:
             while waiting or running:
@@ -129,7 +129,7 @@ def measure(
     return judge(training.directory, done)
 
 
-def judge(directory: Path, done: Sequence[Measured]) -> Determinism:
+def judge(directory: Path, done: Sequence[BootResult]) -> Determinism:
     """Compare the boots of every seed, then the seeds."""
     verdicts, typical = [], []
     for seed in sorted({one.seed for one in done}):
@@ -147,7 +147,7 @@ def judge(directory: Path, done: Sequence[Measured]) -> Determinism:
     for schedule in typical[0].medians_s:
         values = [one.medians_s[schedule] for one in typical]
         deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-        spreads.append(Spread(schedule, statistics.median(values), min(values), max(values), deviation))
+        spreads.append(SeedSpread(schedule, statistics.median(values), min(values), max(values), deviation))
     return Determinism(tuple(verdicts), tuple(spreads), tuple(sorted(done, key=lambda one: (one.seed, one.boot))))
 
 
@@ -201,14 +201,14 @@ def _prepare_child(cpu: int) -> None:
     ns.die_with_parent(signal.SIGKILL)
 
 
-def _collect(training: Training, seed: int, boot: int, code: int, wall_s: float) -> Measured:
+def _collect(training: Training, seed: int, boot: int, code: int, wall_s: float) -> BootResult:
     directory = _boot_directory(training.directory, seed, boot)
     if not is_complete(directory):
         said = (directory / "stderr.log").read_text(errors="replace").strip()
         kind = MachineLacks if code == MachineLacks.exit_code else RunFailed
         raise kind(f"seed {seed}, boot {boot}: exit code {code}: {said}")
     rows = json.loads((directory / "comparison.json").read_text(encoding="utf-8"))["schedules"]
-    return Measured(
+    return BootResult(
         seed,
         boot,
         fingerprint(nanoseconds(directory)),

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from testbed.lab import namespaces as ns
-from testbed.vm.job import (
+from testbed.vm.guest_request import (
     FINISHED,
     GUEST_LOG,
     GUEST_OUT,
@@ -34,8 +34,8 @@ from testbed.vm.job import (
     REPORT_FILE,
     RESULT_FILE,
     GuestJob,
-    Report,
-    Task,
+    GuestProgress,
+    GuestTask,
     result_file,
     standard_error,
 )
@@ -59,10 +59,10 @@ _PAGE, _MADV_POPULATE_WRITE = 4096, 23
 _POWER_OFF = 0x4321FEDC
 _RANK = re.compile(r"rank (\d+)")
 
-WARM_TASK = ("testbed.vm.task", "testbed.lab.calibrate", "testbed.lab.network", "testbed.lab.shaping.netem")
+WARM_TASK = ("testbed.vm.task", "testbed.lab.calibrate", "testbed.lab.lab", "testbed.lab.shaping.netem")
 """What every task imports; loaded before the first fork."""
 
-WARM_TRAINING = ("testbed.session.run", "testbed.train.warm")
+WARM_TRAINING = ("testbed.session.run", "testbed.train.preload")
 """What training imports: torch."""
 
 
@@ -152,7 +152,7 @@ class _Reporter:
         self.task: int | None = None
 
     def say(self, event: str, processes: Sequence[str] = ()) -> None:
-        report = Report(event, time.monotonic(), self.task, tuple(processes))
+        report = GuestProgress(event, time.monotonic(), self.task, tuple(processes))
         os.write(self._file, (report.as_json() + "\n").encode())
 
 
@@ -238,7 +238,7 @@ def _warm(modules: Sequence[str], reporter: _Reporter, event: str) -> None:
     reporter.say(event)
 
 
-def _run_task(number: int, task: Task, reporter: _Reporter) -> int:
+def _run_task(number: int, task: GuestTask, reporter: _Reporter) -> int:
     """Run one task in a process of its own; returns its exit code, negative for a signal."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     pid = os.fork()
@@ -277,7 +277,7 @@ def _interrupted() -> bool:
     return (Path(JOB_DIRECTORY) / INTERRUPT_FILE).exists()
 
 
-def _task(number: int, task: Task) -> NoReturn:
+def _task(number: int, task: GuestTask) -> NoReturn:
     status = 1
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})

@@ -21,8 +21,8 @@ from testbed.progress import Reporter
 from testbed.scratch import scratch_directory
 from testbed.units import show_size
 from testbed.vm import kernel_source
+from testbed.vm.build_step import run_program
 from testbed.vm.kernel_source import BACKPORTED, INSTALLED, INSTALLED_PACKAGE, NoSource, Source, numbers_of, series_of
-from testbed.vm.program import run_program
 
 PACKAGES = (INSTALLED_PACKAGE, "build-essential", "flex", "bison", "bc", "xz-utils")
 APT_COMMAND = f"apt-get install --no-install-recommends {' '.join(PACKAGES)}"

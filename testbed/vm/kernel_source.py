@@ -11,7 +11,7 @@ from pathlib import Path
 
 from testbed.errors import MachineLacks, RunFailed
 from testbed.progress import Reporter
-from testbed.vm.program import run_program
+from testbed.vm.build_step import run_program
 
 BACKPORTED = "7.2"
 """The series that our recipe is tested with, and the fastest: its guests need no ptrace."""

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import ExitCode, TestbedError
-from testbed.lab.host import HostPriority
+from testbed.lab.host_settings import HostPriority
+from testbed.lab.machine_witness import MachineWitness
 from testbed.lab.sandbox import run_in_sandbox
-from testbed.lab.witness import MachineWitness
 from testbed.plan import file
 from testbed.plan.plan import Plan
 from testbed.progress import Marks
-from testbed.vm.job import Task
+from testbed.vm.guest_request import GuestTask
 
 HOST_PRIORITY = HostPriority.off
 """In a guest the one processor is shared by all, and virtual time would stand still while something spins."""
 
 
-def perform(task: Task, answer: Path) -> int:
+def perform(task: GuestTask, answer: Path) -> int:
     """Do it and write the document to `answer`; returns the exit code that the command line would return."""
     try:
         plan = file.read(Path(task.plan))
@@ -34,8 +34,8 @@ def perform(task: Task, answer: Path) -> int:
         return error.exit_code
 
 
-def _train(plan: Plan, task: Task, answer: Path, witness: MachineWitness) -> int:
-    from testbed.session.machine import this_machine
+def _train(plan: Plan, task: GuestTask, answer: Path, witness: MachineWitness) -> int:
+    from testbed.session.machine_report import this_machine
     from testbed.session.run import SessionOptions, run
 
     assert task.out is not None
@@ -45,9 +45,9 @@ def _train(plan: Plan, task: Task, answer: Path, witness: MachineWitness) -> int
     return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
 
-def _measure_engine(plan: Plan, task: Task, answer: Path, witness: MachineWitness) -> int:
-    from testbed.session.engine import measure_engine
-    from testbed.session.machine import this_machine
+def _measure_engine(plan: Plan, task: GuestTask, answer: Path, witness: MachineWitness) -> int:
+    from testbed.session.engine_costs import measure_engine
+    from testbed.session.machine_report import this_machine
 
     document = measure_engine(
         plan,
@@ -62,7 +62,7 @@ def _measure_engine(plan: Plan, task: Task, answer: Path, witness: MachineWitnes
     return ExitCode.OK
 
 
-def _calibrate(plan: Plan, task: Task, answer: Path) -> int:
+def _calibrate(plan: Plan, task: GuestTask, answer: Path) -> int:
     from testbed.session.links import measure_links
 
     document = measure_links(

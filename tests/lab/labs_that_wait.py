@@ -11,7 +11,7 @@ from testbed.errors import RunFailed
 
 def wait_for_ever() -> str:
     from testbed.lab import container
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
 
     container.SHELL_DEADLINE_S = 0.5
     os.environ["PATH"] = f"{os.environ['SILENT']}:{os.environ['PATH']}"

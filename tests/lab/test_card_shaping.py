@@ -16,7 +16,7 @@ def with_cards(rates: list[float]) -> dict[str, Any]:
     `rates` (bit/s) are then given to a's cards behind the lab's back.
     """
     from testbed.lab.calibrate import calibrate
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
     from testbed.plan.resolve import measurement_of
     from testbed.spec.document import validate
     from testbed.spec.topology import Topology

@@ -13,7 +13,7 @@ import pytest
 from data_format import documented
 
 from testbed.results.load import load_traces
-from testbed.results.verdict import name_of, recheck
+from testbed.results.recheck import name_of, recheck
 
 pytestmark = pytest.mark.root
 

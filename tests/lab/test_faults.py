@@ -92,7 +92,7 @@ def namespaces_in_use() -> set[str]:
 def worker_of(command: subprocess.Popen[str]) -> int:
     """A process that only serves one rank: its parent is the zygote's child, and it has no children."""
     for pid in sorted(descendants(command.pid)):
-        if "testbed.train.zygote" in command_line(pid) and not descendants(pid):
+        if "testbed.train.fork_server" in command_line(pid) and not descendants(pid):
             return pid
     raise AssertionError("no worker found")
 

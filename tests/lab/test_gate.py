@@ -18,7 +18,7 @@ pytestmark = pytest.mark.root
 
 def calibrated(delay: str, rate: str, change: dict[str, Any], link: dict[str, Any]) -> list[dict[str, Any]]:
     from testbed.lab.calibrate import calibrate
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
 
     with Lab(two_datacenters(delay, rate, **link), shaper="relay") as lab:
         if change:
@@ -116,7 +116,7 @@ def gated(change: dict[str, float]) -> dict[str, Any]:
     """What the gate says of a lab with direction 1 changed; `lenient` and `strict`: what it raises."""
     from testbed.errors import RunFailed
     from testbed.lab import gate
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
 
     gate.QUIET_LIMIT_S = 1.0  # no link becomes right by waiting
     with Lab(two_datacenters("2 ms", "100 Mbit/s"), shaper="relay") as lab:
@@ -157,8 +157,8 @@ def test_a_link_that_carries_nothing_is_refused_at_once() -> None:
 
 def burst(queue: str, count: int) -> dict[str, Any]:
     """`count` numbered datagrams of 1000 bytes at once over 1 Mbit/s: which arrive, in which order, what is counted."""
+    from testbed.lab.lab import Lab
     from testbed.lab.namespaces import inside
-    from testbed.lab.network import Lab
 
     with Lab(two_datacenters("5 ms", "1 Mbit/s", queue=queue), shaper="relay") as lab:
         with inside(lab.containers["b/0"].pid):
@@ -204,8 +204,8 @@ def test_a_full_queue_drops_the_tail_and_counts() -> None:
 
 
 def lossy(seed: int) -> dict[str, Any]:
+    from testbed.lab.lab import Lab
     from testbed.lab.namespaces import inside
-    from testbed.lab.network import Lab
 
     plan = replace(two_datacenters("3 ms", "100 Mbit/s", loss=0.2, jitter="2 ms"), seed=seed)
     with Lab(plan, shaper="relay") as lab:
@@ -239,7 +239,7 @@ def test_asked_for_loss_is_seeded_counted_apart_and_jitter_keeps_order() -> None
 
 def netem_live() -> list[dict[str, Any]]:
     from testbed.lab.calibrate import calibrate
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
 
     with Lab(two_datacenters("10 ms", "1 Gbit/s"), shaper="netem") as lab:
         links = lab.describe()["links"]

@@ -16,8 +16,8 @@ from in_sandbox import in_sandbox, processes, started
 from networks import two_datacenters
 
 from testbed.errors import RunFailed
-from testbed.lab.host import Host, HostPriority, real_time, real_time_refused, spinner_refused
-from testbed.lab.network import Lab
+from testbed.lab.host_settings import Host, HostPriority, real_time, real_time_refused, spinner_refused
+from testbed.lab.lab import Lab
 from testbed.lab.probes import Spread
 from testbed.lab.steadiness import real_time_lacks, shown
 
@@ -48,9 +48,9 @@ def test_a_spinner_that_never_gets_its_turn_is_no_reason_to_give_up(
 ) -> None:
     """On a busy machine a process at idle priority may not say a word for long; processors do not halt there either."""
     silent = f"import os, time; {idle} and os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); time.sleep(60)"
-    monkeypatch.setattr("testbed.lab.host._ANSWER_S", 2.0)
+    monkeypatch.setattr("testbed.lab.host_settings._ANSWER_S", 2.0)
     monkeypatch.setattr(
-        "testbed.lab.host._start_spinner",
+        "testbed.lab.host_settings._start_spinner",
         lambda _: subprocess.Popen([sys.executable, "-I", "-S", "-c", silent], stdout=subprocess.PIPE),
     )
     host = Host(HostPriority.on)

@@ -17,7 +17,7 @@ from data_format import documented
 from processes import descendants
 
 from testbed.results.load import load_run, load_traces
-from testbed.results.verdict import name_of, recheck
+from testbed.results.recheck import name_of, recheck
 from testbed.train.launcher import _CULPRIT_GRACE_S
 
 pytestmark = pytest.mark.root

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.root
 
 
 def triangle_facts() -> dict[str, Any]:
+    from testbed.lab.lab import Lab
     from testbed.lab.netlink import Netlink
-    from testbed.lab.network import Lab
 
     # The direct link a-c is slower than the way over b: traffic must take the way over b.
     topology = network(
@@ -126,8 +126,8 @@ def transfer(transport: str, size: int) -> dict[str, Any]:
     import threading
     import time
 
+    from testbed.lab.lab import Lab
     from testbed.lab.namespaces import inside
-    from testbed.lab.network import Lab
 
     plan = replace(two_datacenters("10 ms", "1 Gbit/s"), transport=transport)
     with Lab(plan, shaper="relay", largest_burst_bytes=size) as lab:
@@ -180,7 +180,7 @@ def test_default_transport_is_left_alone_and_slower() -> None:
 
 
 def attach_facts() -> dict[str, Any]:
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
 
     with Lab(two_datacenters(), shaper="relay") as lab:
         read, write = os.pipe()
@@ -208,7 +208,7 @@ def test_a_worker_can_move_into_a_container() -> None:
 
 def test_a_lab_outside_a_sandbox_is_refused() -> None:
     from testbed.errors import RunFailed
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
 
     with pytest.raises(RunFailed, match="run_in_sandbox"), Lab(two_datacenters(), shaper="relay"):
         pass

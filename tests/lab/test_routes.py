@@ -31,7 +31,7 @@ def carried(
     target: str,
 ) -> list[list[int]]:
     """Packets on every direction while `source` pings `target`: by default, then under each set of exceptions."""
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
 
     counts = []
     with Lab(network(datacenters, links, routes), shaper="relay") as lab:
@@ -77,7 +77,7 @@ FABRIC = [
 
 def everybody() -> dict[str, Any]:
     """Mininet's ping from everybody to everybody in a Clos of two leaves and two spines, and the spines' addresses."""
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
 
     with Lab(network({"a": 1, "b": 1, "s": 0, "t": 0}, FABRIC), shaper="relay") as lab:
         return {"loss": lab.net.pingAll(timeout="2"), "addresses": [lab.address("s"), lab.net["t"].IP()]}
@@ -102,7 +102,7 @@ def lost_and_back(shaper: str, enforcement: str) -> list[list[int]]:
     """Packets on every direction while a/0 pings b/0, pinned to the second spine: before, without it, and after."""
     from dataclasses import replace
 
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
 
     pinned = {("a/0", "b/0"): (2, 7), ("b/0", "a/0"): (6, 3)}
     plan = replace(network({"a": 1, "b": 1, "s": 0, "t": 0}, FABRIC), enforcement=enforcement)
@@ -132,8 +132,8 @@ def hashed() -> list[dict[str, Any]]:
     from dataclasses import replace
 
     from testbed.lab.hashing import Connection, Hashing
+    from testbed.lab.lab import Lab
     from testbed.lab.namespaces import inside
-    from testbed.lab.network import Lab
 
     plan = replace(network({"a": 1, "b": 1, "s": 0, "t": 0}, FABRIC), enforcement="ports")
     found = []
@@ -168,7 +168,7 @@ def test_the_kernels_hash_sends_tcp_where_a_look_up_says() -> None:
 
 def lost_twice() -> list[list[int]]:
     """Packets from a to each of three spines while a/0 pings b/0: with all, without one, without two, and after."""
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
 
     fabric = [{"between": [at, spine], "delay": "1 ms", "rate": "1 Gbit/s"} for spine in "stu" for at in "ab"]
     counts = []

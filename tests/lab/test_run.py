@@ -17,9 +17,9 @@ from data_format import PAGE, documented
 
 from testbed.plan.costs import predict_case, schedule_of
 from testbed.plan.file import read
+from testbed.results.destination import FILES, LOCK
 from testbed.results.load import load_traces
-from testbed.results.place import FILES, LOCK
-from testbed.results.verdict import recheck
+from testbed.results.recheck import recheck
 
 pytestmark = pytest.mark.root
 

@@ -47,7 +47,7 @@ def die_by_signal() -> None:
 
 
 def run_lab() -> int:
-    from testbed.lab.network import Lab
+    from testbed.lab.lab import Lab
 
     with Lab(two_datacenters(nodes=2), shaper="relay") as lab:
         pinging = lab.containers["a/0"].popen(["ping", "-q", lab.address("b/1")], stdout=subprocess.DEVNULL)

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.root
 
 
 def shell() -> int:
-    from testbed.lab.network import Lab
-    from testbed.lab.shell import open_shell
+    from testbed.lab.command_line import open_shell
+    from testbed.lab.lab import Lab
 
     with Lab(two_datacenters("1 ms", nodes=2), shaper="relay") as lab:
         open_shell(lab)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from testbed.lab.host import Host, HostPriority, _wake
+from testbed.lab.host_settings import Host, HostPriority, _wake
 
 pytestmark = pytest.mark.root
 

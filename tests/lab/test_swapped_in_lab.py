@@ -11,12 +11,12 @@ from unittest import mock
 import pytest
 from in_sandbox import in_sandbox
 
-from testbed.lab.witness import MachineWitness
+from testbed.lab.machine_witness import MachineWitness
 from testbed.plan.plan import Event, Plan
 from testbed.plan.resolve import load_plan, with_cases
 from testbed.plan.schedules import choose, make
 from testbed.progress import Lines
-from testbed.session.machine import this_machine
+from testbed.session.machine_report import this_machine
 from testbed.session.run import SessionOptions, run
 
 pytestmark = pytest.mark.root

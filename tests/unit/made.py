@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from testbed.pipeline.algorithms import Members, exchange
-from testbed.pipeline.collectives import Collective, Step
+from testbed.pipeline.collectives import Collective, CollectiveMessage
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.placement import stage_to_rank
-from testbed.pipeline.problem import Paths, Problem, uniform
+from testbed.pipeline.problem import Problem, ReplicaRoutes, uniform
 from testbed.schedule.registry import FAMILIES, generate
 
 QUICK = sorted(name for name, family in FAMILIES.items() if not family.solver)
@@ -39,13 +39,13 @@ def with_collectives(draw: st.DrawFn, problem: Problem) -> Problem:
     degree, ranks = draw(st.integers(2, 3)), range(problem.n_ranks)
     route = st.lists(st.sampled_from(range(len(problem.links))), max_size=2, unique=True).map(tuple)
     pairs = [(a, b) for a in ranks for b in ranks]
-    others = tuple(Paths({pair: draw(route) for pair in pairs}) for _ in range(degree - 1))
+    others = tuple(ReplicaRoutes({pair: draw(route) for pair in pairs}) for _ in range(degree - 1))
     ways = [(a, b) for a in range(degree) for b in range(degree)]
     sites = tuple(draw(st.sampled_from("ab")) for _ in range(degree))
     name, sharded = draw(st.sampled_from(["ring", "hierarchical"])), draw(st.booleans())
     chosen = exchange(name, Members(sites, sharded, draw(st.integers(1, 2)) if name == "hierarchical" else 1))
 
-    def collectives(steps: tuple[Step, ...], kind: str) -> tuple[Collective, ...]:
+    def collectives(steps: tuple[CollectiveMessage, ...], kind: str) -> tuple[Collective, ...]:
         return tuple(
             Collective(steps, sizes(draw(st.integers(0, 5)), degree), {way: draw(route) for way in ways}, {}, kind)
             for _ in range(problem.n_stages)

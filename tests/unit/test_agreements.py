@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from testbed.plan.tensor_exchanges import INSTANTS_BYTES
-from testbed.train.peers import Instants
+from testbed.train.tensor_peers import Instants
 
 
 def test_the_plan_counts_the_instants_that_tensor_ranks_send() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.pipeline.algorithms import ALGORITHMS, Members, exchange
-from testbed.pipeline.collectives import Step
+from testbed.pipeline.collectives import CollectiveMessage
 from testbed.spec.workload import DataParallel
 
 ANY_SITES = st.lists(st.sampled_from("abcd"), min_size=2, max_size=8).map(tuple)
@@ -20,7 +20,9 @@ SETTINGS = settings(max_examples=50)
 Vector = list[Counter[object]]
 
 
-def played(steps: tuple[Step, ...], own: list[Vector], draw: random.Random, *, ready: set[int]) -> list[Vector]:
+def played(
+    steps: tuple[CollectiveMessage, ...], own: list[Vector], draw: random.Random, *, ready: set[int]
+) -> list[Vector]:
     """What every member has in each cell after all messages; `own` is what it has to begin with, once it is ready."""
     have = [own[m] if m in ready else [Counter[object]() for _ in vector] for m, vector in enumerate(own)]
     carried, taken = dict[int, Vector](), set[int]()

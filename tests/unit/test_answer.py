@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from testbed.cli.answer import answer, print_answer
-from testbed.judge.compare import ScheduleComparison, rows_of
+from testbed.judge.comparison import ScheduleComparison, rows_of
 from testbed.results.load import Run, load_run
 from testbed.thresholds import TIE
 

@@ -15,7 +15,7 @@ from testbed.cli.compare_axes import _print
 from testbed.cli.options import stdout_console
 from testbed.errors import BadInput
 from testbed.spec import load_workload
-from testbed.sweep.axes import Compared, Point, compare, plan_over, require_axes
+from testbed.sweep.axes import Compared, LinkPoint, compare, plan_over, require_axes
 from testbed.sweep.axes_picture import draw
 from testbed.sweep.measured_axes import MeasuredPoint, spread
 
@@ -26,7 +26,7 @@ SMALL = {"full_scale.global_batch": "512", "schedules": "[1f1b, zb-v]"}
 
 
 def compared(delay_s: float, rate_bps: float, **settings: str) -> Compared:
-    return compare(load_workload(LLAMA3, SMALL | settings), Point(delay_s, rate_bps))
+    return compare(load_workload(LLAMA3, SMALL | settings), LinkPoint(delay_s, rate_bps))
 
 
 def test_the_pipeline_should_cross_a_slow_link_and_gradients_a_fast_one() -> None:
@@ -53,7 +53,7 @@ def test_messages_over_a_slow_link_take_their_time() -> None:
 
 def test_where_the_ranks_are() -> None:
     workload = load_workload(LLAMA3)
-    over = {axis: plan_over(workload, axis, Point(0.01, 1e12)).jobs[0] for axis in ("pipeline", "data", None)}
+    over = {axis: plan_over(workload, axis, LinkPoint(0.01, 1e12)).jobs[0] for axis in ("pipeline", "data", None)}
     assert over["pipeline"].nodes == tuple(f"{site}/{rank}" for site in ("east", "west") for rank in range(8))
     assert over["data"].nodes == tuple(f"{site}/{rank}" for site in ("east", "west") for rank in range(16))
     assert {node.split("/")[0] for node in over[None].nodes} == {"east"}

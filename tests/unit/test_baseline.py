@@ -15,11 +15,11 @@ from in_process import Done, run_testbed
 from testbed.baseline import plan_files, report, store
 from testbed.baseline.check import on_one_text
 from testbed.baseline.environment import differences
-from testbed.baseline.judge import Figures, Finding, Outcome, Verdict, judge
-from testbed.baseline.measure import Task, measure
+from testbed.baseline.measure import Measurement, measure
+from testbed.baseline.regression import CheckResult, Figures, Finding, Verdict, judge
 from testbed.baseline.tolerance import Band, Mode, Quantity, default_tolerances, from_document
 from testbed.errors import BadInput, Interrupted, RunFailed
-from testbed.judge.compare import ScheduleComparison
+from testbed.judge.comparison import ScheduleComparison
 from testbed.plan import file as plan_file
 from testbed.plan.resolve import make_plan, with_cases
 from testbed.plan.schedules import make
@@ -80,7 +80,7 @@ def write_run(directory: Path) -> None:
 
 
 def verdicts(before: Figures, now: Figures, bands: dict[Quantity, Band] | None = None) -> dict[str, Verdict]:
-    found = judge("b", [before], Outcome((now,)), VIRTUAL if bands is None else bands)
+    found = judge("b", [before], CheckResult((now,)), VIRTUAL if bands is None else bands)
     return {str(finding.quantity): finding.verdict for finding in found}
 
 
@@ -131,15 +131,15 @@ def test_another_bubble_memory_or_loss_at_the_same_time_is_a_change() -> None:
 
 def test_an_untrusted_or_missing_or_failed_schedule_is_a_regression() -> None:
     now = replace(figures(), trusted=False, reasons=("2 packets were dropped",))
-    (found,) = judge("b", [figures()], Outcome((now,)), VIRTUAL)
+    (found,) = judge("b", [figures()], CheckResult((now,)), VIRTUAL)
     assert (found.verdict, found.note) == (Verdict.untrusted, "2 packets were dropped")
     assert report.is_regression(found, allow_faster=True)
     both = [figures(), figures("zb-h1")]
-    found = judge("b", both, Outcome((figures("zb-h1"),)), VIRTUAL)[0]
+    found = judge("b", both, CheckResult((figures("zb-h1"),)), VIRTUAL)[0]
     assert (found.schedule, found.verdict) == ("1f1b", Verdict.missing)
-    found = judge("b", both, Outcome((), "a worker died"), VIRTUAL)[1]
+    found = judge("b", both, CheckResult((), "a worker died"), VIRTUAL)[1]
     assert (found.schedule, found.verdict, found.note) == ("zb-h1", Verdict.failed, "a worker died")
-    found = judge("b", [figures()], Outcome(tuple(both)), VIRTUAL)[1]
+    found = judge("b", [figures()], CheckResult(tuple(both)), VIRTUAL)[1]
     assert (found.schedule, found.verdict) == ("zb-h1", Verdict.missing)
 
 
@@ -148,7 +148,7 @@ def test_on_a_real_clock_only_ratios_inside_the_run_count() -> None:
 
     def found(first_s: float, second_s: float) -> list[Verdict]:
         now = (replace(before[0], measured_s=first_s), replace(before[1], measured_s=second_s))
-        return [finding.verdict for finding in judge("b", before, Outcome(now), REAL)]
+        return [finding.verdict for finding in judge("b", before, CheckResult(now), REAL)]
 
     assert found(1.6, 1.4) == ["same", "same"], "a machine half as fast"
     assert found(0.8, 0.71) == ["same", "same"]
@@ -197,14 +197,14 @@ def test_another_kernel_or_version_is_a_hint() -> None:
 def test_losses_are_compared_where_the_same_python_is_at_work(python: str, verdict: str) -> None:
     """The text that is trained on is its standard library."""
     baseline = store.Baseline("longhaul", Mode.virtual, "2026-01-01", "", False, 1, "netem", VIRTUAL, ENVIRONMENT, ())
-    now = Outcome((replace(figures(), losses=(5.0, 4.6)),), "", {"versions": {"python": python}})
+    now = CheckResult((replace(figures(), losses=(5.0, 4.6)),), "", {"versions": {"python": python}})
     before, now = on_one_text(baseline, [figures()], now)
     assert [finding.verdict for finding in judge("longhaul", before, now, VIRTUAL)] == [verdict]
 
 
 def test_a_prediction_depends_on_no_kernel() -> None:
     now = {"kernel": {"key": "7.2-abc"}, "versions": {"python": "3.11.2", "torch": "2"}}
-    told = checked(Outcome((figures(),), "", now), figures(), mode=Mode.predict)
+    told = checked(CheckResult((figures(),), "", now), figures(), mode=Mode.predict)
     assert told.hints == []
 
 
@@ -213,7 +213,8 @@ def test_a_boot_that_fails_leaves_what_it_finished(tmp_path: Path, monkeypatch: 
     made = make(make_plan(*plan), plan.workload.schedules).made
     plan_files.write(tmp_path, plan, made)
     tasks = [
-        Task(name, plan_files.read(tmp_path, Mode.virtual), Mode.virtual, 1, "netem") for name in ("first", "second")
+        Measurement(name, plan_files.read(tmp_path, Mode.virtual), Mode.virtual, 1, "netem")
+        for name in ("first", "second")
     ]
     error: Exception = RunFailed("the guest did not finish within 9 s")
 
@@ -235,18 +236,18 @@ def test_a_boot_that_fails_leaves_what_it_finished(tmp_path: Path, monkeypatch: 
 # --- how it is told ------------------------------------------------------------------------------
 
 
-def checked(now: Outcome, *before: Figures, mode: Mode = Mode.virtual) -> report.Checked:
+def checked(now: CheckResult, *before: Figures, mode: Mode = Mode.virtual) -> report.Checked:
     baseline = store.Baseline("longhaul", mode, "2026-01-01", "", False, 1, "netem", VIRTUAL, ENVIRONMENT, before)
     return report.Checked(baseline, mode, VIRTUAL, now, tuple(judge("longhaul", before, now, VIRTUAL)))
 
 
-def mixed(*, allow_faster: bool = False) -> report.Report:
+def mixed(*, allow_faster: bool = False) -> report.CheckReport:
     """One the same, one slower with control characters in a reason, one faster; on another kernel."""
     names = ("1f1b", "crosspipe-greedy", "zb-h1", "interleaved-1f1b")
     untrusted = replace(figures(names[3]), trusted=False, reasons=("rank 1 said: <a> & \x1b[31m | " + "long " * 30,))
     now = (figures(), figures(names[1], 0.812, 0.8), figures(names[2], 0.7, 0.8), untrusted)
     environment = ENVIRONMENT | {"kernel": {"key": "7.2-abc"}}
-    return report.Report((checked(Outcome(now, "", environment), *map(figures, names)),), allow_faster)
+    return report.CheckReport((checked(CheckResult(now, "", environment), *map(figures, names)),), allow_faster)
 
 
 def test_the_table_begins_with_the_verdict_and_fits_80_columns() -> None:
@@ -260,7 +261,7 @@ def test_the_table_begins_with_the_verdict_and_fits_80_columns() -> None:
 
 
 def test_all_the_same_is_within_tolerance() -> None:
-    good = report.Report((checked(Outcome((figures(),), "", ENVIRONMENT), figures()),), False)
+    good = report.CheckReport((checked(CheckResult((figures(),), "", ENVIRONMENT), figures()),), False)
     assert good.verdict == "within tolerance: 1 baseline, 1 schedule"
     assert not good.outside
     assert not good.remarks()
@@ -268,7 +269,7 @@ def test_all_the_same_is_within_tolerance() -> None:
 
 def test_a_difference_of_kernel_alone_is_no_fault() -> None:
     other = ENVIRONMENT | {"kernel": {"key": "7.2-abc"}}
-    told = report.Report((checked(Outcome((figures(),), "", other), figures()),), False)
+    told = report.CheckReport((checked(CheckResult((figures(),), "", other), figures()),), False)
     assert not told.outside
     assert told.remarks() == ["kernel: 6.12-abc (01234567) then, 7.2-abc now (1 baseline)"]
 

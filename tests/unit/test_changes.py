@@ -17,7 +17,7 @@ from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
 from testbed.schedule.registry import generate
 from testbed.trace.tables import Trace, concatenate
-from testbed.train.job import Reference
+from testbed.train.assignment import ReferenceOutcome
 
 PROBLEM = uniform(4, 8, forward_s=0.02, input_s=0.02, weight_s=0.02, delay_s=5e-3, cuts=(1,))
 PREDICTED = simulate(PROBLEM, generate("1f1b", PROBLEM))
@@ -59,7 +59,7 @@ def case(
     found = by_flow(times)
     network = NetworkEvidence(0, 0, {}, lossless=True)
     host_s, usual_s = PREDICTED_S if real else None, [0.0] * len(found)
-    known = network, (), Reference(), PREDICTED_S, host_s, (0,), found, 0.0, usual_s
+    known = network, (), ReferenceOutcome(), PREDICTED_S, host_s, (0,), found, 0.0, usual_s
     ways = [WAYS.get((flow.source_rank, flow.target_rank), ()) for flow in found]
     more = {"quartiles_s": by_iteration(times), "ways": ways, "modelled": True}
     return Evidence(True, real, (), None, rows, (), *known)._replace(**more)

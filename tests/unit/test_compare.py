@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from testbed.cli.run_tables import ranking_line
-from testbed.judge.compare import Measured, RankedPairs, compare, ranked_pairs, same_ranking
+from testbed.judge.comparison import MeasuredCase, RankedPairs, compare, ranked_pairs, same_ranking
 from testbed.judge.fidelity import Check, NetworkEvidence, network_check, run_checks
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.model.simulate import simulate
@@ -27,9 +27,9 @@ def rows(seconds: float, spread: float = 0.0) -> list[IterationRow]:
     ]
 
 
-def measured(name: str, seconds: float) -> Measured:
+def measured(name: str, seconds: float) -> MeasuredCase:
     problem = uniform(4, 8, delay_s=2, cuts=(1,))
-    return Measured(name, name, rows(seconds, 1.0), summaries(simulate(problem, generate(name, problem)))[0], [])
+    return MeasuredCase(name, name, rows(seconds, 1.0), summaries(simulate(problem, generate(name, problem)))[0], [])
 
 
 def test_errors_and_speedups() -> None:

@@ -14,29 +14,29 @@ from data_format import documented
 
 from testbed.cli.report import judged_again
 from testbed.errors import BadInput
-from testbed.judge.compare import Measured, ScheduleComparison, as_document, compare
+from testbed.judge.comparison import MeasuredCase, ScheduleComparison, as_document, compare
 from testbed.judge.evidence import Evidence, judge
-from testbed.judge.fidelity import Check, NetworkEvidence, Traffic
+from testbed.judge.fidelity import Check, DirectionCounters, NetworkEvidence
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.judge.messages import FlowMessages, by_flow, by_iteration, message_times
 from testbed.lab.shaping import LinkCounters
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
-from testbed.plan.traffic import Planned
+from testbed.plan.traffic import PlannedTraffic
 from testbed.results.directory import Results
-from testbed.results.verdict import recheck
+from testbed.results.recheck import recheck
 from testbed.schedule.registry import generate
 from testbed.session.case import link_row
 from testbed.trace.summary import summaries
 from testbed.trace.tables import FORMAT, Trace, concatenate
-from testbed.train.job import AFTER_STEP, GRADIENT, IN_USE, PROJECTIONS, Expected, Fingerprint, Reference
+from testbed.train.assignment import AFTER_STEP, GRADIENT, IN_USE, PROJECTIONS, Expected, Fingerprint, ReferenceOutcome
 
 LABEL = "1f1b"
 PROBLEM = uniform(4, 8, delay_s=2, cuts=(1,))
 PREDICTED = simulate(PROBLEM, generate(LABEL, PROBLEM))
 PEAKS = (4.0, 3.0, 2.0, 1.0)
 COUNTERS = LinkCounters(0, "paris->warsaw", 900, 1_000_000, None, 0, None, None, None)
-PLANNED = Planned(1e6, 64)
+PLANNED = PlannedTraffic(1e6, 64)
 
 
 FACTS = {
@@ -78,9 +78,9 @@ def evidence(trace: Trace, **changed: object) -> Evidence:
     times = message_times(trace.without([0, 1]), PREDICTED, paced=True)
     flows = by_flow(times)
     losses, norms = tuple(one.loss for one in rows), tuple(one.gradient_norms for one in rows)
-    reference = Reference(losses, norms, 1.5, parameters=tuple(EXPECTED))
+    reference = ReferenceOutcome(losses, norms, 1.5, parameters=tuple(EXPECTED))
     network = NetworkEvidence(0, 0, {}, lossless=True)
-    traffic = [Traffic(COUNTERS.label, COUNTERS.wire_bytes, *PLANNED)]
+    traffic = [DirectionCounters(COUNTERS.label, COUNTERS.wire_bytes, *PLANNED)]
     before = [row(number, loss=1.0, warmup=False) for number in range(3)]
     known = (before, network, traffic, reference, 49.0, 49.5, (0,), flows, 0.0, [0.0] * len(flows))
     made = Evidence(
@@ -107,7 +107,7 @@ def write(directory: Path, case: Evidence, trace: Trace) -> None:
     results.save_tables()
     results.save_evidence({LABEL: {0: case}})
     results.save_numerics([case.reference], {LABEL: {0: case}})
-    run = Measured(LABEL, LABEL, case.measured, summaries(PREDICTED)[0], judge(case), messages=case.flows)
+    run = MeasuredCase(LABEL, LABEL, case.measured, summaries(PREDICTED)[0], judge(case), messages=case.flows)
     (compared,) = compare([run])
     compared = replace(compared, predicted_on_this_host_s=case.on_this_host_s)
     results.save_json("comparison.json", as_document(FACTS, [compared]))
@@ -149,8 +149,8 @@ CASES = [
     ({"rows": [one._replace(witnesses=Witnesses(steal_s=2.0)) for one in ROWS]}, "busy otherwise"),
     ({"network": NetworkEvidence(2, 3, {"TcpExtPruneCalled": 1}, lossless=True)}, "dropped"),
     ({"network": NetworkEvidence(2, 3, {}, lossless=False)}, ""),
-    ({"traffic": [Traffic("paris->warsaw", 5e5, *PLANNED)]}, "routes of the plan"),
-    ({"reference": Reference(refused="too large")}, "could not be checked"),
+    ({"traffic": [DirectionCounters("paris->warsaw", 5e5, *PLANNED)]}, "routes of the plan"),
+    ({"reference": ReferenceOutcome(refused="too large")}, "could not be checked"),
     ({"on_this_host_s": 53.0}, "this machine adds"),
 ]
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from testbed.lab.calibrate import Asked, LinkCheck, Measured
+from testbed.lab.calibrate import AskedDirection, LinkCheck, MeasuredDirection
 from testbed.lab.disturbance import Counted, Disturbance, between, count, wait_for_quiet
 from testbed.lab.gate import Gate
 from testbed.lab.probes import Spread
@@ -66,7 +66,7 @@ def test_waiting_ends_with_its_limit() -> None:
 
 
 def test_a_gate_names_every_direction_that_is_off() -> None:
-    asked, found = Asked(0.01, 0.02, 1e9), Measured()
+    asked, found = AskedDirection(0.01, 0.02, 1e9), MeasuredDirection()
     good = LinkCheck(0, "a->b", asked, found, (), machine=CALM)
     bad = LinkCheck(1, "b->a", asked, found, ("rate off", "late"), machine=ROBBED)
     calm = LinkCheck(1, "b->a", asked, found, ("rate off",), machine=CALM)

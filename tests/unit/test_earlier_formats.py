@@ -14,7 +14,7 @@ from testbed.errors import BadInput
 from testbed.plan import file
 from testbed.plan.events import at_work, away, lost
 from testbed.plan.timeline import JobArrives, JobDeparts, LinkLost, Moment
-from testbed.routing.events import rerouted
+from testbed.routing.rerouting import rerouted
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 EVENTS, ALONE = RECORDED / "format-1-events.json", RECORDED / "format-1-alone.json"

@@ -16,16 +16,16 @@ from testbed.plan.costs import problem_of_case
 from testbed.plan.events import away, lost, phases, trainings
 from testbed.plan.network_state import planned as planned_state
 from testbed.plan.plan import Plan
+from testbed.plan.prediction import iteration_times, predict_jobs, predict_together
 from testbed.plan.resolve import load_plan, with_cases
 from testbed.plan.schedules import choose as choose_schedules
 from testbed.plan.schedules import make
 from testbed.plan.timeline import Event, JobArrives, LinkLost, Moment
-from testbed.plan.together import iteration_times, predict_jobs, predict_together
 from testbed.plan.traffic import notices_s, planned_traffic
 from testbed.routing.apply import with_policies
-from testbed.routing.events import Controller, moves, with_continuations, with_timeline
 from testbed.routing.planner import Reach
-from testbed.routing.registry import choose
+from testbed.routing.policies import choose
+from testbed.routing.rerouting import Controller, moves, with_continuations, with_timeline
 
 ROOT = Path(__file__).parents[2]
 RING = """

@@ -18,7 +18,7 @@ from testbed.plan.plan import Plan
 from testbed.plan.resolve import load_plan, make_plan, measurement_of
 from testbed.plan.schedules import choose, make, with_selected
 from testbed.plan.similitude import memory_caps
-from testbed.plan.unlike import CAUSES, full_scale_time, longest_chain
+from testbed.plan.similitude_bound import CAUSES, full_scale_time, longest_chain
 from testbed.spec import load_topology, load_workload
 from testbed.spec.document import validate
 from testbed.spec.full_scale import SHAPE_SOURCES, SHAPES, FullScale

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from testbed.files import remove_partial
 from testbed.vm import boot
-from testbed.vm.job import FINISHED, INTERRUPT_FILE, REPORT_FILE, Report
+from testbed.vm.guest_request import FINISHED, INTERRUPT_FILE, REPORT_FILE, GuestProgress
 
 ONE_TASK = """
 import os, signal, sys, time
 from testbed.vm import guest
-from testbed.vm.job import Task
+from testbed.vm.guest_request import Task
 
 class Told:
     def say(self, event, processes=()):
@@ -52,7 +52,7 @@ def test_nobody_waits_for_a_guest_that_has_said_its_last_word(tmp_path: Path) ->
 
 def ended_by(kernel: subprocess.Popen[bytes], job: Path, events: list[str], grace_s: float) -> bool:
     """Whether the guest's reports, not the time limit, ended the wait."""
-    lines = [Report(event, 1.0, 0, ()).as_json() + "\n" for event in events]
+    lines = [GuestProgress(event, 1.0, 0, ()).as_json() + "\n" for event in events]
     (job / REPORT_FILE).write_text("".join(lines))
     watch = boot._Watch(job, 0, lambda _: None)
     boot._await_last_word(kernel, watch, time.monotonic(), grace_s)

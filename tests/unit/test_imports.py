@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.results.place import FILES
+from testbed.results.destination import FILES
 
 ROOT = Path(__file__).parents[2]
 

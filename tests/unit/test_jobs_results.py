@@ -16,10 +16,10 @@ from test_compare import measured
 from testbed.cli.answer import print_answer
 from testbed.cli.run_tables import Part, details
 from testbed.errors import BadInput
-from testbed.judge.compare import (
+from testbed.judge.comparison import (
     Beside,
     JobComparison,
-    Measured,
+    MeasuredCase,
     ScheduleComparison,
     as_document,
     compare,
@@ -27,7 +27,7 @@ from testbed.judge.compare import (
 )
 from testbed.results.contents import comparison_of
 from testbed.results.load import Run
-from testbed.results.verdict import name_of
+from testbed.results.recheck import name_of
 
 JOBS = [
     {"name": "wide", "first_rank": 0, "ranks": 4, "workload_seed": 1},
@@ -44,11 +44,11 @@ FACTS = {
 }
 
 
-def run(job: str, label: str, name: str, seconds: float, alone_s: float) -> Measured:
+def run(job: str, label: str, name: str, seconds: float, alone_s: float) -> MeasuredCase:
     return replace(measured(name, seconds), label=label, beside=Beside(job, 1e-4, alone_s))
 
 
-def two_cases() -> list[Measured]:
+def two_cases() -> list[MeasuredCase]:
     return [
         run("wide", "1f1b", "1f1b", 50.0, 49.0),
         run("narrow", "1f1b", "1f1b", 60.0, 24.5),

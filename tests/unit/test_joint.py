@@ -15,16 +15,16 @@ import pytest
 from testbed.errors import BadInput
 from testbed.plan import file
 from testbed.plan.plan import Plan
+from testbed.plan.prediction import iteration_times, predict_jobs
 from testbed.plan.resolve import make_plan
 from testbed.plan.schedules import candidates, choose, every_choice, make, with_selected
-from testbed.plan.together import iteration_times, predict_jobs
 from testbed.routing import joint
 from testbed.routing.apply import with_policies
-from testbed.routing.judge import Judge
-from testbed.routing.planner import Planned, Reach, Task
-from testbed.routing.problem import RoutingProblem
-from testbed.routing.registry import Chosen, plan_with
-from testbed.routing.registry import choose as policy
+from testbed.routing.case_evaluator import CaseEvaluator
+from testbed.routing.planner import PlannedCases, PlannerInput, Reach
+from testbed.routing.policies import PolicyChoice, plan_with
+from testbed.routing.policies import choose as policy
+from testbed.routing.routing_problem import RoutingProblem
 from testbed.schedule.proof import Standing
 from testbed.spec import load_workload
 from testbed.spec.document import validate
@@ -100,7 +100,7 @@ def test_a_policy_that_is_wrong_is_an_error_and_not_passed_over(monkeypatch: pyt
     def wrong(problem: RoutingProblem) -> list[int]:
         return [99] * problem.n_flows
 
-    monkeypatch.setattr(joint, "_policies", lambda **_: iter([Chosen("wrong", wrong)]))
+    monkeypatch.setattr(joint, "_policies", lambda **_: iter([PolicyChoice("wrong", wrong)]))
     with pytest.raises(BadInput, match="--policy: wrong: got 99, expected route 0 to"):
         with_policies(mesh(), [policy(QUICK)], REACH)
 
@@ -128,7 +128,7 @@ def test_ctrl_c_ends_a_search_with_the_best_so_far() -> None:
         if standing.makespan_s < heard[0].makespan_s and not standing.interrupted:
             raise KeyboardInterrupt
 
-    made: Planned = plan_with(policy(QUICK), Task(mesh(), REACH, watch))
+    made: PlannedCases = plan_with(policy(QUICK), PlannerInput(mesh(), REACH, watch))
     assert heard[-1].interrupted
     assert len(made.cases) == 1
 
@@ -191,7 +191,7 @@ def test_without_pacing_nobody_knows_what_is_best() -> None:
 
 def test_the_judge_compares_the_worst_job_first() -> None:
     plan = planned(LINE, job("a/0", "b/0"), job("a/1", "b/1"))
-    judge = Judge(plan, 10, 60.0, ("test", None))
+    judge = CaseEvaluator(plan, 10, 60.0, ("test", None))
     key = judge.offer(plan.cases[0])
     assert key == tuple(sorted(key, reverse=True))
     assert judge.judged == 1

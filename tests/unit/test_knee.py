@@ -15,9 +15,9 @@ from testbed.cli.knee import _draw as draw_knees
 from testbed.errors import BadInput
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Plan
+from testbed.plan.prediction import ranges_of_case
 from testbed.plan.resolve import load_plan
 from testbed.plan.ties import Range
-from testbed.plan.together import ranges_of_case
 from testbed.spec.topology import load_topology
 from testbed.sweep import knee
 from testbed.sweep.knee_picture import Curve, draw

@@ -10,7 +10,7 @@ import pytest
 from testbed.errors import BadInput
 from testbed.lab import addresses, counters, sizing, transport
 from testbed.lab.metrics import Metrics
-from testbed.lab.routes import Hop, router_routes
+from testbed.lab.routing_tables import Hop, router_routes
 from testbed.plan import framing
 from testbed.plan.plan import Route
 from testbed.plan.resolve import network_of

@@ -21,7 +21,7 @@ from testbed.lab.shaping.netem import (
 from testbed.lab.shaping.relay_process import (
     LATENESS_BUCKETS,
     VNET_HEADER,
-    Direction,
+    RelayDirection,
     lateness_bound,
     lateness_bucket,
     lateness_quantile,
@@ -123,9 +123,9 @@ def test_each_segment_of_a_super_packet_pays_for_its_headers() -> None:
     assert wire_size(udp_packet(500)) == (542, 0, 1)
 
 
-def relay(**values: Any) -> Direction:
+def relay(**values: Any) -> RelayDirection:
     config = {"delay_s": 0.01, "rate_bps": 8e6, "jitter_s": 0.0, "loss": 0.0, "queue_bytes": 1e9, "sink": -1, "seed": 1}
-    return Direction(config | values)
+    return RelayDirection(config | values)
 
 
 def test_a_link_serialises_then_delays() -> None:

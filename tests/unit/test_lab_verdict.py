@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from testbed.cli.lab_tables import link_tables
-from testbed.lab.calibrate import Asked, LinkCheck, Measured, verdict
+from testbed.lab.calibrate import AskedDirection, LinkCheck, MeasuredDirection, verdict
 from testbed.lab.probes import Spread, parse_ping, spread
 
-ASKED = Asked(delay_s=0.010, rtt_s=0.020, rate_bps=1e9)
+ASKED = AskedDirection(delay_s=0.010, rtt_s=0.020, rate_bps=1e9)
 
 
-def measured(rtt: float = 0.0201, one_way: float = 0.0101, rate: float | None = 1e9, dropped: int = 0) -> Measured:
-    return Measured(Spread(rtt, rtt, rtt, 25), Spread(one_way, one_way, one_way, 25), rate, dropped)
+def measured(
+    rtt: float = 0.0201, one_way: float = 0.0101, rate: float | None = 1e9, dropped: int = 0
+) -> MeasuredDirection:
+    return MeasuredDirection(Spread(rtt, rtt, rtt, 25), Spread(one_way, one_way, one_way, 25), rate, dropped)
 
 
 def test_within_the_bands() -> None:
@@ -31,14 +33,14 @@ def test_within_the_bands() -> None:
         (measured(dropped=3), "3 packets dropped"),
     ],
 )
-def test_outside_one_band(found: Measured, reason: str) -> None:
+def test_outside_one_band(found: MeasuredDirection, reason: str) -> None:
     reasons = verdict(ASKED, found)
     assert len(reasons) == 1
     assert reason in reasons[0]
 
 
 def test_long_links_have_relative_bands() -> None:
-    far = Asked(delay_s=0.050, rtt_s=0.100, rate_bps=1e9)
+    far = AskedDirection(delay_s=0.050, rtt_s=0.100, rate_bps=1e9)
     assert verdict(far, measured(rtt=0.1019, one_way=0.0509)) == []
     assert len(verdict(far, measured(rtt=0.1021, one_way=0.0511))) == 2
 

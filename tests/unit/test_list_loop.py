@@ -15,8 +15,8 @@ from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import uniform
 from testbed.pipeline.validate import validate
 from testbed.schedule import list_compiled, list_loop, wave_greedy
-from testbed.schedule.judge import Judge, coded
 from testbed.schedule.list_scheduler import Lister, forward_first, input_first, list_schedule, oldest_first
+from testbed.schedule.order_evaluator import OrderEvaluator, coded
 
 few = st.integers(0, 3)
 placements = st.sampled_from(list(Placement))
@@ -44,7 +44,7 @@ def test_compiled_and_interpreted_make_one_order(
     schedule = lister.schedule(compiled, "list")
     validate(schedule, problem)
     assert all(map(np.array_equal, coded(schedule), compiled))
-    judged = Judge(problem, list_schedule(problem)).makespan(compiled)
+    judged = OrderEvaluator(problem, list_schedule(problem)).makespan(compiled)
     assert judged == pytest.approx(makespan(problem, schedule))
 
 

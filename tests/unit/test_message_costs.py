@@ -9,7 +9,7 @@ import pytest
 
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.judge.messages import NOBODY_ALIKE
-from testbed.model.host import predict_on_host
+from testbed.model.host_prediction import predict_on_host
 from testbed.model.lower import Load
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform

@@ -9,7 +9,7 @@ import pytest
 
 from testbed.judge.fidelity import host_check, message_check
 from testbed.judge.messages import by_flow, message_times
-from testbed.model.host import ExtraTimes, predict_on_host
+from testbed.model.host_prediction import ExtraTimes, predict_on_host
 from testbed.model.lower import Load
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform

@@ -14,8 +14,9 @@ from rich.console import Console
 
 from testbed.cli.fairness_tables import fairness_lines, fairness_tables
 from testbed.errors import BadInput
-from testbed.judge.compare import fairness_in
-from testbed.judge.fairness import (
+from testbed.judge.comparison import fairness_in
+from testbed.judge.fidelity import DirectionCounters
+from testbed.judge.network_metric import (
     CaseFairness,
     Filled,
     Seen,
@@ -25,21 +26,20 @@ from testbed.judge.fairness import (
     same_order,
     typical,
 )
-from testbed.judge.fidelity import Traffic
 from testbed.plan import file
 from testbed.plan.plan import Plan
+from testbed.plan.prediction import iteration_times, predict_together
 from testbed.plan.resolve import make_plan
 from testbed.plan.schedules import choose as choose_schedules
 from testbed.plan.schedules import make, with_selected
 from testbed.plan.timeline import JobArrives, Moment
-from testbed.plan.together import iteration_times, predict_together
 from testbed.plan.traffic import planned_traffic
 from testbed.results.contents import comparison_of
-from testbed.results.fairness import same
+from testbed.results.metric_recheck import same
 from testbed.routing.apply import demands, taken, with_policies
 from testbed.routing.fairness import measured_by
 from testbed.routing.planner import Reach
-from testbed.routing.registry import choose
+from testbed.routing.policies import choose
 from testbed.spec.clos import spelt_out
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
@@ -86,16 +86,16 @@ def clos() -> Plan:
     return with_policies(planned(shape, *two), [choose("shortest"), choose("greedy")], REACH)[0]
 
 
-def as_counted(plan: Plan, number: int, iterations: int = 3) -> list[Traffic]:
+def as_counted(plan: Plan, number: int, iterations: int = 3) -> list[DirectionCounters]:
     """What counters say when everything went as planned."""
     return [
-        Traffic("", iterations * one.wire_bytes, iterations * one.wire_bytes, iterations * one.messages)
+        DirectionCounters("", iterations * one.wire_bytes, iterations * one.wire_bytes, iterations * one.messages)
         for one in planned_traffic(plan, plan.cases[number])
     ]
 
 
 def trained(
-    plan: Plan, number: int, traffic: list[Traffic] | None = None, measured: Trace | None = None
+    plan: Plan, number: int, traffic: list[DirectionCounters] | None = None, measured: Trace | None = None
 ) -> CaseFairness:
     case = plan.cases[number]
     trace, seconds = predict_together(plan, case), iteration_times(plan, case)

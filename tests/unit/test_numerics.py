@@ -10,11 +10,20 @@ import pytest
 from testbed.judge.fidelity import Check
 from testbed.judge.iterations import IterationRow
 from testbed.judge.numerics import as_document, count_check, gradient_check, loss_check, worst_difference
-from testbed.judge.parameters import parameter_checks, put_together
+from testbed.judge.parameter_checks import parameter_checks, put_together
 from testbed.thresholds import COMPARED_ITERATIONS, GRADIENT_DIFFERENCE, LOSS_DIFFERENCE
-from testbed.train.job import AFTER_STEP, ALL, GRADIENT, IN_USE, PROJECTIONS, Expected, Fingerprint, Reference
+from testbed.train.assignment import (
+    AFTER_STEP,
+    ALL,
+    GRADIENT,
+    IN_USE,
+    PROJECTIONS,
+    Expected,
+    Fingerprint,
+    ReferenceOutcome,
+)
 
-REFERENCE = Reference((5.0, 4.0), ((1.0, 2.0), (0.5, 0.25)), 1.5)
+REFERENCE = ReferenceOutcome((5.0, 4.0), ((1.0, 2.0), (0.5, 0.25)), 1.5)
 
 
 def rows(losses: tuple[float, ...], norms: tuple[tuple[float, ...], ...]) -> list[IterationRow]:
@@ -44,10 +53,10 @@ def test_what_is_not_believed_even_of_a_single_schedule(losses: list[float], rea
 
 
 def test_a_reference_that_diverged_or_is_missing_clears_nobody() -> None:
-    assert not loss_check([5.0, 4.0], Reference((5.0, math.nan))).ok
-    (found,) = loss_check([5.0, 4.0], Reference(refused="it took too long")).reasons
+    assert not loss_check([5.0, 4.0], ReferenceOutcome((5.0, math.nan))).ok
+    (found,) = loss_check([5.0, 4.0], ReferenceOutcome(refused="it took too long")).reasons
     assert "it took too long" in found
-    assert loss_check([0.0], Reference((0.0,))).ok
+    assert loss_check([0.0], ReferenceOutcome((0.0,))).ok
     assert worst_difference([], []) == math.inf
 
 
@@ -68,7 +77,7 @@ def test_gradients_that_losses_do_not_show(norms: tuple[tuple[float, ...], ...])
 def test_after_the_compared_iterations_losses_must_be_finite_only() -> None:
     """Rounding that has grown for long says nothing; what is not a number does."""
     count = COMPARED_ITERATIONS
-    reference = Reference((1.0,) * count, ((1.0,),) * count)
+    reference = ReferenceOutcome((1.0,) * count, ((1.0,),) * count)
     assert loss_check([1.0] * count + [2.0], reference).ok
     assert gradient_check(rows((1.0,) * (count + 1), (*reference.gradient_norms, (2.0,))), reference).ok
     assert not loss_check([1.0] * (count - 1) + [2.0, 2.0], reference).ok
@@ -83,7 +92,7 @@ def test_one_iteration_has_no_spread(measured: int, trusted: bool) -> None:
 
 def test_the_document_is_json_whatever_happened() -> None:
     document = as_document(
-        Reference((5.0, math.nan), ((1.0,), (math.nan,))), {"1f1b": rows((5.0, 4.0), ((1.0,), (1.0,)))}
+        ReferenceOutcome((5.0, math.nan), ((1.0,), (math.nan,))), {"1f1b": rows((5.0, 4.0), ((1.0,), (1.0,)))}
     )
     assert document["reference_losses"] == [5.0, None]
     assert document["worst"] == {"1f1b": {"loss": None, "gradient_norm": None}}
@@ -98,7 +107,7 @@ def told(*gradients: Fingerprint, weights: Fingerprint = SAID) -> list[Check]:
     """The checks of these gradients and weights, where one process has `EXPECTED` for all of them."""
     ours = [weights._replace(iteration=iteration, what=what) for iteration, what in STEPPED]
     theirs = [EXPECTED._replace(iteration=iteration, what=what) for iteration, what in STEPPED]
-    return parameter_checks([*gradients, *ours], Reference((1.0,), ((1.0,),), parameters=(EXPECTED, *theirs)), 1)
+    return parameter_checks([*gradients, *ours], ReferenceOutcome((1.0,), ((1.0,),), parameters=(EXPECTED, *theirs)), 1)
 
 
 def test_parts_of_a_parameter_add_up() -> None:
@@ -141,10 +150,10 @@ def test_weights_that_are_longer_than_chance_makes_them_are_not_believed() -> No
 def test_what_one_process_cannot_repeat_itself_is_no_fault() -> None:
     vague = EXPECTED._replace(rounding=0.1)
     off = SAID._replace(projections=(1.1,) * PROJECTIONS)
-    (check, _) = parameter_checks([off], Reference((1.0,), ((1.0,),), parameters=(vague,)), 1)
+    (check, _) = parameter_checks([off], ReferenceOutcome((1.0,), ((1.0,),), parameters=(vague,)), 1)
     assert check.ok
 
 
 def test_earlier_runs_are_not_asked_for_what_they_did_not_tell() -> None:
-    assert parameter_checks([], Reference((1.0,), ((1.0,),)), 1) == []
-    assert not any(check.ok for check in parameter_checks([], Reference(parameters=()), 1))
+    assert parameter_checks([], ReferenceOutcome((1.0,), ((1.0,),)), 1) == []
+    assert not any(check.ok for check in parameter_checks([], ReferenceOutcome(parameters=()), 1))

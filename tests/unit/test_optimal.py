@@ -21,9 +21,9 @@ from testbed.pipeline.ir import Kind, Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peaks
 from testbed.pipeline.placement import Placement, stage_to_rank
-from testbed.pipeline.problem import Paths, Problem, uniform
+from testbed.pipeline.problem import Problem, ReplicaRoutes, uniform
 from testbed.pipeline.validate import validate
-from testbed.schedule.cp_model import Model
+from testbed.schedule.cp_model import CpModel
 from testbed.schedule.gpipe import gpipe
 from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.hints import best_hint, whole_blocks
@@ -103,7 +103,7 @@ def test_a_long_reduction_is_begun_early() -> None:
     steps = exchange("ring", Members(("", ""), True)).reduction
     ring = Collective(steps, {1: 1.0}, {(0, 1): (len(plain.links),)})
     rings = (*[NO_COLLECTIVE] * 3, ring)
-    problem = replace(plain, links=(*plain.links, LinkCost(0.0, 100.0)), others=(Paths({}),), reductions=rings)
+    problem = replace(plain, links=(*plain.links, LinkCost(0.0, 100.0)), others=(ReplicaRoutes({}),), reductions=rings)
     hint = one_f_one_b(problem)
     solution = solve(problem, hint, time_limit_s=20, relative_gap=0.0)
     assert solution.proof.status == "optimal"
@@ -220,7 +220,7 @@ def test_the_solver_is_told_a_complete_solution() -> None:
     """Or it looks for one of its own before it begins to improve that."""
     problem = two_sites(8, 3.0, Placement.WAVE, wire=5.0)
     hint = best_hint(problem, time_limit_s=0.0)
-    model = Model(problem, hint, makespan(problem, hint), 0.0)
+    model = CpModel(problem, hint, makespan(problem, hint), 0.0)
     hinted = set(model.model.proto.solution_hint.vars)
     assert hinted == set(range(len(model.model.proto.variables)))
 

@@ -14,7 +14,7 @@ from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import Collective
 from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import uniform
-from testbed.results.picture import Panel, draw
+from testbed.results.timeline_picture import Panel, draw
 from testbed.schedule.registry import FAMILIES, generate
 from testbed.trace.tables import Trace
 

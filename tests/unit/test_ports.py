@@ -47,7 +47,7 @@ def hash_over(spines: int, seed: int) -> dict[Connection, Route]:
 def test_two_spines_leave_nothing_to_rules() -> None:
     drawn = random.Random(1)
     for seed in range(10):
-        wanted: dict[ports.Pair, Route] = {pair: (drawn.randrange(2),) for pair in ACROSS}
+        wanted: dict[ports.NodePair, Route] = {pair: (drawn.randrange(2),) for pair in ACROSS}
         way = hash_over(2, seed).__getitem__
         chosen = ports.choose(wanted, wanted, ADDRESS_OF, way)
         assert chosen.hashed == set(wanted)
@@ -56,7 +56,7 @@ def test_two_spines_leave_nothing_to_rules() -> None:
 
 
 def test_where_no_port_does_all_the_first_pairs_come_first() -> None:
-    wanted: dict[ports.Pair, Route] = dict.fromkeys(ACROSS, (0,))
+    wanted: dict[ports.NodePair, Route] = dict.fromkeys(ACROSS, (0,))
     first = [("a/0", "b/0"), ("a/1", "b/1")]
 
     def way(connection: Connection) -> Route:

@@ -14,7 +14,7 @@ from testbed.errors import BadInput, MachineLacks, RunFailed
 from testbed.lab import calibrate, loss, probes
 from testbed.lab.shaping import End, ShapedDirection, ShapedLink, netem, police, qdisc
 from testbed.lab.shaping.relay_process import VNET_HEADER
-from testbed.lab.shaping.relay_process import Direction as Relayed
+from testbed.lab.shaping.relay_process import RelayDirection as Relayed
 from testbed.plan import framing
 from testbed.spec.document import validate
 from testbed.spec.topology import SMALLEST_QUEUE, Direction, Topology
@@ -167,10 +167,10 @@ def test_what_chance_allows_is_the_binomial_distribution(sent: int, share: float
 
 def test_a_seventh_of_the_losses_is_not_as_asked() -> None:
     sent = loss.packets_to_send(0.001, 50e-6)
-    asked = calibrate.Asked(0.01, 0.02, 1e9, 0.001)
+    asked = calibrate.AskedDirection(0.01, 0.02, 1e9, 0.001)
 
     def reasons(lost: int) -> list[str]:
-        return calibrate.verdict(asked, calibrate.Measured(losses=loss.LossCount(sent, lost)))
+        return calibrate.verdict(asked, calibrate.MeasuredDirection(losses=loss.LossCount(sent, lost)))
 
     assert sent == 20_000
     assert reasons(20) == []

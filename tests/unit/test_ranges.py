@@ -14,9 +14,9 @@ import ranges
 from testbed.cli.range_cells import range_keys, show_ranges
 from testbed.judge.changes import off_range
 from testbed.plan.plan import Case, Plan
+from testbed.plan.prediction import iteration_times, ranges_of_case, worst_times
 from testbed.plan.ties import Range
-from testbed.plan.together import iteration_times, ranges_of_case, worst_times
-from testbed.routing.judge import Judge
+from testbed.routing.case_evaluator import CaseEvaluator
 
 MEASURED = [
     (1, "gpipe", 1.0692435845),
@@ -68,7 +68,7 @@ def test_late_receives_without_a_tie_are_one_time(plans: dict[int, Plan]) -> Non
 
 def test_a_search_goes_by_the_worst_end(plans: dict[int, Plan]) -> None:
     plan = plans[1]
-    judge = Judge(plan, 10, 60.0, ("test", None))
+    judge = CaseEvaluator(plan, 10, 60.0, ("test", None))
     for case in plan.cases:
         judge.offer(case)
     worst = {case.label: worst_times(plan, case)[0] for case in plan.cases}

@@ -15,13 +15,13 @@ import pytest
 
 from testbed.cli import main
 from testbed.errors import BadInput
-from testbed.judge.compare import Measured, as_document, compare
+from testbed.judge.comparison import MeasuredCase, as_document, compare
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
+from testbed.results.destination import is_complete, require_place, results_directory
 from testbed.results.directory import Results
 from testbed.results.load import Run, load_run, load_traces
-from testbed.results.place import is_complete, require_place, results_directory
 from testbed.schedule.registry import generate
 from testbed.trace.summary import summaries
 from testbed.trace.tables import FORMAT, Trace
@@ -50,7 +50,7 @@ def write_run(directory: Path, *finished: str, seconds: float = 50.0) -> None:
         results.add_trace(name, "predicted", trace)
         results.add_trace(name, "measured", trace)
         results.add_iterations(name, [row])
-        runs.append(Measured(name, name, [row], summaries(trace)[0], []))
+        runs.append(MeasuredCase(name, name, [row], summaries(trace)[0], []))
         complete = len(runs) == len(ASKED)
         results.save_tables()
         document = {**identity, "complete": complete, "ranking_as_predicted": True}
@@ -133,7 +133,7 @@ def test_a_killed_run_leaves_what_was_finished(tmp_path: Path) -> None:
     out = tmp_path / "out"
     script = (
         "import os, signal, sys; from pathlib import Path; sys.path.insert(0, sys.argv[2])\n"
-        "from test_results import write_run; from testbed.results.place import results_directory\n"
+        "from test_results import write_run; from testbed.results.destination import results_directory\n"
         "with results_directory(Path(sys.argv[1]), overwrite=False) as working:\n"
         "    write_run(working, '1f1b'); os.kill(os.getpid(), signal.SIGKILL)\n"
     )

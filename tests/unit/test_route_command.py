@@ -16,15 +16,15 @@ from testbed.cli.options import ELEPHANTS, bytes_of_elephants
 from testbed.errors import BadInput
 from testbed.plan import file, routes
 from testbed.plan.framing import wire_bytes
-from testbed.plan.plan import Plan, Traffic
+from testbed.plan.plan import Plan, TrafficKind
+from testbed.plan.prediction import iteration_times
 from testbed.plan.resolve import load_plan, with_cases
 from testbed.plan.schedules import choose as choose_schedules
 from testbed.plan.schedules import make
-from testbed.plan.together import iteration_times
 from testbed.routing.apply import demands, with_policies
 from testbed.routing.demand import commodities
 from testbed.routing.planner import ELEPHANT_BYTES, Reach
-from testbed.routing.registry import choose
+from testbed.routing.policies import choose
 from testbed.spec import load_topology
 
 ROOT = Path(__file__).parents[2]
@@ -125,10 +125,14 @@ def test_demands_are_the_messages_of_the_plan() -> None:
     plan = planned(CLOS, "data_parallel.parameters=8MB")
     found = commodities(plan, plan.cases[0])
     workload, extra = plan.jobs[0].workload, plan.host_costs.gloo_bytes
-    assert {one.kinds for one in found} == {(Traffic.ACTIVATION,), (Traffic.GRADIENT,), (Traffic.DATA_PARALLEL,)}
+    assert {one.kinds for one in found} == {
+        (TrafficKind.ACTIVATION,),
+        (TrafficKind.GRADIENT,),
+        (TrafficKind.DATA_PARALLEL,),
+    }
     assert len(found) == 2 * 6 + 4 * 2
     for one in found:
-        if one.kinds == (Traffic.DATA_PARALLEL,):  # half of the parameters and of the gradients: two replicas
+        if one.kinds == (TrafficKind.DATA_PARALLEL,):  # half of the parameters and of the gradients: two replicas
             assert one.wire_bytes == one.collective_bytes == 2 * (wire_bytes(4_000_000) + extra)
         else:
             assert one.wire_bytes == workload.microbatches * (wire_bytes(workload.message_bytes()) + extra)
@@ -149,7 +153,7 @@ def test_a_plan_follows_a_policy_and_stays_a_plan(mesh: str) -> None:
     assert changed
     over = {routed.network.directions[index].link for number in changed for index in case.routes[number]}
     assert "north" in over
-    small = {Traffic.DATA_PARALLEL}
+    small = {TrafficKind.DATA_PARALLEL}
     assert not any(plan.flows[number].kind in small for number in changed)
     assert routes.routes_of_nodes(routed, case)
     same, _ = with_policies(plan, [choose("shortest")])

@@ -16,17 +16,17 @@ from testbed.errors import BadInput
 from testbed.plan.network_state import NetworkState
 from testbed.routing.annealing import annealing
 from testbed.routing.by_time import bytes_per_slot, greedy_time
-from testbed.routing.candidates import Ways
-from testbed.routing.clos import clos_problem
+from testbed.routing.candidates import DirectionsByPlace
+from testbed.routing.clos_study import clos_problem
 from testbed.routing.demand import joined
 from testbed.routing.edge_coloring import edge_coloring
 from testbed.routing.exact import ilp, lexicographic
 from testbed.routing.fairness import bytes_per_direction, flows_per_direction, jain_index, max_min_rates, measured_by
-from testbed.routing.greedy import greedy, greedy_bytes, greedy_jobs
+from testbed.routing.greedy_routes import greedy, greedy_bytes, greedy_jobs
 from testbed.routing.loops import LARGE, loops
 from testbed.routing.planner import Planner
-from testbed.routing.problem import RoutingProblem
-from testbed.routing.registry import POLICIES, Chosen, choose, route
+from testbed.routing.policies import POLICIES, PolicyChoice, choose, route
+from testbed.routing.routing_problem import RoutingProblem
 from testbed.routing.simple import ecmp, static
 from testbed.spec.topology import Direction
 
@@ -250,11 +250,11 @@ def test_candidates_are_the_default_and_then_all_others_without_a_loop_by_delay(
     directions = [link("a", "b", 5), link("a", "b", 3, "fast"), link("a", "c", 1), link("c", "b", 1), link("b", "a", 1)]
     directions += [link("c", "d", 1), link("d", "b", 1)]
     network = NetworkState("net", ("a", "b", "d"), ("c",), tuple(directions), (), {})
-    ways = Ways(network)
+    ways = DirectionsByPlace(network)
     assert ways.between("a", "b", (0,), 0) == ((0,), (1,))
     assert ways.between("a", "b", (0,), 1) == ((0,), (2, 3), (1,))
     assert ways.between("a", "b", (1,), 2) == ((1,), (2, 3), (2, 5, 6), (0,))
-    assert Ways(network.without("fast")).between("a", "b", (0,), 1) == ((0,), (2, 3))
+    assert DirectionsByPlace(network.without("fast")).between("a", "b", (0,), 1) == ((0,), (2, 3))
 
 
 def test_spans_that_overlap_are_joined() -> None:
@@ -308,7 +308,7 @@ def test_a_policy_of_ones_own_that_is_wrong(tmp_path: Path, body: str, expected:
 def test_options_reach_a_policy_and_seeds_can_be_changed() -> None:
     asked = choose("ecmp,seed=7")
     assert asked.options == {"seed": 7}
-    assert isinstance(asked, Chosen)
+    assert isinstance(asked, PolicyChoice)
     assert asked.takes("seed")
     assert asked.with_seed(9).options == {"seed": 9}
     assert not choose("greedy").takes("seed")

@@ -10,9 +10,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from testbed.judge.fairness import Filled, Seen
+from testbed.judge.network_metric import Filled, Seen
 from testbed.plan import file
-from testbed.plan.plan import Traffic
+from testbed.plan.plan import TrafficKind
 from testbed.plan.resolve import require_trainable
 from testbed.routing.apply import demands
 
@@ -35,8 +35,8 @@ def test_rings_and_pipelines_both_cross_leaves(lab: ModuleType) -> None:
     wanted = demands(plan, plan.cases[0], lab.REACH)
     leaves = [(one.source.partition("/")[0], one.target.partition("/")[0], one) for one in wanted.elephants]
     crossing = [[one for a, b, one in leaves if a != b and one.job == job] for job in (0, 1)]
-    assert {one.kinds for one in crossing[0]} == {(Traffic.DATA_PARALLEL,)}
-    assert {one.kinds for one in crossing[1]} == {(Traffic.ACTIVATION,), (Traffic.GRADIENT,)}
+    assert {one.kinds for one in crossing[0]} == {(TrafficKind.DATA_PARALLEL,)}
+    assert {one.kinds for one in crossing[1]} == {(TrafficKind.ACTIVATION,), (TrafficKind.GRADIENT,)}
     assert [len(one) for one in crossing] == [8, 12]
     sent, asked = crossing[0][0].wire_bytes, 1.5 * lab.Sizes().ring
     assert sent == pytest.approx(asked, rel=0.01)
@@ -54,7 +54,7 @@ def test_every_case_of_mixed_traffic_is_a_plan(lab: ModuleType) -> None:
     file.check(plan, "plan.json")
     require_trainable(plan)
     sent = {one.kinds: one.wire_bytes for one in demands(plan, plan.cases[0], lab.REACH).elephants}
-    assert sent[Traffic.DATA_PARALLEL,] == pytest.approx(0.25 * sent[Traffic.ACTIVATION,], rel=0.02)
+    assert sent[TrafficKind.DATA_PARALLEL,] == pytest.approx(0.25 * sent[TrafficKind.ACTIVATION,], rel=0.02)
 
 
 def test_a_ranking_of_ties_may_be_either_way_round(lab: ModuleType) -> None:

@@ -22,11 +22,11 @@ from testbed.cli.event_tables import event_tables
 from testbed.cli.help import EXAMPLES, GROUPS
 from testbed.cli.lab_tables import doctor_lines, engine_tables, link_tables, mininet_tables
 from testbed.cli.run_tables import Part, details
-from testbed.lab.doctor import _PROBES, Finding
+from testbed.lab.doctor import _PROBES, FeatureCheck
 from testbed.results.load import Run
-from testbed.vm.determinism import Spread
+from testbed.vm.determinism import SeedSpread
+from testbed.vm.guest_machine import PACKAGE_COMMAND
 from testbed.vm.kernel import BUILD_COMMAND
-from testbed.vm.machine import PACKAGE_COMMAND
 
 WIDTHS = (80, 120)
 LONGHAUL, PP4 = "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"
@@ -252,9 +252,9 @@ def test_engine(width: int) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_what_adds_a_feature_can_be_copied(width: int) -> None:
-    findings = [Finding(p.name, False, "it is not there, " * 9, p.remedy, p.needed, p.otherwise) for p in _PROBES]
-    findings += [Finding("user-mode-linux", False, "x" * 200, PACKAGE_COMMAND, needed=False)]
-    findings += [Finding("time-travel", False, "no kernel", BUILD_COMMAND, needed=False)]
+    findings = [FeatureCheck(p.name, False, "it is not there, " * 9, p.remedy, p.needed, p.otherwise) for p in _PROBES]
+    findings += [FeatureCheck("user-mode-linux", False, "x" * 200, PACKAGE_COMMAND, needed=False)]
+    findings += [FeatureCheck("time-travel", False, "no kernel", BUILD_COMMAND, needed=False)]
     shown = printed(width, *doctor_lines(findings))
     require_legible(shown, width)
     for finding in findings:
@@ -263,7 +263,7 @@ def test_what_adds_a_feature_can_be_copied(width: int) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_spread_over_seeds(width: int) -> None:
-    spreads = [Spread(LONG_LABEL, 12.345678901, 12.3, 12.4, 0.0123), Spread("1f1b", 0.8, 0.8, 0.8, 0.0)]
+    spreads = [SeedSpread(LONG_LABEL, 12.345678901, 12.3, 12.4, 0.0123), SeedSpread("1f1b", 0.8, 0.8, 0.8, 0.0)]
     require_legible(printed(width, *spread_tables(spreads, width)), width)
 
 

@@ -18,16 +18,16 @@ from testbed.errors import BadInput, DoesNotFit
 from testbed.model.compile import announce
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import InvalidSchedule
-from testbed.plan.compare import compare_schedules
 from testbed.plan.host_costs import TURN_S
 from testbed.plan.plan import Plan
 from testbed.plan.resolve import load_plan
+from testbed.plan.schedule_comparison import compare_schedules
 from testbed.plan.schedules import Selection, candidates, choose, make, ranked, with_selected
-from testbed.schedule import each, hints
-from testbed.schedule.each import Judged, Task, generate_each
+from testbed.schedule import evaluation, hints
+from testbed.schedule.evaluation import PredictedSchedule, ScheduleRequest, generate_each
 from testbed.schedule.family import Family
 from testbed.schedule.one_f_one_b import one_f_one_b
-from testbed.schedule.schedule_file import Kept
+from testbed.schedule.schedule_file import RecordedSchedule
 from testbed.spec.choice import ScheduleChoice
 
 ROOT = Path(__file__).parents[2]
@@ -63,13 +63,13 @@ def test_best_makes_every_schedule_once_and_says_where_it_is_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: Counter[str] = Counter()
-    real = each.generate_choice
+    real = evaluation.generate_choice
 
     def counted(choice: ScheduleChoice, problem: Problem, watch: Any = None) -> Any:
         made[choice.schedule] += 1
         return real(choice, problem, watch)
 
-    monkeypatch.setattr(each, "generate_choice", counted)
+    monkeypatch.setattr(evaluation, "generate_choice", counted)
     plan = plan_of(["best", "zb-v", QUICK_SEARCH], tmp_path)
     selected = make(plan, choose(plan))
     assert set(made.values()) == {1}, made
@@ -185,7 +185,7 @@ def test_a_mistaken_hint_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> 
 def test_kept_schedules_that_nobody_asked_for_are_refused(tmp_path: Path) -> None:
     plan = plan_of(["1f1b", "zb-h1"], tmp_path)
     made = make(plan, choose(plan)).made
-    kept = {label: Kept(one.schedule.rows, None) for label, one in made.items()}
+    kept = {label: RecordedSchedule(one.schedule.rows, None) for label, one in made.items()}
     assert list(make(plan, choose(plan, ["1f1b"]), kept).made) == ["1f1b"], "the workload has the other one, too"
     with pytest.raises(BadInput, match=r"--schedules-from: schedule: got 'ours', expected one of .* \(1f1b, zb-h1\)"):
         make(plan, choose(plan), {**kept, "ours": kept["1f1b"]})
@@ -195,19 +195,19 @@ def test_a_kept_best_is_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     plan = plan_of(["best", QUICK_SEARCH], tmp_path)
     first = make(plan, choose(plan, ["best"]))
     (label,) = first.made
-    monkeypatch.setattr(each, "generate_choice", None)  # nothing is generated
-    again = make(plan, choose(plan, ["best"]), {label: Kept(first.made[label].schedule.rows, None)})
+    monkeypatch.setattr(evaluation, "generate_choice", None)  # nothing is generated
+    again = make(plan, choose(plan, ["best"]), {label: RecordedSchedule(first.made[label].schedule.rows, None)})
     assert (again.choices, again.made[label].schedule) == (first.choices, first.made[label].schedule)
 
 
 def test_processes_make_what_this_one_makes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(each, "WORTH_PROCESSES", 0)
+    monkeypatch.setattr(evaluation, "WORTH_PROCESSES", 0)
     problem = uniform(4, 8, delay_s=1.0, cuts=(1,), memory=4)
     names = ("gpipe", "1f1b", "crosspipe-greedy")
-    tasks = [Task(ScheduleChoice(schedule=name), problem, "early") for name in names]
+    tasks = [ScheduleRequest(ScheduleChoice(schedule=name), problem, "early") for name in names]
     alone, apart = generate_each(tasks, cores=1), generate_each(tasks, cores=2)
     assert alone == apart
-    assert [isinstance(one, Judged) for one in apart] == [False, True, True]
+    assert [isinstance(one, PredictedSchedule) for one in apart] == [False, True, True]
 
 
 REPLICAS = {

@@ -17,15 +17,15 @@ from testbed.model.simulate import makespan, run, simulate
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import side_by_side
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Exchanged, Paths, Problem
+from testbed.pipeline.problem import Exchanged, Problem, ReplicaRoutes
 from testbed.plan import costs, file
 from testbed.plan.framing import there_and_back, wire_bytes
 from testbed.plan.host_costs import GLOO_BYTES
+from testbed.plan.left_out import warnings
 from testbed.plan.mesh import Mesh
-from testbed.plan.plan import Plan, Traffic
+from testbed.plan.plan import Plan, TrafficKind
 from testbed.plan.resolve import generate, make_plan, with_cases
 from testbed.plan.traffic import planned_traffic
-from testbed.plan.unmodelled import warnings
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
@@ -106,8 +106,8 @@ def test_what_crosses_the_wide_area_does_not_grow_with_them() -> None:
     assert crossing[1].wire_bytes == pytest.approx(crossing[0].wire_bytes, rel=0.01)
     assert seconds(four) == pytest.approx(seconds(one), rel=1e-4)
     kinds = [flow.kind for flow in four.flows]
-    assert kinds.count(Traffic.TENSOR_PARALLEL) == 2 * 4 * 3
-    assert kinds.count(Traffic.ACTIVATION) == 4
+    assert kinds.count(TrafficKind.TENSOR_PARALLEL) == 2 * 4 * 3
+    assert kinds.count(TrafficKind.ACTIVATION) == 4
 
 
 def test_replicas_exchange_what_each_tensor_rank_has() -> None:
@@ -183,7 +183,7 @@ def split_in_two(problem: Problem, slow_s: float) -> Problem:
     links = (*problem.links, LinkCost(slow_s, 0.0))
     routes = {pair: (first,) * len(route) for pair, route in problem.routes.items()}
     numbers = tuple(tuple(2 * rank + tensor_rank for rank in range(problem.n_ranks)) for tensor_rank in range(2))
-    return replace(problem, links=links, others=(Paths(routes),), tensor=2, numbers=numbers)
+    return replace(problem, links=links, others=(ReplicaRoutes(routes),), tensor=2, numbers=numbers)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1", "crosspipe-greedy", "interleaved-1f1b", "zb-v"])

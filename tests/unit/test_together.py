@@ -14,9 +14,9 @@ from testbed.errors import BadInput
 from testbed.plan import file
 from testbed.plan.costs import problem, problem_of_case
 from testbed.plan.plan import Clock, Plan
+from testbed.plan.prediction import iteration_times, predict_jobs, predict_together
 from testbed.plan.resolve import make_plan, meetings, require_trainable, with_clock, with_meetings
 from testbed.plan.schedules import choose, make
-from testbed.plan.together import iteration_times, predict_jobs, predict_together
 from testbed.spec import load_workload
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology

@@ -17,7 +17,7 @@ from testbed.schedule.registry import generate
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import Workload, load_workload
 from testbed.sweep import tune
-from testbed.sweep.tune import Point, Shape
+from testbed.sweep.tune import Setting, Shape
 
 ROOT = Path(__file__).parents[2]
 LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
@@ -35,7 +35,7 @@ def grid() -> tune.Space:
 def test_the_search_is_exhaustive_and_the_heuristic_no_better(grid: tune.Space) -> None:
     judged = tune.exhaustive(grid)
     expected = {
-        Point(shape, (extra,))
+        Setting(shape, (extra,))
         for shape, one in grid.shapes.items()
         for extra in range(one.most[0] + 1)
         if min(one.problem.n_microbatches, 4 + extra) <= one.problem.memory_limit[0]
@@ -64,18 +64,18 @@ def test_tokens_bytes_times_and_memory_of_another_microbatch() -> None:
 
 
 def test_points_are_compared_by_the_most_that_they_may_take(grid: tune.Space) -> None:
-    one, other = (Point(Shape(4, 64), (extra,)) for extra in (0, 1))
-    lucky, sure = tune.Judged(one, 1.0, Range(1.0, 1.5)), tune.Judged(other, 1.2)
+    one, other = (Setting(Shape(4, 64), (extra,)) for extra in (0, 1))
+    lucky, sure = tune.PredictedSetting(one, 1.0, Range(1.0, 1.5)), tune.PredictedSetting(other, 1.2)
     assert sorted((lucky, sure), key=lambda found: tune._order(grid, found)) == [sure, lucky]
 
 
 def test_memory_keeps_points_out(grid: tune.Space) -> None:
-    assert math.isinf(grid.judge(Point(Shape(3, 64), (0,))).seconds)
+    assert math.isinf(grid.judge(Setting(Shape(3, 64), (0,))).seconds)
     short = tune.space(load_topology(LONGHAUL), job(memory="4"), [4, 8], [64])
     assert list(short.shapes) == [Shape(4, 64)]
     assert "no room in memory" in short.left_out[Shape(8, 64)]
     assert {point.extra for point in short.points()} == {(0,)}
-    assert math.isinf(short.judge(Point(Shape(4, 64), (1,))).seconds)
+    assert math.isinf(short.judge(Setting(Shape(4, 64), (1,))).seconds)
     odd = tune.space(load_topology(LONGHAUL), job(), [3, 4], [64])
     assert "whole number" in odd.left_out[Shape(3, 64)]
     with pytest.raises(BadInput, match="nothing that can be tried"):
@@ -84,7 +84,7 @@ def test_memory_keeps_points_out(grid: tune.Space) -> None:
 
 def test_a_point_is_what_the_schedule_of_that_name_takes(grid: tune.Space) -> None:
     problem = grid.shapes[Shape(4, 64)].problem
-    assert grid.judge(Point(Shape(4, 64), (1,))).seconds == makespan(problem, generate("geopipe", problem, extra=1))
+    assert grid.judge(Setting(Shape(4, 64), (1,))).seconds == makespan(problem, generate("geopipe", problem, extra=1))
 
 
 def test_another_sequence_length_is_said_to_be_another_workload() -> None:

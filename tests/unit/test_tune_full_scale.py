@@ -13,7 +13,7 @@ from testbed.plan.schedules import choose, make
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
 from testbed.sweep import tune
-from testbed.sweep.tune import Point, Shape
+from testbed.sweep.tune import Setting, Shape
 
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = ROOT / "topologies/multicore-410km.yaml"
@@ -34,7 +34,7 @@ def test_hbm_bounds_dn_and_times_do_not_depend_on_the_labs_scale() -> None:
     assert 1.0 < best.seconds / ((32 + 8 - 1) * tau_s) < 1.15
     slow = load_workload(WORKLOAD, {"lab.slot": "40 ms", "lab.message": "140 kB"})
     again = tune.space(load_topology(TOPOLOGY), slow, [1], [4096])
-    point = Point(Shape(1, 4096), (1,))
+    point = Setting(Shape(1, 4096), (1,))
     assert again.judge(point).seconds == pytest.approx(grid.judge(point).seconds, rel=2e-3)
     with pytest.raises(BadInput, match="--fixed"):
         tune.space(load_topology(TOPOLOGY), slow, [1], [4096], 1e-3)

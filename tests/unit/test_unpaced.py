@@ -15,7 +15,7 @@ from testbed.pipeline.validate import validate
 from testbed.plan import file, resolve
 from testbed.plan.costs import predict_case, problem, profiled, schedule_of
 from testbed.plan.plan import Plan, Profile
-from testbed.plan.together import predict_jobs
+from testbed.plan.prediction import predict_jobs
 from testbed.session.pinning import Pinning, by_processor, pinning
 from testbed.session.profile import durations, phases, summary
 from testbed.spec.choice import ScheduleChoice

@@ -17,7 +17,7 @@ from testbed.cli import app
 from testbed.cli.run_tables import jobs_tables
 from testbed.cli.usage import as_bad_input
 from testbed.errors import BadInput
-from testbed.judge.compare import JobComparison
+from testbed.judge.comparison import JobComparison
 from testbed.plan import file
 
 ROOT = Path(__file__).parents[2]

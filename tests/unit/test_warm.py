@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 COMPILED = """
-from testbed.schedule.warm import warm
+from testbed.schedule.compile_all import warm
 warm()
 from testbed.model.compiled import EVENT_MODEL
 from testbed.schedule import greedy_compiled, list_compiled, local_search

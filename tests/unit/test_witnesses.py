@@ -15,12 +15,12 @@ import pytest
 from testbed.judge.fidelity import disturbance_check
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.judge.witnesses import disturbance_s, disturbed
-from testbed.lab.witness import MachineCounts, MachineWitness, QueueFiles, threads_of
+from testbed.lab.machine_witness import MachineCounts, MachineWitness, QueueFiles, threads_of
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.session.rounds import Training
-from testbed.train.job import IterationRecord
-from testbed.train.witness import Accounts
+from testbed.train.assignment import IterationRecord
+from testbed.train.rank_witness import Accounts
 
 
 def row(**witnesses: float) -> IterationRow:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from testbed.errors import MachineLacks
-from testbed.vm import kernel, kernel_source, machine
+from testbed.vm import guest_machine, kernel, kernel_source
 
 
 @pytest.fixture(scope="session")
@@ -33,11 +33,11 @@ def fallback_kernel(time_travel_kernel: kernel.Kernel) -> kernel.Kernel:
 
 
 @pytest.fixture(scope="session")
-def packaged_machine() -> machine.Machine:
+def packaged_machine() -> guest_machine.GuestMachine:
     """Debian's kernel."""
     _require_root()
     try:
-        return machine.packaged()
+        return guest_machine.packaged()
     except MachineLacks as lack:
         pytest.skip(str(lack))
 

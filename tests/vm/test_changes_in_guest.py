@@ -15,7 +15,7 @@ from testbed.plan import file
 from testbed.plan.plan import Clock
 from testbed.plan.resolve import with_clock
 from testbed.results.load import load_run
-from testbed.results.verdict import recheck
+from testbed.results.recheck import recheck
 from testbed.thresholds import MODEL_SHARE
 from testbed.vm import kernel
 

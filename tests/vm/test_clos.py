@@ -19,11 +19,11 @@ from testbed.plan.plan import Clock, Plan
 from testbed.plan.resolve import load_plan, require_trainable, with_cases, with_clock, with_enforcement
 from testbed.plan.schedules import choose as choose_schedules
 from testbed.plan.schedules import make
-from testbed.results.verdict import name_of, recheck
+from testbed.results.recheck import name_of, recheck
 from testbed.routing.apply import with_policies
-from testbed.routing.events import Asked, Controller, with_events
 from testbed.routing.planner import Reach
-from testbed.routing.registry import choose
+from testbed.routing.policies import choose
+from testbed.routing.rerouting import Asked, Controller, with_events
 from testbed.vm import kernel
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minutes on a machine that has much to do

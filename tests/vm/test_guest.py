@@ -19,7 +19,7 @@ from data_format import documented
 from processes import command_line, descendants, wait_until, wait_until_gone
 
 from testbed import source
-from testbed.vm import kernel, machine
+from testbed.vm import guest_machine, kernel
 from testbed.vm.determinism import fingerprint, nanoseconds
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minutes on a machine that has much to do
@@ -134,7 +134,7 @@ def test_the_manifest_says_what_made_time_pass(
 ) -> None:
     manifest = json.loads((twins[0][1] / "manifest.json").read_text())
     assert manifest["clock"] == "virtual"
-    assert manifest["vm"] == machine.time_travel(time_travel_kernel, 1).identity()["vm"]
+    assert manifest["vm"] == guest_machine.time_travel(time_travel_kernel, 1).identity()["vm"]
     assert manifest["kernel"].endswith("-tt")
     assert manifest["source"] == source.identity()["source"]
     assert manifest["git"]["commit"] == source.identity()["git"]["commit"]
@@ -180,7 +180,9 @@ def test_nothing_interrupted_the_virtual_clock(time_travel_kernel: kernel.Kernel
     assert "console" in counts
 
 
-def test_the_packaged_kernel_runs_the_same_command(packaged_machine: machine.Machine, tmp_path: Path) -> None:
+def test_the_packaged_kernel_runs_the_same_command(
+    packaged_machine: guest_machine.GuestMachine, tmp_path: Path
+) -> None:
     slow = "--set=topology.links=[{between: [paris, warsaw], fibre: 2000 km, rate: 100 Mbit/s}]"
     words = ("--vm", "--schedule", "1f1b", "--set=microbatches=4", "--set=message=100 kB", "--iterations=2", "--json")
     code, out, err = finished(started(*words, slow, "--out", str(tmp_path / "out")))
@@ -193,7 +195,7 @@ def test_the_packaged_kernel_runs_the_same_command(packaged_machine: machine.Mac
     assert (tmp_path / "out/actions.parquet").is_file()
 
 
-def test_a_rate_is_measured_when_windows_are_open(packaged_machine: machine.Machine, tmp_path: Path) -> None:
+def test_a_rate_is_measured_when_windows_are_open(packaged_machine: guest_machine.GuestMachine, tmp_path: Path) -> None:
     """That kernel's receivers start with 64 KB whatever the route says: two round trips are not enough to fill 3 MB."""
     (tmp_path / "long.yaml").write_text(
         "name: long\ndatacenters: {a: {nodes: 1}, b: {nodes: 1}}\n"

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from testbed.results.verdict import name_of, recheck
+from testbed.results.recheck import name_of, recheck
 from testbed.vm import kernel
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # two boots, on a machine that has much to do

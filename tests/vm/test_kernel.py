@@ -16,7 +16,7 @@ from testbed import source
 from testbed.errors import BadInput, MachineLacks, RunFailed
 from testbed.plan.plan import Clock
 from testbed.progress import Lines
-from testbed.vm import kernel, kernel_source, machine
+from testbed.vm import guest_machine, kernel, kernel_source
 from testbed.vm.command import choose_machine
 
 
@@ -153,15 +153,23 @@ def test_the_fastest_kernel_is_preferred_and_another_can_be_asked_for(
 
 def test_the_manifest_will_name_series_and_seccomp() -> None:
     old, new = (kernel.Kernel(Path("linux"), "k", version, "0") for version in ("6.12.117-1", "7.2.12-1~bpo13+1"))
-    assert machine.time_travel(old, 1).identity()["vm"] == {"kernel": old.as_json(), "kernel_seed": 1, "seccomp": False}
-    assert machine.time_travel(new, 1).identity()["vm"] == {"kernel": new.as_json(), "kernel_seed": 1, "seccomp": True}
+    assert guest_machine.time_travel(old, 1).identity()["vm"] == {
+        "kernel": old.as_json(),
+        "kernel_seed": 1,
+        "seccomp": False,
+    }
+    assert guest_machine.time_travel(new, 1).identity()["vm"] == {
+        "kernel": new.as_json(),
+        "kernel_seed": 1,
+        "seccomp": True,
+    }
     assert [old.as_json()["series"], new.as_json()["series"]] == ["6.12", "7.2"]
 
 
 def test_a_cpu_with_amx_is_told_from_others() -> None:
-    assert machine.cpu_has_amx("processor\t: 0\nflags\t\t: fpu amx_bf16 amx_tile amx_int8\nbugs\t\t: none\n")
-    assert not machine.cpu_has_amx("processor\t: 0\nflags\t\t: fpu avx512f\nbugs\t\t: amx_tile\n")
-    assert not machine.cpu_has_amx("processor\t: 0\n")
+    assert guest_machine.cpu_has_amx("processor\t: 0\nflags\t\t: fpu amx_bf16 amx_tile amx_int8\nbugs\t\t: none\n")
+    assert not guest_machine.cpu_has_amx("processor\t: 0\nflags\t\t: fpu avx512f\nbugs\t\t: amx_tile\n")
+    assert not guest_machine.cpu_has_amx("processor\t: 0\n")
 
 
 def test_lines_that_a_version_no_longer_has_may_be_dropped_and_no_others() -> None:
@@ -213,7 +221,7 @@ def test_a_series_that_the_recipe_does_not_fit_is_left_for_the_fallback(
 def test_kill_9_of_a_build_ends_its_compilers(tmp_path: Path) -> None:
     (tmp_path / "Makefile").write_text("all: one two\none two:\n\t@sleep 300\n\t@true\n")
     code = (
-        "from pathlib import Path; from testbed.vm.program import run_program\n"
+        "from pathlib import Path; from testbed.vm.build_step import run_program\n"
         "run_program(['make', '-j2'], Path.cwd(), deadline_s=100)"
     )
     ours = {**os.environ, "PYTHONPATH": str(source.PACKAGE.parent)}

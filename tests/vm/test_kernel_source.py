@@ -11,8 +11,8 @@ import pytest
 from testbed.errors import RunFailed
 from testbed.progress import Lines
 from testbed.vm import kernel_source
+from testbed.vm.build_step import run_program
 from testbed.vm.kernel_source import Mirror, apt_configuration, choose_package, debian_mirrors
-from testbed.vm.program import run_program
 
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 ONE_LINE_STYLE = """\

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from testbed.cli.run_tables import ranking_line, uncovered
-from testbed.judge.compare import rows_of
+from testbed.judge.comparison import rows_of
 from testbed.lab.loss import likely_losses
 from testbed.model.compiled import makespan
 from testbed.plan import file
@@ -26,7 +26,7 @@ from testbed.plan.plan import Clock, Plan
 from testbed.plan.resolve import generate, load_plan, with_cases, with_clock
 from testbed.plan.schedules import choose, make
 from testbed.thresholds import LOSS_CHANCE, TIE
-from testbed.vm import kernel, machine
+from testbed.vm import guest_machine, kernel
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -237,7 +237,7 @@ def require_losses_told(one: Measured) -> None:
     assert f"not covered by the model: 1f1b (packets lost: {lost})" in ranking_line(rows, TIE)
 
 
-def test_netem_in_real_time_has_queue_and_losses(packaged_machine: machine.Machine, tmp_path: Path) -> None:
+def test_netem_in_real_time_has_queue_and_losses(packaged_machine: guest_machine.GuestMachine, tmp_path: Path) -> None:
     """Nothing here hangs on the time that a busy host takes: how many packets are lost, and that none is dropped."""
     (tmp_path / "lossy.yaml").write_text(
         "name: lossy\ndatacenters: {a: {nodes: 1}, b: {nodes: 1}}\n"

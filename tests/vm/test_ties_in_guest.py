@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.results.verdict import recheck
+from testbed.results.recheck import recheck
 from testbed.vm import kernel
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

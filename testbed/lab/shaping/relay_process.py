@@ -74,7 +74,7 @@ def wire_size(packet: bytes) -> tuple[int, int, int]:
     return frame + (segments - 1) * headers, payload, segments
 
 
-class Direction:
+class RelayDirection:
     """One direction of one link: its parameters, its frames on the way, its counters. Times in nanoseconds."""
 
     __slots__ = (
@@ -197,7 +197,7 @@ class Relay:
         self._control = control
         self._requests = control.makefile("r", encoding="utf-8")
         config = json.loads(self._requests.readline())
-        self._directions = [Direction(entry) for entry in config["directions"]]
+        self._directions = [RelayDirection(entry) for entry in config["directions"]]
         self._sources = {entry["source"]: d for entry, d in zip(config["directions"], self._directions, strict=True)}
         self._timer = Timer()
         self._due: list[tuple[int, int]] = []  # (release of the first frame on its way, direction)
@@ -227,7 +227,7 @@ class Relay:
                 elif not self._serve():
                     return
 
-    def _read(self, fd: int, direction: Direction) -> None:
+    def _read(self, fd: int, direction: RelayDirection) -> None:
         read, clock, accept = os.read, time.monotonic_ns, direction.accept
         try:
             for _ in range(_READS_PER_WAKE_UP):

@@ -1,0 +1,204 @@
+"""Figures of now held against a baseline's: which schedule is slower, faster, less true, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from testbed.baseline.tolerance import TIMES, Quantity, Tolerances
+from testbed.spec.document import validate
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is kept of one schedule; names as in comparison.json. Without a run nothing is measured (None)."""
+
+    schedule: str
+    predicted_s: float
+    bubble_predicted: float
+    peak_in_flight_predicted: float
+    remade_s: float | None = None
+    """Predicted time of what the generator makes today; None of a solver, and without pacing."""
+    measured_s: float | None = None
+    """Median iteration time."""
+    measured_iqr_s: float | None = None
+    error: float | None = None
+    """(measured - predicted) / predicted"""
+    bubble_measured: float | None = None
+    peak_in_flight_measured: float | None = None
+    trusted: bool = True
+    reasons: tuple[str, ...] = ()
+    """Why it cannot be trusted."""
+    losses: tuple[float, ...] = ()
+    """Of the measured iterations."""
+
+    def as_json(self) -> dict[str, Any]:
+        """An entry of a baseline's comparison.json."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: object, source: str, at: str) -> Figures:
+        """Out of comparison.json, a run's or a baseline's, where it stands `at`. Raises BadInput."""
+        return validate(cls, document, source, at=at)
+
+    def predicted_only(self) -> Figures:
+        """Without what a run measured."""
+        return Figures(
+            self.schedule, self.predicted_s, self.bubble_predicted, self.peak_in_flight_predicted, self.remade_s
+        )
+
+    def value(self, quantity: Quantity, first: Figures | None = None) -> float | None:
+        """The figure that is compared; `first` is the schedule that a speed-up is over."""
+        measured = self.measured_s is not None
+        match quantity:
+            case Quantity.measured:
+                return self.measured_s
+            case Quantity.predicted:
+                return self.predicted_s
+            case Quantity.remade:
+                return self.remade_s
+            case Quantity.error:
+                return self.error
+            case Quantity.bubble:
+                return self.bubble_measured if measured else self.bubble_predicted
+            case Quantity.in_flight:
+                return self.peak_in_flight_measured if measured else self.peak_in_flight_predicted
+            case Quantity.loss:
+                return self.losses[-1] if self.losses else None
+            case Quantity.speedup:
+                over = first.measured_s if first else None
+                return over / self.measured_s if over and self.measured_s else None
+
+
+class Verdict(StrEnum):
+    """What became of a schedule."""
+
+    same = "same"
+    slower = "slower"
+    faster = "faster"
+    less_true = "less true"
+    changed = "changed"
+    """Another bubble, memory or loss at the same time."""
+    untrusted = "untrusted"
+    failed = "failed"
+    missing = "missing"
+    """It is on one side only."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of the result: a schedule, or one quantity of it that is outside its tolerance."""
+
+    baseline: str
+    schedule: str
+    verdict: Verdict
+    quantity: Quantity | None = None
+    before: float | None = None
+    now: float | None = None
+    allowed: float | None = None
+    """The largest difference that would have been none."""
+    note: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """now - before"""
+        return None if self.before is None or self.now is None else self.now - self.before
+
+    def as_json(self) -> dict[str, Any]:
+        """For --json."""
+        return asdict(self) | {"difference": self.difference}
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What repeating a baseline gave."""
+
+    figures: tuple[Figures, ...] = ()
+    failure: str = ""
+    """Why there are no figures, or not all of them."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """Kernel, versions, source: see `testbed.baseline.environment`."""
+
+
+def judge(name: str, before: Sequence[Figures], now: CheckResult, tolerances: Tolerances) -> list[Finding]:
+    """Findings for every schedule of a baseline, in its order: one that says "same", or all that is not."""
+    by_name = {figures.schedule: figures for figures in now.figures}
+    findings = []
+    for figures in before:
+        present = by_name.pop(figures.schedule, None)
+        if present is None:
+            verdict = Verdict.failed if now.failure else Verdict.missing
+            note = now.failure or "in the baseline, but not in what was repeated"
+            findings.append(Finding(name, figures.schedule, verdict, note=note))
+            continue
+        first_now = next((one for one in now.figures if one.schedule == before[0].schedule), None)
+        findings += _judge_schedule(name, (figures, before[0]), (present, first_now), tolerances)
+    findings += [Finding(name, extra, Verdict.missing, note="not in the baseline") for extra in by_name]
+    return findings
+
+
+Side = tuple[Figures, Figures | None]
+"""A schedule's figures, and those of the first schedule beside it."""
+
+
+def _judge_schedule(name: str, before: Side, now: Side, tolerances: Tolerances) -> list[Finding]:
+    schedule = before[0].schedule
+    if before[0].trusted and not now[0].trusted:
+        note = "; ".join(now[0].reasons)
+        return [Finding(name, schedule, Verdict.untrusted, Quantity.measured, *_values(before, now), note=note)]
+    compared = []
+    for quantity in tolerances:
+        was, is_now = before[0].value(quantity, before[1]), now[0].value(quantity, now[1])
+        if was is None and is_now is None:
+            continue
+        if was is None or is_now is None:
+            compared.append(Finding(name, schedule, Verdict.missing, quantity, was, is_now, note="on one side only"))
+            continue
+        allowed = _allowed(quantity, was, before[0], tolerances)
+        verdict = _verdict(quantity, was, is_now, allowed)
+        compared.append(Finding(name, schedule, verdict, quantity, was, is_now, allowed))
+    outside = [finding for finding in compared if finding.verdict is not Verdict.same]
+    return [finding for finding in outside if not _follows(finding, outside)] or compared[:1]
+
+
+def _follows(finding: Finding, outside: Sequence[Finding]) -> bool:
+    """Whether another finding says it already: a bubble beside a time, the same schedule made anew as slow as kept."""
+    timed = {other.quantity: other for other in outside if other.quantity in TIMES}
+    predicted = timed.get(Quantity.predicted)
+    if finding.quantity is Quantity.remade and predicted is not None:
+        return finding.now == predicted.now
+    return finding.quantity is Quantity.bubble and bool(timed)
+
+
+def _values(before: Side, now: Side) -> tuple[float | None, float | None]:
+    return before[0].measured_s, now[0].measured_s
+
+
+def _allowed(quantity: Quantity, was: float, before: Figures, tolerances: Tolerances) -> float:
+    allowed = tolerances[quantity].allowed(was)
+    time = tolerances.get(Quantity.measured)
+    if quantity is Quantity.error and time is not None and before.measured_s is not None:
+        return max(allowed, time.allowed(before.measured_s) / before.predicted_s)
+    return allowed
+
+
+def _verdict(quantity: Quantity, was: float, now: float, allowed: float) -> Verdict:
+    if quantity is Quantity.error:
+        return Verdict.less_true if abs(now) - abs(was) > allowed else Verdict.same
+    if abs(now - was) <= allowed:
+        return Verdict.same
+    match quantity:
+        case Quantity.measured | Quantity.predicted | Quantity.remade:
+            return Verdict.slower if now > was else Verdict.faster
+        case Quantity.speedup:
+            return Verdict.faster if now > was else Verdict.slower
+        case _:
+            return Verdict.changed
+
+
+def is_regression(finding: Finding, *, allow_faster: bool) -> bool:
+    """Whether a finding makes a check fail."""
+    passes = {Verdict.same, Verdict.faster} if allow_faster else {Verdict.same}
+    return finding.verdict not in passes

@@ -1,0 +1,246 @@
+"""What commands print of plans and schedules: tables and timelines. All take data and return what can be printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from testbed.cli.range_cells import show_ranges
+from testbed.cli.table_layout import Column, Section, fitted
+from testbed.plan.events import away, lost
+from testbed.plan.network_state import NetworkState, planned
+from testbed.plan.plan import Case, Job, Plan
+from testbed.plan.resolve import pipeline_nodes
+from testbed.plan.routes import Between, datacenter_of, datacenters_of, routes_of_nodes
+from testbed.spec.workload import DataParallel
+from testbed.trace.tables import KINDS, Trace
+from testbed.units import show_change, show_rate, show_size, show_time
+
+if TYPE_CHECKING:
+    from testbed.plan.schedule_comparison import ComparedSchedule, Comparison
+    from testbed.plan.ties import Range
+    from testbed.schedule.proof import Proof
+
+STYLES = {"F": "white on blue", "B": "white on green", "I": "black on cyan", "W": "black on yellow"}
+
+
+def plan_table(plan: Plan) -> Table:
+    """Where the ranks of every job are, what joins the datacenters, and which way traffic goes."""
+    names = ", ".join(job.name for job in plan.jobs)
+    table = Table(title=f"{names} on {plan.network.name}", title_justify="left", show_header=False)
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold")
+    for name in datacenters_of(plan.network):
+        ranks = [
+            str(rank) for job in plan.jobs for rank in job.mesh.ranks_of(0) if datacenter_of(_node(job, rank)) == name
+        ]
+        card = next((card for card in plan.network.cards if card.target == name), None)
+        inside = f"; network cards {show_time(card.delay_s)} one way, {show_rate(card.rate_bps)}" if card else ""
+        table.add_row(f"datacenter {name}", (f"ranks {', '.join(ranks)}" if ranks else "no ranks") + inside)
+    network = planned(plan.network)
+    for hop in network.links:
+        queue = f", queue {show_size(hop.queue_bytes)}" if hop.queue_bytes else ""
+        table.add_row(f"link {hop.label}", f"{show_time(hop.delay_s)} one way, {show_rate(hop.rate_bps)}{queue}")
+    for one in plan.network.routes:
+        over = [network.links[index] for index in one.route]
+        if len(over) > 1 or _has_parallel(network, one.route[0]):
+            table.add_row(f"route {one.source}->{one.target}", " ".join(direction.label for direction in over))
+    for job in plan.jobs:
+        _add_job(table, job, f"{job.name}: " if len(plan.jobs) > 1 else "")
+    _add_unusual(table, plan)
+    return table
+
+
+def _node(job: Job, rank: int) -> str:
+    return job.nodes[rank - job.mesh.first_rank]
+
+
+def _has_parallel(network: NetworkState, index: int) -> bool:
+    ends = [(one.source, one.target) for one in network.links]
+    return ends.count(ends[index]) > 1
+
+
+def _add_unusual(table: Table, plan: Plan) -> None:
+    """Where any case is not on default routes, begun by all jobs at once, on the whole network: what each one is."""
+    said = {case.label: _unusual(plan, case) for case in plan.cases}
+    if any(said.values()):
+        for label, words in said.items():
+            table.add_row(f"case {label}", "; ".join(words) or "default routes")
+    if plan.enforcement == "ports":
+        table.add_row("routes are kept by", "ports that the routers' own hash sends there, and rules for the rest")
+
+
+def _unusual(plan: Plan, case: Case) -> list[str]:
+    ways, between = routes_of_nodes(plan, case), Between(plan.network)
+    crossing = {ends: way for ends, way in ways.items() if way}
+    moved = sum(way != between(*ends) for ends, way in crossing.items())
+    said = [f"{moved} of {len(crossing)} flows leave their default routes"] if moved else []
+    if any(case.starts_s):
+        said.append(f"jobs begin at {', '.join(map(show_time, case.starts_s))}")
+    if case.alone_of is not None:
+        said.append(f"{case.alone_of} for one job by itself")
+    elif absent := away(plan, case):
+        said.append(f"{', '.join(absent)} away")
+    if gone := lost(plan, case):
+        said.append(f"{', '.join(gone)} gone")
+    if case.continues is not None:
+        said.append(f"goes on after {case.continues.after} measured iterations")
+    return said
+
+
+def _add_job(table: Table, job: Job, prefix: str) -> None:
+    workload = job.workload
+    if prefix:
+        table.add_row(f"{prefix}ranks", ", ".join(map(str, job.mesh.ranks)))
+    table.add_row(f"{prefix}microbatches", f"{workload.microbatches} of {workload.microbatch_size} samples")
+    table.add_row(f"{prefix}boundary message", show_size(workload.message_bytes()))
+    if job.mesh.tp > 1:
+        whole = show_size(job.mesh.tp * workload.message_bytes())
+        table.add_row(f"{prefix}tensor parallel", f"{job.mesh.tp} ranks to a stage, each sends its part of {whole}")
+    if job.mesh.dp > 1:
+        where = "; ".join(" ".join(pipeline_nodes(job, replica)) for replica in range(1, job.mesh.dp))
+        size = show_size(workload.stage_bytes(job.mesh.pp))
+        table.add_row(f"{prefix}data parallel", f"{job.mesh.dp} pipelines, {size} per rank; more on {where}")
+        table.add_row(f"{prefix}exchanged", _exchange(workload.data_parallel))
+
+
+def _exchange(chosen: DataParallel) -> str:
+    """What replicas do with parameters and gradients, and how."""
+    what = "gathered and reduced (ZeRO-1)" if chosen.sharding == "zero-1" else "all-reduced"
+    how = {"ring": "around a ring", "hierarchical": "inside datacenters and between them", "torch": "by gloo itself"}
+    return f"{what} {how[chosen.algorithm]}"
+
+
+def print_remarks(console: Console, plan: Plan) -> None:
+    """What a user should know of the plan's schedules, and which ones have no case and why: a line each."""
+    remarks = {
+        f"{chosen.choice.label}: {remark}": None
+        for case in plan.cases
+        for chosen in case.jobs
+        for remark in chosen.remarks
+    }
+    for line in (*remarks, *(f"left out: {reason}" for reason in plan.left_out.values())):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def prediction_tables(
+    plan: Plan,
+    rows: Sequence[tuple[str, float, float, float, float | None]],
+    between: Sequence[Range | None],
+    width: int,
+) -> list[Table]:
+    """(schedule, predicted s, bubble ratio, peak in flight, speed-up over 1F1B or None) per row, and its range."""
+    columns = [
+        Column("\niteration", show_ranges([seconds for _, seconds, *_ in rows], between)),
+        Column("\nbubble", [f"{bubble:z.1%}" for _, _, bubble, _, _ in rows]),
+        Column("peak in\nflight", [f"{peak:g}" for *_, peak, _ in rows]),
+        Column("speed-up\nover 1F1B", ["-" if speedup is None else f"{speedup:.2f}x" for *_, speedup in rows]),
+    ]
+    title = f"{plan.jobs[0].name} on {plan.network.name}: predicted"
+    return fitted(Column("\nschedule", [label for label, *_ in rows], left=True), [Section(title, columns)], width)
+
+
+CAUSES = ("imbalance", "fill", "latency", "wire", "queueing", "memory")
+
+
+def causes_tables(plan: Plan, comparison: Comparison, width: int) -> list[Table]:
+    """Every schedule of one plan: its time, distance from the bound and memory, and the shares of time it loses.
+
+    One table where `width` columns of the screen hold it, else more.
+    """
+    rows = comparison.schedules
+    causes = (*CAUSES, "DP") if plan.jobs[0].mesh.dp > 1 else CAUSES
+    shares = [_lost_shares(row) for row in rows]
+    result = [
+        Column("iteration", show_ranges([row.predicted_s for row in rows], [row.between for row in rows])),
+        Column("over bound", [show_change(row.predicted_s / row.bound.seconds - 1) for row in rows]),
+        Column("bubble", [f"{row.bubble_predicted:z.1%}" for row in rows]),
+        Column("peak by rank", [_peaks(row.peaks) for row in rows], wrapped=True),
+    ]
+    return fitted(
+        Column("schedule", [row.label for row in rows], left=True),
+        [
+            Section(f"{plan.jobs[0].name} on {plan.network.name}: predicted{_in_the_lab(plan)}", result),
+            Section("where the time of an iteration goes", [Column(one, [s[one] for s in shares]) for one in causes]),
+        ],
+        width,
+    )
+
+
+def _in_the_lab(plan: Plan) -> str:
+    """For a title: times of a job that stands for one at full scale are the lab's."""
+    return "" if plan.jobs[0].workload.full_scale is None else ", in the lab"
+
+
+def _lost_shares(row: ComparedSchedule) -> dict[str, str]:
+    lost = row.causes._asdict() | {"memory_s": row.memory_s, "DP_s": row.causes.data_parallel_s}
+    seconds = {cause: lost[f"{cause}_s"] for cause in (*CAUSES, "DP")}
+    return {cause: "-" if one is None else f"{one / row.predicted_s:z.1%}" for cause, one in seconds.items()}
+
+
+def _peaks(peaks: Sequence[float]) -> str:
+    return f"{peaks[0]:g} each" if len(set(peaks)) == 1 else " ".join(f"{peak:g}" for peak in peaks)
+
+
+def best_line(comparison: Comparison) -> str | None:
+    """Which of several schedules is the best, and by how much; None where there is nothing to choose from."""
+    if len(comparison.schedules) < 2:
+        return None
+    first, second = comparison.schedules[:2]
+    tied = [one.label for one in comparison.schedules if one.low_s < first.high_s and one.high_s > first.predicted_s]
+    if first.between is not None and first.between.hangs and len(tied) > 1:
+        return f"best: {', '.join(tied)}: who comes first of messages that meet decides"
+    gain = f"{second.predicted_s / first.predicted_s - 1:.1%}"
+    if float(gain.rstrip("%")) == 0:
+        equal = [one.label for one in comparison.schedules if f"{one.predicted_s / first.predicted_s - 1:.1%}" == gain]
+        return f"best: {', '.join(equal)}, less than 0.05% apart"
+    return f"best: {first.label}, {gain} ahead of {second.label}"
+
+
+def proof_line(schedule: str, proof: Proof) -> str:
+    """What a solver proved of a schedule, for a person."""
+    took = f"{proof.wall_s:.1f} s of {proof.time_limit_s:g} s"
+    among = "" if proof.covers == "every schedule" else " for whole blocks"
+    bound = f"the proven bound{among} {show_time(proof.bound_s)}"
+    match proof.status:
+        case "optimal":
+            return f"{schedule}: optimal{among}, proven in {took}"
+        case "gap":
+            return f"{schedule}: gap {proof.gap:.2%} to {bound}, small enough after {took}"
+        case "interrupted":
+            return f"{schedule}: gap {proof.gap:.1%} to {bound}, interrupted after {took}"
+        case _:
+            return f"{schedule}: gap {proof.gap:.1%} to {bound}, time limit of {took} reached"
+
+
+def grid(trace: Trace, lanes: Sequence[str], width: int) -> Text:
+    """The trace in characters: one line per rank, time from left to right, `width` characters in all."""
+    margin = max(len(lane) for lane in lanes) + 1
+    columns = max(20, width - margin)
+    scale = columns / float(trace.makespans()[0])
+    text = Text()
+    for rank, lane in enumerate(lanes):
+        cells: list[tuple[str, str]] = [("·", "dim")] * columns
+        for row in trace.actions[trace.actions["rank"] == rank]:
+            kind = str(KINDS[row["kind"]])
+            begin, end = round(float(row["start_s"]) * scale), round(float(row["end_s"]) * scale)
+            label = f"{kind}{row['microbatch']}".ljust(end - begin)
+            for offset in range(min(end, columns) - begin):
+                cells[begin + offset] = (
+                    (label if len(label) <= end - begin else kind.ljust(end - begin))[offset],
+                    STYLES[kind],
+                )
+        text.append(lane.ljust(margin))
+        for character, style in cells:
+            text.append(character, style=style)
+        text.append("\n")
+    text.append(" " * margin)
+    for kind, style in STYLES.items():
+        text.append(f" {kind} ", style=style)
+        text.append(" ")
+    text.append(f"  {show_time(float(trace.makespans()[0]))}, bubble {float(trace.bubble_ratios()[0]):.1%}")
+    return text

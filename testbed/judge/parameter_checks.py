@@ -1,0 +1,119 @@
+"""Did a run train the weights that one process trains? Parameter by parameter, from what every rank told of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from testbed.judge.fidelity import Check
+from testbed.thresholds import FIRST_GRADIENTS, ROUNDING_FACTOR, WEIGHTS, Limit
+from testbed.train.assignment import ALL, GRADIENT, Expected, Fingerprint, IterationRecord, ReferenceOutcome
+
+
+def put_together(records: Iterable[IterationRecord]) -> list[Fingerprint]:
+    """What all ranks keep of one iteration: projections and counts of parts add up."""
+    found: dict[tuple[object, ...], Fingerprint] = {}
+    for record in records:
+        for one in record.fingerprints:
+            known = found.get(key := one[:5])
+            if known is not None:
+                both = tuple(a + b for a, b in zip(known.projections, one.projections, strict=True))
+                one = one._replace(
+                    elements=known.elements + one.elements, square=known.square + one.square, projections=both
+                )
+            found[key] = one
+    return list(found.values())
+
+
+class Difference(NamedTuple):
+    """Of one copy of a parameter, or of its gradient, from that of one process."""
+
+    name: str
+    off: float
+    """Norm of the difference, relative to the gradient's, or to how far training has moved the weight; inf where it
+    cannot be told."""
+    limit: float
+
+    @property
+    def excess(self) -> float:
+        """Above 1 where it is too far off."""
+        return self.off / self.limit
+
+
+def differences(
+    found: Sequence[Fingerprint], reference: ReferenceOutcome, last: int, *, weights: bool
+) -> list[Difference]:
+    """Of all gradients in the first iteration, or of the `weights` in the first and in the `last` compared one.
+
+    Something that the reference has and no rank told of is infinitely far off.
+    """
+    told: dict[tuple[int, str, str], list[Fingerprint]] = {}
+    for one in found:
+        told.setdefault(one[:3], []).append(one)
+    alike: dict[tuple[int, str], list[Expected]] = {}
+    for each in reference.parameters or ():
+        if each.iteration in (0, last) and (each.what != GRADIENT) is weights:
+            alike.setdefault(each[:2], []).append(each)
+    return [
+        _difference(copy, one, _limit(one, group))
+        for group in alike.values()
+        for one in group
+        for copy in told.get(one[:3], ()) or [Fingerprint(*one[:3], ALL, ALL, 0, 0.0, ())]
+    ]
+
+
+def _limit(one: Expected, group: Sequence[Expected]) -> float:
+    """What rounding does to a parameter, or to three in four of the others, is no fault."""
+    least = (FIRST_GRADIENTS if one.what == GRADIENT else WEIGHTS).value
+    usual = float(np.percentile([_rounding(other) for other in group], 75))
+    return max(least, ROUNDING_FACTOR * max(_rounding(one), usual))
+
+
+def _rounding(one: Expected) -> float:
+    """Relative."""
+    return one.rounding / one.size if one.size else 0.0
+
+
+def _difference(copy: Fingerprint, expected: Expected, limit: float) -> Difference:
+    off = math.inf
+    if copy.elements == expected.elements and len(copy.projections) == len(expected.projections):
+        apart = math.sqrt(float(np.mean(np.square(np.subtract(copy.projections, expected.projections)))))
+        if expected.what != GRADIENT:
+            longer = abs(math.sqrt(copy.square) - math.sqrt(expected.square))
+            apart = max(apart, (longer - expected.last_digit) * math.sqrt(copy.elements))
+        if math.isfinite(apart):
+            off = apart / expected.size if expected.size else (math.inf if apart else 0.0)
+    return Difference(_called(copy), off, limit)
+
+
+def _called(copy: Fingerprint) -> str:
+    ends = [f"replica {copy.replica}"] if copy.replica != ALL else []
+    ends += [f"tensor rank {copy.tensor_rank}"] if copy.tensor_rank != ALL else []
+    where = f" ({', '.join(ends)})" if any(place > 0 for place in copy[3:5]) else ""
+    return f"{copy.what} of {copy.parameter} in iteration {copy.iteration}{where}"
+
+
+def parameter_checks(found: Sequence[Fingerprint], reference: ReferenceOutcome, last: int) -> list[Check]:
+    """Whether each gradient of the first iteration, and each weight, is the reference's; none where it is not known."""
+    if reference.parameters is None:
+        return []
+    return [
+        _check("first gradients, one by one", differences(found, reference, last, weights=False), FIRST_GRADIENTS),
+        _check("weights, one by one", differences(found, reference, last, weights=True), WEIGHTS),
+    ]
+
+
+def _check(question: str, seen: Sequence[Difference], limit: Limit) -> Check:
+    if not seen:
+        reason = f"{question}: one process told of none"
+        return Check(question, "unknown", f"{limit.value:.0e}", limit.why, (reason,))
+    worst = max(seen, key=lambda one: one.excess)
+    off = [one for one in seen if not one.off <= one.limit]
+    reason = (
+        f"{len(off)} of {len(seen)} {'weights' if limit is WEIGHTS else 'gradients'} differ from those of one process, "
+        f"most the {worst.name}, by {worst.off:.1e} (limit {worst.limit:.0e})"
+    )
+    return Check(question, f"{worst.off:.1e}", f"{worst.limit:.0e}", limit.why, (reason,) if off else ())

@@ -1,0 +1,389 @@
+"""The lab: one container per node, one router per datacenter and switch, shaped OTN links between the routers.
+
+    node "paris/0" --veth-- router "paris" ==OTN link, shaped at each router's egress== router "warsaw" --veth-- ...
+
+Where the topology has network cards (`inside`), a node's own end of its veth pair is shaped too. A switch is a router
+without nodes.
+
+Everything is routed (no Ethernet switch, no bridge, no controller), along exactly the routes of the plan; wires.py lays
+the wires, routes.py and flow_routes.py the routes, addresses.py explains addresses. A Lab is built inside a sandbox
+(sandbox.py), which is also what removes it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from mininet.net import Mininet
+
+from testbed.errors import RunFailed, in_words
+from testbed.lab import addresses, cards, ports, transport
+from testbed.lab.container import Container
+from testbed.lab.counters import tcp_counters
+from testbed.lab.flow_routes import Enforced, FlowRoutes
+from testbed.lab.hashing import Hashing, equal_hops, hash_by_ports
+from testbed.lab.host_settings import Host, HostPriority
+from testbed.lab.metrics import Metrics
+from testbed.lab.namespaces import attach, inside
+from testbed.lab.naming import Places
+from testbed.lab.netlink import Netlink, shown_interface, shown_route
+from testbed.lab.routing_tables import RoutesOfPairs, forget_routes, paths_of, route_nodes, route_routers
+from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
+from testbed.lab.shaping import LinkCounters, choose
+from testbed.lab.wires import Cabling
+from testbed.plan.network_state import planned
+from testbed.plan.plan import Plan, Route
+from testbed.plan.routes import datacenter_of
+from testbed.spec.topology import Direction
+
+
+class Lab:
+    """A live lab of a plan's network, as a context manager. Build it in the main thread of a sandbox.
+
+    Traffic takes the network's default routes; `use_routes` lays a case's over them.
+    `largest_burst_bytes` is the most that a node may have on its way to another: queues and initial windows have room
+    for it, so what is handed to a link first leaves first, whole.
+    Raises MachineLacks when something is missing on the machine, RunFailed when the kernel refuses a setting.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        shaper: str = "auto",
+        largest_burst_bytes: int = 16_000_000,
+        progress: Callable[[str], None] | None = None,
+        host_priority: HostPriority = HostPriority.on,
+    ) -> None:
+        self.name = plan.network.name
+        self.directions: tuple[Direction, ...] = plan.network.directions
+        self.cards: tuple[Direction, ...] = plan.network.cards
+        self.places = Places(plan.network)
+        self.nodes = self.places.nodes
+        self.containers: dict[str, Container] = {}
+        """Every node ("paris/0")."""
+        self.routers: dict[str, Container] = {}
+        """Of every datacenter and switch, by its name."""
+        self.warnings: list[str] = []
+        self.largest_burst_bytes = largest_burst_bytes
+        self._seed = plan.seed
+        self._say = progress or (lambda _text: None)
+        self._state = planned(plan.network)
+        """Without what `lose` took."""
+        self._paths: RoutesOfPairs = {}
+        self.by_ports = plan.enforcement == "ports"
+        self._shaper = choose(shaper)
+        self._card_shaper = cards.choose() if self.cards else None
+        self._host = Host(host_priority)
+        self._metrics = Metrics(plan.network, largest_burst_bytes)
+        self._profile = transport.profile(plan.transport, self._metrics.largest_window_bytes())
+        self._sysctls: dict[str, dict[str, str]] = {}
+        self._net: Any = None
+        self._wires = Cabling(self, plan.framing, self._metrics, plan.seed)
+        self._flow_routes = FlowRoutes(self)
+
+    # --- what is where -------------------------------------------------------------------------
+
+    @property
+    def net(self) -> Any:
+        """The Mininet object, e.g. for mininet.cli.CLI(lab.net)."""
+        return self._net
+
+    @property
+    def shaper_name(self) -> str:
+        """The shaper in use: "netem" or "relay"."""
+        return self._shaper.name
+
+    @property
+    def card_shaper_name(self) -> str | None:
+        """What shapes network cards: "netem", "tbf", or None where there are none."""
+        return None if self._card_shaper is None else self._card_shaper.name
+
+    @property
+    def real_time_workers(self) -> bool:
+        """Whether the machine lets workers run under SCHED_RR, and the lab is asked to use that."""
+        return self._host.real_time
+
+    @property
+    def transport_name(self) -> str:
+        """The TCP profile in use."""
+        return self._profile.name
+
+    def address(self, name: str) -> str:
+        """The IPv4 address of a node ("paris/0") or a router ("paris"). Raises KeyError for another name."""
+        return self.places.address(name)
+
+    def interface(self, node: str) -> str:
+        """The interface by which a node reaches the others (for GLOO_SOCKET_IFNAME). Raises KeyError."""
+        if node not in self.nodes:
+            raise KeyError(node)
+        return addresses.NODE_INTERFACE
+
+    def attach(self, node: str) -> None:
+        """Move a just-forked, single-threaded process into a node; its next fork is in the PID namespace too."""
+        attach(self.containers[node].pid)
+
+    def link_ends(self, direction: int) -> tuple[Container, str, Container, str]:
+        """(source router, its address on the link, target router, its address) of a direction."""
+        source, here, target, there = self.places.link_ends(direction)
+        return self.routers[source], here, self.routers[target], there
+
+    def card_ends(self, card: int, neighbour: str) -> tuple[Container, str, Container, str]:
+        """(node, its address, another node or router of its datacenter, its address) of a network card."""
+        node = self.cards[card].source
+        there = self.containers.get(neighbour) or self.routers[neighbour]
+        return self.containers[node], self.address(node), there, self.address(neighbour)
+
+    # --- life ----------------------------------------------------------------------------------
+
+    def __enter__(self) -> Lab:
+        require_sandbox()
+        try:
+            with self.blaming("the lab was built"):
+                self._build()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self._shaper.close()
+        self._host.close()
+        if self._net is not None:
+            for host in self._net.hosts:
+                host.shell.kill()  # the holder of the namespaces; its container's processes die with it
+            for host in self._net.hosts:
+                host.cleanup()
+            self._net = None
+
+    def _build(self) -> None:
+        self._host.steady()
+        # Mininet's own set-up would rewrite the machine's TCP sysctls and limits: mark it as done.
+        Mininet.inited = True
+        self._net = Mininet(topo=None, build=False, controller=None)
+        self._net.built = True
+        self._make_containers()
+        self._say("access links")
+        self._wires.connect_nodes()
+        self._wires.name_switches()
+        if self._card_shaper is not None:
+            self._say(f"{len(self.cards)} network cards ({self._card_shaper.name})")
+            self._wires.shape_cards(self._card_shaper)
+        self._say(f"{len(self.directions) // 2} OTN links ({self.shaper_name})")
+        self._wires.connect_routers(self._shaper)
+        self._say("routes")
+        self._route()
+        self._say(f"TCP profile {self._profile.name}")
+        for container in self._everywhere():
+            self._sysctls[container.name] |= transport.apply(self._profile, container.pid, container.name)
+        self._check_memory()
+
+    def _make_containers(self) -> None:
+        routers = self.places.routers
+        total = len(self.nodes) + len(routers)
+        for done, name in enumerate([*self.nodes, *routers]):
+            self._say(f"container {done + 1} of {total}: {name}")
+            container = self._net.addHost(name, cls=Container, ip=None)
+            (self.routers if name in routers else self.containers)[name] = container
+            with inside(container.pid):
+                self._sysctls[name] = transport.prepare_namespace(name, forward=name in routers)
+            if self.by_ports and name in routers:
+                self._sysctls[name] |= hash_by_ports(container.pid, name, 1 + self._seed % 2**30 + routers.index(name))
+            with self.netlink(container) as netlink:
+                netlink.ask("link", "set", index=netlink.index("lo"), state="up")
+
+    def _everywhere(self) -> tuple[Container, ...]:
+        return (*self.containers.values(), *self.routers.values())
+
+    def netlink(self, container: Container) -> Netlink:
+        """A connection to the kernel about a container's network."""
+        return Netlink(container.pid, container.name)
+
+    # --- routes --------------------------------------------------------------------------------
+
+    def use_routes(self, wanted: Mapping[tuple[str, str], Route]) -> Enforced:
+        """Send traffic between these (source node, target node) this way from now on, all other as by default.
+
+        Returns which of it the routers' own hash sends there, and what is pinned by rule. Raises RunFailed.
+        """
+        self._flow_routes.clear()
+        elsewhere = {pair: route for pair, route in wanted.items() if route != self._default(pair)}
+        hashed = frozenset[tuple[str, str]]()
+        pinned = elsewhere
+        if self.by_ports:
+            both_ways = self._both_ways(wanted)
+            hashed = self._as_hashed(both_ways)
+            pinned = {pair: route for pair, route in both_ways.items() if pair not in hashed}
+        self._flow_routes.pin(pinned)
+        if self._profile.initial_windows:
+            for (source, target), route in elsewhere.items():
+                back = wanted.get((target, source), self._default((target, source)))
+                metrics = self._metrics.of_route(source, datacenter_of(target), route, back)
+                self._flow_routes.size(source, target, metrics)
+        return Enforced(hashed, frozenset(pinned))
+
+    def choose_ports(self, wanted: Mapping[tuple[str, str], Route]) -> None:
+        """Before workers join: have nodes use ports with which routers hash their traffic to these routes.
+
+        Raises RunFailed.
+        """
+        address_of = {node: self.address(node) for node in self.nodes}
+        with Hashing(self) as hashing:
+            chosen = ports.choose(self._both_ways(wanted), wanted, address_of, hashing.way)
+        for node, port in chosen.port_of.items():
+            with inside(self.containers[node].pid):
+                transport.set_sysctl(ports.RANGE, f"{port} {port + 1}", node)
+                self._sysctls[node][ports.RANGE] = transport.get_sysctl(ports.RANGE)
+
+    def lose(self, *names: str) -> None:
+        """Take links down, by name or all of a switch; until `restore`, default routes are those of what is left.
+
+        What was lost before stays lost. Routes of `use_routes` stay pinned, dead ones too. Raises RunFailed; BadInput
+        for what is no switch or link.
+        """
+        before, self._state = self._state, self._state.without(*names)
+        for direction in sorted(self._state.down - before.down):
+            self._wires.take_down(direction)
+        self._flow_routes.forget_tables(self._state.down)
+        forget_routes(self)
+        self._route()
+
+    def restore(self) -> None:
+        """Bring what `lose` took back, with the default routes of the whole network. Raises RunFailed."""
+        if not self._state.down:
+            return
+        for direction in sorted(self._state.down):
+            self._wires.bring_back(direction)
+        self._state = replace(self._state, down=frozenset())
+        forget_routes(self)
+        self._route()
+
+    def _route(self) -> None:
+        """Write the default routes of what is left of the network into routers and nodes."""
+        self._paths = paths_of(self._state)
+        route_routers(self, self._paths, equal_hops(self._state) if self.by_ports else {})
+        route_nodes(self, self._paths, self._metrics if self._profile.initial_windows else None)
+
+    def _default(self, pair: tuple[str, str]) -> Route:
+        return tuple(self._paths.get((datacenter_of(pair[0]), datacenter_of(pair[1])), ()))
+
+    def _both_ways(self, wanted: Mapping[tuple[str, str], Route]) -> dict[tuple[str, str], Route]:
+        """What of `wanted` leaves its datacenter, and what is sent back for it."""
+        answers = {(target, source): self._default((target, source)) for source, target in wanted}
+        return {pair: route for pair, route in (answers | dict(wanted)).items() if route}
+
+    def _as_hashed(self, wanted: Mapping[tuple[str, str], Route]) -> frozenset[tuple[str, str]]:
+        """Those pairs that have connections, and whose connections take the wanted route."""
+        node_at = {self.address(node): node for node in self.nodes}
+        taken: dict[tuple[str, str], set[Route]] = {}
+        with Hashing(self) as hashing:
+            for source in {source for source, _ in wanted}:
+                for one in ports.connections(self.containers[source].pid, source, node_at):
+                    if (source, one.target) in wanted:
+                        taken.setdefault((source, one.target), set()).add(hashing.way(one))
+        return frozenset(pair for pair, ways in taken.items() if ways == {wanted[pair]})
+
+    def _check_memory(self) -> None:
+        # Every node may hold its largest burst twice: not yet acknowledged, and received but not yet read.
+        needed = 2.0 * len(self.containers) * self.largest_burst_bytes
+        if (warning := transport.tcp_memory_warning(os.environ[TCP_MEM_VARIABLE], needed)) is not None:
+            self.warnings.append(warning)
+            self._say(f"warning: {warning}")
+
+    # --- measuring and changing ----------------------------------------------------------------
+
+    def counters(self, *, reset_peaks: bool = False) -> list[LinkCounters]:
+        """One reading per direction, in the order of `directions`, then per card; see LinkCounters.since."""
+        links = self._shaper.counters(reset_peaks=reset_peaks) if self.directions else []
+        return links + ([] if self._card_shaper is None else self._card_shaper.counters())
+
+    def tcp_counters(self) -> dict[str, dict[str, int]]:
+        """Per node: TCP's counters (testbed.lab.counters) since the lab was built."""
+        return {node: tcp_counters(container.pid) for node, container in self.containers.items()}
+
+    def queue_room(self, direction: int) -> float:
+        """Bytes that may wait for the wire of a direction; numbered as in `counters`."""
+        return self._metrics.queue_room(direction)
+
+    def change_link(self, direction: int, **values: float) -> None:
+        """Change delay_s, rate_bps, jitter_s, loss or queue_bytes of a live direction. Raises RunFailed."""
+        if self._card_shaper is not None and direction >= len(self.directions):
+            self._card_shaper.change(direction, **values)
+        else:
+            self._shaper.change(direction, **values)
+
+    def processes(self) -> dict[str, int]:
+        """What must live for the lab to live, in words, and its process id."""
+        relay = {} if self._shaper.pid is None else {"the relay process, which carries the links,": self._shaper.pid}
+        routers = {f"the router of {name}": one.pid for name, one in self.routers.items()}
+        return relay | routers | {f"container {name}": one.pid for name, one in self.containers.items()}
+
+    @contextmanager
+    def blaming(self, meanwhile: str) -> Iterator[None]:
+        """Of what goes wrong in the body, raise RunFailed that names the part of the lab that has ended, if one has.
+
+        Who talks to a dead router or relay finds no such file, no such device or no answer: true, and no help.
+        """
+        try:
+            yield
+        except (OSError, RunFailed) as error:
+            if (gone := self._gone()) is not None:
+                raise RunFailed(f"{gone} ended while {meanwhile} ({error})") from error
+            if isinstance(error, OSError):
+                raise RunFailed(f"failed while {meanwhile}: {in_words(error)}") from error
+            raise
+
+    def require_alive(self, meanwhile: str) -> None:
+        """Raises RunFailed, naming it, when a part of the lab has ended."""
+        if (gone := self._gone()) is not None:
+            raise RunFailed(f"{gone} ended while {meanwhile}")
+
+    def _gone(self) -> str | None:
+        """The part of the lab that has ended; None while all of them live."""
+        return next((what for what, pid in self.processes().items() if _has_ended(pid)), None)
+
+    def carriers(self) -> tuple[int, ...]:
+        """Processes that carry the links' packets, where the kernel alone does not."""
+        return () if self._shaper.pid is None else (self._shaper.pid,)
+
+    def describe(self) -> dict[str, Any]:
+        """Everything in force, read back from the kernel, as JSON-able data for the manifest."""
+        containers = {}
+        for container in self._everywhere():
+            with self.netlink(container) as netlink:
+                containers[container.name] = {
+                    "interfaces": [shown_interface(m) for m in netlink.ask("get_links")],
+                    "routes": [shown_route(m) for m in netlink.ask("get_routes", family=2)],
+                    "sysctls": self._sysctls[container.name],
+                }
+        return {
+            "shaper": self.shaper_name,
+            "transport": self._profile.name,
+            "host": self._host.describe(),
+            "largest_burst_bytes": self.largest_burst_bytes,
+            "links": self._shaper.describe() if self.directions else [],
+            "cards": [] if self._card_shaper is None else self._card_shaper.describe(),
+            "containers": containers,
+            "warnings": self.warnings,
+        }
+
+
+def _has_ended(pid: int) -> bool:
+    """Of a child, whether somebody has asked for its exit status or not."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], 0)[0])
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,217 @@
+"""The columns of a program while jobs are added to it, and the arrays that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from testbed.model.frames import Frame
+from testbed.model.network import Ints
+from testbed.model.program import NONE, Program
+from testbed.pipeline.problem import Problem, Route
+from testbed.trace.tables import NOTICE
+
+
+class RowNames(NamedTuple):
+    """What the rows of a program are. Per action, then per message."""
+
+    action_job: Ints
+    action_replica: Ints
+    action_rank: Ints
+    messages: np.ndarray[tuple[int], np.dtype[np.void]]
+    """dtype NAME"""
+
+
+NAME = np.dtype(
+    [
+        ("job", "i4"),
+        ("replica", "i4"),
+        ("kind", "i1"),
+        ("stage", "i4"),
+        ("microbatch", "i4"),
+        ("source_rank", "i4"),
+        ("target_rank", "i4"),
+        ("payload_bytes", "f8"),
+        ("wire_bytes", "f8"),
+    ]
+)
+"""As the columns of that name in the table of messages."""
+
+
+class Group(NamedTuple):
+    """Messages that differ in their microbatch only."""
+
+    frame: Frame
+    local: bool
+    size: int
+    release: int
+    handover_s: float
+    send_s: float
+    start_s: float
+
+
+class ProgramColumns:
+    """The program under construction: columns of actions, and kinds of messages, block by block."""
+
+    def __init__(self, n_links: int) -> None:
+        self.n_links = n_links
+        self.routes: dict[Route, int] = {}
+        self.answered: dict[tuple[Route, Route], int] = {}
+        """(route, route back of one link) -> how many messages and pieces are acknowledged that way."""
+        self.groups: list[Group] = []
+        self.n_messages = 0
+        self.named: list[np.ndarray[tuple[int], np.dtype[np.void]]] = []
+        self.row_lengths: list[int] = []
+        self.begin_s: list[float] = []
+        self.durations: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
+        self.gathered: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
+        self.summed: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
+        self.sums: list[Ints] = []
+        self.cards: list[int] = []
+        self.needs: list[Ints] = []
+        self.makes: list[Ints] = []
+        self.unshards: list[Ints] = []
+        self.completes: list[Ints] = []
+        self.owner: list[tuple[int, int, int]] = []
+        """Per rank, its job, its replica, and its number in traces."""
+        self.together: list[list[int]] = []
+        """The tensor ranks of every stage of a replica, whose actions begin together."""
+        self.notice: list[tuple[int, Ints]] = []
+        """(first message, numbers) of blocks that have notices; and of announcements."""
+        self.announcement: list[tuple[int, Ints]] = []
+        self.then: list[tuple[int, int]] = []
+        """(message, one that waits for it)"""
+        self.gathers: dict[int, int] = {}
+        self.first: list[int] = []
+        self.last: list[int] = []
+        self.shards: list[int] = []
+        self.gradients: list[int] = []
+        self.reduces: list[list[int]] = []
+
+    def group(self, group: Group) -> None:
+        """Messages of one kind, and what acknowledges them."""
+        frame = group.frame
+        for route in (frame.route, frame.back):
+            self.routes.setdefault(route, len(self.routes))
+        if frame.acks and len(frame.back) == 1:
+            ways = frame.route, frame.back
+            self.answered[ways] = self.answered.get(ways, 0) + group.size * max(1, frame.pieces)
+        self.groups.append(group)
+        self.n_messages += group.size
+
+    def name(
+        self,
+        job: int,
+        replica: int,
+        kind: int,
+        stage: int,
+        microbatches: range,
+        ranks: tuple[int, ...],
+        sizes: tuple[float, float],
+    ) -> None:
+        """Rows of `names`: between which ranks, and the bytes of payload and on the wire."""
+        rows = np.zeros(len(microbatches), NAME)
+        rows["job"], rows["replica"], rows["kind"], rows["stage"] = job, replica, kind, stage
+        rows["microbatch"], (rows["source_rank"], rows["target_rank"]) = microbatches, ranks
+        rows["payload_bytes"], rows["wire_bytes"] = sizes
+        self.named.append(rows)
+
+    # --- the whole -----------------------------------------------------------------------------
+
+    def names(self) -> RowNames:
+        """What the rows are called."""
+        owners = np.array(self.owner)
+        owner = owners[np.arange(len(self.row_lengths)).repeat(self.row_lengths)]
+        messages = np.concatenate(self.named)
+        for end in ("source_rank", "target_rank"):
+            messages[end] = owners[messages[end], 2]
+        return RowNames(owner[:, 0], owner[:, 1], owner[:, 2], messages)
+
+    def program(self, problem: Problem) -> Program:
+        """All of it as arrays, for jobs on the network of `problem`."""
+        counts = np.array([group.size for group in self.groups])
+
+        def of_groups(values: Sequence[float], dtype: type) -> Any:
+            return np.array(values, dtype=dtype).repeat(counts)
+
+        frames = [group.frame for group in self.groups]
+        then = sorted(self.then)
+        followers = np.bincount([message for message, _ in then], minlength=self.n_messages)
+        routes = list(self.routes)
+        # numbered link by link
+        queues = sorted(self.answered, key=lambda ways: ways[1])
+        queue_of = {ways: number for number, ways in enumerate(queues)}
+        queue_link = np.array([link for _, (link,) in queues], np.int64)
+        together = [rank for ranks in self.together for rank in ranks]
+        return Program(
+            row_start=_starts(self.row_lengths),
+            group=np.arange(len(self.together)).repeat([len(ranks) for ranks in self.together])[np.argsort(together)],
+            group_start=_starts([len(ranks) for ranks in self.together]),
+            together=np.array(together, np.int64),
+            begin_s=np.array(self.begin_s),
+            duration_s=np.concatenate(self.durations),
+            gathered_bytes=np.concatenate(self.gathered),
+            summed_bytes=np.concatenate(self.summed),
+            sums=np.concatenate(self.sums),
+            exchange_handover_s=problem.handover_s,
+            card=np.array(self.cards, np.int64),
+            needs=np.concatenate(self.needs),
+            makes=np.concatenate(self.makes),
+            unshards=np.concatenate(self.unshards),
+            completes=np.concatenate(self.completes),
+            release=of_groups([group.release for group in self.groups], np.int64),
+            first=np.array(self.first, np.int64),
+            first_s=of_groups([group.start_s for group in self.groups], np.float64),
+            lag_s=np.zeros(self.n_messages),
+            local=of_groups([group.local for group in self.groups], np.bool_),
+            notice=self._scattered(self.notice),
+            announcement=self._scattered(self.announcement),
+            then_start=_starts(followers),
+            then=np.array([following for _, following in then], np.int64),
+            target=np.concatenate([rows["target_rank"] for rows in self.named]).astype(np.int64),
+            answered=np.concatenate([rows["kind"] for rows in self.named]) == NOTICE,
+            gathers=self._by_message(self.gathers),
+            wire_bytes=of_groups([frame.last_bytes for frame in frames], np.float64),
+            piece_bytes=of_groups([frame.piece_bytes for frame in frames], np.float64),
+            pieces=of_groups([frame.pieces for frame in frames], np.int64),
+            apart_bytes=of_groups([frame.apart_bytes for frame in frames], np.float64),
+            acks=of_groups([frame.acks for frame in frames], np.int64),
+            ack_bytes=of_groups([frame.ack_bytes for frame in frames], np.float64),
+            handover_s=of_groups([group.handover_s + group.send_s for group in self.groups], np.float64),
+            send_s=of_groups([group.send_s for group in self.groups], np.float64),
+            route=of_groups([self.routes[frame.route] for frame in frames], np.int64),
+            route_start=_starts([len(route) for route in routes]),
+            route_links=np.array([link for route in routes for link in route], dtype=np.int64),
+            back=of_groups([self.routes[frame.back] for frame in frames], np.int64),
+            ack_queue=of_groups([queue_of.get((frame.route, frame.back), NONE) for frame in frames], np.int64),
+            queue_start=_starts(np.bincount(queue_link, minlength=self.n_links)),
+            queue_link=queue_link,
+            shards=np.array(self.shards, np.int64),
+            gradients=np.array(self.gradients, np.int64),
+            reduce_start=_starts([len(messages) for messages in self.reduces]),
+            reduces=np.array([message for messages in self.reduces for message in messages], np.int64),
+            last=np.array(self.last, np.int64),
+            wake_s=problem.wake_s,
+            unnoticed_wait_s=problem.unnoticed_wait_s,
+            delay_s=np.array([link.delay_s for link in problem.links], dtype=np.float64),
+            seconds_per_byte=np.array([link.seconds_per_byte for link in problem.links], dtype=np.float64),
+            acknowledgements=np.array([self.answered[ways] for ways in queues], np.int64),
+        )
+
+    def _scattered(self, blocks: Sequence[tuple[int, Ints]]) -> Ints:
+        result = np.full(self.n_messages, NONE)
+        for first, values in blocks:
+            result[first : first + len(values)] = values
+        return result
+
+    def _by_message(self, values: Mapping[int, int]) -> Ints:
+        result = np.full(self.n_messages, NONE)
+        for message, value in values.items():
+            result[message] = value
+        return result
+
+
+def _starts(lengths: Sequence[int] | Ints) -> Ints:
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))

@@ -1,0 +1,326 @@
+"""Traces as a picture: predicted over measured, a lane per rank, so that a person sees where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from testbed.errors import BadInput
+from testbed.judge.comparison import jobs_of
+from testbed.results.contents import table_of
+from testbed.results.load import load_run, load_traces
+from testbed.trace.predictions import prediction_of
+from testbed.trace.tables import ALL_GATHER, ALL_REDUCE, KINDS, REDUCE_SCATTER, Table, Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = {"F": "#4c78c8", "B": "#3a9a63", "I": "#45b5a0", "W": "#e0a83c"}
+"""Forward, full backward, input gradient, weight gradient."""
+
+MEANINGS = {"F": "forward", "B": "full backward", "I": "input gradient", "W": "weight gradient"}
+_IDLE = "#eef0f3"
+_INK = "#20242b"
+_FAINT = "#c9ced6"
+_CUT = "#c0392b"
+_COLLECTIVE = "#8e5ea2"
+_LANE_INCHES = 0.27
+_TITLE_INCHES = 0.42
+_HEAD_INCHES = 1.5
+"""For heading, legend and axis, at the top of every page."""
+
+_LEGEND_INCHES = 2.0
+"""What an entry of the legend takes at most."""
+
+_PAGE_INCHES = 22.0
+"""A page is no higher, unless one schedule is."""
+
+_NARROWEST_INCHES, _WIDEST_INCHES = 13.0, 26.0
+_LANES_SHARE = 0.88
+"""Of the width, what the lanes have beside their names."""
+
+_NUMBER_POINTS = 5.5
+_DIGIT_INCHES = 0.75 * _NUMBER_POINTS / 72
+"""Generous: whoever shows the SVG may take a wider font."""
+
+_BORDERS = {"replica": 1.1, "job": 2.6}
+"""How thick the line is between one and the next, by column of the trace."""
+
+_LIGHTEST = 0.55
+"""How far the last chunk of a rank is on the way from its colour to white."""
+
+
+class Panel(NamedTuple):
+    """One schedule in the picture."""
+
+    title: str
+    traces: Sequence[tuple[str, Trace]]
+    """(label such as "predicted", trace of one iteration)"""
+    jobs: Sequence[str] = ()
+    """Their names, where the traces are of several."""
+
+
+class _Scale(NamedTuple):
+    """What all strips have in common."""
+
+    longest_ms: float
+    inches: float
+    """Width of the picture."""
+    lanes: Sequence[str]
+    cuts: Sequence[int]
+
+    def has_room(self, width_ms: float, number: str) -> bool:
+        """Whether a box holds its number."""
+        return width_ms * _LANES_SHARE * self.inches / self.longest_ms > len(number) * _DIGIT_INCHES
+
+
+def draw(panels: Sequence[Panel], path: Path, *, cuts: Sequence[int], lanes: Sequence[str], heading: str) -> list[Path]:
+    """Write the picture (SVG or PNG, by the ending of `path`); returns its pages: `path`, and path-2, path-3 ...
+
+    `cuts` are ranks whose successor is in another datacenter, `lanes` the label of every rank.
+    All panels share one time axis, so lengths can be compared between schedules.
+    """
+    traces = [trace for panel in panels for _, trace in panel.traces]
+    longest_ms = max(float(trace.makespans()[0]) for trace in traces) * 1e3 * 1.01 or 1.0
+    scale = _Scale(longest_ms, _width(traces, longest_ms), lanes, cuts)
+    pages = _pages(panels, len(lanes))
+    written = []
+    for number, page in enumerate(pages, start=1):
+        title = heading if len(pages) == 1 else f"{heading}, page {number} of {len(pages)}"
+        figure = _page(page, scale, title, _legend(traces, cuts))
+        target = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        # text as text (small, searchable); no date and no random ids: the same traces give the same file
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
+            figure.savefig(target, metadata={"Date": None} if path.suffix == ".svg" else None)
+        written.append(target)
+    return written
+
+
+def draw_run(directory: Path, path: Path) -> list[Path]:
+    """Write the picture of a run from its data files: every schedule predicted over measured; returns its pages.
+
+    Of an incomplete run it shows the schedules that are finished, of the measured iterations the one whose time is
+    nearest to their median. Raises BadInput where there is none.
+    """
+    run, traces = load_run(directory), load_traces(directory)
+    if not run.schedules:
+        raise BadInput.of(str(directory), "schedules", 0, "at least one that is finished")
+    nodes = run.manifest.get("nodes", [])
+    iterations = table_of(directory / "iterations.parquet", ["schedule", "warmup", "makespan_s", "iteration"])
+    measured = iterations[~iterations["warmup"].astype(bool)]
+    panels, names = [], [job.name for job in jobs_of(run.comparison)]
+    for name in run.schedules:
+        mine = measured[measured["schedule"] == name]
+        for source in ("predicted", "measured"):
+            if mine.empty or (name, source) not in traces:
+                raise BadInput.of(
+                    str(directory), "tables", f"no {source} {name}", "rows of every schedule that is finished"
+                )
+        rows = [row for row in run.comparison["schedules"] if row["label"] == name]
+        medians_s = {names.index(row["job"]) if names else 0: row["measured_s"] for row in rows}
+        typical = _typical(mine, medians_s)
+        nearest = "the nearest to all jobs' medians" if names else "the nearest to the median"
+        strips = [
+            ("predicted", prediction_of(traces[name, "predicted"], typical)),
+            (f"measured, iteration {typical} ({nearest})", traces[name, "measured"].of_iteration(typical)),
+        ]
+        panels.append(Panel(name, strips, names))
+    sites = [node.split("/")[0] for node in nodes]
+    cuts = [rank for rank, (site, following) in enumerate(pairwise(sites)) if site != following]
+    lanes = [f"{rank} {node}" for rank, node in enumerate(nodes)]
+    return draw(panels, path, cuts=cuts, lanes=lanes, heading=run.comparison["name"])
+
+
+def _typical(rows: pd.DataFrame, medians_s: Mapping[int, float]) -> int:
+    """The iteration nearest to the medians of its jobs (by number); `rows` are the measured iterations of them all."""
+    far: dict[int, float] = {}
+    jobs = rows["job"] if "job" in rows else [0] * len(rows)  # runs of earlier versions had one job
+    for iteration, job, makespan_s in zip(rows["iteration"], jobs, rows["makespan_s"], strict=True):
+        far[iteration] = far.get(iteration, 0.0) + abs(makespan_s / medians_s[job] - 1)
+    return min(far, key=far.__getitem__)
+
+
+# --- pages ---------------------------------------------------------------------------------------
+
+
+def _width(traces: Sequence[Trace], longest_ms: float) -> float:
+    """Inches in which the box of a typical action holds its number, as far as that is reasonable."""
+    widths = np.concatenate([trace.actions["end_s"] - trace.actions["start_s"] for trace in traces]) * 1e3
+    digits = max(len(str(trace.actions["microbatch"].max())) for trace in traces)
+    typical_ms = float(np.median(widths)) or longest_ms
+    needed = 1.05 * digits * _DIGIT_INCHES * longest_ms / (typical_ms * _LANES_SHARE)
+    return min(max(_NARROWEST_INCHES, needed), _WIDEST_INCHES)
+
+
+def _panel_inches(panel: Panel, n_ranks: int) -> float:
+    return len(panel.traces) * (n_ranks * _LANE_INCHES + _TITLE_INCHES)
+
+
+def _pages(panels: Sequence[Panel], n_ranks: int) -> list[list[Panel]]:
+    """As many schedules on every page as it holds."""
+    pages: list[list[Panel]] = [[]]
+    left = _PAGE_INCHES - _HEAD_INCHES
+    for panel in panels:
+        inches = _panel_inches(panel, n_ranks)
+        if pages[-1] and inches > left:
+            pages.append([])
+            left = _PAGE_INCHES - _HEAD_INCHES
+        pages[-1].append(panel)
+        left -= inches
+    return pages
+
+
+def _page(panels: Sequence[Panel], scale: _Scale, heading: str, handles: Sequence[Patch]) -> Figure:
+    strips = [(panel, label, trace) for panel in panels for label, trace in panel.traces]
+    height = sum(_panel_inches(panel, len(scale.lanes)) for panel in panels) + _HEAD_INCHES
+    figure = Figure(figsize=(scale.inches, height), layout="constrained", facecolor="white")
+    axes = figure.subplots(len(strips), 1, squeeze=False)[:, 0]
+    for number, (axis, (panel, label, trace)) in enumerate(zip(axes, strips, strict=True)):
+        _strip(axis, trace, scale, with_times=number == 0)
+        axis.set_title(f"{panel.title} - {label}: {_times(trace, panel.jobs)}", loc="left", fontsize=9, color=_INK)
+    figure.legend(
+        handles=list(handles),
+        loc="outside upper left",
+        ncols=min(len(handles), int(scale.inches / _LEGEND_INCHES)),
+        fontsize=9,
+        frameon=False,
+        title=heading,
+        title_fontsize=11,
+        alignment="left",
+    )
+    return figure
+
+
+def _times(trace: Trace, jobs: Sequence[str]) -> str:
+    """How long it took, and how idle its ranks were; of several jobs, from the common start on."""
+    if not jobs:
+        return f"{float(trace.makespans()[0]) * 1e3:.1f} ms, bubble {float(trace.bubble_ratios()[0]):z.1%}"
+    said = []
+    for job in sorted(set(trace.actions["job"].tolist())):  # those at work
+        ranks = trace.actions["rank"][trace.actions["job"] == job]
+        part = trace.of_job(job, range(int(ranks.min()), int(ranks.max()) + 1))
+        said.append(f"{jobs[job]} {_times(part, ())}")
+    return "; ".join(said)
+
+
+def _legend(traces: Sequence[Trace], cuts: Sequence[int]) -> list[Patch]:
+    kinds = {str(KINDS[code]) for trace in traces for code in np.unique(trace.actions["kind"])}
+    handles = [Patch(facecolor=COLOURS[kind], label=f"{kind}  {MEANINGS[kind]}") for kind in COLOURS if kind in kinds]
+    chunks = max(len(stages) for trace in traces for stages in _stages(trace).values())
+    if chunks > 1:
+        handles += [
+            Patch(facecolor=_shade("#7a7f87", chunk, chunks), label=f"chunk {chunk} of a rank")
+            for chunk in range(chunks)
+        ]
+    handles.append(Patch(facecolor=_IDLE, label="idle"))
+    if any(len(_collectives(trace)) for trace in traces):
+        handles.append(Patch(facecolor=_COLLECTIVE, label="from another replica, on its way"))
+    for column, width in _BORDERS.items():
+        if any(_ends(trace, column) for trace in traces):
+            handles.append(Patch(facecolor="none", edgecolor=_INK, linewidth=width, label=f"next {column}"))
+    if cuts:
+        handles.append(Patch(facecolor="none", edgecolor=_CUT, linestyle="--", label="datacenter boundary"))
+    return handles
+
+
+# --- strips --------------------------------------------------------------------------------------
+
+
+def _stages(trace: Trace) -> dict[int, list[int]]:
+    """Per rank, the stages that it has, in ascending order: its chunks."""
+    actions = trace.actions
+    return {
+        int(rank): sorted(map(int, np.unique(actions["stage"][actions["rank"] == rank])))
+        for rank in np.unique(actions["rank"])
+    }
+
+
+def _ends(trace: Trace, column: str) -> list[int]:
+    """The last rank of every job or replica but the last one."""
+    of = dict(zip(trace.actions["rank"].tolist(), trace.actions[column].tolist(), strict=True))
+    return [rank for rank, following in pairwise(sorted(of)) if of[rank] != of[following]]
+
+
+def _collectives(trace: Trace) -> Table:
+    """The messages between replicas."""
+    messages = trace.messages
+    return messages[np.isin(messages["kind"], (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE))]
+
+
+def _shade(colour: str, chunk: int, chunks: int) -> tuple[float, float, float]:
+    """The colour of a chunk: the later, the lighter."""
+    towards_white = _LIGHTEST * chunk / (chunks - 1) if chunks > 1 else 0.0
+    red, green, blue = (part + (1 - part) * towards_white for part in to_rgb(colour))
+    return red, green, blue
+
+
+def _strip(axis: Axes, trace: Trace, scale: _Scale, *, with_times: bool) -> None:
+    n_ranks, makespan_ms = len(scale.lanes), float(trace.makespans()[0]) * 1e3
+    axis.barh(range(n_ranks), makespan_ms, height=0.86, color=_IDLE)
+    for rank, stages in _stages(trace).items():
+        for chunk, stage in enumerate(stages):
+            mine = trace.actions[(trace.actions["rank"] == rank) & (trace.actions["stage"] == stage)]
+            colours = {kind: _shade(colour, chunk, len(stages)) for kind, colour in COLOURS.items()}
+            _boxes(axis, mine, rank, colours, scale, ink="white" if chunk == 0 else _INK)
+    _under_lanes(axis, _collectives(trace))
+    ends = []
+    for column, width in _BORDERS.items():
+        ends += _ends(trace, column)
+        for end in _ends(trace, column):
+            axis.axhline(end + 0.5, color=_INK, linewidth=width)
+    for cut in (cut for cut in scale.cuts if cut not in ends):
+        axis.axhline(cut + 0.5, color=_CUT, linewidth=0.9, linestyle=(0, (4, 3)))
+    axis.set_xlim(0, scale.longest_ms)
+    axis.set_ylim(n_ranks - 0.5, -0.5)
+    axis.set_yticks(range(n_ranks), scale.lanes, fontsize=7.5, color=_INK)
+    axis.tick_params(axis="y", length=0)
+    axis.tick_params(axis="x", top=True, bottom=False, labeltop=with_times, labelbottom=False, labelsize=7.5, length=2)
+    if with_times:
+        axis.xaxis.set_label_position("top")
+        axis.set_xlabel("ms since the start of the iteration", fontsize=9, color=_INK)
+    axis.grid(axis="x", color=_FAINT, linewidth=0.5)
+    axis.set_axisbelow(True)
+    for side in ("bottom", "right", "left"):
+        axis.spines[side].set_visible(False)
+    axis.spines["top"].set_color(_FAINT)
+
+
+def _under_lanes(axis: Axes, messages: Table) -> None:
+    """At the foot of the lane that takes it, a line for every message between replicas, while it is on its way."""
+    for rank in np.unique(messages["target_rank"]).tolist():
+        mine = messages[messages["target_rank"] == rank]
+        until = np.where(np.isnan(mine["arrived_s"]), mine["taken_s"], mine["arrived_s"])
+        spans = list(zip((mine["sent_s"] * 1e3).tolist(), ((until - mine["sent_s"]) * 1e3).tolist(), strict=True))
+        axis.broken_barh(spans, (rank + 0.33, 0.1), facecolors=_COLLECTIVE, linewidth=0)
+
+
+def _boxes(
+    axis: Axes,
+    actions: Table,
+    rank: int,
+    colours: Mapping[str, tuple[float, float, float]],
+    scale: _Scale,
+    *,
+    ink: str,
+) -> None:
+    """One chunk of one rank: a box per action, with the number of its microbatch where there is room."""
+    left, width = actions["start_s"] * 1e3, (actions["end_s"] - actions["start_s"]) * 1e3
+    faces = [colours[str(KINDS[code])] for code in actions["kind"]]
+    spans = list(zip(left.tolist(), width.tolist(), strict=True))
+    axis.broken_barh(spans, (rank - 0.43, 0.86), facecolors=faces, edgecolor="white", linewidth=0.4)
+    for (begin, wide), microbatch in zip(spans, actions["microbatch"], strict=True):
+        if scale.has_room(wide, str(microbatch)):
+            middle = begin + wide / 2
+            number = axis.text(
+                middle, rank, str(microbatch), ha="center", va="center", fontsize=_NUMBER_POINTS, color=ink
+            )
+            number.set_in_layout(False)  # it lies in its box: half of the time

@@ -1,0 +1,127 @@
+"""Judges whole cases of one plan by the event model: how long every job takes, which case is best, when to stop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
+
+from testbed.pipeline.problem import Problem
+from testbed.plan import costs
+from testbed.plan.plan import Case, Plan
+from testbed.plan.prediction import iteration_times, worst_times
+from testbed.schedule.proof import Standing, Watch
+
+Key = tuple[float, ...]
+"""Of a case, its jobs' iterations over `Judge.usual_s`, the slowest job first. The smaller is better, as tuples are
+compared: the two-layer idea of max-min fairness, with iteration times in the place of rates."""
+
+EvaluationLimit = Annotated[int, Field(ge=1, le=10**6)]
+SearchSeconds = Annotated[float, Field(gt=0, le=3600)]
+
+_DIGITS = 9
+"""Of a key: what differs by less is the same."""
+
+
+class CaseEvaluator:
+    """Keeps the best of the cases that it is offered.
+
+    Where predictions are ranges, by who comes first of messages that meet, a case is worth what it may take at worst.
+    That is asked of what would else be the best one; a case that is not, even as predicted, is worth its prediction.
+
+    The same offers give the same best; `over` says that `evaluations` have been made or, which cannot be repeated, that
+    `time_limit_s` wall seconds have gone by.
+    """
+
+    def __init__(self, plan: Plan, evaluations: int, time_limit_s: float, watch: tuple[str, Watch | None]) -> None:
+        """`plan` has the flows that all cases have routes for; `watch` is whom to tell, and under what name.
+
+        Raises BadInput for a job whose times only a run can tell.
+        """
+        import testbed.model.compiled  # noqa: F401 - slow to import: from now on the event model runs compiled
+
+        self.plan, self.evaluations, self.time_limit_s = plan, evaluations, time_limit_s
+        self._name, self._watch = watch
+        self._known: dict[object, Key] = {}
+        self._kept: list[Case] = []
+        """So that what is known by its identity stays where it is."""
+        self._begin = time.monotonic()
+        self.usual_s = _alone(plan, plan.cases[0])
+        """Per job, an iteration of it alone in the plan's first case."""
+        self._least_s = [_work_s(costs.problem_of_case(plan, plan.cases[0], job=job)) for job in range(len(plan.jobs))]
+        self.best = plan.cases[0]
+        self.best_key: Key = (math.inf,)
+        self.offer(self.best)
+
+    @property
+    def judged(self) -> int:
+        """How many different cases it has seen."""
+        return len(self._known)
+
+    def offer(self, case: Case) -> Key:
+        """What a case is worth; the best so far is kept."""
+        mark = case.routes, case.starts_s, tuple(map(id, case.jobs))
+        if mark not in self._known:
+            self._kept.append(case)
+            self._known[mark] = self._key(iteration_times(self.plan, case))
+            if self._known[mark] < self.best_key:
+                self._known[mark] = self._key(worst_times(self.plan, case))
+            if self._known[mark] < self.best_key:
+                self.best, self.best_key = case, self._known[mark]
+                self._report()
+        return self._known[mark]
+
+    def _key(self, times_s: Sequence[float]) -> Key:
+        times = zip(times_s, self.usual_s, strict=True)
+        return tuple(sorted((round(one / usual, _DIGITS) for one, usual in times), reverse=True))
+
+    def over(self) -> bool:
+        """Whether nothing more should be tried: enough has been, or nothing is left to gain."""
+        late = time.monotonic() > self._begin + self.time_limit_s
+        least = max(least / usual for least, usual in zip(self._least_s, self.usual_s, strict=True))
+        return self.judged >= self.evaluations or late or self.best_key[0] <= least * (1 + 10.0**-_DIGITS)
+
+    def interrupt(self) -> None:
+        """Say that Ctrl-C ended the search."""
+        self._report(interrupted=True)
+
+    def seconds(self, case: Case) -> tuple[float, ...]:
+        """Per job, the iteration in a case, at worst."""
+        return worst_times(self.plan, case)
+
+    def _report(self, *, interrupted: bool = False) -> None:
+        if self._watch is not None:
+            ratios = [one / usual for one, usual in zip(self.seconds(self.best), self.usual_s, strict=True)]
+            worst = ratios.index(max(ratios))
+            wall_s, best_s = time.monotonic() - self._begin, ratios[worst] * self.usual_s[worst]
+            standing = Standing(wall_s, self.time_limit_s, best_s, self._least_s[worst], interrupted)
+            self._watch(self._name, standing)
+
+
+def _alone(plan: Plan, case: Case) -> tuple[float, ...]:
+    if len(plan.jobs) == 1:
+        return iteration_times(plan, replace(case, starts_s=()))
+    found = []
+    for number in range(len(plan.jobs)):
+        schedule = costs.schedule_of(plan, case, job=number)
+        if schedule is None:
+            return iteration_times(plan, case)  # which says what is missing
+        found.append(float(costs.predict_case(plan, case, schedule, job=number).makespans()[0]))
+    return tuple(found)
+
+
+def _work_s(problem: Problem) -> float:
+    """What the busiest rank computes in an iteration: no order and no route makes it less."""
+    least = [
+        forward + inputs + weights
+        for forward, inputs, weights in zip(
+            problem.forward_s, problem.least_input_s, problem.least_weight_s, strict=True
+        )
+    ]
+    ranks = problem.stage_to_rank
+    each = [sum(one for one, holder in zip(least, ranks, strict=True) if holder == rank) for rank in set(ranks)]
+    return problem.n_microbatches * max(each)

@@ -1,0 +1,135 @@
+"""The network drawn under each policy: every direction an arrow, as wide and as dark as it is loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matplotlib import colormaps, rc_context
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+
+from testbed.plan.network_state import NetworkState
+from testbed.routing.curves import ASPECT, Arrow, CurvePoint, arrows
+from testbed.routing.policy_comparison import PolicyOutcome
+from testbed.units import show_rate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_INK, _GREY, _FAINT = "#20242b", "#8a919c", "#d9dde3"
+_PANEL_INCHES = 5.2
+_WIDEST_POINTS = 7.0
+_ACROSS = 3
+"""Panels beside each other."""
+
+
+def draw(network: NetworkState, outcomes: Sequence[PolicyOutcome], path: Path) -> None:
+    """Write the picture (SVG or PNG, by the ending of `path`), a panel for each outcome, on one scale.
+
+    Load is the time that an iteration's bytes occupy the direction, at its rate.
+    """
+    busy_ms = [
+        [8e3 * size / one.rate_bps for size, one in zip(outcome.wire_bytes.tolist(), network.links, strict=False)]
+        for outcome in outcomes
+    ]
+    scale = Normalize(0.0, max((max(mine, default=0.0) for mine in busy_ms), default=0.0) or 1.0)
+    columns = min(_ACROSS, math.ceil(math.sqrt(len(outcomes))))
+    lines = math.ceil(len(outcomes) / columns)
+    figure = Figure(
+        figsize=(_PANEL_INCHES * columns + 1.2, _PANEL_INCHES * 0.86 * lines + 0.4),
+        layout="constrained",
+        facecolor="white",
+    )
+    panels = figure.subplots(lines, columns, squeeze=False).reshape(-1)
+    for panel in panels[len(outcomes) :]:
+        panel.set_visible(False)
+    colours = _colours()
+    for panel, outcome, mine in zip(panels, outcomes, busy_ms, strict=False):
+        _panel(panel, network, outcome, mine, scale, colours)
+    bar = figure.colorbar(ScalarMappable(scale, colours), ax=panels.tolist(), shrink=0.7, aspect=30, pad=0.01)
+    bar.set_label("ms of an iteration that a direction is occupied", fontsize=9, color=_INK)
+    bar.ax.tick_params(labelsize=8)
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
+        figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _colours() -> LinearSegmentedColormap:
+    """Without the lightest colours, which nobody sees on white."""
+    whole = colormaps["viridis_r"]
+    return LinearSegmentedColormap.from_list("load", [whole(0.12 + 0.88 * step / 20) for step in range(21)])
+
+
+def places_at(network: NetworkState) -> dict[str, CurvePoint]:
+    """Where everything is drawn: switches in a row above what has nodes; without switches all on a circle."""
+    ends, switches = network.datacenters, network.switches
+    if switches:
+        lower = {name: ((number + 0.5) / len(ends), 0.0) for number, name in enumerate(ends)}
+        return lower | {name: ((number + 0.5) / len(switches), 0.7) for number, name in enumerate(switches)}
+    if len(ends) < 3:
+        return {name: (0.1 + 0.8 * number, 0.35) for number, name in enumerate(ends)}
+    angles = [math.pi / 2 - 2 * math.pi * number / len(ends) for number in range(len(ends))]
+    return {name: (0.5 + 0.42 * math.cos(a), 0.4 + 0.36 * math.sin(a)) for name, a in zip(ends, angles, strict=True)}
+
+
+def _panel(
+    panel: Axes,
+    network: NetworkState,
+    outcome: PolicyOutcome,
+    busy_ms: Sequence[float],
+    scale: Normalize,
+    colours: LinearSegmentedColormap,
+) -> None:
+    at = places_at(network)
+    widest = max(map(len, at))
+    size = 8.5 if widest * len(at) < 90 else 6.5
+    half_widths = {name: 0.0011 * size * (len(_short(name, at)) + 1.5) for name in at}
+    ways = arrows(network.links, at, half_widths)
+    used_links = {one.link for one, ms in zip(network.links, busy_ms, strict=False) if ms > 0}
+    for index, (one, way) in enumerate(zip(network.links, ways, strict=True)):
+        share = float(scale(busy_ms[index]))
+        used = busy_ms[index] > 0
+        arrow = FancyArrowPatch(
+            at[one.source],
+            at[one.target],
+            connectionstyle=f"arc3,rad={way.bend}",
+            arrowstyle="-|>" if used else "-",
+            mutation_scale=7 + 7 * share,
+            shrinkA=11,
+            shrinkB=11,
+            linewidth=0.7 + (_WIDEST_POINTS - 0.7) * share if used else 0.7,
+            color=colours(share) if used else _FAINT,
+            zorder=2 + share if used else 1,
+        )
+        panel.add_patch(arrow)
+        if way.label and (used or (one.link not in used_links and index % 2 == 0)):  # an idle link's name once
+            _name(panel, way, used=used)
+    for name, (x, y) in at.items():
+        frame = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": _INK, "linewidth": 0.8}
+        panel.text(x, y, _short(name, at), ha="center", va="center", fontsize=size, color=_INK, bbox=frame, zorder=5)
+    metric = outcome.metric
+    worst = metric.vector()[0] if len(metric.job_rates_bps) else math.inf
+    rate = show_rate(worst) if math.isfinite(worst) else "-"
+    said = f"{metric.most_flows} flows on a link, worst job {rate}"
+    panel.set_title(f"{outcome.label}\n{said}", loc="left", fontsize=9.5, color=_INK)
+    panel.set_xlim(-0.05, 1.05)
+    panel.set_ylim(-0.12, 0.88)
+    panel.set_aspect(ASPECT)
+    panel.axis("off")
+
+
+def _name(panel: Axes, way: Arrow, *, used: bool) -> None:
+    """The name of one of parallel links, of an idle one behind what is used."""
+    frame = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
+    (x, y), colour, layer = way.label_at, _INK if used else _GREY, 4.0 if used else 1.5
+    panel.text(x, y, way.label, ha="center", va="center", fontsize=5.5, color=colour, bbox=frame, zorder=layer)
+
+
+def _short(name: str, everything: dict[str, CurvePoint]) -> str:
+    """Without what all names begin with: pod-leaf3 is leaf3 where there is one Clos alone."""
+    heads = {one.rpartition("-")[0] for one in everything}
+    return name.rpartition("-")[2] if len(heads) == 1 and "" not in heads else name

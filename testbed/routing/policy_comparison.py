@@ -1,0 +1,104 @@
+"""Several policies on the same demands: for each the metric, the load of every direction, and what is predicted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from testbed.model.network import Floats, Ints
+from testbed.plan.network_state import NetworkState, network_at
+from testbed.plan.plan import Case, Plan
+from testbed.plan.prediction import iteration_times, ranges_of_case
+from testbed.plan.ties import Range
+from testbed.routing.apply import Demands, demands, on_routes, taken
+from testbed.routing.fairness import Metric, bytes_per_direction, flows_per_direction, measured_by
+from testbed.routing.planner import Planner, PlannerInput, Reach
+from testbed.routing.policies import PolicyChoice, Routed, plan_with, route
+from testbed.schedule.proof import Watch
+
+
+class PolicyOutcome(NamedTuple):
+    """What one policy makes of the demands of a case."""
+
+    label: str
+    wanted: Demands
+    """What was routed: that of the case, or of the one that a planner made of it."""
+    routed: Routed
+    metric: Metric
+    flows: Ints
+    """Per direction, how many of the routed flows cross it."""
+    wire_bytes: Floats
+    """Per direction, bytes of an iteration: of all flows, also of those that keep to their default routes."""
+    iteration_s: tuple[float, ...]
+    """Per job, an iteration beside the others on these routes, by the event model."""
+    between: tuple[Range | None, ...]
+    """Per job, what it may be by who comes first of messages that meet; None where nothing hangs on that."""
+
+
+class PolicyComparison(NamedTuple):
+    """Policies to compare, and how."""
+
+    policies: Sequence[PolicyChoice]
+    reach: Reach
+    seeds: int = 1
+    """Draws of a policy with a `seed` that nobody gave: the median and the worst by the two-layer metric."""
+
+
+def compare(
+    plan: Plan, case: Case, wanted: Demands, asked: PolicyComparison, watch: Watch | None = None
+) -> list[PolicyOutcome]:
+    """Every policy's outcome on the demands of a case. Raises as `route`, and as planners do."""
+    found = []
+    for chosen in asked.policies:
+        if isinstance(chosen.policy, Planner):
+            found += _of_planner(plan, case, chosen, PlannerInput(replace(plan, cases=(case,)), asked.reach, watch))
+        elif asked.seeds == 1 or "seed" in chosen.options or not chosen.takes("seed"):
+            found.append(_outcome(plan, case, wanted, chosen.label, route(chosen, wanted.problem)))
+        else:
+            drawn = [route(chosen.with_seed(seed), wanted.problem) for seed in range(1, asked.seeds + 1)]
+            drawn.sort(key=lambda one: measured_by(wanted.problem, one.choice).vector())
+            for words, made in (("median", drawn[asked.seeds // 2]), ("worst", drawn[0])):
+                found.append(_outcome(plan, case, wanted, f"{chosen.label}, {words} of {asked.seeds}", made))
+    return found
+
+
+def bytes_of(network: NetworkState, wanted: Demands) -> Floats:
+    """Per direction, the bytes of what is not routed."""
+    load = np.zeros(len(network.everything))
+    for one in wanted.mice:
+        for index in network.card_routes.get(one.source, ()) + network.default_route(one.source, one.target):
+            load[index] += one.wire_bytes
+    return load
+
+
+def _of_planner(plan: Plan, case: Case, chosen: PolicyChoice, task: PlannerInput) -> list[PolicyOutcome]:
+    """What a planner makes of the case, which may be another schedule, with flows of its own."""
+    begin = time.perf_counter()
+    made = plan_with(chosen, task)
+    seconds = time.perf_counter() - begin
+    found = []
+    for one in made.cases:
+        further = replace(plan, flows=made.flows, cases=(one,))
+        wanted = demands(further, one, task.reach)
+        remark = "; ".join((*(() if one.label == case.label else (one.label,)), *made.remarks))
+        routed = Routed(np.array(taken(further, one, wanted), np.int64), seconds, remark)
+        found.append(_outcome(further, one, wanted, chosen.label, routed))
+    return found
+
+
+def _outcome(plan: Plan, case: Case, wanted: Demands, label: str, made: Routed) -> PolicyOutcome:
+    problem, routed = wanted.problem, on_routes(plan, case, wanted, made.choice.tolist())
+    return PolicyOutcome(
+        label,
+        wanted,
+        made,
+        measured_by(problem, made.choice),
+        flows_per_direction(problem, made.choice),
+        bytes_of(network_at(plan, case), wanted) + bytes_per_direction(problem, made.choice),
+        iteration_times(plan, routed),
+        tuple(ranges_of_case(plan, routed)),
+    )

@@ -1,0 +1,149 @@
+"""What a controller does when a link is lost, a job arrives or departs: it asks its policy for routes again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from testbed.errors import BadInput
+from testbed.plan import routes
+from testbed.plan.events import at_work, changed, check_events, lost
+from testbed.plan.network_state import network_at
+from testbed.plan.plan import Case, Continuation, Framing, Plan, Route
+from testbed.plan.resolve import framing_of
+from testbed.plan.timeline import Event, LinkLost
+from testbed.routing.apply import demands, on_routes
+from testbed.routing.planner import USUAL_REACH, Planner, Reach
+from testbed.routing.policies import PolicyChoice, choose, route
+
+
+class Controller(NamedTuple):
+    """Who chooses routes again."""
+
+    policy: str | None = None
+    """None: what has lost its route takes the default one, nothing else moves."""
+    reach: Reach = USUAL_REACH
+
+
+def with_timeline(plan: Plan, events: Iterable[Event]) -> Plan:
+    """The plan with these events; its cases begin without the jobs that arrive later.
+
+    Raises BadInput, naming the option, for events that cannot be.
+    """
+    timed = replace(plan, events=tuple(sorted(events, key=lambda one: one.at)))
+    check_events(timed, lambda number: (str(timed.events[number]), "event"))
+    return timed
+
+
+def with_continuations(plan: Plan, controller: Controller) -> Plan:
+    """The plan in which every case is followed by one for each of its events, on the routes that are chosen then.
+
+    What happens after the same iteration is one event. Raises BadInput for events that leave ranks without a way.
+    """
+    iterations = list(dict.fromkeys(one.at.iteration for one in plan.events))
+    found: list[Case] = []
+    for begins in plan.cases:
+        training = [begins]
+        for after in iterations:
+            continues = Continuation(after, controller.policy, *controller.reach)
+            training.append(replace(training[-1], continues=continues))
+        _require_ways(plan, training[-1])
+        for number in range(1, len(training)):
+            ways = rerouted(plan, training[number - 1], training[number])
+            training[number] = replace(training[number], routes=ways)
+        for number in range(1, len(training)):
+            before, after_it = training[number - 1 : number + 1]
+            # all that has happened by then, the last event behind
+            training[number] = replace(after_it, label=f"{before.label} {changed(plan, before, after_it)}")
+        found += training
+    _require_own_labels(found, plan.events)
+    return replace(plan, cases=tuple(found), framing=_framing(plan, found))
+
+
+def _require_own_labels(cases: Sequence[Case], events: Sequence[Event]) -> None:
+    """Raises BadInput where a schedule is called what another one is called after an event."""
+    labels = [case.label for case in cases]
+    for label in labels:
+        if labels.count(label) > 1:
+            expected = "a label for every case alone: call that schedule otherwise"
+            raise BadInput.of(", ".join(map(str, events)), "cases.label", label, expected)
+
+
+def _require_ways(plan: Plan, case: Case) -> None:
+    """Raises BadInput where ranks could not reach each other any more."""
+    nodes, left = routes.nodes_of_ranks(plan), network_at(plan, case).routes
+    for flow in plan.flows:
+        ends = routes.datacenter_of(nodes[flow.source]), routes.datacenter_of(nodes[flow.target])
+        if ends not in left:
+            expected = f"one without which {ends[0]} still reaches {ends[1]}"
+            raise BadInput.of(LinkLost.option, "name", ", ".join(lost(plan, case)), expected)
+
+
+def policy_of(text: str) -> PolicyChoice:
+    """The policy that a controller has. Raises BadInput for one that is not there, or makes whole cases."""
+    chosen = choose(text)
+    if isinstance(chosen.policy, Planner):
+        expected = "a policy that chooses routes alone, with --lose, --arrive and --depart: schedules go on as they are"
+        raise BadInput.of("--policy", "policy", text, expected)
+    return chosen
+
+
+def _framing(plan: Plan, cases: Sequence[Case]) -> Framing:
+    """With super-packets short enough for the routes that are chosen later, too."""
+    nodes = routes.nodes_of_ranks(plan)
+    taken = [
+        (routes.datacenter_of(nodes[flow.source]), way)
+        for case in cases
+        for flow, way in zip(plan.flows, case.routes, strict=True)
+    ]
+    needed = framing_of(plan.network, taken).gso_bytes
+    return replace(plan.framing, gso_bytes={at: min(size, needed[at]) for at, size in plan.framing.gso_bytes.items()})
+
+
+def rerouted(plan: Plan, before: Case, case: Case) -> tuple[Route, ...]:
+    """A route for every flow of the plan in a case that goes on from another.
+
+    The policy routes what the jobs at work send. Without one, what has lost its route takes the default one of the
+    network that is left, and nothing else moves. Raises BadInput where there is no way left, or for a policy that makes
+    whole cases.
+    """
+    assert case.continues is not None
+    network, nodes = network_at(plan, case), routes.nodes_of_ranks(plan)
+    kept = tuple(
+        way if network.down.isdisjoint(way) else network.default_route(nodes[flow.source], nodes[flow.target])
+        for flow, way in zip(plan.flows, before.routes, strict=True)
+    )
+    moved = replace(case, routes=kept)
+    if case.continues.policy is not None:
+        chosen = policy_of(case.continues.policy)
+        wanted = demands(plan, moved, Reach(case.continues.elephants_from, case.continues.detour))
+        moved = on_routes(plan, moved, wanted, route(chosen, wanted.problem).choice.tolist())
+    return moved.routes
+
+
+class Moves(NamedTuple):
+    """What an event means for the flows that cross links, of the jobs at work after it."""
+
+    flows: int
+    flows_new: int
+    """Of jobs that have just arrived."""
+    flows_moved: int
+    """Of the others, those that have another route now."""
+    flows_cut: int
+    """Of those moved, the ones that crossed what is lost."""
+
+
+def moves(plan: Plan, before: Case, after: Case) -> Moves:
+    """How flows are moved between two cases of a training."""
+    working, down = at_work(plan, after), network_at(plan, after).down
+    job_of = {rank: number for number in working for rank in plan.jobs[number].mesh.ranks}
+    known = at_work(plan, before)
+    mine = [
+        (job_of[flow.source] in known, old, new)
+        for flow, old, new in zip(plan.flows, before.routes, after.routes, strict=True)
+        if flow.source in job_of and new
+    ]
+    moved = [old for there, old, new in mine if there and old != new]
+    cut = sum(not down.isdisjoint(old) for old in moved)
+    return Moves(len(mine), sum(not there for there, _, _ in mine), len(moved), cut)

@@ -1,0 +1,24 @@
+"""Compiles all that is compiled, once: `python -m testbed.schedule.compile_all` in `make setup`."""
+
+from __future__ import annotations
+
+from testbed.pipeline.problem import uniform
+from testbed.pipeline.ticks import in_ticks
+
+
+def warm() -> None:
+    """Use every compiled function once, each called by name: a search ends before them where a start is optimal."""
+    from testbed.model.compiled import makespan
+    from testbed.schedule.greedy import greedy_rows
+    from testbed.schedule.list_scheduler import list_schedule
+    from testbed.schedule.local_search import improve
+
+    problem = in_ticks(uniform(4, 8, delay_s=2.0, wire_s=0.5))
+    greedy_rows(problem, 4)
+    schedule = list_schedule(problem)
+    makespan(problem, schedule)
+    improve(problem, schedule, moves=1)
+
+
+if __name__ == "__main__":
+    warm()

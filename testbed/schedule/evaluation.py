@@ -1,0 +1,136 @@
+"""Several schedules generated, and each judged by the event model; on all cores where that is worth it."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from testbed.errors import BadInput, DoesNotFit
+from testbed.model.lower import Receives
+from testbed.model.simulate import makespan
+from testbed.pipeline.problem import Problem
+from testbed.pipeline.validate import OverMemory
+from testbed.schedule.proof import Watch
+from testbed.schedule.registry import Generated, family_of, generate_choice
+from testbed.spec.choice import ScheduleChoice
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
+
+WORTH_PROCESSES = 6000
+"""Actions of a problem from which generating takes longer than starting a process that can."""
+
+
+class ScheduleRequest(NamedTuple):
+    """A schedule to be made."""
+
+    choice: ScheduleChoice
+    problem: Problem
+    receives: Receives
+    judge: bool = True
+
+
+class PredictedSchedule(NamedTuple):
+    """A schedule, and how long the event model says that an iteration takes with it."""
+
+    generated: Generated
+    makespan_s: float
+    """NaN where nobody asked."""
+
+
+class Misfit(NamedTuple):
+    """Why there is no schedule."""
+
+    reason: str
+    over_memory: bool
+    """Whether more memory is all that it lacks."""
+
+
+class _Refused(NamedTuple):
+    """A BadInput that is no misfit; errors themselves do not always survive the way between processes."""
+
+    reason: str
+
+
+def generate_each(
+    tasks: Sequence[ScheduleRequest], watch: Watch | None = None, *, cores: int | None = None
+) -> list[PredictedSchedule | Misfit]:
+    """The schedule of every task, or why it does not fit, in the order of the tasks.
+
+    `cores` is how many may be used; default: those of this process. `watch` hears the solvers, which work in this
+    process, one after the other: they use all cores themselves. Raises BadInput for what is wrong in any other way.
+    """
+    allowed = len(os.sched_getaffinity(0)) if cores is None else cores
+    apart = [index for index, task in enumerate(tasks) if _worth_a_process(task)]
+    if min(allowed, len(apart)) < 2:
+        apart = []
+    done: dict[int, PredictedSchedule | Misfit | _Refused] = {}
+    with _processes(min(allowed, len(apart))) as pool:
+        # what looks at the links takes longest, so it goes first
+        order = sorted(apart, key=lambda index: not family_of(tasks[index].choice).uses_spare_memory)
+        begun: dict[int, Future[PredictedSchedule | Misfit | _Refused]] = {}
+        for index in order:
+            assert pool is not None
+            begun[index] = pool.submit(_generate, tasks[index])
+        for index, task in enumerate(tasks):
+            if index not in begun:
+                done[index] = _generate(task, watch)
+        done |= {index: future.result() for index, future in begun.items()}
+    found: list[PredictedSchedule | Misfit] = []
+    for index in range(len(tasks)):
+        outcome = done[index]
+        if isinstance(outcome, _Refused):
+            raise BadInput(outcome.reason)
+        found.append(outcome)
+    return found
+
+
+def _worth_a_process(task: ScheduleRequest) -> bool:
+    actions = 3 * task.problem.n_stages * task.problem.n_microbatches
+    return actions >= WORTH_PROCESSES and not family_of(task.choice).solver
+
+
+def _generate(task: ScheduleRequest, watch: Watch | None = None) -> PredictedSchedule | Misfit | _Refused:
+    try:
+        generated = generate_choice(task.choice, task.problem, watch)
+    except DoesNotFit as error:
+        return Misfit(str(error), isinstance(error, OverMemory))
+    except BadInput as error:
+        return _Refused(str(error))
+    seconds = makespan(task.problem, generated.schedule, receives=task.receives) if task.judge else math.nan
+    return PredictedSchedule(generated, seconds)
+
+
+@contextmanager
+def _processes(count: int) -> Iterator[ProcessPoolExecutor | None]:
+    """Processes that generate, ended with the block however that ends; None for none."""
+    if not count:
+        yield None
+        return
+    import multiprocessing  # slow to import: only where it is used
+    from concurrent.futures import ProcessPoolExecutor
+
+    others = set(multiprocessing.active_children())
+    # not forked: a thread that draws progress may hold any lock
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_set_up)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown()
+
+
+def _set_up() -> None:
+    """A process that generates: it ends at Ctrl-C without a traceback, and never looks for reference cycles."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the process that asked for schedules has something to say of it
+    gc.disable()  # a third of the time otherwise: a schedule is thousands of small tuples, none of which is in a cycle

@@ -1,0 +1,46 @@
+"""What an event between iterations meant: flows moved, the controller's time, iterations before, during and after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.plan.plan import Plan
+from testbed.session.active_routes import Handled
+from testbed.session.case import TrainedCase
+
+
+def told(plan: Plan, before: TrainedCase, after: TrainedCase, handled: Handled) -> dict[str, Any]:
+    """An entry of `events` in comparison.json."""
+    assert after.case.continues is not None
+    return {
+        "label": after.case.label,
+        "before": before.case.label,
+        "after": handled.after,
+        **handled.what._asdict(),
+        "policy": after.case.continues.policy,
+        **handled.moves._asdict(),
+        "links_down_s": handled.links_down_s,
+        "choosing_s": handled.choosing_s,
+        "enforcing_s": handled.enforcing_s,
+        "iterations": _iterations(plan, before, after),
+    }
+
+
+def _iterations(plan: Plan, before: TrainedCase, after: TrainedCase) -> list[dict[str, Any]]:
+    """Of every job that was there before or after: medians, and the one during which it settled, the first."""
+    old, new = ({one.number: one for one in case.jobs} for case in (before, after))
+    found = []
+    for number in sorted({*old, *new}):
+        was, now = old.get(number), new.get(number)
+        first = None if now is None else next(r for r in now.rows if r.iteration == after.phase.rounds.start)
+        found.append(
+            {
+                "job": plan.jobs[number].name,
+                "before_s": was and was.median_s,
+                "during_s": first and first.makespan_s,
+                "after_s": now and now.median_s,
+                "before_predicted_s": was and was.predicted_s,
+                "after_predicted_s": now and now.predicted_s,
+            }
+        )
+    return found

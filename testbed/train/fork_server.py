@@ -1,0 +1,67 @@
+"""The one process that imports torch; every worker is forked from it into its container.
+
+Started with `python -m testbed.train.fork_server CONTROL_FD WORKER_FD...`, one worker descriptor per rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from testbed.train.data import Corpus
+
+
+def main(arguments: list[str]) -> int:
+    """Import torch, train the reference where asked, fork the workers on StartWorkers, report how each ends."""
+    control_fd, *worker_fds = map(int, arguments)
+    control = Connection(control_fd)
+    began = time.monotonic()
+    # deferred on purpose: this is the slow import that only the zygote pays
+    import testbed.train.preload  # noqa: F401 - isort: skip
+    from testbed.train.data import load_corpus
+
+    corpus = load_corpus()
+    gc.collect()
+    gc.freeze()  # what was imported is never garbage: workers need not look at it, nor copy its pages
+    # the launcher may leave at any moment, with a word unread too: then nobody is there to be told
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        _serve(control, worker_fds, corpus, time.monotonic() - began)
+    return 0
+
+
+def _serve(control: Connection, worker_fds: list[int], corpus: Corpus, imported_s: float) -> None:
+    from testbed.train.pacing import needed_spin_s
+    from testbed.train.protocol import Exited, Imported, ReferenceTrained, StartWorkers, TrainReference
+    from testbed.train.reference_process import trained_apart
+    from testbed.train.worker import become_worker, sleep_exactly
+
+    control.send(Imported(imported_s))
+    while isinstance(request := control.recv(), TrainReference):
+        control.send(ReferenceTrained(trained_apart(request, corpus)))
+    if not isinstance(request, StartWorkers):
+        raise TypeError(f"not a message for the zygote: {request!r}")
+    world = request.world
+    sleep_exactly()
+    longest_spin_s = needed_spin_s(min)  # before there are workers, who would be in each other's way
+
+    ranks: dict[int, int] = {}
+    for rank in range(len(world.places)):
+        pid = os.fork()
+        if pid == 0:
+            become_worker(rank, world, control, worker_fds, corpus, longest_spin_s)
+        ranks[pid] = rank
+    for fd in worker_fds:
+        os.close(fd)
+    while ranks:
+        pid, waited = os.wait()
+        control.send(Exited(ranks.pop(pid), os.waitstatus_to_exitcode(waited)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
