@@ -30,7 +30,7 @@ from harness.options import ROOT
 from harness.record import Claim, Topic, finish
 from local_training import scheduled, task_of, workers
 
-import testbed.train.preload  # noqa: F401 - what the zygote imports: it is forked from this process
+import testbed.train.preload  # noqa: F401 - what the fork server imports: it is forked from this process
 from testbed.errors import RunFailed
 from testbed.judge import iterations, numerics
 from testbed.judge.fidelity import Check

@@ -83,7 +83,7 @@ def _job(draw: random.Random, number: int) -> Workload:
 
 def _worst(judge: CaseEvaluator, plan: Plan, case: Case) -> float:
     """The worst job's iteration over what it takes alone."""
-    return max(one / alone for one, alone in zip(iteration_times(plan, case), judge.usual_s, strict=True))
+    return max(one / alone for one, alone in zip(iteration_times(plan, case), judge.baseline_s, strict=True))
 
 
 def _judge(plan: Plan) -> CaseEvaluator:
@@ -108,7 +108,7 @@ def starts(number: int) -> Starts:
         found.append(_worst(_judge(plan), planned, planned.cases[0]))
     plan = one.plan()
     judge = _judge(plan)
-    step_s = WITHIN * min(judge.usual_s) / PLACES
+    step_s = WITHIN * min(judge.baseline_s) / PLACES
     pairs = [(place * step_s, 0.0) for place in range(PLACES + 1)] + [(0.0, p * step_s) for p in range(1, PLACES + 1)]
     cases = (replace(plan.cases[0], starts_s=pair) for pair in pairs)
     return Starts(tuple(found), min(_worst(judge, plan, case) for case in cases))

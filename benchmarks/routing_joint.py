@@ -133,8 +133,8 @@ def judged(point: Point, evaluations: int) -> Row:
     """All choices of a point."""
     blank = with_clock(make_plan(topology(point), workload()), Clock("virtual"))
     every = with_selected(blank, [make(blank, every_choice(blank))])
-    usual, _ = with_policies(every, [choose("shortest")], REACH)
-    times = {case.label: iteration_times(usual, case)[0] for case in usual.cases}
+    baseline, _ = with_policies(every, [choose("shortest")], REACH)
+    times = {case.label: iteration_times(baseline, case)[0] for case in baseline.cases}
     fastest = min(times, key=times.__getitem__)
     wanted = choose_schedules(blank, list(dict.fromkeys(("1f1b", fastest))))
     plan = with_selected(blank, [make(blank, wanted)])

@@ -95,7 +95,7 @@ def slowdowns(plan: Plan) -> dict[str, float]:
     alone = [one.alone_s for one in predict_jobs(plan, plan.cases[0])]
     return {
         case.label.partition(" on ")[2]: max(
-            seconds / usual for seconds, usual in zip(iteration_times(plan, case), alone, strict=True)
+            seconds / baseline for seconds, baseline in zip(iteration_times(plan, case), alone, strict=True)
         )
         for case in plan.cases
     }

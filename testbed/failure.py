@@ -19,12 +19,12 @@ def failed(error: BaseException) -> int:
     What the machine refused (files, processes, memory) is that alone. Anything else is a fault of the testbed or of
     a package that it uses: it is shown with its traceback.
     """
-    told = _as_ours(error)
-    if told is None or os.environ.get(TRACEBACK_VARIABLE):
+    failure = _as_ours(error)
+    if failure is None or os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error)
-    told = told or RunFailed(f"not foreseen: {type(error).__name__}: {' '.join(str(error).split())[:600]}")
-    print(f"error: {told}", file=sys.stderr)
-    return told.exit_code
+    failure = failure or RunFailed(f"not foreseen: {type(error).__name__}: {' '.join(str(error).split())[:600]}")
+    print(f"error: {failure}", file=sys.stderr)
+    return failure.exit_code
 
 
 def _as_ours(error: BaseException) -> TestbedError | None:

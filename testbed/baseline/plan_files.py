@@ -110,19 +110,19 @@ def _topology_of(network: Network, where: str) -> Topology:
         if link["name"] == "--".join(link["between"]):
             del link["name"]
     plain = validate(Topology, _with_units(document), where)
-    usual = {(one.source, one.target): one.route for one in network_of(plain).routes}
+    default = {(one.source, one.target): one.route for one in network_of(plain).routes}
     document["routes"] = [
         {"from": one.source, "to": one.target, "via": [directions[index].link for index in one.route]}
         for one in network.routes
-        if usual[one.source, one.target] != one.route
+        if default[one.source, one.target] != one.route
     ]
     return validate(Topology, _with_units(document), where)
 
 
-def write(directory: Path, told: Specs, made: Mapping[str, Generated] | str) -> None:
+def write(directory: Path, specs: Specs, made: Mapping[str, Generated] | str) -> None:
     """Write what the files say; `made` may be the text of a run's schedules.json."""
-    specs: tuple[tuple[str, Topology | Workload], ...] = ((TOPOLOGY, told.topology), (WORKLOAD, told.workload))
-    for name, spec in specs:
+    named: tuple[tuple[str, Topology | Workload], ...] = ((TOPOLOGY, specs.topology), (WORKLOAD, specs.workload))
+    for name, spec in named:
         document = _filled(_with_units(spec.model_dump(mode="json", by_alias=True)))
         text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=120)
         (directory / name).write_text(text, encoding="utf-8")

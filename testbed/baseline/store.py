@@ -48,7 +48,7 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Document:
     """The fields of baseline.json beside `format`."""
 
     mode: Mode
@@ -97,19 +97,19 @@ def read(directory: Path) -> Baseline:
     where = str(directory / BASELINE)
     if document.get("format") != FORMAT:
         raise BadInput.of(where, "format", document.get("format"), f"{FORMAT} (save it anew)")
-    told = validate(_Told, document, where)
+    fields = validate(_Document, document, where)
     rows = comparison.get("schedules")
     if not isinstance(rows, list) or not rows:
         raise BadInput.of(str(directory / COMPARISON), "schedules", rows, "a list of schedules")
     return Baseline(
         name=directory.resolve().name,
-        mode=told.mode,
-        saved=told.saved,
-        reason=told.reason,
-        quick=told.quick,
-        seed=told.seed,
-        shaper=told.shaper,
-        tolerances=tolerance.from_document(told.tolerances, where),
+        mode=fields.mode,
+        saved=fields.saved,
+        reason=fields.reason,
+        quick=fields.quick,
+        seed=fields.seed,
+        shaper=fields.shaper,
+        tolerances=tolerance.from_document(fields.tolerances, where),
         environment=document["environment"],
         figures=tuple(
             Figures.from_json(row, str(directory / COMPARISON), f"schedules.{index}") for index, row in enumerate(rows)

@@ -125,10 +125,10 @@ def _checks(rows: Sequence[ScheduleComparison], place: str, width: int) -> Itera
         yield Text(said if with_reasons else f"{said}; why: testbed report {place} --checks")
     for question in questions:
         yield from _failed([one for one in failed if one[1]["question"] == question], rows, width, with_reasons)
-    told = {reason for _, check in failed for reason in check.get("reasons", ())}
+    shown = {reason for _, check in failed for reason in check.get("reasons", ())}
     for row in rows:  # of earlier versions, whose checks do not say why
         for reason in row.reasons:
-            if reason not in told:
+            if reason not in shown:
                 yield Text(f"{name_of(row)} untrusted: {reason}", style="red")
     for line in uncovered(rows):
         yield Text(line, style="yellow")

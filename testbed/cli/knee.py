@@ -116,10 +116,10 @@ def _draw(found: Sweep, measured: MeasuredRates, picture: Path, heading: str, sh
             for at in found.swept
             if one.label in at.seconds
         ]
-        between = ends if any(at.hangs(one.label) for at in found.swept) else []
+        ranges = ends if any(at.is_order_sensitive(one.label) for at in found.swept) else []
         unlimited_s = worst_s(one.unlimited_s, one.unlimited_range)
         if predicted:
-            curves.append(Curve(one.label, predicted, points, unlimited_s, one.enough_bps, one.full_bps, between))
+            curves.append(Curve(one.label, predicted, points, unlimited_s, one.enough_bps, one.full_bps, ranges))
     with output(picture, "--picture") as partial:
         draw(curves, partial, heading=heading, share=share, lab_seconds=lab)
 
@@ -133,10 +133,10 @@ def _show(found: Sweep, measured: MeasuredRates, heading: str, within: float, la
     columns, really = [], []
     for one in found.knees:
         seconds = [at.seconds.get(one.label) for at in found.swept]
-        between = [at.ranges.get(one.label) for at in found.swept]
-        columns.append(Column(one.label, show_ranges(seconds, between)))
+        ranges = [at.ranges.get(one.label) for at in found.swept]
+        columns.append(Column(one.label, show_ranges(seconds, ranges)))
         if lab is not None:
-            really.append(Column(one.label, _scaled(seconds, between, 1 / lab)))
+            really.append(Column(one.label, _scaled(seconds, ranges, 1 / lab)))
         if measured:
             rows = [measured.get(at.rate_bps, {}).get(one.label) for at in found.swept]
             columns.append(Column("off by", ["" if row is None else show_change(row["error"], 3) for row in rows]))
@@ -162,11 +162,11 @@ def _show(found: Sweep, measured: MeasuredRates, heading: str, within: float, la
     console.print(table)
 
 
-def _scaled(seconds: Sequence[float | None], between: Sequence[Range | None], factor: float) -> list[str]:
+def _scaled(seconds: Sequence[float | None], ranges: Sequence[Range | None], factor: float) -> list[str]:
     """A column of times that are so many times as long."""
     return show_ranges(
         [None if one is None else one * factor for one in seconds],
-        [None if one is None else one.scaled(factor) for one in between],
+        [None if one is None else one.scaled(factor) for one in ranges],
     )
 
 
@@ -220,9 +220,9 @@ def _predicted(at: Swept, factor: float) -> dict[str, dict[str, float]]:
 
 def _unlimited(one: Knee, factor: float) -> dict[str, float | None]:
     """The iteration with an infinite rate, and the ends of its range."""
-    between = one.unlimited_range and one.unlimited_range.scaled(factor)
+    predicted_range = one.unlimited_range and one.unlimited_range.scaled(factor)
     return {
         "unlimited_s": one.unlimited_s * factor,
-        "unlimited_low_s": between and between.low_s,
-        "unlimited_high_s": between and between.high_s,
+        "unlimited_low_s": predicted_range and predicted_range.low_s,
+        "unlimited_high_s": predicted_range and predicted_range.high_s,
     }

@@ -54,8 +54,8 @@ def predict(
     ranges = ranges_of_plan(plan)
     warned = warnings(plan, ranges)
     if len(plan.jobs) == 1:
-        between = [ranges[case.label][0] for case, _ in predicted]
-        _show_one(plan, [(case, jobs[0]) for case, jobs in predicted], between, warned, as_json=as_json)
+        of_cases = [ranges[case.label][0] for case, _ in predicted]
+        _show_one(plan, [(case, jobs[0]) for case, jobs in predicted], of_cases, warned, as_json=as_json)
     else:
         _show_several(plan, predicted, ranges, warned, as_json=as_json)
     if not as_json:
@@ -66,7 +66,7 @@ def predict(
 def _show_one(
     plan: Plan,
     predicted: Sequence[tuple[Case, JobPrediction]],
-    between: Sequence[Range | None],
+    ranges: Sequence[Range | None],
     warned: Sequence[str],
     *,
     as_json: bool,
@@ -98,7 +98,7 @@ def _show_one(
             | {"solver": one.proof and one.proof._asdict(), "remarks": list(one.remarks)}
             | range_keys(hung)
             | {"full_scale": at_full_scale.get(row[0])}
-            for one, row, hung in zip(chosen, rows, between, strict=True)
+            for one, row, hung in zip(chosen, rows, ranges, strict=True)
         ]
         every = [*warned, *scale_warnings(plan)]
         facts = {"topology": plan.network.name, "workload": plan.jobs[0].name, "warnings": every}
@@ -106,7 +106,7 @@ def _show_one(
         return
     console = Console()
     console.print(plan_tables.plan_table(plan))
-    for table in plan_tables.prediction_tables(plan, rows, between, console.width):
+    for table in plan_tables.prediction_tables(plan, rows, ranges, console.width):
         console.print(table)
     for table in full_scale_tables(list(at_full_scale.items()), console.width):
         console.print(table)
@@ -166,8 +166,8 @@ def _document(case: Case, one: JobPrediction) -> dict[str, Any]:
     }
 
 
-def _jobs_table(plan: Plan, cases: Sequence[Mapping[str, Any]], between: Sequence[Range | None]) -> Table:
-    """`between` as the jobs of the cases follow each other."""
+def _jobs_table(plan: Plan, cases: Sequence[Mapping[str, Any]], ranges: Sequence[Range | None]) -> Table:
+    """`ranges` as the jobs of the cases follow each other."""
     from testbed.units import show_change
 
     names = ", ".join(job.name for job in plan.jobs)
@@ -178,7 +178,7 @@ def _jobs_table(plan: Plan, cases: Sequence[Mapping[str, Any]], between: Sequenc
         table.add_column(column, justify="right", no_wrap=True)
     jobs = [job for case in cases for job in case["jobs"]]
     times = [job[key] for key in ("predicted_alone_s", "predicted_s") for job in jobs]
-    shown = show_ranges(times, [*(None for _ in jobs), *between])
+    shown = show_ranges(times, [*(None for _ in jobs), *ranges])
     pairs = zip(shown[: len(jobs)], shown[len(jobs) :], strict=True)
     for case in cases:
         for number, job in enumerate(case["jobs"]):

@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from testbed.plan.ties import Range
 
 
-def show_ranges(seconds: Sequence[float | None], between: Sequence[Range | None]) -> list[str]:
+def show_ranges(seconds: Sequence[float | None], ranges: Sequence[Range | None]) -> list[str]:
     """A column in one unit: "670.7 ms", or "670.7 to 705.2 ms" where it is more than one prediction; "-" for None."""
     ends = [
-        (one, None) if hung is None or not hung.hangs else (hung.low_s, hung.high_s)
-        for one, hung in zip(seconds, between, strict=True)
+        (predicted_s, None) if span is None or not span.hangs else (span.low_s, span.high_s)
+        for predicted_s, span in zip(seconds, ranges, strict=True)
     ]
     shown = iter(show_times([end for pair in ends for end in pair]))
     cells = zip(shown, shown, strict=True)
     return [low if high == "-" else f"{low.partition(' ')[0]} to {high}" for low, high in cells]
 
 
-def range_keys(between: Range | None) -> dict[str, float | None]:
+def range_keys(predicted_range: Range | None) -> dict[str, float | None]:
     """The keys of comparison.json that say so."""
     return {
-        "predicted_low_s": None if between is None else between.low_s,
-        "predicted_high_s": None if between is None else between.high_s,
+        "predicted_low_s": None if predicted_range is None else predicted_range.low_s,
+        "predicted_high_s": None if predicted_range is None else predicted_range.high_s,
     }

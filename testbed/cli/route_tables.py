@@ -83,10 +83,13 @@ def metric_tables(outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
 def _longest(outcomes: Sequence[PolicyOutcome]) -> tuple[list[float], list[Range | None]]:
     """Per policy, the iteration of the job that may take longest, and its range."""
     each = [
-        max(zip(one.iteration_s, one.between, strict=True), key=lambda pair: pair[1].high_s if pair[1] else pair[0])
+        max(
+            zip(one.iteration_s, one.predicted_ranges, strict=True),
+            key=lambda pair: pair[1].high_s if pair[1] else pair[0],
+        )
         for one in outcomes
     ]
-    return [seconds for seconds, _ in each], [between for _, between in each]
+    return [seconds for seconds, _ in each], [predicted_range for _, predicted_range in each]
 
 
 def job_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
@@ -97,8 +100,8 @@ def job_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> lis
     for number, job in enumerate(plan.jobs):
         rates = [_finite(_of(one.metric.job_rates_bps.tolist(), number)) for one in outcomes]
         seconds = [one.iteration_s[number] for one in outcomes]
-        between = [one.between[number] for one in outcomes]
-        columns = [Column("rate", show_rates(rates)), Column("iteration", show_ranges(seconds, between))]
+        ranges = [one.predicted_ranges[number] for one in outcomes]
+        columns = [Column("rate", show_rates(rates)), Column("iteration", show_ranges(seconds, ranges))]
         sections.append(Section(job.name, columns))
     return [table for one in sections for table in fitted(_policies(outcomes), [one], width)]
 
@@ -164,7 +167,7 @@ def _over(plan: Plan, route: Route) -> str:
 def remarks(wanted: Demands, outcomes: Sequence[PolicyOutcome]) -> list[str]:
     """What a user should know beside the tables."""
     found = [f"{one.label}: {one.routed.remark}" for one in outcomes if one.routed.remark]
-    if any(between is not None and between.hangs for one in outcomes for between in one.between):
+    if any(each is not None and each.hangs for outcome in outcomes for each in outcome.predicted_ranges):
         found.append("an iteration from one time to another: who comes first of messages that meet at a link decides")
     if not wanted.elephants:
         found.append("there is nothing to route: no flow sends as much as --elephants-from in an iteration")

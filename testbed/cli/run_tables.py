@@ -194,7 +194,7 @@ def comparison_tables(title: str, rows: Sequence[ScheduleComparison], width: int
     trusted = Column("trusted", [show_trusted(row) for row in rows])
     tables = fitted(key, [Section(title, [*times, trusted]), Section("measured / predicted", ratios)], width)
     if any(row.predicted_on_this_host_s is not None for row in rows):
-        section = Section("with what this machine adds (others: not noisy)", _on_this_host(rows))
+        section = Section("with what this machine adds (others: not disturbed)", _on_this_host(rows))
         tables[1:1] = fitted(key, [section], width)
     return tables
 
@@ -266,18 +266,18 @@ def _on_this_host(rows: Sequence[ScheduleComparison]) -> list[Column]:
     expected, others = _halves(
         [row.predicted_on_this_host_s for row in rows], [row.measured_undisturbed_s for row in rows]
     )
-    between, off = [], []
+    spread, off = [], []
     for row in rows:
         middle, low, high = row.predicted_on_this_host_s, row.on_this_host_low_s, row.on_this_host_high_s
         known = middle is not None and low is not None and high is not None
-        between.append(f"{show_change(low / middle - 1)} {show_change(high / middle - 1)}" if known else "-")  # type: ignore[operator]
+        spread.append(f"{show_change(low / middle - 1)} {show_change(high / middle - 1)}" if known else "-")  # type: ignore[operator]
         off.append("-" if row.error_on_this_host is None else show_change(row.error_on_this_host, 2))
-    noisy = ["-" if row.disturbed_iterations is None else str(row.disturbed_iterations) for row in rows]
+    disturbed = ["-" if row.disturbed_iterations is None else str(row.disturbed_iterations) for row in rows]
     return [
         Column("expected", expected),
-        Column("19 of 20 in", between),
+        Column("19 of 20 in", spread),
         Column("off by", off),
-        Column("noisy", noisy),
+        Column("disturbed", disturbed),
         Column("others", others),
     ]
 

@@ -122,7 +122,7 @@ def _tables(grid: Space, judged: Sequence[PredictedSetting], title: str, width: 
         Column("\nsequence", sequences, left=True),
         Column("micro-\nbatches", [str(problem.n_microbatches) for problem in problems]),
         Column("dN by\ncut", [_extra(one.point) for one in rows]),
-        Column("\niteration", show_ranges([one.seconds for one in rows], [one.between for one in rows])),
+        Column("\niteration", show_ranges([one.seconds for one in rows], [one.predicted_range for one in rows])),
         Column(
             "over 1F1B\nas given",
             ["-" if given is None else show_change(one.worst_s / given.worst_s - 1) for one in rows],
@@ -143,7 +143,7 @@ def _lines(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved) ->
     def words(one: PredictedSetting) -> str:
         shape = one.point.shape
         where = f"microbatch {shape.microbatch_size}, sequence {shape.sequence}, dN {_extra(one.point)}"
-        return f"{where}: {show_ranges([one.seconds], [one.between])[0]}"
+        return f"{where}: {show_ranges([one.seconds], [one.predicted_range])[0]}"
 
     lines = [
         f"* {text}"
@@ -181,7 +181,7 @@ def _document(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved)
             "microbatches": problem.n_microbatches,
             "extra": list(found.point.extra),
             "predicted_s": found.seconds,
-            **range_keys(found.between),
+            **range_keys(found.predicted_range),
             "peak_in_flight": grid.in_flight(found.point),
             "memory": min(problem.memory_limit),
             "altered": altered(grid.workload, shape.sequence),

@@ -160,13 +160,13 @@ def _named(numbers: Sequence[int], flows: Sequence[FlowParts], changed: Bools) -
         )
     worst_s = abs(moved[0].worst_s)
     moved = [flow for flow in moved if abs(flow.worst_s) > CHANGED_FLOW_SHARE * worst_s]
-    told = [
+    descriptions = [
         f"{flow.name} {show_time(abs(flow.worst_s))} {'longer' if flow.worst_s > 0 else 'shorter'} (limit "
         f"{show_time(flow.limit_s)})"
         for flow in moved[:_MOST_NAMED]
     ]
     more = f", {len(moved) - _MOST_NAMED} more flows" if len(moved) > _MOST_NAMED else ""
-    return f"{where}: {', '.join(told)}{more}; {' and '.join(blamed(moved, flows))}"
+    return f"{where}: {', '.join(descriptions)}{more}; {' and '.join(blamed(moved, flows))}"
 
 
 def _runs(numbers: Sequence[int], changed: Bools) -> str:

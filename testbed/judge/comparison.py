@@ -145,7 +145,7 @@ class MeasuredCase:
     """Measured iterations only."""
     predicted: Summary
     checks: Sequence[Check]
-    between: Range | None = None
+    predicted_range: Range | None = None
     """Of the prediction, where it hangs on who comes first."""
     solver: dict[str, Any] | None = None
     on_this_host: HostPrediction | None = None
@@ -228,8 +228,8 @@ def _compared(
         "reasons": run.reasons,
         "notes": [note for check in run.checks for note in check.notes],
         "solver": run.solver,
-        "predicted_low_s": run.between and run.between.low_s,
-        "predicted_high_s": run.between and run.between.high_s,
+        "predicted_low_s": run.predicted_range and run.predicted_range.low_s,
+        "predicted_high_s": run.predicted_range and run.predicted_range.high_s,
         **_on_this_host(run),
         "checks": [check._asdict() | {"ok": check.ok} for check in run.checks],
         "messages": [flow._asdict() for flow in run.messages],

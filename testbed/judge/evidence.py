@@ -49,7 +49,7 @@ class Evidence(NamedTuple):
     profiling: Profiling | None
     rows: Sequence[IterationRow]
     """All iterations, warm-up included."""
-    usual: Sequence[IterationRow]
+    baseline: Sequence[IterationRow]
     """Iterations of the same job, measured before: what this machine always takes. Empty where nothing was."""
     network: NetworkEvidence
     traffic: Sequence[DirectionCounters]
@@ -58,16 +58,16 @@ class Evidence(NamedTuple):
     """The median of what was predicted of the measured iterations."""
     on_this_host_s: float | None
     """Predicted with what this machine adds; None where that was not measured."""
-    alike_replicas: Sequence[int]
+    first_like_replicas: Sequence[int]
     """Per replica (and tensor rank), the first one on links like its own: their messages are compared in the order of
     leaving."""
     flows: Sequence[FlowMessages]
     overtaken_s: float
     """What replicas' messages that were to come one after the other have changed places by, in the usual iteration."""
-    usual_extra_s: Sequence[float] | None
+    baseline_extra_s: Sequence[float] | None
     """Per flow, the first quartile of its messages' extra time before the case; 0 where the machine adds nothing. None
     where it is not known what messages should take."""
-    usual_differs_s: Sequence[float] = ()
+    baseline_differs_s: Sequence[float] = ()
     """Per flow, by how much this quartile differs by chance from that of the case (ExtraTimes.differs_s); empty where
     the machine adds nothing."""
     super_packets_s: Sequence[float] = ()
@@ -75,7 +75,7 @@ class Evidence(NamedTuple):
     comes by chance first, so that they are in their places."""
     quartiles_s: Sequence[NDArray[np.float64]] = ()
     """Per flow, the quartiles of its messages' extra time in each measured iteration; see messages.by_iteration."""
-    ways: Sequence[Sequence[str]] = ()
+    routes: Sequence[Sequence[str]] = ()
     """Per flow, the directions that it crosses, a network card first."""
     range_s: tuple[float, float] | None = None
     """Between what the prediction lies by who comes first; None where that is one time."""
@@ -122,16 +122,16 @@ def judge(case: Evidence) -> list[Check]:
         *parameter_checks.parameter_checks(case.fingerprints, case.reference, last_compared(len(case.rows))),
     ]
     if case.real:
-        checks += [numerics.count_check(len(rows)), fidelity.disturbance_check(rows, case.usual)]
+        checks += [numerics.count_check(len(rows)), fidelity.disturbance_check(rows, case.baseline)]
         checks.append(fidelity.order_check(case.overtaken_s, case.predicted_s))
     if case.profiling is not None:
-        checks.append(fidelity.core_check(rows, case.usual))
+        checks.append(fidelity.core_check(rows, case.baseline))
     if host_s is not None:
         checks.append(fidelity.host_check(case.predicted_s, host_s))
     if case.in_run_s is not None:
         checks.append(fidelity.in_run_check(case.predicted_s, case.in_run_s))
-    if case.usual_extra_s is not None:
-        known = case.flows, case.usual_extra_s, case.usual_differs_s, case.super_packets_s
+    if case.baseline_extra_s is not None:
+        known = case.flows, case.baseline_extra_s, case.baseline_differs_s, case.super_packets_s
         checks.append(fidelity.message_check(*known, real=case.real, seldom=_seldom(case)))
     if case.quartiles_s:
         checks.append(_against_model(case) if _exact(case) else _against_each_other(case))
@@ -187,15 +187,15 @@ def _seldom(case: Evidence) -> list[bool]:
     Of a message that lay ready no arrival is known, so that in some plans only those are known that came late. Only
     where the median iteration is held against the model can others be left to that: [] elsewhere.
     """
-    if not _exact(case) or case.usual_extra_s is None or not case.quartiles_s:
+    if not _exact(case) or case.baseline_extra_s is None or not case.quartiles_s:
         return []
     count = len(case.measured)
-    known = case.flows, case.usual_extra_s, case.usual_differs_s, case.super_packets_s
+    known = case.flows, case.baseline_extra_s, case.baseline_differs_s, case.super_packets_s
     limit_of = {one.flow[:3]: one.limit_s for one in fidelity.shifts_of(*known, real=False)}
     found = []
-    for flow, usual_s, each in zip(case.flows, case.usual_extra_s, case.quartiles_s, strict=True):
+    for flow, baseline_s, each in zip(case.flows, case.baseline_extra_s, case.quartiles_s, strict=True):
         limit_s = limit_of.get(flow[:3], MESSAGE_SHIFT_S.value)
-        far = int((np.nan_to_num(np.abs(each[0] - usual_s)) > limit_s).sum())
+        far = int((np.nan_to_num(np.abs(each[0] - baseline_s)) > limit_s).sum())
         found.append(far > 0 and 2 * far <= count)
     return found
 
@@ -203,7 +203,7 @@ def _seldom(case: Evidence) -> list[bool]:
 def _exact_parts(case: Evidence) -> list[FlowParts]:
     """What messages took beyond the model in each iteration, the furthest quartile; [] where they are not held
     against it."""
-    if case.usual_extra_s is None:
+    if case.baseline_extra_s is None:
         return []
     packets_s = case.super_packets_s or [0.0] * len(case.flows)
     furthest = [np.take_along_axis(each, np.abs(each).argmax(0)[None], 0)[0] for each in case.quartiles_s]
@@ -216,9 +216,9 @@ def _against_each_other(case: Evidence) -> Check:
     limit = CHANGE_SHARE if case.real else MODEL_SHARE
     times_s = case.comparable_s
     far = changes.since_the_beginning(times_s, limit.value)
-    found = changes.find([row.iteration for row in case.measured], times_s, _usual_parts(case), far)
+    found = changes.find([row.iteration for row in case.measured], times_s, _baseline_parts(case), far)
     off = changes.off_share(times_s, found.iterations)
-    mostly = case.usual_extra_s is not None and 2 * found.by_messages.sum() > len(times_s)
+    mostly = case.baseline_extra_s is not None and 2 * found.by_messages.sum() > len(times_s)
     untrusted = mostly or not abs(off) <= limit.value
     # what was asked to come and go is not worth a word
     noted = found.named and not untrusted and case.network.lossless
@@ -232,15 +232,17 @@ def _against_each_other(case: Evidence) -> Check:
     )
 
 
-def _usual_parts(case: Evidence) -> list[FlowParts]:
+def _baseline_parts(case: Evidence) -> list[FlowParts]:
     """By how much the first quartile of messages in each iteration shifted: since before the run where it was measured
     then, else since the first iterations."""
     lower = [each[0] for each in case.quartiles_s]
-    if case.usual_extra_s is not None:
-        known = case.flows, case.usual_extra_s, case.usual_differs_s, case.super_packets_s
+    if case.baseline_extra_s is not None:
+        known = case.flows, case.baseline_extra_s, case.baseline_differs_s, case.super_packets_s
         limit_of = {one.flow[:3]: one.limit_s for one in fidelity.shifts_of(*known, real=case.real)}
         limits_s = [limit_of.get(flow[:3], MESSAGE_SHIFT_S.value) for flow in case.flows]
-        shifts = [changes.smoothed(each - usual) for each, usual in zip(lower, case.usual_extra_s, strict=True)]
+        shifts = [
+            changes.smoothed(each - baseline) for each, baseline in zip(lower, case.baseline_extra_s, strict=True)
+        ]
         return _parts(case, shifts, limits_s)
     shifts = [changes.smoothed(changes.from_first(each)) for each in lower]
     scatter_s = [CHANGE_CERTAIN * changes.scatter(each) for each in shifts]
@@ -248,10 +250,10 @@ def _usual_parts(case: Evidence) -> list[FlowParts]:
 
 
 def _parts(case: Evidence, shifts: Sequence[NDArray[np.float64]], limits_s: Sequence[float]) -> list[FlowParts]:
-    ways = case.ways or [()] * len(case.flows)
+    routes = case.routes or [()] * len(case.flows)
     return [
-        FlowParts(flow.source_rank, flow.target_rank, flow.kind, tuple(way), shift_s, limit_s)
-        for flow, way, shift_s, limit_s in zip(case.flows, ways, shifts, limits_s, strict=True)
+        FlowParts(flow.source_rank, flow.target_rank, flow.kind, tuple(route), shift_s, limit_s)
+        for flow, route, shift_s, limit_s in zip(case.flows, routes, shifts, limits_s, strict=True)
     ]
 
 

@@ -133,16 +133,16 @@ def profile_check(spread: float) -> Check:
     return Check("spread of the profile", f"{spread:.2%}", limit, SPREAD.why, (reason,) if wide else ())
 
 
-def core_check(rows: Sequence[IterationRow], usual: Sequence[IterationRow]) -> Check:
-    """Whether others took the cores of unpaced ranks more than while they were profiled (`usual`)."""
+def core_check(rows: Sequence[IterationRow], baseline: Sequence[IterationRow]) -> Check:
+    """Whether others took the cores of unpaced ranks more than while they were profiled (`baseline`)."""
 
     def share(some: Sequence[IterationRow]) -> float:
         return float(np.median([row.witnesses.rank_queued_s / row.makespan_s for row in some]))
 
-    beyond = share(rows) - share(usual)
+    beyond = share(rows) - share(baseline)
     reason = (
-        f"a rank stood in its core's queue for {share(rows):.1%} of the time, {share(usual):.1%} while it was profiled "
-        f"(limit: {CORE_SHARE.value:.1%} more): others computed on its core"
+        f"a rank stood in its core's queue for {share(rows):.1%} of the time, {share(baseline):.1%} while it was "
+        f"profiled (limit: {CORE_SHARE.value:.1%} more): others computed on its core"
     )
     limit = f"{CORE_SHARE.value:.1%}"
     off = beyond > CORE_SHARE.value
@@ -184,21 +184,21 @@ def traffic_check(traffic: Sequence[DirectionCounters], *, lossless: bool) -> Ch
 
 def message_check(
     flows: Sequence[FlowMessages],
-    usual_s: Sequence[float],
+    baseline_s: Sequence[float],
     differs_s: Sequence[float] = (),
     super_packets_s: Sequence[float] = (),
     *,
     real: bool = True,
     seldom: Sequence[bool] = (),
 ) -> Check:
-    """Whether messages took what they took before the run; `usual_s` per flow, the first quartile of its extra time.
+    """Whether messages took what they took before the run; `baseline_s` per flow, the first quartile of its extra time.
 
     A link that changed shifts all its messages; what a machine does to some of them leaves the first quartile alone.
     `differs_s` (by chance) and `super_packets_s` as in Evidence. Not `real`: on the virtual clock.
     Flows that shifted `seldom` do not count: where only late arrivals are known, the quartile is that of these alone.
     """
     rare = {flow[:3] for flow, one in zip(flows, seldom, strict=False) if one}
-    shifts = shifts_of(flows, usual_s, differs_s, super_packets_s, real=real)
+    shifts = shifts_of(flows, baseline_s, differs_s, super_packets_s, real=real)
     shifts = [one for one in shifts if one.flow[:3] not in rare]
     reasons = tuple(one.reason() for one in shifts if abs(one.seconds) > one.limit_s)
     worst = max(shifts, key=lambda one: abs(one.seconds) / one.limit_s, default=None)
@@ -210,7 +210,7 @@ def message_check(
 
 def shifts_of(
     flows: Sequence[FlowMessages],
-    usual_s: Sequence[float],
+    baseline_s: Sequence[float],
     differs_s: Sequence[float],
     super_packets_s: Sequence[float],
     *,
@@ -219,10 +219,10 @@ def shifts_of(
     """As `message_check`: by how much each flow shifted, those left out of which no arrival is known."""
     nothing = [0.0] * len(flows)
     packets_s: Sequence[float | None] = super_packets_s or [None] * len(flows)
-    known = zip(flows, usual_s, differs_s or nothing, packets_s, strict=True)
+    known = zip(flows, baseline_s, differs_s or nothing, packets_s, strict=True)
     return [
-        Shift(flow, flow.extra_p25_s - usual, differs, packet, real)
-        for flow, usual, differs, packet in known
+        Shift(flow, flow.extra_p25_s - baseline, differs, packet, real)
+        for flow, baseline, differs, packet in known
         if flow.extra_p25_s is not None
     ]
 
@@ -310,9 +310,9 @@ def order_check(overtaken_s: float, predicted_s: float) -> Check:
     return Check("replicas' messages out of turn", f"{share:.2%}", limit, ORDER_SHARE.why, (reason,) if off else ())
 
 
-def disturbance_check(rows: Sequence[IterationRow], usual: Sequence[IterationRow]) -> Check:
-    """Whether the machine's own accounts could explain a share of the iteration times; `usual` as in witnesses.py."""
-    shares = disturbance_s(rows, usual) / np.array([row.makespan_s for row in rows])
+def disturbance_check(rows: Sequence[IterationRow], baseline: Sequence[IterationRow]) -> Check:
+    """Whether the machine's own accounts could explain a share of the iterations; `baseline` as in witnesses.py."""
+    shares = disturbance_s(rows, baseline) / np.array([row.makespan_s for row in rows])
     share = float(np.median(shares))
     reason = (
         f"the machine was busy otherwise: stolen time, late wake-ups and queues could explain {share:.1%} of the "

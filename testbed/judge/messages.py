@@ -73,7 +73,7 @@ class MessageTimes(NamedTuple):
     """Of collectives' messages that share a link: by how much each is off their mean; 0 for all others. If one came
     before another that was predicted to be first, both have about what the other one takes."""
 
-    def usually_overtaken_s(self) -> float:
+    def median_overtaken_s(self) -> float:
         """The worst of an iteration, as the median over iterations; 0 where no message is known."""
         iterations = np.unique(self.rows["iteration"])
         worst = [float(self.overtaken_s[self.rows["iteration"] == one].max()) for one in iterations]

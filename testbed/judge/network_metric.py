@@ -258,8 +258,8 @@ def _flows_counted(problem: RoutingProblem, plan: Plan, case: Case, traffic: Seq
     iterations = sum(one.planned_bytes for one in traffic) / (float(planned.sum()) or 1.0) or 1.0
     counted: Floats = np.array([one.counted_bytes for one in traffic]) / iterations
     flows, sizes = flows_per_direction(problem, nothing), bytes_per_direction(problem, nothing)
-    usual = float(problem.wire_bytes.mean()) if problem.n_flows else math.inf
-    each = np.where(flows > 0, sizes / np.maximum(flows, 1), usual)
+    mean_bytes = float(problem.wire_bytes.mean()) if problem.n_flows else math.inf
+    each = np.where(flows > 0, sizes / np.maximum(flows, 1), mean_bytes)
     most = ((counted - planned + sizes) / each)[: problem.n_links]
     return int(np.rint(most).max(initial=0))
 

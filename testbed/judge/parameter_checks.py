@@ -50,26 +50,26 @@ def differences(
 
     Something that the reference has and no rank told of is infinitely far off.
     """
-    told: dict[tuple[int, str, str], list[Fingerprint]] = {}
+    by_name: dict[tuple[int, str, str], list[Fingerprint]] = {}
     for one in found:
-        told.setdefault(one[:3], []).append(one)
-    alike: dict[tuple[int, str], list[Expected]] = {}
+        by_name.setdefault(one[:3], []).append(one)
+    groups: dict[tuple[int, str], list[Expected]] = {}
     for each in reference.parameters or ():
         if each.iteration in (0, last) and (each.what != GRADIENT) is weights:
-            alike.setdefault(each[:2], []).append(each)
+            groups.setdefault(each[:2], []).append(each)
     return [
         _difference(copy, one, _limit(one, group))
-        for group in alike.values()
+        for group in groups.values()
         for one in group
-        for copy in told.get(one[:3], ()) or [Fingerprint(*one[:3], ALL, ALL, 0, 0.0, ())]
+        for copy in by_name.get(one[:3], ()) or [Fingerprint(*one[:3], ALL, ALL, 0, 0.0, ())]
     ]
 
 
 def _limit(one: Expected, group: Sequence[Expected]) -> float:
     """What rounding does to a parameter, or to three in four of the others, is no fault."""
     least = (FIRST_GRADIENTS if one.what == GRADIENT else WEIGHTS).value
-    usual = float(np.percentile([_rounding(other) for other in group], 75))
-    return max(least, ROUNDING_FACTOR * max(_rounding(one), usual))
+    common = float(np.percentile([_rounding(other) for other in group], 75))
+    return max(least, ROUNDING_FACTOR * max(_rounding(one), common))
 
 
 def _rounding(one: Expected) -> float:
@@ -80,12 +80,12 @@ def _rounding(one: Expected) -> float:
 def _difference(copy: Fingerprint, expected: Expected, limit: float) -> Difference:
     off = math.inf
     if copy.elements == expected.elements and len(copy.projections) == len(expected.projections):
-        apart = math.sqrt(float(np.mean(np.square(np.subtract(copy.projections, expected.projections)))))
+        distance = math.sqrt(float(np.mean(np.square(np.subtract(copy.projections, expected.projections)))))
         if expected.what != GRADIENT:
             longer = abs(math.sqrt(copy.square) - math.sqrt(expected.square))
-            apart = max(apart, (longer - expected.last_digit) * math.sqrt(copy.elements))
-        if math.isfinite(apart):
-            off = apart / expected.size if expected.size else (math.inf if apart else 0.0)
+            distance = max(distance, (longer - expected.last_digit) * math.sqrt(copy.elements))
+        if math.isfinite(distance):
+            off = distance / expected.size if expected.size else (math.inf if distance else 0.0)
     return Difference(_called(copy), off, limit)
 
 

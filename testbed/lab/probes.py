@@ -253,7 +253,7 @@ class _Flow:
         finally:
             os.close(self._content)
 
-    def send_apart(self, segments: int, pause_s: float) -> None:
+    def send_spaced(self, segments: int, pause_s: float) -> None:
         """The first segments, which TCP does not pace, `pause_s` apart."""
         for _ in range(segments):
             self._ahead += self._sender.send(bytes(MSS))
@@ -350,7 +350,7 @@ def wire_rate(ends: Ends, delay_s: float, path: PathFacts, queue_bytes: float) -
         receiver, _ = listener.accept()
         with receiver, _Flow(sender, receiver, window, block, patience) as flow:
             if paced:
-                flow.send_apart(_UNPACED_SEGMENTS, serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
+                flow.send_spaced(_UNPACED_SEGMENTS, serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
             flow.receive()
             flow.receive_in_blocks()
             if paced:

@@ -80,13 +80,13 @@ class Orders:
         Drawn are what a thread takes for every message, and what for each by itself, in turns more of the one and of
         the other; and how long a wait stays unnoticed. What comes of messages that are all late alike is taken off.
         """
-        random, senders, turns = np.random.default_rng(_SEED), self._senders(), self._turns()
-        alike, number = self._order(np.full(len(senders), self._within / 2), 0.0), 0
-        off = [end - usual for end, usual in zip(self.predicted_s, alike.ends_s, strict=True)]
-        off = [one if abs(one) < ONE_PREDICTION * end else 0.0 for one, end in zip(off, alike.ends_s, strict=True)]
+        random, senders, numbers_sent = np.random.default_rng(_SEED), self._senders(), self._sending_numbers()
+        all_late, number = self._order(np.full(len(senders), self._within / 2), 0.0), 0
+        off = [end - predicted for end, predicted in zip(self.predicted_s, all_late.ends_s, strict=True)]
+        off = [one if abs(one) < ONE_PREDICTION * end else 0.0 for one, end in zip(off, all_late.ends_s, strict=True)]
         while True:
             of_senders = random.random(senders.max(initial=0) + 1)[senders]
-            of_messages = random.random(turns.max(initial=0) + 1)[turns]
+            of_messages = random.random(numbers_sent.max(initial=0) + 1)[numbers_sent]
             share = (0.0, 0.5)[number % 2]
             drawn, waits = (1 - share) * of_senders + share * of_messages, random.random()
             for lags, unnoticed in ((drawn, waits), (1 - drawn, 1 - waits)):
@@ -139,7 +139,7 @@ class Orders:
         own = [when in ends[rank] for rank, when in zip(ranks, leaving.tolist(), strict=True)]
         return _numbered((messages["source_rank"], np.array(own) | (messages["kind"] == NOTICE)))
 
-    def _turns(self) -> Ints:
+    def _sending_numbers(self) -> Ints:
         """Per message, a number of when its thread sends it: what it sends soon after each other stays in order."""
         senders, leaving = self._senders(), self._leaving()
         order = np.lexsort((leaving, senders))

@@ -19,15 +19,17 @@ from testbed.trace.tables import Table, Trace
 _NAME = ("job", "kind", "stage", "microbatch", "source_rank", "target_rank")
 
 
-def on_the_way_s(loads: Sequence[Load], measured: Sequence[Trace], *, hangs: bool = False) -> list[Floats | None]:
+def on_the_way_s(
+    loads: Sequence[Load], measured: Sequence[Trace], *, order_sensitive: bool = False
+) -> list[Floats | None]:
     """Per job, seconds from being sent to being there for each of its messages.
 
     `measured` are the same iterations of every job, with ranks from 0 and times from the job's own start. None for a
-    job that is alone, whose own schedule says who sends when, unless its prediction `hangs` on who comes first; and
-    with late receives, where messages wait for notices.
+    job that is alone, whose own schedule says who sends when, unless its prediction is `order_sensitive` (depends on
+    which message comes first); and with late receives, where messages wait for notices.
     Raises KeyError for a message that the jobs do not send.
     """
-    if (len(loads) == 1 and not hangs) or any(load.receives != "early" for load in loads):
+    if (len(loads) == 1 and not order_sensitive) or any(load.receives != "early" for load in loads):
         return [None] * len(loads)
     program, names = lower(loads)
     program = program._replace(

@@ -44,7 +44,7 @@ def in_ticks(problem: Problem, tick: float | None = None) -> Problem:
     def every(seconds: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(map(whole, seconds))
 
-    size = _usual_bytes(problem)
+    size = _reference_bytes(problem)
     return replace(
         problem,
         forward_s=every(problem.forward_s),
@@ -95,12 +95,12 @@ def _times(problem: Problem) -> list[float]:
     """All times that the first pipeline meets; others may be longer."""
     routes = (problem.route(*pair) for a, b in pairwise(problem.stage_to_rank) for pair in ((a, b), (b, a)))
     links = [problem.links[index] for index in {index for route in routes for index in route}]
-    size = _usual_bytes(problem)
+    size = _reference_bytes(problem)
     times = [time for link in links for time in (link.delay_s, link.seconds_per_byte * size)]
     return [*times, *problem.forward_s, *problem.input_s, *problem.weight_s, *problem.backward_s]
 
 
-def _usual_bytes(problem: Problem) -> float:
+def _reference_bytes(problem: Problem) -> float:
     """Wire bytes of a message that takes whole ticks on every link: the largest between stages, or of a collective."""
     collectives = (size for what in (*problem.all_gather, *problem.reductions) for size in what.wire_bytes.values())
     return max(problem.message_bytes, default=0.0) or max(collectives, default=0.0) or 1.0

@@ -55,9 +55,9 @@ class Range(NamedTuple):
         return Range(self.low_s * factor, self.high_s * factor)
 
 
-def worst_s(predicted_s: float, between: Range | None) -> float:
+def worst_s(predicted_s: float, predicted_range: Range | None) -> float:
     """The most that a time may be, which what chooses goes by: its prediction where that is one time."""
-    return predicted_s if between is None else between.high_s
+    return predicted_s if predicted_range is None else predicted_range.high_s
 
 
 def ranges_of_orders(loads: Sequence[Load]) -> list[Range | None]:

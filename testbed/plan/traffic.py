@@ -61,7 +61,7 @@ def super_packets_s(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]) ->
     return found
 
 
-def ways_of(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]) -> list[list[str]]:
+def directions_of_pairs(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]) -> list[list[str]]:
     """Per (source rank, target rank), the labels of the directions on the way, a network card first."""
     way = _Ways(plan, case)
     directions = way.network.everything

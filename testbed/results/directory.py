@@ -25,17 +25,17 @@ from testbed.train.assignment import ALL, Expected, Fingerprint, ReferenceOutcom
 FORMAT_KEY = b"testbed-format"
 """Metadata of a parquet file: the version of its columns."""
 
-OF_JOB = (
-    "alike_replicas",
-    "usual_extra_s",
-    "usual_differs_s",
-    "super_packets_s",
-    "ways",
-    "range_s",
-    "in_run_s",
-    "modelled",
-)
-"""What evidence.json holds of a job's evidence."""
+FIELD_OF_KEY = {
+    "alike_replicas": "first_like_replicas",
+    "usual_extra_s": "baseline_extra_s",
+    "usual_differs_s": "baseline_differs_s",
+    "super_packets_s": "super_packets_s",
+    "ways": "routes",
+    "range_s": "range_s",
+    "in_run_s": "in_run_s",
+    "modelled": "modelled",
+}
+"""Per key that evidence.json has of a job, the field of Evidence."""
 
 
 @dataclass
@@ -74,16 +74,21 @@ class Results:
 
     def save_evidence(self, cases: Mapping[str, Mapping[int, Evidence]]) -> None:
         """Write what the verdict on cases (by label, job by job) rests on and no other file holds (results/verdict)."""
-        usual = [
-            _iterations(label, number, one.usual)
+        baseline = [
+            _iterations(label, number, one.baseline)
             for label, jobs in cases.items()
             for number, one in jobs.items()
-            if one.usual
+            if one.baseline
         ]
-        self._save("usual", usual)
+        self._save("usual", baseline)
         document = {
             label: next(iter(jobs.values())).network._asdict()
-            | self._by_job({number: {name: getattr(one, name) for name in OF_JOB} for number, one in jobs.items()})
+            | self._by_job(
+                {
+                    number: {key: getattr(one, name) for key, name in FIELD_OF_KEY.items()}
+                    for number, one in jobs.items()
+                }
+            )
             for label, jobs in cases.items()
         }
         self.save_json("evidence.json", document)
@@ -101,8 +106,8 @@ class Results:
         self.save_json("numerics.json", self._by_job(documents))
         found = [parameter_table("", number, one.parameters) for number, one in enumerate(references) if one.parameters]
         for label, jobs in cases.items():
-            told = ((number, one.fingerprints) for number, one in jobs.items() if one.fingerprints)
-            found += [parameter_table(label, *one) for one in told]
+            fingerprints = ((number, one.fingerprints) for number, one in jobs.items() if one.fingerprints)
+            found += [parameter_table(label, *one) for one in fingerprints]
         self._save("parameters", found)
 
     def save_schedules(self, cases: Mapping[str, Mapping[int, Generated]]) -> None:
@@ -134,10 +139,10 @@ class Results:
             partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def parameter_table(schedule: str, job: int, told: Sequence[Fingerprint | Expected]) -> pd.DataFrame:
+def parameter_table(schedule: str, job: int, fingerprints: Sequence[Fingerprint | Expected]) -> pd.DataFrame:
     """What was told of gradients and weights; of one process, whose `schedule` is empty, with what only that knows."""
     blank = {"replica": ALL, "tensor_rank": ALL, "size": math.nan, "rounding": math.nan, "last_digit": math.nan}
-    frame = pd.DataFrame([blank | one._asdict() for one in told])
+    frame = pd.DataFrame([blank | one._asdict() for one in fingerprints])
     frame.insert(0, "schedule", schedule)
     frame.insert(1, "job", job)
     return frame

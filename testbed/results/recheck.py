@@ -30,7 +30,7 @@ from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace
 from testbed.train.assignment import Expected, Fingerprint, ReferenceOutcome
 
-Told = TypeVar("Told", Expected, Fingerprint)
+Printed = TypeVar("Printed", Expected, Fingerprint)
 
 
 def recheck(directory: Path) -> dict[str, list[Check]]:
@@ -93,8 +93,8 @@ def _rounds(directory: Path, label: str, job: int) -> range:
 
 def _due_s(directory: Path, label: str, jobs: Sequence[_Job], measured: Trace) -> list[Floats | None]:
     """Per job, what its messages should have taken by all that was sent; None where that is what was predicted."""
-    hangs = any(job.row.get("predicted_low_s") is not None for job in jobs)
-    if len(jobs) == 1 and not hangs:
+    order_sensitive = any(job.row.get("predicted_low_s") is not None for job in jobs)
+    if len(jobs) == 1 and not order_sensitive:
         return [None]
     plan = file.read(directory)
     (case,) = (one for one in plan.cases if one.label == label)
@@ -102,7 +102,7 @@ def _due_s(directory: Path, label: str, jobs: Sequence[_Job], measured: Trace) -
     loads = loads_of(plan, case, [one for one in schedules if one is not None])
     rows = iteration_rows(directory / "iterations.parquet", label, jobs[0].number)
     warmup = [row.iteration for row in rows if row.warmup]  # of the others the same, as far as they were there
-    return on_the_way_s(loads, [_part(job, measured).without(warmup) for job in jobs], hangs=hangs)
+    return on_the_way_s(loads, [_part(job, measured).without(warmup) for job in jobs], order_sensitive=order_sensitive)
 
 
 def _evidence(
@@ -117,10 +117,10 @@ def _evidence(
     paced = job.workload["pacing"] is not None
     rows = iteration_rows(directory / "iterations.parquet", label, job.number)
     warmup = [row.iteration for row in rows if row.warmup]
-    usual = directory / "usual.parquet"
-    alike, tensor = known["alike_replicas"], job.workload["parallelism"]["tensor"]
+    baseline = directory / "usual.parquet"
+    first_like, tensor = known["alike_replicas"], job.workload["parallelism"]["tensor"]
     nodes = [manifest["nodes"][rank] for rank in job.ranks]
-    ranks = Likeness(alike, tensor, [datacenter_of(node) for node in nodes])
+    ranks = Likeness(first_like, tensor, [datacenter_of(node) for node in nodes])
     times = message_times(measured.without(warmup), predicted, paced=paced, ranks=ranks, on_the_way_s=due_s)
     own_predicted_s = predicted_times_s(predicted, [row.iteration for row in rows if not row.warmup])
     profiling = None
@@ -132,23 +132,23 @@ def _evidence(
         link_reasons=manifest["links"]["reasons"],
         profiling=profiling,
         rows=rows,
-        usual=iteration_rows(usual, label, job.number) if usual.is_file() else [],
+        baseline=iteration_rows(baseline, label, job.number) if baseline.is_file() else [],
         network=NetworkEvidence(**{name: known[name] for name in NetworkEvidence._fields}),
         traffic=traffic_of(directory / "links.parquet", label),
         reference=reference,
         predicted_s=float(np.median(own_predicted_s)),
         own_predicted_s=own_predicted_s,
         on_this_host_s=job.row["predicted_on_this_host_s"],
-        alike_replicas=alike,
+        first_like_replicas=first_like,
         flows=by_flow(times, job.ranks.start),
-        overtaken_s=times.usually_overtaken_s(),
-        usual_extra_s=known["usual_extra_s"],
-        usual_differs_s=known.get("usual_differs_s", ()),  # runs of earlier versions did not tell, nor the next
+        overtaken_s=times.median_overtaken_s(),
+        baseline_extra_s=known["usual_extra_s"],
+        baseline_differs_s=known.get("usual_differs_s", ()),  # runs of earlier versions did not tell, nor the next
         super_packets_s=known.get("super_packets_s", ()),
         quartiles_s=by_iteration(times),
         executed=executed_rows(measured, job.ranks.start),
         planned=_planned(directory, label, job.number),
-        ways=known.get("ways", ()),
+        routes=known.get("ways", ()),
         range_s=_range_s(job.row),
         in_run_s=known.get("in_run_s"),
         modelled=known.get("modelled", known["usual_extra_s"] is not None),
@@ -211,11 +211,11 @@ def _with_parameters(case: Evidence, directory: Path, label: str, job: int) -> E
     if case.reference.parameters is None:
         return case
     path = directory / "parameters.parquet"
-    reference = replace(case.reference, parameters=tuple(_told(path, "", job, Expected)))
-    return case._replace(fingerprints=_told(path, label, job, Fingerprint), reference=reference)
+    reference = replace(case.reference, parameters=tuple(_fingerprints(path, "", job, Expected)))
+    return case._replace(fingerprints=_fingerprints(path, label, job, Fingerprint), reference=reference)
 
 
-def _told(path: Path, label: str, job: int, kind: type[Told]) -> list[Told]:
+def _fingerprints(path: Path, label: str, job: int, kind: type[Printed]) -> list[Printed]:
     texts, lists = ["what", "parameter"], ["projections"]
     numbers: list[str] = [name for name in kind._fields if name not in texts + lists]
     frame = case_of(path, label, ["job", *numbers], lists, texts)

@@ -45,7 +45,7 @@ def on_routes(plan: Plan, case: Case, wanted: Demands, choice: Sequence[int]) ->
         for flow, one in enumerate(wanted.elephants)
     }
     ends = [(nodes[flow.source], nodes[flow.target]) for flow in plan.flows]
-    return replace(case, routes=tuple(over.get(pair, usual) for pair, usual in zip(ends, case.routes, strict=True)))
+    return replace(case, routes=tuple(over.get(pair, default) for pair, default in zip(ends, case.routes, strict=True)))
 
 
 def taken(plan: Plan, case: Case, wanted: Demands) -> tuple[int, ...]:
@@ -73,10 +73,10 @@ def has_choice(plan: Plan) -> bool:
 def _possible(plan: Plan, detour: int) -> Iterator[tuple[tuple[str, str], tuple[Route, ...]]]:
     """Pairs of places between which a job may send, with the routes that a policy may choose from."""
     network = planned(plan.network)
-    ways, usual = DirectionsByPlace(network), network.routes
+    ways, default = DirectionsByPlace(network), network.routes
     pairs = {pair for job in plan.jobs for pair in permutations(dict.fromkeys(map(routes.datacenter_of, job.nodes)), 2)}
-    for pair in sorted(pairs & usual.keys()):
-        yield pair, ways.between(*pair, usual[pair], detour)
+    for pair in sorted(pairs & default.keys()):
+        yield pair, ways.between(*pair, default[pair], detour)
 
 
 def with_flows(plan: Plan, case: Case, own: Sequence[Flow], flows: Sequence[Flow]) -> Case:

@@ -17,7 +17,7 @@ from testbed.plan.prediction import iteration_times, worst_times
 from testbed.schedule.proof import Standing, Watch
 
 Key = tuple[float, ...]
-"""Of a case, its jobs' iterations over `Judge.usual_s`, the slowest job first. The smaller is better, as tuples are
+"""Of a case, its jobs' iterations over `Judge.baseline_s`, the slowest job first. The smaller is better, as tuples are
 compared: the two-layer idea of max-min fairness, with iteration times in the place of rates."""
 
 EvaluationLimit = Annotated[int, Field(ge=1, le=10**6)]
@@ -50,7 +50,7 @@ class CaseEvaluator:
         self._kept: list[Case] = []
         """So that what is known by its identity stays where it is."""
         self._begin = time.monotonic()
-        self.usual_s = _alone(plan, plan.cases[0])
+        self.baseline_s = _alone(plan, plan.cases[0])
         """Per job, an iteration of it alone in the plan's first case."""
         self._least_s = [_work_s(costs.problem_of_case(plan, plan.cases[0], job=job)) for job in range(len(plan.jobs))]
         self.best = plan.cases[0]
@@ -76,13 +76,13 @@ class CaseEvaluator:
         return self._known[mark]
 
     def _key(self, times_s: Sequence[float]) -> Key:
-        times = zip(times_s, self.usual_s, strict=True)
-        return tuple(sorted((round(one / usual, _DIGITS) for one, usual in times), reverse=True))
+        times = zip(times_s, self.baseline_s, strict=True)
+        return tuple(sorted((round(one / baseline, _DIGITS) for one, baseline in times), reverse=True))
 
     def over(self) -> bool:
         """Whether nothing more should be tried: enough has been, or nothing is left to gain."""
         late = time.monotonic() > self._begin + self.time_limit_s
-        least = max(least / usual for least, usual in zip(self._least_s, self.usual_s, strict=True))
+        least = max(least / baseline for least, baseline in zip(self._least_s, self.baseline_s, strict=True))
         return self.judged >= self.evaluations or late or self.best_key[0] <= least * (1 + 10.0**-_DIGITS)
 
     def interrupt(self) -> None:
@@ -95,9 +95,9 @@ class CaseEvaluator:
 
     def _report(self, *, interrupted: bool = False) -> None:
         if self._watch is not None:
-            ratios = [one / usual for one, usual in zip(self.seconds(self.best), self.usual_s, strict=True)]
+            ratios = [one / baseline for one, baseline in zip(self.seconds(self.best), self.baseline_s, strict=True)]
             worst = ratios.index(max(ratios))
-            wall_s, best_s = time.monotonic() - self._begin, ratios[worst] * self.usual_s[worst]
+            wall_s, best_s = time.monotonic() - self._begin, ratios[worst] * self.baseline_s[worst]
             standing = Standing(wall_s, self.time_limit_s, best_s, self._least_s[worst], interrupted)
             self._watch(self._name, standing)
 

@@ -103,7 +103,7 @@ def better_starts(judge: CaseEvaluator, case: Case, within: float, steps: int) -
     by_name = sorted(range(len(jobs)), key=lambda job: jobs[job].name)
     if len(jobs) < 2:
         return case
-    bound_s = within * min(judge.usual_s)
+    bound_s = within * min(judge.baseline_s)
     draw, found = np.random.default_rng(1), [_one_by_one(judge, case, by_name, bound_s, steps)]
     for _ in range(_DRAWN if len(jobs) > 2 else 0):
         offsets = dict(zip(by_name, (draw.random(len(jobs)) * bound_s).tolist(), strict=True))

@@ -222,8 +222,8 @@ class _Search:
     def remark(self) -> str:
         """How it was found, and against what."""
         best, judge = self.judge.best, self.judge
-        usual = _ways(self.plan, self.plan.cases[0])
-        moved = sum(way != usual[pair] for pair, way in _ways(self.plan, best).items())
+        baseline = _ways(self.plan, self.plan.cases[0])
+        moved = sum(way != baseline[pair] for pair, way in _ways(self.plan, best).items())
         jobs = zip(self.plan.jobs, best.jobs, judge.seconds(best), strict=True)
         predicted = ", ".join(f"{job.name} {show_time(took)} with {one.choice.label}" for job, one, took in jobs)
         fixed, default = (1 - judge.best_key[0] / key[0] for key in (self.fixed_key, self.default_key))

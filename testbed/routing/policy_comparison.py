@@ -35,7 +35,7 @@ class PolicyOutcome(NamedTuple):
     """Per direction, bytes of an iteration: of all flows, also of those that keep to their default routes."""
     iteration_s: tuple[float, ...]
     """Per job, an iteration beside the others on these routes, by the event model."""
-    between: tuple[Range | None, ...]
+    predicted_ranges: tuple[Range | None, ...]
     """Per job, what it may be by who comes first of messages that meet; None where nothing hangs on that."""
 
 

@@ -88,10 +88,10 @@ class CpModel:
             way = {Kind.F: (stage, 0), Kind.I: (2 * last + 1 - stage, 0), Kind.W: (2 * last + 1 - stage, 1)}[kind]
             key = (begin, int(end > begin), microbatch, *way)
             rows[self.problem.stage_to_rank[stage]].append((key, action))
-        ordered = tuple(tuple(self._as_told(sorted(row), value)) for row in rows)
+        ordered = tuple(tuple(self._in_order(sorted(row), value)) for row in rows)
         return Schedule(self.hint.name, ordered, self.problem.stage_to_rank, self.problem.n_microbatches)
 
-    def _as_told(self, row: list[tuple[tuple[int, ...], Action]], value: Callable[[Any], int]) -> list[Action]:
+    def _in_order(self, row: list[tuple[tuple[int, ...], Action]], value: Callable[[Any], int]) -> list[Action]:
         """A row in order; of two actions at one time that `exclude` tells apart, the one first that it says."""
         order = [action for _, action in row]
         for (first, second), literal in self.reversed.items():

@@ -69,7 +69,7 @@ class TrainedJob:
     load: Load
     predicted: Trace
     """With all jobs at work."""
-    between: Range | None
+    predicted_range: Range | None
     """What may be predicted by who comes first; None where that is one time."""
     costs: MessageCosts | None
     """What this machine was measured to add until then; None on the virtual clock and without pacing."""

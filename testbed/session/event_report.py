@@ -9,7 +9,7 @@ from testbed.session.active_routes import Handled
 from testbed.session.case import TrainedCase
 
 
-def told(plan: Plan, before: TrainedCase, after: TrainedCase, handled: Handled) -> dict[str, Any]:
+def report_of(plan: Plan, before: TrainedCase, after: TrainedCase, handled: Handled) -> dict[str, Any]:
     """An entry of `events` in comparison.json."""
     assert after.case.continues is not None
     return {

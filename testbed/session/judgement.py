@@ -25,7 +25,7 @@ from testbed.plan.exchange import sites_of
 from testbed.plan.left_out import left_out_of
 from testbed.plan.plan import Case, Plan
 from testbed.plan.similitude_bound import full_scale_time
-from testbed.plan.traffic import super_packets_s, ways_of
+from testbed.plan.traffic import directions_of_pairs, super_packets_s
 from testbed.results.directory import Results
 from testbed.schedule.registry import Generated
 from testbed.session.case import TrainedCase, TrainedJob
@@ -63,8 +63,8 @@ class JudgedCase(NamedTuple):
 def judge_case(plan: Plan, one: TrainedCase, before: Before) -> JudgedCase:
     """Judge every job of a case that was just trained."""
     traces = list(map(_counted, one.jobs))
-    hangs = any(job.between for job in one.jobs)
-    due_s = on_the_way_s([job.load for job in one.jobs], traces, hangs=hangs)
+    order_sensitive = any(job.predicted_range for job in one.jobs)
+    due_s = on_the_way_s([job.load for job in one.jobs], traces, order_sensitive=order_sensitive)
     left_out = {job.number: left_out_of(plan, one.case, job.number) for job in one.jobs}
     evidence = {
         job.number: _evidence(plan, one, job, before, trace, due, modelled=not any(left_out.values()))
@@ -129,11 +129,11 @@ def _measured(plan: Plan, case: Case, one: TrainedJob, evidence: Evidence, left_
         label=case.label,
         rows=rows,
         predicted=predicted_summary(one.predicted, [row.iteration for row in rows]),
-        between=one.between,
+        predicted_range=one.predicted_range,
         checks=judge(evidence),
         solver=one.generated.proof and one.generated.proof._asdict(),
         on_this_host=one.on_this_host,
-        disturbed=np.asarray(disturbed(rows, evidence.usual)).tolist() if evidence.real else None,
+        disturbed=np.asarray(disturbed(rows, evidence.baseline)).tolist() if evidence.real else None,
         messages=evidence.flows,
         full_scale=full_scale_time(plan, one.job, problem, schedule),
         memory=memory_bytes.as_json(one.memory or None, predicted, limits),
@@ -165,19 +165,19 @@ def _evidence(
     ranks = Likeness(problem.alike, problem.tensor, sites_of(one.job))
     times = message_times(measured, one.predicted, paced=paced, ranks=ranks, on_the_way_s=due_s)
     flows = by_flow(times, first_rank)
-    usual_s, differs_s = _usual_s(one, flows)
+    baseline_s, differs_s = _baseline_extra_s(one, flows)
     pairs = [(flow.source_rank, flow.target_rank) for flow in flows]
     # on the virtual clock messages are held against the model, which has not all that a plan may ask for
-    told = plan.clock.name == "real" or modelled
+    comparable = plan.clock.name == "real" or modelled
     # of late receives nothing else than the prediction says what messages should take
-    told &= one.between is None or due_s is not None
+    comparable &= one.predicted_range is None or due_s is not None
     return Evidence(
         paced=paced,
         real=plan.clock.name == "real",
         link_reasons=before.links.reasons(),
         profiling=None if profile is None else Profiling(before.pinned.reasons, profile.spread),
         rows=one.rows,
-        usual=one.costs.rows if one.costs else profile.rows if profile else (),
+        baseline=one.costs.rows if one.costs else profile.rows if profile else (),
         network=case.network,
         traffic=case.traffic,
         reference=before.references[one.number].of_first(len(one.rounds)),
@@ -187,15 +187,15 @@ def _evidence(
         predicted_s=one.predicted_s,
         own_predicted_s=predicted_times_s(one.predicted, one.counted),
         on_this_host_s=one.on_this_host and one.on_this_host.median_s,
-        alike_replicas=problem.alike,
+        first_like_replicas=problem.alike,
         flows=flows,
-        overtaken_s=times.usually_overtaken_s(),
-        usual_extra_s=usual_s if paced and told else None,
-        usual_differs_s=differs_s,
+        overtaken_s=times.median_overtaken_s(),
+        baseline_extra_s=baseline_s if paced and comparable else None,
+        baseline_differs_s=differs_s,
         super_packets_s=super_packets_s(plan, case.case, pairs) if _by_chance(plan, one) else (),
         quartiles_s=by_iteration(times),
-        ways=ways_of(plan, case.case, pairs),
-        range_s=one.between and (one.between.low_s, one.between.high_s),
+        routes=directions_of_pairs(plan, case.case, pairs),
+        range_s=one.predicted_range and (one.predicted_range.low_s, one.predicted_range.high_s),
         in_run_s=_in_run_s(case, one, times),
         modelled=modelled,
     )
@@ -213,10 +213,10 @@ def _by_chance(plan: Plan, one: TrainedJob) -> bool:
     """Whether a message may come a super-packet earlier or later than another one than predicted: what tensor ranks,
     replicas and jobs send has no order of its own, nor have notices."""
     alone = len(plan.jobs) == 1 and one.job.mesh.size == one.job.mesh.pp
-    return plan.clock.name == "real" or not alone or one.between is not None or one.load.receives != "early"
+    return plan.clock.name == "real" or not alone or one.predicted_range is not None or one.load.receives != "early"
 
 
-def _usual_s(one: TrainedJob, flows: Sequence[FlowMessages]) -> tuple[list[float], list[float]]:
+def _baseline_extra_s(one: TrainedJob, flows: Sequence[FlowMessages]) -> tuple[list[float], list[float]]:
     """Per flow, the first quartile of its messages' extra time before the run, and by how much it differs by chance
     from that in the run; 0 and nothing where the machine adds nothing."""
     if one.costs is None:

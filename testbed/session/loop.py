@@ -124,15 +124,15 @@ class Loop:
         }
         timers = Timers() if timers is None else timers
         timers.at(time.monotonic() + deadline.seconds, partial(self._late, left, deadline, what))
-        zygotes = {launcher.zygote: launcher for launcher in self.launchers}
+        fork_servers = {launcher.fork_server: launcher for launcher in self.launchers}
         while left:
-            ready = wait([*left, *zygotes, *self._guards], timeout=timers.left_s())
+            ready = wait([*left, *fork_servers, *self._guards], timeout=timers.left_s())
             self._require_alive(what)
             for one in ready:
                 if not isinstance(one, Connection):
                     continue
-                if one in zygotes:
-                    zygotes[one].note_exit()
+                if one in fork_servers:
+                    fork_servers[one].note_exit()
                     continue
                 number, rank = left.pop(one)
                 reply = self.launchers[number].reply(rank)

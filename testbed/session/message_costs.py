@@ -217,10 +217,10 @@ def schedule_for(plan: Plan, case: Case, job: int) -> Schedule:
     made = costs.schedule_of(plan, case, job=job)
     assert made is not None  # the job is paced
     try:
-        usual = generate(plan, ScheduleChoice(schedule=SCHEDULE), job=job).schedule
+        own = generate(plan, ScheduleChoice(schedule=SCHEDULE), job=job).schedule
     except BadInput:
         return made
-    return usual if usual.stage_to_rank == made.stage_to_rank else made
+    return own if own.stage_to_rank == made.stage_to_rank else made
 
 
 def with_repeats(
@@ -248,7 +248,7 @@ def of_observed(seen: Sequence[Observed]) -> list[MessageCosts] | None:
 
     None where no arrival is known of a job that sends messages.
     """
-    chosen = usual([one.rows for one in seen])
+    chosen = representative([one.rows for one in seen])
     found = [_extra_times(one, chosen) for one in seen]
     silent = [one.predicted.n_ranks == 1 for one in seen]
     if all(silent) or not all(extra.by_flow or alone for extra, alone in zip(found, silent, strict=True)):
@@ -285,7 +285,7 @@ def in_the_run(times: MessageTimes, problem: Problem) -> ExtraTimes:
     return ExtraTimes(by_flow, frozenset(flow for flow in by_flow if problem.crosses(*flow[:2])))
 
 
-def usual(jobs: Sequence[Sequence[iterations.IterationRow]]) -> list[int]:
+def representative(jobs: Sequence[Sequence[iterations.IterationRow]]) -> list[int]:
     """The calm iterations where they are at least half, and no fewer than `LEAST_CALM`; else all: a machine that is
     disturbed most of the time will be so in what follows."""
     alone, count = calm(jobs), len(jobs[0])

@@ -224,7 +224,7 @@ def _train_cases(
     before = Before(references, links, pinned, profiled)
     costs: dict[tuple[int, ...], Sequence[MessageCosts] | None] = {}
     judged: list[JudgedCase] = []
-    told: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     comparison: dict[str, Any] = {}
     for begins, *goes_on in trainings(plan.cases):
         made = _made_of(plan, (begins, *goes_on), reporter)
@@ -247,9 +247,9 @@ def _train_cases(
         for one in done:
             manifest["deadlines"] |= {one.case.label: asdict(one.deadline)}
             judged.append(judge_case(plan, one, before))
-        told += [event_report.told(plan, *pair, routes.handled[pair[1].case.label]) for pair in pairwise(done)]
+        reports += [event_report.report_of(plan, *pair, routes.handled[pair[1].case.label]) for pair in pairwise(done)]
         results.save_json("manifest.json", manifest)
-        comparison = conclude(plan, judged, before, {**live.identity, "events": told}, results)
+        comparison = conclude(plan, judged, before, {**live.identity, "events": reports}, results)
     if not judged:
         raise RunFailed("no schedule was trained")
     return comparison

@@ -48,10 +48,10 @@ class Swept(NamedTuple):
     ranges: Mapping[str, Range | None]
     """Per label, what that time may be; None where it is one."""
 
-    def hangs(self, label: str) -> bool:
+    def is_order_sensitive(self, label: str) -> bool:
         """Whether the time is more than one prediction."""
-        between = self.ranges.get(label)
-        return between is not None and between.hangs
+        predicted_range = self.ranges.get(label)
+        return predicted_range is not None and predicted_range.hangs
 
     def worst_s(self, label: str) -> float:
         """The most that an iteration may take; infinite where the schedule does not fit."""

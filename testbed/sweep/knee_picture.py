@@ -29,7 +29,7 @@ class Curve(NamedTuple):
     unlimited_s: float
     enough_bps: float | None
     full_bps: float
-    between: Sequence[tuple[float, float, float]] = ()
+    ranges: Sequence[tuple[float, float, float]] = ()
     """(bit/s, least s, most s) at every predicted rate, where a prediction is a range at one of them."""
 
     def slower(self, factor: float) -> Curve:
@@ -38,7 +38,7 @@ class Curve(NamedTuple):
             predicted=[(rate, factor * seconds) for rate, seconds in self.predicted],
             measured=[(rate, factor * seconds) for rate, seconds in self.measured],
             unlimited_s=factor * self.unlimited_s,
-            between=[(rate, factor * least, factor * most) for rate, least, most in self.between],
+            ranges=[(rate, factor * least, factor * most) for rate, least, most in self.ranges],
         )
 
 
@@ -66,8 +66,8 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab
         from_there = "" if curve.enough_bps is None else f", within {share:.0%} from {show_rate(curve.enough_bps)}"
         dashes = DASHES[number % len(DASHES)]
         axis.plot(rates, seconds, color=colour, linestyle=dashes, linewidth=2, label=f"{label}, predicted{from_there}")
-        if curve.between:
-            places, least, most = zip(*curve.between, strict=True)
+        if curve.ranges:
+            places, least, most = zip(*curve.ranges, strict=True)
             words = f"{label}, by who comes first of messages that meet"
             axis.fill_between(places, least, most, color=colour, alpha=0.25, linewidth=0, label=words)
         axis.axhline(curve.unlimited_s, color=colour, linewidth=0.7, linestyle=":")

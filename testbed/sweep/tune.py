@@ -68,13 +68,13 @@ class PredictedSetting(NamedTuple):
     point: Setting
     seconds: float
     """Of an iteration; infinite where memory does not allow the point."""
-    between: Range | None = None
+    predicted_range: Range | None = None
     """What that may be by who comes first of messages that meet; None where it is one time."""
 
     @property
     def worst_s(self) -> float:
         """The most that it may be: what points are compared by."""
-        return worst_s(self.seconds, self.between)
+        return worst_s(self.seconds, self.predicted_range)
 
 
 class Space(NamedTuple):
@@ -108,8 +108,10 @@ class Space(NamedTuple):
             return PredictedSetting(point, math.inf)
         schedule, receives = with_ahead(one.problem, ahead), self.workload.receives
         seconds = makespan(one.problem, schedule, receives=receives)
-        (between,) = ranges_of_orders([Load(one.problem, schedule, 0.0, receives)])
-        return PredictedSetting(point, seconds / one.problem_s, between and between.scaled(1 / one.problem_s))
+        (predicted_range,) = ranges_of_orders([Load(one.problem, schedule, 0.0, receives)])
+        return PredictedSetting(
+            point, seconds / one.problem_s, predicted_range and predicted_range.scaled(1 / one.problem_s)
+        )
 
     def in_flight(self, point: Setting) -> float:
         """Microbatches on the rank that holds most."""

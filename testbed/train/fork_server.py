@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     control_fd, *worker_fds = map(int, arguments)
     control = Connection(control_fd)
     began = time.monotonic()
-    # deferred on purpose: this is the slow import that only the zygote pays
+    # deferred on purpose: this is the slow import that only the fork server pays
     import testbed.train.preload  # noqa: F401 - isort: skip
     from testbed.train.data import load_corpus
 
@@ -38,14 +38,14 @@ def main(arguments: list[str]) -> int:
 def _serve(control: Connection, worker_fds: list[int], corpus: Corpus, imported_s: float) -> None:
     from testbed.train.pacing import needed_spin_s
     from testbed.train.protocol import Exited, Imported, ReferenceTrained, StartWorkers, TrainReference
-    from testbed.train.reference_process import trained_apart
+    from testbed.train.reference_process import trained_in_own_process
     from testbed.train.worker import become_worker, sleep_exactly
 
     control.send(Imported(imported_s))
     while isinstance(request := control.recv(), TrainReference):
-        control.send(ReferenceTrained(trained_apart(request, corpus)))
+        control.send(ReferenceTrained(trained_in_own_process(request, corpus)))
     if not isinstance(request, StartWorkers):
-        raise TypeError(f"not a message for the zygote: {request!r}")
+        raise TypeError(f"not a message for the fork server: {request!r}")
     world = request.world
     sleep_exactly()
     longest_spin_s = needed_spin_s(min)  # before there are workers, who would be in each other's way

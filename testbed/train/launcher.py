@@ -36,7 +36,7 @@ _LOG_LINES = 20
 _CULPRIT_GRACE_S = 1.0
 """So much later than a peer's complaint, a worker's death may become known."""
 _EXIT_DEADLINE_S = 10.0
-"""The same where a connection shows that a worker has ended: on a busy machine the zygote has to get its turn."""
+"""The same where a connection shows that a worker has ended: on a busy machine the fork server has to get its turn."""
 _LOOK_S = 0.1
 _POLL_S = 5e-3
 _ZYGOTE_DIED = "the process that holds the workers died"
@@ -68,7 +68,7 @@ class _Forked:
             self._ended = pid == self.pid
             if not self._ended and until is not None:
                 if time.monotonic() > until:
-                    raise subprocess.TimeoutExpired("zygote", timeout or 0.0)
+                    raise subprocess.TimeoutExpired("fork server", timeout or 0.0)
                 time.sleep(_POLL_S)
 
     def kill(self) -> None:
@@ -77,7 +77,7 @@ class _Forked:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def _start_zygote(fds: Sequence[int]) -> subprocess.Popen[bytes]:
+def _started_server(fds: Sequence[int]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "testbed.train.fork_server", *map(str, fds)],
         pass_fds=fds,
@@ -87,7 +87,7 @@ def _start_zygote(fds: Sequence[int]) -> subprocess.Popen[bytes]:
     )
 
 
-def _fork_zygote(not_its: Sequence[Connection], fds: Sequence[int]) -> _Forked:
+def _forked_server(not_its: Sequence[Connection], fds: Sequence[int]) -> _Forked:
     """Where torch is imported already (a guest that runs many commands) a fork saves the import."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -108,7 +108,7 @@ def _fork_zygote(not_its: Sequence[Connection], fds: Sequence[int]) -> _Forked:
 
 
 class Launcher:
-    """A zygote and its workers, one per rank. A context manager: leaving it ends every process.
+    """A fork server and its workers, one per rank. A context manager: leaving it ends every process.
 
     Who waits for workers is session/loop.py. Every RunFailed holds the tail of the log of the rank that failed first.
     """
@@ -122,8 +122,8 @@ class Launcher:
         pairs = [socket.socketpair() for _ in range(n_ranks + 1)]
         ours = [Connection(pair[0].detach()) for pair in pairs]
         theirs = [pair[1].detach() for pair in pairs]
-        self.zygote, self.workers = ours[0], ours[1:]
-        self.process = _fork_zygote(ours, theirs) if "torch" in sys.modules else _start_zygote(theirs)
+        self.fork_server, self.workers = ours[0], ours[1:]
+        self.process = _forked_server(ours, theirs) if "torch" in sys.modules else _started_server(theirs)
         for fd in theirs:
             os.close(fd)
 
@@ -137,7 +137,7 @@ class Launcher:
             for worker in self.workers:
                 with contextlib.suppress(BrokenPipeError):  # its container has ended already, and it with it
                     worker.send(Stop())
-        for connection in (self.zygote, *self.workers):
+        for connection in (self.fork_server, *self.workers):
             connection.close()
         try:
             self.process.wait(timeout=5 if kind is None else 0.2)
@@ -157,30 +157,30 @@ class Launcher:
     def imported(self) -> float:
         """Wait until torch is imported; returns how long that took, in s."""
         if self._imported_s is None:
-            imported = self._receive(self.zygote, IMPORT_DEADLINE_S, "import torch")
+            imported = self._receive(self.fork_server, IMPORT_DEADLINE_S, "import torch")
             if not isinstance(imported, Imported):
-                raise RunFailed(f"the zygote said {imported!r} instead of Imported")
+                raise RunFailed(f"the fork server said {imported!r} instead of Imported")
             self._imported_s = imported.seconds
         return self._imported_s
 
     def ask_for_reference(self, request: TrainReference) -> None:
         """Have one process train the same, as soon as torch is imported; `reference` waits for it. Raises RunFailed."""
         self._asked = request
-        self._tell_zygote(request)
+        self._tell_fork_server(request)
 
     def reference(self) -> ReferenceOutcome:
-        """What was asked for: its losses, or why there are none. Raises RunFailed when the zygote is gone."""
+        """What was asked for: its losses, or why there are none. Raises RunFailed when the fork server is gone."""
         assert self._asked is not None
         self.imported()
-        answer = self._receive(self.zygote, self._asked.deadline_s + _ANSWER_MARGIN_S, "train the reference")
+        answer = self._receive(self.fork_server, self._asked.deadline_s + _ANSWER_MARGIN_S, "train the reference")
         if not isinstance(answer, ReferenceTrained):
-            raise RunFailed(f"the zygote said {answer!r} instead of Trained")
+            raise RunFailed(f"the fork server said {answer!r} instead of Trained")
         return answer.reference
 
     def fork_workers(self, world: WorldSpec) -> None:
         """Have the workers forked; each says Ready when its connections are up and warm. Raises RunFailed."""
         self.world = world
-        self._tell_zygote(StartWorkers(world))
+        self._tell_fork_server(StartWorkers(world))
 
     def reply(self, rank: int) -> Any:
         """What a worker that has something to say says; None when it has ended."""
@@ -190,9 +190,9 @@ class Launcher:
             return None
 
     def note_exit(self) -> None:
-        """Hear of a worker's end from the zygote. Raises RunFailed when it was killed, or the zygote is gone."""
+        """Hear of a worker's end from the fork server. Raises RunFailed when it was killed, or that is gone."""
         try:
-            message = self.zygote.recv()
+            message = self.fork_server.recv()
         except (EOFError, ConnectionResetError):
             raise RunFailed(_ZYGOTE_DIED) from None
         if isinstance(message, Exited):
@@ -207,9 +207,9 @@ class Launcher:
             limit_s = _EXIT_DEADLINE_S if self._unexplained() else _CULPRIT_GRACE_S
             if (left := began + limit_s - time.monotonic()) <= 0:
                 break
-            if self.zygote.poll(min(left, _LOOK_S)):
+            if self.fork_server.poll(min(left, _LOOK_S)):
                 try:
-                    message = self.zygote.recv()
+                    message = self.fork_server.recv()
                 except (EOFError, ConnectionResetError):
                     break
                 if isinstance(message, Exited):
@@ -222,7 +222,7 @@ class Launcher:
         raise RunFailed(f"{self.called(rank)} did not {what}: {reason}{self.log(rank)}")
 
     def _unexplained(self) -> bool:
-        """Whether a worker has closed its connection whose end the zygote has not told of yet: it will."""
+        """Whether a worker has closed its connection whose end the fork server has not told of yet: it will."""
         looks = select.poll()
         for rank, worker in enumerate(self.workers):
             if rank not in self._ended:
@@ -243,16 +243,16 @@ class Launcher:
         lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:] if path.exists() else []
         return "".join(f"\n  rank {name} | {line}" for line in lines)
 
-    def _tell_zygote(self, message: object) -> None:
+    def _tell_fork_server(self, message: object) -> None:
         try:
-            self.zygote.send(message)
+            self.fork_server.send(message)
         except (BrokenPipeError, ConnectionResetError):
             raise RunFailed(_ZYGOTE_DIED) from None
 
     def _receive(self, connection: Connection, deadline_s: float, what: str) -> object:
         try:
             if not connection.poll(deadline_s):
-                raise RunFailed(f"the zygote did not {what} within {deadline_s:.0f} s")
+                raise RunFailed(f"the fork server did not {what} within {deadline_s:.0f} s")
             return connection.recv()
         except (EOFError, ConnectionResetError):
-            raise RunFailed(f"the zygote ended before it could {what}") from None
+            raise RunFailed(f"the fork server ended before it could {what}") from None

@@ -54,22 +54,22 @@ def named_gradients(held: Held) -> dict[str, torch.Tensor]:
     return found
 
 
-def gradients_told(held: Held, iteration: int) -> list[Fingerprint]:
+def gradient_fingerprints(held: Held, iteration: int) -> list[Fingerprint]:
     """The gradients that the optimizer is about to use here."""
-    return _told(held, iteration, GRADIENT)
+    return _fingerprints(held, iteration, GRADIENT)
 
 
-def weights_told(held: Held, iteration: int) -> list[Fingerprint]:
+def weight_fingerprints(held: Held, iteration: int) -> list[Fingerprint]:
     """The weights behind the optimizer's step, as far as it is this rank that steps them."""
-    return _told(held, iteration, AFTER_STEP)
+    return _fingerprints(held, iteration, AFTER_STEP)
 
 
-def weights_in_use_told(held: Held, iteration: int) -> list[Fingerprint]:
+def used_weight_fingerprints(held: Held, iteration: int) -> list[Fingerprint]:
     """The weights that were computed with, those that other replicas have stepped among them."""
-    return _told(held._replace(shards=None), iteration, IN_USE)
+    return _fingerprints(held._replace(shards=None), iteration, IN_USE)
 
 
-def _told(held: Held, iteration: int, what: str) -> list[Fingerprint]:
+def _fingerprints(held: Held, iteration: int, what: str) -> list[Fingerprint]:
     """Each kept by one replica only, or by every replica for itself; the same for tensor ranks."""
     shards = held.shards if held.shards is not None and held.shards.sharded else None
     share, found = held.stage.share, []

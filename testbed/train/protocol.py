@@ -1,4 +1,4 @@
-"""What the launcher, the zygote and the workers say to each other over their pipes. Imports no torch."""
+"""What the launcher, the fork server and the workers say to each other over their pipes. Imports no torch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class WorldSpec:
     """Per rank, the processor core that it and its threads stay on; empty: any."""
 
 
-# launcher -> zygote
+# launcher -> fork server
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class StartWorkers:
     world: WorldSpec
 
 
-# zygote -> launcher
+# fork server -> launcher
 
 
 @dataclass(frozen=True)

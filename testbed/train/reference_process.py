@@ -15,7 +15,7 @@ from testbed.train.protocol import TrainReference
 from testbed.train.reference import train_reference
 
 
-def trained_apart(request: TrainReference, corpus: Corpus) -> ReferenceOutcome:
+def trained_in_own_process(request: TrainReference, corpus: Corpus) -> ReferenceOutcome:
     """The losses, or why there are none: whatever happens to the process is no reason to end the run."""
     ours, theirs = Pipe(duplex=False)
     pid = os.fork()

@@ -10,9 +10,9 @@ from testbed.pipeline.memory import RankBytes
 from testbed.train.stage import Stage
 
 
-def tensor_bytes(tensors: Iterable[torch.Tensor], apart_from: Iterable[torch.Tensor] = ()) -> int:
+def tensor_bytes(tensors: Iterable[torch.Tensor], excluding: Iterable[torch.Tensor] = ()) -> int:
     """Bytes of the memory behind tensors, without what is behind others."""
-    counted = {tensor.untyped_storage().data_ptr() for tensor in apart_from}
+    counted = {tensor.untyped_storage().data_ptr() for tensor in excluding}
     total = 0
     for tensor in tensors:
         storage = tensor.untyped_storage()

@@ -24,11 +24,11 @@ from testbed.train.gloo_all_reduce import GlooGroups
 from testbed.train.optimizer import make_optimizer
 from testbed.train.parameter_sums import (
     Held,
+    gradient_fingerprints,
     gradient_squares,
-    gradients_told,
     named_gradients,
-    weights_in_use_told,
-    weights_told,
+    used_weight_fingerprints,
+    weight_fingerprints,
 )
 from testbed.train.replicas import Replicas
 from testbed.train.shards import Shards
@@ -177,12 +177,14 @@ class TrainingState:
         losses = [loss for stage in self.stages.values() if (loss := stage.end_iteration()) is not None]
         gradients = self._gradients() if task.keep_gradients and iteration == task.iterations - 1 else {}
         squares = {layer: one for held in self._held() for layer, one in gradient_squares(held).items()}
-        told = self._before_step()
+        fingerprints = self._before_step()
         self.optimizer.step()
         if task.compared and iteration in (0, self.last_compared):
-            told += [one for held in self._held() for one in weights_told(held, iteration)]
+            fingerprints += [one for held in self._held() for one in weight_fingerprints(held, iteration)]
         self.iteration += 1
-        return OptimizerStep(losses[0] if losses and self.tensor_rank == 0 else None, squares, gradients, tuple(told))
+        return OptimizerStep(
+            losses[0] if losses and self.tensor_rank == 0 else None, squares, gradients, tuple(fingerprints)
+        )
 
     def _held(self) -> list[Held]:
         spec, place = self.workload.model, (self.replica, self.tensor_rank)
@@ -193,13 +195,13 @@ class TrainingState:
 
     def _before_step(self) -> list[Fingerprint]:
         """What is compared of an iteration before the optimizer's step."""
-        told: list[Fingerprint] = []
+        fingerprints: list[Fingerprint] = []
         for held in self._held():
             if self.iteration == 0 and self.task.compared:
-                told += gradients_told(held, self.iteration)
+                fingerprints += gradient_fingerprints(held, self.iteration)
             if self.iteration == self.last_compared:
-                told += weights_in_use_told(held, self.iteration)
-        return told
+                fingerprints += used_weight_fingerprints(held, self.iteration)
+        return fingerprints
 
     def _gradients(self) -> dict[str, np.ndarray[Any, Any]]:
         named = (one for held in self._held() for one in named_gradients(held).items())

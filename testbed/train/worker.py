@@ -43,18 +43,23 @@ _PR_SET_NAME, _PR_SET_TIMERSLACK = 15, 29
 
 
 def become_worker(
-    rank: int, world: WorldSpec, zygote: Connection, worker_fds: Sequence[int], corpus: Corpus, longest_spin_s: float
+    rank: int,
+    world: WorldSpec,
+    fork_server: Connection,
+    worker_fds: Sequence[int],
+    corpus: Corpus,
+    longest_spin_s: float,
 ) -> NoReturn:
     """Make the calling process, just forked, the worker of `rank`: it enters its container, and ends as its work ends.
 
-    `worker_fds` are the launcher's connections to all ranks. Those of other ranks are closed, and the zygote's own.
-    `longest_spin_s`: of the ends of its sleeps.
+    `worker_fds` are the launcher's connections to all ranks. Those of other ranks are closed, and the fork
+    server's own. `longest_spin_s`: of the ends of its sleeps.
     """
     launcher = Connection(worker_fds[rank])
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
-        zygote.close()
+        fork_server.close()
         for other, fd in enumerate(worker_fds):
             if other != rank:
                 os.close(fd)
@@ -170,8 +175,8 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec, lo
                 raise TypeError(f"not a message for a worker: {other!r}")
 
 
-def _prepared(run: ScheduleRun | None, told: object) -> ScheduleRun:
+def _prepared(run: ScheduleRun | None, request: object) -> ScheduleRun:
     """Raises RuntimeError when told something before a training was prepared."""
     if run is None:
-        raise RuntimeError(f"told {type(told).__name__} before a training was prepared")
+        raise RuntimeError(f"told {type(request).__name__} before a training was prepared")
     return run

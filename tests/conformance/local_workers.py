@@ -26,7 +26,7 @@ from testbed.train.reference import Reference
 __all__ = ["OPTIMIZERS", "TOLERANCE", "Scheduled", "Trained", "scheduled", "task_of", "trained", "workers"]
 
 
-def require_trained_alike(got: Trained, expected: Reference, tolerance: float) -> None:
+def require_equally_trained(got: Trained, expected: Reference, tolerance: float) -> None:
     """Losses, the last gradients and their norms are those of one process, and the loss went down."""
     assert got.losses == pytest.approx(expected.losses, rel=tolerance)
     assert got.losses[-1] < got.losses[0]

@@ -9,8 +9,8 @@ import pytest
 from local_workers import (
     OPTIMIZERS,
     TOLERANCE,
+    require_equally_trained,
     require_memory_as_predicted,
-    require_trained_alike,
     scheduled,
     trained,
     workers,
@@ -73,7 +73,7 @@ def test_a_pipeline_trains_as_one_process_does(
     plan = make_plan(load_topology(ROOT / "topologies/two-dc-longhaul.yaml"), workload(ranks, dtype, variant))
     case = scheduled(plan, name)
     got = trained(launcher, case, ITERATIONS, PATIENCE)
-    require_trained_alike(got, references[ranks, dtype], TOLERANCE[dtype])
+    require_equally_trained(got, references[ranks, dtype], TOLERANCE[dtype])
     require_memory_as_predicted(got, case)
 
 

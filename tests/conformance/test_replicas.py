@@ -10,8 +10,8 @@ import pytest
 from local_workers import (
     OPTIMIZERS,
     TOLERANCE,
+    require_equally_trained,
     require_memory_as_predicted,
-    require_trained_alike,
     scheduled,
     trained,
     workers,
@@ -95,7 +95,7 @@ def test_replicas_train_as_one_process_does(
     (tmp_path / "pair.yaml").write_text(NETWORK)
     case = scheduled(make_plan(load_topology(tmp_path / "pair.yaml"), job_workload), name)
     got = trained(loop, case, ITERATIONS, PATIENCE)
-    require_trained_alike(got, train_reference(job_workload, load_corpus(), ITERATIONS), TOLERANCE[dtype])
+    require_equally_trained(got, train_reference(job_workload, load_corpus(), ITERATIONS), TOLERANCE[dtype])
     require_memory_as_predicted(got, case)
     _require_as_predicted(trace(got.records), simulate(case.problem, case.schedule), whole=way != "torch")
 

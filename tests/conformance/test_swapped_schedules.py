@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from local_workers import TOLERANCE, require_trained_alike, scheduled, trained, workers
+from local_workers import TOLERANCE, require_equally_trained, scheduled, trained, workers
 
 from testbed.errors import BadInput
 from testbed.judge.execution import executed_rows, planned_rows
@@ -94,7 +94,7 @@ def test_training_goes_on_with_the_same_weights(
     got = trained(loop, first, ITERATIONS, PATIENCE, {1: second, 3: third})
     planned = planned_rows(plan.jobs[0].mesh, third.schedule.rows)
     assert {one.rank: one.row for one in executed_rows(trace(got.records))} == planned
-    require_trained_alike(got, references[mesh], TOLERANCE["float64"])
+    require_equally_trained(got, references[mesh], TOLERANCE["float64"])
 
 
 def test_no_training_goes_on_where_stages_would_move(

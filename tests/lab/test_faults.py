@@ -90,7 +90,7 @@ def namespaces_in_use() -> set[str]:
 
 
 def worker_of(command: subprocess.Popen[str]) -> int:
-    """A process that only serves one rank: its parent is the zygote's child, and it has no children."""
+    """A process that only serves one rank: its parent is the fork server's child, and it has no children."""
     for pid in sorted(descendants(command.pid)):
         if "testbed.train.fork_server" in command_line(pid) and not descendants(pid):
             return pid

@@ -86,5 +86,5 @@ def test_what_the_others_cost_a_job_is_measured_against_itself_alone() -> None:
     predicted, measured = jobs_tables("jobs", rows, 80)
     assert (predicted.row_count, measured.row_count) == (4, 4)
     assert list(measured.columns[3].cells) == ["+25.0%", "+100.0%", "-", "-"]
-    (usual,) = jobs_tables("jobs", [row for row in rows if "zb-h1" in row.label], 80)
-    assert usual.row_count == 2
+    (baseline,) = jobs_tables("jobs", [row for row in rows if "zb-h1" in row.label], 80)
+    assert baseline.row_count == 2

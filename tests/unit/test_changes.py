@@ -58,10 +58,10 @@ def case(
     times = message_times(concatenate(traces), PREDICTED, paced=True)
     found = by_flow(times)
     network = NetworkEvidence(0, 0, {}, lossless=True)
-    host_s, usual_s = PREDICTED_S if real else None, [0.0] * len(found)
-    known = network, (), ReferenceOutcome(), PREDICTED_S, host_s, (0,), found, 0.0, usual_s
-    ways = [WAYS.get((flow.source_rank, flow.target_rank), ()) for flow in found]
-    more = {"quartiles_s": by_iteration(times), "ways": ways, "modelled": True}
+    host_s, baseline_s = PREDICTED_S if real else None, [0.0] * len(found)
+    known = network, (), ReferenceOutcome(), PREDICTED_S, host_s, (0,), found, 0.0, baseline_s
+    routes = [WAYS.get((flow.source_rank, flow.target_rank), ()) for flow in found]
+    more = {"quartiles_s": by_iteration(times), "routes": routes, "modelled": True}
     return Evidence(True, real, (), None, rows, (), *known)._replace(**more)
 
 
@@ -154,10 +154,10 @@ def test_within_a_range_the_time_is_what_the_model_says() -> None:
 
 
 def test_where_the_model_lacks_something_iterations_are_held_against_each_other() -> None:
-    off = case(lambda _: 0.0, lambda _: 0.05)._replace(modelled=False, usual_extra_s=None)
+    off = case(lambda _: 0.0, lambda _: 0.05)._replace(modelled=False, baseline_extra_s=None)
     assert not untrusted(off)
     step = case(lambda n: 10e-3 if n >= 5 else 0.0, lambda n: 0.05 if n >= 5 else 0.0)
-    assert "something changed" in untrusted(step._replace(modelled=False, usual_extra_s=None))
+    assert "something changed" in untrusted(step._replace(modelled=False, baseline_extra_s=None))
 
 
 def test_messages_by_chance_in_another_order_leave_a_run_trusted() -> None:

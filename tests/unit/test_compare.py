@@ -55,7 +55,7 @@ def test_ranking() -> None:
 
 
 def test_a_prediction_that_is_a_range_is_ranked_by_all_of_it() -> None:
-    runs = [replace(measured("1f1b", 39.5), between=Range(39.0, 49.5)), measured("zb-h1", 40.0)]
+    runs = [replace(measured("1f1b", 39.5), predicted_range=Range(39.0, 49.5)), measured("zb-h1", 40.0)]
     first, second = compare(runs)
     assert (first.predicted_low_s, first.predicted_high_s) == (39.0, 49.5)
     assert (second.predicted_low_s, second.predicted_high_s) == (None, None)

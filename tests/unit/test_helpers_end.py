@@ -101,7 +101,7 @@ def after_its_first_word(launcher: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("left", [while_torch_is_imported, before_its_first_word_is_read, after_its_first_word])
-def test_the_zygote_ends_in_silence(left: Callable[[socket.socket], None]) -> None:
+def test_the_fork_server_ends_in_silence(left: Callable[[socket.socket], None]) -> None:
     with helper("-m", "testbed.train.fork_server") as (launcher, process):
         left(launcher)
         assert ended(process) == (0, "")

@@ -111,8 +111,8 @@ def test_joint_stands_beside_other_policies_in_one_plan() -> None:
     plan, _ = with_policies(two, [policy("shortest"), policy("joint,evaluations=1,within=0.2")], REACH)
     file.check(plan, "plan.json")
     assert file.from_json(file.to_json(plan), "plan.json") == plan
-    usual, chosen = plan.cases
-    assert usual.label == "1f1b on shortest"
+    baseline, chosen = plan.cases
+    assert baseline.label == "1f1b on shortest"
     assert chosen.label.endswith(" on joint evaluations=1 within=0.2")
     worst = [max(iteration_times(plan, case)) for case in plan.cases]
     assert worst[1] < worst[0]

@@ -119,12 +119,12 @@ def test_a_range_is_shown_wherever_a_time_is_and_judged_by_its_worst_end(plan: P
     at = knee.judged(plan, [choice], 1e9)
     assert at.ranges == {case.label: one for case in at.plan.cases for one in ranges_of_case(at.plan, case)}
     assert at.worst_s("1f1b") == at.seconds["1f1b"]
-    assert not at.hangs("1f1b")
+    assert not at.is_order_sensitive("1f1b")
     between = Range(at.seconds["1f1b"], 1.1 * at.seconds["1f1b"])
-    hangs = at._replace(rate_bps=2e9, ranges={"1f1b": between})
-    assert hangs.hangs("1f1b")
-    assert hangs.worst_s("1f1b") == between.high_s
-    found = knee.Sweep(links, (at, hangs), (knee.Knee("1f1b", at.seconds["1f1b"], between, None, 1e8),))
+    ranged = at._replace(rate_bps=2e9, ranges={"1f1b": between})
+    assert ranged.is_order_sensitive("1f1b")
+    assert ranged.worst_s("1f1b") == between.high_s
+    found = knee.Sweep(links, (at, ranged), (knee.Knee("1f1b", at.seconds["1f1b"], between, None, 1e8),))
     document = knee_document(found, {}, 1.0, Path("k.svg"), 0.5)
     assert [one["predicted_high_s"] for one in document["rates"]] == [{}, {"1f1b": between.high_s}]
     assert document["rates"][1]["full_scale"]["predicted_low_s"] == {"1f1b": between.low_s / 0.5}

@@ -15,7 +15,7 @@ from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
 from testbed.progress import Lines
 from testbed.schedule.registry import generate
-from testbed.session.message_costs import Observed, of_observed, usual, with_repeats
+from testbed.session.message_costs import Observed, of_observed, representative, with_repeats
 from testbed.trace.tables import Trace
 
 PROBLEM = uniform(4, 8, delay_s=2, cuts=(1,))
@@ -95,7 +95,7 @@ def test_a_machine_that_is_always_busy_is_measured_as_it_is_and_for_a_bounded_ti
     asked, again = repeating([True] * 3, [True] * 3)
     (found,) = with_repeats([observed(True, True, True)], again, Lines(quiet=True))
     assert asked == [3], "no more than there were"
-    assert usual([found.rows]) == list(range(6)), "all of them tell of this machine"
+    assert representative([found.rows]) == list(range(6)), "all of them tell of this machine"
     assert predicted_s(found)[0] > 0.1
 
 
@@ -114,8 +114,8 @@ def test_a_slow_machine_that_nothing_disturbs_stays_slow() -> None:
 
 def test_what_disturbs_one_job_spoils_the_iteration_of_all() -> None:
     one, other = observed(True, False, False), observed(False, False, True)
-    assert usual([one.rows, other.rows]) == [0, 1, 2]
-    assert usual([one.rows, observed(False, False, False).rows]) == [1, 2]
+    assert representative([one.rows, other.rows]) == [0, 1, 2]
+    assert representative([one.rows, observed(False, False, False).rows]) == [1, 2]
 
 
 def test_costs_are_kept_by_kind() -> None:

@@ -61,13 +61,13 @@ def test_a_slow_message_is() -> None:
 def test_a_slow_link_may_put_a_super_packet_ahead_and_the_verdict_says_so() -> None:
     """At 50 Mbit/s one takes 1.44 ms. What exceeds that and what a machine differs by is a shift all the same."""
     flows = [flow for flow in by_flow(message_times(shifted(0.0, 1.9e-3), PREDICTED, paced=True)) if flow.awaited]
-    usual_s, packets_s = [0.0] * len(flows), [1.44e-3] * len(flows)
-    assert not message_check(flows, usual_s).ok
-    check = message_check(flows, usual_s, (), packets_s)
+    baseline_s, packets_s = [0.0] * len(flows), [1.44e-3] * len(flows)
+    assert not message_check(flows, baseline_s).ok
+    check = message_check(flows, baseline_s, (), packets_s)
     assert check.ok
     assert check.limit == "1.9 ms"
     assert "1.44 ms of it for one super-packet" in check.why
-    (reason, *_) = message_check(flows, usual_s, (), [1e-3] * len(flows)).reasons
+    (reason, *_) = message_check(flows, baseline_s, (), [1e-3] * len(flows)).reasons
     assert "limit 1.5 ms, 1 ms of it for one super-packet on the slowest link" in reason
 
 

@@ -61,7 +61,7 @@ def test_a_prediction_that_hangs_on_who_comes_first_holds_messages_against_the_o
     problem = replace(load.problem, forward_s=moved(load.problem.forward_s), input_s=moved(load.problem.input_s))
     predicted, came = simulate_jobs([load]), simulate_jobs([load._replace(problem=problem)])
     assert came.makespans()[0] > predicted.makespans()[0] * 1.01
-    (due_s,) = on_the_way_s([load], [came], hangs=True)
+    (due_s,) = on_the_way_s([load], [came], order_sensitive=True)
     extra_s = [message_times(came, predicted, paced=True, on_the_way_s=due).extra_s for due in (None, due_s)]
     assert np.nanmax(np.abs(extra_s[0])) > 1e-3
     assert np.nanmax(np.abs(extra_s[1])) < 20e-6

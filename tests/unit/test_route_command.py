@@ -148,8 +148,8 @@ def test_a_plan_follows_a_policy_and_stays_a_plan(mesh: str) -> None:
     routed, remarks = with_policies(plan, [choose("greedy")])
     assert remarks == ()
     file.check(routed, "plan.json")
-    usual, case = plan.cases[0], routed.cases[0]
-    changed = [number for number, route in enumerate(case.routes) if route != usual.routes[number]]
+    baseline, case = plan.cases[0], routed.cases[0]
+    changed = [number for number, route in enumerate(case.routes) if route != baseline.routes[number]]
     assert changed
     over = {routed.network.directions[index].link for number in changed for index in case.routes[number]}
     assert "north" in over
@@ -182,9 +182,9 @@ def test_plan_with_a_policy_is_predicted_on_its_routes(mesh: str, tmp_path: Path
     assert done.exit_code == 0, done.output
     predicted = json.loads(called("predict", out, "--json").stdout)["schedules"][0]["predicted_s"]
     compared = called("route", mesh, PP4, *asked, "--policy", "shortest", "--policy", "greedy-time", "--json")
-    usual, timed = (row["iteration_s"][0] for row in json.loads(compared.stdout)["policies"])
+    baseline, timed = (row["iteration_s"][0] for row in json.loads(compared.stdout)["policies"])
     assert predicted == pytest.approx(timed)
-    assert timed < usual
+    assert timed < baseline
 
 
 def test_one_plan_has_a_case_for_every_schedule_under_every_policy(mesh: str, tmp_path: Path) -> None:

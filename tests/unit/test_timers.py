@@ -35,7 +35,7 @@ class OneWorker:
     """A launcher of one worker, whose replies are sent by hand."""
 
     def __init__(self) -> None:
-        (ours, theirs), (self.zygote, self.never) = pairs(), pairs()
+        (ours, theirs), (self.fork_server, self.never) = pairs(), pairs()
         self.workers, self.worker = [ours], theirs
 
     def reply(self, rank: int) -> object:

@@ -29,15 +29,15 @@ def row(**witnesses: float) -> IterationRow:
 
 
 def test_stolen_time_and_late_wake_ups_count_and_queues_beyond_the_usual() -> None:
-    usual = [row(relay_queued_s=0.003)] * 3
+    baseline = [row(relay_queued_s=0.003)] * 3
     run = [row(steal_s=0.02, wake_late_s=0.005, relay_queued_s=0.004), row(relay_queued_s=0.001)]
-    assert disturbance_s(run, usual).tolist() == pytest.approx([0.026, 0.0])
-    assert disturbed(run, usual).tolist() == [True, False]
+    assert disturbance_s(run, baseline).tolist() == pytest.approx([0.026, 0.0])
+    assert disturbed(run, baseline).tolist() == [True, False]
 
 
 def test_who_sends_twice_as_much_may_queue_twice_as_long() -> None:
-    usual = [row(threads_queued_s=0.01)]
-    assert disturbance_s([row(threads_queued_s=0.02)._replace(actions=2 * 96)], usual).tolist() == [0.0]
+    baseline = [row(threads_queued_s=0.01)]
+    assert disturbance_s([row(threads_queued_s=0.02)._replace(actions=2 * 96)], baseline).tolist() == [0.0]
 
 
 def test_what_the_kernel_does_not_tell_disturbs_nothing() -> None:
