@@ -105,7 +105,7 @@ class World:
         self.gathered, self.summed = exact(program.gathered_bytes), exact(program.summed_bytes)
         (self.exchange_handover,) = exact([program.exchange_handover_s])
         self.whole, self.piece = exact(program.wire_bytes), exact(program.piece_bytes)
-        self.apart, self.ack = exact(program.apart_bytes), exact(program.ack_bytes)
+        self.ahead, self.ack = exact(program.notice_ahead_bytes), exact(program.ack_bytes)
         (self.wake,), (self.unnoticed,) = exact([program.wake_s]), exact([program.unnoticed_wait_s])
         n_ranks, n_messages = len(program.begin_s), len(program.release)
         self.times: dict[str, list[Number | None]] = {
@@ -280,8 +280,8 @@ class World:
             self.whole_on(message, route, self.now)
             return
         sizes = [self.piece[message]] * (int(p.pieces[message]) - 1) + [self.whole[message]]
-        if self.apart[message]:
-            sizes[0] = self.apart[message]
+        if self.ahead[message]:
+            sizes[0] = self.ahead[message]
         left = Counter({message: len(sizes)})
         for size in sizes:
             self.piece_on(message, route, size, left)
@@ -304,8 +304,8 @@ class World:
     def packets(self, message: int, first_bit: Number, last_bit: Number, per_byte: Number) -> list[Number]:
         """When the packets of a message that keeps together have come in."""
         came, sizes = first_bit, [self.piece[message]] * int(self.program.acks[message])
-        if self.apart[message] and sizes:
-            sizes[0] = self.apart[message]
+        if self.ahead[message] and sizes:
+            sizes[0] = self.ahead[message]
         found = []
         for size in sizes:
             came = min(came + size * per_byte, last_bit)

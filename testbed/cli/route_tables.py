@@ -135,19 +135,19 @@ def _rates(plan: Plan) -> list[tuple[int, float]]:
 
 def route_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
     """Where a policy has a choice: what each flow goes over."""
-    ways = [_ways(one) for one in outcomes]
-    flows = list(dict.fromkeys(ends for mine in ways for ends in mine))
+    routes = [_routes(one) for one in outcomes]
+    flows = list(dict.fromkeys(ends for mine in routes for ends in mine))
     if not flows or len(flows) > _MOST_ROWS:
         return []
     columns = []
-    for one, mine in zip(outcomes, ways, strict=True):
+    for one, mine in zip(outcomes, routes, strict=True):
         cells = [_over(plan, mine[ends]) if ends in mine else "-" for ends in flows]
         columns.append(Column(one.label.replace(", ", "\n"), cells, left=True))
     names = [f"{source} to {target}" for source, target in flows]
     return fitted(Column("flow, and what it goes over", names, left=True), [Section("routes", columns)], width)
 
 
-def _ways(one: PolicyOutcome) -> dict[tuple[str, str], Route]:
+def _routes(one: PolicyOutcome) -> dict[tuple[str, str], Route]:
     """By ends, the routes of the flows that had a choice."""
     problem, choice = one.wanted.problem, one.routed.choice
     return {

@@ -36,7 +36,7 @@ def executed_rows(measured: Trace, first_rank: int = 0) -> list[ExecutedRow]:
     named = np.stack([actions[name].astype(np.int64) for name in _COLUMNS], axis=1)
     owners = np.stack([actions["rank"], actions["iteration"]], axis=1)
     begins = np.flatnonzero(np.any(np.diff(owners, axis=0, prepend=-1) != 0, axis=1))
-    alike: dict[tuple[int, bytes], list[int]] = {}
+    iterations_of: dict[tuple[int, bytes], list[int]] = {}
     rows: dict[bytes, Row] = {}
     for begin, end in zip(begins, [*begins[1:], len(actions)], strict=True):
         rank, iteration = owners[begin].tolist()
@@ -46,8 +46,8 @@ def executed_rows(measured: Trace, first_rank: int = 0) -> list[ExecutedRow]:
                 Action(stage, KINDS[kind], microbatch, Part(*part))
                 for stage, kind, microbatch, *part in named[begin:end].tolist()
             )
-        alike.setdefault((rank, key), []).append(iteration)
-    return [ExecutedRow(first_rank + rank, rows[key], tuple(found)) for (rank, key), found in alike.items()]
+        iterations_of.setdefault((rank, key), []).append(iteration)
+    return [ExecutedRow(first_rank + rank, rows[key], tuple(found)) for (rank, key), found in iterations_of.items()]
 
 
 def planned_rows(mesh: Mesh, rows: Sequence[Row] | None) -> dict[int, Row]:

@@ -83,7 +83,7 @@ class MessageTimes(NamedTuple):
 class Likeness(NamedTuple):
     """Which of a job's ranks are alike to the network, so that chance may tell whose message comes first."""
 
-    alike: Sequence[int] = (0,)
+    first_like: Sequence[int] = (0,)
     """Per replica, and of each replica per tensor rank, the first one on links like its own: of messages that they send
     in the same place of a schedule the first is compared with the first."""
     tensor: int = 1
@@ -158,13 +158,13 @@ def _twins(rows: Table, predicted: Trace, numbers: Mapping[int, int], ranks: Lik
 
     `numbers` say which predicted iteration a measured one is compared with.
     """
-    alike, tensor = ranks.alike, ranks.tensor
+    first_like, tensor = ranks.first_like, ranks.tensor
     expected = predicted.messages[predicted.messages["kind"] != NOTICE]
-    mesh = Mesh(len(alike) // tensor, predicted.n_ranks // len(alike), tensor)
+    mesh = Mesh(len(first_like) // tensor, predicted.n_ranks // len(first_like), tensor)
 
     def within(rank: Coordinates) -> tuple[int, int]:
         """Its replica, and the first of its tensor ranks on links like this one's."""
-        mine = alike[rank.replica * tensor : (rank.replica + 1) * tensor]
+        mine = first_like[rank.replica * tensor : (rank.replica + 1) * tensor]
         return rank.replica, mine.index(mine[rank.tensor_rank])
 
     def group(row: np.void) -> tuple[int, ...]:
@@ -174,7 +174,7 @@ def _twins(rows: Table, predicted: Trace, numbers: Mapping[int, int], ranks: Lik
         # what replicas send each other crosses other links than what the next two do, and none come by chance first
         who = [*within(source), *within(target)]
         if source.replica == target.replica:
-            who = [alike[source.replica * tensor + source.tensor_rank]]
+            who = [first_like[source.replica * tensor + source.tensor_rank]]
         return (*(int(row[name]) for name in ("job", "kind", "stage", "microbatch")), *place, *who)
 
     places: dict[tuple[int, ...], list[int]] = {}

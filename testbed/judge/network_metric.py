@@ -109,12 +109,12 @@ def counts(plan: Plan) -> bool:
 
 def flows_of(plan: Plan, case: Case, predicted: Trace) -> Flows:
     """The flows of a case that count, by the predicted trace of one iteration."""
-    least, ways = plan.elephants_from or 0.0, routes.routes_of_nodes(plan, case)
+    least, route_of = plan.elephants_from or 0.0, routes.routes_of_nodes(plan, case)
     rank_at = {node: rank for rank, node in routes.nodes_of_ranks(plan).items()}
     found = [one for one in commodities_in(plan, predicted) if one.wire_bytes >= least]
 
     def way(one: Commodity) -> tuple[int, ...]:
-        return ways.get((one.source, one.target), ())
+        return route_of.get((one.source, one.target), ())
 
     crossing = frozenset((rank_at[one.source], rank_at[one.target]) for one in found if way(one))
     return Flows(settled_problem(network_at(plan, case), found, [way(one) for one in found]), crossing)

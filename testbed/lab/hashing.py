@@ -49,17 +49,17 @@ def equal_hops(network: NetworkState) -> dict[tuple[str, str], tuple[int, ...]]:
     """
     directions = network.links
     places = (*network.datacenters, *network.switches)
-    ways = {place: network.ways_from(place) for place in places}
+    shortest = {place: network.routes_from(place) for place in places}
     found = {}
     for at in places:
         leaving = [index for index, one in enumerate(directions) if one.source == at and index not in network.down]
         for target in network.datacenters:
-            if target == at or target not in ways[at]:
+            if target == at or target not in shortest[at]:
                 continue
-            delay_s, links = _length(directions, ways[at][target])
+            delay_s, links = _length(directions, shortest[at][target])
             hops = []
             for index in leaving:
-                rest = ways[directions[index].target].get(target)
+                rest = shortest[directions[index].target].get(target)
                 if rest is not None:
                     this_s, these = _length(directions, (index, *rest))
                     if these == links and abs(this_s - delay_s) <= _SAME_DELAY_S:

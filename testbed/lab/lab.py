@@ -33,7 +33,7 @@ from testbed.lab.metrics import Metrics
 from testbed.lab.namespaces import attach, inside
 from testbed.lab.naming import Places
 from testbed.lab.netlink import Netlink, shown_interface, shown_route
-from testbed.lab.routing_tables import RoutesOfPairs, forget_routes, paths_of, route_nodes, route_routers
+from testbed.lab.routing_tables import RoutesOfPairs, default_routes_of, forget_routes, route_nodes, route_routers
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
 from testbed.lab.shaping import LinkCounters, choose
 from testbed.lab.wires import Cabling
@@ -76,7 +76,7 @@ class Lab:
         self._say = progress or (lambda _text: None)
         self._state = planned(plan.network)
         """Without what `lose` took."""
-        self._paths: RoutesOfPairs = {}
+        self._default_routes: RoutesOfPairs = {}
         self.by_ports = plan.enforcement == "ports"
         self._shaper = choose(shaper)
         self._card_shaper = cards.choose() if self.cards else None
@@ -220,9 +220,9 @@ class Lab:
         hashed = frozenset[tuple[str, str]]()
         pinned = elsewhere
         if self.by_ports:
-            both_ways = self._both_ways(wanted)
-            hashed = self._as_hashed(both_ways)
-            pinned = {pair: route for pair, route in both_ways.items() if pair not in hashed}
+            both_directions = self._both_directions(wanted)
+            hashed = self._as_hashed(both_directions)
+            pinned = {pair: route for pair, route in both_directions.items() if pair not in hashed}
         self._flow_routes.pin(pinned)
         if self._profile.initial_windows:
             for (source, target), route in elsewhere.items():
@@ -238,7 +238,7 @@ class Lab:
         """
         address_of = {node: self.address(node) for node in self.nodes}
         with Hashing(self) as hashing:
-            chosen = ports.choose(self._both_ways(wanted), wanted, address_of, hashing.way)
+            chosen = ports.choose(self._both_directions(wanted), wanted, address_of, hashing.way)
         for node, port in chosen.port_of.items():
             with inside(self.containers[node].pid):
                 transport.set_sysctl(ports.RANGE, f"{port} {port + 1}", node)
@@ -269,14 +269,14 @@ class Lab:
 
     def _route(self) -> None:
         """Write the default routes of what is left of the network into routers and nodes."""
-        self._paths = paths_of(self._state)
-        route_routers(self, self._paths, equal_hops(self._state) if self.by_ports else {})
-        route_nodes(self, self._paths, self._metrics if self._profile.initial_windows else None)
+        self._default_routes = default_routes_of(self._state)
+        route_routers(self, self._default_routes, equal_hops(self._state) if self.by_ports else {})
+        route_nodes(self, self._default_routes, self._metrics if self._profile.initial_windows else None)
 
     def _default(self, pair: tuple[str, str]) -> Route:
-        return tuple(self._paths.get((datacenter_of(pair[0]), datacenter_of(pair[1])), ()))
+        return tuple(self._default_routes.get((datacenter_of(pair[0]), datacenter_of(pair[1])), ()))
 
-    def _both_ways(self, wanted: Mapping[tuple[str, str], Route]) -> dict[tuple[str, str], Route]:
+    def _both_directions(self, wanted: Mapping[tuple[str, str], Route]) -> dict[tuple[str, str], Route]:
         """What of `wanted` leaves its datacenter, and what is sent back for it."""
         answers = {(target, source): self._default((target, source)) for source, target in wanted}
         return {pair: route for pair, route in (answers | dict(wanted)).items() if route}
@@ -290,7 +290,7 @@ class Lab:
                 for one in ports.connections(self.containers[source].pid, source, node_at):
                     if (source, one.target) in wanted:
                         taken.setdefault((source, one.target), set()).add(hashing.way(one))
-        return frozenset(pair for pair, ways in taken.items() if ways == {wanted[pair]})
+        return frozenset(pair for pair, found in taken.items() if found == {wanted[pair]})
 
     def _check_memory(self) -> None:
         # Every node may hold its largest burst twice: not yet acknowledged, and received but not yet read.

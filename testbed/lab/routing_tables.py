@@ -55,35 +55,35 @@ def forget_routes(lab: Lab) -> None:
                     netlink.ask("rule", "del", src=source, table=table, priority=table)
 
 
-def paths_of(network: NetworkState) -> dict[tuple[str, str], Sequence[int]]:
+def default_routes_of(network: NetworkState) -> dict[tuple[str, str], Sequence[int]]:
     """The network's default routes, and those from and to switches, which nothing but probes and pings uses."""
     found: dict[tuple[str, str], Sequence[int]] = dict(network.routes)
     for source in (*network.datacenters, *network.switches) if network.switches else ():
-        for target, route in network.ways_from(source).items():
+        for target, route in network.routes_from(source).items():
             found.setdefault((source, target), route)
     return found
 
 
-def router_routes(paths: RoutesOfPairs, directions: Sequence[Direction]) -> list[Hop]:
+def router_routes(routes: RoutesOfPairs, directions: Sequence[Direction]) -> list[Hop]:
     """Entries that make every pair of places use exactly its path, hop by hop.
 
     Most pairs agree with the routers on their way; a pair that does not (equal delays) gets entries by source.
     """
-    entries = [Hop(source, None, target, path[0]) for (source, target), path in paths.items() if path]
-    for (source, target), path in paths.items():
+    entries = [Hop(source, None, target, path[0]) for (source, target), path in routes.items() if path]
+    for (source, target), path in routes.items():
         for index in path[1:]:
             at = directions[index].source
-            if paths[at, target][0] != index:
+            if routes[at, target][0] != index:
                 entries.append(Hop(at, source, target, index))
     return entries
 
 
-def route_routers(lab: Lab, paths: RoutesOfPairs, several: Mapping[tuple[str, str], Sequence[int]]) -> None:
+def route_routers(lab: Lab, routes: RoutesOfPairs, several: Mapping[tuple[str, str], Sequence[int]]) -> None:
     """Write the entries of all routers into a lab. Raises RunFailed when the kernel refuses one.
 
     Where (router, target) has `several` directions, the default one among them, the kernel shares traffic among these.
     """
-    hops = router_routes(paths, lab.directions)
+    hops = router_routes(routes, lab.directions)
     for name, router in lab.routers.items():
         with lab.netlink(router) as netlink:
             for hop in (h for h in hops if h.at == name):
@@ -111,18 +111,18 @@ def _rule(netlink: Netlink, source: str, table: int) -> None:
         netlink.ask("rule", "add", src=source, table=table, priority=table)
 
 
-def route_nodes(lab: Lab, paths: RoutesOfPairs, metrics: Metrics | None) -> None:
+def route_nodes(lab: Lab, routes: RoutesOfPairs, metrics: Metrics | None) -> None:
     """Have every node send to its router, with TCP's `metrics` where given, instead of how it was. Raises RunFailed."""
     for node in lab.nodes:
         datacenter, gateway = datacenter_of(node), lab.places.subnet(node).first
         with lab.netlink(lab.containers[node]) as netlink:
             oif = netlink.index(addresses.NODE_INTERFACE)
             netlink.ask("route", "replace", dst="default", gateway=gateway, oif=oif)
-            for (source, target), there in paths.items():
+            for (source, target), there in routes.items():
                 if source != datacenter or target in lab.places.switches:
                     continue
                 entry: dict[str, Any] = {"dst": lab.places.network(target), "gateway": gateway, "oif": oif}
                 if metrics is not None:
-                    back = tuple(paths.get((target, source), ()))
+                    back = tuple(routes.get((target, source), ()))
                     entry["metrics"] = metrics.of_route(node, target, tuple(there), back)
                 netlink.ask("route", "replace", **entry)

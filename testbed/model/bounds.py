@@ -42,14 +42,14 @@ def lower_bound(problem: Problem) -> Bound:
     back; M shares must go through the limit. Fill and drain: a rank's work, and how long it is idle at both ends as
     its memory holds no more until the first gradients are back (filling.py).
     """
-    ways = EarliestStarts(problem)
-    candidates = [Bound(ways.whole_s, "critical path")]
-    candidates += [_rank_bound(problem, ways, rank) for rank in range(problem.n_ranks)]
-    candidates += _link_bounds(problem, ways)
-    candidates += [_memory_bound(problem, ways, rank) for rank in range(problem.n_ranks)]
+    earliest = EarliestStarts(problem)
+    candidates = [Bound(earliest.whole_s, "critical path")]
+    candidates += [_rank_bound(problem, earliest, rank) for rank in range(problem.n_ranks)]
+    candidates += _link_bounds(problem, earliest)
+    candidates += [_memory_bound(problem, earliest, rank) for rank in range(problem.n_ranks)]
     best = max(candidates, key=lambda bound: bound.seconds)  # the first of equals: the simplest cause
     if best.seconds > 0:
-        fill = filling_bounds(problem, ways, best.seconds)
+        fill = filling_bounds(problem, earliest, best.seconds)
         candidates += [Bound(seconds, f"fill and drain of rank {rank}") for rank, seconds in enumerate(fill)]
     first = max(candidates, key=lambda bound: bound.seconds)
     return first if first.seconds > best.seconds * (1 + 1e-9) else best
@@ -68,27 +68,27 @@ def _best_subset(loads: Iterable[_Load]) -> float:
     return most
 
 
-def _rank_bound(problem: Problem, ways: EarliestStarts, rank: int) -> Bound:
+def _rank_bound(problem: Problem, earliest: EarliestStarts, rank: int) -> Bound:
     m, loads = problem.n_microbatches, []
     for s in (s for s, r in enumerate(problem.stage_to_rank) if r == rank):
         f, i, w = problem.forward_s[s], problem.least_input_s[s], problem.least_weight_s[s]
         loads += [
-            _Load(ways.forward_s[s], m * f, ways.after_forward_s[s]),
-            _Load(ways.input_s[s], m * i, ways.after_input_s[s]),
-            _Load(ways.input_s[s] + i, m * w, ways.reduced_s[s]),
+            _Load(earliest.forward_s[s], m * f, earliest.after_forward_s[s]),
+            _Load(earliest.input_s[s], m * i, earliest.after_input_s[s]),
+            _Load(earliest.input_s[s] + i, m * w, earliest.reduced_s[s]),
         ]
     return Bound(_best_subset(loads), f"rank {rank}")
 
 
-def _link_bounds(problem: Problem, ways: EarliestStarts) -> list[Bound]:
+def _link_bounds(problem: Problem, earliest: EarliestStarts) -> list[Bound]:
     loads: list[list[_Load]] = [[] for _ in problem.links]
     ends: list[str] = [""] * len(problem.links)
     m = problem.n_microbatches
     for s in range(problem.n_stages - 1):
-        ready_down = ways.forward_s[s] + problem.forward_s[s]
-        rest_down = problem.forward_s[s + 1] + ways.after_forward_s[s + 1]
-        ready_up = ways.input_s[s + 1] + problem.least_input_s[s + 1]
-        rest_up = problem.least_input_s[s] + ways.after_input_s[s]
+        ready_down = earliest.forward_s[s] + problem.forward_s[s]
+        rest_down = problem.forward_s[s + 1] + earliest.after_forward_s[s + 1]
+        ready_up = earliest.input_s[s + 1] + problem.least_input_s[s + 1]
+        rest_up = problem.least_input_s[s] + earliest.after_input_s[s]
         for source, target, ready, rest in ((s, s + 1, ready_down, rest_down), (s + 1, s, ready_up, rest_up)):
             way = route(problem, source, target)
             for hop, index in enumerate(way):
@@ -97,7 +97,7 @@ def _link_bounds(problem: Problem, ways: EarliestStarts) -> list[Bound]:
                 behind = sum(problem.links[other].delay_s for other in way[hop:]) + hand_over_s(problem)
                 # the other tensor ranks' parts of a boundary tensor, without which nothing behind it begins
                 ends_of = problem.stage_to_rank[source], problem.stage_to_rank[target]
-                parts = sum(index in paths.route(*ends_of) for paths in problem.paths[: problem.tensor])
+                parts = sum(index in pipeline.route(*ends_of) for pipeline in problem.replica_routes[: problem.tensor])
                 work = m * parts * problem.message_bytes[s] * link.seconds_per_byte
                 loads[index].append(_Load(ready + before, work, behind + rest))
                 ends[index] = f"link {index} ({problem.stage_to_rank[source]} -> {problem.stage_to_rank[target]})"
@@ -117,7 +117,7 @@ def _link_bounds(problem: Problem, ways: EarliestStarts) -> list[Bound]:
     return [Bound(_best_subset(load), name) for load, name in zip(loads, ends, strict=True)]
 
 
-def _memory_bound(problem: Problem, ways: EarliestStarts, rank: int) -> Bound:
+def _memory_bound(problem: Problem, earliest: EarliestStarts, rank: int) -> Bound:
     """Memory x time that M microbatches need, through the limit, behind the earliest first forward.
 
     A block in parts takes and frees its memory part by part; half of F and half of what frees is a lower bound on
@@ -129,8 +129,8 @@ def _memory_bound(problem: Problem, ways: EarliestStarts, rank: int) -> Bound:
         extra = min(0.0, problem.input_memory[s]) if problem.input_memory else 0.0
         share = max(0.0, problem.activation[s] + extra)  # an I that frees memory leaves only the rest behind
         f, i, w = problem.forward_s[s], problem.least_input_s[s], problem.least_weight_s[s]
-        occupied += share * (f / 2 + ways.away_s[s] + (i + w) / 2)
-    first = min((ways.forward_s[s] for s in stages), default=0.0)
+        occupied += share * (f / 2 + earliest.away_s[s] + (i + w) / 2)
+    first = min((earliest.forward_s[s] for s in stages), default=0.0)
     limit = problem.memory_limit[rank] + TOLERANCE
     seconds = first + problem.n_microbatches * occupied / limit if limit > 0 else 0.0
     return Bound(seconds, f"memory of rank {rank}")

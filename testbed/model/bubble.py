@@ -56,11 +56,11 @@ def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
     def unshared(*, delay: bool, wire: bool) -> float:
         """With a link of its own for every pair of ranks, on which messages do not wait for each other."""
         links: list[LinkCost] = []
-        private = [_private(problem, paths, links, delay=delay, wire=wire) for paths in problem.paths]
+        private = [_private(problem, pipeline, links, delay=delay, wire=wire) for pipeline in problem.replica_routes]
         handover = {name: getattr(problem, name) * delay for name in _HANDOVER}
         routes, others = private[0].routes, tuple(private[1:])
-        ways = replace(alone, links=tuple(links), routes=routes, others=others, rank_cards=())
-        return makespan(replace(ways, **handover), schedule)
+        private_problem = replace(alone, links=tuple(links), routes=routes, others=others, rank_cards=())
+        return makespan(replace(private_problem, **handover), schedule)
 
     free, delayed = unshared(delay=False, wire=False), unshared(delay=True, wire=False)
     unqueued, real = unshared(delay=True, wire=True), makespan(alone, schedule)
@@ -76,16 +76,16 @@ def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
 
 
 def _private(
-    problem: Problem, paths: ReplicaRoutes, links: list[LinkCost], *, delay: bool, wire: bool
+    problem: Problem, pipeline: ReplicaRoutes, links: list[LinkCost], *, delay: bool, wire: bool
 ) -> ReplicaRoutes:
-    """The ways of one replica over links of their own, which are appended to `links`."""
+    """The routes of one replica over links of their own, which are appended to `links`."""
     size = problem.tensor * max(problem.message_bytes, default=0.0)  # tensor ranks' parts go one after the other
     routes = {}
-    for pair, route in paths.routes.items():
+    for pair, route in pipeline.routes.items():
         hops = [problem.links[index] for index in route]
-        piece = paths.piece_bytes[pair[0]] if paths.piece_bytes else 0.0
+        piece = pipeline.piece_bytes[pair[0]] if pipeline.piece_bytes else 0.0
         slowest = max((hop.seconds_per_byte for hop in hops), default=0.0)
         wire_s = size * slowest + min(piece, size) * (sum(hop.seconds_per_byte for hop in hops) - slowest)
         routes[pair] = (len(links),)
         links.append(LinkCost(sum(hop.delay_s for hop in hops) * delay + wire_s * wire, 0.0))
-    return ReplicaRoutes(routes, paths.piece_bytes, paths.ack_bytes)
+    return ReplicaRoutes(routes, pipeline.piece_bytes, pipeline.ack_bytes)

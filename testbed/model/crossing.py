@@ -53,7 +53,7 @@ def leave(program: Program, state: State, wires: LinkOccupancy, events: list[Eve
     if np.isnan(state.sent[message]):
         state.sent[message] = now
     came, count = now, state.pieces_left[message]
-    ahead = program.pieces[message] > 0 and program.apart_bytes[message] > 0
+    ahead = program.pieces[message] > 0 and program.notice_ahead_bytes[message] > 0
     for number in range(count):
         which = AHEAD if number == 0 and ahead else (MORE if number + 1 < count else LAST)
         came = cross(program, state, wires, events, message, piece_number(0, which), now)
@@ -72,7 +72,7 @@ def cross(
     together = program.pieces[message] == 0
     size = program.wire_bytes[message]
     if which != LAST:
-        size = program.piece_bytes[message] if which == MORE else program.apart_bytes[message]
+        size = program.piece_bytes[message] if which == MORE else program.notice_ahead_bytes[message]
     came = state.last_bit[message] if together else now
     hop, end = program.route_start[route] + hops_made(piece), program.route_start[route + 1]
     if hop < end:
@@ -109,10 +109,10 @@ def acknowledge_all(
     """
     count, first, step = 1, came, 0.0
     if program.pieces[message] == 0:
-        count, apart = program.acks[message], program.apart_bytes[message]
+        count, ahead_bytes = program.acks[message], program.notice_ahead_bytes[message]
         step = program.piece_bytes[message] * wires.seconds_per_byte[link]
         first = begin + wires.delay_s[link]
-        first += apart * wires.seconds_per_byte[link] if apart > 0 else step
+        first += ahead_bytes * wires.seconds_per_byte[link] if ahead_bytes > 0 else step
         first = min(first, came)
     queue, back = program.ack_queue[message], program.back[message]
     if queue != NONE:

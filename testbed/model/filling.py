@@ -29,12 +29,12 @@ MOST_TURNS = 12
 """Enough for memory to go round so many times; a bound of fewer turns is a bound."""
 
 
-def filling_bounds(problem: Problem, ways: EarliestStarts, known_s: float) -> tuple[float, ...]:
+def filling_bounds(problem: Problem, earliest: EarliestStarts, known_s: float) -> tuple[float, ...]:
     """Per rank, seconds that no schedule is faster than; `known_s` is a bound that is known already, above 0."""
     points = max(256, min(MOST_POINTS, MOST_VALUES // problem.n_stages))
     horizon_s = 2 * known_s
     step_s = time_step_s(problem, horizon_s / points)
-    counts = _Counts(problem, ways, step_s, int(horizon_s / step_s) + 1)
+    counts = _Counts(problem, earliest, step_s, int(horizon_s / step_s) + 1)
     filled, drained = _filled(counts), _drained(counts)
     return tuple(
         _with_idle_times(counts.work_s(rank), filled[rank], drained[rank], step_s, known_s)
@@ -61,8 +61,8 @@ def _with_idle_times(work_s: float, filled: Floats, drained: Floats, step_s: flo
 class _Counts:
     """What both directions share: the grid, limits by rate, shifts in time, and memory."""
 
-    def __init__(self, problem: Problem, ways: EarliestStarts, step_s: float, points: int) -> None:
-        self.problem, self.ways, self.step_s = problem, ways, step_s
+    def __init__(self, problem: Problem, earliest: EarliestStarts, step_s: float, points: int) -> None:
+        self.problem, self.earliest, self.step_s = problem, earliest, step_s
         self.times = np.arange(points) * step_s
         self.most = float(problem.n_microbatches)
         extra = problem.input_memory or (0.0,) * problem.n_stages
@@ -124,17 +124,17 @@ class _Counts:
 
 def _filled(counts: _Counts) -> list[Floats]:
     """Per rank, the most work done by each time after the common start."""
-    problem, ways = counts.problem, counts.ways
+    problem, earliest = counts.problem, counts.earliest
     n, f, i, w = problem.n_stages, problem.forward_s, problem.least_input_s, problem.least_weight_s
-    forwards = counts.start(ways.forward_s, f)
-    inputs = counts.start(ways.input_s, i)
-    weights = counts.start(ways.input_s, [a + b for a, b in zip(i, w, strict=True)])  # each behind its own I
+    forwards = counts.start(earliest.forward_s, f)
+    inputs = counts.start(earliest.input_s, i)
+    weights = counts.start(earliest.input_s, [a + b for a, b in zip(i, w, strict=True)])  # each behind its own I
     for _ in range(MOST_TURNS):
         before = sum(float(np.sum(amounts)) for amounts in forwards)
         for s in reversed(range(n)):
-            inputs[s] = np.minimum(inputs[s], counts.whole(forwards[s], ways.away_s[s]))
+            inputs[s] = np.minimum(inputs[s], counts.whole(forwards[s], earliest.away_s[s]))
             if s < n - 1:
-                inputs[s] = np.minimum(inputs[s], counts.whole(inputs[s + 1], ways.up_s[s]))
+                inputs[s] = np.minimum(inputs[s], counts.whole(inputs[s + 1], earliest.up_s[s]))
             weights[s] = np.minimum(weights[s], inputs[s])
         for s in range(n):
             rank = problem.stage_to_rank[s]
@@ -142,7 +142,7 @@ def _filled(counts: _Counts) -> list[Floats]:
             room = counts.by_memory(rank, [weights[u] for u in earlier], [counts.shares[u] for u in earlier])
             forwards[s] = np.minimum(forwards[s], room)
             if s > 0:
-                forwards[s] = np.minimum(forwards[s], counts.whole(forwards[s - 1], ways.down_s[s - 1]))
+                forwards[s] = np.minimum(forwards[s], counts.whole(forwards[s - 1], earliest.down_s[s - 1]))
         if sum(float(np.sum(amounts)) for amounts in forwards) == before:
             break
     work = []
@@ -156,21 +156,21 @@ def _filled(counts: _Counts) -> list[Floats]:
 
 def _drained(counts: _Counts) -> list[Floats]:
     """Per rank, the most work done within each time before the end: W first, and memory is taken by it, freed by F."""
-    problem, ways = counts.problem, counts.ways
+    problem, earliest = counts.problem, counts.earliest
     n, f, i, w = problem.n_stages, problem.forward_s, problem.least_input_s, problem.least_weight_s
-    weights = counts.start(ways.reduced_s, w)
-    inputs = counts.start(ways.after_input_s, i)
-    forwards = counts.start(ways.after_forward_s, f)
+    weights = counts.start(earliest.reduced_s, w)
+    inputs = counts.start(earliest.after_input_s, i)
+    forwards = counts.start(earliest.after_forward_s, f)
     for _ in range(MOST_TURNS):
         before = sum(float(np.sum(amounts)) for amounts in weights)
         for s in range(n):
             inputs[s] = np.minimum(inputs[s], weights[s])
             if s > 0:
-                inputs[s] = np.minimum(inputs[s], counts.whole(inputs[s - 1], ways.up_s[s - 1]))
+                inputs[s] = np.minimum(inputs[s], counts.whole(inputs[s - 1], earliest.up_s[s - 1]))
         for s in reversed(range(n)):
-            forwards[s] = np.minimum(forwards[s], counts.whole(inputs[s], ways.away_s[s]))
+            forwards[s] = np.minimum(forwards[s], counts.whole(inputs[s], earliest.away_s[s]))
             if s < n - 1:
-                forwards[s] = np.minimum(forwards[s], counts.whole(forwards[s + 1], ways.down_s[s]))
+                forwards[s] = np.minimum(forwards[s], counts.whole(forwards[s + 1], earliest.down_s[s]))
         for s in range(n):
             room = counts.by_memory(problem.stage_to_rank[s], [forwards[s]], [counts.shares[s]])
             weights[s] = np.minimum(weights[s], room)

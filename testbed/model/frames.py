@@ -24,27 +24,29 @@ class Frame(NamedTuple):
     acks: int
     last_bytes: float
     piece_bytes: float
-    apart_bytes: float
+    notice_ahead_bytes: float
     ack_bytes: float
 
 
-def framed(paths: ReplicaRoutes, source: int, size: float, ways: tuple[Route, Route], apart: float = 0.0) -> Frame:
-    """`size` wire bytes sent by pipeline rank `source`, `apart` of them ahead in a packet of their own.
+def framed(
+    pipeline: ReplicaRoutes, source: int, size: float, there_and_back: tuple[Route, Route], ahead: float = 0.0
+) -> Frame:
+    """`size` wire bytes sent by pipeline rank `source`, `ahead` of them ahead in a packet of their own.
 
-    `ways` are the route there and the one that acknowledgements take back.
+    `there_and_back` are the route there and the one that acknowledgements take back.
     """
-    route, back = ways
-    whole = paths.piece_bytes[source] if paths.piece_bytes and route else 0.0
+    route, back = there_and_back
+    whole = pipeline.piece_bytes[source] if pipeline.piece_bytes and route else 0.0
     if not whole:
         return Frame(route, back, 0, 0, size, 0.0, 0.0, 0.0)
-    count, several, rest = math.ceil((size - apart) / whole), len(route) > 1, size
+    count, several, rest = math.ceil((size - ahead) / whole), len(route) > 1, size
     if several:
-        rest -= apart
+        rest -= ahead
         for _ in range(count - 1):
             rest -= whole
-    packets = count + (apart > 0)
-    acks, ack_bytes = (packets, paths.ack_bytes[source]) if paths.ack_bytes else (0, 0.0)
-    return Frame(route, back, packets if several else 0, acks, rest, whole, apart, ack_bytes)
+    packets = count + (ahead > 0)
+    acks, ack_bytes = (packets, pipeline.ack_bytes[source]) if pipeline.ack_bytes else (0, 0.0)
+    return Frame(route, back, packets if several else 0, acks, rest, whole, ahead, ack_bytes)
 
 
 NOWHERE = Frame((), (), 0, 0, 0.0, 0.0, 0.0, 0.0)

@@ -49,9 +49,9 @@ class ExtraTimes(NamedTuple):
         Raises ValueError where nothing was measured.
         """
         flows = self.by_flow.items()
-        between = [parts for name, parts in flows if name[:2] == flow[:2]]
-        alike = [parts for name, parts in flows if (name in self.crossing) is crosses]
-        for parts in ([self.by_flow.get(flow, ())], between, alike, list(self.by_flow.values())):
+        same_ranks = [parts for name, parts in flows if name[:2] == flow[:2]]
+        as_far = [parts for name, parts in flows if (name in self.crossing) is crosses]
+        for parts in ([self.by_flow.get(flow, ())], same_ranks, as_far, list(self.by_flow.values())):
             if times := [one for part in parts for one in part if len(one)]:
                 return np.concatenate(times)
         raise ValueError("no message was measured")
@@ -63,14 +63,14 @@ class ExtraTimes(NamedTuple):
         quartile distances). The quartile distance is that of all flows of its kind that cross links as it does, each
         from its own median: of a few messages alone it is not known. 0 where no such flow was measured.
         """
-        alike = [
+        draws = [
             np.concatenate(parts)
             for name, parts in self.by_flow.items()
             if name[2] == flow[2] and (name in self.crossing) is crosses and any(map(len, parts))
         ]
-        if not alike or not n_later:
+        if not draws or not n_later:
             return 0.0
-        low, high = np.percentile(np.concatenate([times - np.median(times) for times in alike]), (25, 75))
+        low, high = np.percentile(np.concatenate([times - np.median(times) for times in draws]), (25, 75))
         return float((high - low) * math.sqrt(1 / len(self.of(flow, crosses)) + 1 / n_later))
 
     def of_iteration(self, number: int, flow: FlowName) -> Floats:
@@ -154,8 +154,8 @@ def _half_width(times: Floats) -> float:
     within = float(times.var(axis=1).mean())
     if count == 1:
         return _quantile(math.inf) * math.sqrt(within)
-    between = float(times.mean(axis=1).var(ddof=1))
-    return _quantile(count - 1) * math.sqrt(between * (1 + 1 / count) + within)
+    of_draws = float(times.mean(axis=1).var(ddof=1))
+    return _quantile(count - 1) * math.sqrt(of_draws * (1 + 1 / count) + within)
 
 
 def _quantile(freedom: float) -> float:
@@ -186,12 +186,12 @@ class _Drawn:
 
     def __init__(self, names: RowNames, job: int, load: Load, extra: ExtraTimes) -> None:
         rows = names.messages
-        between = (rows["kind"] != NOTICE) & (rows["source_rank"] != rows["target_rank"]) & (rows["job"] == job)
+        wanted = (rows["kind"] != NOTICE) & (rows["source_rank"] != rows["target_rank"]) & (rows["job"] == job)
         first_rank = int(names.action_rank[names.action_job == job].min())
         self._flows: list[_Flow] = []
         flows = rows[["source_rank", "target_rank", "kind"]]
-        for source, target, kind in np.unique(flows[between]).tolist():
-            mine = between & (flows == np.array((source, target, kind), flows.dtype))
+        for source, target, kind in np.unique(flows[wanted]).tolist():
+            mine = wanted & (flows == np.array((source, target, kind), flows.dtype))
             flow = source - first_rank, target - first_rank, kind
             each = [extra.of_iteration(number, flow) for number in range(extra.iterations)]
             every = extra.of(flow, load.problem.crosses(*flow[:2]))

@@ -55,15 +55,15 @@ def _add(columns: ProgramColumns, job: int, load: Load) -> None:
     problem, schedule = load.problem, load.schedule
     rows, ranks = Rows(problem, schedule), range(schedule.n_ranks)
     first_rank, first_stage = len(columns.row_lengths), len(columns.shards)
-    for path, paths in enumerate(problem.paths):
+    for path, pipeline in enumerate(problem.replica_routes):
         stages, tensor_rank = len(columns.shards), path % problem.tensor
         base, here = columns.n_messages, len(columns.row_lengths)
-        _messages(columns, job, path // problem.tensor, load, paths, here)
+        _messages(columns, job, path // problem.tensor, load, pipeline, here)
         columns.durations.append(rows.durations)
         columns.gathered.append(rows.gathered)
         columns.summed.append(rows.summed)
         columns.sums.append(rows.sums)
-        columns.cards += [NONE if card == NO_CARD else card for card in paths.rank_cards] or [NONE for _ in ranks]
+        columns.cards += [NONE if card == NO_CARD else card for card in pipeline.rank_cards] or [NONE for _ in ranks]
         columns.needs.append(np.where(rows.needs == NONE, NONE, rows.needs + base))
         columns.makes.append(np.where(rows.makes == NONE, NONE, rows.makes + base))
         columns.unshards.append(np.where(rows.unshards == NONE, NONE, rows.unshards + stages))
@@ -83,7 +83,7 @@ def _add(columns: ProgramColumns, job: int, load: Load) -> None:
 
 
 def _messages(
-    columns: ProgramColumns, job: int, replica: int, load: Load, paths: ReplicaRoutes, first_rank: int
+    columns: ProgramColumns, job: int, replica: int, load: Load, pipeline: ReplicaRoutes, first_rank: int
 ) -> None:
     """The messages between the stages of one pipeline; with late receives also gloo's notices."""
     problem, m = load.problem, load.schedule.n_microbatches
@@ -91,9 +91,9 @@ def _messages(
     notices = problem.notice_bytes if load.receives == "late" else 0.0
     for edge in edges:
         ends, local = (edge.source, edge.target), edge.source == edge.target
-        ways = paths.route(*ends), paths.route(*ends[::-1])
-        apart = 0.0 if notices else problem.notice_bytes
-        frame = NOWHERE if local else framed(paths, edge.source, edge.wire_bytes - notices, ways, apart)
+        there_and_back = pipeline.route(*ends), pipeline.route(*ends[::-1])
+        ahead = 0.0 if notices else problem.notice_bytes
+        frame = NOWHERE if local else framed(pipeline, edge.source, edge.wire_bytes - notices, there_and_back, ahead)
         release = 1 if load.receives == "early" or local else 2
         columns.group(
             Group(frame, local, m, release, problem.handover_s, send_seconds(problem, frame, edge.wire_bytes), 0.0)
@@ -106,7 +106,7 @@ def _messages(
     if load.receives == "late-free-notice":
         columns.notice.append((base, np.where(between, FREE, NONE)))
         return
-    _notices(columns, job, replica, load, paths, first_rank, edges, between)
+    _notices(columns, job, replica, load, pipeline, first_rank, edges, between)
 
 
 def _notices(
@@ -114,7 +114,7 @@ def _notices(
     job: int,
     replica: int,
     load: Load,
-    paths: ReplicaRoutes,
+    pipeline: ReplicaRoutes,
     first_rank: int,
     edges: Sequence[Edge],
     between: Bools,
@@ -126,7 +126,7 @@ def _notices(
     for back in (True, False):
         for edge in edges:
             ends = (edge.target, edge.source) if back else (edge.source, edge.target)
-            frame = framed(paths, ends[0], size, (paths.route(*ends), paths.route(*ends[::-1])))
+            frame = framed(pipeline, ends[0], size, (pipeline.route(*ends), pipeline.route(*ends[::-1])))
             # no handover: gloo's own thread answers a notice, no rank has to be woken
             columns.group(Group(frame, edge.source == edge.target, m, 1, 0.0, 0.0, 0.0))
             ranks = (first_rank + ends[0], first_rank + ends[1])
@@ -145,9 +145,9 @@ def _collective(
     rank, kind = problem.stage_to_rank[stage], MESSAGE_KINDS.index(what.kind)
     for index, step in enumerate(what.steps):
         ends = (step.source, step.target)
-        ways = what.route(step), what.routes.get(ends[::-1], ())
+        there_and_back = what.route(step), what.routes.get(ends[::-1], ())
         size = what.size(step)
-        frame = framed(problem.paths[step.source], rank, size, ways, problem.notice_bytes)
+        frame = framed(problem.replica_routes[step.source], rank, size, there_and_back, problem.notice_bytes)
         release = len(step.after) + step.own
         send_s = send_seconds(problem, frame, size)
         start_s = _begin_s(load, step.source, rank)

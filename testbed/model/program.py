@@ -79,7 +79,7 @@ class Program(NamedTuple):
     """Per message, wire bytes of its other pieces; of its super-packets where it keeps together."""
     pieces: Ints
     """Per message, in how many pieces it is routed; 0 when it keeps together."""
-    apart_bytes: Floats
+    notice_ahead_bytes: Floats
     """Per message, how many wire bytes go ahead in a packet of their own; 0 without."""
     acks: Ints
     """Per message, how many packets and super-packets it is, each acknowledged; 0 without acknowledgements."""

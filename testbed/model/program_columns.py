@@ -96,8 +96,8 @@ class ProgramColumns:
         for route in (frame.route, frame.back):
             self.routes.setdefault(route, len(self.routes))
         if frame.acks and len(frame.back) == 1:
-            ways = frame.route, frame.back
-            self.answered[ways] = self.answered.get(ways, 0) + group.size * max(1, frame.pieces)
+            there_and_back = frame.route, frame.back
+            self.answered[there_and_back] = self.answered.get(there_and_back, 0) + group.size * max(1, frame.pieces)
         self.groups.append(group)
         self.n_messages += group.size
 
@@ -141,8 +141,8 @@ class ProgramColumns:
         followers = np.bincount([message for message, _ in then], minlength=self.n_messages)
         routes = list(self.routes)
         # numbered link by link
-        queues = sorted(self.answered, key=lambda ways: ways[1])
-        queue_of = {ways: number for number, ways in enumerate(queues)}
+        queues = sorted(self.answered, key=lambda there_and_back: there_and_back[1])
+        queue_of = {there_and_back: number for number, there_and_back in enumerate(queues)}
         queue_link = np.array([link for _, (link,) in queues], np.int64)
         together = [rank for ranks in self.together for rank in ranks]
         return Program(
@@ -176,7 +176,7 @@ class ProgramColumns:
             wire_bytes=of_groups([frame.last_bytes for frame in frames], np.float64),
             piece_bytes=of_groups([frame.piece_bytes for frame in frames], np.float64),
             pieces=of_groups([frame.pieces for frame in frames], np.int64),
-            apart_bytes=of_groups([frame.apart_bytes for frame in frames], np.float64),
+            notice_ahead_bytes=of_groups([frame.notice_ahead_bytes for frame in frames], np.float64),
             acks=of_groups([frame.acks for frame in frames], np.int64),
             ack_bytes=of_groups([frame.ack_bytes for frame in frames], np.float64),
             handover_s=of_groups([group.handover_s + group.send_s for group in self.groups], np.float64),
@@ -197,7 +197,7 @@ class ProgramColumns:
             unnoticed_wait_s=problem.unnoticed_wait_s,
             delay_s=np.array([link.delay_s for link in problem.links], dtype=np.float64),
             seconds_per_byte=np.array([link.seconds_per_byte for link in problem.links], dtype=np.float64),
-            acknowledgements=np.array([self.answered[ways] for ways in queues], np.int64),
+            acknowledgements=np.array([self.answered[there_and_back] for there_and_back in queues], np.int64),
         )
 
     def _scattered(self, blocks: Sequence[tuple[int, Ints]]) -> Ints:

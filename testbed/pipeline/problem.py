@@ -148,8 +148,8 @@ class Problem:
         return len(self.stage_to_rank)
 
     @property
-    def paths(self) -> tuple[ReplicaRoutes, ...]:
-        """The ways of every replica, the first one first; with tensor ranks, of each of them."""
+    def replica_routes(self) -> tuple[ReplicaRoutes, ...]:
+        """The routes of every replica, the first one first; with tensor ranks, of each of them."""
         return (ReplicaRoutes(self.routes, self.piece_bytes, self.ack_bytes, self.rank_cards), *self.others)
 
     def gather(self, stage: int) -> Collective:
@@ -168,13 +168,14 @@ class Problem:
         """
         ranks = self.stage_to_rank
         counts = [
-            sum(bool({*self.route(a, b)} & {*paths.route(a, b)}) for paths in self.others) for a, b in pairwise(ranks)
+            sum(bool({*self.route(a, b)} & {*pipeline.route(a, b)}) for pipeline in self.others)
+            for a, b in pairwise(ranks)
         ]
         return tuple(size * (1 + count) for size, count in zip(self.message_bytes, counts, strict=True))
 
     def views(self) -> list[Problem]:
         """The job as a generator may look at it: with each replica that travels at other costs in the first place."""
-        every, size = self.paths, self.tensor
+        every, size = self.replica_routes, self.tensor
         found: dict[object, Problem] = {self._travel(every[0]): self}
         for begin in range(size, len(every), size):
             # this replica's paths change places with the first one's
@@ -195,10 +196,12 @@ class Problem:
             found.setdefault(self._travel(chosen), view)
         return list(found.values())
 
-    def _travel(self, paths: ReplicaRoutes) -> object:
+    def _travel(self, pipeline: ReplicaRoutes) -> object:
         """What messages between neighbours of a replica go through, there and back."""
         pairs = [pair for a, b in pairwise(self.stage_to_rank) for pair in ((a, b), (b, a))]
-        return tuple(tuple(self.links[index] for index in paths.route(*pair)) for pair in pairs), paths.piece_bytes
+        return tuple(
+            tuple(self.links[index] for index in pipeline.route(*pair)) for pair in pairs
+        ), pipeline.piece_bytes
 
     def without_collectives(self) -> Problem:
         """The same pipelines without what the replicas exchange."""
@@ -277,14 +280,16 @@ class Problem:
         return self.routes.get((source_rank, target_rank), ())
 
     @cached_property
-    def alike(self) -> tuple[int, ...]:
+    def first_like(self) -> tuple[int, ...]:
         """Per path, the first one whose messages cross links of the same delays and rates."""
 
-        def costs(paths: ReplicaRoutes) -> tuple[object, ...]:
-            ways = [(pair, tuple(self.links[index] for index in route)) for pair, route in sorted(paths.routes.items())]
-            return (ways, paths.piece_bytes, paths.ack_bytes)
+        def costs(pipeline: ReplicaRoutes) -> tuple[object, ...]:
+            routes = [
+                (pair, tuple(self.links[index] for index in route)) for pair, route in sorted(pipeline.routes.items())
+            ]
+            return (routes, pipeline.piece_bytes, pipeline.ack_bytes)
 
-        known = [costs(paths) for paths in self.paths]
+        known = [costs(pipeline) for pipeline in self.replica_routes]
         return tuple(known.index(one) for one in known)
 
     def number(self, path: int, rank: int) -> int:
@@ -294,14 +299,14 @@ class Problem:
     @cached_property
     def _seats(self) -> dict[int, tuple[int, int]]:
         """Per number of a rank, its path and pipeline rank."""
-        every = ((path, rank) for path in range(len(self.paths)) for rank in range(self.n_ranks))
+        every = ((path, rank) for path in range(len(self.replica_routes)) for rank in range(self.n_ranks))
         return {self.number(*seat): seat for seat in every}
 
     def crosses(self, source: int, target: int) -> bool:
         """Whether messages between two ranks of the job cross any link."""
         (of, rank), (to, other) = self._seats[source], self._seats[target]
         if of == to:
-            return bool(self.paths[of].routes.get((rank, other)))
+            return bool(self.replica_routes[of].routes.get((rank, other)))
         return bool(self.reduction(self.stage_to_rank.index(rank)).routes.get((of, to)))
 
     def pieces(self, source_rank: int, target_rank: int, size: float) -> int:

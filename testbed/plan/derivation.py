@@ -62,16 +62,16 @@ def _times(full: FullScale, rank: int, ranks: int) -> list[Line]:
     seconds = [counts.seconds(full, one) for one in flop]
     accelerator = full.accelerator
     speed = f"{show_compute(accelerator.flops)} x {full.efficiency:g} x {full.tensor} accelerators"
-    ways = (
+    formulas = (
         "2 m k n a product; causal attention, FlashAttention-2 (Dao 2023, 4.1): 2 of its products forward",
         "gradients by input cost what the forward does; attention 5 products (Dao 2023, 4.1)",
         "gradients by weight: as the forward without attention's products",
     )
     lines = []
-    for name, one, taken, way in zip(("F", "I", "W"), flop, seconds, ways, strict=True):
+    for name, one, taken, formula in zip(("F", "I", "W"), flop, seconds, formulas, strict=True):
         ratio = "" if name == "F" else f"; T_{name}/T_F {taken / seconds[0]:.4f}"
         what = f"{one / 1e12:.5g} TFLOP -> T_{name} {show_time(taken)}{ratio}"
-        lines.append(Line(f"{name} of rank {rank}", what, way))
+        lines.append(Line(f"{name} of rank {rank}", what, formula))
     where = "T = FLOP / (peak x efficiency x accelerators); CrossPipe (arXiv 2507.00217), Appendix E"
     return [*lines, Line("speed of a rank", speed, where)]
 

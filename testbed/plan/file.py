@@ -232,8 +232,8 @@ def _check_alone(plan: Plan, number: int, source: str, field: str) -> None:
         return
     names = [job.name for job in plan.jobs]
     _require(case.alone in names, source, f"cases.{number}.alone", case.alone, f"a job ({listed(names)})")
-    alike = [replace(one, label=case.label, alone_of=one.label, alone=case.alone) for one in plan.cases[:number]]
-    same = [one for one, whole in zip(alike, plan.cases, strict=False) if _is_whole(plan, whole)]
+    alone = [replace(one, label=case.label, alone_of=one.label, alone=case.alone) for one in plan.cases[:number]]
+    same = [one for one, whole in zip(alone, plan.cases, strict=False) if _is_whole(plan, whole)]
     expected = "the label of a case before it with the same schedules, routes and starts, of which one job is at work"
     fits = case.continues is None and len(names) > 1 and case in same
     _require(fits, source, field, case.alone_of, expected)

@@ -65,15 +65,15 @@ class NetworkState:
         """
         if not self.down:
             return self.planned_routes
-        ways = {source: self.ways_from(source) for source in self.datacenters}
+        shortest = {source: self.routes_from(source) for source in self.datacenters}
         found = {}
         for (source, target), planned in self.planned_routes.items():
-            route = planned if self.down.isdisjoint(planned) else ways[source].get(target)
+            route = planned if self.down.isdisjoint(planned) else shortest[source].get(target)
             if route is not None:
                 found[source, target] = route
         return found
 
-    def ways_from(self, source: str) -> dict[str, Route]:
+    def routes_from(self, source: str) -> dict[str, Route]:
         """The ways of least delay from a place to all that can be reached over links that are up."""
         if not self.down:
             return shortest_from(self.links, source)

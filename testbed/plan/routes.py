@@ -20,7 +20,7 @@ def shortest(directions: Sequence[Direction], source: str, target: str) -> Route
 
 def shortest_from(directions: Sequence[Direction], source: str) -> dict[str, Route]:
     """The ways that `shortest` finds from a datacenter to every other that can be reached (Dijkstra's algorithm)."""
-    return _ways_from(_leaving(directions), source)
+    return _shortest_from(_leaving(directions), source)
 
 
 def _leaving(directions: Sequence[Direction]) -> Mapping[str, Sequence[_Step]]:
@@ -31,7 +31,7 @@ def _leaving(directions: Sequence[Direction]) -> Mapping[str, Sequence[_Step]]:
     return found
 
 
-def _ways_from(leaving: Mapping[str, Sequence[_Step]], source: str) -> dict[str, Route]:
+def _shortest_from(leaving: Mapping[str, Sequence[_Step]], source: str) -> dict[str, Route]:
     start: _Way = (0.0, 0, ())
     queue: list[tuple[_Way, str]] = [(start, source)]
     best = {source: start}
@@ -65,9 +65,9 @@ def default_routes(topology: Topology) -> tuple[DefaultRoute, ...]:
     ends = [name for name, site in topology.datacenters.items() if site.nodes]
     found = []
     for source in ends:
-        ways = _ways_from(leaving, source)
+        shortest = _shortest_from(leaving, source)
         for target in ends:
-            route = given.get((source, target)) or ways.get(target)
+            route = given.get((source, target)) or shortest.get(target)
             if source != target and route is not None:
                 found.append(DefaultRoute(source, target, route))
     return tuple(found)

@@ -156,8 +156,8 @@ def common_scales(workloads: Sequence[Workload], gloo_bytes: float) -> Scales | 
     found = [scales(workload, gloo_bytes) for workload in workloads]
     for workload, mine in zip(workloads, found, strict=True):
         first = found[0]
-        alike = mine == first or (mine and first and all(_close(a, b) for a, b in zip(mine, first, strict=True)))
-        if not alike:
+        same = mine == first or (mine and first and all(_close(a, b) for a, b in zip(mine, first, strict=True)))
+        if not same:
             expected = f"the scale of {workloads[0].name} on the same network"
             raise BadInput.of(workload.name, "lab", "another scale", expected)
     return found[0] if found else None

@@ -103,7 +103,7 @@ def _chain(plan: Plan, job: Job, problem: Problem, at: Scales) -> list[Problem]:
         problem,
         piece_bytes=(),
         ack_bytes=(),
-        others=tuple(paths._replace(piece_bytes=(), ack_bytes=()) for paths in problem.others),
+        others=tuple(pipeline._replace(piece_bytes=(), ack_bytes=()) for pipeline in problem.others),
         handover_s=0.0,
         send_s=0.0,
         send_s_per_byte=0.0,
@@ -119,7 +119,7 @@ def _chain(plan: Plan, job: Job, problem: Problem, at: Scales) -> list[Problem]:
     in_pieces = replace(
         plain,
         piece_bytes=problem.piece_bytes,
-        others=tuple(paths._replace(ack_bytes=()) for paths in problem.others),
+        others=tuple(pipeline._replace(ack_bytes=()) for pipeline in problem.others),
     )
     acknowledged = replace(in_pieces, ack_bytes=problem.ack_bytes, others=problem.others)
     unnoticed = replace(acknowledged, unnoticed_wait_s=problem.unnoticed_wait_s)

@@ -130,7 +130,7 @@ def _wrong_network(network: NetworkState, written: int, at: Scales | None) -> It
     if len(network.routes) != written + len(network.datacenters):
         yield _Wrong("network.routes", written, "one route for a pair of different datacenters")
     for name in network.datacenters:
-        reached = network.ways_from(name)
+        reached = network.routes_from(name)
         for other in network.datacenters:
             if other != name and other in reached and (name, other) not in network.routes:
                 yield _Wrong("network.routes", f"none from {name} to {other}", "a route of every connected pair")

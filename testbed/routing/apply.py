@@ -50,9 +50,10 @@ def on_routes(plan: Plan, case: Case, wanted: Demands, choice: Sequence[int]) ->
 
 def taken(plan: Plan, case: Case, wanted: Demands) -> tuple[int, ...]:
     """The other way round: per elephant, the number of the candidate that it takes in a case."""
-    ways = routes.routes_of_nodes(plan, case)
+    route_of = routes.routes_of_nodes(plan, case)
     return tuple(
-        wanted.problem.routes_of(flow).index(ways[one.source, one.target]) for flow, one in enumerate(wanted.elephants)
+        wanted.problem.routes_of(number).index(route_of[flow.source, flow.target])
+        for number, flow in enumerate(wanted.elephants)
     )
 
 
@@ -61,22 +62,22 @@ def framing_for(plan: Plan, detour: int) -> Framing:
 
     So that what is predicted of one choice does not depend on which others are in the same plan.
     """
-    reachable = [(source, way) for (source, _), ways in _possible(plan, detour) for way in ways]
+    reachable = [(source, way) for (source, _), candidates in _possible(plan, detour) for way in candidates]
     return framing_of(plan.network, reachable)
 
 
 def has_choice(plan: Plan) -> bool:
     """Whether ranks of one job have several routes to each other."""
-    return any(len(ways) > 1 for _, ways in _possible(plan, DETOUR))
+    return any(len(candidates) > 1 for _, candidates in _possible(plan, DETOUR))
 
 
 def _possible(plan: Plan, detour: int) -> Iterator[tuple[tuple[str, str], tuple[Route, ...]]]:
     """Pairs of places between which a job may send, with the routes that a policy may choose from."""
     network = planned(plan.network)
-    ways, default = DirectionsByPlace(network), network.routes
+    candidates, default = DirectionsByPlace(network), network.routes
     pairs = {pair for job in plan.jobs for pair in permutations(dict.fromkeys(map(routes.datacenter_of, job.nodes)), 2)}
     for pair in sorted(pairs & default.keys()):
-        yield pair, ways.between(*pair, default[pair], detour)
+        yield pair, candidates.between(*pair, default[pair], detour)
 
 
 def with_flows(plan: Plan, case: Case, own: Sequence[Flow], flows: Sequence[Flow]) -> Case:

@@ -56,10 +56,10 @@ def _bend(
     ends: tuple[str, str],
     passed: Mapping[str, float],
     taken: Sequence[float],
-    apart: float,
+    distance: float,
 ) -> float:
     """The least bend beyond those taken that passes all other boxes; the plain one where none does."""
-    plain = max(taken) + apart if taken else _FIRST
+    plain = max(taken) + distance if taken else _FIRST
     for step in range(round((_MOST - plain) / _FINE) + 1):
         bend = plain + step * _FINE
         if not hides(at, ends, passed, bend):

@@ -154,11 +154,11 @@ class _Search:
         """The case with the routes of so many flows by chance."""
         wanted = demands(self.plan, case, self.reach)
         free = np.flatnonzero(wanted.problem.choices > 1)
-        ways = _ways(self.plan, case)
+        route_of = routes.routes_of_nodes(self.plan, case)
         for flow in self.random.choice(free, min(count, len(free)), replace=False).tolist():
             ends = wanted.elephants[flow].source, wanted.elephants[flow].target
-            ways[ends] = wanted.problem.routes_of(flow)[int(self.random.integers(wanted.problem.choices[flow]))]
-        return _on(self.plan, case, ways)
+            route_of[ends] = wanted.problem.routes_of(flow)[int(self.random.integers(wanted.problem.choices[flow]))]
+        return _on(self.plan, case, route_of)
 
     # --- taking turns --------------------------------------------------------------------------
 
@@ -182,12 +182,12 @@ class _Search:
         order = np.argsort(-wanted.problem.wire_bytes, kind="stable").tolist()
         for flow in order:
             one = wanted.elephants[flow]
-            for way in wanted.problem.routes_of(flow):
+            for candidate in wanted.problem.routes_of(flow):
                 if self.judge.over():
                     return case
-                ways = _ways(self.plan, case)
-                ways[one.source, one.target] = way
-                case = min((case, _on(self.plan, case, ways)), key=self.judge.offer)
+                route_of = routes.routes_of_nodes(self.plan, case)
+                route_of[one.source, one.target] = candidate
+                case = min((case, _on(self.plan, case, route_of)), key=self.judge.offer)
         return case
 
     def _better_schedules(self, case: Case) -> Case:
@@ -206,7 +206,7 @@ class _Search:
         if not family_of(choice).uses_spare_memory:
             return None
         ranks = self.plan.jobs[job].mesh.ranks
-        mine = tuple(way for flow, way in zip(self.plan.flows, case.routes, strict=True) if flow.source in ranks)
+        mine = tuple(route for flow, route in zip(self.plan.flows, case.routes, strict=True) if flow.source in ranks)
         mark = job, choice.label, mine
         if mark not in self.on_routes:
             self.on_routes[mark] = _generated(self.plan, case, job, choice)
@@ -222,8 +222,8 @@ class _Search:
     def remark(self) -> str:
         """How it was found, and against what."""
         best, judge = self.judge.best, self.judge
-        baseline = _ways(self.plan, self.plan.cases[0])
-        moved = sum(way != baseline[pair] for pair, way in _ways(self.plan, best).items())
+        baseline = routes.routes_of_nodes(self.plan, self.plan.cases[0])
+        moved = sum(route != baseline[pair] for pair, route in routes.routes_of_nodes(self.plan, best).items())
         jobs = zip(self.plan.jobs, best.jobs, judge.seconds(best), strict=True)
         predicted = ", ".join(f"{job.name} {show_time(took)} with {one.choice.label}" for job, one, took in jobs)
         fixed, default = (1 - judge.best_key[0] / key[0] for key in (self.fixed_key, self.default_key))
@@ -295,10 +295,6 @@ def _with_schedule(case: Case, job: int, schedule: JobSchedule) -> Case:
     return replace(case, jobs=(*case.jobs[:job], schedule, *case.jobs[job + 1 :]))
 
 
-def _ways(plan: Plan, case: Case) -> dict[tuple[str, str], Route]:
-    return routes.routes_of_nodes(plan, case)
-
-
-def _on(plan: Plan, case: Case, ways: dict[tuple[str, str], Route]) -> Case:
+def _on(plan: Plan, case: Case, route_of: dict[tuple[str, str], Route]) -> Case:
     nodes = routes.nodes_of_ranks(plan)
-    return replace(case, routes=tuple(ways[nodes[flow.source], nodes[flow.target]] for flow in plan.flows))
+    return replace(case, routes=tuple(route_of[nodes[flow.source], nodes[flow.target]] for flow in plan.flows))

@@ -88,15 +88,15 @@ def _panel(
     widest = max(map(len, at))
     size = 8.5 if widest * len(at) < 90 else 6.5
     half_widths = {name: 0.0011 * size * (len(_short(name, at)) + 1.5) for name in at}
-    ways = arrows(network.links, at, half_widths)
+    placed = arrows(network.links, at, half_widths)
     used_links = {one.link for one, ms in zip(network.links, busy_ms, strict=False) if ms > 0}
-    for index, (one, way) in enumerate(zip(network.links, ways, strict=True)):
+    for index, (one, bent) in enumerate(zip(network.links, placed, strict=True)):
         share = float(scale(busy_ms[index]))
         used = busy_ms[index] > 0
         arrow = FancyArrowPatch(
             at[one.source],
             at[one.target],
-            connectionstyle=f"arc3,rad={way.bend}",
+            connectionstyle=f"arc3,rad={bent.bend}",
             arrowstyle="-|>" if used else "-",
             mutation_scale=7 + 7 * share,
             shrinkA=11,
@@ -106,8 +106,8 @@ def _panel(
             zorder=2 + share if used else 1,
         )
         panel.add_patch(arrow)
-        if way.label and (used or (one.link not in used_links and index % 2 == 0)):  # an idle link's name once
-            _name(panel, way, used=used)
+        if bent.label and (used or (one.link not in used_links and index % 2 == 0)):  # an idle link's name once
+            _name(panel, bent, used=used)
     for name, (x, y) in at.items():
         frame = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": _INK, "linewidth": 0.8}
         panel.text(x, y, _short(name, at), ha="center", va="center", fontsize=size, color=_INK, bbox=frame, zorder=5)

@@ -48,10 +48,10 @@ def with_continuations(plan: Plan, controller: Controller) -> Plan:
         for after in iterations:
             continues = Continuation(after, controller.policy, *controller.reach)
             training.append(replace(training[-1], continues=continues))
-        _require_ways(plan, training[-1])
+        _require_routes(plan, training[-1])
         for number in range(1, len(training)):
-            ways = rerouted(plan, training[number - 1], training[number])
-            training[number] = replace(training[number], routes=ways)
+            moved = rerouted(plan, training[number - 1], training[number])
+            training[number] = replace(training[number], routes=moved)
         for number in range(1, len(training)):
             before, after_it = training[number - 1 : number + 1]
             # all that has happened by then, the last event behind
@@ -70,7 +70,7 @@ def _require_own_labels(cases: Sequence[Case], events: Sequence[Event]) -> None:
             raise BadInput.of(", ".join(map(str, events)), "cases.label", label, expected)
 
 
-def _require_ways(plan: Plan, case: Case) -> None:
+def _require_routes(plan: Plan, case: Case) -> None:
     """Raises BadInput where ranks could not reach each other any more."""
     nodes, left = routes.nodes_of_ranks(plan), network_at(plan, case).routes
     for flow in plan.flows:

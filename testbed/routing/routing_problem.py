@@ -117,7 +117,7 @@ def routing_problem(network: NetworkState, wanted: Sequence[Commodity], detour: 
 
     `detour` is how many links a route may have more than the shortest one. Raises BadInput where there is no way.
     """
-    ways = DirectionsByPlace(network)
+    directions = DirectionsByPlace(network)
     known: dict[tuple[str, str], int] = {}
     candidates: list[tuple[Route, ...]] = []
     ends = [(routes.datacenter_of(one.source), routes.datacenter_of(one.target)) for one in wanted]
@@ -125,13 +125,13 @@ def routing_problem(network: NetworkState, wanted: Sequence[Commodity], detour: 
         if pair not in known:
             known[pair] = len(candidates)
             default = network.default_route(one.source, one.target)
-            candidates.append(ways.between(*pair, default, detour) if default else ((),))
+            candidates.append(directions.between(*pair, default, detour) if default else ((),))
     return _problem(network, wanted, candidates, [known[pair] for pair in ends])
 
 
-def settled_problem(network: NetworkState, wanted: Sequence[Commodity], ways: Sequence[Route]) -> RoutingProblem:
-    """The same where nothing is left to choose: every flow has one candidate, its own of `ways`."""
-    return _problem(network, wanted, [(way,) for way in ways], range(len(ways)))
+def settled_problem(network: NetworkState, wanted: Sequence[Commodity], routes: Sequence[Route]) -> RoutingProblem:
+    """The same where nothing is left to choose: every flow has one candidate, its own of `routes`."""
+    return _problem(network, wanted, [(route,) for route in routes], range(len(routes)))
 
 
 def _problem(

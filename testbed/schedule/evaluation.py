@@ -66,13 +66,13 @@ def generate_each(
     process, one after the other: they use all cores themselves. Raises BadInput for what is wrong in any other way.
     """
     allowed = len(os.sched_getaffinity(0)) if cores is None else cores
-    apart = [index for index, task in enumerate(tasks) if _worth_a_process(task)]
-    if min(allowed, len(apart)) < 2:
-        apart = []
+    expensive = [index for index, task in enumerate(tasks) if _worth_a_process(task)]
+    if min(allowed, len(expensive)) < 2:
+        expensive = []
     done: dict[int, PredictedSchedule | Misfit | _Refused] = {}
-    with _processes(min(allowed, len(apart))) as pool:
+    with _processes(min(allowed, len(expensive))) as pool:
         # what looks at the links takes longest, so it goes first
-        order = sorted(apart, key=lambda index: not family_of(tasks[index].choice).uses_spare_memory)
+        order = sorted(expensive, key=lambda index: not family_of(tasks[index].choice).uses_spare_memory)
         begun: dict[int, Future[PredictedSchedule | Misfit | _Refused]] = {}
         for index in order:
             assert pool is not None

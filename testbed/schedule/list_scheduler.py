@@ -126,14 +126,14 @@ def _costs(problem: Problem, ready: Floats) -> LoopCosts:
 def _routes(problem: Problem) -> tuple[Ints, Floats]:
     """Per way and boundary the links of a message, and how long it occupies them."""
     pairs = list(pairwise(problem.stage_to_rank))
-    ways = [
+    both_ways = [
         [problem.route(a, b) if a != b else () for a, b in pairs],
         [problem.route(b, a) if a != b else () for a, b in pairs],
     ]
-    hops = max([1, *(len(route) for way in ways for route in way)])
+    hops = max([1, *(len(route) for way in both_ways for route in way)])
     links = np.full((2, problem.n_stages, hops), -1)
     wire = np.zeros(links.shape)
-    for way, routes in enumerate(ways):
+    for way, routes in enumerate(both_ways):
         for boundary, route in enumerate(routes):
             for hop, link in enumerate(route):
                 links[way, boundary, hop] = link

@@ -140,6 +140,6 @@ def _ordered(problem: Problem, steering: _Steering) -> list[Ints]:
         activation=tuple(taken * more for taken, more in zip(problem.activation, share, strict=True)),
         input_memory=tuple(taken * more for taken, more in zip(problem.input_memory, share, strict=False)),
     )
-    turns = steering.offsets[:, :, None] + np.arange(problem.n_microbatches) * steering.rhythm
+    order_keys = steering.offsets[:, :, None] + np.arange(problem.n_microbatches) * steering.rhythm
     patience_s = steering.patience * sum(problem.forward_s) / problem.n_ranks
-    return Lister(believed).order(turns, alternate=steering.alternate, patience_s=patience_s)
+    return Lister(believed).order(order_keys, alternate=steering.alternate, patience_s=patience_s)

@@ -26,11 +26,11 @@ def costs(problem: Problem, n_sub: int) -> Costs:
             length[rank, code] = round(problem.duration(Action(rank, kind, 0)))
             delta[rank, code] = problem.memory_delta(Action(rank, kind, 0, part))
         most_unfinished[rank] = _most_unfinished(problem, rank, n_sub)
-    ways = [[(r, r + 1) for r in range(n_ranks - 1)], [(r + 1, r) for r in range(n_ranks - 1)]]
-    hops = max([1, *(len(problem.route(*pair)) for way in ways for pair in way)])
+    both_ways = [[(r, r + 1) for r in range(n_ranks - 1)], [(r + 1, r) for r in range(n_ranks - 1)]]
+    hops = max([1, *(len(problem.route(*pair)) for way in both_ways for pair in way)])
     route_links = np.full((2, n_ranks, hops), -1, np.int64)
     wire, delay = np.zeros((2, n_ranks, hops), np.int64), np.zeros((2, n_ranks, hops), np.int64)
-    for way, pairs in enumerate(ways):
+    for way, pairs in enumerate(both_ways):
         for boundary, pair in enumerate(pairs):
             for hop, link in enumerate(problem.route(*pair)):
                 cost = problem.links[link]

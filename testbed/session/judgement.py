@@ -162,7 +162,7 @@ def _evidence(
     """`measured` are the iterations that count, `due_s` what their messages should have taken by all that was sent."""
     paced, profile = one.job.workload.pacing is not None, before.profile
     problem, first_rank = one.load.problem, one.job.mesh.first_rank
-    ranks = Likeness(problem.alike, problem.tensor, sites_of(one.job))
+    ranks = Likeness(problem.first_like, problem.tensor, sites_of(one.job))
     times = message_times(measured, one.predicted, paced=paced, ranks=ranks, on_the_way_s=due_s)
     flows = by_flow(times, first_rank)
     baseline_s, differs_s = _baseline_extra_s(one, flows)
@@ -187,7 +187,7 @@ def _evidence(
         predicted_s=one.predicted_s,
         own_predicted_s=predicted_times_s(one.predicted, one.counted),
         on_this_host_s=one.on_this_host and one.on_this_host.median_s,
-        first_like_replicas=problem.alike,
+        first_like_replicas=problem.first_like,
         flows=flows,
         overtaken_s=times.median_overtaken_s(),
         baseline_extra_s=baseline_s if paced and comparable else None,

@@ -153,7 +153,7 @@ def observe(
         Observed(
             job.mesh.first_rank,
             load.problem,
-            Likeness(load.problem.alike, load.problem.tensor, sites_of(job)),
+            Likeness(load.problem.first_like, load.problem.tensor, sites_of(job)),
             part,
             [],
             [],

@@ -86,12 +86,12 @@ def profile(plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness)
 
 def phases(like: Schedule, depth: int, *, split: bool) -> Schedule:
     """Every rank does `depth` forwards, then their backwards (split: all I, then all W), then the next."""
-    turns = (Kind.F, Kind.I, Kind.W) if split else (Kind.F, Kind.B)
+    kinds = (Kind.F, Kind.I, Kind.W) if split else (Kind.F, Kind.B)
     count = like.n_microbatches
     groups = [range(first, min(first + depth, count)) for first in range(0, count, depth)]
 
     def row(rank: int) -> Row:
-        return tuple(Action(rank, kind, m) for group in groups for kind in turns for m in group)
+        return tuple(Action(rank, kind, m) for group in groups for kind in kinds for m in group)
 
     name = f"{depth} at once, {'split' if split else 'fused'}"
     return Schedule(name, tuple(map(row, range(like.n_ranks))), like.stage_to_rank, count)

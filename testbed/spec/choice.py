@@ -86,12 +86,12 @@ def with_labels(choices: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
 
     Raises FieldError, relative to the list, for two equal labels.
     """
-    alike: dict[str, list[int]] = defaultdict(list)
+    indexes_of: dict[str, list[int]] = defaultdict(list)
     for index, choice in enumerate(choices):
         if not choice.labelled:
-            alike[choice.label].append(index)
+            indexes_of[choice.label].append(index)
     labelled = list(choices)
-    for indexes in (indexes for indexes in alike.values() if len(indexes) > 1):
+    for indexes in (indexes for indexes in indexes_of.values() if len(indexes) > 1):
         settings = [_settings(choices[index]) for index in indexes]
         names = list(dict.fromkeys(name for one in settings for name in one))
         differing = [name for name in names if len({repr(one.get(name)) for one in settings}) > 1]

@@ -59,8 +59,8 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab
     axis = figure.subplots()
     axis.spines["top"].set_visible(False)
     axis.spines["right"].set_visible(lab_seconds is not None)
-    alike = _alike(curves if lab_seconds is None else [one.slower(1 / lab_seconds) for one in curves])
-    for number, group in enumerate(alike):
+    coinciding = _coinciding(curves if lab_seconds is None else [one.slower(1 / lab_seconds) for one in curves])
+    for number, group in enumerate(coinciding):
         curve, colour, label = group[0], COLOURS[number % len(COLOURS)], " = ".join(one.label for one in group)
         rates, seconds = zip(*curve.predicted, strict=True)
         from_there = "" if curve.enough_bps is None else f", within {share:.0%} from {show_rate(curve.enough_bps)}"
@@ -103,7 +103,7 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab
         figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def _alike(curves: Sequence[Curve]) -> list[list[Curve]]:
+def _coinciding(curves: Sequence[Curve]) -> list[list[Curve]]:
     """Curves that are predicted equal at every rate, together."""
     groups: list[list[Curve]] = []
     for curve in curves:

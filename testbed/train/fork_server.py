@@ -1,4 +1,4 @@
-"""The one process that imports torch; every worker is forked from it into its container.
+"""The fork server: the one process that imports torch; every worker is forked from it into its container.
 
 Started with `python -m testbed.train.fork_server CONTROL_FD WORKER_FD...`, one worker descriptor per rank.
 """

@@ -101,10 +101,10 @@ def _in_one_piece(workload: Workload, corpus: Corpus) -> list[list[int]]:
     module, model = _layers(workload), trainable(spec)
     with torch.no_grad():
         together = float(_loss(module, model, *_batch(workload, corpus, 0, pieces[0])))
-        apart = [float(_loss(module, model, *_batch(workload, corpus, 0, [m]))) for m in pieces[0]]
+        separate = [float(_loss(module, model, *_batch(workload, corpus, 0, [m]))) for m in pieces[0]]
     dtype = next(module.parameters()).dtype
-    alike = math.isclose(together, sum(apart) / len(apart), rel_tol=_ALIKE[dtype])
-    return pieces if alike else [[m] for m in microbatches]
+    is_mean = math.isclose(together, sum(separate) / len(separate), rel_tol=_ALIKE[dtype])
+    return pieces if is_mean else [[m] for m in microbatches]
 
 
 def _batch(

@@ -88,7 +88,7 @@ def _python(top: Path) -> None:
         )
     empty = environment / "empty.pth"
     empty.touch()
-    for path in _ways_to_checkout():
+    for path in _links_to_checkout():
         if path.is_relative_to(prefix):
             ns.bind(empty, top / "prefix" / path.relative_to(prefix))
 
@@ -99,7 +99,7 @@ def _sees_system_packages(prefix: Path) -> bool:
     return any(key.strip() == "include-system-site-packages" and value.strip() == "true" for key, _, value in pairs)
 
 
-def _ways_to_checkout() -> list[Path]:
+def _links_to_checkout() -> list[Path]:
     """What an installation for development adds to the environment: where the checkout lies, read by every Python."""
     try:
         files = distribution("testbed").files or []

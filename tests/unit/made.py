@@ -70,7 +70,7 @@ def in_packets(draw: st.DrawFn, problem: Problem) -> Problem:
     pieces = tuple(draw(st.sampled_from([0.2, 0.5, 1.0])) for _ in range(problem.n_ranks))
     ack, handover = draw(st.sampled_from([(), (0.125,) * problem.n_ranks])), draw(st.sampled_from([0.0, 0.25]))
     unnoticed = draw(st.sampled_from([0.0, 0.5]))
-    others = tuple(paths._replace(piece_bytes=pieces[::-1], ack_bytes=ack) for paths in problem.others)
+    others = tuple(pipeline._replace(piece_bytes=pieces[::-1], ack_bytes=ack) for pipeline in problem.others)
     return replace(
         problem,
         piece_bytes=pieces,

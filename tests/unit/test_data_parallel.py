@@ -47,7 +47,7 @@ def test_replicas_stand_beside_each_other_and_share_the_wide_area() -> None:
     # parameters stay inside a datacenter; on the cut both pipelines' messages meet
     assert all(ring.routes == {} for ring in (*shared.all_gather, *shared.reductions))
     assert [p / m for p, m in zip(shared.planned_bytes, shared.message_bytes, strict=True)] == [1, 2, 1]
-    assert [paths.route(1, 2) for paths in shared.paths] == [(0,), (0,)]
+    assert [pipeline.route(1, 2) for pipeline in shared.replica_routes] == [(0,), (0,)]
 
 
 def test_ranks_begin_one_after_the_other_so_that_no_link_is_shared_by_chance() -> None:
@@ -205,7 +205,7 @@ def test_what_a_replica_sends_is_compared_with_what_it_was_to_send() -> None:
     measured.messages["awaited"] = True
     for column in ("sent_s", "arrived_s", "taken_s"):
         measured.messages[column] += 0.0003 * (3 - measured.messages["source_rank"])
-    times = message_times(measured, predicted, paced=True, ranks=Likeness(problem(of, CHOICE).alike))
+    times = message_times(measured, predicted, paced=True, ranks=Likeness(problem(of, CHOICE).first_like))
     assert abs(times.arrival_off_s[~np.isnan(times.arrival_off_s)]).max() == pytest.approx(0.0009)
 
 
@@ -223,11 +223,11 @@ def test_of_messages_that_share_a_link_chance_may_tell_which_comes_first() -> No
     there = np.flatnonzero((rows["kind"] == ALL_GATHER) & (rows["source_rank"] < 2))
     assert len(there) == 2
     rows["arrived_s"][there] = rows["taken_s"][there] = rows["arrived_s"][there][::-1]
-    alike = problem(of, CHOICE).alike
-    one_by_one = message_times(measured, predicted, paced=True, ranks=Likeness(alike)).extra_s[there]
+    first_like = problem(of, CHOICE).first_like
+    one_by_one = message_times(measured, predicted, paced=True, ranks=Likeness(first_like)).extra_s[there]
     assert abs(one_by_one).min() > 0.01
     sites = ("paris", "paris", "warsaw", "warsaw")
-    together = message_times(measured, predicted, paced=True, ranks=Likeness(alike, sites=sites))
+    together = message_times(measured, predicted, paced=True, ranks=Likeness(first_like, sites=sites))
     assert together.extra_s[there] == pytest.approx([0, 0], abs=1e-9)
     # what it came out of turn by is not lost with that
     assert together.median_overtaken_s() == pytest.approx(abs(one_by_one).max())
