@@ -35,8 +35,8 @@ def print_answer(console: Console, run: Run, directory: Path, *, pages: int) -> 
     """
     if run.schedules:
         rows, place = rows_of(run.comparison), shlex.quote(str(directory))
-        for one in answer_tables(run.comparison, rows, console.width):
-            console.print(one)
+        for table in answer_tables(run.comparison, rows, console.width):
+            console.print(table)
         for line in _checks(rows, place, console.width):
             console.print(line)
         further = f" to timeline-{pages}.svg" if pages > 1 else ""
@@ -95,7 +95,7 @@ def _gain(rows: Sequence[ScheduleComparison]) -> Column:
     """Of one job how many times faster a schedule is than 1F1B, of several what the others cost each of them."""
     if not _several(rows):
         speedups = [row.speedup_measured for row in rows]
-        return Column(f"x {BASELINE}", ["-" if one is None else f"{one:.2f}" for one in speedups])
+        return Column(f"x {BASELINE}", ["-" if speedup is None else f"{speedup:.2f}" for speedup in speedups])
     jobs = [row for row in rows if isinstance(row, JobComparison)]
     measured = any(row.slowdown_measured is not None for row in jobs)
     costs = [
@@ -103,7 +103,7 @@ def _gain(rows: Sequence[ScheduleComparison]) -> Column:
         for row in jobs
     ]
     heading = f"others cost\n({'measured' if measured else 'predicted'})"
-    return Column(heading, ["-" if one is None else show_change(one - 1) for one in costs])
+    return Column(heading, ["-" if cost is None else show_change(cost - 1) for cost in costs])
 
 
 # --- what was checked ----------------------------------------------------------------------------
@@ -124,7 +124,9 @@ def _checks(rows: Sequence[ScheduleComparison], place: str, width: int) -> Itera
         said += f", {noted} noted that leave the times right" if noted else ""
         yield Text(said if with_reasons else f"{said}; why: testbed report {place} --checks")
     for question in questions:
-        yield from _failed([one for one in failed if one[1]["question"] == question], rows, width, with_reasons)
+        yield from _failed(
+            [answer for answer in failed if answer[1]["question"] == question], rows, width, with_reasons
+        )
     shown = {reason for _, check in failed for reason in check.get("reasons", ())}
     for row in rows:  # of earlier versions, whose checks do not say why
         for reason in row.reasons:
@@ -205,7 +207,7 @@ def _rows_by_job(rows: Sequence[ScheduleComparison]) -> dict[str, list[JobCompar
 def _fastest_rows(rows: Sequence[ScheduleComparison]) -> list[ScheduleComparison]:
     """What the sentence calls the fastest; none where there is nothing to choose from."""
     of_each: list[Sequence[ScheduleComparison]] = list(_rows_by_job(rows).values()) if _several(rows) else [rows]
-    return [row for one in of_each if len(one) > 1 for row in _fastest_of(one)]
+    return [row for of_job in of_each if len(of_job) > 1 for row in _fastest_of(of_job)]
 
 
 def _of_jobs(rows: Sequence[ScheduleComparison]) -> list[str]:
@@ -225,9 +227,9 @@ def _of_events(events: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     parts = []
     for event in events:
-        known = [one for one in event["iterations"] if one["before_s"] and one["after_s"]]
+        known = [job for job in event["iterations"] if job["before_s"] and job["after_s"]]
         if known:
-            most = max(known, key=lambda one: one["after_s"] / one["before_s"])
+            most = max(known, key=lambda job: job["after_s"] / job["before_s"])
             whose = f" ({most['job']})" if len(known) > 1 else ""
             before, after = show_times([most["before_s"], most["after_s"]])
             parts.append(f"{event['label']}: {before} -> {after}{whose}")

@@ -108,18 +108,18 @@ def _draw(found: Sweep, measured: MeasuredRates, picture: Path, heading: str, sh
     from testbed.sweep.knee_picture import Curve, draw
 
     curves = []
-    for one in found.knees:
-        predicted = [(at.rate_bps, at.seconds[one.label]) for at in found.swept if one.label in at.seconds]
-        points = [(rate, rows[one.label]["measured_s"]) for rate, rows in measured.items() if one.label in rows]
+    for knee in found.knees:
+        predicted = [(at.rate_bps, at.seconds[knee.label]) for at in found.swept if knee.label in at.seconds]
+        points = [(rate, rows[knee.label]["measured_s"]) for rate, rows in measured.items() if knee.label in rows]
         ends = [
-            (at.rate_bps, *(at.ranges[one.label] or (at.seconds[one.label],) * 2))
+            (at.rate_bps, *(at.ranges[knee.label] or (at.seconds[knee.label],) * 2))
             for at in found.swept
-            if one.label in at.seconds
+            if knee.label in at.seconds
         ]
-        ranges = ends if any(at.is_order_sensitive(one.label) for at in found.swept) else []
-        unlimited_s = worst_s(one.unlimited_s, one.unlimited_range)
+        ranges = ends if any(at.is_order_sensitive(knee.label) for at in found.swept) else []
+        unlimited_s = worst_s(knee.unlimited_s, knee.unlimited_range)
         if predicted:
-            curves.append(Curve(one.label, predicted, points, unlimited_s, one.enough_bps, one.full_bps, ranges))
+            curves.append(Curve(knee.label, predicted, points, unlimited_s, knee.enough_bps, knee.full_bps, ranges))
     with output(picture, "--picture") as partial:
         draw(curves, partial, heading=heading, share=share, lab_seconds=lab)
 
@@ -129,16 +129,16 @@ def _show(found: Sweep, measured: MeasuredRates, heading: str, within: float, la
     from testbed.units import show_change, show_rate, show_rates
 
     console = stdout_console(100)
-    rates = Column("rate", show_rates([one.rate_bps for one in found.swept]))
+    rates = Column("rate", show_rates([at.rate_bps for at in found.swept]))
     columns, really = [], []
-    for one in found.knees:
-        seconds = [at.seconds.get(one.label) for at in found.swept]
-        ranges = [at.ranges.get(one.label) for at in found.swept]
-        columns.append(Column(one.label, show_ranges(seconds, ranges)))
+    for knee in found.knees:
+        seconds = [at.seconds.get(knee.label) for at in found.swept]
+        ranges = [at.ranges.get(knee.label) for at in found.swept]
+        columns.append(Column(knee.label, show_ranges(seconds, ranges)))
         if lab is not None:
-            really.append(Column(one.label, _scaled(seconds, ranges, 1 / lab)))
+            really.append(Column(knee.label, _scaled(seconds, ranges, 1 / lab)))
         if measured:
-            rows = [measured.get(at.rate_bps, {}).get(one.label) for at in found.swept]
+            rows = [measured.get(at.rate_bps, {}).get(knee.label) for at in found.swept]
             columns.append(Column("off by", ["" if row is None else show_change(row["error"], 3) for row in rows]))
     sections = [Section(f"{heading}: iteration{'' if lab is None else ' in the lab'}", columns)]
     if lab is not None:
@@ -148,25 +148,25 @@ def _show(found: Sweep, measured: MeasuredRates, heading: str, within: float, la
             console.print(table)
     unlimited = {
         f"infinite rate{where}": _scaled(
-            [one.unlimited_s for one in found.knees], [one.unlimited_range for one in found.knees], factor
+            [knee.unlimited_s for knee in found.knees], [knee.unlimited_range for knee in found.knees], factor
         )
         for where, factor in _worlds(lab).items()
     }
     table = Table(title="beyond which nothing is gained", title_justify="left")
     for number, column in enumerate(("schedule", *unlimited, f"within {within:g}% from", "S/(B tau) = 1 at")):
         table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
-    for one, *times in zip(found.knees, *unlimited.values(), strict=True):
+    for knee, *times in zip(found.knees, *unlimited.values(), strict=True):
         last = show_rate(found.swept[-1].rate_bps)
-        enough = f"beyond {last}" if one.enough_bps is None else show_rate(one.enough_bps)
-        table.add_row(one.label, *times, enough, show_rate(one.full_bps))
+        enough = f"beyond {last}" if knee.enough_bps is None else show_rate(knee.enough_bps)
+        table.add_row(knee.label, *times, enough, show_rate(knee.full_bps))
     console.print(table)
 
 
 def _scaled(seconds: Sequence[float | None], ranges: Sequence[Range | None], factor: float) -> list[str]:
     """A column of times that are so many times as long."""
     return show_ranges(
-        [None if one is None else one * factor for one in seconds],
-        [None if one is None else one.scaled(factor) for one in ranges],
+        [None if time_s is None else time_s * factor for time_s in seconds],
+        [None if span is None else span.scaled(factor) for span in ranges],
     )
 
 
@@ -196,13 +196,13 @@ def _document(found: Sweep, measured: MeasuredRates, within: float, picture: Pat
         )
     knees = [
         {
-            "label": one.label,
-            **_unlimited(one, 1.0),
-            "enough_bps": one.enough_bps,
-            "full_bps": one.full_bps,
-            "full_scale": None if lab is None else _unlimited(one, 1 / lab),
+            "label": knee.label,
+            **_unlimited(knee, 1.0),
+            "enough_bps": knee.enough_bps,
+            "full_bps": knee.full_bps,
+            "full_scale": None if lab is None else _unlimited(knee, 1 / lab),
         }
-        for one in found.knees
+        for knee in found.knees
     ]
     facts = {"link": found.links.name, "within": within / 100, "lab_seconds": lab}
     return {**facts, "rates": rates, "knees": knees, "picture": str(picture)}
@@ -210,19 +210,19 @@ def _document(found: Sweep, measured: MeasuredRates, within: float, picture: Pat
 
 def _predicted(at: Swept, factor: float) -> dict[str, dict[str, float]]:
     """Per label; the ends of ranges only of times that are some."""
-    ranges = {label: one.scaled(factor) for label, one in at.ranges.items() if one is not None}
+    ranges = {label: span.scaled(factor) for label, span in at.ranges.items() if span is not None}
     return {
         "predicted_s": {label: seconds * factor for label, seconds in at.seconds.items()},
-        "predicted_low_s": {label: one.low_s for label, one in ranges.items()},
-        "predicted_high_s": {label: one.high_s for label, one in ranges.items()},
+        "predicted_low_s": {label: span.low_s for label, span in ranges.items()},
+        "predicted_high_s": {label: span.high_s for label, span in ranges.items()},
     }
 
 
-def _unlimited(one: Knee, factor: float) -> dict[str, float | None]:
+def _unlimited(knee: Knee, factor: float) -> dict[str, float | None]:
     """The iteration with an infinite rate, and the ends of its range."""
-    predicted_range = one.unlimited_range and one.unlimited_range.scaled(factor)
+    predicted_range = knee.unlimited_range and knee.unlimited_range.scaled(factor)
     return {
-        "unlimited_s": one.unlimited_s * factor,
+        "unlimited_s": knee.unlimited_s * factor,
         "unlimited_low_s": predicted_range and predicted_range.low_s,
         "unlimited_high_s": predicted_range and predicted_range.high_s,
     }

@@ -27,18 +27,18 @@ def link_tables(title: str, checks: Sequence[Mapping[str, Any]], width: int) -> 
     """
     asked = [check["asked"] for check in checks]
     measured = [check["measured"] for check in checks]
-    rtt = [one["rtt_s"] for one in measured]
-    one_way = [one["one_way_s"] for one in measured]
+    rtt = [direction["rtt_s"] for direction in measured]
+    one_way = [direction["one_way_s"] for direction in measured]
     columns = [
-        [one["rtt_s"] for one in asked],
+        [direction["rtt_s"] for direction in asked],
         [spread and spread["median"] for spread in rtt],
         [spread and spread["p99"] for spread in rtt],
-        [one["delay_s"] for one in asked],
+        [direction["delay_s"] for direction in asked],
         [spread and spread["median"] for spread in one_way],
     ]
     shown = iter(show_times([time for column in columns for time in column]))
     rtt_asked, rtt_median, rtt_p99, way_asked, way_median = ([next(shown) for _ in column] for column in columns)
-    rates = show_rates([one["rate_bps"] for one in (*asked, *measured)])
+    rates = show_rates([direction["rate_bps"] for direction in (*asked, *measured)])
     delays = [
         Column("RTT\nasked", rtt_asked),
         Column("\nmedian", rtt_median),
@@ -50,7 +50,7 @@ def link_tables(title: str, checks: Sequence[Mapping[str, Any]], width: int) -> 
         Column("rate\nasked", rates[: len(checks)]),
         Column("\nmeasured", rates[len(checks) :]),
         *_losses(asked, measured),
-        Column("\ndropped", [str(one["dropped"]) for one in measured]),
+        Column("\ndropped", [str(direction["dropped"]) for direction in measured]),
         Column("\nattempts", [str(check["attempts"]) for check in checks]),
         Column("\nas asked", [_mark(check["ok"]) for check in checks], left=True),
     ]
@@ -69,11 +69,11 @@ def link_tables(title: str, checks: Sequence[Mapping[str, Any]], width: int) -> 
 
 def _losses(asked: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]]) -> list[Column]:
     """Asked for and counted among the probe's packets; nothing where no direction is to lose any."""
-    if not any(one["loss"] for one in asked):
+    if not any(direction["loss"] for direction in asked):
         return []
-    counts = [one["losses"] for one in measured]
-    found = ["-" if one is None else f"{100 * one['lost'] / one['sent']:.3g}%" for one in counts]
-    wanted = [f"{100 * one['loss']:.3g}%" if one["loss"] else "-" for one in asked]
+    counts = [direction["losses"] for direction in measured]
+    found = ["-" if count is None else f"{100 * count['lost'] / count['sent']:.3g}%" for count in counts]
+    wanted = [f"{100 * direction['loss']:.3g}%" if direction["loss"] else "-" for direction in asked]
     return [Column("loss\nasked", wanted), Column("\nfound", found)]
 
 
@@ -113,7 +113,7 @@ def _constants(document: Mapping[str, Any], width: int) -> list[RenderableType]:
     waits = show_times([one and one[name] for name in ("median", "p99") for one in ready])
     limit = show_times([model["unnoticed_wait_s"]] * len(sizes))
     columns = [
-        Column("gloo\nadds", ["-" if one is None else f"{one:.0f} B" for one in added]),
+        Column("gloo\nadds", ["-" if extra is None else f"{extra:.0f} B" for extra in added]),
         Column("\nthe model", [f"{model['gloo_bytes']} B"] * len(sizes)),
         Column("to take one that\nlies ready: median", waits[: len(sizes)]),
         Column("\np99", waits[len(sizes) :]),

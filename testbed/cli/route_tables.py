@@ -26,8 +26,8 @@ _MOST_ROWS = 24
 def heading(plan: Plan, case: Case, wanted: Demands) -> str:
     """What is routed where."""
     names, network = ", ".join(job.name for job in plan.jobs), plan.network
-    several = sum(len(one) > 1 for one in wanted.problem.candidates)
-    most = max((len(one) for one in wanted.problem.candidates), default=0)
+    several = sum(len(candidates) > 1 for candidates in wanted.problem.candidates)
+    most = max((len(candidates) for candidates in wanted.problem.candidates), default=0)
     return (
         f"{names} on {network.name}, {case.label}: {len(wanted.elephants)} flows to route, "
         f"{len(wanted.mice)} too small\n"
@@ -40,10 +40,10 @@ def demand_table(plan: Plan, wanted: Demands) -> Table:
     """Per job and kinds of traffic, how many flows and how many bytes, and when they are under way."""
     groups: dict[tuple[int, str, bool], list[tuple[float, float, float, float]]] = {}
     for routed, mine in ((True, wanted.elephants), (False, wanted.mice)):
-        for one in mine:
-            kinds = ",\n".join(kind.value for kind in one.kinds)
-            row = one.wire_bytes, one.when[0][0], one.when[-1][1], one.busy_s
-            groups.setdefault((one.job, kinds, routed), []).append(row)
+        for flow in mine:
+            kinds = ",\n".join(kind.value for kind in flow.kinds)
+            row = flow.wire_bytes, flow.when[0][0], flow.when[-1][1], flow.busy_s
+            groups.setdefault((flow.job, kinds, routed), []).append(row)
     table = Table(title="what is sent in an iteration", title_justify="left")
     for name in ("job", "kinds"):
         table.add_column(name, overflow="fold")
@@ -65,7 +65,7 @@ def demand_table(plan: Plan, wanted: Demands) -> Table:
 
 def metric_tables(outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
     """The metric of every policy, a row each."""
-    metrics = [one.metric for one in outcomes]
+    metrics = [outcome.metric for outcome in outcomes]
     worst = [_finite(min(metric.vector(), default=math.inf)) for metric in metrics]
     reduced = [max((s for s in metric.all_reduce_s.tolist() if s == s), default=None) for metric in metrics]
     jain = Column("Jain\nindex", [f"{metric.jain:.3f}" for metric in metrics])
@@ -75,7 +75,7 @@ def metric_tables(outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
         *([Column("slowest\nall-reduce", show_times(reduced))] if any(reduced) else []),
         *([jain] if any(metric.jain < 1 for metric in metrics) else []),
         Column("longest\niteration", show_ranges(*_longest(outcomes))),
-        Column("took", [show_time(one.routed.seconds) for one in outcomes]),
+        Column("took", [show_time(outcome.routed.seconds) for outcome in outcomes]),
     ]
     return fitted(_policies(outcomes), [Section("two-layer metric", columns)], width)
 
@@ -84,10 +84,10 @@ def _longest(outcomes: Sequence[PolicyOutcome]) -> tuple[list[float], list[Range
     """Per policy, the iteration of the job that may take longest, and its range."""
     each = [
         max(
-            zip(one.iteration_s, one.predicted_ranges, strict=True),
+            zip(outcome.iteration_s, outcome.predicted_ranges, strict=True),
             key=lambda pair: pair[1].high_s if pair[1] else pair[0],
         )
-        for one in outcomes
+        for outcome in outcomes
     ]
     return [seconds for seconds, _ in each], [predicted_range for _, predicted_range in each]
 
@@ -98,12 +98,12 @@ def job_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> lis
         return []
     sections = []
     for number, job in enumerate(plan.jobs):
-        rates = [_finite(_of(one.metric.job_rates_bps.tolist(), number)) for one in outcomes]
-        seconds = [one.iteration_s[number] for one in outcomes]
-        ranges = [one.predicted_ranges[number] for one in outcomes]
+        rates = [_finite(_of(outcome.metric.job_rates_bps.tolist(), number)) for outcome in outcomes]
+        seconds = [outcome.iteration_s[number] for outcome in outcomes]
+        ranges = [outcome.predicted_ranges[number] for outcome in outcomes]
         columns = [Column("rate", show_rates(rates)), Column("iteration", show_ranges(seconds, ranges))]
         sections.append(Section(job.name, columns))
-    return [table for one in sections for table in fitted(_policies(outcomes), [one], width)]
+    return [table for section in sections for table in fitted(_policies(outcomes), [section], width)]
 
 
 def _of(values: Sequence[float], number: int) -> float:
@@ -114,7 +114,7 @@ def _of(values: Sequence[float], number: int) -> float:
 def load_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
     """The most loaded directions of links: under each policy bytes of all flows, and how many are routed over it."""
     directions = planned(plan.network).links
-    heaviest = [max(float(one.wire_bytes[index]) / rate for one in outcomes) for index, rate in _rates(plan)]
+    heaviest = [max(float(outcome.wire_bytes[index]) / rate for outcome in outcomes) for index, rate in _rates(plan)]
     loaded = [index for index, seconds in enumerate(heaviest) if seconds > 0]
     rows = sorted(sorted(loaded, key=lambda index: -heaviest[index])[:_MOST_ROWS])
     if not rows:
@@ -122,37 +122,37 @@ def load_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> li
     key = Column("direction", [directions[index].label for index in rows], left=True)
     more = f"; {len(loaded) - len(rows)} more have less" if len(loaded) > len(rows) else ""
     columns = []
-    for one in outcomes:
-        sizes = show_sizes([float(one.wire_bytes[index]) for index in rows])
-        cells = [f"{size} ({one.flows[index]})" for size, index in zip(sizes, rows, strict=True)]
-        columns.append(Column(one.label.replace(", ", "\n"), cells))
+    for outcome in outcomes:
+        sizes = show_sizes([float(outcome.wire_bytes[index]) for index in rows])
+        cells = [f"{size} ({outcome.flows[index]})" for size, index in zip(sizes, rows, strict=True)]
+        columns.append(Column(outcome.label.replace(", ", "\n"), cells))
     return fitted(key, [Section(f"bytes of an iteration on links (flows){more}", columns)], width)
 
 
 def _rates(plan: Plan) -> list[tuple[int, float]]:
-    return [(index, one.rate_bps) for index, one in enumerate(planned(plan.network).links)]
+    return [(index, direction.rate_bps) for index, direction in enumerate(planned(plan.network).links)]
 
 
 def route_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
     """Where a policy has a choice: what each flow goes over."""
-    routes = [_routes(one) for one in outcomes]
+    routes = [_routes(outcome) for outcome in outcomes]
     flows = list(dict.fromkeys(ends for mine in routes for ends in mine))
     if not flows or len(flows) > _MOST_ROWS:
         return []
     columns = []
-    for one, mine in zip(outcomes, routes, strict=True):
+    for outcome, mine in zip(outcomes, routes, strict=True):
         cells = [_over(plan, mine[ends]) if ends in mine else "-" for ends in flows]
-        columns.append(Column(one.label.replace(", ", "\n"), cells, left=True))
+        columns.append(Column(outcome.label.replace(", ", "\n"), cells, left=True))
     names = [f"{source} to {target}" for source, target in flows]
     return fitted(Column("flow, and what it goes over", names, left=True), [Section("routes", columns)], width)
 
 
-def _routes(one: PolicyOutcome) -> dict[tuple[str, str], Route]:
+def _routes(outcome: PolicyOutcome) -> dict[tuple[str, str], Route]:
     """By ends, the routes of the flows that had a choice."""
-    problem, choice = one.wanted.problem, one.routed.choice
+    problem, choice = outcome.wanted.problem, outcome.routed.choice
     return {
         (flow.source, flow.target): problem.routes_of(number)[int(choice[number])]
-        for number, flow in enumerate(one.wanted.elephants)
+        for number, flow in enumerate(outcome.wanted.elephants)
         if len(problem.routes_of(number)) > 1
     }
 
@@ -161,23 +161,23 @@ def _over(plan: Plan, route: Route) -> str:
     """The places between the ends; of a single link its name."""
     links = planned(plan.network).links
     directions = [links[index] for index in route]
-    return ", ".join(one.target for one in directions[:-1]) or directions[0].link
+    return ", ".join(direction.target for direction in directions[:-1]) or directions[0].link
 
 
 def remarks(wanted: Demands, outcomes: Sequence[PolicyOutcome]) -> list[str]:
     """What a user should know beside the tables."""
-    found = [f"{one.label}: {one.routed.remark}" for one in outcomes if one.routed.remark]
+    found = [f"{outcome.label}: {outcome.routed.remark}" for outcome in outcomes if outcome.routed.remark]
     if any(each is not None and each.hangs for outcome in outcomes for each in outcome.predicted_ranges):
         found.append("an iteration from one time to another: who comes first of messages that meet at a link decides")
     if not wanted.elephants:
         found.append("there is nothing to route: no flow sends as much as --elephants-from in an iteration")
-    elif not any(len(one) > 1 for one in wanted.problem.candidates):
+    elif not any(len(candidates) > 1 for candidates in wanted.problem.candidates):
         found.append("there is nothing to choose: every flow has one route alone")
     return found
 
 
 def _policies(outcomes: Sequence[PolicyOutcome]) -> Column:
-    return Column("policy", [one.label for one in outcomes], left=True)
+    return Column("policy", [outcome.label for outcome in outcomes], left=True)
 
 
 def _finite(value: float) -> float | None:

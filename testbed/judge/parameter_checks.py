@@ -17,14 +17,16 @@ def put_together(records: Iterable[IterationRecord]) -> list[Fingerprint]:
     """What all ranks keep of one iteration: projections and counts of parts add up."""
     found: dict[tuple[object, ...], Fingerprint] = {}
     for record in records:
-        for one in record.fingerprints:
-            known = found.get(key := one[:5])
+        for fingerprint in record.fingerprints:
+            known = found.get(key := fingerprint[:5])
             if known is not None:
-                both = tuple(a + b for a, b in zip(known.projections, one.projections, strict=True))
-                one = one._replace(
-                    elements=known.elements + one.elements, square=known.square + one.square, projections=both
+                both = tuple(a + b for a, b in zip(known.projections, fingerprint.projections, strict=True))
+                fingerprint = fingerprint._replace(
+                    elements=known.elements + fingerprint.elements,
+                    square=known.square + fingerprint.square,
+                    projections=both,
                 )
-            found[key] = one
+            found[key] = fingerprint
     return list(found.values())
 
 
@@ -51,30 +53,30 @@ def differences(
     Something that the reference has and no rank told of is infinitely far off.
     """
     by_name: dict[tuple[int, str, str], list[Fingerprint]] = {}
-    for one in found:
-        by_name.setdefault(one[:3], []).append(one)
+    for fingerprint in found:
+        by_name.setdefault(fingerprint[:3], []).append(fingerprint)
     groups: dict[tuple[int, str], list[Expected]] = {}
     for each in reference.parameters or ():
         if each.iteration in (0, last) and (each.what != GRADIENT) is weights:
             groups.setdefault(each[:2], []).append(each)
     return [
-        _difference(copy, one, _limit(one, group))
+        _difference(copy, expected, _limit(expected, group))
         for group in groups.values()
-        for one in group
-        for copy in by_name.get(one[:3], ()) or [Fingerprint(*one[:3], ALL, ALL, 0, 0.0, ())]
+        for expected in group
+        for copy in by_name.get(expected[:3], ()) or [Fingerprint(*expected[:3], ALL, ALL, 0, 0.0, ())]
     ]
 
 
-def _limit(one: Expected, group: Sequence[Expected]) -> float:
+def _limit(expected: Expected, group: Sequence[Expected]) -> float:
     """What rounding does to a parameter, or to three in four of the others, is no fault."""
-    least = (FIRST_GRADIENTS if one.what == GRADIENT else WEIGHTS).value
+    least = (FIRST_GRADIENTS if expected.what == GRADIENT else WEIGHTS).value
     common = float(np.percentile([_rounding(other) for other in group], 75))
-    return max(least, ROUNDING_FACTOR * max(_rounding(one), common))
+    return max(least, ROUNDING_FACTOR * max(_rounding(expected), common))
 
 
-def _rounding(one: Expected) -> float:
+def _rounding(expected: Expected) -> float:
     """Relative."""
-    return one.rounding / one.size if one.size else 0.0
+    return expected.rounding / expected.size if expected.size else 0.0
 
 
 def _difference(copy: Fingerprint, expected: Expected, limit: float) -> Difference:
@@ -110,8 +112,8 @@ def _check(question: str, seen: Sequence[Difference], limit: Limit) -> Check:
     if not seen:
         reason = f"{question}: one process told of none"
         return Check(question, "unknown", f"{limit.value:.0e}", limit.why, (reason,))
-    worst = max(seen, key=lambda one: one.excess)
-    off = [one for one in seen if not one.off <= one.limit]
+    worst = max(seen, key=lambda difference: difference.excess)
+    off = [difference for difference in seen if not difference.off <= difference.limit]
     reason = (
         f"{len(off)} of {len(seen)} {'weights' if limit is WEIGHTS else 'gradients'} differ from those of one process, "
         f"most the {worst.name}, by {worst.off:.1e} (limit {worst.limit:.0e})"

@@ -69,13 +69,15 @@ def choose(plan: Plan, names: Sequence[str] = (), *, job: int = 0) -> list[Sched
     A family that the workload does not list is taken without options.
     """
     listed = plan.jobs[job].workload.schedules
-    wanted = listed if not names else [one for name in names for one in _named(listed, name)]
+    wanted = listed if not names else [choice for name in names for choice in _named(listed, name)]
     return list({choice.label: choice for choice in wanted}.values())
 
 
 def _named(listed: Sequence[ScheduleChoice], name: str) -> list[ScheduleChoice]:
     """Every choice of the workload with this label or, if there is none, of this family; else a new one."""
-    found = [one for one in listed if one.label == name] or [one for one in listed if one.schedule == name]
+    found = [choice for choice in listed if choice.label == name] or [
+        choice for choice in listed if choice.schedule == name
+    ]
     if found or name == BEST:
         return found or [ScheduleChoice(schedule=BEST)]
     try:
@@ -83,7 +85,7 @@ def _named(listed: Sequence[ScheduleChoice], name: str) -> list[ScheduleChoice]:
         family_of(choice)
     except Unusable as error:
         raise error.at("schedule", "name") from error
-    if any(one.label == choice.label for one in listed):
+    if any(other.label == choice.label for other in listed):
         expected = f"a file called otherwise: the workload has another schedule {choice.label}"
         raise BadInput.of("schedule", "name", name, expected)
     return [choice]
@@ -100,7 +102,7 @@ def every_choice(plan: Plan, *, job: int = 0) -> list[ScheduleChoice]:
 def quick_choices(plan: Plan, *, job: int = 0) -> list[ScheduleChoice]:
     """As `every_choice`; families beside the workload's own with what they have of the options in QUICK."""
     listed = plan.jobs[job].workload.schedules
-    return [one if one in listed else _with_options(one, QUICK) for one in every_choice(plan, job=job)]
+    return [choice if choice in listed else _with_options(choice, QUICK) for choice in every_choice(plan, job=job)]
 
 
 def _with_options(choice: ScheduleChoice, options: Mapping[str, Any]) -> ScheduleChoice:
@@ -164,20 +166,20 @@ def ranked(
     All in the memory that `best` has, whatever the workload gives to single ones. Raises BadInput where a schedule is
     wrong, or without pacing.
     """
-    choices = [one.model_copy(update={"memory": best.memory}) for one in quick_choices(plan, job=job)]
+    choices = [choice.model_copy(update={"memory": best.memory}) for choice in quick_choices(plan, job=job)]
     found = candidates(plan, choices, watch, job=job, source=source)
     return Candidates(_by_worst(found.found, plan.jobs[job].workload.receives), found.left_out)
 
 
 def _by_worst(found: Sequence[Candidate], receives: Receives) -> list[Candidate]:
     """The fastest first, those in front by what they may take at worst, by who comes first of messages that meet."""
-    rest = sorted(found, key=lambda one: one.makespan_s)
+    rest = sorted(found, key=lambda candidate: candidate.makespan_s)
     front: list[tuple[float, Candidate]] = []
     while rest and not any(worst_s <= rest[0].makespan_s for worst_s, _ in front):
-        one = rest.pop(0)
-        (between,) = ranges_of_orders([Load(one.problem, one.generated.schedule, 0.0, receives)])
-        front.append((worst_s(one.makespan_s, between), one))
-    return [one for _, one in sorted(front, key=lambda pair: pair[0])] + rest
+        candidate = rest.pop(0)
+        (predicted_range,) = ranges_of_orders([Load(candidate.problem, candidate.generated.schedule, 0.0, receives)])
+        front.append((worst_s(candidate.makespan_s, predicted_range), candidate))
+    return [candidate for _, candidate in sorted(front, key=lambda pair: pair[0])] + rest
 
 
 def _options(choice: ScheduleChoice) -> list[str]:

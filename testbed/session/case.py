@@ -82,16 +82,16 @@ class TrainedJob:
     fingerprints: list[Fingerprint] = field(default_factory=list)
     """Of gradients and weights, all ranks together."""
 
-    def note(self, one: Round, phase: Phase) -> None:
+    def note(self, ended: Round, phase: Phase) -> None:
         """Keep what came of an iteration; outside the case's own rounds that count, it is as one that warms up."""
-        if not one.records[self.number]:
+        if not ended.records[self.number]:
             return
-        self.memory = self.memory or [each.memory for each in one.records[self.number] if each.memory is not None]
-        self.fingerprints += parameter_checks.put_together(one.records[self.number])
-        row = one.row(self.number)
+        self.memory = self.memory or [each.memory for each in ended.records[self.number] if each.memory is not None]
+        self.fingerprints += parameter_checks.put_together(ended.records[self.number])
+        row = ended.row(self.number)
         self.rows.append(row._replace(warmup=row.iteration not in phase.measured))
         if row.iteration in phase.rounds:
-            self.measured.append(one.trace(self.number))
+            self.measured.append(ended.trace(self.number))
 
     @property
     def counted(self) -> list[int]:
@@ -153,8 +153,8 @@ def train(
     BadInput, before anything is trained, for a schedule that no training can go on with.
     """
     for before, after in pairwise(made):
-        for job, one in enumerate(after):
-            require_same_stages(before[job].schedule, one.schedule)
+        for job, later in enumerate(after):
+            require_same_stages(before[job].schedule, later.schedule)
     parts = [_part(running, plan, cases, number, made[number], costs) for number in range(len(cases))]
     deadline = deadlines.of_iteration(max(part.longest_s for part in parts))
     return _iterate(running, plan, parts, _tasks(plan, parts), deadline, change)
@@ -169,7 +169,7 @@ def _part(
     costs: Mapping[int, MessageCosts] | None,
 ) -> _Part:
     case, phase = cases[which], phases(plan, cases)[which]
-    loads, working = loads_of(plan, case, [one.schedule for one in made]), at_work(plan, case)
+    loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
     predicted = simulate_together(plan, case, loads)
     running.results.add_trace(case.label, "predicted", predicted)
     on_host = None if costs is None else predict_jobs_on_host(loads, [costs[number].extra for number in working])
@@ -186,22 +186,22 @@ def _part(
 def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, TrainingTask]:
     """By number of each job that is ever at work, what its workers do: from the first round of a case in which it is
     at work to the last one."""
-    first = {one.number: one for part in reversed(parts) for one in part.jobs}
+    first = {job.number: job for part in reversed(parts) for job in part.jobs}
     return {
-        number: task_of(one.job, one.load, len(one.rounds), joins=one.rounds.start, evidence=True)
-        for number, one in sorted(first.items())
+        number: task_of(job.job, job.load, len(job.rounds), joins=job.rounds.start, evidence=True)
+        for number, job in sorted(first.items())
     }
 
 
 def _swaps(before: _Part, part: _Part) -> dict[int, TimedSchedule]:
     """By number of each job that is at work in both, its schedule where that is another one than before."""
-    was = {one.number: _timed(one) for one in before.jobs}
-    found = {one.number: _timed(one) for one in part.jobs if one.number in was}
-    return {number: one for number, one in found.items() if one != was[number].renamed(one.schedule.name)}
+    was = {job.number: _timed(job) for job in before.jobs}
+    found = {job.number: _timed(job) for job in part.jobs if job.number in was}
+    return {number: timed for number, timed in found.items() if timed != was[number].renamed(timed.schedule.name)}
 
 
-def _timed(one: TrainedJob) -> TimedSchedule:
-    return timed_schedule(one.job, one.load)
+def _timed(job: TrainedJob) -> TimedSchedule:
+    return timed_schedule(job.job, job.load)
 
 
 def _iterate(
@@ -236,10 +236,10 @@ def _iterate(
                     change(parts[index - 1].case, part.case)
                     going.swap(_swaps(parts[index - 1], part))
                 before = _Counts.of(running.lab, reset_peaks=True)
-                for number, one in zip(part.phase.rounds, going, strict=False):
+                for number, ended in zip(part.phase.rounds, going, strict=False):
                     for other in parts:
                         for job in other.jobs:
-                            job.note(one, other.phase)
+                            job.note(ended, other.phase)
                     what = "measured" if number in part.phase.measured else "warming up"
                     times = ", ".join(show_time(job.rows[-1].makespan_s) for job in part.jobs)
                     step.advance(f"training {part.case.label}: {times}, {what}")
@@ -268,12 +268,14 @@ def _counted(running: Running, plan: Plan, part: _Part, deadline: Deadline, befo
     """A case that is over, with what was counted since `before`."""
     now = _Counts.of(running.lab)
     links = [after.since(then) for after, then in zip(now.links, before.links, strict=True)]
-    planned = [_times(one, len(part.phase.rounds)) for one in planned_traffic(plan, part.case)]
-    running.results.add_links(part.case.label, [link_row(row, one) for row, one in zip(links, planned, strict=True)])
+    planned = [_times(carried, len(part.phase.rounds)) for carried in planned_traffic(plan, part.case)]
+    running.results.add_links(
+        part.case.label, [link_row(row, carried) for row, carried in zip(links, planned, strict=True)]
+    )
     tcp = {name: count - before.tcp.get(name, 0) for name, count in now.tcp.items()}
     traffic = [
-        fidelity.DirectionCounters(row.label, row.wire_bytes, one.wire_bytes, one.messages)
-        for row, one in zip(links, planned, strict=True)
+        fidelity.DirectionCounters(row.label, row.wire_bytes, carried.wire_bytes, carried.messages)
+        for row, carried in zip(links, planned, strict=True)
     ]
     return TrainedCase(part.case, part.phase, deadline, part.jobs, _network(plan, part.case, links, tcp), traffic)
 
@@ -283,12 +285,12 @@ def link_row(counted: LinkCounters, planned: PlannedTraffic) -> dict[str, object
     return counted.as_row() | {"planned_bytes": planned.wire_bytes, "planned_messages": planned.messages}
 
 
-def _times(one: PlannedTraffic, count: int) -> PlannedTraffic:
-    return PlannedTraffic(one.wire_bytes * count, one.messages * count)
+def _times(carried: PlannedTraffic, count: int) -> PlannedTraffic:
+    return PlannedTraffic(carried.wire_bytes * count, carried.messages * count)
 
 
 def _network(plan: Plan, case: Case, links: Sequence[LinkCounters], tcp: dict[str, int]) -> fidelity.NetworkEvidence:
-    losses = any(one.loss for one in network_at(plan, case).links)
+    losses = any(link.loss for link in network_at(plan, case).links)
     return fidelity.NetworkEvidence(
         drops=sum(row.dropped + (row.lost or 0) for row in links),
         retransmits=tcp.get(RETRANSMITS, 0),

@@ -60,33 +60,34 @@ class JudgedCase(NamedTuple):
     """Where there is anything to share or to choose."""
 
 
-def judge_case(plan: Plan, one: TrainedCase, before: Before) -> JudgedCase:
+def judge_case(plan: Plan, trained: TrainedCase, before: Before) -> JudgedCase:
     """Judge every job of a case that was just trained."""
-    traces = list(map(_counted, one.jobs))
-    order_sensitive = any(job.predicted_range for job in one.jobs)
-    due_s = on_the_way_s([job.load for job in one.jobs], traces, order_sensitive=order_sensitive)
-    left_out = {job.number: left_out_of(plan, one.case, job.number) for job in one.jobs}
+    traces = list(map(_counted, trained.jobs))
+    order_sensitive = any(job.predicted_range for job in trained.jobs)
+    due_s = on_the_way_s([job.load for job in trained.jobs], traces, order_sensitive=order_sensitive)
+    left_out = {job.number: left_out_of(plan, trained.case, job.number) for job in trained.jobs}
     evidence = {
-        job.number: _evidence(plan, one, job, before, trace, due, modelled=not any(left_out.values()))
-        for job, trace, due in zip(one.jobs, traces, due_s, strict=True)
+        job.number: _evidence(plan, trained, job, before, trace, due, modelled=not any(left_out.values()))
+        for job, trace, due in zip(trained.jobs, traces, due_s, strict=True)
     }
     measured = {
-        job.number: _measured(plan, one.case, job, evidence[job.number], left_out[job.number]) for job in one.jobs
+        job.number: _measured(plan, trained.case, job, evidence[job.number], left_out[job.number])
+        for job in trained.jobs
     }
-    generated = {job.number: job.generated for job in one.jobs}
-    fairness = _fairness(plan, one, traces) if one.case.alone_of is None and fair.counts(plan) else None
-    return JudgedCase(one.case.label, generated, evidence, measured, fairness)
+    generated = {job.number: job.generated for job in trained.jobs}
+    fairness = _fairness(plan, trained, traces) if trained.case.alone_of is None and fair.counts(plan) else None
+    return JudgedCase(trained.case.label, generated, evidence, measured, fairness)
 
 
-def _fairness(plan: Plan, one: TrainedCase, traces: Sequence[Trace]) -> CaseFairness:
+def _fairness(plan: Plan, trained: TrainedCase, traces: Sequence[Trace]) -> CaseFairness:
     """`traces` of the iterations that count, of every job at work."""
-    parts = [job.predicted for job in one.jobs], traces
+    parts = [job.predicted for job in trained.jobs], traces
     predicted, found = (
-        concatenate([part.as_job(job.number, job.job.mesh.ranks) for part, job in zip(each, one.jobs, strict=True)])
+        concatenate([part.as_job(job.number, job.job.mesh.ranks) for part, job in zip(each, trained.jobs, strict=True)])
         for each in parts
     )
-    seconds = [job.predicted_s for job in one.jobs], [job.median_s for job in one.jobs]
-    return fair.fairness_of(plan, one.case, (predicted, found), one.traffic, seconds)
+    seconds = [job.predicted_s for job in trained.jobs], [job.median_s for job in trained.jobs]
+    return fair.fairness_of(plan, trained.case, (predicted, found), trained.traffic, seconds)
 
 
 def conclude(
@@ -116,43 +117,43 @@ def conclude(
     return document
 
 
-def _measured(plan: Plan, case: Case, one: TrainedJob, evidence: Evidence, left_out: list[str]) -> MeasuredCase:
-    rows, schedule, problem = evidence.measured, one.load.schedule, one.load.problem
-    predicted = memory_bytes.predicted_bytes(one.job, schedule)
-    limits = memory_bytes.activation_limits(one.job, problem, schedule)
+def _measured(plan: Plan, case: Case, job: TrainedJob, evidence: Evidence, left_out: list[str]) -> MeasuredCase:
+    rows, schedule, problem = evidence.measured, job.load.schedule, job.load.problem
+    predicted = memory_bytes.predicted_bytes(job.job, schedule)
+    limits = memory_bytes.activation_limits(job.job, problem, schedule)
     beside = None
     if len(plan.jobs) > 1:
-        alone = predict_case(plan, case, schedule, job=one.number)
-        beside = Beside(one.job.name, one.load.start_s, float(alone.makespans()[0]), case.alone_of)
+        alone = predict_case(plan, case, schedule, job=job.number)
+        beside = Beside(job.job.name, job.load.start_s, float(alone.makespans()[0]), case.alone_of)
     return MeasuredCase(
-        schedule=case.jobs[one.number].choice.schedule,
+        schedule=case.jobs[job.number].choice.schedule,
         label=case.label,
         rows=rows,
-        predicted=predicted_summary(one.predicted, [row.iteration for row in rows]),
-        predicted_range=one.predicted_range,
+        predicted=predicted_summary(job.predicted, [row.iteration for row in rows]),
+        predicted_range=job.predicted_range,
         checks=judge(evidence),
-        solver=one.generated.proof and one.generated.proof._asdict(),
-        on_this_host=one.on_this_host,
+        solver=job.generated.proof and job.generated.proof._asdict(),
+        on_this_host=job.on_this_host,
         disturbed=np.asarray(disturbed(rows, evidence.baseline)).tolist() if evidence.real else None,
         messages=evidence.flows,
-        full_scale=full_scale_time(plan, one.job, problem, schedule),
-        memory=memory_bytes.as_json(one.memory or None, predicted, limits),
+        full_scale=full_scale_time(plan, job.job, problem, schedule),
+        memory=memory_bytes.as_json(job.memory or None, predicted, limits),
         left_out=left_out,
         packets_lost=None if evidence.network.lossless else evidence.network.drops,
         beside=beside,
     )
 
 
-def _counted(one: TrainedJob) -> Trace:
+def _counted(job: TrainedJob) -> Trace:
     """Its iterations that count."""
-    counted = set(one.counted)
-    return concatenate([trace for trace in one.measured if int(trace.iterations()[0]) in counted])
+    counted = set(job.counted)
+    return concatenate([trace for trace in job.measured if int(trace.iterations()[0]) in counted])
 
 
 def _evidence(
     plan: Plan,
     case: TrainedCase,
-    one: TrainedJob,
+    job: TrainedJob,
     before: Before,
     measured: Trace,
     due_s: Floats | None,
@@ -160,68 +161,68 @@ def _evidence(
     modelled: bool,
 ) -> Evidence:
     """`measured` are the iterations that count, `due_s` what their messages should have taken by all that was sent."""
-    paced, profile = one.job.workload.pacing is not None, before.profile
-    problem, first_rank = one.load.problem, one.job.mesh.first_rank
-    ranks = Likeness(problem.first_like, problem.tensor, sites_of(one.job))
-    times = message_times(measured, one.predicted, paced=paced, ranks=ranks, on_the_way_s=due_s)
+    paced, profile = job.job.workload.pacing is not None, before.profile
+    problem, first_rank = job.load.problem, job.job.mesh.first_rank
+    ranks = Likeness(problem.first_like, problem.tensor, sites_of(job.job))
+    times = message_times(measured, job.predicted, paced=paced, ranks=ranks, on_the_way_s=due_s)
     flows = by_flow(times, first_rank)
-    baseline_s, differs_s = _baseline_extra_s(one, flows)
+    baseline_s, differs_s = _baseline_extra_s(job, flows)
     pairs = [(flow.source_rank, flow.target_rank) for flow in flows]
     # on the virtual clock messages are held against the model, which has not all that a plan may ask for
     comparable = plan.clock.name == "real" or modelled
     # of late receives nothing else than the prediction says what messages should take
-    comparable &= one.predicted_range is None or due_s is not None
+    comparable &= job.predicted_range is None or due_s is not None
     return Evidence(
         paced=paced,
         real=plan.clock.name == "real",
         link_reasons=before.links.reasons(),
         profiling=None if profile is None else Profiling(before.pinned.reasons, profile.spread),
-        rows=one.rows,
-        baseline=one.costs.rows if one.costs else profile.rows if profile else (),
+        rows=job.rows,
+        baseline=job.costs.rows if job.costs else profile.rows if profile else (),
         network=case.network,
         traffic=case.traffic,
-        reference=before.references[one.number].of_first(len(one.rounds)),
-        fingerprints=one.fingerprints,
-        executed=executed_rows(concatenate(one.measured), first_rank),
-        planned=planned_rows(one.job.mesh, case.case.jobs[one.number].rows),
-        predicted_s=one.predicted_s,
-        own_predicted_s=predicted_times_s(one.predicted, one.counted),
-        on_this_host_s=one.on_this_host and one.on_this_host.median_s,
+        reference=before.references[job.number].of_first(len(job.rounds)),
+        fingerprints=job.fingerprints,
+        executed=executed_rows(concatenate(job.measured), first_rank),
+        planned=planned_rows(job.job.mesh, case.case.jobs[job.number].rows),
+        predicted_s=job.predicted_s,
+        own_predicted_s=predicted_times_s(job.predicted, job.counted),
+        on_this_host_s=job.on_this_host and job.on_this_host.median_s,
         first_like_replicas=problem.first_like,
         flows=flows,
         overtaken_s=times.median_overtaken_s(),
         baseline_extra_s=baseline_s if paced and comparable else None,
         baseline_differs_s=differs_s,
-        super_packets_s=super_packets_s(plan, case.case, pairs) if _by_chance(plan, one) else (),
+        super_packets_s=super_packets_s(plan, case.case, pairs) if _by_chance(plan, job) else (),
         quartiles_s=by_iteration(times),
         routes=directions_of_pairs(plan, case.case, pairs),
-        range_s=one.predicted_range and (one.predicted_range.low_s, one.predicted_range.high_s),
-        in_run_s=_in_run_s(case, one, times),
+        range_s=job.predicted_range and (job.predicted_range.low_s, job.predicted_range.high_s),
+        in_run_s=_in_run_s(case, job, times),
         modelled=modelled,
     )
 
 
-def _in_run_s(case: TrainedCase, one: TrainedJob, times: MessageTimes) -> float | None:
+def _in_run_s(case: TrainedCase, job: TrainedJob, times: MessageTimes) -> float | None:
     """An iteration with what messages took beyond the model in the run; None where nothing was measured before it."""
-    if one.costs is None or len(case.jobs) > 1:
+    if job.costs is None or len(case.jobs) > 1:
         return None
-    extra = in_the_run(times, one.load.problem)
-    return predict_on_host(one.load, extra).median_s if extra.by_flow else None
+    extra = in_the_run(times, job.load.problem)
+    return predict_on_host(job.load, extra).median_s if extra.by_flow else None
 
 
-def _by_chance(plan: Plan, one: TrainedJob) -> bool:
+def _by_chance(plan: Plan, job: TrainedJob) -> bool:
     """Whether a message may come a super-packet earlier or later than another one than predicted: what tensor ranks,
     replicas and jobs send has no order of its own, nor have notices."""
-    alone = len(plan.jobs) == 1 and one.job.mesh.size == one.job.mesh.pp
-    return plan.clock.name == "real" or not alone or one.predicted_range is not None or one.load.receives != "early"
+    alone = len(plan.jobs) == 1 and job.job.mesh.size == job.job.mesh.pp
+    return plan.clock.name == "real" or not alone or job.predicted_range is not None or job.load.receives != "early"
 
 
-def _baseline_extra_s(one: TrainedJob, flows: Sequence[FlowMessages]) -> tuple[list[float], list[float]]:
+def _baseline_extra_s(job: TrainedJob, flows: Sequence[FlowMessages]) -> tuple[list[float], list[float]]:
     """Per flow, the first quartile of its messages' extra time before the run, and by how much it differs by chance
     from that in the run; 0 and nothing where the machine adds nothing."""
-    if one.costs is None:
+    if job.costs is None:
         return [0.0] * len(flows), []
-    problem, extra, first = one.load.problem, one.costs.extra, one.job.mesh.first_rank
+    problem, extra, first = job.load.problem, job.costs.extra, job.job.mesh.first_rank
     quartiles, differs = [], []
     for flow in flows:
         ends = flow.source_rank - first, flow.target_rank - first

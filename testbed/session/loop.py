@@ -128,13 +128,13 @@ class Loop:
         while left:
             ready = wait([*left, *fork_servers, *self._guards], timeout=timers.left_s())
             self._require_alive(what)
-            for one in ready:
-                if not isinstance(one, Connection):
+            for awaited in ready:
+                if not isinstance(awaited, Connection):
                     continue
-                if one in fork_servers:
-                    fork_servers[one].note_exit()
+                if awaited in fork_servers:
+                    fork_servers[awaited].note_exit()
                     continue
-                number, rank = left.pop(one)
+                number, rank = left.pop(awaited)
                 reply = self.launchers[number].reply(rank)
                 if not isinstance(reply, expected):
                     self._require_alive(what)
@@ -211,14 +211,14 @@ class Rounds:
 
         Raises BadInput where a stage would have to move to another rank, RunFailed as a round does.
         """
-        going_on = {job: one for job, one in schedules.items() if self._tasks[job].joins < self._next}
-        for job, one in going_on.items():
-            require_same_stages(self._schedules[job].schedule, one.schedule)
-        for job, one in schedules.items():
-            self._schedules[job] = one
+        going_on = {job: schedule for job, schedule in schedules.items() if self._tasks[job].joins < self._next}
+        for job, schedule in going_on.items():
+            require_same_stages(self._schedules[job].schedule, schedule.schedule)
+        for job, schedule in schedules.items():
+            self._schedules[job] = schedule
         if going_on:
-            names = ", ".join(dict.fromkeys(one.schedule.name for one in going_on.values()))
-            messages = {job: SwapSchedule(one) for job, one in going_on.items()}
+            names = ", ".join(dict.fromkeys(schedule.schedule.name for schedule in going_on.values()))
+            messages = {job: SwapSchedule(schedule) for job, schedule in going_on.items()}
             self._loop.ask(messages, self._deadline, f"go on with {names}")
 
 

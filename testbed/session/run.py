@@ -244,9 +244,9 @@ def _train_cases(
         _save_costs(plan, results, costs)
         known_costs = None if found is None else dict(zip(working, found, strict=True))
         done = train(running, plan, cases, made, known_costs, partial(routes.change, plan))
-        for one in done:
-            manifest["deadlines"] |= {one.case.label: asdict(one.deadline)}
-            judged.append(judge_case(plan, one, before))
+        for ended in done:
+            manifest["deadlines"] |= {ended.case.label: asdict(ended.deadline)}
+            judged.append(judge_case(plan, ended, before))
         reports += [event_report.report_of(plan, *pair, routes.handled[pair[1].case.label]) for pair in pairwise(done)]
         results.save_json("manifest.json", manifest)
         comparison = conclude(plan, judged, before, {**live.identity, "events": reports}, results)
@@ -258,7 +258,7 @@ def _train_cases(
 def _asked(plan: Plan) -> dict[str, Any]:
     """What the manifest says of the jobs: of one its workload and choices, of several those of all."""
     specs = [job.workload.model_dump(mode="json") for job in plan.jobs]
-    chosen = [[one.choice.as_identity() for one in case.jobs] for case in plan.cases]
+    chosen = [[job.choice.as_identity() for job in case.jobs] for case in plan.cases]
     nodes = [node for job in plan.jobs for node in job.nodes]
     if len(plan.jobs) == 1:
         return {"workload_spec": specs[0], "nodes": nodes, "schedules": [choice for (choice,) in chosen]}
