@@ -15,14 +15,14 @@ def event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[Table]
     """A row per event: what moved and what the controller took; then one per job: iterations around the event."""
     if not events:
         return []
-    key = Column("event", [one["label"] for one in events], left=True)
+    key = Column("event", [event["label"] for event in events], left=True)
     columns = [
-        Column("after", [str(one["after"]) for one in events]),
-        Column("flows", [str(one["flows"]) for one in events]),
-        Column("new", [str(one["flows_new"]) for one in events]),
-        Column("moved", [str(one["flows_moved"]) for one in events]),
-        Column("had to", [str(one["flows_cut"]) for one in events]),
-        Column("controller", [show_time(one["choosing_s"] + one["enforcing_s"]) for one in events]),
+        Column("after", [str(event["after"]) for event in events]),
+        Column("flows", [str(event["flows"]) for event in events]),
+        Column("new", [str(event["flows_new"]) for event in events]),
+        Column("moved", [str(event["flows_moved"]) for event in events]),
+        Column("had to", [str(event["flows_cut"]) for event in events]),
+        Column("controller", [show_time(event["choosing_s"] + event["enforcing_s"]) for event in events]),
     ]
     tables = fitted(key, [Section("events between iterations", columns)], width)
     return tables + _iterations(events, width)
@@ -30,7 +30,7 @@ def event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[Table]
 
 def _iterations(events: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
     """Measured, and predicted in brackets, before and after; the first iteration after the event is `during`."""
-    rows = [(one["label"], job) for one in events for job in one["iterations"]]
+    rows = [(event["label"], job) for event in events for job in event["iterations"]]
     names = ("before_s", "during_s", "after_s", "before_predicted_s", "after_predicted_s")
     shown = iter(show_times([job[name] for _, job in rows for name in names]))
     cells = [[next(shown) for _ in names] for _ in rows]

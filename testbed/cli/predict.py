@@ -78,27 +78,29 @@ def _show_one(
     from testbed.plan.similitude_bound import full_scale_times
 
     at_full_scale = full_scale_times(plan)
-    baseline = next((one.alone_s for case, one in predicted if case.jobs[0].choice.schedule == "1f1b"), None)
+    baseline = next(
+        (prediction.alone_s for case, prediction in predicted if case.jobs[0].choice.schedule == "1f1b"), None
+    )
     rows = [
         (
             case.label,
-            one.alone_s,
-            one.bubble_alone,
-            max(peak_in_flight(one.schedule)),
-            baseline / one.alone_s if baseline else None,
+            prediction.alone_s,
+            prediction.bubble_alone,
+            max(peak_in_flight(prediction.schedule)),
+            baseline / prediction.alone_s if baseline else None,
         )
-        for case, one in predicted
+        for case, prediction in predicted
     ]
     chosen = [case.jobs[0] for case, _ in predicted]
     if as_json:
         keys = ("label", "predicted_s", "bubble_predicted", "peak_in_flight_predicted", "speedup_predicted")
         documents = [
-            {"schedule": one.choice.schedule}
+            {"schedule": prediction.choice.schedule}
             | dict(zip(keys, row, strict=True))
-            | {"solver": one.proof and one.proof._asdict(), "remarks": list(one.remarks)}
-            | range_keys(hung)
+            | {"solver": prediction.proof and prediction.proof._asdict(), "remarks": list(prediction.remarks)}
+            | range_keys(predicted_range)
             | {"full_scale": at_full_scale.get(row[0])}
-            for one, row, hung in zip(chosen, rows, ranges, strict=True)
+            for prediction, row, predicted_range in zip(chosen, rows, ranges, strict=True)
         ]
         every = [*warned, *scale_warnings(plan)]
         facts = {"topology": plan.network.name, "workload": plan.jobs[0].name, "warnings": every}
@@ -110,9 +112,9 @@ def _show_one(
         console.print(table)
     for table in full_scale_tables(list(at_full_scale.items()), console.width):
         console.print(table)
-    for row, one in zip(rows, chosen, strict=True):
-        if one.proof is not None:
-            console.print(plan_tables.proof_line(row[0], one.proof), highlight=False)
+    for row, prediction in zip(rows, chosen, strict=True):
+        if prediction.proof is not None:
+            console.print(plan_tables.proof_line(row[0], prediction.proof), highlight=False)
     plan_tables.print_remarks(console, plan)
 
 
@@ -130,7 +132,8 @@ def _show_several(
         {
             "label": case.label,
             "jobs": [
-                _document(case, one) | range_keys(hung) for one, hung in zip(jobs, ranges[case.label], strict=True)
+                _document(case, prediction) | range_keys(predicted_range)
+                for prediction, predicted_range in zip(jobs, ranges[case.label], strict=True)
             ],
         }
         for case, jobs in predicted
@@ -142,25 +145,25 @@ def _show_several(
         return
     console = Console()
     console.print(plan_tables.plan_table(plan))
-    console.print(_jobs_table(plan, documents, [one for case, _ in predicted for one in ranges[case.label]]))
+    console.print(_jobs_table(plan, documents, [each for case, _ in predicted for each in ranges[case.label]]))
     plan_tables.print_remarks(console, plan)
 
 
-def _document(case: Case, one: JobPrediction) -> dict[str, Any]:
+def _document(case: Case, prediction: JobPrediction) -> dict[str, Any]:
     """A job in a case: the keys of comparison.json with what is predicted alone, and the same beside the others."""
     from testbed.pipeline.memory import peak_in_flight
 
-    chosen = case.jobs[one.number]
+    chosen = case.jobs[prediction.number]
     return {
-        "job": one.job.name,
+        "job": prediction.job.name,
         "schedule": chosen.choice.schedule,
         "label": chosen.choice.label,
-        "predicted_alone_s": one.alone_s,
-        "predicted_s": one.together_s,
-        "slowdown_predicted": one.together_s / one.alone_s,
-        "bubble_alone_predicted": one.bubble_alone,
-        "bubble_predicted": one.bubble_together,
-        "peak_in_flight_predicted": max(peak_in_flight(one.schedule)),
+        "predicted_alone_s": prediction.alone_s,
+        "predicted_s": prediction.together_s,
+        "slowdown_predicted": prediction.together_s / prediction.alone_s,
+        "bubble_alone_predicted": prediction.bubble_alone,
+        "bubble_predicted": prediction.bubble_together,
+        "peak_in_flight_predicted": max(peak_in_flight(prediction.schedule)),
         "solver": chosen.proof and chosen.proof._asdict(),
         "remarks": list(chosen.remarks),
     }

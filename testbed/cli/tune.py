@@ -88,8 +88,8 @@ def _in_order(topology: Path, workload: Path) -> tuple[Path, Path]:
 
 def _best_by_shape(judged: Sequence[PredictedSetting]) -> list[PredictedSetting]:
     found: dict[Any, PredictedSetting] = {}
-    for one in judged:
-        found.setdefault(one.point.shape, one)
+    for setting in judged:
+        found.setdefault(setting.point.shape, setting)
     return list(found.values())
 
 
@@ -101,8 +101,8 @@ def _given(grid: Space) -> PredictedSetting | None:
     """1F1B with the workload's own microbatches, where that was tried."""
     from testbed.sweep.tune import Setting
 
-    one = grid.shapes.get(grid.given)
-    return grid.judge(Setting(grid.given, (0,) * len(one.cuts))) if one is not None else None
+    tried = grid.shapes.get(grid.given)
+    return grid.judge(Setting(grid.given, (0,) * len(tried.cuts))) if tried is not None else None
 
 
 def _tables(grid: Space, judged: Sequence[PredictedSetting], title: str, width: int) -> list[Table]:
@@ -111,25 +111,29 @@ def _tables(grid: Space, judged: Sequence[PredictedSetting], title: str, width: 
 
     rows, given = _best_by_shape(judged), _given(grid)
     sequences = [
-        f"{one.point.shape.sequence}{'' if one.point.shape.sequence == grid.given.sequence else ' *'}" for one in rows
+        f"{setting.point.shape.sequence}{'' if setting.point.shape.sequence == grid.given.sequence else ' *'}"
+        for setting in rows
     ]
-    problems = [grid.shapes[one.point.shape].problem for one in rows]
+    problems = [grid.shapes[setting.point.shape].problem for setting in rows]
     held = [
-        f"{grid.in_flight(one.point):g} / {min(problem.memory_limit):.4g}"
-        for one, problem in zip(rows, problems, strict=True)
+        f"{grid.in_flight(setting.point):g} / {min(problem.memory_limit):.4g}"
+        for setting, problem in zip(rows, problems, strict=True)
     ]
     columns = [
         Column("\nsequence", sequences, left=True),
         Column("micro-\nbatches", [str(problem.n_microbatches) for problem in problems]),
-        Column("dN by\ncut", [_extra(one.point) for one in rows]),
-        Column("\niteration", show_ranges([one.seconds for one in rows], [one.predicted_range for one in rows])),
+        Column("dN by\ncut", [_extra(setting.point) for setting in rows]),
+        Column(
+            "\niteration",
+            show_ranges([setting.seconds for setting in rows], [setting.predicted_range for setting in rows]),
+        ),
         Column(
             "over 1F1B\nas given",
-            ["-" if given is None else show_change(one.worst_s / given.worst_s - 1) for one in rows],
+            ["-" if given is None else show_change(setting.worst_s / given.worst_s - 1) for setting in rows],
         ),
         Column("in flight\n/ memory", held),
     ]
-    key = Column("\nmicrobatch", [str(one.point.shape.microbatch_size) for one in rows], left=True)
+    key = Column("\nmicrobatch", [str(setting.point.shape.microbatch_size) for setting in rows], left=True)
     return fitted(key, [Section(title, columns)], width)
 
 
@@ -138,12 +142,12 @@ def _lines(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved) ->
     from testbed.units import show_change
 
     best, given = judged[0], _given(grid)
-    same = next((one for one in judged if one.point.shape.sequence == grid.given.sequence), None)
+    same = next((setting for setting in judged if setting.point.shape.sequence == grid.given.sequence), None)
 
-    def words(one: PredictedSetting) -> str:
-        shape = one.point.shape
-        where = f"microbatch {shape.microbatch_size}, sequence {shape.sequence}, dN {_extra(one.point)}"
-        return f"{where}: {show_ranges([one.seconds], [one.predicted_range])[0]}"
+    def words(setting: PredictedSetting) -> str:
+        shape = setting.point.shape
+        where = f"microbatch {shape.microbatch_size}, sequence {shape.sequence}, dN {_extra(setting.point)}"
+        return f"{where}: {show_ranges([setting.seconds], [setting.predicted_range])[0]}"
 
     lines = [
         f"* {text}"
@@ -151,8 +155,8 @@ def _lines(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved) ->
         if (text := altered(grid.workload, length))
     ]
     lines += [
-        f"left out: microbatch {one.microbatch_size}, sequence {one.sequence}: {why}"
-        for one, why in grid.left_out.items()
+        f"left out: microbatch {shape.microbatch_size}, sequence {shape.sequence}: {why}"
+        for shape, why in grid.left_out.items()
     ]
     if (remark := efficiency_remark(grid.workload)) is not None:
         lines.append(remark)
@@ -173,7 +177,7 @@ def _lines(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved) ->
 def _document(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved) -> dict[str, Any]:
     from testbed.sweep.tune import altered, efficiency_remark
 
-    def one(found: PredictedSetting) -> dict[str, Any]:
+    def entry(found: PredictedSetting) -> dict[str, Any]:
         shape, problem = found.point.shape, grid.shapes[found.point.shape].problem
         return {
             "microbatch_size": shape.microbatch_size,
@@ -188,13 +192,13 @@ def _document(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved)
         }
 
     given = _given(grid)
-    left_out = [one._asdict() | {"reason": why} for one, why in grid.left_out.items()]
-    genetic = {"evaluations": evolved.evaluations, "best_after": evolved.best_after, "best": one(evolved.best)}
+    left_out = [shape._asdict() | {"reason": why} for shape, why in grid.left_out.items()]
+    genetic = {"evaluations": evolved.evaluations, "best_after": evolved.best_after, "best": entry(evolved.best)}
     return {
         "tokens": grid.tokens,
         "efficiency_remark": efficiency_remark(grid.workload),
-        "given": given and one(given),
-        "points": [one(found) for found in judged],
+        "given": given and entry(given),
+        "points": [entry(found) for found in judged],
         "left_out": left_out,
         "genetic": genetic | {"gap": evolved.best.worst_s / judged[0].worst_s - 1},
     }

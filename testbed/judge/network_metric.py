@@ -111,13 +111,15 @@ def flows_of(plan: Plan, case: Case, predicted: Trace) -> Flows:
     """The flows of a case that count, by the predicted trace of one iteration."""
     least, route_of = plan.elephants_from or 0.0, routes.routes_of_nodes(plan, case)
     rank_at = {node: rank for rank, node in routes.nodes_of_ranks(plan).items()}
-    found = [one for one in commodities_in(plan, predicted) if one.wire_bytes >= least]
+    found = [commodity for commodity in commodities_in(plan, predicted) if commodity.wire_bytes >= least]
 
-    def way(one: Commodity) -> tuple[int, ...]:
-        return route_of.get((one.source, one.target), ())
+    def way(commodity: Commodity) -> tuple[int, ...]:
+        return route_of.get((commodity.source, commodity.target), ())
 
-    crossing = frozenset((rank_at[one.source], rank_at[one.target]) for one in found if way(one))
-    return Flows(settled_problem(network_at(plan, case), found, [way(one) for one in found]), crossing)
+    crossing = frozenset(
+        (rank_at[commodity.source], rank_at[commodity.target]) for commodity in found if way(commodity)
+    )
+    return Flows(settled_problem(network_at(plan, case), found, [way(commodity) for commodity in found]), crossing)
 
 
 def filled(plan: Plan, case: Case, flows: Flows) -> Filled:
@@ -143,8 +145,8 @@ def seen(
     the messages `known`."""
     rates, middle, worst = [], [], []
     for number in jobs:
-        mine = {name: one for name, one in known.items() if name[0] == number and name[-2:] in flows.pairs}
-        took = [one.arrived_s - one.sent_s for one in mine.values()]
+        mine = {name: message for name, message in known.items() if name[0] == number and name[-2:] in flows.pairs}
+        took = [message.arrived_s - message.sent_s for message in mine.values()]
         rates.append(_least_rate(mine))
         middle.append(float(np.median(took)) if took else None)
         worst.append(max(took, default=None))
@@ -224,17 +226,17 @@ def vector(one: Filled | Seen) -> tuple[float, ...]:
 def _least_rate(messages: Mapping[FlowKey, SentMessage]) -> float | None:
     """Of all pairs of ranks the least payload per second while something is under way, in bit/s."""
     flows: dict[tuple[int, ...], list[SentMessage]] = {}
-    for name, one in messages.items():
-        flows.setdefault(name[-2:], []).append(one)
+    for name, message in messages.items():
+        flows.setdefault(name[-2:], []).append(message)
     return min((_rate(mine) for mine in flows.values()), default=None)
 
 
 def _rate(messages: Sequence[SentMessage]) -> float:
     busy_s, until_s = 0.0, -math.inf
-    for one in sorted(messages):
-        busy_s += max(0.0, one.arrived_s - max(one.sent_s, until_s))
-        until_s = max(until_s, one.arrived_s)
-    return 8 * sum(one.payload_bytes for one in messages) / busy_s
+    for message in sorted(messages):
+        busy_s += max(0.0, message.arrived_s - max(message.sent_s, until_s))
+        until_s = max(until_s, message.arrived_s)
+    return 8 * sum(message.payload_bytes for message in messages) / busy_s
 
 
 def _reduction_s(messages: Table) -> float | None:
@@ -254,9 +256,9 @@ def _flows_counted(problem: RoutingProblem, plan: Plan, case: Case, traffic: Seq
     plan has there (of all, where it has none).
     """
     nothing = np.zeros(problem.n_flows, np.int64)
-    planned = np.array([one.wire_bytes for one in planned_traffic(plan, case)])
-    iterations = sum(one.planned_bytes for one in traffic) / (float(planned.sum()) or 1.0) or 1.0
-    counted: Floats = np.array([one.counted_bytes for one in traffic]) / iterations
+    planned = np.array([direction.wire_bytes for direction in planned_traffic(plan, case)])
+    iterations = sum(direction.planned_bytes for direction in traffic) / (float(planned.sum()) or 1.0) or 1.0
+    counted: Floats = np.array([direction.counted_bytes for direction in traffic]) / iterations
     flows, sizes = flows_per_direction(problem, nothing), bytes_per_direction(problem, nothing)
     mean_bytes = float(problem.wire_bytes.mean()) if problem.n_flows else math.inf
     each = np.where(flows > 0, sizes / np.maximum(flows, 1), mean_bytes)

@@ -85,13 +85,13 @@ def as_document(jobs: Sequence[MessageCosts]) -> dict[str, Any]:
         "iterations": len(jobs[0].rows),
         "extra_s": [
             {
-                "source_rank": one.first_rank + source,
-                "target_rank": one.first_rank + target,
+                "source_rank": of_job.first_rank + source,
+                "target_rank": of_job.first_rank + target,
                 "kind": MESSAGE_KINDS[kind],
                 **percentiles(np.concatenate(parts)),
             }
-            for one in jobs
-            for (source, target, kind), parts in one.extra.by_flow.items()
+            for of_job in jobs
+            for (source, target, kind), parts in of_job.extra.by_flow.items()
         ],
     }
 
@@ -169,12 +169,12 @@ def observe(
     ):
         deadline = deadlines.of_iteration(seconds)
         reporter.note(f"each iteration has to end within {deadline}")
-        for number, one in enumerate(Training(loop, tasks, deadline, witness, start_margin_s(plan, case))):
+        for number, ended in enumerate(Training(loop, tasks, deadline, witness, start_margin_s(plan, case))):
             for job, mine in zip(jobs, seen, strict=True) if number >= warm_up else ():
-                mine.rows.append(one.row(job, warm_up))
-                mine.traces.append(one.trace(job))
+                mine.rows.append(ended.row(job, warm_up))
+                mine.traces.append(ended.trace(job))
             step.advance()
-    for traces in zip(*(one.traces for one in seen), strict=True):
+    for traces in zip(*(observed.traces for observed in seen), strict=True):
         for mine, due_s in zip(seen, on_the_way_s(loads, traces), strict=True):
             mine.on_the_way_s.append(due_s)
     return seen
@@ -209,7 +209,9 @@ def measure(
     found = of_observed(seen)
     if found is None:
         return None if earlier is None else list(earlier)
-    return found if earlier is None else [one.with_later(later) for one, later in zip(earlier, found, strict=True)]
+    return (
+        found if earlier is None else [of_job.with_later(later) for of_job, later in zip(earlier, found, strict=True)]
+    )
 
 
 def schedule_for(plan: Plan, case: Case, job: int) -> Schedule:
@@ -233,13 +235,13 @@ def with_repeats(
     wanted = left = len(seen[0].rows)
     found = list(seen)
     for _ in range(REPEATS):
-        disturbed_ones = wanted - len(calm([one.rows for one in found]))
+        disturbed_ones = wanted - len(calm([observed.rows for observed in found]))
         if disturbed_ones <= 0 or left <= 0:
             break
         reporter.note(f"the machine was busy otherwise in {disturbed_ones} of {len(found[0].rows)} iterations: again")
         more = again(min(disturbed_ones, left))
         left -= len(more[0].rows)
-        found = [one.with_more(later) for one, later in zip(found, more, strict=True)]
+        found = [observed.with_more(later) for observed, later in zip(found, more, strict=True)]
     return found
 
 
@@ -248,14 +250,14 @@ def of_observed(seen: Sequence[Observed]) -> list[MessageCosts] | None:
 
     None where no arrival is known of a job that sends messages.
     """
-    chosen = representative([one.rows for one in seen])
-    found = [_extra_times(one, chosen) for one in seen]
-    silent = [one.predicted.n_ranks == 1 for one in seen]
+    chosen = representative([observed.rows for observed in seen])
+    found = [_extra_times(observed, chosen) for observed in seen]
+    silent = [observed.predicted.n_ranks == 1 for observed in seen]
     if all(silent) or not all(extra.by_flow or alone for extra, alone in zip(found, silent, strict=True)):
         return None
     return [
-        MessageCosts(extra, [one.rows[index] for index in chosen], one.first_rank)
-        for extra, one in zip(found, seen, strict=True)
+        MessageCosts(extra, [observed.rows[index] for index in chosen], observed.first_rank)
+        for extra, observed in zip(found, seen, strict=True)
     ]
 
 
@@ -268,7 +270,7 @@ def _extra_times(seen: Observed, chosen: Sequence[int]) -> ExtraTimes:
             if not np.isnan(extra_s):
                 flow = int(row["source_rank"]), int(row["target_rank"]), int(row["kind"])
                 flows.setdefault(flow, [[] for _ in chosen])[number].append(float(extra_s))
-    by_flow = {flow: [np.array(one) for one in parts] for flow, parts in sorted(flows.items())}
+    by_flow = {flow: [np.array(part) for part in parts] for flow, parts in sorted(flows.items())}
     return ExtraTimes(by_flow, frozenset(flow for flow in by_flow if seen.problem.crosses(*flow[:2])))
 
 
@@ -281,7 +283,7 @@ def in_the_run(times: MessageTimes, problem: Problem) -> ExtraTimes:
     for place in np.flatnonzero(known).tolist():
         parts = flows.setdefault(names[place], [[] for _ in iterations])
         parts[int(np.searchsorted(iterations, rows["iteration"][place]))].append(float(times.extra_s[place]))
-    by_flow = {flow: [np.array(one) for one in parts] for flow, parts in sorted(flows.items())}
+    by_flow = {flow: [np.array(part) for part in parts] for flow, parts in sorted(flows.items())}
     return ExtraTimes(by_flow, frozenset(flow for flow in by_flow if problem.crosses(*flow[:2])))
 
 
