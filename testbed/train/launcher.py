@@ -39,7 +39,7 @@ _EXIT_DEADLINE_S = 10.0
 """The same where a connection shows that a worker has ended: on a busy machine the fork server has to get its turn."""
 _LOOK_S = 0.1
 _POLL_S = 5e-3
-_ZYGOTE_DIED = "the process that holds the workers died"
+_FORK_SERVER_DIED = "the process that holds the workers died"
 
 WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -194,7 +194,7 @@ class Launcher:
         try:
             message = self.fork_server.recv()
         except (EOFError, ConnectionResetError):
-            raise RunFailed(_ZYGOTE_DIED) from None
+            raise RunFailed(_FORK_SERVER_DIED) from None
         if isinstance(message, Exited):
             self._ended[message.rank] = message.status
             if message.status < 0:
@@ -247,7 +247,7 @@ class Launcher:
         try:
             self.fork_server.send(message)
         except (BrokenPipeError, ConnectionResetError):
-            raise RunFailed(_ZYGOTE_DIED) from None
+            raise RunFailed(_FORK_SERVER_DIED) from None
 
     def _receive(self, connection: Connection, deadline_s: float, what: str) -> object:
         try:
