@@ -49,7 +49,7 @@ OVERRUN_SHARE = Limit(0.01, "an overrun delays what follows; one in a hundred is
 
 OVERRUN_LEAST_S = 50e-6
 """What an action may end behind its slot: as much as a message may be late on the virtual clock. Computation takes no
-time there, but what a rank and its neighbours do around it takes up to 38 us in 108 plans of benchmarks/option_pairs.py,
+time there, but what a rank and its neighbours do around it takes up to 38 us (108 plans of benchmarks/option_pairs.py),
 for which a slot of no length (`W: 0 s`) has no room; real overruns begin at 160 us there."""
 
 LATE_START_S = 2e-3
