@@ -1,4 +1,8 @@
-"""The ways in which replicas may exchange parameters and gradients, by name."""
+"""The collectives by which replicas may exchange parameters and gradients: the one place that knows them by name.
+
+All others ask a collective's `Algorithm` what they need to know of it. Another one is a function here, or in a module
+of its own, and its entry in `ALGORITHMS`; workloads can name it then, and plans, predictions and the engine have it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,22 @@ class Members(NamedTuple):
     sharded: bool
     """Whether every member keeps a shard of the optimizer's states (ZeRO-1), or all of them."""
     chunks: int = 1
-    """Into which a collective in two levels is cut."""
+    """Into which a collective that is `chunked` is cut."""
+
+
+class Algorithm(NamedTuple):
+    """A collective, and what others must know of it."""
+
+    messages: Callable[[Members], Exchange]
+    """What its members send each other."""
+    words: str
+    """How it goes, for people: they read "all-reduced ...", "gathered and reduced ..."."""
+    chunked: bool = False
+    """Whether it cuts the vectors into chunks, as many as a workload asks for."""
+    cyclic: bool = False
+    """Whether its members pass on to the next one in their order, so that another order may be faster."""
+    by_gloo: bool = False
+    """Whether gloo carries it out itself, an all-reduce only: the messages stand for it in predictions."""
 
 
 def ring(members: Members) -> Exchange:
@@ -53,15 +72,15 @@ def in_two_levels(members: Members) -> Exchange:
     return hierarchical(members.sites, sharded=members.sharded, chunks=members.chunks)
 
 
-ALGORITHMS: Mapping[str, Callable[[Members], Exchange]] = {
-    "ring": ring,
-    "hierarchical": in_two_levels,
-    "torch": torch_ring,
+ALGORITHMS: Mapping[str, Algorithm] = {
+    "ring": Algorithm(ring, "around a ring", cyclic=True),
+    "hierarchical": Algorithm(in_two_levels, "inside datacenters and between them", chunked=True),
+    "torch": Algorithm(torch_ring, "by gloo itself", cyclic=True, by_gloo=True),
 }
-"""By the name in a workload. All but `torch` are carried out message by message as they stand here."""
+"""By the name in a workload. All that are not `by_gloo` are carried out message by message as they stand here."""
 
 
 @cache
 def exchange(algorithm: str, members: Members) -> Exchange:
     """What members do under an algorithm of that name. Raises KeyError for a name that is not known."""
-    return ALGORITHMS[algorithm](members)
+    return ALGORITHMS[algorithm].messages(members)

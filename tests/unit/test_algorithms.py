@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import random
 from collections import Counter
-from typing import get_args
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 
 from testbed.pipeline.algorithms import ALGORITHMS, Members, exchange
 from testbed.pipeline.collectives import CollectiveMessage
-from testbed.spec.workload import DataParallel
 
 ANY_SITES = st.lists(st.sampled_from("abcd"), min_size=2, max_size=8).map(tuple)
 SETTINGS = settings(max_examples=50)
@@ -99,5 +99,29 @@ def test_two_levels_cross_between_datacenters_only_once() -> None:
     assert crossing("ring", sharded=False) == (1.5, 3)
 
 
-def test_a_workload_names_them() -> None:
-    assert set(get_args(DataParallel.model_fields["algorithm"].annotation)) == set(ALGORITHMS)
+def test_no_other_module_decides_by_a_collectives_name() -> None:
+    """Adding a collective touches algorithms.py only: what others must know of one is a field of its Algorithm."""
+    decides = [
+        f"{path.name}, line {node.lineno}"
+        for path in sorted((Path(__file__).parents[2] / "testbed").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.expr | ast.pattern)
+        and any(isinstance(name, ast.Constant) and name.value in ALGORITHMS for name in _decided_by(node))
+    ]
+    # a module of that name
+    assert [at for at in decides if not at.startswith(("algorithms.py", "launcher.py"))] == []
+
+
+def _decided_by(node: ast.expr | ast.pattern) -> list[ast.expr | None]:
+    """What a comparison compares, the keys of a table, the alternatives of a type."""
+    match node:
+        case ast.Compare():
+            return [node.left, *node.comparators]
+        case ast.Dict():
+            return list(node.keys)
+        case ast.Subscript(slice=ast.Tuple() as alternatives):
+            return list(alternatives.elts)
+        case ast.MatchValue():
+            return [node.value]
+        case _:
+            return []
