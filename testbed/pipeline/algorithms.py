@@ -70,8 +70,8 @@ def _ring(members: Members, order: range) -> Exchange:
 def direct(members: Members) -> Exchange:
     """Each member is sent its part by all others, adds them up, and sends all others the sum.
 
-    As many bytes per member as around a ring, in two steps instead of 2(N - 1); but between datacenters more of them
-    cross. So it is faster where delays count more than bytes.
+    As many bytes per member as around a ring, in two steps instead of 2(N - 1); but more of them may cross between
+    datacenters. So it is faster where delays count more than bytes, and datacenters are more than two.
     """
     gather, reduction = CollectiveMessages(), CollectiveMessages()
     count = len(members.sites)
