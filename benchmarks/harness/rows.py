@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from testbed.plan import file
 from testbed.plan.events import at_work
+from testbed.plan.left_out import left_out_of
 from testbed.plan.prediction import iteration_times, ranges_of_case
 
 Comparison = Mapping[str, Any]
@@ -20,6 +21,8 @@ class Prediction(NamedTuple):
     low_s: float
     predicted_s: float
     high_s: float
+    covered: bool = True
+    """Whether the model has everything of this plan."""
 
 
 class Row(NamedTuple):
@@ -49,7 +52,7 @@ class Row(NamedTuple):
     @property
     def covered(self) -> bool:
         """Whether the model says that it has everything of this plan."""
-        return bool(self.found.get("covered", True))
+        return self.prediction.covered
 
     @property
     def error(self) -> float:
@@ -59,14 +62,14 @@ class Row(NamedTuple):
     @property
     def missed(self) -> float:
         """By what share of the prediction the measured time lies outside of its range."""
-        low_s, predicted_s, high_s = self.prediction
+        low_s, predicted_s, high_s, _ = self.prediction
         measured_s = float(self.found["measured_s"])
         return max(low_s - measured_s, measured_s - high_s, 0.0) / predicted_s
 
     @property
     def width(self) -> float:
         """Of the range, as a share of the prediction; 0 for one time."""
-        low_s, predicted_s, high_s = self.prediction
+        low_s, predicted_s, high_s, _ = self.prediction
         return (high_s - low_s) / predicted_s
 
 
@@ -85,10 +88,11 @@ def predictions(directory: Path) -> dict[tuple[str, str | None], Prediction]:
         for number, seconds, between in each:
             job = plan.jobs[number].name if len(plan.jobs) > 1 else None
             low_s, high_s = (between.low_s, between.high_s) if between else (seconds, seconds)
-            found[case.label, job] = Prediction(low_s, seconds, high_s)
+            found[case.label, job] = Prediction(low_s, seconds, high_s, not left_out_of(plan, case, number))
     return found
 
 
 def _of_the_run(row: Mapping[str, Any]) -> Prediction:
     low_s, seconds, high_s = (row[key] for key in ("predicted_low_s", "predicted_s", "predicted_high_s"))
-    return Prediction(seconds if low_s is None else low_s, seconds, seconds if high_s is None else high_s)
+    covered = bool(row.get("covered", True))
+    return Prediction(seconds if low_s is None else low_s, seconds, seconds if high_s is None else high_s, covered)

@@ -174,8 +174,7 @@ def _of_schedules(rows: Sequence[ScheduleComparison], job: str = "") -> str:
     at_full_scale = first.full_scale and first.full_scale.get("measured_s")
     time = show_time(first.measured_s) + (f" ({show_time(at_full_scale)} at full scale)" if at_full_scale else "")
     if len(rows) == 1:
-        named = f"{whose}{first.label}".strip()
-        return f"{named}: {time}, predicted {show_time(first.predicted_s)} ({show_change(first.error, 2)})"
+        return f"{whose}{first.label}".strip() + f": {time}, predicted {_predicted(first)}"
     among = [row for row in rows if row.trusted]
     which = "fastest" if len(among) in (0, len(rows)) else f"fastest of the {len(among)} trusted"
     names = ", ".join(row.label for row in (first, *equal))
@@ -183,6 +182,15 @@ def _of_schedules(rows: Sequence[ScheduleComparison], job: str = "") -> str:
     if first.speedup_measured is not None and first.schedule != BASELINE:
         said += f", {first.speedup_measured:.2f} x {BASELINE}"
     return said
+
+
+def _predicted(row: ScheduleComparison) -> str:
+    """One time and how far off it is, or the range that it is."""
+    low_s, high_s = row.predicted_range_s
+    if low_s == high_s:
+        return f"{show_time(row.predicted_s)} ({show_change(row.error, 2)})"
+    low, high = show_times([low_s, high_s])
+    return f"{low.partition(' ')[0]} to {high} by who comes first"
 
 
 def _fastest_of(rows: Sequence[ScheduleComparison]) -> list[ScheduleComparison]:

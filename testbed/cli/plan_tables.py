@@ -111,8 +111,7 @@ def _add_job(table: Table, job: Job, prefix: str) -> None:
 def _exchange(chosen: DataParallel) -> str:
     """What replicas do with parameters and gradients, and how."""
     what = "gathered and reduced (ZeRO-1)" if chosen.sharding == "zero-1" else "all-reduced"
-    how = {"ring": "around a ring", "hierarchical": "inside datacenters and between them", "torch": "by gloo itself"}
-    return f"{what} {how[chosen.algorithm]}"
+    return f"{what} {chosen.collective.words}"
 
 
 def print_remarks(console: Console, plan: Plan) -> None:

@@ -142,7 +142,7 @@ def _exchange_bytes(job: Job, chosen: JobSchedule) -> int:
     """
     if job.mesh.dp == 1:
         return 0
-    held, own = 0, job.workload.data_parallel.algorithm != "torch"
+    held, own = 0, not job.workload.data_parallel.collective.by_gloo
     for rank in chosen.stage_to_rank:
         exchange = exchange_at(job, rank)
         cell = job.workload.cell_bytes(len(chosen.stage_to_rank), exchange.n_cells)

@@ -56,7 +56,7 @@ def _left_out(plan: Plan, jobs: Sequence[int]) -> list[str]:
             "take longer than predicted"
         )
     for job in (plan.jobs[number] for number in jobs):
-        if job.workload.data_parallel.algorithm == "torch":
+        if job.workload.data_parallel.collective.by_gloo:
             lines.append(_of_gloo(plan, job))
     return lines + _of_tensor_ranks(plan) + _of_queues(plan) + _of_guest(plan, jobs)
 

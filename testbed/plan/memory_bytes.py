@@ -79,7 +79,7 @@ def _parameters(
         values += exchange.n_cells * cell
         own = sum(end - begin for begin, end in exchange.shards[replica]) if exchange.gather else exchange.n_cells
         states += moments * own * cell
-        if workload.data_parallel.algorithm == "torch":
+        if workload.data_parallel.collective.by_gloo:
             buffers += exchange.n_cells * sent
         else:
             buffers += sum(_exchanged(steps, replica, cell, sent) for steps in (exchange.gather, exchange.reduction))

@@ -372,7 +372,7 @@ def with_enforcement(plan: Plan, enforcement: Literal["rules", "ports"] | None) 
         return plan
     for job in plan.jobs:
         sums = job.workload.data_parallel
-        if enforcement == "ports" and job.workload.parallelism.data > 1 and sums.algorithm == "torch":
+        if enforcement == "ports" and job.workload.parallelism.data > 1 and sums.collective.by_gloo:
             expected = "another one with --enforce ports: gloo's own all-reduce makes connections with ports of its own"
             raise BadInput.of(job.workload.name, "data_parallel.algorithm", sums.algorithm, expected)
     return replace(plan, enforcement=enforcement)

@@ -47,8 +47,8 @@ def _orders(plan: Plan, job: Job) -> Iterator[tuple[int, ...]]:
 
     Every order of few replicas; of many the one that goes on to the nearest replica each time.
     """
-    each = job.mesh.dp
-    if job.workload.data_parallel.algorithm != "ring" or each <= 2:
+    each, collective = job.mesh.dp, job.workload.data_parallel.collective
+    if not collective.cyclic or collective.by_gloo or each <= 2:  # gloo's own is not modelled well enough for advice
         return
     per = job.mesh.pp * job.mesh.tp
     sites = [sites_of(job)[number * per : (number + 1) * per] for number in range(each)]

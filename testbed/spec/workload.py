@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from testbed.errors import BadInput
+from testbed.pipeline.algorithms import ALGORITHMS, Algorithm
 from testbed.plugins import Unusable, read_content
 from testbed.spec.choice import ScheduleChoice, file_named, with_labels
 from testbed.spec.document import FieldError, StrictModel, override, read_yaml, validate
@@ -62,17 +63,24 @@ class Pacing(StrictModel):
         return float(value[rank]) if isinstance(value, list) else float(value)
 
 
+def _algorithm(name: object) -> object:
+    if name not in list(ALGORITHMS):
+        *others, last = map(repr, ALGORITHMS)
+        raise ValueError(f"{', '.join(others)} or {last}")
+    return name
+
+
 class DataParallel(StrictModel):
     """What the replicas of a stage exchange, and where they are; for `parallelism.data` above 1."""
 
     sharding: Literal["zero-1", "none"] = Field(
         default="zero-1", description="each replica keeps a shard of the optimizer's states, or all of them"
     )
-    algorithm: Literal["ring", "hierarchical", "torch"] = Field(
-        default="ring", description="around all replicas; inside datacenters and between them; or gloo's own all-reduce"
+    algorithm: Annotated[str, BeforeValidator(_algorithm)] = Field(
+        default="ring", description="; ".join(f"{name}: {known.words}" for name, known in ALGORITHMS.items())
     )
     chunks: int | None = Field(
-        default=None, ge=1, le=64, description="hierarchical: pieces, one between datacenters while another is inside"
+        default=None, ge=1, le=64, description="pieces: one is between datacenters while another is inside"
     )
     parameters: Annotated[float, size_bytes(0, 1e12, above=True)] | None = Field(
         default=None, description="bytes of parameters per rank, padded up to this; default: the largest stage's"
@@ -81,6 +89,11 @@ class DataParallel(StrictModel):
         default=None,
         description="the nodes of every further pipeline, rank by rank; default: more nodes of the same datacenters",
     )
+
+    @property
+    def collective(self) -> Algorithm:
+        """What `algorithm` names."""
+        return ALGORITHMS[self.algorithm]
 
 
 class OptimizerSpec(StrictModel):
@@ -211,10 +224,12 @@ class Workload(StrictModel):
 
     def _check_replicas(self) -> None:
         exchange = self.data_parallel
-        if exchange.algorithm == "torch" and exchange.sharding != "none":
-            raise FieldError("data_parallel.algorithm", "torch", "sharding: none beside it, as gloo only all-reduces")
-        if exchange.algorithm != "hierarchical" and exchange.chunks is not None:
-            raise FieldError("data_parallel.chunks", exchange.chunks, "algorithm: hierarchical beside it")
+        if exchange.collective.by_gloo and exchange.sharding != "none":
+            expected = "sharding: none beside it, as gloo only all-reduces"
+            raise FieldError("data_parallel.algorithm", exchange.algorithm, expected)
+        if not exchange.collective.chunked and exchange.chunks is not None:
+            chunked = " or ".join(name for name, known in ALGORITHMS.items() if known.chunked)
+            raise FieldError("data_parallel.chunks", exchange.chunks, f"algorithm: {chunked} beside it")
         degree, replicas = self.parallelism.data, self.data_parallel.replicas
         if replicas is None:
             return

@@ -124,7 +124,7 @@ class TrainingState:
                     f"{exchange.n_cells * elements}: let the model's stage_parameter_count say it, or raise "
                     "data_parallel.parameters"
                 )
-        gloo = groups.of(tuple(ranks)) if self.workload.data_parallel.algorithm == "torch" else None
+        gloo = groups.of(tuple(ranks)) if self.workload.data_parallel.collective.by_gloo else None
         self.replicas = Replicas(self.shards, exchange, Membership(self.replica, ranks, self.group), elements, gloo)
 
     def holder(self, stage: int) -> int:

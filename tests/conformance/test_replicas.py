@@ -40,6 +40,7 @@ CASES = [
     ("unsharded", "1f1b"),
     ("two-levels", "zb-v"),
     ("two-levels-unsharded", "crosspipe-greedy"),
+    ("direct", "1f1b"),
     ("torch", "1f1b"),
 ]
 """What the replicas exchange, and the schedule."""
@@ -48,6 +49,7 @@ WAYS = {
     "unsharded": "sharding: none",
     "two-levels": "algorithm: hierarchical, chunks: 2",
     "two-levels-unsharded": "algorithm: hierarchical, sharding: none, chunks: 2",
+    "direct": "algorithm: direct, sharding: none",
     "torch": "algorithm: torch, sharding: none",
 }
 """The same as a workload says it."""

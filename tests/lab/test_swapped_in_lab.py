@@ -12,7 +12,7 @@ import pytest
 from in_sandbox import in_sandbox
 
 from testbed.lab.machine_witness import MachineWitness
-from testbed.plan.plan import Event, Plan
+from testbed.plan.plan import Continuation, Plan
 from testbed.plan.resolve import load_plan, with_cases
 from testbed.plan.schedules import choose, make
 from testbed.progress import Lines
@@ -52,8 +52,8 @@ def plan_of(directory: Path) -> Plan:
     made = make(plan, choose(plan))
     plan = with_cases(plan, made.choices, made.made)
     first, second = plan.cases
-    event = Event(after=AFTER, policy=None, elephants_from=0.0, detour=0)
-    return replace(plan, cases=(first, replace(second, event=event)))
+    continues = Continuation(AFTER, None, 0.0, 0)
+    return replace(plan, cases=(first, replace(second, continues=continues)))
 
 
 def train(directory: str, faulty: bool) -> list[Any]:

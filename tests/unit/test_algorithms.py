@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from testbed.pipeline.algorithms import ALGORITHMS, Members, exchange
 from testbed.pipeline.collectives import CollectiveMessage
-from testbed.spec.workload import DataParallel
 
 ANY_SITES = st.lists(st.sampled_from("abcd"), min_size=2, max_size=8).map(tuple)
 SETTINGS = settings(max_examples=50)
@@ -99,5 +97,19 @@ def test_two_levels_cross_between_datacenters_only_once() -> None:
     assert crossing("ring", sharded=False) == (1.5, 3)
 
 
-def test_a_workload_names_them() -> None:
-    assert set(get_args(DataParallel.model_fields["algorithm"].annotation)) == set(ALGORITHMS)
+def test_a_direct_one_takes_two_steps_and_the_bytes_of_a_ring() -> None:
+    """Of an all-reduce of four members, each in a datacenter of its own, the other two wait for six in turn."""
+
+    def steps(name: str) -> tuple[int, set[float]]:
+        """How many messages wait for each other, and what share of the vector each member sends."""
+        found = exchange(name, Members(("a", "b", "c", "d"), sharded=False))
+        turns: list[int] = []
+        for step in found.reduction:
+            turns.append(1 + max((turns[before] for before in step.after), default=0))
+        sent = Counter[int]()
+        for step in found.reduction:
+            sent[step.source] += step.n_cells
+        return max(turns), {cells / found.n_cells for cells in sent.values()}
+
+    assert steps("direct") == (2, {1.5})
+    assert steps("ring") == steps("hierarchical") == (6, {1.5})

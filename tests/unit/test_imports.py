@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.pipeline.algorithms import ALGORITHMS
 from testbed.results.destination import FILES
 
 ROOT = Path(__file__).parents[2]
@@ -125,3 +126,31 @@ def test_contexts_are_entered_by_with() -> None:
         and not (isinstance(node.value, ast.Name) and node.value.id == "self")
     ]
     assert not by_hand
+
+
+def test_no_other_module_decides_by_a_collectives_name() -> None:
+    """Adding a collective touches algorithms.py only: what others must know of one is a field of its Algorithm."""
+    decides = [
+        f"{module}, line {node.lineno}"
+        for module, tree in trees().items()
+        if module not in ("testbed.pipeline.algorithms", "testbed.train.launcher")  # of a library with such a name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.expr | ast.pattern)
+        and any(isinstance(name, ast.Constant) and name.value in ALGORITHMS for name in _decided_by(node))
+    ]
+    assert not decides
+
+
+def _decided_by(node: ast.expr | ast.pattern) -> list[ast.expr | None]:
+    """What a comparison compares, the keys of a table, the alternatives of a type."""
+    match node:
+        case ast.Compare():
+            return [node.left, *node.comparators]
+        case ast.Dict():
+            return list(node.keys)
+        case ast.Subscript(slice=ast.Tuple() as alternatives):
+            return list(alternatives.elts)
+        case ast.MatchValue():
+            return [node.value]
+        case _:
+            return []

@@ -19,11 +19,12 @@ from testbed.plan.plan import Clock, Plan
 from testbed.plan.resolve import load_plan, require_trainable, with_cases, with_clock, with_enforcement
 from testbed.plan.schedules import choose as choose_schedules
 from testbed.plan.schedules import make
+from testbed.plan.timeline import LinkLost, Moment
 from testbed.results.recheck import name_of, recheck
 from testbed.routing.apply import with_policies
 from testbed.routing.planner import Reach
 from testbed.routing.policies import choose
-from testbed.routing.rerouting import Asked, Controller, with_events
+from testbed.routing.rerouting import Controller, with_continuations, with_timeline
 from testbed.vm import kernel
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minutes on a machine that has much to do
@@ -86,7 +87,9 @@ def measured(time_travel_kernel: kernel.Kernel, tmp_path_factory: pytest.TempPat
     directory = tmp_path_factory.mktemp("clos")
     greedy = clos_plan(directory)
     spoilt = f"{ROOT}/tests/lab/wrong_shapers.py:UnpinnedLater"
-    by_ports = with_enforcement(with_events(greedy, [Asked("lose", "pod-spine1", 1)], GREEDY), "ports")
+    by_ports = with_enforcement(
+        with_continuations(with_timeline(greedy, [LinkLost("pod-spine1", Moment(1))]), GREEDY), "ports"
+    )
     jobs = jobs_that_move.planned(directory, *EVENTS, "--clock", "virtual")
     assert jobs.exit_code == 0, jobs.exception
     moving = file.read(directory / "plan.json")

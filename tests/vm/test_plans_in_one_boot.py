@@ -31,6 +31,7 @@ from testbed.vm import guest_machine, kernel
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import asymmetric_links
+import harness.rows
 import option_conformance
 import option_pairs
 
@@ -117,8 +118,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory, time_travel_kernel: kerne
         "unlike": (over_unlike_directions(place / "unlike.yaml"), place / "unlike-directions", "netem"),
     }
     for number in DRAWN:
-        plan = with_clock(asymmetric_links.plan_of(number, 1, 2, place), Clock("virtual"))
-        plans[f"drawn {number}"] = plan, asymmetric_links.directory(place, number), "netem"
+        training = asymmetric_links.training(number, 1, 2, place)
+        plans[f"drawn {number}"] = with_clock(training.plan, Clock("virtual")), training.directory, "netem"
     for cell in PAIRS:
         plans[f"pairs {cell.number}"] = option_pairs.plan_of(cell, 1, 1, place), place / f"pairs-{cell.number}", "netem"
     for option in CONFORMING:
@@ -188,18 +189,19 @@ def test_traffic_over_the_second_of_two_parallel_links_is_counted_there(measured
 def test_directions_that_are_nothing_alike(measured: Mapping[str, Measured], name: str) -> None:
     """Every super-packet is as long as planned, however long acknowledgements wait: one acknowledgement for each."""
     one = measured[name]
-    for row in one.document["schedules"]:
-        assert row["trusted"], row
-        assert asymmetric_links.missed(row) <= asymmetric_links.TARGET, row
+    for row in harness.rows.rows_of(name, one.document, {}):
+        assert row.trusted, row
+        assert row.missed <= asymmetric_links.TARGET, row
     assert asymmetric_links.off_the_plan(one.out) <= 0.0005
 
 
 def test_options_beside_each_other(measured: Mapping[str, Measured]) -> None:
-    found = option_pairs.Found([], [], [])
-    for cell in PAIRS:
-        found.add(cell, measured[f"pairs {cell.number}"].document)
-    assert found.rows
-    assert not option_pairs.faults(found)
+    found = {cell.number: measured[f"pairs {cell.number}"].document for cell in PAIRS}
+    rows = [row for number, run in found.items() for row in harness.rows.rows_of(str(number), run, {}) if row.covered]
+    assert rows
+    for row in rows:
+        assert row.trusted, row
+        assert row.missed <= option_pairs.TARGET, row
 
 
 @pytest.mark.parametrize(

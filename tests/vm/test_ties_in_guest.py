@@ -31,7 +31,7 @@ def test_a_run_is_judged_by_the_range_and_says_so(tmp_path: Path, time_travel_ke
     )
     assert done.returncode == 0, done.stderr
     assert "who comes first" in done.stderr  # before it is measured
-    assert "by who comes first of messages that meet" in " ".join(done.stdout.split())  # lines are of 80 columns
+    assert " s by who comes first; trusted" in " ".join(done.stdout.split())  # lines are of 80 columns
     (row,) = json.loads((out / "comparison.json").read_text())["schedules"]
     low_s, high_s = row["predicted_low_s"], row["predicted_high_s"]
     assert high_s > low_s * 1.01
