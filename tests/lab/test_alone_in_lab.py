@@ -65,7 +65,7 @@ def test_jobs_are_measured_together_and_alone(tmp_path: Path) -> None:
     assert {flow["source_rank"] for flow in costs["alone"]["two"]["extra_s"]} == {2, 3}
     assert judged_again(out, document)[1] == []
     shown = subprocess.run(
-        [sys.executable, "-m", "testbed", "report", str(out)],
+        [sys.executable, "-m", "testbed", "report", str(out), "--details"],
         cwd=ROOT,
         env=screen,
         capture_output=True,

@@ -15,7 +15,7 @@ from testbed.vm.guest_request import FINISHED, INTERRUPT_FILE, REPORT_FILE, Gues
 ONE_TASK = """
 import os, signal, sys, time
 from testbed.vm import guest
-from testbed.vm.guest_request import Task
+from testbed.vm.guest_request import GuestTask
 
 class Told:
     def say(self, event, processes=()):
@@ -27,7 +27,7 @@ def sleeping(number, task):
     os._exit(0)
 
 guest.JOB_DIRECTORY, guest._task = sys.argv[1], sleeping
-print(guest._run_task(0, Task("train", "plan.json", None, "netem"), Told()))
+print(guest._run_task(0, GuestTask("train", "plan.json", None, "netem"), Told()))
 """
 
 
