@@ -50,6 +50,19 @@ def notices_s(plan: Plan, case: Case) -> float:
     return max((8 * size / one.rate_bps for size, one in zip(bytes_, directions, strict=True)), default=0.0)
 
 
+def notices_round_trip_s(plan: Plan, case: Case) -> float:
+    """How long the farthest of these notices and its acknowledgement are on their way, links being free."""
+    way = _Ways(plan, case)
+    directions = way.network.everything
+    return max(
+        (
+            sum(directions[index].delay_s for index in (*way(target, source), *way(source, target)))
+            for source, target, _, _ in _posted_ahead(plan, case)
+        ),
+        default=0.0,
+    )
+
+
 def super_packets_s(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]) -> list[float]:
     """Per (source rank, target rank), how long the slowest direction on the way is busy with one super-packet of the
     source; 0 where there is none on it. In so large steps messages on a link change places."""

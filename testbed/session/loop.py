@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from testbed.errors import RunFailed
 from testbed.plan.plan import Case, Plan
-from testbed.plan.traffic import notices_s
+from testbed.plan.traffic import notices_round_trip_s, notices_s
 from testbed.session.deadlines import Deadline
 from testbed.session.timers import TimedAction, Timers
 from testbed.train.assignment import IterationRecord, TimedSchedule, TrainingTask, require_same_stages
@@ -30,9 +30,9 @@ START_MARGIN_S = 5e-3
 
 
 def start_margin_s(plan: Plan, case: Case) -> float:
-    """The same where receives have to be posted over slow links: their notices, those of two iterations before the
-    first one, have left when it begins."""
-    return START_MARGIN_S + 2 * notices_s(plan, case)
+    """The same where receives have to be posted over slow or long links: their notices, those of two iterations before
+    the first one, have been acknowledged when it begins. Acknowledgements that come later cross the first messages."""
+    return START_MARGIN_S + 2 * notices_s(plan, case) + notices_round_trip_s(plan, case)
 
 
 Reply = TypeVar("Reply")
