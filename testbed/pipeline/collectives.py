@@ -110,7 +110,10 @@ def ring_gather(
     *,
     own: bool = False,
 ) -> None:
-    """Every member passes on what it got last, at first its own part, `after` these messages; `own` as in `CollectiveMessage`."""
+    """Every member passes on what it got last, at first its own part, `after` these messages.
+
+    `own` as in `CollectiveMessage`.
+    """
     count, before = len(members), after or {}
     for k in range(count - 1):
         come: After = {}
