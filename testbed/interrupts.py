@@ -53,7 +53,8 @@ def persistent_interrupts() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before:
             signal.signal(number, handler)
-        sys.unraisablehook = shown_before
+        if not interrupted:  # else until the process ends: what was left half made is finalised behind the body, too
+            sys.unraisablehook = shown_before
 
 
 def _because_of_interrupt(error: BaseException | None) -> bool:

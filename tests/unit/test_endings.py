@@ -164,7 +164,9 @@ def lost_in_what_c_code_calls() -> None:
 
 
 @pytest.mark.parametrize("lose", [swallowed, lost_in_what_c_code_calls])
-def test_an_interrupt_that_is_lost_comes_again(lose: Callable[[], None]) -> None:
+def test_an_interrupt_that_is_lost_comes_again(lose: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # which an interrupted command leaves quiet
+
     def work() -> None:
         with persistent_interrupts():
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -175,7 +177,8 @@ def test_an_interrupt_that_is_lost_comes_again(lose: Callable[[], None]) -> None
         work()
 
 
-def test_whatever_tidies_up_after_an_interrupt_is_left_in_peace() -> None:
+def test_whatever_tidies_up_after_an_interrupt_is_left_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     tidied = []
 
     def work() -> None:
