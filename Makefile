@@ -46,7 +46,7 @@ $(READY): requirements.txt pyproject.toml | packages
 	@touch $@
 
 # the event model's machine code, so that no command has to wait for it: a quarter of a minute
-$(COMPILED): $(READY) $(wildcard testbed/model/*.py testbed/schedule/*.py)
+$(COMPILED): $(READY) $(wildcard testbed/model/*.py testbed/search/*.py testbed/schedule/*.py)
 	$(VENV)/bin/python -m testbed.schedule.compile_all
 	@touch $@
 

@@ -41,10 +41,10 @@ from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import validate
 from testbed.schedule.hints import best_hint
-from testbed.schedule.list_scheduler import list_schedule
-from testbed.schedule.local_search import MOVES, improve
 from testbed.schedule.optimal import solve
 from testbed.schedule.registry import FAMILIES
+from testbed.search.list_scheduler import list_schedule
+from testbed.search.local_search import MOVES, improve
 
 SLACK = 1e-9
 """Relative: what floats may differ by when they are added in another order."""

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.errors import RunFailed
-from testbed.plan.left_out import gloo_all_reduce_s
 from testbed.plan.plan import Clock, Plan
-from testbed.plan.resolve import generate, make_plan, with_cases
-from testbed.plan.schedules import choose
+from testbed.planning.left_out import gloo_all_reduce_s
+from testbed.planning.resolve import generate, make_plan, with_cases
+from testbed.planning.schedules import choose
 from testbed.progress import Lines
 from testbed.results.load import load_traces
 from testbed.spec.topology import load_topology

@@ -27,8 +27,8 @@ from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.framing import wire_bytes
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.plan import Clock
-from testbed.plan.resolve import generate, make_plan, with_cases
-from testbed.plan.schedules import choose
+from testbed.planning.resolve import generate, make_plan, with_cases
+from testbed.planning.schedules import choose
 from testbed.progress import Lines
 from testbed.results.contents import table_of
 from testbed.spec.document import validate

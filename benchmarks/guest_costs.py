@@ -26,9 +26,9 @@ from rich.table import Table
 
 from testbed.model.guest import guest_shares
 from testbed.plan.plan import Clock, Plan
-from testbed.plan.prediction import loads_of_case
-from testbed.plan.resolve import load_plan, with_cases, with_clock
-from testbed.plan.schedules import choose, make
+from testbed.planning.prediction import loads_of_case
+from testbed.planning.resolve import load_plan, with_cases, with_clock
+from testbed.planning.schedules import choose, make
 from testbed.progress import Lines
 from testbed.vm import command
 

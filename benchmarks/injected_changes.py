@@ -24,11 +24,11 @@ from harness.record import Claim, Topic, finish
 from harness.rows import Comparison
 
 from testbed.model.compiled import makespan
-from testbed.plan import file
 from testbed.plan.costs import problem
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import generate, make_plan, with_cases
-from testbed.plan.schedules import choose
+from testbed.planning import file
+from testbed.planning.resolve import generate, make_plan, with_cases
+from testbed.planning.schedules import choose
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
 from testbed.vm import command

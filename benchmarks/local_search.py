@@ -24,7 +24,7 @@ from testbed.model.compiled import makespan
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.hints import best_hint
-from testbed.schedule.local_search import improve
+from testbed.search.local_search import improve
 
 PLACEMENTS = (Placement.WAVE, Placement.LOOP, Placement.UD)
 SEEDS = (1, 2)

@@ -18,7 +18,7 @@ from testbed.plan import costs
 from testbed.plan.exchange import sites_of
 from testbed.plan.memory_bytes import predicted_bytes
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import generate
+from testbed.planning.resolve import generate
 from testbed.schedule.registry import FAMILIES
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop

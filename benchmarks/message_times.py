@@ -23,8 +23,8 @@ from harness.record import Claim, Topic, finish
 from rich.console import Console
 from rich.table import Table
 
-from testbed.plan.resolve import generate, make_plan, with_cases
-from testbed.plan.schedules import choose
+from testbed.planning.resolve import generate, make_plan, with_cases
+from testbed.planning.schedules import choose
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
 from testbed.vm import command

@@ -38,7 +38,7 @@ from testbed.judge.parameter_checks import parameter_checks, put_together
 from testbed.lab.machine_witness import MachineCounts
 from testbed.pipeline.ir import Kind
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import make_plan
+from testbed.planning.resolve import make_plan
 from testbed.session.deadlines import Deadline
 from testbed.spec import load_topology, load_workload
 from testbed.trace.tables import ALL_GATHER

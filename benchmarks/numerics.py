@@ -18,8 +18,8 @@ from testbed.errors import BadInput
 from testbed.judge import iterations, numerics
 from testbed.judge.iterations import IterationRow
 from testbed.lab.machine_witness import MachineCounts
-from testbed.plan import resolve
 from testbed.plan.plan import Plan
+from testbed.planning import resolve
 from testbed.schedule.registry import FAMILIES
 from testbed.session import deadlines
 from testbed.session.loop import Loop

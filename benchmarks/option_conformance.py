@@ -27,10 +27,11 @@ import pandas as pd
 
 from testbed.errors import BadInput, MachineLacks
 from testbed.lab.loss import likely_losses
-from testbed.plan import costs, file, resolve
-from testbed.plan.left_out import warnings
+from testbed.plan import costs
 from testbed.plan.plan import Clock, Plan
-from testbed.plan.schedules import choose, make
+from testbed.planning import file, resolve
+from testbed.planning.left_out import warnings
+from testbed.planning.schedules import choose, make
 from testbed.progress import Lines
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology

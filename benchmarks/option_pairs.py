@@ -31,9 +31,9 @@ from harness.record import Claim, Topic
 
 from testbed.cli.options import Enforcement
 from testbed.cli.plan import complete, enforced, events_of, routed, routing_of
-from testbed.plan import resolve
 from testbed.plan.alone import require_several
 from testbed.plan.plan import Clock, Plan
+from testbed.planning import resolve
 from testbed.schedule.registry import FAMILIES
 from testbed.vm import command
 

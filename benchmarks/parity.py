@@ -33,7 +33,7 @@ from local_training import (
 from testbed.errors import BadInput
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import make_plan
+from testbed.planning.resolve import make_plan
 from testbed.schedule.registry import FAMILIES
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop

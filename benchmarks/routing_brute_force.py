@@ -21,10 +21,10 @@ from harness import options
 from harness.record import Claim, Topic, finish
 
 from testbed.plan.plan import Case, Plan
-from testbed.plan.prediction import iteration_times
-from testbed.plan.resolve import make_plan
 from testbed.plan.routes import nodes_of_ranks
-from testbed.plan.schedules import choose, make, with_selected
+from testbed.planning.prediction import iteration_times
+from testbed.planning.resolve import make_plan
+from testbed.planning.schedules import choose, make, with_selected
 from testbed.routing.apply import demands, with_policies
 from testbed.routing.case_evaluator import CaseEvaluator
 from testbed.routing.planner import Reach

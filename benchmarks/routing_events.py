@@ -32,8 +32,8 @@ from testbed.cli.table_layout import Column, Section, fitted
 from testbed.errors import RunFailed
 from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Clock, Plan
-from testbed.plan.prediction import iteration_times
 from testbed.plan.timeline import JobArrives, JobDeparts, Moment
+from testbed.planning.prediction import iteration_times
 from testbed.progress import Lines
 from testbed.routing.apply import with_policies
 from testbed.routing.policies import choose

@@ -32,10 +32,10 @@ from rich.table import Table
 
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Clock, Plan
-from testbed.plan.prediction import iteration_times
-from testbed.plan.resolve import make_plan, with_clock
-from testbed.plan.schedules import choose as choose_schedules
-from testbed.plan.schedules import every_choice, make, with_selected
+from testbed.planning.prediction import iteration_times
+from testbed.planning.resolve import make_plan, with_clock
+from testbed.planning.schedules import choose as choose_schedules
+from testbed.planning.schedules import every_choice, make, with_selected
 from testbed.progress import Lines
 from testbed.routing.apply import with_policies
 from testbed.routing.planner import Planner, Reach

@@ -41,13 +41,13 @@ from testbed.cli.table_layout import Column, Section, fitted
 from testbed.errors import RunFailed, TestbedError
 from testbed.judge.comparison import fairness_in, rows_of
 from testbed.judge.network_metric import Filled, Seen, expected
-from testbed.plan import file
 from testbed.plan.alone import with_alone
 from testbed.plan.plan import Clock, Plan
-from testbed.plan.prediction import iteration_times, predict_together
-from testbed.plan.resolve import make_plan, with_clock
-from testbed.plan.schedules import choose as choose_schedules
-from testbed.plan.schedules import make, with_selected
+from testbed.planning import file
+from testbed.planning.prediction import iteration_times, predict_together
+from testbed.planning.resolve import make_plan, with_clock
+from testbed.planning.schedules import choose as choose_schedules
+from testbed.planning.schedules import make, with_selected
 from testbed.progress import Lines
 from testbed.routing.apply import with_policies
 from testbed.routing.planner import Reach

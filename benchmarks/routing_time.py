@@ -32,7 +32,7 @@ from rich.console import Console
 
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.plan import Plan
-from testbed.plan.prediction import iteration_times, predict_jobs
+from testbed.planning.prediction import iteration_times, predict_jobs
 from testbed.routing.apply import with_policies
 from testbed.routing.policies import choose
 from testbed.spec.workload import Workload

@@ -73,10 +73,10 @@ def drawn_plans(count: int, schedules: int, seed: int, out: Path) -> list[Path]:
     """Plans of random cells: chains, rings and stars of unlike links, every second one of much that coincides."""
     import random_grid
 
-    from testbed.plan import file
     from testbed.plan.plan import Clock
-    from testbed.plan.resolve import load_plan, with_cases, with_clock
-    from testbed.plan.schedules import choose, make
+    from testbed.planning import file
+    from testbed.planning.resolve import load_plan, with_cases, with_clock
+    from testbed.planning.schedules import choose, make
 
     files = []
     for number in range(count):
@@ -190,8 +190,8 @@ def run(boot: Boot) -> float:
 
 def measure(plans: Sequence[Path], out: Path) -> int:
     """In a place: the boot itself."""
-    from testbed.plan import file
     from testbed.plan.plan import Clock
+    from testbed.planning import file
     from testbed.progress import Lines
     from testbed.vm import command
 

@@ -27,11 +27,11 @@ from harness.plans import with_schedules
 from random_grid import equal_topology, equal_workload, topology, workload
 
 from testbed.errors import BadInput
-from testbed.plan import file, left_out
 from testbed.plan.plan import Plan
-from testbed.plan.prediction import predict_jobs
-from testbed.plan.resolve import load_plan
 from testbed.plan.traffic import notices_s, planned_traffic
+from testbed.planning import file, left_out
+from testbed.planning.prediction import predict_jobs
+from testbed.planning.resolve import load_plan
 
 QUICK = (
     "1f1b",

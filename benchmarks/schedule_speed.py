@@ -25,12 +25,12 @@ from testbed.model.simulate import run
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.ticks import in_ticks
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import make_plan
-from testbed.plan.schedule_comparison import compare_schedules
-from testbed.plan.schedules import quick_choices, ranked
+from testbed.planning.resolve import make_plan
+from testbed.planning.schedule_comparison import compare_schedules
+from testbed.planning.schedules import quick_choices, ranked
 from testbed.schedule.greedy import greedy_rows
 from testbed.schedule.registry import generate
-from testbed.schedule.search import search
+from testbed.schedule.search_families import search
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology

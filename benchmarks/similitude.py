@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.plan.plan import Clock, Plan
-from testbed.plan.resolve import make_plan, with_clock
-from testbed.plan.schedules import choose, make, with_selected
+from testbed.planning.resolve import make_plan, with_clock
+from testbed.planning.schedules import choose, make, with_selected
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import load_workload

@@ -11,8 +11,8 @@ from testbed.errors import DoesNotFit
 from testbed.model.simulate import makespan
 from testbed.plan.costs import problem
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import make_plan
-from testbed.plan.schedules import candidates, every_choice, make
+from testbed.planning.resolve import make_plan
+from testbed.planning.schedules import candidates, every_choice, make
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology

@@ -23,7 +23,7 @@ from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.hints import best_hint
 from testbed.schedule.optimal import solve
-from testbed.schedule.proof import Proof, Standing
+from testbed.search.proof import Proof, Standing
 
 PLACEMENTS = {"V": Placement.WAVE, "loop": Placement.LOOP}
 WIRE = 0.25

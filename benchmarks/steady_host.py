@@ -34,7 +34,7 @@ from testbed.lab.lab import Lab
 from testbed.lab.namespaces import die_with_parent, inside
 from testbed.lab.sandbox import run_in_sandbox
 from testbed.plan.framing import wire_bytes
-from testbed.plan.resolve import measurement_of
+from testbed.planning.resolve import measurement_of
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 

@@ -29,10 +29,10 @@ from testbed.pipeline.problem import Problem, uniform
 from testbed.progress import Lines
 from testbed.schedule.geopipe import geopipe
 from testbed.schedule.greedy import crosspipe_greedy
-from testbed.schedule.list_scheduler import list_schedule
-from testbed.schedule.search import search
-from testbed.schedule.steered_list import steered_list
+from testbed.schedule.search_families import search
 from testbed.schedule.wave_greedy import wave_greedy
+from testbed.search.list_scheduler import list_schedule
+from testbed.search.steered_list import steered_list
 
 UNITS_S = (1.0, 20e-3, 1e-3, 3.7e-3, 1 / 3)
 SHAPES = ((3, 7), (4, 16), (8, 32))

@@ -25,8 +25,8 @@ from harness.rows import Row
 
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import generate, make_plan, with_cases
-from testbed.plan.schedules import choose
+from testbed.planning.resolve import generate, make_plan, with_cases
+from testbed.planning.schedules import choose
 from testbed.schedule.registry import FAMILIES, Generated
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import load_topology

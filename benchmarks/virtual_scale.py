@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.plan.plan import Clock
-from testbed.plan.resolve import load_plan, with_cases, with_clock
-from testbed.plan.schedules import choose, make
+from testbed.planning.resolve import load_plan, with_cases, with_clock
+from testbed.planning.schedules import choose, make
 from testbed.progress import Lines
 from testbed.vm import command
 from testbed.vm.boot import Boot

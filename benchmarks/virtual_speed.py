@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.errors import MachineLacks
-from testbed.plan.resolve import load_plan, with_cases
-from testbed.plan.schedules import choose, make
+from testbed.planning.resolve import load_plan, with_cases
+from testbed.planning.schedules import choose, make
 from testbed.progress import Lines
 from testbed.vm import command, guest_machine, kernel
 from testbed.vm.boot import Boot

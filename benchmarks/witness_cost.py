@@ -17,7 +17,7 @@ from pathlib import Path
 
 from testbed.lab.machine_witness import MachineWitness
 from testbed.lab.sandbox import run_in_sandbox
-from testbed.plan import resolve, schedules
+from testbed.planning import resolve, schedules
 from testbed.progress import Lines
 from testbed.session.machine_report import this_machine
 from testbed.session.run import SessionOptions, run

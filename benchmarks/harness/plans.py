@@ -11,8 +11,8 @@ import yaml
 
 from testbed.errors import BadInput
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import generate, load_plan, with_cases
-from testbed.plan.schedules import choose
+from testbed.planning.resolve import generate, load_plan, with_cases
+from testbed.planning.schedules import choose
 from testbed.schedule.registry import FAMILIES
 from testbed.vm import command
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from testbed.plan import file
 from testbed.plan.events import at_work
-from testbed.plan.left_out import left_out_of
-from testbed.plan.prediction import iteration_times, ranges_of_case
+from testbed.planning import file
+from testbed.planning.left_out import left_out_of
+from testbed.planning.prediction import iteration_times, ranges_of_case
 
 Comparison = Mapping[str, Any]
 """A comparison.json."""

@@ -14,9 +14,9 @@ from testbed.baseline.regression import CheckResult
 from testbed.baseline.tolerance import Mode, default_tolerances
 from testbed.errors import BadInput, RunFailed, UntrustedRun
 from testbed.files import MOST_JSON_BYTES, read_text
-from testbed.plan import file
-from testbed.plan.resolve import make_plan, with_clock
-from testbed.plan.schedules import make
+from testbed.planning import file
+from testbed.planning.resolve import make_plan, with_clock
+from testbed.planning.schedules import make
 from testbed.progress import Reporter
 from testbed.results.load import load_run
 from testbed.scratch import scratch_directory

@@ -15,8 +15,8 @@ from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.plan.costs import predict
 from testbed.plan.plan import Clock
-from testbed.plan.resolve import require_trainable, with_clock
-from testbed.plan.schedules import candidates
+from testbed.planning.resolve import require_trainable, with_clock
+from testbed.planning.schedules import candidates
 from testbed.progress import Reporter
 from testbed.results.contents import table_of
 from testbed.results.destination import is_complete

@@ -16,8 +16,8 @@ from testbed.errors import BadInput
 from testbed.files import MOST_JSON_BYTES, read_text
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Network, Plan
-from testbed.plan.resolve import load_files, make_plan, network_of, with_cases, with_clock
-from testbed.plan.schedules import choose, make
+from testbed.planning.resolve import load_files, make_plan, network_of, with_cases, with_clock
+from testbed.planning.schedules import choose, make
 from testbed.schedule.registry import Generated
 from testbed.schedule.schedule_file import as_document, kept_in
 from testbed.spec.choice import ScheduleChoice

@@ -61,7 +61,7 @@ def calibrate(
     """
     from testbed.cli.progress import Terminal
     from testbed.plan.plan import Clock as PlannedClock
-    from testbed.plan.resolve import measurement_of
+    from testbed.planning.resolve import measurement_of
     from testbed.spec import load_topology
 
     number = seed_of(seed, virtual=clock is ClockName.virtual)
@@ -116,7 +116,7 @@ def _measure_engine(asked: _Asked, clock: PlannedClock) -> int:
     """Exit code of `testbed calibrate --engine`."""
     from testbed.cli.plan import complete
     from testbed.cli.progress import Terminal
-    from testbed.plan import resolve
+    from testbed.planning import resolve
 
     plan = resolve.with_clock(resolve.load_plan(asked.topology, asked.workload), clock)
     workload = plan.jobs[0].workload

@@ -62,7 +62,7 @@ def compare_axes(
     with parameters and gradients exchanged (ZeRO-1), with every schedule of the workload (CrossPipe, Appendix E).
     """
     from testbed.cli.progress import Terminal
-    from testbed.plan.resolve import overrides_of
+    from testbed.planning.resolve import overrides_of
     from testbed.spec import load_workload
     from testbed.sweep.axes import LinkPoint, compare, require_axes
     from testbed.units import RATE, TIME

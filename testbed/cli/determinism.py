@@ -54,7 +54,7 @@ def determinism(
     """
     from testbed.cli.progress import Terminal
     from testbed.plan.plan import Clock
-    from testbed.plan.resolve import load_plan, require_trainable, with_clock
+    from testbed.planning.resolve import load_plan, require_trainable, with_clock
     from testbed.results.destination import results_directory
     from testbed.scratch import scratch_directory
     from testbed.vm import kernel

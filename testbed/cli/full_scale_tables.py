@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.cli.table_layout import Column, Section, fitted, indented
-from testbed.plan.derivation import Line
+from testbed.full_scale.derivation import Line
 from testbed.units import show_times
 
 

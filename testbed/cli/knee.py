@@ -26,7 +26,7 @@ from testbed.cli.range_cells import show_ranges
 from testbed.errors import ExitCode
 
 if TYPE_CHECKING:
-    from testbed.plan.ties import Range
+    from testbed.planning.ties import Range
     from testbed.sweep.knee import Knee, Sweep, Swept
     from testbed.sweep.measured_rates import MeasuredRates
 
@@ -60,8 +60,8 @@ def knee(
     """
     from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
-    from testbed.plan import resolve
-    from testbed.plan.similitude import lab_seconds, scale_warnings
+    from testbed.full_scale.similitude import lab_seconds, scale_warnings
+    from testbed.planning import resolve
     from testbed.results.destination import require_place
     from testbed.sweep import knee as sweeping
 
@@ -104,7 +104,7 @@ def knee(
 
 def _draw(found: Sweep, measured: MeasuredRates, picture: Path, heading: str, share: float, lab: float | None) -> None:
     from testbed.files import output
-    from testbed.plan.ties import worst_s
+    from testbed.planning.ties import worst_s
     from testbed.sweep.knee_picture import Curve, draw
 
     curves = []

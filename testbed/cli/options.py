@@ -55,7 +55,7 @@ class ClockName(StrEnum):
 
 def _schedule_names(begun: str) -> list[str]:
     """What a shell offers for a schedule that is being typed."""
-    from testbed.plan.resolve import BEST
+    from testbed.planning.resolve import BEST
     from testbed.schedule.registry import FAMILIES
 
     return [name for name in (BEST, *FAMILIES) if name.startswith(begun)]

@@ -94,14 +94,14 @@ def plan(
     """
     from testbed.cli import plan_tables
     from testbed.cli.full_scale_tables import derivation_lines, full_scale_tables
-    from testbed.plan import file, resolve
+    from testbed.full_scale.derivation import derivation
+    from testbed.full_scale.similitude_bound import full_scale_times
     from testbed.plan.alone import require_several
-    from testbed.plan.derivation import derivation
-    from testbed.plan.left_out import of_ties
     from testbed.plan.plan import Clock as PlannedClock
-    from testbed.plan.prediction import ranges_of_plan
-    from testbed.plan.ring_order import of_rings
-    from testbed.plan.similitude_bound import full_scale_times
+    from testbed.planning import file, resolve
+    from testbed.planning.left_out import of_ties
+    from testbed.planning.prediction import ranges_of_plan
+    from testbed.planning.ring_order import of_rings
 
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
@@ -140,7 +140,7 @@ def enforced(plan: Plan, enforcement: Enforcement | None) -> Plan:
     """The plan whose flows are kept to their routes as asked, Raises BadInput, also where nothing would use it."""
     from testbed.lab.hashing import equal_hops
     from testbed.plan.network_state import planned
-    from testbed.plan.resolve import with_enforcement
+    from testbed.planning.resolve import with_enforcement
 
     if enforcement is Enforcement.ports and not equal_hops(planned(plan.network)):
         expected = "rules: routers hash among ways of equal delay and length, as in a Clos, and this network has none"
@@ -247,9 +247,9 @@ def complete(
     """
     from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
+    from testbed.full_scale.similitude import scale_warnings
     from testbed.pipeline.validate import InvalidSchedule
-    from testbed.plan import resolve, schedules
-    from testbed.plan.similitude import scale_warnings
+    from testbed.planning import resolve, schedules
     from testbed.schedule.schedule_file import kept_in
 
     reporter = Terminal(quiet=quiet)
@@ -275,7 +275,7 @@ def complete(
 
 def read_plan(path: Path, given: Mapping[str, object]) -> Plan:
     """The plan in a file or directory, which decides what options `given` beside it would. Raises BadInput."""
-    from testbed.plan import file
+    from testbed.planning import file
 
     for name, value in given.items():
         if value not in (None, []):

@@ -14,16 +14,16 @@ from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.events import away, lost
 from testbed.plan.network_state import NetworkState, planned
 from testbed.plan.plan import Case, Job, Plan
-from testbed.plan.resolve import pipeline_nodes
 from testbed.plan.routes import Between, datacenter_of, datacenters_of, routes_of_nodes
+from testbed.planning.resolve import pipeline_nodes
 from testbed.spec.workload import DataParallel
 from testbed.trace.tables import KINDS, Trace
 from testbed.units import show_change, show_rate, show_size, show_time
 
 if TYPE_CHECKING:
-    from testbed.plan.schedule_comparison import ComparedSchedule, Comparison
-    from testbed.plan.ties import Range
-    from testbed.schedule.proof import Proof
+    from testbed.planning.schedule_comparison import ComparedSchedule, Comparison
+    from testbed.planning.ties import Range
+    from testbed.search.proof import Proof
 
 STYLES = {"F": "white on blue", "B": "white on green", "I": "black on cyan", "W": "black on yellow"}
 

@@ -17,8 +17,8 @@ from testbed.cli.range_cells import range_keys, show_ranges
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Case, Plan
-    from testbed.plan.prediction import JobPrediction
-    from testbed.plan.ties import Range
+    from testbed.planning.prediction import JobPrediction
+    from testbed.planning.ties import Range
 
 
 def predict(
@@ -39,9 +39,9 @@ def predict(
     from one common start). Their schedules meet one by one, as `testbed plan --help` says.
     """
     gc.set_threshold(50_000)  # imports leave no garbage; to look for it takes a tenth of the command's time
-    from testbed.plan import resolve
-    from testbed.plan.left_out import warnings
-    from testbed.plan.prediction import predict_jobs, ranges_of_plan
+    from testbed.planning import resolve
+    from testbed.planning.left_out import warnings
+    from testbed.planning.prediction import predict_jobs, ranges_of_plan
 
     if workloads:
         refuse_beside_plan(what, workloads)
@@ -73,9 +73,9 @@ def _show_one(
 ) -> None:
     from testbed.cli import plan_tables
     from testbed.cli.full_scale_tables import full_scale_tables
+    from testbed.full_scale.similitude import scale_warnings
+    from testbed.full_scale.similitude_bound import full_scale_times
     from testbed.pipeline.memory import peak_in_flight
-    from testbed.plan.similitude import scale_warnings
-    from testbed.plan.similitude_bound import full_scale_times
 
     at_full_scale = full_scale_times(plan)
     baseline = next(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from testbed.units import show_times
 
 if TYPE_CHECKING:
-    from testbed.plan.ties import Range
+    from testbed.planning.ties import Range
 
 
 def show_ranges(seconds: Sequence[float | None], ranges: Sequence[Range | None]) -> list[str]:

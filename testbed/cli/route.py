@@ -61,8 +61,8 @@ def route(
     are the event model's. `testbed plan --policy` writes a plan with such routes.
     """
     from testbed.cli.progress import Terminal
-    from testbed.plan import resolve
-    from testbed.plan.left_out import warnings
+    from testbed.planning import resolve
+    from testbed.planning.left_out import warnings
     from testbed.routing.apply import demands, framing_for
     from testbed.routing.policies import choose
     from testbed.routing.policy_comparison import PolicyComparison, compare

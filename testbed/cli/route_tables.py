@@ -15,7 +15,7 @@ from testbed.units import show_rates, show_size, show_sizes, show_time, show_tim
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Case, Plan, Route
-    from testbed.plan.ties import Range
+    from testbed.planning.ties import Range
     from testbed.routing.apply import Demands
     from testbed.routing.policy_comparison import PolicyOutcome
 

@@ -120,9 +120,9 @@ def run(
     says. With --policy, every schedule is trained on the routes that each policy chooses for it. With --alone, each job
     is trained by itself as well, behind every case.
     """
-    from testbed.plan import resolve
     from testbed.plan.alone import require_several
     from testbed.plan.plan import Clock as PlannedClock
+    from testbed.planning import resolve
     from testbed.results.destination import require_place
 
     if not workloads:

@@ -25,7 +25,7 @@ from testbed.judge.comparison import (
     ranked_pairs,
     rows_of,
 )
-from testbed.schedule.proof import Proof
+from testbed.search.proof import Proof
 from testbed.thresholds import TIE
 from testbed.units import show_change, show_size, show_times
 

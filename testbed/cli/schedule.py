@@ -54,9 +54,9 @@ def schedule_show(
     Of several workloads: of all jobs at the same time, as `testbed plan` puts their schedules together.
     """
     from testbed.cli import plan_tables
-    from testbed.plan import resolve
-    from testbed.plan.left_out import of_ties
-    from testbed.plan.prediction import predict_together
+    from testbed.planning import resolve
+    from testbed.planning.left_out import of_ties
+    from testbed.planning.prediction import predict_together
 
     unfinished = resolve.load_plan(topology, *workloads, settings=settings or [])
     plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
@@ -121,7 +121,7 @@ def _rows_document(plan: Plan) -> dict[str, Any]:
 
 def _cuts(plan: Plan) -> list[int]:
     """Ranks whose successor in their pipeline is in another datacenter."""
-    from testbed.plan import resolve
+    from testbed.planning import resolve
 
     return [
         job.mesh.tensor_ranks(replica, rank)[-1]
@@ -146,9 +146,9 @@ def schedule_compare(
     from testbed.cli.full_scale_tables import full_scale_tables
     from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
-    from testbed.plan import resolve, schedules
-    from testbed.plan.schedule_comparison import compare_schedules
-    from testbed.plan.similitude import scale_warnings
+    from testbed.full_scale.similitude import scale_warnings
+    from testbed.planning import resolve, schedules
+    from testbed.planning.schedule_comparison import compare_schedules
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     reporter, warned = Terminal(quiet=quiet), scale_warnings(plan)
@@ -196,7 +196,7 @@ def schedule_export(
     from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
     from testbed.pipeline.torch_csv import to_csv
-    from testbed.plan import resolve, schedules
+    from testbed.planning import resolve, schedules
 
     if out is not None:
         require_writable(out, "--out")
@@ -230,7 +230,8 @@ def schedule_validate(
     from testbed.pipeline.memory import peak_in_flight
     from testbed.pipeline.torch_csv import from_csv
     from testbed.pipeline.validate import InvalidSchedule, validate
-    from testbed.plan import costs, resolve
+    from testbed.plan import costs
+    from testbed.planning import resolve
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     loaded = from_csv(read_text(csv), csv.stem)

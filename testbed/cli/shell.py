@@ -21,7 +21,7 @@ def shell(
     host_priority: HostPriorityOption = None,
 ) -> None:
     """Open Mininet's command line in the lab, or read its commands from a pipe. Needs root."""
-    from testbed.plan.resolve import measurement_of
+    from testbed.planning.resolve import measurement_of
     from testbed.spec import load_topology
 
     plan = measurement_of(load_topology(topology))

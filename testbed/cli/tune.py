@@ -49,7 +49,7 @@ def tune(
     """
     from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
-    from testbed.plan.resolve import load_files
+    from testbed.planning.resolve import load_files
     from testbed.sweep import tune as tuning
     from testbed.units import TIME, parse
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from testbed.full_scale.similitude_bound import FullScaleTime
 from testbed.judge.fidelity import Check
 from testbed.judge.iterations import IterationRow, median_and_iqr
 from testbed.judge.messages import FlowMessages
 from testbed.judge.network_metric import CaseFairness, Filled, Seen
 from testbed.model.host_prediction import HostPrediction
-from testbed.plan.similitude_bound import FullScaleTime
-from testbed.plan.ties import Range
+from testbed.planning.ties import Range
 from testbed.thresholds import TIE
 from testbed.trace.summary import Summary
 
@@ -48,7 +48,7 @@ class ScheduleComparison:
     trusted: bool
     reasons: list[str]
     solver: dict[str, Any] | None = None
-    """What a solver proved of the schedule (schedule/proof.py); None where none made it."""
+    """What a solver proved of the schedule (search/proof.py); None where none made it."""
     predicted_low_s: float | None = None
     """Where the prediction hangs on who comes first, the least that it may be; None elsewhere, as the next."""
     predicted_high_s: float | None = None
@@ -69,14 +69,14 @@ class ScheduleComparison:
     """What was found and leaves the measured time right: a change that was short, or moved no median."""
 
     full_scale: dict[str, Any] | None = None
-    """What it is at full scale (plan/similitude_bound.py) and as measured; None where a workload stands for itself."""
+    """What it is at full scale (full_scale/similitude_bound.py), also measured; None where a job stands for itself."""
     memory: dict[str, Any] | None = None
     """Bytes by rank, measured and predicted, and what the limit allows (plan/memory_bytes.py)."""
     covered: bool = True
     """Whether the model has all that was measured: if not, the measurement may be `trusted`, but the prediction is of
     something else."""
     left_out: list[str] = field(default_factory=list)
-    """What the model has not, a line for each (plan/left_out.py)."""
+    """What the model has not, a line for each (planning/left_out.py)."""
     packets_lost: int | None = None
     """While it was measured, where losses were asked for or ordinary TCP; None on a network that should lose none."""
 

@@ -1,1 +1,1 @@
-"""A plan: topology and workloads resolved into who is where, what everything costs, and which way it goes."""
+"""A plan as a value: who is where, which way data goes, what everything costs, the network at a moment."""

@@ -14,7 +14,7 @@ from testbed.pipeline.collectives import Collective, CollectiveMessage, side_by_
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import NO_CARD, Exchanged, Problem, ReplicaRoutes
-from testbed.plan import routes, similitude
+from testbed.plan import counts, routes
 from testbed.plan.exchange import exchange_at, sites_of
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, there_and_back, wire_bytes
 from testbed.plan.network_state import link_costs, network_at, planned
@@ -265,7 +265,7 @@ def _exchanged(plan: Plan, job: Job, stages: tuple[int, ...]) -> tuple[Exchanged
 def _limits(workload: Workload, memory: float | None) -> list[float]:
     """Microbatches in flight allowed on each rank: as asked for, and no more than HBM holds at full scale."""
     asked = [memory] * workload.parallelism.pipeline if memory is not None else workload.memory_limits()
-    caps = similitude.memory_caps(workload)
+    caps = counts.memory_caps(workload)
     return asked if caps is None else [min(pair) for pair in zip(asked, caps, strict=True)]
 
 

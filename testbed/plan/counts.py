@@ -1,10 +1,13 @@
-"""FLOP and bytes of one pipeline rank of a model at full scale, each count with where it comes from."""
+"""FLOP and bytes of one pipeline rank of a model at full scale, each with where it comes from, and what fits HBM."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from testbed.errors import BadInput
 from testbed.spec.full_scale import FullScale, ModelShape
+from testbed.spec.workload import Workload
+from testbed.units import show_size
 
 NUMBER_BYTES = 2
 """Of a parameter, gradient or activation in BF16."""
@@ -162,3 +165,41 @@ def rank_bytes(full: FullScale, rank: int, ranks: int) -> Bytes:
         buffers,
         activation_bytes(full, rank, ranks),
     )
+
+
+def memory_caps(workload: Workload) -> list[float] | None:
+    """Per rank, how many microbatches in flight its HBM holds beside all else; None without full scale.
+
+    Raises BadInput where that leaves no room for one.
+    """
+    if workload.full_scale is None:
+        return None
+    full, ranks = workload.full_scale, workload.parallelism.pipeline
+    found = []
+    for rank in range(ranks):
+        held = rank_bytes(full, rank, ranks)
+        room = full.accelerator.memory - held.static
+        if room < held.activation:
+            expected = f"at least {show_size(held.static + held.activation)}: on each accelerator of rank {rank} "
+            expected += f"parameters, gradients, optimizer states and message buffers take {show_size(held.static)}, "
+            expected += f"a microbatch {show_size(held.activation)}"
+            raise BadInput.of(
+                workload.name, "full_scale.accelerator.memory", show_size(full.accelerator.memory), expected
+            )
+        found.append(room / held.activation)
+    return found
+
+
+def hbm_words(workload: Workload, asked: float | None) -> str:
+    """For the reason why a schedule does not fit: what HBM holds, where it holds less than was asked for; else ""."""
+    full, caps = workload.full_scale, memory_caps(workload)
+    if full is None or caps is None:
+        return ""
+    ranks = workload.parallelism.pipeline
+    limits = [asked] * ranks if asked is not None else workload.memory_limits()
+    rank = min(range(ranks), key=caps.__getitem__)
+    if all(cap >= limit for cap, limit in zip(caps, limits, strict=True)):
+        return ""
+    held = rank_bytes(full, rank, ranks)
+    hbm, each = show_size(full.accelerator.memory), show_size(held.activation)
+    return f" (HBM: of {hbm} on rank {rank} {show_size(held.static)} are taken, so {caps[rank]:.3g} x {each} fit)"

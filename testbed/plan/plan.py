@@ -12,7 +12,7 @@ from pydantic import ConfigDict, PlainSerializer, PlainValidator, with_config
 from testbed.pipeline.ir import Row, parse_action
 from testbed.plan.mesh import Mesh
 from testbed.plan.timeline import WrittenEvent
-from testbed.schedule.proof import Proof
+from testbed.search.proof import Proof
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import FieldError
 from testbed.spec.topology import Direction

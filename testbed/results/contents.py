@@ -13,13 +13,13 @@ import numpy as np
 
 from testbed.errors import BadInput
 from testbed.files import read_json
+from testbed.full_scale.similitude_bound import FullScaleTime
 from testbed.judge.comparison import RunJob, job_of, jobs_of, row_type
 from testbed.judge.messages import FlowMessages
 from testbed.judge.network_metric import CaseFairness
 from testbed.pipeline.memory import RankBytes
-from testbed.plan.similitude_bound import FullScaleTime
 from testbed.results.damaged import as_document
-from testbed.schedule.proof import Proof
+from testbed.search.proof import Proof
 from testbed.spec.document import validate
 from testbed.thresholds import TIE
 

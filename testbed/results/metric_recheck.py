@@ -11,9 +11,9 @@ import numpy as np
 
 from testbed.errors import BadInput
 from testbed.judge.network_metric import CaseFairness, fairness_of
-from testbed.plan import file
 from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Plan
+from testbed.planning import file
 from testbed.results.load import load_run, load_traces
 from testbed.results.recheck import iteration_rows, traffic_of
 from testbed.trace.tables import Trace

@@ -20,10 +20,11 @@ from testbed.judge.messages import Likeness, by_flow, by_iteration, message_time
 from testbed.model.network import Floats
 from testbed.model.replay import on_the_way_s
 from testbed.pipeline.ir import Row
-from testbed.plan import costs, file
+from testbed.plan import costs
 from testbed.plan.events import trained, trainings
-from testbed.plan.prediction import loads_of
 from testbed.plan.routes import datacenter_of
+from testbed.planning import file
+from testbed.planning.prediction import loads_of
 from testbed.results.contents import case_of, json_of
 from testbed.results.load import load_run, load_traces
 from testbed.trace.predictions import predicted_times_s

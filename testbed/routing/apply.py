@@ -11,13 +11,13 @@ from testbed.errors import BadInput
 from testbed.plan import routes
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Flow, Framing, Plan, Route
-from testbed.plan.resolve import framing_of
+from testbed.planning.resolve import framing_of
 from testbed.routing.candidates import DirectionsByPlace
 from testbed.routing.demand import Commodity, commodities
 from testbed.routing.planner import DETOUR, USUAL_REACH, PlannedCases, Planner, PlannerInput, Reach
 from testbed.routing.policies import PolicyChoice, plan_with, route
 from testbed.routing.routing_problem import RoutingProblem, routing_problem
-from testbed.schedule.proof import Watch
+from testbed.search.proof import Watch
 
 
 class Demands(NamedTuple):

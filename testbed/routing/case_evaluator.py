@@ -13,8 +13,8 @@ from pydantic import Field
 from testbed.pipeline.problem import Problem
 from testbed.plan import costs
 from testbed.plan.plan import Case, Plan
-from testbed.plan.prediction import iteration_times, worst_times
-from testbed.schedule.proof import Standing, Watch
+from testbed.planning.prediction import iteration_times, worst_times
+from testbed.search.proof import Standing, Watch
 
 Key = tuple[float, ...]
 """Of a case, its jobs' iterations over `Judge.baseline_s`, the slowest job first. The smaller is better, as tuples are

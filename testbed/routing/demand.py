@@ -13,7 +13,7 @@ import numpy as np
 
 from testbed.plan import routes
 from testbed.plan.plan import Case, Plan, TrafficKind
-from testbed.plan.prediction import predict_together
+from testbed.planning.prediction import predict_together
 from testbed.trace.tables import (
     ACTIVATION,
     ALL_GATHER,

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from testbed.errors import BadInput
 from testbed.plan.plan import Case, Plan
-from testbed.plan.prediction import start_s
+from testbed.planning.prediction import start_s
 from testbed.routing.apply import demands, on_routes
 from testbed.routing.case_evaluator import CaseEvaluator, Key, SearchSeconds
 from testbed.routing.planner import PlannedCases, Planner, PlannerInput

@@ -17,11 +17,11 @@ import numpy as np
 from pydantic import Field
 
 from testbed.errors import DoesNotFit, RunFailed
+from testbed.full_scale.similitude_bound import ideal
 from testbed.plan import costs, routes
 from testbed.plan.plan import Case, JobSchedule, Plan, Route
-from testbed.plan.resolve import Meeting, with_meetings
-from testbed.plan.schedules import candidates, every_choice
-from testbed.plan.similitude_bound import ideal
+from testbed.planning.resolve import Meeting, with_meetings
+from testbed.planning.schedules import candidates, every_choice
 from testbed.routing.apply import demands, on_routes, with_flows
 from testbed.routing.case_evaluator import CaseEvaluator, EvaluationLimit, Key, SearchSeconds
 from testbed.routing.interleave import better_starts

@@ -12,13 +12,13 @@ import numpy as np
 from testbed.model.network import Floats, Ints
 from testbed.plan.network_state import NetworkState, network_at
 from testbed.plan.plan import Case, Plan
-from testbed.plan.prediction import iteration_times, ranges_of_case
-from testbed.plan.ties import Range
+from testbed.planning.prediction import iteration_times, ranges_of_case
+from testbed.planning.ties import Range
 from testbed.routing.apply import Demands, demands, on_routes, taken
 from testbed.routing.fairness import Metric, bytes_per_direction, flows_per_direction, measured_by
 from testbed.routing.planner import Planner, PlannerInput, Reach
 from testbed.routing.policies import PolicyChoice, Routed, plan_with, route
-from testbed.schedule.proof import Watch
+from testbed.search.proof import Watch
 
 
 class PolicyOutcome(NamedTuple):

@@ -11,8 +11,8 @@ from testbed.plan import routes
 from testbed.plan.events import at_work, changed, check_events, lost
 from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Continuation, Framing, Plan, Route
-from testbed.plan.resolve import framing_of
 from testbed.plan.timeline import Event, LinkLost
+from testbed.planning.resolve import framing_of
 from testbed.routing.apply import demands, on_routes
 from testbed.routing.planner import USUAL_REACH, Planner, Reach
 from testbed.routing.policies import PolicyChoice, choose, route

@@ -10,8 +10,8 @@ def warm() -> None:
     """Use every compiled function once, each called by name: a search ends before them where a start is optimal."""
     from testbed.model.compiled import makespan
     from testbed.schedule.greedy import greedy_rows
-    from testbed.schedule.list_scheduler import list_schedule
-    from testbed.schedule.local_search import improve
+    from testbed.search.list_scheduler import list_schedule
+    from testbed.search.local_search import improve
 
     problem = in_ticks(uniform(4, 8, delay_s=2.0, wire_s=0.5))
     greedy_rows(problem, 4)

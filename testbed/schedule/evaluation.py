@@ -15,8 +15,8 @@ from testbed.model.lower import Receives
 from testbed.model.simulate import makespan
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import OverMemory
-from testbed.schedule.proof import Watch
 from testbed.schedule.registry import Generated, family_of, generate_choice
+from testbed.search.proof import Watch
 from testbed.spec.choice import ScheduleChoice
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from testbed.pipeline.ir import WHOLE, Action, Part, Row, Schedule
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.ticks import in_ticks
 from testbed.schedule import greedy_loop
-from testbed.schedule.blocks import SPLIT_KINDS
 from testbed.schedule.family import Family
 from testbed.schedule.sub_blocks import costs
+from testbed.search.blocks import SPLIT_KINDS
 
 DEFAULT_SUB_BLOCKS = 4
 """CrossPipe's experiments use n_sub = 4."""

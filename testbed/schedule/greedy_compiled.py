@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from testbed.model.compile import compiled_modules
-from testbed.schedule import blocks, greedy_loop
+from testbed.schedule import greedy_loop
+from testbed.search import blocks
 
 GREEDY_LOOP = compiled_modules([greedy_loop, blocks])
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from testbed.model.network import Floats, Ints
-from testbed.schedule.blocks import F, I, W
+from testbed.search.blocks import F, I, W
 
 COMPILED = ("greedy", "idle_ranks")
 INLINED = ("next_sub_block", "fits", "preferred", "frees_per_time", "write", "finish_block", "pass_on", "reserve")

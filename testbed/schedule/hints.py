@@ -14,13 +14,13 @@ from testbed.pipeline.validate import require_room, validate
 from testbed.schedule.dualpipe_v import dualpipe_v
 from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.interleaved import interleaved_1f1b
-from testbed.schedule.list_scheduler import forward_first, input_first, list_schedule, oldest_first
 from testbed.schedule.one_f_one_b import one_f_one_b
-from testbed.schedule.steered_list import steered_list
 from testbed.schedule.zb1p import zb1p
 from testbed.schedule.zb_h1 import zb_h1
 from testbed.schedule.zb_h2 import zb_h2
 from testbed.schedule.zb_v import zb_v
+from testbed.search.list_scheduler import forward_first, input_first, list_schedule, oldest_first
+from testbed.search.steered_list import steered_list
 
 
 def whole_blocks(schedule: Schedule) -> Schedule:

@@ -28,10 +28,10 @@ from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import InvalidSchedule, validate
-from testbed.schedule.cp_model import CpModel
 from testbed.schedule.family import Family
 from testbed.schedule.hints import best_hint, check_order, whole_blocks
-from testbed.schedule.proof import Covers, Progress, Proof, Standing, Status
+from testbed.search.cp_model import CpModel
+from testbed.search.proof import Covers, Progress, Proof, Standing, Status
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -270,7 +270,7 @@ class _Search:
         self, start: Schedule, seed: int, limit_s: float, moves: int | None = None, good_enough_s: float = 0.0
     ) -> None:
         """Improve an order action by action, judged by the event model."""
-        from testbed.schedule.local_search import SearchInterrupted, improve  # compiled code, slow to import
+        from testbed.search.local_search import SearchInterrupted, improve  # compiled code, slow to import
 
         until = time.monotonic() + limit_s
         try:

@@ -14,7 +14,7 @@ from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import require_room, validate
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in
 from testbed.schedule.family import Family, as_family
-from testbed.schedule.proof import Proof, Watch
+from testbed.search.proof import Proof, Watch
 from testbed.spec.choice import ScheduleChoice
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ FAMILIES = Registry(
         "dualpipe-v": "testbed.schedule.dualpipe_v:FAMILY",
         "crosspipe-greedy": "testbed.schedule.greedy:FAMILY",
         "wave-greedy": "testbed.schedule.wave_greedy:FAMILY",
-        "search": "testbed.schedule.search:FAMILY",
-        "search-wave": "testbed.schedule.search:WAVE_FAMILY",
-        "search-loop": "testbed.schedule.search:LOOP_FAMILY",
+        "search": "testbed.schedule.search_families:FAMILY",
+        "search-wave": "testbed.schedule.search_families:WAVE_FAMILY",
+        "search-loop": "testbed.schedule.search_families:LOOP_FAMILY",
         "crosspipe-ud": "testbed.schedule.optimal:UD_FAMILY",
         "crosspipe-wave": "testbed.schedule.optimal:WAVE_FAMILY",
         "crosspipe-loop": "testbed.schedule.optimal:LOOP_FAMILY",

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from testbed.errors import BadInput
 from testbed.files import json_object
 from testbed.pipeline.ir import Row, parse_action
-from testbed.schedule.proof import Proof
 from testbed.schedule.registry import Generated
+from testbed.search.proof import Proof
 from testbed.spec.document import validate
 
 

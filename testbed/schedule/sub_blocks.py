@@ -9,8 +9,8 @@ from testbed.model.gather import gathered
 from testbed.pipeline.ir import Action, Part
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
-from testbed.schedule.blocks import SPLIT_KINDS
 from testbed.schedule.greedy_loop import Costs
+from testbed.search.blocks import SPLIT_KINDS
 
 
 def costs(problem: Problem, n_sub: int) -> Costs:

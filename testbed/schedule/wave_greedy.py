@@ -19,8 +19,8 @@ from testbed.pipeline.placement import Placement
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.ticks import in_ticks
 from testbed.schedule.family import Family
-from testbed.schedule.list_scheduler import Lister, Priority, forward_first, input_first, oldest_first
 from testbed.schedule.zb_v import zb_v
+from testbed.search.list_scheduler import Lister, Priority, forward_first, input_first, oldest_first
 
 PATIENCE = (0.0, 0.5)
 """How long a rank may wait for a better action, in forwards of a stage."""
@@ -63,7 +63,7 @@ def wave_greedy(problem: Problem) -> Schedule:
 
 def _made(problem: Problem, rules: list[_Rule | None]) -> list[_Made]:
     """The rules' schedules, None's only if ZB-V fits, the fastest first; in the order of the rules where they tie."""
-    from testbed.schedule.order_evaluator import OrderEvaluator, coded
+    from testbed.search.order_evaluator import OrderEvaluator, coded
 
     lister, patience_s = Lister(problem), max(problem.forward_s)
     orders: list[tuple[_Rule | None, list[Ints]]] = []

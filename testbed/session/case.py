@@ -22,9 +22,9 @@ from testbed.pipeline.memory import RankBytes
 from testbed.plan.events import Phase, at_work, phases, trained
 from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Job, Plan
-from testbed.plan.prediction import RangesByLabel, loads_of, parts_of, simulate_together
-from testbed.plan.ties import Range, ranges_of_orders
 from testbed.plan.traffic import PlannedTraffic, planned_traffic
+from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, simulate_together
+from testbed.planning.ties import Range, ranges_of_orders
 from testbed.progress import Reporter
 from testbed.results.directory import Results
 from testbed.schedule.registry import Generated

@@ -20,8 +20,8 @@ from testbed.lab.machine_witness import MachineWitness
 from testbed.model.host_prediction import Floats
 from testbed.plan.costs import largest_burst_bytes
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import generate
 from testbed.plan.traffic import planned_traffic
+from testbed.planning.resolve import generate
 from testbed.progress import Reporter
 from testbed.session import deadlines
 from testbed.session.building import built

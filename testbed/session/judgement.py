@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from testbed.full_scale.similitude_bound import full_scale_time
 from testbed.judge import comparison
 from testbed.judge import network_metric as fair
 from testbed.judge.comparison import Beside, MeasuredCase
@@ -22,10 +23,9 @@ from testbed.model.replay import on_the_way_s
 from testbed.plan import memory_bytes
 from testbed.plan.costs import predict_case
 from testbed.plan.exchange import sites_of
-from testbed.plan.left_out import left_out_of
 from testbed.plan.plan import Case, Plan
-from testbed.plan.similitude_bound import full_scale_time
 from testbed.plan.traffic import directions_of_pairs, super_packets_s
+from testbed.planning.left_out import left_out_of
 from testbed.results.directory import Results
 from testbed.schedule.registry import Generated
 from testbed.session.case import TrainedCase, TrainedJob

@@ -34,8 +34,8 @@ from testbed.plan import costs
 from testbed.plan.events import at_work
 from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Case, Plan
-from testbed.plan.prediction import loads_of, parts_of, simulate_together
-from testbed.plan.resolve import generate
+from testbed.planning.prediction import loads_of, parts_of, simulate_together
+from testbed.planning.resolve import generate
 from testbed.progress import Reporter
 from testbed.session import deadlines
 from testbed.session.loop import Loop, start_margin_s

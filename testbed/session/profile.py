@@ -18,7 +18,7 @@ from testbed.pipeline.memory import peak_in_flight
 from testbed.plan.costs import predict
 from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Job, Plan, Profile
-from testbed.plan.resolve import generate
+from testbed.planning.resolve import generate
 from testbed.progress import ProgressStep, Reporter
 from testbed.session import deadlines
 from testbed.session.loop import Loop

@@ -19,13 +19,13 @@ from testbed.lab.calibrate import lines
 from testbed.lab.host_settings import HostPriority
 from testbed.lab.lab import Lab
 from testbed.lab.machine_witness import MachineWitness
-from testbed.plan import file, left_out
 from testbed.plan.costs import largest_burst_bytes, problem_of_case, schedule_of
 from testbed.plan.events import at_work, trained, trainings
 from testbed.plan.plan import Case, Job, Plan
-from testbed.plan.prediction import RangesByLabel, ranges_of_plan
-from testbed.plan.resolve import require_trainable, with_clock
 from testbed.plan.routes import routes_of_nodes
+from testbed.planning import file, left_out
+from testbed.planning.prediction import RangesByLabel, ranges_of_plan
+from testbed.planning.resolve import require_trainable, with_clock
 from testbed.progress import Reporter
 from testbed.results.directory import Results
 from testbed.results.provenance import environment

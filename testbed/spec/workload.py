@@ -104,7 +104,7 @@ class OptimizerSpec(StrictModel):
 
 
 DERIVED = ("pacing", "message", "microbatches", "microbatch_size")
-"""Fields that follow from `full_scale` where a workload has that (plan/similitude.py)."""
+"""Fields that follow from `full_scale` where a workload has that (full_scale/similitude.py)."""
 
 
 def _none_word(value: object) -> object:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from testbed.errors import BadInput
-from testbed.plan import counts, similitude
+from testbed.full_scale import similitude
+from testbed.plan import counts
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import make_plan
-from testbed.plan.schedules import Candidate, candidates, choose
+from testbed.planning.resolve import make_plan
+from testbed.planning.schedules import Candidate, candidates, choose
 from testbed.spec.document import validate
 from testbed.spec.quantity import SI_UNITS
 from testbed.spec.topology import Topology

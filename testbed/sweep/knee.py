@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 from testbed.errors import BadInput, listed
 from testbed.pipeline.problem import Problem
-from testbed.plan import costs, resolve, schedules
+from testbed.plan import costs
 from testbed.plan.network_state import changed_rates, planned
 from testbed.plan.plan import Plan
-from testbed.plan.prediction import iteration_times, ranges_of_plan
-from testbed.plan.resolve import BEST
-from testbed.plan.ties import Range, worst_s
-from testbed.schedule.proof import Watch
+from testbed.planning import resolve, schedules
+from testbed.planning.prediction import iteration_times, ranges_of_plan
+from testbed.planning.resolve import BEST
+from testbed.planning.ties import Range, worst_s
+from testbed.search.proof import Watch
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Topology
 from testbed.units import show_rate

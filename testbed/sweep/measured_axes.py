@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from testbed.plan.plan import Clock
-from testbed.plan.resolve import with_cases, with_clock
+from testbed.planning.resolve import with_cases, with_clock
 from testbed.progress import Reporter
 from testbed.spec.workload import Workload
 from testbed.sweep.axes import AXES, Compared, Winner, made_over, winner_of

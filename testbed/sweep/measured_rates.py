@@ -11,7 +11,7 @@ from typing import Any
 
 from testbed.errors import RunFailed
 from testbed.plan.plan import Clock, Plan
-from testbed.plan.resolve import require_trainable, with_clock
+from testbed.planning.resolve import require_trainable, with_clock
 from testbed.progress import Reporter
 from testbed.results.destination import results_directory
 from testbed.sweep.knee import Swept

@@ -13,12 +13,14 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from testbed.errors import BadInput
+from testbed.full_scale import similitude
 from testbed.model.lower import Load
 from testbed.model.simulate import makespan
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import Problem
-from testbed.plan import costs, counts, resolve, similitude
-from testbed.plan.ties import Range, ranges_of_orders, worst_s
+from testbed.plan import costs, counts
+from testbed.planning import resolve
+from testbed.planning.ties import Range, ranges_of_orders, worst_s
 from testbed.schedule.geopipe import cuts, fits, unlimited, with_ahead
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import validate

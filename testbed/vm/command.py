@@ -13,9 +13,9 @@ from typing import Any
 
 from testbed import source
 from testbed.files import saving
-from testbed.plan import file
 from testbed.plan.costs import buffer_bytes
 from testbed.plan.plan import Clock, Plan
+from testbed.planning import file
 from testbed.progress import Replay, Reporter
 from testbed.vm import guest_machine, kernel
 from testbed.vm.boot import MEMORY_MB, Assignment, Boot, run_assignments

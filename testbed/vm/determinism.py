@@ -22,7 +22,7 @@ import pandas as pd
 from testbed import source
 from testbed.errors import MachineLacks, RunFailed
 from testbed.lab import namespaces as ns
-from testbed.plan import file
+from testbed.planning import file
 from testbed.progress import Reporter
 from testbed.results.destination import is_complete
 from testbed.vm.command import Training

@@ -11,8 +11,8 @@ from testbed.errors import ExitCode, TestbedError
 from testbed.lab.host_settings import HostPriority
 from testbed.lab.machine_witness import MachineWitness
 from testbed.lab.sandbox import run_in_sandbox
-from testbed.plan import file
 from testbed.plan.plan import Plan
+from testbed.planning import file
 from testbed.progress import Marks
 from testbed.vm.guest_request import GuestTask
 

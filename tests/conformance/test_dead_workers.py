@@ -12,7 +12,7 @@ from local_workers import scheduled, task_of, workers
 from processes import descendants, wait_until
 
 from testbed.errors import RunFailed
-from testbed.plan.resolve import make_plan
+from testbed.planning.resolve import make_plan
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.spec import load_topology, load_workload

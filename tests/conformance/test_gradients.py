@@ -16,7 +16,7 @@ from local_workers import (
     workers,
 )
 
-from testbed.plan.resolve import make_plan
+from testbed.planning.resolve import make_plan
 from testbed.schedule.registry import FAMILIES
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop

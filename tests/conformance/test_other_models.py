@@ -11,8 +11,8 @@ import torch
 from local_workers import scheduled, trained, workers
 from torch import nn
 
-from testbed.plan.resolve import load_plan
-from testbed.plan.schedules import choose
+from testbed.planning.resolve import load_plan
+from testbed.planning.schedules import choose
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.train.data import load_corpus

@@ -19,7 +19,7 @@ from local_workers import (
 
 from testbed.judge.iterations import trace
 from testbed.model.simulate import simulate
-from testbed.plan.resolve import make_plan
+from testbed.planning.resolve import make_plan
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.spec import Workload, load_topology, load_workload

@@ -8,7 +8,7 @@ import pytest
 from local_workers import scheduled, trained, workers
 
 from testbed.errors import RunFailed
-from testbed.plan.resolve import load_plan
+from testbed.planning.resolve import load_plan
 from testbed.session.deadlines import Deadline
 
 ROOT = Path(__file__).parents[2]

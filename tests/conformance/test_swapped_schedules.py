@@ -12,7 +12,7 @@ from testbed.errors import BadInput
 from testbed.judge.execution import executed_rows, planned_rows
 from testbed.judge.iterations import trace
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import make_plan
+from testbed.planning.resolve import make_plan
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.spec import load_topology, load_workload

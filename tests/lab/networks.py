@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import measurement_of
+from testbed.planning.resolve import measurement_of
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 

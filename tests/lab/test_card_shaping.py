@@ -17,7 +17,7 @@ def with_cards(rates: list[float]) -> dict[str, Any]:
     """
     from testbed.lab.calibrate import calibrate
     from testbed.lab.lab import Lab
-    from testbed.plan.resolve import measurement_of
+    from testbed.planning.resolve import measurement_of
     from testbed.spec.document import validate
     from testbed.spec.topology import Topology
 

@@ -16,7 +16,7 @@ import pytest
 from data_format import PAGE, documented
 
 from testbed.plan.costs import predict_case, schedule_of
-from testbed.plan.file import read
+from testbed.planning.file import read
 from testbed.results.destination import FILES, LOCK
 from testbed.results.load import load_traces
 from testbed.results.recheck import recheck

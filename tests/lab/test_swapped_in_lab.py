@@ -13,8 +13,8 @@ from in_sandbox import in_sandbox
 
 from testbed.lab.machine_witness import MachineWitness
 from testbed.plan.plan import Continuation, Plan
-from testbed.plan.resolve import load_plan, with_cases
-from testbed.plan.schedules import choose, make
+from testbed.planning.resolve import load_plan, with_cases
+from testbed.planning.schedules import choose, make
 from testbed.progress import Lines
 from testbed.session.machine_report import this_machine
 from testbed.session.run import SessionOptions, run

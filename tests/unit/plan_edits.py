@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from damage import nodes
 
 from testbed.errors import BadInput
-from testbed.plan import file
 from testbed.plan.plan import Plan
+from testbed.planning import file
 from testbed.spec.document import validate
 from testbed.spec.quantity import SI_UNITS
 from testbed.spec.topology import Topology

@@ -14,11 +14,11 @@ from testbed.cli import app
 from testbed.cli.run_tables import jobs_tables
 from testbed.errors import BadInput
 from testbed.judge.comparison import JobComparison, compare
-from testbed.plan import file
 from testbed.plan.alone import with_alone
 from testbed.plan.events import at_work
 from testbed.plan.plan import Plan
-from testbed.plan.prediction import iteration_times, predict_jobs
+from testbed.planning import file
+from testbed.planning.prediction import iteration_times, predict_jobs
 
 LINE = (
     "name: line\ndatacenters: {a: {nodes: 4}, b: {nodes: 4}}\nlinks: [{between: [a, b], delay: 1 ms, rate: 1 Gbit/s}]\n"

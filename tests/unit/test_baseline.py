@@ -20,9 +20,9 @@ from testbed.baseline.regression import CheckResult, Figures, Finding, Verdict, 
 from testbed.baseline.tolerance import Band, Mode, Quantity, default_tolerances, from_document
 from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.judge.comparison import ScheduleComparison
-from testbed.plan import file as plan_file
-from testbed.plan.resolve import make_plan, with_cases
-from testbed.plan.schedules import make
+from testbed.planning import file as plan_file
+from testbed.planning.resolve import make_plan, with_cases
+from testbed.planning.schedules import make
 from testbed.progress import Lines
 from testbed.vm import command
 from testbed.vm.command import Training

@@ -17,8 +17,8 @@ from testbed.pipeline.memory import peaks
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import validate
-from testbed.schedule.list_scheduler import list_schedule
 from testbed.schedule.registry import generate
+from testbed.search.list_scheduler import list_schedule
 
 small = st.integers(0, 6)
 

@@ -14,13 +14,13 @@ from testbed.lab.cards import choose as choose_cards
 from testbed.lab.cards import delay_note
 from testbed.lab.shaping import End, ShapedDirection
 from testbed.lab.shaping.tbf import BucketMessage, TbfParameters, parameters, request
-from testbed.plan import file
 from testbed.plan.costs import predict_case, problem_of_case, schedule_of
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, wire_bytes
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import make_plan, with_cases
-from testbed.plan.schedules import choose, make
 from testbed.plan.traffic import planned_traffic
+from testbed.planning import file
+from testbed.planning.resolve import make_plan, with_cases
+from testbed.planning.schedules import choose, make
 from testbed.schedule.geopipe import cuts
 from testbed.spec import load_workload
 from testbed.spec.document import validate

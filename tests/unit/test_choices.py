@@ -16,9 +16,9 @@ from testbed.pipeline.problem import Problem
 from testbed.pipeline.torch_csv import to_csv
 from testbed.plan.costs import predict
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import generate, load_plan
-from testbed.plan.schedule_comparison import BRIEF, compare_schedules
-from testbed.plan.schedules import QUICK, choose, make, quick_choices, ranked
+from testbed.planning.resolve import generate, load_plan
+from testbed.planning.schedule_comparison import BRIEF, compare_schedules
+from testbed.planning.schedules import QUICK, choose, make, quick_choices, ranked
 from testbed.schedule.evaluation import Misfit, PredictedSchedule, ScheduleRequest, generate_each
 from testbed.schedule.registry import FAMILIES
 from testbed.spec.choice import ScheduleChoice, with_labels
@@ -84,7 +84,7 @@ def test_schedules_of_one_problem_share_its_bound(tmp_path: Path, monkeypatch: p
         asked.append(problem)
         return lower_bound(problem)
 
-    monkeypatch.setattr("testbed.plan.schedule_comparison.lower_bound", counted)
+    monkeypatch.setattr("testbed.planning.schedule_comparison.lower_bound", counted)
     plan = plan_of(["1f1b", "zb-h1", "crosspipe-greedy", {"schedule": "geopipe", "memory": 5}], tmp_path)
     found = compare_schedules(plan, choose(plan))
     assert [problem.memory_limit[0] for problem in asked] == [4, 5, 8]  # 8: with room for all microbatches
@@ -99,7 +99,7 @@ def test_what_has_all_the_memory_that_it_can_use_is_made_once(tmp_path: Path, mo
         again.extend(task.choice.label for task in tasks)
         return generate_each(tasks)
 
-    monkeypatch.setattr("testbed.plan.schedule_comparison.generate_each", counted)
+    monkeypatch.setattr("testbed.planning.schedule_comparison.generate_each", counted)
     schedules = ["1f1b", *({"schedule": "crosspipe-greedy", "memory": held} for held in (4, 8))]
     plan = plan_of(schedules, tmp_path)  # of 8 microbatches
     found = {row.label: row.memory_s for row in compare_schedules(plan, choose(plan)).schedules}
@@ -121,7 +121,7 @@ def test_comparing_asks_briefly_for_what_more_memory_would_bring(
         asked.extend((task.choice.options().get("time_limit_s"), task.problem.memory_limit[0]) for task in tasks)
         return [Misfit("not now", over_memory=False) for _ in tasks]
 
-    monkeypatch.setattr("testbed.plan.schedule_comparison.generate_each", noted)
+    monkeypatch.setattr("testbed.planning.schedule_comparison.generate_each", noted)
     plan = plan_of([{"schedule": "search", "evaluations": 3}], tmp_path)
     (row,) = compare_schedules(plan, choose(plan)).schedules
     assert asked == [(BRIEF["time_limit_s"], 8.0)]

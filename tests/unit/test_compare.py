@@ -13,7 +13,7 @@ from testbed.judge.fidelity import Check, NetworkEvidence, network_check, run_ch
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
-from testbed.plan.ties import Range
+from testbed.planning.ties import Range
 from testbed.schedule.registry import generate
 from testbed.thresholds import TIE, UNPACED_TIE
 from testbed.trace.summary import summaries

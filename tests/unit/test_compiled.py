@@ -34,10 +34,10 @@ from testbed.pipeline.ticks import in_ticks
 from testbed.pipeline.validate import validate
 from testbed.schedule.greedy import greedy_rows
 from testbed.schedule.greedy_compiled import GREEDY_LOOP
-from testbed.schedule.list_compiled import LIST_LOOP
-from testbed.schedule.local_search import MOVES
 from testbed.schedule.registry import FAMILIES, generate
-from testbed.schedule.search import search
+from testbed.schedule.search_families import search
+from testbed.search.list_compiled import LIST_LOOP
+from testbed.search.local_search import MOVES
 
 small = st.integers(0, 6)
 

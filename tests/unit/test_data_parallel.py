@@ -15,11 +15,11 @@ from testbed.model.simulate import makespan
 from testbed.plan.costs import buffer_bytes, largest_burst_bytes, predict, problem
 from testbed.plan.framing import wire_bytes
 from testbed.plan.host_costs import GLOO_BYTES, SHARED_TURN_S, SHARED_TURN_S_PER_BYTE
-from testbed.plan.left_out import warnings
 from testbed.plan.plan import Clock, Plan
-from testbed.plan.resolve import generate, make_plan, pipeline_nodes, require_trainable, with_cases, with_clock
-from testbed.plan.schedules import choose
 from testbed.plan.traffic import planned_traffic
+from testbed.planning.left_out import warnings
+from testbed.planning.resolve import generate, make_plan, pipeline_nodes, require_trainable, with_cases, with_clock
+from testbed.planning.schedules import choose
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload

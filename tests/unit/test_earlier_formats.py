@@ -11,9 +11,9 @@ import pytest
 from in_process import run_testbed
 
 from testbed.errors import BadInput
-from testbed.plan import file
 from testbed.plan.events import at_work, away, lost
 from testbed.plan.timeline import JobArrives, JobDeparts, LinkLost, Moment
+from testbed.planning import file
 from testbed.routing.rerouting import rerouted
 
 RECORDED = Path(__file__).parents[1] / "recorded"

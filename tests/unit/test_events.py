@@ -11,17 +11,17 @@ from jobs_that_move import planned as planned_jobs
 from test_route_command import CLOS, PP4, REPLICAS, called, planned
 
 from testbed.errors import BadInput
-from testbed.plan import file
 from testbed.plan.costs import problem_of_case
 from testbed.plan.events import away, lost, phases, trainings
 from testbed.plan.network_state import planned as planned_state
 from testbed.plan.plan import Plan
-from testbed.plan.prediction import iteration_times, predict_jobs, predict_together
-from testbed.plan.resolve import load_plan, with_cases
-from testbed.plan.schedules import choose as choose_schedules
-from testbed.plan.schedules import make
 from testbed.plan.timeline import Event, JobArrives, LinkLost, Moment
 from testbed.plan.traffic import notices_s, planned_traffic
+from testbed.planning import file
+from testbed.planning.prediction import iteration_times, predict_jobs, predict_together
+from testbed.planning.resolve import load_plan, with_cases
+from testbed.planning.schedules import choose as choose_schedules
+from testbed.planning.schedules import make
 from testbed.routing.apply import with_policies
 from testbed.routing.planner import Reach
 from testbed.routing.policies import choose

@@ -11,14 +11,16 @@ from typer.testing import CliRunner
 
 from testbed.cli import app
 from testbed.errors import BadInput, DoesNotFit
-from testbed.plan import counts, file, similitude
+from testbed.full_scale import similitude
+from testbed.full_scale.derivation import derivation
+from testbed.full_scale.similitude_bound import CAUSES, full_scale_time, longest_chain
+from testbed.plan import counts
 from testbed.plan.costs import problem_of_case, schedule_of
-from testbed.plan.derivation import derivation
+from testbed.plan.counts import memory_caps
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import load_plan, make_plan, measurement_of
-from testbed.plan.schedules import choose, make, with_selected
-from testbed.plan.similitude import memory_caps
-from testbed.plan.similitude_bound import CAUSES, full_scale_time, longest_chain
+from testbed.planning import file
+from testbed.planning.resolve import load_plan, make_plan, measurement_of
+from testbed.planning.schedules import choose, make, with_selected
 from testbed.spec import load_topology, load_workload
 from testbed.spec.document import validate
 from testbed.spec.full_scale import SHAPE_SOURCES, SHAPES, FullScale

@@ -20,7 +20,7 @@ from testbed.results.destination import FILES
 
 ROOT = Path(__file__).parents[2]
 
-BESIDE = {"__main__": {"cli"}, "progress": {"schedule"}}
+BESIDE = {"__main__": {"cli"}, "progress": {"search"}}
 """Modules beside the packages that import one of them, all others import none: the program's start, and the types of
 what a solver says of its progress."""
 
@@ -29,7 +29,7 @@ BEHIND = {
     "pyroute2": {"lab"},
     "torch": {"train"},
     "numba": {"model"},
-    "ortools": {"schedule", "routing"},
+    "ortools": {"search", "schedule", "routing"},
     "yaml": {"spec", "baseline"},
     "rich": {"cli"},
     "typer": {"cli"},

@@ -16,8 +16,8 @@ from in_process import run_testbed
 
 from testbed.errors import BadInput, RunFailed, shown
 from testbed.files import read_bytes, read_json, replacing, saving, write_output
-from testbed.plan.resolve import load_plan, network_of
 from testbed.plan.routes import shortest
+from testbed.planning.resolve import load_plan, network_of
 from testbed.spec import load_topology, load_workload
 from testbed.spec.yaml_tree import MOST_NODES, parse
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from testbed.errors import BadInput
 from testbed.pipeline.ir import COMPUTE, WHOLE, WHOLE_STAGE, Action, Kind, Part, parse_action
 from testbed.pipeline.problem import uniform
-from testbed.schedule.proof import Proof
 from testbed.schedule.registry import Generated, generate
 from testbed.schedule.schedule_file import as_document, kept_in
+from testbed.search.proof import Proof
 
 
 @st.composite

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from testbed.errors import BadInput
-from testbed.plan import file
 from testbed.plan.plan import Plan
-from testbed.plan.prediction import iteration_times, predict_jobs
-from testbed.plan.resolve import make_plan
-from testbed.plan.schedules import candidates, choose, every_choice, make, with_selected
+from testbed.planning import file
+from testbed.planning.prediction import iteration_times, predict_jobs
+from testbed.planning.resolve import make_plan
+from testbed.planning.schedules import candidates, choose, every_choice, make, with_selected
 from testbed.routing import joint
 from testbed.routing.apply import with_policies
 from testbed.routing.case_evaluator import CaseEvaluator
@@ -25,7 +25,7 @@ from testbed.routing.planner import PlannedCases, PlannerInput, Reach
 from testbed.routing.policies import PolicyChoice, plan_with
 from testbed.routing.policies import choose as policy
 from testbed.routing.routing_problem import RoutingProblem
-from testbed.schedule.proof import Standing
+from testbed.search.proof import Standing
 from testbed.spec import load_workload
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology

@@ -15,9 +15,9 @@ from testbed.cli.knee import _draw as draw_knees
 from testbed.errors import BadInput
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Plan
-from testbed.plan.prediction import ranges_of_case
-from testbed.plan.resolve import load_plan
-from testbed.plan.ties import Range
+from testbed.planning.prediction import ranges_of_case
+from testbed.planning.resolve import load_plan
+from testbed.planning.ties import Range
 from testbed.spec.topology import load_topology
 from testbed.sweep import knee
 from testbed.sweep.knee_picture import Curve, draw
@@ -137,7 +137,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is_made(monkeypatch: 
     def never(*_: object) -> None:
         raise AssertionError("work was done first")
 
-    monkeypatch.setattr("testbed.plan.resolve.load_plan", never)
+    monkeypatch.setattr("testbed.planning.resolve.load_plan", never)
     monkeypatch.setattr("testbed.spec.load_workload", never)
     for command_line, named in (
         (f"knee {LONGHAUL} {PP4} --measure 1 --out /proc/kept", "--out"),

@@ -13,8 +13,8 @@ from testbed.lab.metrics import Metrics
 from testbed.lab.routing_tables import Hop, router_routes
 from testbed.plan import framing
 from testbed.plan.plan import Route
-from testbed.plan.resolve import network_of
 from testbed.plan.routes import by_datacenters
+from testbed.planning.resolve import network_of
 from testbed.spec.document import validate
 from testbed.spec.topology import Direction, Topology
 

@@ -14,9 +14,10 @@ from testbed.pipeline.ir import Action, Kind
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import uniform
 from testbed.pipeline.validate import validate
-from testbed.schedule import list_compiled, list_loop, wave_greedy
-from testbed.schedule.list_scheduler import Lister, forward_first, input_first, list_schedule, oldest_first
-from testbed.schedule.order_evaluator import OrderEvaluator, coded
+from testbed.schedule import wave_greedy
+from testbed.search import list_compiled, list_loop
+from testbed.search.list_scheduler import Lister, forward_first, input_first, list_schedule, oldest_first
+from testbed.search.order_evaluator import OrderEvaluator, coded
 
 few = st.integers(0, 3)
 placements = st.sampled_from(list(Placement))

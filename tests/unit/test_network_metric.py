@@ -26,14 +26,14 @@ from testbed.judge.network_metric import (
     same_order,
     typical,
 )
-from testbed.plan import file
 from testbed.plan.plan import Plan
-from testbed.plan.prediction import iteration_times, predict_together
-from testbed.plan.resolve import make_plan
-from testbed.plan.schedules import choose as choose_schedules
-from testbed.plan.schedules import make, with_selected
 from testbed.plan.timeline import JobArrives, Moment
 from testbed.plan.traffic import planned_traffic
+from testbed.planning import file
+from testbed.planning.prediction import iteration_times, predict_together
+from testbed.planning.resolve import make_plan
+from testbed.planning.schedules import choose as choose_schedules
+from testbed.planning.schedules import make, with_selected
 from testbed.results.contents import comparison_of
 from testbed.results.metric_recheck import same
 from testbed.routing.apply import demands, taken, with_policies

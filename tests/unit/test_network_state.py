@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from test_plan import planned as planned_for
 
 from testbed.errors import BadInput
-from testbed.plan import file
 from testbed.plan.costs import problem_of_case
 from testbed.plan.network_state import NetworkState, link_costs, network_at, planned
 from testbed.plan.plan import Continuation, Plan
 from testbed.plan.timeline import EVENT_KINDS, Event, LinkLost, Moment
 from testbed.plan.traffic import planned_traffic
+from testbed.planning import file
 
 ROOT = Path(__file__).parents[2]
 READS = "testbed/plan/network_state.py"
@@ -126,7 +126,7 @@ def test_a_kind_that_can_be_played_is_read_back(plan: Plan, monkeypatch: pytest.
 
 @given(lost=st.lists(st.sampled_from(["ab", "ac", "cb", "bd", "c"]), unique=True, max_size=4))
 def test_losses_one_after_the_other_are_those_at_once(lost: list[str]) -> None:
-    from testbed.plan.resolve import network_of
+    from testbed.planning.resolve import network_of
     from testbed.spec.document import validate
     from testbed.spec.topology import Topology
 

@@ -23,14 +23,14 @@ from testbed.pipeline.memory import peaks
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, ReplicaRoutes, uniform
 from testbed.pipeline.validate import validate
-from testbed.schedule.cp_model import CpModel
 from testbed.schedule.gpipe import gpipe
 from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.hints import best_hint, whole_blocks
-from testbed.schedule.list_scheduler import forward_first, input_first, list_schedule, oldest_first
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.optimal import crosspipe_loop, crosspipe_ud, crosspipe_wave, solve
-from testbed.schedule.proof import Standing
+from testbed.search.cp_model import CpModel
+from testbed.search.list_scheduler import forward_first, input_first, list_schedule, oldest_first
+from testbed.search.proof import Standing
 from testbed.trace.tables import KINDS
 
 
@@ -170,7 +170,7 @@ INTERRUPTED = """
 import os, signal, threading
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import uniform
-from testbed.schedule.list_scheduler import list_schedule
+from testbed.search.list_scheduler import list_schedule
 from testbed.schedule.optimal import solve
 
 stages = stage_to_rank(Placement.LOOP, 4)  # improved at once, but not proven before the interrupt comes

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import BadInput
-from testbed.plan import file
 from testbed.plan.costs import problem_of_case, schedule_of
 from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Case, Clock, Plan
-from testbed.plan.resolve import make_plan, measurement_of, with_cases
 from testbed.plan.routes import Between, routes_of_nodes
-from testbed.plan.schedules import choose, make
 from testbed.plan.traffic import notices_s, planned_traffic, super_packets_s
+from testbed.planning import file
+from testbed.planning.resolve import make_plan, measurement_of, with_cases
+from testbed.planning.schedules import choose, make
 from testbed.session.loop import START_MARGIN_S, start_margin_s
 from testbed.spec import load_topology, load_workload
 from testbed.spec.document import validate

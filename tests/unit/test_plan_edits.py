@@ -10,7 +10,7 @@ from in_process import run_testbed
 from plan_edits import edits, fault
 
 from testbed.errors import BadInput
-from testbed.plan import file
+from testbed.planning import file
 
 OF_VALUES = ("network", "framing", "host_costs", "seed", "clock", "transport", "enforcement", "format", "events")
 """What nothing but its own rules holds; every edit of all fields is drawn by benchmarks/fuzz_inputs.py."""

@@ -109,7 +109,7 @@ def test_listing_schedules_and_models_imports_none() -> None:
     script = (
         "import sys; from testbed.schedule.registry import FAMILIES; from testbed.spec.model import MODELS;"
         "print(list(FAMILIES), list(MODELS));"
-        "print([m for m in sys.modules if m in ('torch', 'testbed.train.gpt', 'testbed.schedule.search')])"
+        "print([m for m in sys.modules if m in ('torch', 'testbed.train.gpt', 'testbed.schedule.search_families')])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     listed, imported = done.stdout.splitlines()

@@ -9,7 +9,7 @@ from testbed.lab import ports
 from testbed.lab.hashing import Connection, equal_hops
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Route
-from testbed.plan.resolve import network_of
+from testbed.planning.resolve import network_of
 from testbed.spec import load_topology
 
 ADDRESS_OF = {"a/0": "10.1.0.2", "a/1": "10.1.0.6", "b/0": "10.2.0.2", "b/1": "10.2.0.6"}

@@ -8,8 +8,8 @@ import pytest
 
 from testbed.errors import BadInput
 from testbed.plan.costs import predict_case, problem, schedule_of
-from testbed.plan.resolve import generate, load_plan, with_cases
-from testbed.plan.schedules import choose
+from testbed.planning.resolve import generate, load_plan, with_cases
+from testbed.planning.schedules import choose
 from testbed.schedule.geopipe import cuts, hiding
 from testbed.spec.topology import load_topology
 

@@ -14,8 +14,8 @@ import ranges
 from testbed.cli.range_cells import range_keys, show_ranges
 from testbed.judge.changes import off_range
 from testbed.plan.plan import Case, Plan
-from testbed.plan.prediction import iteration_times, ranges_of_case, worst_times
-from testbed.plan.ties import Range
+from testbed.planning.prediction import iteration_times, ranges_of_case, worst_times
+from testbed.planning.ties import Range
 from testbed.routing.case_evaluator import CaseEvaluator
 
 MEASURED = [

@@ -8,8 +8,8 @@ import pytest
 
 from testbed.pipeline.memory import peaks
 from testbed.plan.costs import KEPT_WHEN_RECOMPUTING, problem
-from testbed.plan.resolve import generate, make_plan
-from testbed.plan.schedules import candidates
+from testbed.planning.resolve import generate, make_plan
+from testbed.planning.schedules import candidates
 from testbed.spec import load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
 

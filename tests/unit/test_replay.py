@@ -13,7 +13,7 @@ from testbed.judge.messages import message_times
 from testbed.model.replay import on_the_way_s
 from testbed.model.simulate import simulate_jobs
 from testbed.plan.costs import predict_case, schedule_of
-from testbed.plan.prediction import loads_of, parts_of, predict_together
+from testbed.planning.prediction import loads_of, parts_of, predict_together
 
 PLAN = planned(job("a/0", "b/0"), job("a/1", "b/1", message="300001 B"))
 (CASE,) = PLAN.cases

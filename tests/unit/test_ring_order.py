@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from testbed.plan import ring_order
-from testbed.plan.left_out import warnings
 from testbed.plan.plan import Plan
-from testbed.plan.prediction import iteration_times
-from testbed.plan.resolve import make_plan, with_cases
-from testbed.plan.schedules import choose, make
+from testbed.planning import ring_order
+from testbed.planning.left_out import warnings
+from testbed.planning.prediction import iteration_times
+from testbed.planning.resolve import make_plan, with_cases
+from testbed.planning.schedules import choose, make
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import load_workload

@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 from testbed.cli import app
 from testbed.cli.options import ELEPHANTS, bytes_of_elephants
 from testbed.errors import BadInput
-from testbed.plan import file, routes
+from testbed.plan import routes
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Plan, TrafficKind
-from testbed.plan.prediction import iteration_times
-from testbed.plan.resolve import load_plan, with_cases
-from testbed.plan.schedules import choose as choose_schedules
-from testbed.plan.schedules import make
+from testbed.planning import file
+from testbed.planning.prediction import iteration_times
+from testbed.planning.resolve import load_plan, with_cases
+from testbed.planning.schedules import choose as choose_schedules
+from testbed.planning.schedules import make
 from testbed.routing.apply import demands, with_policies
 from testbed.routing.demand import commodities
 from testbed.routing.planner import ELEPHANT_BYTES, Reach

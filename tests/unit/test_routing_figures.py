@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from testbed.judge.network_metric import Filled, Seen
-from testbed.plan import file
 from testbed.plan.plan import TrafficKind
-from testbed.plan.resolve import require_trainable
+from testbed.planning import file
+from testbed.planning.resolve import require_trainable
 from testbed.routing.apply import demands
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

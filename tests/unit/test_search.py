@@ -14,14 +14,14 @@ from testbed.model.program import NONE
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import validate
-from testbed.schedule import search as module
+from testbed.schedule import search_families as module
 from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.hints import best_hint
 from testbed.schedule.known import fixed_schedules
-from testbed.schedule.local_search import MOVES, improve
 from testbed.schedule.one_f_one_b import one_f_one_b
-from testbed.schedule.proof import Standing
-from testbed.schedule.search import search, search_chunks
+from testbed.schedule.search_families import search, search_chunks
+from testbed.search.local_search import MOVES, improve
+from testbed.search.proof import Standing
 
 
 def two_sites(placement: Placement = Placement.UD) -> Problem:

@@ -20,9 +20,9 @@ from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import InvalidSchedule
 from testbed.plan.host_costs import TURN_S
 from testbed.plan.plan import Plan
-from testbed.plan.resolve import load_plan
-from testbed.plan.schedule_comparison import compare_schedules
-from testbed.plan.schedules import Selection, candidates, choose, make, ranked, with_selected
+from testbed.planning.resolve import load_plan
+from testbed.planning.schedule_comparison import compare_schedules
+from testbed.planning.schedules import Selection, candidates, choose, make, ranked, with_selected
 from testbed.schedule import evaluation, hints
 from testbed.schedule.evaluation import PredictedSchedule, ScheduleRequest, generate_each
 from testbed.schedule.family import Family

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import BadInput
-from testbed.plan import similitude
+from testbed.full_scale import similitude
 from testbed.plan.costs import largest_burst_bytes, predict
 from testbed.plan.framing import MSS, wire_bytes
-from testbed.plan.resolve import cuts, generate, make_plan, pipeline_nodes, with_cases
 from testbed.plan.routes import datacenter_of, shortest
-from testbed.plan.schedules import choose
+from testbed.planning.resolve import cuts, generate, make_plan, pipeline_nodes, with_cases
+from testbed.planning.schedules import choose
 from testbed.spec import load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import validate

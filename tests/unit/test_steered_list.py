@@ -13,8 +13,8 @@ from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import validate
 from testbed.schedule.hints import check_order, whole_blocks
-from testbed.schedule.list_scheduler import list_schedule
-from testbed.schedule.steered_list import steered_list
+from testbed.search.list_scheduler import list_schedule
+from testbed.search.steered_list import steered_list
 
 
 def delayed(placement: Placement, memory: float = 4) -> Problem:

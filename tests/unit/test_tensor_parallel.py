@@ -18,14 +18,15 @@ from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import side_by_side
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import Exchanged, Problem, ReplicaRoutes
-from testbed.plan import costs, file
+from testbed.plan import costs
 from testbed.plan.framing import there_and_back, wire_bytes
 from testbed.plan.host_costs import GLOO_BYTES
-from testbed.plan.left_out import warnings
 from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Plan, TrafficKind
-from testbed.plan.resolve import generate, make_plan, with_cases
 from testbed.plan.traffic import planned_traffic
+from testbed.planning import file
+from testbed.planning.left_out import warnings
+from testbed.planning.resolve import generate, make_plan, with_cases
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload

@@ -11,12 +11,12 @@ import pytest
 from test_cli import LONGHAUL, PP4, run_testbed
 
 from testbed.errors import BadInput
-from testbed.plan import file
 from testbed.plan.costs import problem, problem_of_case
 from testbed.plan.plan import Clock, Plan
-from testbed.plan.prediction import iteration_times, predict_jobs, predict_together
-from testbed.plan.resolve import make_plan, meetings, require_trainable, with_clock, with_meetings
-from testbed.plan.schedules import choose, make
+from testbed.planning import file
+from testbed.planning.prediction import iteration_times, predict_jobs, predict_together
+from testbed.planning.resolve import make_plan, meetings, require_trainable, with_clock, with_meetings
+from testbed.planning.schedules import choose, make
 from testbed.spec import load_workload
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from testbed.cli import app
 from testbed.errors import BadInput
 from testbed.model.simulate import makespan
-from testbed.plan.ties import Range
+from testbed.planning.ties import Range
 from testbed.schedule.registry import generate
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import Workload, load_workload

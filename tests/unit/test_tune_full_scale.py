@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import BadInput
-from testbed.plan import counts, file
-from testbed.plan.resolve import load_plan, with_cases
-from testbed.plan.schedules import choose, make
+from testbed.plan import counts
+from testbed.planning import file
+from testbed.planning.resolve import load_plan, with_cases
+from testbed.planning.schedules import choose, make
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
 from testbed.sweep import tune

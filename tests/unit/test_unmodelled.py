@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from testbed.cli import app
 from testbed.model.guest import SEND_S, TAKE_S, guest_shares, queued_s
-from testbed.plan import resolve
-from testbed.plan.left_out import left_out_of, most_waiting, warnings
 from testbed.plan.plan import Clock, Plan
-from testbed.plan.prediction import loads_of_case, predict_together, ranges_of_case
-from testbed.plan.schedules import choose, make
+from testbed.planning import resolve
+from testbed.planning.left_out import left_out_of, most_waiting, warnings
+from testbed.planning.prediction import loads_of_case, predict_together, ranges_of_case
+from testbed.planning.schedules import choose, make
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import load_workload

@@ -12,10 +12,10 @@ from testbed.judge.fidelity import core_check, profile_check
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.validate import validate
-from testbed.plan import file, resolve
 from testbed.plan.costs import predict_case, problem, profiled, schedule_of
 from testbed.plan.plan import Plan, Profile
-from testbed.plan.prediction import predict_jobs
+from testbed.planning import file, resolve
+from testbed.planning.prediction import predict_jobs
 from testbed.session.pinning import Pinning, by_processor, pinning
 from testbed.session.profile import durations, phases, summary
 from testbed.spec.choice import ScheduleChoice

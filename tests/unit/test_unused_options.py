@@ -18,7 +18,7 @@ from testbed.cli.run_tables import jobs_tables
 from testbed.cli.usage import as_bad_input
 from testbed.errors import BadInput
 from testbed.judge.comparison import JobComparison
-from testbed.plan import file
+from testbed.planning import file
 
 ROOT = Path(__file__).parents[2]
 LONGHAUL = "topologies/two-dc-longhaul.yaml"

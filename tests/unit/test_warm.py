@@ -9,7 +9,8 @@ COMPILED = """
 from testbed.schedule.compile_all import warm
 warm()
 from testbed.model.compiled import EVENT_MODEL
-from testbed.schedule import greedy_compiled, list_compiled, local_search
+from testbed.schedule import greedy_compiled
+from testbed.search import list_compiled, local_search
 called = [EVENT_MODEL.execute, local_search.MOVES.climb, greedy_compiled.greedy]
 print(*(one.__name__ for one in [*called, list_compiled.run] if not one.signatures))
 """

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from testbed.plan import file
 from testbed.plan.plan import Clock
-from testbed.plan.resolve import with_clock
+from testbed.planning import file
+from testbed.planning.resolve import with_clock
 from testbed.results.load import load_run
 from testbed.results.recheck import recheck
 from testbed.thresholds import MODEL_SHARE

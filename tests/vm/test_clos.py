@@ -14,12 +14,12 @@ import jobs_that_move
 import pandas as pd
 import pytest
 
-from testbed.plan import file
 from testbed.plan.plan import Clock, Plan
-from testbed.plan.resolve import load_plan, require_trainable, with_cases, with_clock, with_enforcement
-from testbed.plan.schedules import choose as choose_schedules
-from testbed.plan.schedules import make
 from testbed.plan.timeline import LinkLost, Moment
+from testbed.planning import file
+from testbed.planning.resolve import load_plan, require_trainable, with_cases, with_clock, with_enforcement
+from testbed.planning.schedules import choose as choose_schedules
+from testbed.planning.schedules import make
 from testbed.results.recheck import name_of, recheck
 from testbed.routing.apply import with_policies
 from testbed.routing.planner import Reach

@@ -162,7 +162,7 @@ def test_nothing_interrupted_the_virtual_clock(time_travel_kernel: kernel.Kernel
     """In a process of its own, since a guest is booted by a single-threaded one."""
     code = (
         "import sys, pathlib; from testbed.vm import boot, guest_machine, kernel\n"
-        "from testbed.plan import file, resolve; from testbed.spec import load_topology\n"
+        "from testbed.planning import file, resolve; from testbed.spec import load_topology\n"
         "plan = resolve.measurement_of(load_topology(pathlib.Path(sys.argv[1])))\n"
         "work = [boot.Assignment('calibrate', file.to_json(plan))] * 2\n"
         "done = boot.run_assignments(guest_machine.time_travel(kernel.require(), 1), work, training=False)\n"

@@ -20,11 +20,11 @@ from testbed.cli.run_tables import ranking_line, uncovered
 from testbed.judge.comparison import rows_of
 from testbed.lab.loss import likely_losses
 from testbed.model.compiled import makespan
-from testbed.plan import file
 from testbed.plan.costs import problem
 from testbed.plan.plan import Clock, Plan
-from testbed.plan.resolve import generate, load_plan, with_cases, with_clock
-from testbed.plan.schedules import choose, make
+from testbed.planning import file
+from testbed.planning.resolve import generate, load_plan, with_cases, with_clock
+from testbed.planning.schedules import choose, make
 from testbed.thresholds import LOSS_CHANCE, TIE
 from testbed.vm import guest_machine, kernel
 

@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from testbed.plan import file
 from testbed.plan.plan import Clock
+from testbed.planning import file
 from testbed.progress import Lines
 from testbed.vm import command
 

@@ -21,7 +21,7 @@ from testbed.model.program import NONE
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
-from testbed.schedule import climbing
+from testbed.search import climbing
 from testbed.trace.tables import KINDS
 
 MOVES = compiled_modules([climbing], using=EVENT_MODEL)

@@ -11,7 +11,7 @@ from testbed.model.lower import Load, lower
 from testbed.model.network import Ints
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
-from testbed.schedule.blocks import SPLIT_KINDS, block_number
+from testbed.search.blocks import SPLIT_KINDS, block_number
 
 
 def coded(schedule: Schedule) -> list[Ints]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from testbed.model.network import Floats, Ints, LinkOccupancy, occupy
-from testbed.schedule.blocks import F, I, W, block_number, block_of, step_number, step_of
+from testbed.search.blocks import F, I, W, block_number, block_of, step_number, step_of
 
 COMPILED = ("run", "idle_ranks")
 INLINED = ("begin_block", "end_block", "cross", "best_ready", "allows", "needed")

@@ -8,12 +8,12 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from testbed.errors import BadInput, naming_files
-from testbed.plan import similitude
+from testbed.full_scale import similitude
+from testbed.full_scale.similitude import LEAST_RATE_BPS, MOST_RATE_BPS, Scales
 from testbed.plan.framing import LARGEST_GSO, MTU
 from testbed.plan.network_state import NetworkState, planned
 from testbed.plan.plan import Plan
 from testbed.plan.routes import datacenters_of
-from testbed.plan.similitude import LEAST_RATE_BPS, MOST_RATE_BPS, Scales
 from testbed.schedule.registry import FAMILIES, check_choice
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import validate

@@ -23,8 +23,8 @@ from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.ticks import in_ticks, tick_s
-from testbed.schedule.blocks import SPLIT_KINDS, block_of
-from testbed.schedule.list_loop import LoopCosts, needed
+from testbed.search.blocks import SPLIT_KINDS, block_of
+from testbed.search.list_loop import LoopCosts, needed
 
 Priority = Callable[[int, int], Floats]
 """(stages, microbatches) -> keys (S, 3, M) of F, I and W; among ready actions of a rank the lowest key starts."""
@@ -63,7 +63,7 @@ class Lister:
 
     def order(self, keys: Floats, *, alternate: bool = False, patience_s: float = 0.0) -> list[Ints]:
         """Per rank the numbers of its actions in order (blocks.py); see `list_schedule`."""
-        from testbed.schedule.list_compiled import run  # slow to import: only where it is used
+        from testbed.search.list_compiled import run  # slow to import: only where it is used
 
         patience = float(round(patience_s / self.tick_s)) if self.tick_s else 0.0
         wires = idle_links(self.links, np.rint(self.free.link_free_s).tolist())

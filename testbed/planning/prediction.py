@@ -13,7 +13,7 @@ from testbed.pipeline.ir import Schedule
 from testbed.plan import costs
 from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Job, Plan
-from testbed.plan.ties import Range, ranges_of_orders, worst_s
+from testbed.planning.ties import Range, ranges_of_orders, worst_s
 from testbed.trace.tables import Trace, concatenate
 
 RangesByLabel = Mapping[str, Sequence[Range | None]]

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from testbed.errors import BadInput, naming_files
+from testbed.full_scale import similitude
+from testbed.full_scale.similitude import Scales
 from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.validate import validate
-from testbed.plan import costs, framing, routes, similitude
+from testbed.plan import costs, framing, routes
 from testbed.plan.exchange import exchange_at
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.mesh import Mesh
 from testbed.plan.network_state import planned
-from testbed.plan.node_assignment import place
 from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, TrafficKind
-from testbed.plan.similitude import Scales
-from testbed.schedule.proof import Watch
+from testbed.planning.node_assignment import place
 from testbed.schedule.registry import Generated, check_choice, generate_choice
+from testbed.search.proof import Watch
 from testbed.spec import load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.model import missing_methods

@@ -21,7 +21,7 @@ from testbed.model.network import Ints
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.ticks import in_ticks
-from testbed.schedule.list_scheduler import Lister, input_first
+from testbed.search.list_scheduler import Lister, input_first
 
 MOST_EVALUATIONS = 400
 EVALUATED_ACTIONS = 400_000
@@ -88,7 +88,7 @@ def steered_list(
     rank cannot hold a microbatch.
     """
     # compiled code, slow to import: only where it is used
-    from testbed.schedule.order_evaluator import OrderEvaluator
+    from testbed.search.order_evaluator import OrderEvaluator
 
     begin = time.monotonic()
     problem = in_ticks(problem)  # whatever is compared below comes out the same in every unit

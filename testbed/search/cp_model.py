@@ -22,7 +22,7 @@ from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
-from testbed.schedule.blocks import SPLIT_KINDS
+from testbed.search.blocks import SPLIT_KINDS
 from testbed.trace.tables import KINDS, MESSAGE_LETTERS
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from testbed.pipeline.validate import validate
 from testbed.plan import costs, events, routes
 from testbed.plan.network_state import NetworkState, network_at, planned
 from testbed.plan.plan import Case, Flow, Job, JobSchedule, Network, Plan, Route
-from testbed.plan.upgrade import upgraded
-from testbed.plan.values import check_values
+from testbed.planning.upgrade import upgraded
+from testbed.planning.values import check_values
 from testbed.spec import document
 from testbed.spec.quantity import SI_UNITS
 

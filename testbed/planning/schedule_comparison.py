@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from testbed.full_scale.similitude_bound import FullScaleTime, full_scale_time
 from testbed.model.bounds import Bound, lower_bound
 from testbed.model.bubble import TimeByCause, time_by_cause
 from testbed.model.lower import Load
@@ -12,12 +13,11 @@ from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import Problem
 from testbed.plan import costs
 from testbed.plan.plan import Plan
-from testbed.plan.schedules import make
-from testbed.plan.similitude_bound import FullScaleTime, full_scale_time
-from testbed.plan.ties import Range, ranges_of_orders, worst_s
+from testbed.planning.schedules import make
+from testbed.planning.ties import Range, ranges_of_orders, worst_s
 from testbed.schedule.evaluation import PredictedSchedule, ScheduleRequest, generate_each
-from testbed.schedule.proof import Proof, Watch
 from testbed.schedule.registry import family_of
+from testbed.search.proof import Proof, Watch
 from testbed.spec.choice import ScheduleChoice
 
 BRIEF: Mapping[str, float] = {"time_limit_s": 1.0}

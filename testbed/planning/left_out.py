@@ -16,9 +16,9 @@ from testbed.plan.costs import problem_of_case
 from testbed.plan.events import at_work
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Job, Plan
-from testbed.plan.prediction import RangesByLabel, loads_of_case, predict_together, ranges_of_plan
-from testbed.plan.ring_order import of_rings
 from testbed.plan.tensor_exchanges import of_actions
+from testbed.planning.prediction import RangesByLabel, loads_of_case, predict_together, ranges_of_plan
+from testbed.planning.ring_order import of_rings
 from testbed.spec.topology import Direction
 from testbed.thresholds import GUEST_SHARE
 from testbed.trace.tables import Trace

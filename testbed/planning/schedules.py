@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from testbed.errors import BadInput, DoesNotFit
+from testbed.full_scale.similitude_bound import ideal
 from testbed.model.lower import Load, Receives
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import OverMemory
-from testbed.plan import costs, similitude
+from testbed.plan import costs, counts
 from testbed.plan.plan import Job, Plan
-from testbed.plan.resolve import BEST, generate, given, meetings, with_meetings
-from testbed.plan.similitude_bound import ideal
-from testbed.plan.ties import ranges_of_orders, worst_s
+from testbed.planning.resolve import BEST, generate, given, meetings, with_meetings
+from testbed.planning.ties import ranges_of_orders, worst_s
 from testbed.plugins import Unusable
-from testbed.schedule.proof import Watch
 from testbed.schedule.registry import FAMILIES, Generated, family_of
 from testbed.schedule.schedule_file import RecordedSchedule
+from testbed.search.proof import Watch
 from testbed.spec.choice import ScheduleChoice, choice_named, own_name
 from testbed.spec.workload import Pacing
 from testbed.units import show_time
@@ -153,7 +153,7 @@ def _why(source: str, job: Job, choice: ScheduleChoice, reason: str, *, over_mem
     place = f"schedules.{listed.index(choice)}" if choice in listed else f"schedule {choice.label}"
     if over_memory:
         place = f"{place}.memory" if choice.memory is not None and choice in listed else "memory"
-        reason += similitude.hbm_words(job.workload, choice.memory)
+        reason += counts.hbm_words(job.workload, choice.memory)
     named = reason.startswith((f"{source}: ", f"{place}: "))
     return f"{source}: {reason.removeprefix(f'{source}: ')}" if named else f"{source}: {place}: {reason}"
 

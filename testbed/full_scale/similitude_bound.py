@@ -13,15 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 
+from testbed.full_scale import similitude
+from testbed.full_scale.similitude import Scales
 from testbed.model.simulate import makespan
 from testbed.pipeline.collectives import Collective
 from testbed.pipeline.depend import Message, consumed, produced
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
-from testbed.plan import costs, similitude
+from testbed.plan import costs
 from testbed.plan.memory_bytes import full_scale_bytes
 from testbed.plan.plan import Job, Plan
-from testbed.plan.similitude import Scales
 
 _TURN_S = 1e-7
 """Seconds at full scale by which ranks begin after each other: enough to tell whose message a link takes first, as in

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from testbed.plan import counts, similitude
+from testbed.full_scale import similitude
+from testbed.full_scale.similitude import Scales
+from testbed.plan import counts
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Job, Plan
-from testbed.plan.similitude import Scales
 from testbed.spec.full_scale import SHAPE_SOURCES, FullScale
 from testbed.spec.topology import Direction
 from testbed.units import show_compute, show_rate, show_size, show_time
@@ -99,7 +100,7 @@ def _sizes(job: Job, full: FullScale) -> list[Line]:
 
 
 def _memory(job: Job, full: FullScale) -> list[Line]:
-    caps = similitude.memory_caps(job.workload) or []
+    caps = counts.memory_caps(job.workload) or []
     rank = min(range(len(caps)), key=caps.__getitem__)
     held = counts.rank_bytes(full, rank, len(caps))
     return [

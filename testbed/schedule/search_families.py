@@ -29,8 +29,8 @@ from testbed.schedule.family import Family
 from testbed.schedule.greedy import DEFAULT_SUB_BLOCKS, crosspipe_greedy, greedy_rows
 from testbed.schedule.hints import best_hint
 from testbed.schedule.known import fixed_schedules
-from testbed.schedule.proof import Progress, Standing
-from testbed.schedule.steered_list import steered_list
+from testbed.search.proof import Progress, Standing
+from testbed.search.steered_list import steered_list
 
 SUB_BLOCKS = (1, 2, 3, 4, 6, 8)
 MOST_EVALUATIONS = 600
@@ -191,7 +191,7 @@ class _Found:
 
     def improve(self, start: Schedule, moves: int, seed: int) -> None:
         """Move actions of a schedule, and keep what comes of it if it is better."""
-        from testbed.schedule.local_search import SearchInterrupted, improve
+        from testbed.search.local_search import SearchInterrupted, improve
 
         if self.over():
             return

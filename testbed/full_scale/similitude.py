@@ -110,45 +110,7 @@ def _check(workload: Workload) -> None:
         )
         expected += f"message leaves room for {show_size(parameters)}"
         raise BadInput.of(workload.name, "lab.message", show_size(workload.lab.message), expected)
-    memory_caps(workload)
-
-
-def memory_caps(workload: Workload) -> list[float] | None:
-    """Per rank, how many microbatches in flight its HBM holds beside all else; None without full scale.
-
-    Raises BadInput where that leaves no room for one.
-    """
-    if workload.full_scale is None:
-        return None
-    full, ranks = workload.full_scale, workload.parallelism.pipeline
-    found = []
-    for rank in range(ranks):
-        held = counts.rank_bytes(full, rank, ranks)
-        room = full.accelerator.memory - held.static
-        if room < held.activation:
-            expected = f"at least {show_size(held.static + held.activation)}: on each accelerator of rank {rank} "
-            expected += f"parameters, gradients, optimizer states and message buffers take {show_size(held.static)}, "
-            expected += f"a microbatch {show_size(held.activation)}"
-            raise BadInput.of(
-                workload.name, "full_scale.accelerator.memory", show_size(full.accelerator.memory), expected
-            )
-        found.append(room / held.activation)
-    return found
-
-
-def hbm_words(workload: Workload, asked: float | None) -> str:
-    """For the reason why a schedule does not fit: what HBM holds, where it holds less than was asked for; else ""."""
-    caps = memory_caps(workload)
-    if caps is None:
-        return ""
-    full, ranks = _both(workload)[0], workload.parallelism.pipeline
-    limits = [asked] * ranks if asked is not None else workload.memory_limits()
-    rank = min(range(ranks), key=caps.__getitem__)
-    if all(cap >= limit for cap, limit in zip(caps, limits, strict=True)):
-        return ""
-    held = counts.rank_bytes(full, rank, ranks)
-    hbm, each = show_size(full.accelerator.memory), show_size(held.activation)
-    return f" (HBM: of {hbm} on rank {rank} {show_size(held.static)} are taken, so {caps[rank]:.3g} x {each} fit)"
+    counts.memory_caps(workload)
 
 
 def common_scales(workloads: Sequence[Workload], gloo_bytes: float) -> Scales | None:

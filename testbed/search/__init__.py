@@ -1,0 +1,1 @@
+"""Orders found by search: list scheduling, local search, the CP model. It knows nothing of families of schedules."""
