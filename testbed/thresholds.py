@@ -123,10 +123,6 @@ MODEL_SHARE = Limit(5e-4, "there links and model agree to hundredths of a per ce
 """Virtual clock: of an iteration, outside its prediction or its range, where the model has all that the plan asks for.
 Of 57 undisturbed runs two were further off, by what has been cured since (docs/figures.md), the others by 0.04 %."""
 
-GUEST_SHARE = Limit(3e-4, "with what links and model differ by, up to 0.02 %, more comes out of MODEL_SHARE")
-"""Virtual clock: of an iteration, that messages may wait for the guest's one processor by the model (model/guest.py);
-a prediction does not cover what takes more."""
-
 CHANGE_SHIFT_VIRTUAL_S = 50e-6
 """Of a flow's messages in one iteration: more is noted. Undisturbed ones stay within 36 us where receives are posted
 early; with late ones a notice that waits shifts some by more, and the iteration by nothing."""

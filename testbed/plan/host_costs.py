@@ -58,15 +58,15 @@ def measured_costs(clock: Literal["real", "virtual"]) -> HostCosts:
     """The costs above, as they are where such a clock makes time pass."""
     by_link = clock == "real"
     return HostCosts(
-        handover_s=HANDOVER_S,
+        handover_s=HANDOVER_S if by_link else 1e-6,
         unnoticed_wait_s=UNNOTICED_WAIT_S,
         gloo_bytes=GLOO_BYTES,
         notice_bytes=NOTICE_BYTES,
-        wake_s=WAKE_S,
-        send_s=SEND_S,
-        send_s_per_byte=SEND_S_PER_BYTE,
+        wake_s=WAKE_S if by_link else 0.0,
+        send_s=SEND_S if by_link else 0.0,
+        send_s_per_byte=SEND_S_PER_BYTE if by_link else 0.0,
         turn_s=TURN_S,
-        turn_s_per_byte=TURN_S_PER_BYTE,
+        turn_s_per_byte=TURN_S_PER_BYTE if by_link else 0.0,
         shared_turn_s=SHARED_TURN_S if by_link else 0.0,
         shared_turn_s_per_byte=SHARED_TURN_S_PER_BYTE if by_link else 0.0,
     )

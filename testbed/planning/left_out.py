@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 
-from testbed.model.guest import guest_shares
 from testbed.pipeline.ir import Action, Kind
 from testbed.pipeline.problem import Problem
 from testbed.plan import routes
@@ -17,10 +16,9 @@ from testbed.plan.events import at_work
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.tensor_exchanges import of_actions
-from testbed.planning.prediction import RangesByLabel, loads_of_case, predict_together, ranges_of_plan
+from testbed.planning.prediction import RangesByLabel, predict_together, ranges_of_plan
 from testbed.planning.ring_order import of_rings
 from testbed.spec.topology import Direction
-from testbed.thresholds import GUEST_SHARE
 from testbed.trace.tables import Trace
 from testbed.units import show_size, show_time
 
@@ -58,21 +56,7 @@ def _left_out(plan: Plan, jobs: Sequence[int]) -> list[str]:
     for job in (plan.jobs[number] for number in jobs):
         if job.workload.data_parallel.collective.by_gloo:
             lines.append(_of_gloo(plan, job))
-    return lines + _of_tensor_ranks(plan) + _of_queues(plan) + _of_guest(plan, jobs)
-
-
-def _of_guest(plan: Plan, jobs: Sequence[int]) -> list[str]:
-    """What the one processor of the virtual clock's guest makes of messages at one instant, where it is noticeable."""
-    if plan.clock.name != "virtual":
-        return []
-    slow = []
-    for case in _known(plan):
-        shares = guest_shares(loads_of_case(plan, case), GUEST_SHARE.value)
-        for number, share in zip(at_work(plan, case), shares, strict=True):
-            if number in jobs and share >= GUEST_SHARE.value:
-                slow.append(f"{_called(plan, case, number)} about {share:.2%}")
-    who = "one guest plays all ranks on one processor: messages at one instant are handled one after the other, which"
-    return [f"{who} is not in the model and makes an iteration longer ({_listed(slow)})"] if slow else []
+    return lines + _of_tensor_ranks(plan) + _of_queues(plan)
 
 
 def _called(plan: Plan, case: Case, number: int) -> str:

@@ -95,6 +95,13 @@ EDITS = (
         "\t\tif ((IS_ERR_VALUE(ret) || syscall == __NR_sched_yield) &&\n",
         "a loop of sched_yield (gloo has one) must let time advance, or the guest hangs",
     ),
+    Edit(
+        "arch/um/include/linux/time-internal.h",
+        "#define TIMER_MULTIPLIER 256\n",
+        "#define TIMER_MULTIPLIER 1\n",
+        "whoever reads the clock moves virtual time by this many ns: a message reads it some 17 times, and hundreds "
+        "of messages at one instant would delay each other; it is the unit of all measured times as well",
+    ),
 )
 
 EDITS_OF_SERIES = {

@@ -7,16 +7,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from testbed.cli import app
-from testbed.model.guest import SEND_S, TAKE_S, guest_shares, queued_s
-from testbed.plan.plan import Clock, Plan
+from testbed.plan.plan import Plan
 from testbed.planning import resolve
 from testbed.planning.left_out import left_out_of, most_waiting, warnings
-from testbed.planning.prediction import loads_of_case, predict_together, ranges_of_case
+from testbed.planning.prediction import predict_together, ranges_of_case
 from testbed.planning.schedules import choose, make
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
@@ -170,38 +168,3 @@ def test_what_is_left_out_is_said_of_every_case() -> None:
     assert "loss is not in the model" in line
     clean = planned()
     assert left_out_of(clean, clean.cases[0], 0) == []
-
-
-def at_once(slot: str, clock: str) -> Plan:
-    """Four replicas in one datacenter, whose shards cross no link."""
-    replicas = {"parallelism": "{pipeline: 1, data: 4}", "placement": "[a/0]", "microbatches": "1"}
-    shards = {"data_parallel": "{parameters: 200 kB, replicas: [[a/1], [a/2], [a/3]]}", "schedules": "[1f1b]"}
-    settings = replicas | shards | {"pacing": f"{{F: {slot}, I: {slot}, W: {slot}}}"}
-    link = {"between": ["a", "b"], "delay": "5 ms", "rate": "1 Gbit/s"}
-    document = {"name": "t", "datacenters": {"a": {"nodes": 4}, "b": {"nodes": 1}}, "links": [link]}
-    plan = resolve.make_plan(validate(Topology, document, "t"), load_workload(WORKLOAD, settings))
-    made = make(plan, choose(plan))
-    return resolve.with_clock(resolve.with_cases(plan, made.choices, made.made), Clock(clock))
-
-
-def test_messages_at_one_instant_keep_a_guest_busy() -> None:
-    """It has one processor; how much that is, is held against guests by benchmarks/guest_costs.py."""
-    (line,) = warnings(at_once("1 ms", "virtual"))
-    assert "one guest plays all ranks on one processor" in line
-    assert "(1f1b about " in line
-    for unconcerned in (at_once("1 ms", "real"), at_once("200 ms", "virtual")):
-        assert warnings(unconcerned) == []
-
-
-def test_a_guests_processor_serves_messages_in_the_order_of_coming() -> None:
-    """Three are sent at one instant and come at another; the next one comes when it is idle again."""
-    sent, came = np.array([0.0, 0.0, 0.0, 2.0]), np.array([1.0, 1.0, 1.0, 3.0])
-    expected = [0.0, SEND_S + TAKE_S, 2 * (SEND_S + TAKE_S), 0.0]
-    assert queued_s(sent, came).tolist() == pytest.approx(expected, rel=1e-6)
-
-
-def test_what_comes_to_less_than_is_asked_for_counts_as_nothing() -> None:
-    plan = at_once("1 ms", "virtual")
-    loads = loads_of_case(plan, plan.cases[0])
-    (share,) = guest_shares(loads, 0.0)
-    assert guest_shares(loads, 1.5 * share) == [0.0]
