@@ -9,9 +9,9 @@ from testbed.plan.plan import HostCosts
 from testbed.trace.tables import UNNOTICED_WAIT_S
 
 HANDOVER_S = 3e-6
-"""What is left of a message's time on an ideal machine (virtual clock): waking gloo's thread and the rank
-(docs/figures.md). It decides who comes first where a plain model would hand two messages to a link at one instant.
-A real machine takes more, which is measured before a run (session/message_costs.py)."""
+"""What is left of a message's time on a machine without other work: waking gloo's thread and the rank. It decides who
+comes first where a plain model would hand two messages to a link at one instant. It is little on purpose: what this
+machine takes is measured before a run (session/message_costs.py)."""
 
 GLOO_BYTES = 162
 """What gloo adds to a message on the wire, as measured under the virtual clock at 250 kB and 1 MB (docs/figures.md).
@@ -27,25 +27,25 @@ SEND_S = 4e-6
 """What the call that sends a message takes on an ideal machine where no link is on the way: the kernel brings it to
 the receiver within the call. It comes on top of the handover, and a rank that posts a late receive next does so later.
 A link's queue only takes it in.
-Found under the virtual clock on the main job with 250 kB, 1 MB and 4 MB (`testbed calibrate --engine`); checked on
-benchmarks/random_grid.py."""
+Found on the main job with 250 kB, 1 MB and 4 MB (`testbed calibrate --engine`) where a system call took about a
+microsecond; checked on benchmarks/random_grid.py."""
 
 SEND_S_PER_BYTE = 4.3e-12
 """And for each byte: one super-packet of 64 kB after the other is handed to the kernel. Found and checked as above."""
 
 WAKE_S = 1e-6
 """What gloo's thread takes to answer a notice when it sleeps: of two notices that arrive within a microsecond, the one
-is answered first whose thread is awake because data has just come in. Found under the virtual clock with late receives
-on benchmarks/virtual_grid.py, P = 4; checked on cells 74 to 98 of benchmarks/random_grid.py."""
+is answered first whose thread is awake because data has just come in. Found with late receives on
+benchmarks/virtual_grid.py, P = 4; checked on cells 74 to 98 of benchmarks/random_grid.py."""
 
 TURN_S = 20e-6
 """Ranks of a job with replicas begin an iteration this much apart, one after the other: at one and the same instant
 nothing but chance would tell whose data a shared link takes first. It is thrice what a machine takes to wake one rank
-after the other (6 us each under the virtual clock)."""
+after the other."""
 
 TURN_S_PER_BYTE = 70e-12
-"""And for each byte that a rank sends as it begins, while nobody else wakes. Under the virtual clock a shard of 1.7 MB
-took 90 us, and ranks that were to begin meanwhile came after others."""
+"""And for each byte that a rank sends as it begins, while nobody else wakes: a shard of 1.7 MB takes 90 us, and ranks
+that were to begin meanwhile come after others."""
 
 SHARED_TURN_S, SHARED_TURN_S_PER_BYTE = 200e-6, 1e-9
 """On a real clock, what more lies between two ranks that begin by sending over one link: there a rank may wake 0.1 to
@@ -54,19 +54,33 @@ later was on the link first in half of the iterations. A run in which it still i
 order_check)."""
 
 
+VIRTUAL_HANDOVER_S = 40e-9
+"""The same in a guest: 28 to 50 ns, across links and inside a datacenter, of messages of 70 kB and of 1 MB
+(`testbed calibrate --engine`), checked on benchmarks/messages_at_once.py. Its programs read the clock at 1 ns each, and
+two of their calls fail, at 10 ns each (vm/kernel.py); nothing else there takes time."""
+
+
 def measured_costs(clock: Literal["real", "virtual"]) -> HostCosts:
     """The costs above, as they are where such a clock makes time pass."""
-    by_link = clock == "real"
+    if clock == "virtual":
+        return HostCosts(
+            handover_s=VIRTUAL_HANDOVER_S,
+            unnoticed_wait_s=UNNOTICED_WAIT_S,
+            gloo_bytes=GLOO_BYTES,
+            notice_bytes=NOTICE_BYTES,
+            wake_s=0.0,
+            turn_s=TURN_S,
+        )
     return HostCosts(
-        handover_s=HANDOVER_S if by_link else 1e-6,
+        handover_s=HANDOVER_S,
         unnoticed_wait_s=UNNOTICED_WAIT_S,
         gloo_bytes=GLOO_BYTES,
         notice_bytes=NOTICE_BYTES,
-        wake_s=WAKE_S if by_link else 0.0,
-        send_s=SEND_S if by_link else 0.0,
-        send_s_per_byte=SEND_S_PER_BYTE if by_link else 0.0,
+        wake_s=WAKE_S,
+        send_s=SEND_S,
+        send_s_per_byte=SEND_S_PER_BYTE,
         turn_s=TURN_S,
-        turn_s_per_byte=TURN_S_PER_BYTE if by_link else 0.0,
-        shared_turn_s=SHARED_TURN_S if by_link else 0.0,
-        shared_turn_s_per_byte=SHARED_TURN_S_PER_BYTE if by_link else 0.0,
+        turn_s_per_byte=TURN_S_PER_BYTE,
+        shared_turn_s=SHARED_TURN_S,
+        shared_turn_s_per_byte=SHARED_TURN_S_PER_BYTE,
     )

@@ -96,11 +96,18 @@ EDITS = (
         "a loop of sched_yield (gloo has one) must let time advance, or the guest hangs",
     ),
     Edit(
+        "arch/um/kernel/skas/syscall.c",
+        "\t\t\tum_udelay(1);\n",
+        "\t\t\tum_ndelay(syscall == __NR_sched_yield ? 1000 : 10);\n",
+        "a call that fails takes time, so that loops of them end: two for a message, which are no part of the model",
+    ),
+    Edit(
         "arch/um/include/linux/time-internal.h",
-        "#define TIMER_MULTIPLIER 256\n",
-        "#define TIMER_MULTIPLIER 1\n",
-        "whoever reads the clock moves virtual time by this many ns: a message reads it some 17 times, and hundreds "
-        "of messages at one instant would delay each other; it is the unit of all measured times as well",
+        "#define TIMER_MULTIPLIER 256\n#define TIMER_MIN_DELTA  500\n",
+        "#define TIMER_MULTIPLIER 1\n#define TIMER_MIN_DELTA  1\n",
+        "whoever reads the clock moves virtual time by the first, in ns, which is the unit of measured times as well: "
+        "a message reads it some 17 times, and hundreds at one instant would delay each other; and a timer that is "
+        "due at once is late by the second",
     ),
 )
 
