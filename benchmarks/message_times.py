@@ -111,7 +111,7 @@ def flows(directory: Path) -> Iterator[Flow]:
     pairs = [(flow["source"], flow["target"]) for flow in plan["flows"]]
     routes = {case["label"]: dict(zip(pairs, case["routes"], strict=True)) for case in plan["cases"]}
     for row in comparison["schedules"]:
-        ways = routes[row["schedule"]]
+        ways = routes[row["label"]]
         for flow in row["messages"]:
             if flow["arrival_median_s"] is None:
                 continue
@@ -120,7 +120,7 @@ def flows(directory: Path) -> Iterator[Flow]:
             if row["predicted_low_s"] is not None:  # when they arrive hangs on who comes first
                 flow |= {name: flow[name.replace("arrival", "extra")] for name in Flow._fields[5:7]}
             times = (flow[name] for name in Flow._fields[5:])
-            yield Flow(f"{directory.name}, {row['schedule']}", path, flow["kind"], receives, row["error"], *times)
+            yield Flow(f"{directory.name}, {row['label']}", path, flow["kind"], receives, row["error"], *times)
 
 
 def report(found: Sequence[Flow]) -> Claim:

@@ -235,6 +235,7 @@ def _problem(
         wake_s=plan.host_costs.wake_s,
         begins_s=_turns(plan, job, stages, [gather for gather, _ in exchanged]).begins_s if exchanged else (),
         unnoticed_wait_s=plan.host_costs.unnoticed_wait_s if workload.pacing else 0.0,
+        meet_s=plan.host_costs.meet_s,
         notice_bytes=plan.host_costs.notice_bytes,
         all_gather=tuple(gather for gather, _ in exchanged if gather.steps),
         reductions=tuple(reduction for _, reduction in exchanged),

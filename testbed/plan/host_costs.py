@@ -54,10 +54,20 @@ later was on the link first in half of the iterations. A run in which it still i
 order_check)."""
 
 
+MEET_S = 20e-6
+"""What the model has within so much of each other may come the other way round: gloo's threads take some 10 us to
+answer, 6 us for each rank that was woken before, and with late receives every second flow's messages are some 20 us
+off."""
+
 VIRTUAL_HANDOVER_S = 40e-9
 """The same in a guest: 28 to 50 ns, across links and inside a datacenter, of messages of 70 kB and of 1 MB
 (`testbed calibrate --engine`), checked on benchmarks/messages_at_once.py. Its programs read the clock at 1 ns each, and
 two of their calls fail, at 10 ns each (vm/kernel.py); nothing else there takes time."""
+
+VIRTUAL_MEET_S = 2e-6
+"""And there: messages come within 0.2 us of what the model says, on links and inside datacenters (`message_times.py
+--read` on plans 110 to 115 of benchmarks/option_pairs.py); ten times that, for hundreds at one instant. Checked on
+benchmarks/ranges.py."""
 
 
 def measured_costs(clock: Literal["real", "virtual"]) -> HostCosts:
@@ -70,6 +80,7 @@ def measured_costs(clock: Literal["real", "virtual"]) -> HostCosts:
             notice_bytes=NOTICE_BYTES,
             wake_s=0.0,
             turn_s=TURN_S,
+            meet_s=VIRTUAL_MEET_S,
         )
     return HostCosts(
         handover_s=HANDOVER_S,
@@ -83,4 +94,5 @@ def measured_costs(clock: Literal["real", "virtual"]) -> HostCosts:
         turn_s_per_byte=TURN_S_PER_BYTE,
         shared_turn_s=SHARED_TURN_S,
         shared_turn_s_per_byte=SHARED_TURN_S_PER_BYTE,
+        meet_s=MEET_S,
     )

@@ -228,6 +228,8 @@ class HostCosts:
     """As much more where a rank begins by sending to another datacenter, behind every rank of its own that does."""
     shared_turn_s_per_byte: float = 0.0
     """And for each byte that a rank sends there."""
+    meet_s: float = 20e-6
+    """What the model has within so much of each other may come the other way round; so much in earlier plans."""
 
 
 @_written

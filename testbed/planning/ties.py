@@ -17,14 +17,9 @@ from testbed.model.orders import Order, Orders
 from testbed.model.simulate import compile_for
 from testbed.thresholds import ONE_PREDICTION
 
-MEET_S = 20e-6
-"""What the model has within so much of each other may come the other way round: a thread takes up to 10 us to answer
-under the virtual clock, 6 us for each rank that was woken before, and with late receives every second flow's messages
-are some 20 us off (docs/figures.md)."""
-
-MOVED_S = 200e-6
-"""A message that takes by so much longer or shorter in another order hangs on it. What is drawn moves messages by up to
-0.14 ms without changing any order, found on 30 plans of benchmarks/ranges.py."""
+MOVED = 10
+"""A message that takes so many times `meet_s` longer or shorter in another order hangs on it. What is drawn moves
+messages by up to 7 times it without changing any order, found on 30 plans of benchmarks/ranges.py."""
 
 ORDERS = 64
 """Orders that are tried of a plan in which anything hangs on them; an even number."""
@@ -65,7 +60,7 @@ def ranges_of_orders(loads: Sequence[Load]) -> list[Range | None]:
 
     None where nothing hangs on them. The same jobs give the same ranges. Raises as a prediction.
     """
-    orders = Orders(loads, MEET_S)
+    orders = Orders(loads, max(load.problem.meet_s for load in loads))
     if not orders.meet():
         return [None] * len(loads)
     compile_for(FIRST_ORDERS * orders.events)
@@ -83,7 +78,7 @@ def _ranges(loads: Sequence[Load], predicted_s: Sequence[float], found: Sequence
         ends = [predicted_s[job], *(one.ends_s[job] for one in found)]
         one = Range(min(ends) - load.start_s, max(ends) - load.start_s)
         if not one.hangs:
-            moved = max(order.moved_s[job] for order in found) > MOVED_S
+            moved = max(order.moved_s[job] for order in found) > MOVED * load.problem.meet_s
             alone = predicted_s[job] - load.start_s
             ranges.append(Range(alone, alone) if moved else None)
         else:
