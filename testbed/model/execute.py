@@ -20,6 +20,7 @@ from testbed.model.state import (
     GATHER,
     LEAVE,
     REACH,
+    SENT_AT_ONCE,
     SUM,
     Event,
     State,
@@ -196,7 +197,7 @@ def post_receive(
     if what == END and notice != FREE:  # with what the rank has just sent, before other ranks' messages
         state.release[subject] -= 1
         state.sent[subject] = state.may_leave[subject]
-        push(events, state.may_leave[subject], scheduled + 3, LEAVE, subject, 0)
+        push(events, state.may_leave[subject], scheduled + SENT_AT_ONCE - 1, LEAVE, subject, 0)
     else:
         append(freed, subject)
 
@@ -213,8 +214,9 @@ def start_together(program: Program, state: State, order: Ints, events: list[Eve
         state.reached[action], state.ready[action] = free, came
         state.start[action] = came if came > free + program.unnoticed_wait_s else free
         state.end[action] = state.start[action] + program.duration_s[action]
-        state.numbered[0] += 4  # what the rank sends then comes behind it, before all else at that instant
-        push(events, state.end[action], state.numbered[0] - 3, END, rank, 0)
+        # what the rank sends then comes behind it, before all else at that instant
+        state.numbered[0] += SENT_AT_ONCE
+        push(events, state.end[action], state.numbered[0] - SENT_AT_ONCE + 1, END, rank, 0)
     # in their turn among what the ranks pass on meanwhile
     if program.card[last] != NONE and program.gathered_bytes[action] == 0 and state.sums_left[action] > 0:
         push(events, max(state.start[action], came), next_number(state), SUM, group, action)
@@ -292,14 +294,24 @@ def send_with_receive(
 def reduce_gradients(
     program: Program, state: State, events: list[Event], stage: int, now: float, scheduled: int
 ) -> None:
-    """A stage has all of its gradients: their reduction begins, before what other ranks do at this instant."""
-    for place in range(program.reduce_start[stage], program.reduce_start[stage + 1]):
-        shard = program.reduces[place]
-        state.may_leave[shard] = max(state.may_leave[shard], now)
+    """A stage has all of its gradients: their reduction begins, before what other ranks do at this instant.
+
+    A member sends what waits for its own gradients alone, then what follows from messages that came before, in the
+    order in which they came (train/collective_runner.py).
+    """
+    first, end = program.reduce_start[stage], program.reduce_start[stage + 1]
+    for place in range(first, end):
+        shard, turn = program.reduces[place], 0
         state.release[shard] -= 1
-        if state.release[shard] == 0:
-            state.sent[shard] = state.may_leave[shard]
-            push(events, state.may_leave[shard], scheduled + 2, LEAVE, shard, 0)
+        if state.release[shard] > 0:
+            continue
+        for other in range(first, end):  # arrays cannot be made in compiled code
+            came_s = state.may_leave[program.reduces[other]]
+            turn += came_s < state.may_leave[shard] or (came_s == state.may_leave[shard] and other < place)
+        state.sent[shard] = max(state.may_leave[shard], now)
+        push(events, state.sent[shard], scheduled + min(turn + 2, SENT_AT_ONCE - 2), LEAVE, shard, 0)
+    for place in range(first, end):
+        state.may_leave[program.reduces[place]] = max(state.may_leave[program.reduces[place]], now)
 
 
 def last_end(program: Program, times: Times) -> float:

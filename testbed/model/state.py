@@ -22,6 +22,10 @@ part of an input, or those of a group their summands."""
 EARLIER = 1 << 50
 """Taken off an acknowledgement's number: it comes before all else at that instant, as one out of a queue does."""
 
+SENT_AT_ONCE = 1 << 12
+"""Numbers that the end of an action has for what its rank then sends: a boundary message, its share of a reduction
+message by message, the notice of its next late receive."""
+
 LAST, MORE, AHEAD = 0, 1, 2
 """Pieces of a message: the last one, one that more follow, the packet that goes ahead."""
 
