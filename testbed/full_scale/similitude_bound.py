@@ -102,9 +102,7 @@ def _chain(plan: Plan, job: Job, problem: Problem, at: Scales) -> list[Problem]:
     """From full scale to the lab's problem, one of CAUSES after the other; all in lab seconds."""
     plain = replace(
         problem,
-        piece_bytes=(),
-        ack_bytes=(),
-        others=tuple(pipeline._replace(piece_bytes=(), ack_bytes=()) for pipeline in problem.others),
+        pipelines=tuple(pipeline._replace(piece_bytes=(), ack_bytes=()) for pipeline in problem.pipelines),
         handover_s=0.0,
         send_s=0.0,
         send_s_per_byte=0.0,
@@ -117,12 +115,8 @@ def _chain(plan: Plan, job: Job, problem: Problem, at: Scales) -> list[Problem]:
         all_gather=tuple(_at_full_scale(job, one, at) for one in problem.all_gather),
         reductions=tuple(_at_full_scale(job, one, at) for one in problem.reductions),
     )
-    in_pieces = replace(
-        plain,
-        piece_bytes=problem.piece_bytes,
-        others=tuple(pipeline._replace(ack_bytes=()) for pipeline in problem.others),
-    )
-    acknowledged = replace(in_pieces, ack_bytes=problem.ack_bytes, others=problem.others)
+    in_pieces = replace(plain, pipelines=tuple(pipeline._replace(ack_bytes=()) for pipeline in problem.pipelines))
+    acknowledged = replace(in_pieces, pipelines=problem.pipelines)
     unnoticed = replace(acknowledged, unnoticed_wait_s=problem.unnoticed_wait_s)
     return [first, plain, in_pieces, acknowledged, unnoticed, problem]
 

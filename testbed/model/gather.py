@@ -38,7 +38,7 @@ def gathered(problem: Problem) -> Gathered:
 def idle_gather_s(problem: Problem, stage: int) -> float:
     """No all-gather brings the first replica its parameters of a stage earlier: its longest chain on idle links."""
     what = problem.gather(stage)
-    ends = _chain_ends(problem, what, dict.fromkeys(range(len(problem.replica_routes)), 0.0))
+    ends = _chain_ends(problem, what, dict.fromkeys(range(len(problem.pipelines)), 0.0))
     return max((end for step, end in zip(what.steps, ends, strict=True) if step.target == 0), default=0.0)
 
 

@@ -14,7 +14,7 @@ from testbed.model.program_columns import Group, ProgramColumns, RowNames
 from testbed.model.rows import Rows
 from testbed.pipeline.collectives import Collective
 from testbed.pipeline.ir import Schedule
-from testbed.pipeline.problem import NO_CARD, Problem, ReplicaRoutes
+from testbed.pipeline.problem import NO_CARD, PipelineRoutes, Problem
 from testbed.trace.tables import ALL_GATHER, MESSAGE_KINDS, NOTICE
 
 Receives = Literal["early", "late", "late-free-notice"]
@@ -55,7 +55,7 @@ def _add(columns: ProgramColumns, job: int, load: Load) -> None:
     problem, schedule = load.problem, load.schedule
     rows, ranks = Rows(problem, schedule), range(schedule.n_ranks)
     first_rank, first_stage = len(columns.row_lengths), len(columns.shards)
-    for path, pipeline in enumerate(problem.replica_routes):
+    for path, pipeline in enumerate(problem.pipelines):
         stages, tensor_rank = len(columns.shards), path % problem.tensor
         base, here = columns.n_messages, len(columns.row_lengths)
         _messages(columns, job, path // problem.tensor, load, pipeline, here)
@@ -83,7 +83,7 @@ def _add(columns: ProgramColumns, job: int, load: Load) -> None:
 
 
 def _messages(
-    columns: ProgramColumns, job: int, replica: int, load: Load, pipeline: ReplicaRoutes, first_rank: int
+    columns: ProgramColumns, job: int, replica: int, load: Load, pipeline: PipelineRoutes, first_rank: int
 ) -> None:
     """The messages between the stages of one pipeline; with late receives also gloo's notices."""
     problem, m = load.problem, load.schedule.n_microbatches
@@ -114,7 +114,7 @@ def _notices(
     job: int,
     replica: int,
     load: Load,
-    pipeline: ReplicaRoutes,
+    pipeline: PipelineRoutes,
     first_rank: int,
     edges: Sequence[Edge],
     between: Bools,
@@ -147,7 +147,7 @@ def _collective(
         ends = (step.source, step.target)
         there_and_back = what.route(step), what.routes.get(ends[::-1], ())
         size = what.size(step)
-        frame = framed(problem.replica_routes[step.source], rank, size, there_and_back, problem.notice_bytes)
+        frame = framed(problem.pipelines[step.source], rank, size, there_and_back, problem.notice_bytes)
         release = len(step.after) + step.own
         send_s = send_seconds(problem, frame, size)
         start_s = _begin_s(load, step.source, rank)

@@ -13,7 +13,7 @@ from testbed.model.simulate import simulate
 from testbed.pipeline.collectives import Collective, CollectiveMessage, side_by_side
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
-from testbed.pipeline.problem import NO_CARD, Exchanged, Problem, ReplicaRoutes
+from testbed.pipeline.problem import NO_CARD, Exchanged, PipelineRoutes, Problem
 from testbed.plan import counts, routes
 from testbed.plan.exchange import exchange_at, sites_of
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, there_and_back, wire_bytes
@@ -201,7 +201,7 @@ def _problem(
     again, kept = (1.0, KEPT_WHEN_RECOMPUTING) if workload.recompute else (0.0, 1.0)
     taken = _Taken(plan, job, case)
     pipelines = [(replica, tensor_rank) for replica in range(job.mesh.dp) for tensor_rank in range(job.mesh.tp)]
-    first, *others = (taken.paths(*one, plan.framing) for one in pipelines)
+    travelled = tuple(taken.paths(*pipeline, plan.framing) for pipeline in pipelines)
     exchanged = [_collectives(plan, taken, job, rank, chunks) for rank in stages] if job.mesh.dp > 1 else []
     payload = workload.message_bytes()
     limits = _limits(workload, memory)
@@ -221,12 +221,8 @@ def _problem(
         payload_bytes=(float(payload),) * (len(stages) - 1),
         links=link_costs(taken.network),
         cards=frozenset(range(len(taken.network.links), len(taken.network.everything))),
-        routes=first.routes,
-        piece_bytes=first.piece_bytes,
-        ack_bytes=first.ack_bytes,
-        others=tuple(others),
-        rank_cards=first.rank_cards,
-        exchanged=_exchanged(plan, job, stages) if first.rank_cards else (),
+        pipelines=travelled,
+        exchanged=_exchanged(plan, job, stages) if travelled[0].rank_cards else (),
         tensor=job.mesh.tp,
         numbers=tuple(tuple(rank - job.mesh.first_rank for rank in job.mesh.pipeline(*one)) for one in pipelines),
         handover_s=plan.host_costs.handover_s,
@@ -344,7 +340,7 @@ class _Taken:
         links = self._given.get((a, b)) or self._default.get((self._datacenter[a], self._datacenter[b]), ())
         return self._card[a] + links
 
-    def paths(self, replica: int, tensor_rank: int, framing: Framing) -> ReplicaRoutes:
+    def paths(self, replica: int, tensor_rank: int, framing: Framing) -> PipelineRoutes:
         """How the messages of one pipeline travel, of those that a tensor rank sends its counterparts."""
         ranks = {rank: (replica, rank, tensor_rank) for rank in range(self._mesh.pp)}
         found = {(a, b): route for a in ranks for b in ranks if (route := self.route(ranks[a], ranks[b]))}
@@ -353,7 +349,7 @@ class _Taken:
         cards = [self._card[rank] for rank in self._mesh.pipeline(replica, tensor_rank)]
         # tensor ranks are in one datacenter, of which all nodes have a card or none
         own = tuple(card[0] if card else NO_CARD for card in cards) if self._mesh.tp > 1 and any(cards) else ()
-        return ReplicaRoutes(found, tuple(map(super_packet_bytes, sizes)), (float(ACK_BYTES),) * len(sizes), own)
+        return PipelineRoutes(found, tuple(map(super_packet_bytes, sizes)), (float(ACK_BYTES),) * len(sizes), own)
 
 
 def _collectives(plan: Plan, taken: _Taken, job: Job, rank: int, chunks: int) -> tuple[Collective, Collective]:

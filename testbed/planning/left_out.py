@@ -99,7 +99,7 @@ def _of_tensor_ranks(plan: Plan) -> list[str]:
 
 def _short_slots(problem: Problem, job: Job) -> Iterator[str]:
     for stage, rank in enumerate(problem.stage_to_rank if problem.exchanged else ()):
-        card = problem.links[problem.rank_cards[rank]]
+        card = problem.links[problem.pipelines[0].rank_cards[rank]]
         for kind, exchanges in zip((Kind.F, Kind.I), of_actions(job, problem.stage_to_rank, stage), strict=True):
             action = Action(stage, kind, 0)
             size = problem.exchanged_bytes(action) + max(problem.message_bytes, default=0.0)

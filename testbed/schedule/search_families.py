@@ -107,7 +107,7 @@ def search(
     unit_s, problem = tick_s(problem), in_ticks(problem)  # whatever is compared comes out the same in every unit
     budget = evaluations or _affordable(problem)
     found = _Found(problem, unit_s, time_limit_s, progress)
-    starts = [*map(crosspipe_greedy, problem.views()), *fixed_schedules(problem)]
+    starts = [*map(crosspipe_greedy, problem.with_each_first()), *fixed_schedules(problem)]
     for start in starts:
         found.offer(start)
     try:

@@ -119,7 +119,7 @@ def full_bps(plan: Plan, choice: ScheduleChoice, links: Links) -> float:
     """The rate at which S / (B tau) = 1 on the fullest of these directions; S: what a microbatch sends."""
     problem = costs.problem(plan, choice)
     carried = dict.fromkeys(links.numbers, 0.0)
-    for pipeline in problem.replica_routes:
+    for pipeline in problem.pipelines:
         for (a, b), size in zip(pairwise(problem.stage_to_rank), problem.message_bytes, strict=True):
             for index in (*pipeline.route(a, b), *pipeline.route(b, a)):
                 if index in carried:
