@@ -102,7 +102,8 @@ class Problem:
     """Of every replica its tensor ranks, one pipeline after the other; each is simulated for itself. A generator plans
     for the first one (`route`); for another it is given the problem `with_first` that one."""
     exchanged: tuple[Exchanged, ...] = ()
-    """Per stage, what tensor ranks send each other: within the slots of actions, from their inputs and their start on. Empty: nothing."""
+    """Per stage, what its tensor ranks send each other, within actions' slots, from their inputs and start on. Empty:
+    nothing."""
     handover_s: float = 0.0
     """From a message's last bit at the receiving rank's host to its use, on every message between ranks."""
     send_s: float = 0.0

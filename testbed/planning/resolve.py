@@ -22,7 +22,7 @@ from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, TrafficKind
 from testbed.planning.node_assignment import place
 from testbed.schedule.registry import Generated, check_choice, generate_choice
-from testbed.search.proof import Watch
+from testbed.search.incumbent import Watch
 from testbed.spec import load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.model import missing_methods

@@ -17,7 +17,8 @@ from testbed.planning.schedules import make
 from testbed.planning.ties import Range, ranges_of_orders, worst_s
 from testbed.schedule.evaluation import PredictedSchedule, ScheduleRequest, generate_each
 from testbed.schedule.registry import family_of
-from testbed.search.proof import Proof, Watch
+from testbed.search.incumbent import Watch
+from testbed.search.proof import Proof
 from testbed.spec.choice import ScheduleChoice
 
 BRIEF: Mapping[str, float] = {"time_limit_s": 1.0}

@@ -19,7 +19,7 @@ from testbed.planning.ties import ranges_of_orders, worst_s
 from testbed.plugins import Unusable
 from testbed.schedule.registry import FAMILIES, Generated, family_of
 from testbed.schedule.schedule_file import RecordedSchedule
-from testbed.search.proof import Watch
+from testbed.search.incumbent import Watch
 from testbed.spec.choice import ScheduleChoice, choice_named, own_name
 from testbed.spec.workload import Pacing
 from testbed.units import show_time

@@ -17,7 +17,7 @@ from testbed.routing.demand import Commodity, commodities
 from testbed.routing.planner import DETOUR, USUAL_REACH, PlannedCases, Planner, PlannerInput, Reach
 from testbed.routing.policies import PolicyChoice, plan_with, route
 from testbed.routing.routing_problem import RoutingProblem, routing_problem
-from testbed.search.proof import Watch
+from testbed.search.incumbent import Watch
 
 
 class Demands(NamedTuple):

@@ -71,15 +71,13 @@ def interleave(
             return on_routes(judge.plan, one, wanted, route(policy, wanted.problem).choice.tolist())
 
         best = base = routed(case)
-        try:
+        with judge.incumbent.until_interrupted():
             for _ in range(_ROUNDS):
                 before = judge.offer(best)
                 best = better_starts(judge, best, within, steps)
                 best = min((best, routed(best)), key=judge.offer)
                 if judge.offer(best) >= before:
                     break
-        except KeyboardInterrupt:
-            judge.interrupt()
         cases.append(best)
         later = ", ".join(show_time(start_s(plan, best, job)) for job in range(len(plan.jobs)))
         if len(plan.jobs) < 2:

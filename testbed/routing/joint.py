@@ -73,10 +73,8 @@ def joint(
     """
     found = [_choices(task.plan, job) if schedules else {} for job in range(len(task.plan.jobs))]
     search = _Search(task, found, (evaluations, time_limit_s), seed, within)
-    try:
+    with search.judge.incumbent.until_interrupted():
         search.run()
-    except KeyboardInterrupt:
-        search.judge.interrupt()
     return PlannedCases(search.plan.flows, (search.named(),), (search.remark(),))
 
 

@@ -18,7 +18,7 @@ from testbed.routing.apply import Demands, demands, on_routes, taken
 from testbed.routing.fairness import Metric, bytes_per_direction, flows_per_direction, measured_by
 from testbed.routing.planner import Planner, PlannerInput, Reach
 from testbed.routing.policies import PolicyChoice, Routed, plan_with, route
-from testbed.search.proof import Watch
+from testbed.search.incumbent import Watch
 
 
 class PolicyOutcome(NamedTuple):

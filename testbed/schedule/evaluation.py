@@ -16,7 +16,7 @@ from testbed.model.simulate import makespan
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import OverMemory
 from testbed.schedule.registry import Generated, family_of, generate_choice
-from testbed.search.proof import Watch
+from testbed.search.incumbent import Watch
 from testbed.spec.choice import ScheduleChoice
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import require_room, validate
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in
 from testbed.schedule.family import Family, as_family
-from testbed.search.proof import Proof, Watch
+from testbed.search.incumbent import Watch
+from testbed.search.proof import Proof
 from testbed.spec.choice import ScheduleChoice
 
 if TYPE_CHECKING:
@@ -135,9 +136,11 @@ def _planned(known: Family, problem: Problem) -> list[Problem]:
     every, pairs = problem.with_each_first(), list(pairwise(problem.stage_to_rank))
     if not known.solver:
         return every
-    return [
-        max(every, key=lambda planned: sum(planned.route_delay(a, b) + planned.route_delay(b, a) for a, b in pairs))
-    ]
+
+    def there_and_back_s(planned: Problem) -> float:
+        return sum(planned.route_delay(a, b) + planned.route_delay(b, a) for a, b in pairs)
+
+    return [max(every, key=there_and_back_s)]
 
 
 def _seconds(problem: Problem, made: Schedule | Solution) -> float:

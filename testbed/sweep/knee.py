@@ -20,7 +20,7 @@ from testbed.planning import resolve, schedules
 from testbed.planning.prediction import iteration_times, ranges_of_plan
 from testbed.planning.resolve import BEST
 from testbed.planning.ties import Range, worst_s
-from testbed.search.proof import Watch
+from testbed.search.incumbent import Watch
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Topology
 from testbed.units import show_rate

@@ -29,8 +29,8 @@ from testbed.schedule.hints import best_hint, whole_blocks
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.optimal import crosspipe_loop, crosspipe_ud, crosspipe_wave, solve
 from testbed.search.cp_model import CpModel
+from testbed.search.incumbent import Standing
 from testbed.search.list_scheduler import forward_first, input_first, list_schedule, oldest_first
-from testbed.search.proof import Standing
 from testbed.trace.tables import KINDS
 
 
