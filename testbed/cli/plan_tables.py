@@ -155,7 +155,7 @@ def causes_tables(plan: Plan, comparison: Comparison, width: int) -> list[Table]
     causes = (*CAUSES, "DP") if plan.jobs[0].mesh.dp > 1 else CAUSES
     shares = [_lost_shares(row) for row in rows]
     result = [
-        Column("iteration", show_ranges([row.predicted_s for row in rows], [row.between for row in rows])),
+        Column("iteration", show_ranges([row.predicted_s for row in rows], [row.predicted_range for row in rows])),
         Column("over bound", [show_change(row.predicted_s / row.bound.seconds - 1) for row in rows]),
         Column("bubble", [f"{row.bubble_predicted:z.1%}" for row in rows]),
         Column("peak by rank", [_peaks(row.peaks) for row in rows], wrapped=True),
@@ -191,7 +191,7 @@ def best_line(comparison: Comparison) -> str | None:
         return None
     first, second = comparison.schedules[:2]
     tied = [one.label for one in comparison.schedules if one.low_s < first.high_s and one.high_s > first.predicted_s]
-    if first.between is not None and first.between.hangs and len(tied) > 1:
+    if first.predicted_range is not None and first.predicted_range.is_wide and len(tied) > 1:
         return f"best: {', '.join(tied)}: who comes first of messages that meet decides"
     gain = f"{second.predicted_s / first.predicted_s - 1:.1%}"
     if float(gain.rstrip("%")) == 0:

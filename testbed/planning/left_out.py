@@ -183,7 +183,7 @@ def of_ties(plan: Plan, ranges: RangesByLabel | None = None) -> list[str]:
     hang, known = [], ranges_of_plan(plan) if ranges is None else ranges
     for case in _known(plan):
         for number, one in zip(at_work(plan, case), known[case.label], strict=True):
-            if one is not None and one.hangs:
+            if one is not None and one.is_wide:
                 hang.append(f"{_called(plan, case, number)} {show_time(one.low_s)} to {show_time(one.high_s)}")
     who = "who comes first of messages that meet at a link within microseconds decides"
     return [f"{who} ({_listed(hang)})"] if hang else []

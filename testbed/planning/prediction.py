@@ -87,7 +87,7 @@ def worst_times(plan: Plan, case: Case) -> tuple[float, ...]:
     What chooses between cases goes by this: the best of lucky ends is no choice that can be kept to.
     """
     ranges = zip(iteration_times(plan, case), ranges_of_case(plan, case), strict=True)
-    return tuple(worst_s(one, between) for one, between in ranges)
+    return tuple(worst_s(predicted_s, predicted_range) for predicted_s, predicted_range in ranges)
 
 
 def start_s(plan: Plan, case: Case, job: int) -> float:

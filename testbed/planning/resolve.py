@@ -34,8 +34,8 @@ BEST = "best"
 """Stands for the fastest of all schedules that fit."""
 
 
-class Meeting(NamedTuple):
-    """A case to be made: its label, and the choice of every job."""
+class Combination(NamedTuple):
+    """A case to be made: its label, and a choice for every job."""
 
     label: str
     choices: tuple[ScheduleChoice, ...]
@@ -239,10 +239,10 @@ def with_cases(plan: Plan, choices: Sequence[ScheduleChoice], made: Mapping[str,
 
     A choice that is not `made` has rows that only a run can make.
     """
-    return with_meetings(plan, meetings(plan, [choices]), [made])
+    return with_combinations(plan, combinations(plan, [choices]), [made])
 
 
-def meetings(plan: Plan, choices: Sequence[Sequence[ScheduleChoice]]) -> list[Meeting]:
+def combinations(plan: Plan, choices: Sequence[Sequence[ScheduleChoice]]) -> list[Combination]:
     """What is measured together of every job's choices: the first of each, the second of each, and so on.
 
     A job with one choice has it in every case. A case has the schedules' label where all jobs have the same, else all
@@ -254,21 +254,21 @@ def meetings(plan: Plan, choices: Sequence[Sequence[ScheduleChoice]]) -> list[Me
             labels = ", ".join(choice.label for choice in mine)
             expected = f"1 or {cases} schedules, which meet those of the other jobs one by one"
             raise BadInput.of(job.workload.name, "schedules", labels, expected)
-    met = []
+    found = []
     for number in range(cases):
         together = tuple(mine[number if len(mine) > 1 else 0] for mine in choices)
-        met.append(Meeting(" + ".join(dict.fromkeys(choice.label for choice in together)), together))
-    return met
+        found.append(Combination(" + ".join(dict.fromkeys(choice.label for choice in together)), together))
+    return found
 
 
-def with_meetings(plan: Plan, met: Sequence[Meeting], made: Sequence[Mapping[str, Generated]]) -> Plan:
+def with_combinations(plan: Plan, combined: Sequence[Combination], made: Sequence[Mapping[str, Generated]]) -> Plan:
     """The plan with these cases, all flows on their default routes; per job, what is `made` of its choices."""
     chosen = [
         tuple(
             _job_schedule(job, choice, mine.get(choice.label))
-            for job, choice, mine in zip(plan.jobs, one.choices, made, strict=True)
+            for job, choice, mine in zip(plan.jobs, combination.choices, made, strict=True)
         )
-        for one in met
+        for combination in combined
     ]
     flows = tuple(
         flow
@@ -277,7 +277,9 @@ def with_meetings(plan: Plan, met: Sequence[Meeting], made: Sequence[Mapping[str
     )
     nodes, between = routes.nodes_of_ranks(plan), routes.Between(plan.network)
     taken = tuple(between(nodes[flow.source], nodes[flow.target]) for flow in flows)
-    cases = tuple(Case(one.label, schedules, taken) for one, schedules in zip(met, chosen, strict=True))
+    cases = tuple(
+        Case(combination.label, schedules, taken) for combination, schedules in zip(combined, chosen, strict=True)
+    )
     return replace(plan, flows=flows, cases=cases)
 
 

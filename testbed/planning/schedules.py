@@ -14,7 +14,7 @@ from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import OverMemory
 from testbed.plan import costs, counts
 from testbed.plan.plan import Job, Plan
-from testbed.planning.resolve import BEST, generate, given, meetings, with_meetings
+from testbed.planning.resolve import BEST, combinations, generate, given, with_combinations
 from testbed.planning.ties import ranges_of_orders, worst_s
 from testbed.plugins import Unusable
 from testbed.schedule.registry import FAMILIES, Generated, family_of
@@ -220,14 +220,14 @@ def _together(source: str, left_out: Mapping[str, str]) -> str:
 
 
 def with_selected(plan: Plan, selected: Sequence[Selection]) -> Plan:
-    """The plan with a case for every meeting of schedules that fit; per job, what it is measured with.
+    """The plan with a case for every combination of schedules that fit; per job, what it is measured with.
 
     What is left out stays in the plan with its reason. Raises BadInput where no case is left.
     """
-    met = [
-        one
-        for one in meetings(plan, [mine.choices for mine in selected])
-        if not any(choice.label in mine.left_out for choice, mine in zip(one.choices, selected, strict=True))
+    combined = [
+        combination
+        for combination in combinations(plan, [mine.choices for mine in selected])
+        if not any(choice.label in mine.left_out for choice, mine in zip(combination.choices, selected, strict=True))
     ]
     names = [f"{job.name}: " if len(plan.jobs) > 1 else "" for job in plan.jobs]
     left_out = {
@@ -235,9 +235,9 @@ def with_selected(plan: Plan, selected: Sequence[Selection]) -> Plan:
         for name, mine in zip(names, selected, strict=True)
         for label, reason in mine.left_out.items()
     }
-    if not met:
+    if not combined:
         raise DoesNotFit(_together(plan.network.name, left_out))
-    return replace(with_meetings(plan, met, [mine.made for mine in selected]), left_out=left_out)
+    return replace(with_combinations(plan, combined, [mine.made for mine in selected]), left_out=left_out)
 
 
 @dataclass

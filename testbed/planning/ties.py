@@ -46,8 +46,8 @@ class Range(NamedTuple):
     high_s: float
 
     @property
-    def hangs(self) -> bool:
-        """Whether it is more than one prediction."""
+    def is_wide(self) -> bool:
+        """Whether its ends are further apart than two predictions of one time."""
         return self.high_s > self.low_s * (1 + ONE_PREDICTION)
 
     def scaled(self, factor: float) -> Range:
@@ -82,7 +82,7 @@ def _ranges(loads: Sequence[Load], predicted_s: Sequence[float], found: Sequence
     for job, load in enumerate(loads):
         ends = [predicted_s[job], *(one.ends_s[job] for one in found)]
         one = Range(min(ends) - load.start_s, max(ends) - load.start_s)
-        if not one.hangs:
+        if not one.is_wide:
             moved = max(order.moved_s[job] for order in found) > MOVED_S
             alone = predicted_s[job] - load.start_s
             ranges.append(Range(alone, alone) if moved else None)

@@ -20,7 +20,7 @@ from testbed.errors import DoesNotFit, RunFailed
 from testbed.full_scale.similitude_bound import ideal
 from testbed.plan import costs, routes
 from testbed.plan.plan import Case, JobSchedule, Plan, Route
-from testbed.planning.resolve import Meeting, with_meetings
+from testbed.planning.resolve import Combination, with_combinations
 from testbed.planning.schedules import candidates, every_choice
 from testbed.routing.apply import demands, on_routes, with_flows
 from testbed.routing.case_evaluator import CaseEvaluator, EvaluationLimit, Key, SearchSeconds
@@ -72,7 +72,7 @@ def joint(
     policy did not finish in its 5 wall seconds.
     """
     found = [_choices(task.plan, job) if schedules else {} for job in range(len(task.plan.jobs))]
-    search = _Search(task, found, (evaluations, time_limit_s), seed, within)
+    search = _JointSearch(task, found, (evaluations, time_limit_s), seed, within)
     with search.judge.incumbent.until_interrupted():
         search.run()
     return PlannedCases(search.plan.flows, (search.named(),), (search.remark(),))
@@ -81,7 +81,7 @@ def joint(
 PLANNER = Planner(joint)
 
 
-class _Search:
+class _JointSearch:
     """What the steps share."""
 
     def __init__(
@@ -268,10 +268,11 @@ def _with_all_flows(plan: Plan, made: Sequence[dict[str, JobSchedule]]) -> Plan:
     """The plan with the flows of all these schedules; its cases take the default routes for those that they lack."""
     most = max(map(len, made))
     each = [list(mine.values()) or [one] for mine, one in zip(made, plan.cases[0].jobs, strict=True)]
-    met = [
-        Meeting(str(number), tuple(mine[min(number, len(mine) - 1)].choice for mine in each)) for number in range(most)
+    combined = [
+        Combination(str(number), tuple(mine[min(number, len(mine) - 1)].choice for mine in each))
+        for number in range(most)
     ]
-    others = with_meetings(plan, met, [{} for _ in plan.jobs]).flows
+    others = with_combinations(plan, combined, [{} for _ in plan.jobs]).flows
     flows = tuple(dict.fromkeys((*plan.flows, *others)))
     return replace(plan, flows=flows, cases=tuple(with_flows(plan, case, plan.flows, flows) for case in plan.cases))
 

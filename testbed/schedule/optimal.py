@@ -110,7 +110,7 @@ def _solve(
     hint = whole_blocks(hint)
     validate(hint, problem)
     check_order(hint)
-    search = _Search(problem, incumbent, hint)
+    search = _SolverSearch(problem, incumbent, hint)
     if search.gap() > relative_gap:
         search.run(relative_gap, workers, seed)
     proof = Proof(
@@ -125,7 +125,7 @@ def _solve(
     return Solution(incumbent.best, proof, tuple(search.history))
 
 
-class _Search:
+class _SolverSearch:
     """The incumbent, and what the solver has come to and proven while it runs."""
 
     def __init__(self, problem: Problem, incumbent: Incumbent[Schedule], hint: Schedule) -> None:

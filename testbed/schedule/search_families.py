@@ -103,7 +103,7 @@ def search(
     do `time_limit_s` wall seconds and Ctrl-C, with the best so far. The same seed gives the same schedule unless one of
     these two ended it. Raises BadInput where the greedy does.
     """
-    running = _Search(problem, time_limit_s, progress)
+    running = _FamilySearch(problem, time_limit_s, progress)
     problem, incumbent = running.problem, running.incumbent
     budget = evaluations or _affordable(problem)
     starts = [*map(crosspipe_greedy, problem.with_each_first()), *fixed_schedules(problem)]
@@ -127,7 +127,7 @@ def search_chunks(
 
     `evaluations` are of the steered list scheduler, beside the placement's known schedules (known.py, hints.py).
     """
-    running = _Search(problem, time_limit_s, progress)
+    running = _FamilySearch(problem, time_limit_s, progress)
     problem, incumbent = running.problem, running.incumbent
     budget = evaluations or _affordable(problem)
     hint = best_hint(problem, time_limit_s=0.0)
@@ -155,7 +155,7 @@ def _actions(problem: Problem) -> int:
     return 3 * problem.n_stages * problem.n_microbatches
 
 
-class _Search:
+class _FamilySearch:
     """What the steps of a search share: its problem, and the incumbent."""
 
     def __init__(self, problem: Problem, time_limit_s: float, progress: Progress | None) -> None:
@@ -181,7 +181,7 @@ class _Search:
             self.offer(improve(self.problem, start, moves, seed, *limits, interrupted=self.offer))
 
 
-def _steer(running: _Search, budget: int, seed: int) -> None:
+def _steer(running: _FamilySearch, budget: int, seed: int) -> None:
     """Greedies on believed costs, an evolution strategy over the beliefs."""
     problem = running.problem
     parent = _Beliefs(np.zeros((problem.n_ranks, 3)), np.zeros((len(problem.links), 2)), DEFAULT_SUB_BLOCKS)
