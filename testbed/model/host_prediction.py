@@ -170,7 +170,7 @@ def _quantile(freedom: float) -> float:
     return z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
 
 
-class _Flow(NamedTuple):
+class _FlowTimes(NamedTuple):
     """The messages of a flow in the program, and what to draw from: all times, and those of each iteration."""
 
     messages: NDArray[np.int64]
@@ -188,14 +188,14 @@ class _Drawn:
         rows = names.messages
         wanted = (rows["kind"] != NOTICE) & (rows["source_rank"] != rows["target_rank"]) & (rows["job"] == job)
         first_rank = int(names.action_rank[names.action_job == job].min())
-        self._flows: list[_Flow] = []
+        self._flows: list[_FlowTimes] = []
         flows = rows[["source_rank", "target_rank", "kind"]]
         for source, target, kind in np.unique(flows[wanted]).tolist():
             mine = wanted & (flows == np.array((source, target, kind), flows.dtype))
             flow = source - first_rank, target - first_rank, kind
             each = [extra.of_iteration(number, flow) for number in range(extra.iterations)]
             every = extra.of(flow, load.problem.crosses(*flow[:2]))
-            self._flows.append(_Flow(np.flatnonzero(mine), every, each))
+            self._flows.append(_FlowTimes(np.flatnonzero(mine), every, each))
 
     def once(self, random: np.random.Generator, n_messages: int, number: int) -> Floats:
         """Extra times for all messages, drawn from measured iteration `number`; 0 for those that stay on their rank,
