@@ -14,7 +14,7 @@ from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.events import away, lost
 from testbed.plan.network_state import NetworkState, planned
 from testbed.plan.plan import Case, Job, Plan
-from testbed.plan.routes import Between, datacenter_of, datacenters_of, routes_of_nodes
+from testbed.plan.routes import datacenter_of, datacenters_of, routes_of_nodes
 from testbed.planning.resolve import pipeline_nodes
 from testbed.spec.workload import DataParallel
 from testbed.trace.tables import KINDS, Trace
@@ -75,9 +75,9 @@ def _add_unusual(table: Table, plan: Plan) -> None:
 
 
 def _unusual(plan: Plan, case: Case) -> list[str]:
-    ways, between = routes_of_nodes(plan, case), Between(plan.network)
+    ways, default_route = routes_of_nodes(plan, case), planned(plan.network).default_route
     crossing = {ends: way for ends, way in ways.items() if way}
-    moved = sum(way != between(*ends) for ends, way in crossing.items())
+    moved = sum(way != default_route(*ends) for ends, way in crossing.items())
     said = [f"{moved} of {len(crossing)} flows leave their default routes"] if moved else []
     if any(case.starts_s):
         said.append(f"jobs begin at {', '.join(map(show_time, case.starts_s))}")

@@ -89,21 +89,6 @@ def datacenter_of(node: str) -> str:
     return node.partition("/")[0]
 
 
-class Between:
-    """The default routes of a network, by nodes."""
-
-    def __init__(self, network: Network) -> None:
-        self._name, self._routes = network.name, by_datacenters(network)
-
-    def __call__(self, source: str, target: str) -> Route:
-        """The route between two nodes. Raises BadInput when there is no way."""
-        pair = datacenter_of(source), datacenter_of(target)
-        route = self._routes.get(pair)
-        if route is None:
-            raise BadInput.of(self._name, "links", f"no path {pair[0]} -> {pair[1]}", "connected datacenters")
-        return route
-
-
 def routes_of_nodes(plan: Plan, case: Case) -> dict[tuple[str, str], Route]:
     """(source node, target node) -> the route of the flows between them in a case.
 

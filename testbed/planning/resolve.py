@@ -158,12 +158,12 @@ def _check_together(workloads: Sequence[Workload]) -> None:
 
 
 def _check_ways(network: Network, job: Job) -> None:
-    between = routes.Between(network)
+    default_route = planned(network).default_route
     for replica in range(job.mesh.dp):
         nodes = pipeline_nodes(job, replica)
         for a, b in pairwise(nodes):
-            between(a, b)
-            between(b, a)
+            default_route(a, b)
+            default_route(b, a)
 
 
 def pipeline_nodes(job: Job, replica: int = 0) -> tuple[str, ...]:
@@ -275,8 +275,8 @@ def with_combinations(plan: Plan, combined: Sequence[Combination], made: Sequenc
         for number, job in enumerate(plan.jobs)
         for flow in _flows(job, [schedules[number].stage_to_rank for schedules in chosen])
     )
-    nodes, between = routes.nodes_of_ranks(plan), routes.Between(plan.network)
-    taken = tuple(between(nodes[flow.source], nodes[flow.target]) for flow in flows)
+    nodes, default_route = routes.nodes_of_ranks(plan), planned(plan.network).default_route
+    taken = tuple(default_route(nodes[flow.source], nodes[flow.target]) for flow in flows)
     cases = tuple(
         Case(combination.label, schedules, taken) for combination, schedules in zip(combined, chosen, strict=True)
     )

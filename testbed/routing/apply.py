@@ -85,10 +85,10 @@ def with_flows(plan: Plan, case: Case, own: Sequence[Flow], flows: Sequence[Flow
 
     What it has no route for goes as everything else between the same nodes, else by the default route.
     """
-    nodes, between = routes.nodes_of_ranks(plan), routes.Between(plan.network)
+    nodes, default_route = routes.nodes_of_ranks(plan), planned(plan.network).default_route
     known = {(nodes[flow.source], nodes[flow.target]): way for flow, way in zip(own, case.routes, strict=True)}
     ends = [(nodes[flow.source], nodes[flow.target]) for flow in flows]
-    return replace(case, routes=tuple(known[pair] if pair in known else between(*pair) for pair in ends))
+    return replace(case, routes=tuple(known[pair] if pair in known else default_route(*pair) for pair in ends))
 
 
 def with_policies(
