@@ -15,7 +15,7 @@ from testbed.pipeline.ir import Kind, Schedule, parse_action
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import PipelineRoutes, Problem, uniform
 from testbed.schedule.registry import generate
-from testbed.trace.tables import ACTIVATION, GRADIENT, KINDS, NOTICE, Trace
+from testbed.trace.tables import ACTIVATION, GRADIENT, KINDS, MESSAGE_LETTERS, NOTICE, Trace
 
 small = st.integers(0, 6)
 
@@ -160,7 +160,7 @@ def arrivals(problem: Problem, *rows: str) -> dict[str, float]:
     parsed = tuple(tuple(map(parse_action, row.split())) for row in rows)
     schedule = Schedule("hand-made", parsed, problem.stage_to_rank, problem.n_microbatches)
     messages = simulate(problem, schedule).messages
-    named = ((f"{'FG'[row['kind']]}{row['stage']}:{row['microbatch']}", row) for row in messages)
+    named = ((f"{MESSAGE_LETTERS[int(row['kind'])]}{row['stage']}:{row['microbatch']}", row) for row in messages)
     return {name: float(row["arrived_s"]) for name, row in named}
 
 
