@@ -58,7 +58,7 @@ def execute(program: Program, order: Ints) -> Times:
     wires = idle(
         program.delay_s, program.seconds_per_byte, program.queue_start, program.queue_link, program.acknowledgements
     )
-    state, late_receives = started(program), program.answered.any()
+    state, late_receives = started(program), bool(program.answered.any())
     events, reach, freed = [(0.0, 0, 0, 0, 0)], [0], [0]  # lists need an item for their type to be known
     events.clear()
     reach.clear()  # ranks that may go on at the time at hand
