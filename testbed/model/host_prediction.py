@@ -83,10 +83,10 @@ class ExtraTimes(NamedTuple):
         none: Floats = np.zeros(0)
         padded = [
             {
-                pair: [part for part, _ in zip_longest(parts, range(one.iterations), fillvalue=none)]
-                for pair, parts in one.by_flow.items()
+                pair: [part for part, _ in zip_longest(parts, range(prediction.iterations), fillvalue=none)]
+                for pair, parts in prediction.by_flow.items()
             }
-            for one in (self, later)
+            for prediction in (self, later)
         ]
         missing = [[none] * self.iterations, [none] * later.iterations]
         pairs = sorted({*self.by_flow, *later.by_flow})
@@ -128,7 +128,7 @@ def predict_jobs_on_host(
     random = np.random.default_rng(seed)
 
     def simulated(number: int) -> list[float]:
-        times = sum((one.once(random, len(program.release), number) for one in drawn), np.zeros(len(program.release)))
+        times = sum((draw.once(random, len(program.release), number) for draw in drawn), np.zeros(len(program.release)))
         late = program._replace(handover_s=program.handover_s + times)
         ends = ends_by_job(late, run(late), names)
         return [end_s - load.start_s for end_s, load in zip(ends, loads, strict=True)]

@@ -243,10 +243,12 @@ def _exchanged(plan: Plan, job: Job, stages: tuple[int, ...]) -> tuple[Exchanged
     def sent(stage: int, exchanges: Sequence[TensorExchange]) -> float:
         site = routes.datacenter_of(node_of[job.mesh.rank(0, stages[stage], 0)])
         each = [
-            sum(there_and_back(one.payload_bytes, plan.framing.gso_bytes[site], host.gloo_bytes, host.notice_bytes))
-            for one in exchanges
+            sum(
+                there_and_back(exchange.payload_bytes, plan.framing.gso_bytes[site], host.gloo_bytes, host.notice_bytes)
+            )
+            for exchange in exchanges
         ]
-        return sum(size * one.number for size, one in zip(each, exchanges, strict=True)) * (job.mesh.tp - 1)
+        return sum(size * exchange.number for size, exchange in zip(each, exchanges, strict=True)) * (job.mesh.tp - 1)
 
     found = []
     for stage in range(len(stages)):
@@ -284,7 +286,7 @@ def _turns(plan: Plan, job: Job, stages: tuple[int, ...], gathers: Sequence[Coll
     for rank, gather in zip(stages, gathers, strict=True):
         for step in gather.steps:
             if not step.after:
-                turn, target = (one // job.mesh.tp * job.mesh.pp + rank for one in (step.source, step.target))
+                turn, target = (member // job.mesh.tp * job.mesh.pp + rank for member in (step.source, step.target))
                 size = math.ceil(gather.size(step))
                 at_once[step.source, rank] += size
                 leaving[turn] += size * (sites[turn] != sites[target])

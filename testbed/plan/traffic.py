@@ -33,7 +33,7 @@ def planned_traffic(plan: Plan, case: Case) -> tuple[PlannedTraffic, ...]:
         for index in way(source, target):
             bytes_[index] += number * size
             messages[index] += number
-    return tuple(PlannedTraffic(*one) for one in zip(bytes_, messages, strict=True))
+    return tuple(PlannedTraffic(*totals) for totals in zip(bytes_, messages, strict=True))
 
 
 def notices_s(plan: Plan, case: Case) -> float:
@@ -47,7 +47,7 @@ def notices_s(plan: Plan, case: Case) -> float:
             bytes_[index] += number * plan.host_costs.notice_bytes
         for index in way(source, target):
             bytes_[index] += number * ACK_BYTES
-    return max((8 * size / one.rate_bps for size, one in zip(bytes_, directions, strict=True)), default=0.0)
+    return max((8 * size / direction.rate_bps for size, direction in zip(bytes_, directions, strict=True)), default=0.0)
 
 
 def notices_round_trip_s(plan: Plan, case: Case) -> float:
@@ -98,8 +98,8 @@ def _messages(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:
         job, chosen = plan.jobs[number], case.jobs[number]
         for replica, rank in product(range(job.mesh.dp), range(job.mesh.pp)):
             for source, target in permutations(job.mesh.tensor_ranks(replica, rank), 2):
-                for one in tensor_exchanges(job, chosen.stage_to_rank, rank):
-                    yield source, target, one.payload_bytes, one.number
+                for exchange in tensor_exchanges(job, chosen.stage_to_rank, rank):
+                    yield source, target, exchange.payload_bytes, exchange.number
 
 
 def _posted_ahead(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:

@@ -77,7 +77,7 @@ def ranges_of_case(plan: Plan, case: Case) -> list[Range | None]:
 def ranges_of_plan(plan: Plan) -> RangesByLabel:
     """By label of every case whose schedules are made, what `ranges_of_case` says of it."""
     return {
-        case.label: ranges_of_case(plan, case) for case in plan.cases if all(one.rows is not None for one in case.jobs)
+        case.label: ranges_of_case(plan, case) for case in plan.cases if all(job.rows is not None for job in case.jobs)
     }
 
 

@@ -48,9 +48,11 @@ def network_of(topology: Topology, at: Scales | None = None) -> Network:
     """Nodes, directions and default routes of a topology, its links as large as the lab has them. Raises BadInput."""
     nodes = tuple(Node(name, routes.datacenter_of(name)) for name in topology.nodes())
     ways = routes.default_routes(topology)
-    directions = [(f"links.{index // 2}.rate", one) for index, one in enumerate(topology.directions())]
-    cards = [(f"datacenters.{one.target}.inside.rate", one) for one in topology.cards()]
-    links, ends = (tuple(_in_the_lab(topology, field, one, at) for field, one in some) for some in (directions, cards))
+    directions = [(f"links.{index // 2}.rate", direction) for index, direction in enumerate(topology.directions())]
+    cards = [(f"datacenters.{card.target}.inside.rate", card) for card in topology.cards()]
+    links, ends = (
+        tuple(_in_the_lab(topology, field, direction, at) for field, direction in some) for some in (directions, cards)
+    )
     switches = tuple(name for name, site in topology.datacenters.items() if not site.nodes)
     return Network(topology.name, nodes, links, ways, ends, switches)
 
@@ -71,8 +73,8 @@ def framing_of(network: Network, taken: Iterable[tuple[str, Route]]) -> Framing:
     """The framing towards all default routes from every datacenter, and those that (datacenter, route) flows take."""
     whole = planned(network)
     leaving: dict[str, set[int]] = {name: set() for name in whole.datacenters}
-    for one in network.routes:
-        leaving[one.source].update(one.route)
+    for default in network.routes:
+        leaving[default.source].update(default.route)
     for datacenter, route in taken:
         leaving[datacenter].update(route)
     gso = {
@@ -137,7 +139,7 @@ def _job_name(name: str, jobs: Sequence[Job]) -> str:
     """The workload's name, or the first that is free of NAME-2, NAME-3 ...: results are told apart by it."""
     taken = {job.name for job in jobs}
     numbered = (f"{name}-{number}" for number in count(2))
-    return next(one for one in chain([name], numbered) if one not in taken)
+    return next(free for free in chain([name], numbered) if free not in taken)
 
 
 def _check_schedules(workload: Workload, source: str) -> None:
@@ -337,10 +339,10 @@ def _require_trainable_beside(first: Job, job: Job) -> None:
         if value != others:
             expected = f"{others}, as {first.name}: each round is an iteration of all jobs ({option} is for all)"
             raise BadInput.of(job.name, field, value, expected)
-    for one in (first, job):
-        if one.workload.pacing is None:
+    for trained in (first, job):
+        if trained.workload.pacing is None:
             expected = "seconds for F, I and W: an unpaced job is profiled and trained alone"
-            raise BadInput.of(one.name, "pacing", "none", expected)
+            raise BadInput.of(trained.name, "pacing", "none", expected)
 
 
 def require_room_for_parameters(plan: Plan) -> None:

@@ -183,4 +183,6 @@ def _with_any_memory(
         if choice.label in roomy and seconds[choice.label] > bounds[choice.label].seconds * (1 + _AT_BOUND)
     ]
     made = zip(tasks, generate_each(tasks), strict=True)
-    return {task.choice.label: one.makespan_s for task, one in made if isinstance(one, PredictedSchedule)}
+    return {
+        task.choice.label: predicted.makespan_s for task, predicted in made if isinstance(predicted, PredictedSchedule)
+    }

@@ -276,7 +276,7 @@ class _Maker:
             else:
                 fresh.append(choice)
         found_now = candidates(self.plan, fresh, self.watch, job=self.job, source=self.source, judge=False)
-        made |= {one.choice.label: one.generated for one in found_now.found}
+        made |= {predicted.choice.label: predicted.generated for predicted in found_now.found}
         left_out |= found_now.left_out
         in_order = {one.label: made[one.label] for one in resolved if one.label in made}
         return Selection(resolved, in_order, left_out)
@@ -293,7 +293,7 @@ class _Maker:
             shown = reason.removeprefix(f"{self.source}: ")
             expected = f"room for one of {len(left_out)} schedules; of {label}: {shown}"
             raise DoesNotFit.of(self.source, f"schedule {best.label}", BEST, expected)
-        by_content |= {_content(one.choice): one.generated for one in found}
+        by_content |= {_content(predicted.choice): predicted.generated for predicted in found}
         first = found[0]
         chosen = _in_place_of(best, first.choice)
         if chosen.label in self.kept:
@@ -331,7 +331,7 @@ class _Maker:
         listed = self.plan.jobs[self.job].workload.schedules
         known = {choice.label for choice in (*listed, *made.choices)}
         for label in self.kept:
-            of_best = label.startswith(f"{BEST} ") and any(one.schedule == BEST for one in listed)
+            of_best = label.startswith(f"{BEST} ") and any(choice.schedule == BEST for choice in listed)
             if label not in known and not of_best:
                 names = ", ".join(choice.label for choice in made.choices)
                 raise BadInput.of("--schedules-from", "schedule", label, f"one of {self.source} ({names})")

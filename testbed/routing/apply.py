@@ -32,8 +32,8 @@ class Demands(NamedTuple):
 def demands(plan: Plan, case: Case, reach: Reach = USUAL_REACH) -> Demands:
     """What the jobs of a case send, and the routes that it may take. Raises BadInput for a job without pacing."""
     found = commodities(plan, case)
-    large = tuple(one for one in found if one.wire_bytes >= reach.elephants_from)
-    small = tuple(one for one in found if one.wire_bytes < reach.elephants_from)
+    large = tuple(flow for flow in found if flow.wire_bytes >= reach.elephants_from)
+    small = tuple(flow for flow in found if flow.wire_bytes < reach.elephants_from)
     return Demands(large, small, routing_problem(network_at(plan, case), large, reach.detour))
 
 
@@ -41,8 +41,8 @@ def on_routes(plan: Plan, case: Case, wanted: Demands, choice: Sequence[int]) ->
     """The case with the chosen routes, a candidate's number per elephant; all other flows keep theirs."""
     nodes = routes.nodes_of_ranks(plan)
     over = {
-        (one.source, one.target): wanted.problem.routes_of(flow)[int(choice[flow])]
-        for flow, one in enumerate(wanted.elephants)
+        (elephant.source, elephant.target): wanted.problem.routes_of(flow)[int(choice[flow])]
+        for flow, elephant in enumerate(wanted.elephants)
     }
     ends = [(nodes[flow.source], nodes[flow.target]) for flow in plan.flows]
     return replace(case, routes=tuple(over.get(pair, default) for pair, default in zip(ends, case.routes, strict=True)))

@@ -91,7 +91,7 @@ class CaseEvaluator:
 
     def _key(self, times_s: Sequence[float]) -> Key:
         times = zip(times_s, self.baseline_s, strict=True)
-        return tuple(sorted((round(one / baseline, _DIGITS) for one, baseline in times), reverse=True))
+        return tuple(sorted((round(time_s / baseline, _DIGITS) for time_s, baseline in times), reverse=True))
 
     def over(self) -> bool:
         """Whether nothing more should be tried: enough has been, or nothing is left to gain."""
@@ -125,5 +125,5 @@ def _work_s(problem: Problem) -> float:
         )
     ]
     ranks = problem.stage_to_rank
-    each = [sum(one for one, holder in zip(least, ranks, strict=True) if holder == rank) for rank in set(ranks)]
+    each = [sum(stage_s for stage_s, holder in zip(least, ranks, strict=True) if holder == rank) for rank in set(ranks)]
     return problem.n_microbatches * max(each)

@@ -106,7 +106,7 @@ class _JointSearch:
     def run(self) -> None:
         """All of it. KeyboardInterrupt leaves the best so far in the judge."""
         begins = [(self.judge.offer(case), number, case) for number, case in enumerate(self._beginnings())]
-        begins.sort(key=lambda one: one[:2])
+        begins.sort(key=lambda begin: begin[:2])
         for _, _, case in begins[:_STARTS]:
             self._descend(case)
         in_vain = 0
@@ -142,8 +142,8 @@ class _JointSearch:
     def _by_schedules(self, case: Case) -> Iterator[Case]:
         """Every family for one job, and for all jobs that have room for it."""
         for job, mine in enumerate(self.made):
-            for one in mine.values():
-                yield _with_schedule(case, job, one)
+            for schedule in mine.values():
+                yield _with_schedule(case, job, schedule)
         for label in self.made[0] if len(self.made) > 1 else ():
             if all(label in mine for mine in self.made):
                 yield replace(case, jobs=tuple(mine[label] for mine in self.made))
@@ -179,12 +179,12 @@ class _JointSearch:
             case = min((case, *self._by_policies(case, every=False)), key=self.judge.offer)
         order = np.argsort(-wanted.problem.wire_bytes, kind="stable").tolist()
         for flow in order:
-            one = wanted.elephants[flow]
+            elephant = wanted.elephants[flow]
             for candidate in wanted.problem.routes_of(flow):
                 if self.judge.over():
                     return case
                 route_of = routes.routes_of_nodes(self.plan, case)
-                route_of[one.source, one.target] = candidate
+                route_of[elephant.source, elephant.target] = candidate
                 case = min((case, _on(self.plan, case, route_of)), key=self.judge.offer)
         return case
 
@@ -215,7 +215,7 @@ class _JointSearch:
     def named(self) -> Case:
         """The best case, called by its schedules."""
         best = self.judge.best
-        return replace(best, label=" + ".join(dict.fromkeys(one.choice.label for one in best.jobs)))
+        return replace(best, label=" + ".join(dict.fromkeys(job.choice.label for job in best.jobs)))
 
     def remark(self) -> str:
         """How it was found, and against what."""
@@ -223,7 +223,9 @@ class _JointSearch:
         baseline = routes.routes_of_nodes(self.plan, self.plan.cases[0])
         moved = sum(route != baseline[pair] for pair, route in routes.routes_of_nodes(self.plan, best).items())
         jobs = zip(self.plan.jobs, best.jobs, judge.seconds(best), strict=True)
-        predicted = ", ".join(f"{job.name} {show_time(took)} with {one.choice.label}" for job, one, took in jobs)
+        predicted = ", ".join(
+            f"{job.name} {show_time(took)} with {schedule.choice.label}" for job, schedule, took in jobs
+        )
         fixed, default = (1 - judge.best_key[0] / key[0] for key in (self.fixed_key, self.default_key))
         return (
             f"predicted are {predicted}; {moved} pairs of nodes leave their default routes. The worst job "
@@ -247,7 +249,9 @@ def _choices(plan: Plan, job: int) -> dict[str, ScheduleChoice]:
 def _made(task: PlannerInput, choices: dict[str, ScheduleChoice], job: int) -> dict[str, JobSchedule]:
     """By label, a job's schedules on the default routes, of those that fit."""
     found = candidates(task.plan, list(choices.values()), task.watch, job=job, judge=False).found
-    return {one.choice.label: _scheduled(task.plan, job, one.choice, one.generated) for one in found}
+    return {
+        predicted.choice.label: _scheduled(task.plan, job, predicted.choice, predicted.generated) for predicted in found
+    }
 
 
 def _scheduled(plan: Plan, job: int, choice: ScheduleChoice, made: Generated) -> JobSchedule:
@@ -267,7 +271,7 @@ def _generated(plan: Plan, case: Case, job: int, choice: ScheduleChoice) -> JobS
 def _with_all_flows(plan: Plan, made: Sequence[dict[str, JobSchedule]]) -> Plan:
     """The plan with the flows of all these schedules; its cases take the default routes for those that they lack."""
     most = max(map(len, made))
-    each = [list(mine.values()) or [one] for mine, one in zip(made, plan.cases[0].jobs, strict=True)]
+    each = [list(mine.values()) or [job] for mine, job in zip(made, plan.cases[0].jobs, strict=True)]
     combined = [
         Combination(str(number), tuple(mine[min(number, len(mine) - 1)].choice for mine in each))
         for number in range(most)
