@@ -9,6 +9,7 @@ from testbed.model.execute import execute
 from testbed.model.lower import Load, lower
 from testbed.pipeline.collectives import Collective, CollectiveMessage
 from testbed.pipeline.ir import Schedule
+from testbed.pipeline.link import crossing_s
 from testbed.pipeline.problem import Problem
 
 
@@ -59,6 +60,4 @@ def _chain_ends(problem: Problem, what: Collective, begin_s: dict[int, float]) -
 
 def transfer_s(problem: Problem, what: Collective, step: CollectiveMessage) -> float:
     """Seconds a message of a collective takes on idle links: all delays, and the slowest link's time on the wire."""
-    links = [problem.links[index] for index in what.route(step)]
-    wire_s = max((link.seconds_per_byte * what.size(step) for link in links), default=0.0)
-    return sum(link.delay_s for link in links) + wire_s
+    return crossing_s([problem.links[index] for index in what.route(step)], what.size(step))
