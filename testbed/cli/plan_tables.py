@@ -191,7 +191,7 @@ def best_line(comparison: Comparison) -> str | None:
         return None
     first, second = comparison.schedules[:2]
     tied = [one.label for one in comparison.schedules if one.low_s < first.high_s and one.high_s > first.predicted_s]
-    if first.predicted_range is not None and first.predicted_range.is_wide and len(tied) > 1:
+    if first.predicted_range is not None and first.predicted_range.order_sensitive and len(tied) > 1:
         return f"best: {', '.join(tied)}: who comes first of messages that meet decides"
     gain = f"{second.predicted_s / first.predicted_s - 1:.1%}"
     if float(gain.rstrip("%")) == 0:

@@ -336,7 +336,7 @@ def _pipeline_routes(plan: Plan, taken: RankRoutes, ranks: Sequence[int], *, car
 def _collectives(plan: Plan, taken: RankRoutes, job: Job, rank: int, chunks: int) -> tuple[Collective, Collective]:
     """What the replicas of one of the stages of a pipeline rank, which has so many, gather and reduce.
 
-    Members are numbered as the paths of a problem are: replica after replica, its tensor ranks one after the other.
+    Members are numbered as the pipelines of a problem are: replica after replica, its tensor ranks one after the other.
     """
     tensor, exchange = job.mesh.tp, exchange_at(job, rank)
     cell = job.workload.cell_bytes(chunks * job.mesh.pp, exchange.n_cells)

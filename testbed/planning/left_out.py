@@ -183,7 +183,7 @@ def of_ties(plan: Plan, ranges: RangesByLabel | None = None) -> list[str]:
     ranged, known = [], ranges_of_plan(plan) if ranges is None else ranges
     for case in _known(plan):
         for number, predicted_range in zip(at_work(plan, case), known[case.label], strict=True):
-            if predicted_range is not None and predicted_range.is_wide:
+            if predicted_range is not None and predicted_range.order_sensitive:
                 least, most = map(show_time, predicted_range)
                 ranged.append(f"{_called(plan, case, number)} {least} to {most}")
     who = "who comes first of messages that meet at a link within microseconds decides"

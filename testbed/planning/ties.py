@@ -46,8 +46,8 @@ class Range(NamedTuple):
     high_s: float
 
     @property
-    def is_wide(self) -> bool:
-        """Whether its ends are further apart than two predictions of one time."""
+    def order_sensitive(self) -> bool:
+        """Whether it is more than one time: its ends are further apart than two predictions of one."""
         return self.high_s > self.low_s * (1 + ONE_PREDICTION)
 
     def scaled(self, factor: float) -> Range:
@@ -82,7 +82,7 @@ def _ranges(loads: Sequence[Load], predicted_s: Sequence[float], found: Sequence
     for job, load in enumerate(loads):
         ends = [predicted_s[job], *(order.ends_s[job] for order in found)]
         over_orders = Range(min(ends) - load.start_s, max(ends) - load.start_s)
-        if not over_orders.is_wide:
+        if not over_orders.order_sensitive:
             moved = max(order.moved_s[job] for order in found) > MOVED_S
             alone = predicted_s[job] - load.start_s
             ranges.append(Range(alone, alone) if moved else None)

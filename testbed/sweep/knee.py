@@ -52,7 +52,7 @@ class Swept(NamedTuple):
     def is_order_sensitive(self, label: str) -> bool:
         """Whether the time is more than one prediction."""
         predicted_range = self.ranges.get(label)
-        return predicted_range is not None and predicted_range.is_wide
+        return predicted_range is not None and predicted_range.order_sensitive
 
     def worst_s(self, label: str) -> float:
         """The most that an iteration may take; infinite where the schedule does not fit."""
