@@ -21,7 +21,6 @@ Key = tuple[float, ...]
 compared: the two-layer idea of max-min fairness, with iteration times in the place of rates."""
 
 EvaluationLimit = Annotated[int, Field(ge=1, le=10**6)]
-SearchSeconds = Annotated[float, Field(gt=0, le=3600)]
 
 _DIGITS = 9
 """Of a key: what differs by less is the same."""

@@ -22,9 +22,10 @@ from testbed.errors import BadInput
 from testbed.plan.plan import Case, Plan
 from testbed.planning.prediction import start_s
 from testbed.routing.apply import demands, on_routes
-from testbed.routing.case_evaluator import CaseEvaluator, Key, SearchSeconds
+from testbed.routing.case_evaluator import CaseEvaluator, Key
 from testbed.routing.planner import PlannedCases, Planner, PlannerInput
 from testbed.routing.policies import choose, route
+from testbed.search.incumbent import TimeLimit
 from testbed.units import show_time
 
 ShareOption = Annotated[float, Field(gt=0, le=1)]
@@ -50,7 +51,7 @@ def interleave(
     within: ShareOption = 0.25,
     steps: StepsOption = 16,
     routes: str = "greedy-time",
-    time_limit_s: SearchSeconds = 120.0,
+    time_limit_s: TimeLimit = 120.0,
 ) -> PlannedCases:
     """Every case with offsets between its jobs, on routes that the policy `routes` chooses for these offsets.
 

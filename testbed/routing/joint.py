@@ -23,11 +23,12 @@ from testbed.plan.plan import Case, JobSchedule, Plan, Route
 from testbed.planning.resolve import Combination, with_combinations
 from testbed.planning.schedules import candidates, every_choice
 from testbed.routing.apply import demands, on_routes, with_flows
-from testbed.routing.case_evaluator import CaseEvaluator, EvaluationLimit, Key, SearchSeconds
+from testbed.routing.case_evaluator import CaseEvaluator, EvaluationLimit, Key
 from testbed.routing.interleave import better_starts
 from testbed.routing.planner import PlannedCases, Planner, PlannerInput
 from testbed.routing.policies import POLICIES, PolicyChoice, route
 from testbed.schedule.registry import Generated, family_of, generate_choice
+from testbed.search.incumbent import TimeLimit
 from testbed.spec.choice import ScheduleChoice
 from testbed.units import show_time
 
@@ -55,7 +56,7 @@ _IN_VAIN = 8
 def joint(
     task: PlannerInput,
     evaluations: EvaluationLimit = 1500,
-    time_limit_s: SearchSeconds = 120.0,
+    time_limit_s: TimeLimit = 120.0,
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1,
     within: Annotated[float, Field(ge=0, le=1)] = 0.0,
     schedules: bool = True,

@@ -16,9 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import count
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.errors import BadInput
 from testbed.model.bounds import lower_bound
@@ -30,14 +28,11 @@ from testbed.pipeline.validate import InvalidSchedule, validate
 from testbed.schedule.family import Family
 from testbed.schedule.hints import best_hint, check_order, whole_blocks
 from testbed.search.cp_model import CpModel
-from testbed.search.incumbent import Incumbent, Progress
+from testbed.search.incumbent import Incumbent, Progress, TimeLimit
 from testbed.search.proof import Covers, Proof, Status
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
-
-SolverTimeLimit = Annotated[float, Field(gt=0, le=3600)]
-"""Wall seconds."""
 
 HINT_SHARE = 0.2
 """Share of a family's time limit that its hint may take."""
@@ -303,7 +298,7 @@ def _crosspipe(
     return _solve(problem, hint, incumbent)
 
 
-def crosspipe_ud(problem: Problem, time_limit_s: SolverTimeLimit = 30.0, progress: Progress | None = None) -> Solution:
+def crosspipe_ud(problem: Problem, time_limit_s: TimeLimit = 30.0, progress: Progress | None = None) -> Solution:
     """CrossUD: one stage per rank, the best found in `time_limit_s` seconds or within 1 % of optimal.
 
     Raises BadInput for another placement, or when a rank cannot hold a single microbatch.
@@ -311,16 +306,12 @@ def crosspipe_ud(problem: Problem, time_limit_s: SolverTimeLimit = 30.0, progres
     return _crosspipe("crosspipe-ud", Placement.UD, problem, time_limit_s, progress)
 
 
-def crosspipe_wave(
-    problem: Problem, time_limit_s: SolverTimeLimit = 30.0, progress: Progress | None = None
-) -> Solution:
+def crosspipe_wave(problem: Problem, time_limit_s: TimeLimit = 30.0, progress: Progress | None = None) -> Solution:
     """CrossWave: two stages per rank in a V; otherwise as `crosspipe_ud`."""
     return _crosspipe("crosspipe-wave", Placement.WAVE, problem, time_limit_s, progress)
 
 
-def crosspipe_loop(
-    problem: Problem, time_limit_s: SolverTimeLimit = 30.0, progress: Progress | None = None
-) -> Solution:
+def crosspipe_loop(problem: Problem, time_limit_s: TimeLimit = 30.0, progress: Progress | None = None) -> Solution:
     """CrossLoop: two stages per rank, the second pass from rank 0 again; otherwise as `crosspipe_ud`."""
     return _crosspipe("crosspipe-loop", Placement.LOOP, problem, time_limit_s, progress)
 

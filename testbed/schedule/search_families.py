@@ -28,7 +28,7 @@ from testbed.schedule.family import Family
 from testbed.schedule.greedy import DEFAULT_SUB_BLOCKS, crosspipe_greedy, greedy_rows
 from testbed.schedule.hints import best_hint
 from testbed.schedule.known import fixed_schedules
-from testbed.search.incumbent import Incumbent, Progress
+from testbed.search.incumbent import Incumbent, Progress, TimeLimit
 from testbed.search.steered_list import steered_list
 
 SUB_BLOCKS = (1, 2, 3, 4, 6, 8)
@@ -48,8 +48,6 @@ STEERED_SHARE = 0.5
 
 EvaluationsOption = Annotated[int | None, Field(ge=1, le=10**6)]
 Seed = Annotated[int, Field(ge=0)]
-SearchTimeLimit = Annotated[float, Field(gt=0, le=3600)]
-"""Wall seconds."""
 
 _SIGMA = 0.35
 _WIDER, _NARROWER = 1.15, 0.97
@@ -93,7 +91,7 @@ def search(
     problem: Problem,
     evaluations: EvaluationsOption = None,
     seed: Seed = 1,
-    time_limit_s: SearchTimeLimit = DEFAULT_TIME_LIMIT_S,
+    time_limit_s: TimeLimit = DEFAULT_TIME_LIMIT_S,
     progress: Progress | None = None,
 ) -> Schedule:
     """The best schedule found for one stage per rank.
@@ -120,7 +118,7 @@ def search_chunks(
     problem: Problem,
     evaluations: EvaluationsOption = None,
     seed: Seed = 1,
-    time_limit_s: SearchTimeLimit = DEFAULT_TIME_LIMIT_S,
+    time_limit_s: TimeLimit = DEFAULT_TIME_LIMIT_S,
     progress: Progress | None = None,
 ) -> Schedule:
     """The best schedule of whole blocks found for a placement of several stages per rank; otherwise as `search`.

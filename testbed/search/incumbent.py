@@ -10,7 +10,12 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Generic, NamedTuple, TypeVar
+from typing import Annotated, Generic, NamedTuple, TypeVar
+
+from pydantic import Field
+
+TimeLimit = Annotated[float, Field(gt=0, le=3600)]
+"""Of a search, as an option: wall seconds."""
 
 Solution = TypeVar("Solution")
 
