@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -55,6 +56,30 @@ def persistent_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
         if not interrupted:  # else until the process ends: what was left half made is finalised behind the body, too
             sys.unraisablehook = shown_before
+
+
+@contextmanager
+def heard_interrupts() -> Iterator[threading.Event]:
+    """In its body Ctrl-C sets the event, wherever it comes; a second one raises KeyboardInterrupt.
+
+    It stays as it is where it does not raise KeyboardInterrupt anyway, and in threads, which hear of no signal.
+    """
+    heard = threading.Event()
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        if heard.is_set():
+            signal.default_int_handler(number, frame)
+        heard.set()
+
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield heard
+        return
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _because_of_interrupt(error: BaseException | None) -> bool:

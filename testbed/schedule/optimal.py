@@ -8,17 +8,14 @@ is reduced to an order per rank and judged by the event model, so the solver's r
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from itertools import count
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.errors import BadInput
+from testbed.interrupts import heard_interrupts
 from testbed.model.bounds import lower_bound
 from testbed.model.simulate import simulate
 from testbed.pipeline.ir import Row, Schedule
@@ -227,7 +224,7 @@ class _SolverSearch:
 
         In a thread, since Python hears of a signal in the main thread only, and between two of its own instructions.
         """
-        with _heard_interrupts() as interrupt, ThreadPoolExecutor(1) as pool:
+        with heard_interrupts() as interrupt, ThreadPoolExecutor(1) as pool:
             solving = pool.submit(solve)
             while not solving.done():
                 wait([solving], timeout=POLL_S)
@@ -260,30 +257,6 @@ class _SolverSearch:
         until = time.monotonic() + limit_s
         with self.incumbent.until_interrupted():
             self.offer(improve(self.problem, start, moves, seed, until, good_enough_s, interrupted=self.offer))
-
-
-@contextmanager
-def _heard_interrupts() -> Iterator[threading.Event]:
-    """In its body Ctrl-C sets the event, wherever it comes; a second one raises KeyboardInterrupt.
-
-    It stays as it is where it does not raise KeyboardInterrupt anyway, and in threads, which hear of no signal.
-    """
-    heard = threading.Event()
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        if heard.is_set():
-            signal.default_int_handler(number, frame)
-        heard.set()
-
-    mine = threading.current_thread() is threading.main_thread()
-    if not mine or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield heard
-        return
-    signal.signal(signal.SIGINT, hear)
-    try:
-        yield heard
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _crosspipe(
