@@ -14,6 +14,8 @@ from typing import Annotated, Generic, NamedTuple, TypeVar
 
 from pydantic import Field
 
+from testbed.interrupts import dealt_with
+
 TimeLimit = Annotated[float, Field(gt=0, le=3600)]
 """Of a search, as an option: wall seconds."""
 
@@ -117,6 +119,7 @@ class Incumbent(Generic[Solution]):
             yield
         except KeyboardInterrupt:
             self.interrupt()
+            dealt_with()
 
     def interrupt(self) -> None:
         """Say that Ctrl-C ends the search."""
