@@ -38,7 +38,7 @@ from testbed.pipeline.ir import Action, Kind, Part, Row, Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import TOLERANCE, peaks
 from testbed.pipeline.placement import Placement, stage_to_rank
-from testbed.pipeline.problem import Problem
+from testbed.pipeline.problem import PipelineRoutes, Problem
 from testbed.pipeline.validate import validate
 from testbed.schedule.hints import best_hint
 from testbed.schedule.optimal import solve
@@ -118,7 +118,7 @@ def small_problem(random: Random) -> Problem:
         input_memory=(recompute,) * len(stages) if recompute else (),
         message_bytes=(1.0,) * (len(stages) - 1),
         links=links,
-        routes={pair: (index,) for index, pair in enumerate(pairs)},
+        pipelines=(PipelineRoutes({pair: (index,) for index, pair in enumerate(pairs)}),),
         handover_s=random.choice((0.0, 3e-6)),
         unnoticed_wait_s=random.choice((0.0, 2e-4)),
     )

@@ -35,7 +35,7 @@ from testbed.model.simulate import run
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import Collective, CollectiveMessage, side_by_side
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Exchanged, Problem, ReplicaRoutes, uniform
+from testbed.pipeline.problem import Exchanged, PipelineRoutes, Problem, uniform
 from testbed.schedule.registry import FAMILIES, generate
 
 Number = int | Fraction
@@ -443,7 +443,7 @@ def drawn_problem(draw: Draw, n_links: int, first_card: int) -> Problem:
     acks = tuple(float(of.randint(20, 90)) for _ in range(ranks)) if pieces and of.random() < 0.8 else ()
     pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
     paths = [
-        ReplicaRoutes(
+        PipelineRoutes(
             {pair: route(path, pair[0]) for pair in pairs},
             pieces,
             acks,
@@ -465,12 +465,8 @@ def drawn_problem(draw: Draw, n_links: int, first_card: int) -> Problem:
         input_s=times(),
         weight_s=times(),
         message_bytes=tuple(float(of.randint(400, 12_000)) for _ in stages[1:]),
-        routes=paths[0].routes,
-        piece_bytes=pieces,
-        ack_bytes=acks,
-        rank_cards=paths[0].rank_cards,
+        pipelines=tuple(paths),
         exchanged=exchanged,
-        others=tuple(paths[1:]),
         tensor=tp,
         handover_s=draw.time(20, 300),
         send_s=draw.time(0, 400) * of.randint(0, 1),

@@ -14,7 +14,7 @@ from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.greedy import crosspipe_greedy
 from testbed.schedule.hints import best_hint, whole_blocks
 from testbed.schedule.optimal import solve
-from testbed.search.proof import Standing
+from testbed.search.incumbent import Standing
 
 GAP = 0.01
 PUBLISHED = """Published (CrossPipe, App. D.1, Fig. 14), on another machine with other solvers: MILP on Gurobi 12.0.0

@@ -23,7 +23,8 @@ from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.hints import best_hint
 from testbed.schedule.optimal import solve
-from testbed.search.proof import Proof, Standing
+from testbed.search.incumbent import Standing
+from testbed.search.proof import Proof
 
 PLACEMENTS = {"V": Placement.WAVE, "loop": Placement.LOOP}
 WIRE = 0.25

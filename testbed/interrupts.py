@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -17,7 +18,7 @@ _AGAIN_S = 0.2
 
 @contextmanager
 def persistent_interrupts() -> Iterator[None]:
-    """While the body runs, Ctrl-C raises KeyboardInterrupt in it again and again until it is dealt with.
+    """While the body runs, Ctrl-C raises KeyboardInterrupt in it again and again until it is `dealt_with`.
 
     What handles a KeyboardInterrupt, or cleans up because of one, is left in peace. For the main thread; nothing
     changes where SIGINT is ignored, as of what a shell starts in the background.
@@ -55,6 +56,35 @@ def persistent_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
         if not interrupted:  # else until the process ends: what was left half made is finalised behind the body, too
             sys.unraisablehook = shown_before
+
+
+@contextmanager
+def heard_interrupts() -> Iterator[threading.Event]:
+    """In its body Ctrl-C sets the event, wherever it comes; a second one raises KeyboardInterrupt.
+
+    It stays as it is where it does not raise KeyboardInterrupt anyway, and in threads, which hear of no signal.
+    """
+    heard, before = threading.Event(), signal.getsignal(signal.SIGINT)
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        if heard.is_set() and callable(before):
+            before(number, frame)
+        heard.set()
+
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield heard
+        return
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def dealt_with() -> None:
+    """An interrupt has had its effect: `persistent_interrupts` reminds of it no more, until another one comes."""
+    if threading.current_thread() is threading.main_thread():
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _because_of_interrupt(error: BaseException | None) -> bool:

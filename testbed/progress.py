@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from testbed.units import show_time
 
 if TYPE_CHECKING:
-    from testbed.search.proof import Standing, Watch
+    from testbed.search.incumbent import Standing, Watch
 
 
 class ProgressStep(Protocol):

@@ -14,7 +14,7 @@ from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.events import away, lost
 from testbed.plan.network_state import NetworkState, planned
 from testbed.plan.plan import Case, Job, Plan
-from testbed.plan.routes import Between, datacenter_of, datacenters_of, routes_of_nodes
+from testbed.plan.routes import datacenter_of, datacenters_of, routes_of_nodes
 from testbed.planning.resolve import pipeline_nodes
 from testbed.spec.workload import DataParallel
 from testbed.trace.tables import KINDS, Trace
@@ -75,9 +75,9 @@ def _add_unusual(table: Table, plan: Plan) -> None:
 
 
 def _unusual(plan: Plan, case: Case) -> list[str]:
-    ways, between = routes_of_nodes(plan, case), Between(plan.network)
+    ways, default_route = routes_of_nodes(plan, case), planned(plan.network).default_route
     crossing = {ends: way for ends, way in ways.items() if way}
-    moved = sum(way != between(*ends) for ends, way in crossing.items())
+    moved = sum(way != default_route(*ends) for ends, way in crossing.items())
     said = [f"{moved} of {len(crossing)} flows leave their default routes"] if moved else []
     if any(case.starts_s):
         said.append(f"jobs begin at {', '.join(map(show_time, case.starts_s))}")
@@ -155,7 +155,7 @@ def causes_tables(plan: Plan, comparison: Comparison, width: int) -> list[Table]
     causes = (*CAUSES, "DP") if plan.jobs[0].mesh.dp > 1 else CAUSES
     shares = [_lost_shares(row) for row in rows]
     result = [
-        Column("iteration", show_ranges([row.predicted_s for row in rows], [row.between for row in rows])),
+        Column("iteration", show_ranges([row.predicted_s for row in rows], [row.predicted_range for row in rows])),
         Column("over bound", [show_change(row.predicted_s / row.bound.seconds - 1) for row in rows]),
         Column("bubble", [f"{row.bubble_predicted:z.1%}" for row in rows]),
         Column("peak by rank", [_peaks(row.peaks) for row in rows], wrapped=True),
@@ -191,7 +191,7 @@ def best_line(comparison: Comparison) -> str | None:
         return None
     first, second = comparison.schedules[:2]
     tied = [one.label for one in comparison.schedules if one.low_s < first.high_s and one.high_s > first.predicted_s]
-    if first.between is not None and first.between.hangs and len(tied) > 1:
+    if first.predicted_range is not None and first.predicted_range.order_sensitive and len(tied) > 1:
         return f"best: {', '.join(tied)}: who comes first of messages that meet decides"
     gain = f"{second.predicted_s / first.predicted_s - 1:.1%}"
     if float(gain.rstrip("%")) == 0:

@@ -15,7 +15,7 @@ from testbed.progress import NoBar, ProgressStep, SolverLines, indented, standin
 if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID
 
-    from testbed.search.proof import Standing, Watch
+    from testbed.search.incumbent import Standing, Watch
 
 
 class Terminal:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def show_ranges(seconds: Sequence[float | None], ranges: Sequence[Range | None]) -> list[str]:
     """A column in one unit: "670.7 ms", or "670.7 to 705.2 ms" where it is more than one prediction; "-" for None."""
     ends = [
-        (predicted_s, None) if span is None or not span.hangs else (span.low_s, span.high_s)
+        (predicted_s, None) if span is None or not span.order_sensitive else (span.low_s, span.high_s)
         for predicted_s, span in zip(seconds, ranges, strict=True)
     ]
     shown = iter(show_times([end for pair in ends for end in pair]))

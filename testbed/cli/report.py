@@ -47,7 +47,7 @@ def report(
     in the predicted order, and whether to trust it.
     """
     from testbed.cli.answer import print_answer
-    from testbed.cli.run_tables import Part, details
+    from testbed.cli.run_tables import ReportPart, details
     from testbed.results.damaged import judging
     from testbed.results.destination import PICTURE, pictures_in
     from testbed.results.load import load_run
@@ -67,8 +67,8 @@ def report(
         emit(found.comparison)
     else:
         console = stdout_console(140)
-        asked = {Part.memory: memory, Part.messages: messages, Part.checks: checks}
-        wanted = set(Part) if everything else {part for part, given in asked.items() if given}
+        asked = {ReportPart.memory: memory, ReportPart.messages: messages, ReportPart.checks: checks}
+        wanted = set(ReportPart) if everything else {part for part, given in asked.items() if given}
         if found.schedules:
             for one in details(found.comparison, wanted, console.width):
                 console.print(one)

@@ -167,7 +167,7 @@ def _over(plan: Plan, route: Route) -> str:
 def remarks(wanted: Demands, outcomes: Sequence[PolicyOutcome]) -> list[str]:
     """What a user should know beside the tables."""
     found = [f"{outcome.label}: {outcome.routed.remark}" for outcome in outcomes if outcome.routed.remark]
-    if any(each is not None and each.hangs for outcome in outcomes for each in outcome.predicted_ranges):
+    if any(each is not None and each.order_sensitive for outcome in outcomes for each in outcome.predicted_ranges):
         found.append("an iteration from one time to another: who comes first of messages that meet at a link decides")
     if not wanted.elephants:
         found.append("there is nothing to route: no flow sends as much as --elephants-from in an iteration")

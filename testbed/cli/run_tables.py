@@ -30,7 +30,7 @@ from testbed.thresholds import TIE
 from testbed.units import show_change, show_size, show_times
 
 
-class Part(StrEnum):
+class ReportPart(StrEnum):
     """What can be shown of a run beyond its answer."""
 
     times = "times"
@@ -39,20 +39,20 @@ class Part(StrEnum):
     checks = "checks"
 
 
-def details(document: Mapping[str, Any], wanted: Collection[Part], width: int) -> Iterator[RenderableType]:
+def details(document: Mapping[str, Any], wanted: Collection[ReportPart], width: int) -> Iterator[RenderableType]:
     """All that a run's comparison document says, by the parts `wanted`, in `width` columns of the screen."""
     rows = rows_of(document)
     first_rank = {job.name: job.first_rank for job in jobs_of(document)} or {"": 0}
     by_job = {name: [row for row in rows if job_of(row) == name] for name in first_rank}
-    if Part.times in wanted:
+    if ReportPart.times in wanted:
         yield from _times_of_run(document, rows, by_job, width)
-    if Part.memory in wanted:
+    if ReportPart.memory in wanted:
         for name, mine in by_job.items():
             yield from memory_tables(mine, width, first_rank[name])
             yield from (Text(line, style="yellow") for line in over_limit(mine, first_rank[name]))
-    if Part.messages in wanted:
+    if ReportPart.messages in wanted:
         yield from messages_tables(rows, width)
-    if Part.checks in wanted:
+    if ReportPart.checks in wanted:
         yield from _verdict_of_run(rows, width)
 
 

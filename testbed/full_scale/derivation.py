@@ -36,8 +36,8 @@ def derivation(plan: Plan, job: Job) -> list[Line]:
     forward_s = counts.seconds(full, counts.stage_flop(full, slowest, ranks).forward)
     lines += _scales(job, at, forward_s)
     message = counts.message_bytes(full, job.mesh.dp)
-    for one in dict.fromkeys(planned(plan.network).everything):
-        lines.append(_direction(one, at, forward_s, message))
+    for link in dict.fromkeys(planned(plan.network).everything):
+        lines.append(_direction(link, at, forward_s, message))
     return lines
 
 
@@ -69,9 +69,9 @@ def _times(full: FullScale, rank: int, ranks: int) -> list[Line]:
         "gradients by weight: as the forward without attention's products",
     )
     lines = []
-    for name, one, taken, formula in zip(("F", "I", "W"), flop, seconds, formulas, strict=True):
+    for name, operations, taken, formula in zip(("F", "I", "W"), flop, seconds, formulas, strict=True):
         ratio = "" if name == "F" else f"; T_{name}/T_F {taken / seconds[0]:.4f}"
-        what = f"{one / 1e12:.5g} TFLOP -> T_{name} {show_time(taken)}{ratio}"
+        what = f"{operations / 1e12:.5g} TFLOP -> T_{name} {show_time(taken)}{ratio}"
         lines.append(Line(f"{name} of rank {rank}", what, formula))
     where = "T = FLOP / (peak x efficiency x accelerators); CrossPipe (arXiv 2507.00217), Appendix E"
     return [*lines, Line("speed of a rank", speed, where)]
@@ -145,12 +145,14 @@ def _scales(job: Job, at: Scales, forward_s: float) -> list[Line]:
     return lines
 
 
-def _direction(one: Direction, at: Scales, forward_s: float, message: float) -> Line:
-    full = similitude.full_scale_of(one, at)
+def _direction(direction: Direction, at: Scales, forward_s: float, message: float) -> Line:
+    full = similitude.full_scale_of(direction, at)
     wire_s = 8 * message / full.rate_bps
     ratios = f"T_lat/T_F {full.delay_s / forward_s:.4g}, T_bw/T_F {wire_s / forward_s:.4g}"
     here = f"{show_time(full.delay_s)}, {show_rate(full.rate_bps)}"
-    there = f"lab {show_time(one.delay_s)}, {show_rate(one.rate_bps)}"
+    there = f"lab {show_time(direction.delay_s)}, {show_rate(direction.rate_bps)}"
     return Line(
-        f"link {one.label}", f"{here}: {ratios}; {there}", "fibre 5 us/km; T_bw = message / rate; CrossPipe, Table 1"
+        f"link {direction.label}",
+        f"{here}: {ratios}; {there}",
+        "fibre 5 us/km; T_bw = message / rate; CrossPipe, Table 1",
     )

@@ -63,7 +63,7 @@ def at_lab_scale(workload: Workload, gloo_bytes: float) -> Workload:
     flop = [counts.stage_flop(full, rank, len(ranks)) for rank in ranks]
 
     def slots(kind: Literal["forward", "input", "weight"]) -> list[float]:
-        return [found.seconds * counts.seconds(full, getattr(one, kind)) for one in flop]
+        return [found.seconds * counts.seconds(full, getattr(operations, kind)) for operations in flop]
 
     changed: dict[str, Any] = {
         "pacing": Pacing.model_construct(F=slots("forward"), I=slots("input"), W=slots("weight"), B=None),
@@ -129,19 +129,19 @@ def _close(one: float, other: float) -> bool:
     return abs(one - other) <= 1e-9 * abs(other)
 
 
-def direction_at(one: Direction, at: Scales) -> Direction:
+def direction_at(direction: Direction, at: Scales) -> Direction:
     """A direction of the lab for one at full scale: its times by one factor, its rate so that messages match."""
-    return one._replace(
-        delay_s=one.delay_s * at.seconds,
-        jitter_s=one.jitter_s * at.seconds,
-        rate_bps=one.rate_bps * at.wire_bytes / at.seconds,
-        queue_bytes=one.queue_bytes * at.wire_bytes,
+    return direction._replace(
+        delay_s=direction.delay_s * at.seconds,
+        jitter_s=direction.jitter_s * at.seconds,
+        rate_bps=direction.rate_bps * at.wire_bytes / at.seconds,
+        queue_bytes=direction.queue_bytes * at.wire_bytes,
     )
 
 
-def full_scale_of(one: Direction, at: Scales) -> Direction:
+def full_scale_of(direction: Direction, at: Scales) -> Direction:
     """The inverse of `direction_at`."""
-    return direction_at(one, Scales(1 / at.seconds, 1 / at.wire_bytes))
+    return direction_at(direction, Scales(1 / at.seconds, 1 / at.wire_bytes))
 
 
 def lab_seconds(plan: Plan) -> float | None:
@@ -153,7 +153,7 @@ def lab_seconds(plan: Plan) -> float | None:
 def scale_warnings(plan: Plan) -> list[str]:
     """Where links look like those of another scale than the jobs': named with what the plan makes of them."""
     at = common_scales([job.workload for job in plan.jobs], plan.host_costs.gloo_bytes)
-    rates = [one.rate_bps for one in planned(plan.network).links]
+    rates = [link.rate_bps for link in planned(plan.network).links]
     if not rates or not plan.jobs:
         return []
     names = " and ".join(job.name for job in plan.jobs)

@@ -67,13 +67,13 @@ def full_scale_time(plan: Plan, job: Job, problem: Problem, schedule: Schedule) 
     if at is None or full is None or held is None:
         return None
     receives = job.workload.receives
-    seconds = [makespan(one, schedule, receives=receives) for one in _chain(plan, job, problem, at)]
+    seconds = [makespan(step, schedule, receives=receives) for step in _chain(plan, job, problem, at)]
     differences = [abs(later - earlier) for earlier, later in pairwise(seconds)]
     each_s = problem.handover_s + problem.wake_s + problem.send_s
     each_s += problem.send_s_per_byte * max(problem.message_bytes, default=0.0)
     begun_s = max(problem.begins_s, default=0.0)
     differences[-1] = max(differences[-1], each_s * longest_chain(problem, schedule) + begun_s)
-    causes = {cause: one / at.seconds for cause, one in zip(CAUSES, differences, strict=True)}
+    causes = {cause: difference / at.seconds for cause, difference in zip(CAUSES, differences, strict=True)}
     bound_s = sum(causes.values())
     return FullScaleTime(
         lab_seconds=at.seconds,
@@ -81,7 +81,7 @@ def full_scale_time(plan: Plan, job: Job, problem: Problem, schedule: Schedule) 
         predicted_s=seconds[-1] / at.seconds,
         bound_s=bound_s,
         causes=causes,
-        memory=[one._asdict() for one in held],
+        memory=[part._asdict() for part in held],
         memory_limit=full.accelerator.memory,
     )
 
@@ -92,9 +92,9 @@ def full_scale_times(plan: Plan) -> dict[str, dict[str, object]]:
     for case in plan.cases if len(plan.jobs) == 1 else ():
         schedule = costs.schedule_of(plan, case)
         if schedule is not None:
-            one = full_scale_time(plan, plan.jobs[0], costs.timed_problem(plan, case, schedule), schedule)
-            if one is not None:
-                found[case.label] = one.as_json()
+            at_full_scale = full_scale_time(plan, plan.jobs[0], costs.timed_problem(plan, case, schedule), schedule)
+            if at_full_scale is not None:
+                found[case.label] = at_full_scale.as_json()
     return found
 
 
@@ -102,9 +102,7 @@ def _chain(plan: Plan, job: Job, problem: Problem, at: Scales) -> list[Problem]:
     """From full scale to the lab's problem, one of CAUSES after the other; all in lab seconds."""
     plain = replace(
         problem,
-        piece_bytes=(),
-        ack_bytes=(),
-        others=tuple(pipeline._replace(piece_bytes=(), ack_bytes=()) for pipeline in problem.others),
+        pipelines=tuple(pipeline._replace(piece_bytes=(), ack_bytes=()) for pipeline in problem.pipelines),
         handover_s=0.0,
         send_s=0.0,
         send_s_per_byte=0.0,
@@ -114,26 +112,24 @@ def _chain(plan: Plan, job: Job, problem: Problem, at: Scales) -> list[Problem]:
     )
     first = replace(
         plain,
-        all_gather=tuple(_at_full_scale(job, one, at) for one in problem.all_gather),
-        reductions=tuple(_at_full_scale(job, one, at) for one in problem.reductions),
+        all_gather=tuple(_at_full_scale(job, gather, at) for gather in problem.all_gather),
+        reductions=tuple(_at_full_scale(job, reduction, at) for reduction in problem.reductions),
     )
-    in_pieces = replace(
-        plain,
-        piece_bytes=problem.piece_bytes,
-        others=tuple(pipeline._replace(ack_bytes=()) for pipeline in problem.others),
-    )
-    acknowledged = replace(in_pieces, ack_bytes=problem.ack_bytes, others=problem.others)
+    in_pieces = replace(plain, pipelines=tuple(pipeline._replace(ack_bytes=()) for pipeline in problem.pipelines))
+    acknowledged = replace(in_pieces, pipelines=problem.pipelines)
     unnoticed = replace(acknowledged, unnoticed_wait_s=problem.unnoticed_wait_s)
     return [first, plain, in_pieces, acknowledged, unnoticed, problem]
 
 
-def _at_full_scale(job: Job, one: Collective, at: Scales) -> Collective:
+def _at_full_scale(job: Job, collective: Collective, at: Scales) -> Collective:
     """A collective whose messages take what those at full scale take."""
     parameters = job.workload.data_parallel.parameters
     if not parameters:
-        return one
+        return collective
     share = at.wire_bytes * similitude.exchanged_bytes(job.workload) / parameters
-    return one._replace(wire_bytes={cells: share * payload for cells, payload in one.payload_bytes.items()})
+    return collective._replace(
+        wire_bytes={cells: share * payload for cells, payload in collective.payload_bytes.items()}
+    )
 
 
 def longest_chain(problem: Problem, schedule: Schedule) -> int:
@@ -158,12 +154,12 @@ def longest_chain(problem: Problem, schedule: Schedule) -> int:
                 place[rank] += 1
                 moved = True
     rings = [*problem.all_gather, *problem.reductions]
-    return max(most, default=0) + 2 * max((_hops(one) for one in rings), default=0)
+    return max(most, default=0) + 2 * max((_hops(ring) for ring in rings), default=0)
 
 
-def _hops(one: Collective) -> int:
+def _hops(collective: Collective) -> int:
     """The most messages of a collective that wait for each other."""
     depth: list[int] = []
-    for step in one.steps:
+    for step in collective.steps:
         depth.append(1 + max((depth[index] for index in step.after), default=0))
     return max(depth, default=0)

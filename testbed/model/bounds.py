@@ -97,7 +97,7 @@ def _link_bounds(problem: Problem, earliest: EarliestStarts) -> list[Bound]:
                 behind = sum(problem.links[other].delay_s for other in way[hop:]) + hand_over_s(problem)
                 # the other tensor ranks' parts of a boundary tensor, without which nothing behind it begins
                 ends_of = problem.stage_to_rank[source], problem.stage_to_rank[target]
-                parts = sum(index in pipeline.route(*ends_of) for pipeline in problem.replica_routes[: problem.tensor])
+                parts = sum(index in pipeline.route(*ends_of) for pipeline in problem.pipelines[: problem.tensor])
                 work = m * parts * problem.message_bytes[s] * link.seconds_per_byte
                 loads[index].append(_Load(ready + before, work, behind + rest))
                 ends[index] = f"link {index} ({problem.stage_to_rank[source]} -> {problem.stage_to_rank[target]})"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from testbed.model.simulate import makespan
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Problem, ReplicaRoutes
+from testbed.pipeline.problem import PipelineRoutes, Problem
 
 _HANDOVER = ("handover_s", "send_s", "send_s_per_byte")
 
@@ -56,11 +56,9 @@ def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
     def unshared(*, delay: bool, wire: bool) -> float:
         """With a link of its own for every pair of ranks, on which messages do not wait for each other."""
         links: list[LinkCost] = []
-        private = [_private(problem, pipeline, links, delay=delay, wire=wire) for pipeline in problem.replica_routes]
+        private = [_private(problem, pipeline, links, delay=delay, wire=wire) for pipeline in problem.pipelines]
         handover = {name: getattr(problem, name) * delay for name in _HANDOVER}
-        routes, others = private[0].routes, tuple(private[1:])
-        private_problem = replace(alone, links=tuple(links), routes=routes, others=others, rank_cards=())
-        return makespan(replace(private_problem, **handover), schedule)
+        return makespan(replace(alone, links=tuple(links), pipelines=tuple(private), **handover), schedule)
 
     free, delayed = unshared(delay=False, wire=False), unshared(delay=True, wire=False)
     unqueued, real = unshared(delay=True, wire=True), makespan(alone, schedule)
@@ -76,8 +74,8 @@ def time_by_cause(problem: Problem, schedule: Schedule) -> TimeByCause:
 
 
 def _private(
-    problem: Problem, pipeline: ReplicaRoutes, links: list[LinkCost], *, delay: bool, wire: bool
-) -> ReplicaRoutes:
+    problem: Problem, pipeline: PipelineRoutes, links: list[LinkCost], *, delay: bool, wire: bool
+) -> PipelineRoutes:
     """The routes of one replica over links of their own, which are appended to `links`."""
     size = problem.tensor * max(problem.message_bytes, default=0.0)  # tensor ranks' parts go one after the other
     routes = {}
@@ -88,4 +86,4 @@ def _private(
         wire_s = size * slowest + min(piece, size) * (sum(hop.seconds_per_byte for hop in hops) - slowest)
         routes[pair] = (len(links),)
         links.append(LinkCost(sum(hop.delay_s for hop in hops) * delay + wire_s * wire, 0.0))
-    return ReplicaRoutes(routes, pipeline.piece_bytes, pipeline.ack_bytes)
+    return PipelineRoutes(routes, pipeline.piece_bytes, pipeline.ack_bytes)

@@ -183,7 +183,7 @@ class _Directory(NamedTuple):
         self.path.mkdir(parents=True, exist_ok=True)
 
 
-class _Named(CompileResultCacheImpl):
+class _NamedFiles(CompileResultCacheImpl):
     """A function's files by its name alone, where numba's own have the line that it begins in."""
 
     def __init__(self, function: FunctionType, directory: Path) -> None:
@@ -196,7 +196,7 @@ class _Kept(FunctionCache):
     """numba's cache on disk; where that takes no more or has lost something, a function is compiled anew."""
 
     def __init__(self, function: FunctionType, directory: Path) -> None:
-        self._impl_class: Any = partial(_Named, directory=directory)
+        self._impl_class: Any = partial(_NamedFiles, directory=directory)
         super().__init__(function)  # type: ignore[no-untyped-call]
 
     @contextmanager

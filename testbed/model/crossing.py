@@ -27,11 +27,46 @@ from testbed.model.state import (
 )
 
 COMPILED: tuple[str, ...] = ()
-INLINED = ("leaves_later", "leave", "cross", "acknowledge_all", "acknowledged", "woken", "arrive")
+INLINED = ("advance", "leaves_later", "leave", "cross", "acknowledge_all", "acknowledged", "woken", "arrive")
 """What becomes part of the functions that call it (compile.py)."""
 
 WAKES, ANSWERED = 0, 1
 """A message has come: gloo's thread is woken, or it answers since it is awake."""
+
+NOT_YET = -1.0
+"""In the place of a time: not all of a message is there."""
+
+
+def advance(
+    program: Program,
+    state: State,
+    wires: LinkOccupancy,
+    events: list[Event],
+    message: int,
+    what: int,
+    detail: int,
+    now: float,
+    late_receives: bool,
+) -> float:
+    """A message leaves, a piece of it crosses its next link, or all of it has come: an event's `what` and `detail`.
+
+    Returns when all of it came, as soon as it may be taken in, else NOT_YET.
+    """
+    came = now
+    if what == LEAVE:
+        if leaves_later(program, state, events, message, now):
+            return NOT_YET
+        came = leave(program, state, wires, events, message, now)
+    elif what != ARRIVE:
+        came = cross(program, state, wires, events, message, detail, now)
+    if state.pieces_left[message] > 0:
+        return NOT_YET
+    if late_receives and what != ARRIVE:
+        push(events, came, next_number(state), ARRIVE, message, WAKES)
+        return NOT_YET
+    if late_receives and detail == WAKES and woken(program, state, events, message, now):
+        return NOT_YET
+    return came
 
 
 def leaves_later(program: Program, state: State, events: list[Event], message: int, now: float) -> bool:

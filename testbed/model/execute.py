@@ -10,17 +10,20 @@ import heapq
 
 import numpy as np
 
-from testbed.model.crossing import WAKES, acknowledged, arrive, cross, leave, leaves_later, woken
+from testbed.model.crossing import NOT_YET, acknowledged, advance, arrive
 from testbed.model.network import Ints, LinkOccupancy, carry_acknowledgements, idle, occupy
 from testbed.model.program import FREE, NONE, Program
 from testbed.model.state import (
     ACK,
-    ARRIVE,
+    ANNOUNCES,
     END,
     GATHER,
     LEAVE,
+    PASSED_ON,
+    POSTS,
     REACH,
-    SENT_AT_ONCE,
+    REDUCES,
+    SENDS,
     SUM,
     Event,
     State,
@@ -55,7 +58,7 @@ def execute(program: Program, order: Ints) -> Times:
     wires = idle(
         program.delay_s, program.seconds_per_byte, program.queue_start, program.queue_link, program.acknowledgements
     )
-    state, notices = started(program), program.answered.any()
+    state, late_receives = started(program), bool(program.answered.any())
     events, reach, freed = [(0.0, 0, 0, 0, 0)], [0], [0]  # lists need an item for their type to be known
     events.clear()
     reach.clear()  # ranks that may go on at the time at hand
@@ -97,21 +100,9 @@ def execute(program: Program, order: Ints) -> Times:
             if message == NONE:
                 continue
             what = LEAVE
-        came = now
-        if what == LEAVE:
-            if leaves_later(program, state, events, message, now):
-                continue
-            came = leave(program, state, wires, events, message, now)
-        elif what != ARRIVE:
-            came = cross(program, state, wires, events, message, detail, now)
-        if state.pieces_left[message] > 0:
-            continue
-        if notices and what != ARRIVE:
-            push(events, came, next_number(state), ARRIVE, message, WAKES)
-            continue
-        if notices and detail == WAKES and woken(program, state, events, message, now):
-            continue
-        arrive(program, state, message, came + program.handover_s[message], reach, freed)
+        came = advance(program, state, wires, events, message, what, detail, now, late_receives)
+        if came != NOT_YET:
+            arrive(program, state, message, came + program.handover_s[message], reach, freed)
     return Times(
         state.reached,
         state.ready,
@@ -197,7 +188,7 @@ def post_receive(
     if what == END and notice != FREE:  # with what the rank has just sent, before other ranks' messages
         state.release[subject] -= 1
         state.sent[subject] = state.may_leave[subject]
-        push(events, state.may_leave[subject], scheduled + SENT_AT_ONCE - 1, LEAVE, subject, 0)
+        push(events, state.may_leave[subject], scheduled + POSTS, LEAVE, subject, 0)
     else:
         append(freed, subject)
 
@@ -214,9 +205,8 @@ def start_together(program: Program, state: State, order: Ints, events: list[Eve
         state.reached[action], state.ready[action] = free, came
         state.start[action] = came if came > free + program.unnoticed_wait_s else free
         state.end[action] = state.start[action] + program.duration_s[action]
-        # what the rank sends then comes behind it, before all else at that instant
-        state.numbered[0] += SENT_AT_ONCE
-        push(events, state.end[action], state.numbered[0] - SENT_AT_ONCE + 1, END, rank, 0)
+        state.numbered[0] += PASSED_ON
+        push(events, state.end[action], state.numbered[0] - PASSED_ON + 1, END, rank, 0)
     # in their turn among what the ranks pass on meanwhile
     if program.card[last] != NONE and program.gathered_bytes[action] == 0 and state.sums_left[action] > 0:
         push(events, max(state.start[action], came), next_number(state), SUM, group, action)
@@ -283,12 +273,12 @@ def send_with_receive(
     announced = program.announcement[message]
     if announced != NONE:
         state.may_leave[announced] = now
-        push(events, now, scheduled, LEAVE, announced, 0)
+        push(events, now, scheduled + ANNOUNCES, LEAVE, announced, 0)
     state.may_leave[message] = max(state.may_leave[message], now)
     state.release[message] -= 1
     if state.release[message] == 0:  # its receive is posted already: this call sends it, not gloo's thread
         state.sending_until[rank] = now + program.send_s[message]
-        push(events, state.may_leave[message], scheduled + 1, LEAVE, message, 0)
+        push(events, state.may_leave[message], scheduled + SENDS, LEAVE, message, 0)
 
 
 def reduce_gradients(
@@ -309,7 +299,7 @@ def reduce_gradients(
             came_s = state.may_leave[program.reduces[other]]
             turn += came_s < state.may_leave[shard] or (came_s == state.may_leave[shard] and other < place)
         state.sent[shard] = max(state.may_leave[shard], now)
-        push(events, state.sent[shard], scheduled + min(turn + 2, SENT_AT_ONCE - 2), LEAVE, shard, 0)
+        push(events, state.sent[shard], scheduled + min(REDUCES + turn, POSTS - 1), LEAVE, shard, 0)
     for place in range(first, end):
         state.may_leave[program.reduces[place]] = max(state.may_leave[program.reduces[place]], now)
 

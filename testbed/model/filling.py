@@ -34,7 +34,7 @@ def filling_bounds(problem: Problem, earliest: EarliestStarts, known_s: float) -
     points = max(256, min(MOST_POINTS, MOST_VALUES // problem.n_stages))
     horizon_s = 2 * known_s
     step_s = time_step_s(problem, horizon_s / points)
-    counts = _Counts(problem, earliest, step_s, int(horizon_s / step_s) + 1)
+    counts = _Grid(problem, earliest, step_s, int(horizon_s / step_s) + 1)
     filled, drained = _filled(counts), _drained(counts)
     return tuple(
         _with_idle_times(counts.work_s(rank), filled[rank], drained[rank], step_s, known_s)
@@ -58,7 +58,7 @@ def _with_idle_times(work_s: float, filled: Floats, drained: Floats, step_s: flo
         makespan = longer
 
 
-class _Counts:
+class _Grid:
     """What both directions share: the grid, limits by rate, shifts in time, and memory."""
 
     def __init__(self, problem: Problem, earliest: EarliestStarts, step_s: float, points: int) -> None:
@@ -122,7 +122,7 @@ class _Counts:
         return [self.by_rate(*pair) for pair in zip(begin_s, each_s, strict=True)]
 
 
-def _filled(counts: _Counts) -> list[Floats]:
+def _filled(counts: _Grid) -> list[Floats]:
     """Per rank, the most work done by each time after the common start."""
     problem, earliest = counts.problem, counts.earliest
     n, f, i, w = problem.n_stages, problem.forward_s, problem.least_input_s, problem.least_weight_s
@@ -154,7 +154,7 @@ def _filled(counts: _Counts) -> list[Floats]:
     return work
 
 
-def _drained(counts: _Counts) -> list[Floats]:
+def _drained(counts: _Grid) -> list[Floats]:
     """Per rank, the most work done within each time before the end: W first, and memory is taken by it, freed by F."""
     problem, earliest = counts.problem, counts.earliest
     n, f, i, w = problem.n_stages, problem.forward_s, problem.least_input_s, problem.least_weight_s

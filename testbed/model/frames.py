@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from testbed.pipeline.depend import Message
-from testbed.pipeline.problem import Problem, ReplicaRoutes, Route
+from testbed.pipeline.problem import PipelineRoutes, Problem, Route
 from testbed.trace.tables import MESSAGE_CODES
 
 
@@ -29,7 +29,7 @@ class Frame(NamedTuple):
 
 
 def framed(
-    pipeline: ReplicaRoutes, source: int, size: float, there_and_back: tuple[Route, Route], ahead: float = 0.0
+    pipeline: PipelineRoutes, source: int, size: float, there_and_back: tuple[Route, Route], ahead: float = 0.0
 ) -> Frame:
     """`size` wire bytes sent by pipeline rank `source`, `ahead` of them ahead in a packet of their own.
 

@@ -9,6 +9,7 @@ from testbed.model.execute import execute
 from testbed.model.lower import Load, lower
 from testbed.pipeline.collectives import Collective, CollectiveMessage
 from testbed.pipeline.ir import Schedule
+from testbed.pipeline.link import crossing_s
 from testbed.pipeline.problem import Problem
 
 
@@ -38,7 +39,7 @@ def gathered(problem: Problem) -> Gathered:
 def idle_gather_s(problem: Problem, stage: int) -> float:
     """No all-gather brings the first replica its parameters of a stage earlier: its longest chain on idle links."""
     what = problem.gather(stage)
-    ends = _chain_ends(problem, what, dict.fromkeys(range(len(problem.replica_routes)), 0.0))
+    ends = _chain_ends(problem, what, dict.fromkeys(range(len(problem.pipelines)), 0.0))
     return max((end for step, end in zip(what.steps, ends, strict=True) if step.target == 0), default=0.0)
 
 
@@ -59,6 +60,4 @@ def _chain_ends(problem: Problem, what: Collective, begin_s: dict[int, float]) -
 
 def transfer_s(problem: Problem, what: Collective, step: CollectiveMessage) -> float:
     """Seconds a message of a collective takes on idle links: all delays, and the slowest link's time on the wire."""
-    links = [problem.links[index] for index in what.route(step)]
-    wire_s = max((link.seconds_per_byte * what.size(step) for link in links), default=0.0)
-    return sum(link.delay_s for link in links) + wire_s
+    return crossing_s([problem.links[index] for index in what.route(step)], what.size(step))

@@ -83,10 +83,10 @@ class ExtraTimes(NamedTuple):
         none: Floats = np.zeros(0)
         padded = [
             {
-                pair: [part for part, _ in zip_longest(parts, range(one.iterations), fillvalue=none)]
-                for pair, parts in one.by_flow.items()
+                pair: [part for part, _ in zip_longest(parts, range(prediction.iterations), fillvalue=none)]
+                for pair, parts in prediction.by_flow.items()
             }
-            for one in (self, later)
+            for prediction in (self, later)
         ]
         missing = [[none] * self.iterations, [none] * later.iterations]
         pairs = sorted({*self.by_flow, *later.by_flow})
@@ -128,7 +128,7 @@ def predict_jobs_on_host(
     random = np.random.default_rng(seed)
 
     def simulated(number: int) -> list[float]:
-        times = sum((one.once(random, len(program.release), number) for one in drawn), np.zeros(len(program.release)))
+        times = sum((draw.once(random, len(program.release), number) for draw in drawn), np.zeros(len(program.release)))
         late = program._replace(handover_s=program.handover_s + times)
         ends = ends_by_job(late, run(late), names)
         return [end_s - load.start_s for end_s, load in zip(ends, loads, strict=True)]
@@ -170,7 +170,7 @@ def _quantile(freedom: float) -> float:
     return z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
 
 
-class _Flow(NamedTuple):
+class _FlowTimes(NamedTuple):
     """The messages of a flow in the program, and what to draw from: all times, and those of each iteration."""
 
     messages: NDArray[np.int64]
@@ -188,14 +188,14 @@ class _Drawn:
         rows = names.messages
         wanted = (rows["kind"] != NOTICE) & (rows["source_rank"] != rows["target_rank"]) & (rows["job"] == job)
         first_rank = int(names.action_rank[names.action_job == job].min())
-        self._flows: list[_Flow] = []
+        self._flows: list[_FlowTimes] = []
         flows = rows[["source_rank", "target_rank", "kind"]]
         for source, target, kind in np.unique(flows[wanted]).tolist():
             mine = wanted & (flows == np.array((source, target, kind), flows.dtype))
             flow = source - first_rank, target - first_rank, kind
             each = [extra.of_iteration(number, flow) for number in range(extra.iterations)]
             every = extra.of(flow, load.problem.crosses(*flow[:2]))
-            self._flows.append(_Flow(np.flatnonzero(mine), every, each))
+            self._flows.append(_FlowTimes(np.flatnonzero(mine), every, each))
 
     def once(self, random: np.random.Generator, n_messages: int, number: int) -> Floats:
         """Extra times for all messages, drawn from measured iteration `number`; 0 for those that stay on their rank,

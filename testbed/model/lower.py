@@ -14,7 +14,7 @@ from testbed.model.program_columns import Group, ProgramColumns, RowNames
 from testbed.model.rows import Rows
 from testbed.pipeline.collectives import Collective
 from testbed.pipeline.ir import Schedule
-from testbed.pipeline.problem import NO_CARD, Problem, ReplicaRoutes
+from testbed.pipeline.problem import NO_CARD, PipelineRoutes, Problem
 from testbed.trace.tables import ALL_GATHER, MESSAGE_KINDS, NOTICE
 
 Receives = Literal["early", "late", "late-free-notice"]
@@ -33,10 +33,10 @@ class Load(NamedTuple):
     receives: Receives = "early"
 
 
-def _begin_s(load: Load, path: int, rank: int) -> float:
+def _begin_s(load: Load, place: int, rank: int) -> float:
     """When a rank may begin: one turn after the other, counted over all replicas; tensor ranks together."""
     begins_s = load.problem.begins_s
-    return load.start_s + (begins_s[path // load.problem.tensor * load.problem.n_ranks + rank] if begins_s else 0.0)
+    return load.start_s + (begins_s[place // load.problem.tensor * load.problem.n_ranks + rank] if begins_s else 0.0)
 
 
 def lower(loads: Sequence[Load]) -> tuple[Program, RowNames]:
@@ -55,10 +55,10 @@ def _add(columns: ProgramColumns, job: int, load: Load) -> None:
     problem, schedule = load.problem, load.schedule
     rows, ranks = Rows(problem, schedule), range(schedule.n_ranks)
     first_rank, first_stage = len(columns.row_lengths), len(columns.shards)
-    for path, pipeline in enumerate(problem.replica_routes):
-        stages, tensor_rank = len(columns.shards), path % problem.tensor
+    for place, pipeline in enumerate(problem.pipelines):
+        stages, tensor_rank = len(columns.shards), place % problem.tensor
         base, here = columns.n_messages, len(columns.row_lengths)
-        _messages(columns, job, path // problem.tensor, load, pipeline, here)
+        _messages(columns, job, place // problem.tensor, load, pipeline, here)
         columns.durations.append(rows.durations)
         columns.gathered.append(rows.gathered)
         columns.summed.append(rows.summed)
@@ -69,8 +69,8 @@ def _add(columns: ProgramColumns, job: int, load: Load) -> None:
         columns.unshards.append(np.where(rows.unshards == NONE, NONE, rows.unshards + stages))
         columns.completes.append(np.where(rows.completes == NONE, NONE, rows.completes + stages))
         columns.row_lengths += [len(row) for row in schedule.rows]
-        columns.begin_s += [_begin_s(load, path, rank) for rank in ranks]
-        columns.owner += [(job, path // problem.tensor, first_rank + problem.number(path, rank)) for rank in ranks]
+        columns.begin_s += [_begin_s(load, place, rank) for rank in ranks]
+        columns.owner += [(job, place // problem.tensor, first_rank + problem.number(place, rank)) for rank in ranks]
         if tensor_rank == 0:
             columns.together += [[here + rank + n * len(ranks) for n in range(problem.tensor)] for rank in ranks]
         columns.shards += [0] * problem.n_stages
@@ -83,7 +83,7 @@ def _add(columns: ProgramColumns, job: int, load: Load) -> None:
 
 
 def _messages(
-    columns: ProgramColumns, job: int, replica: int, load: Load, pipeline: ReplicaRoutes, first_rank: int
+    columns: ProgramColumns, job: int, replica: int, load: Load, pipeline: PipelineRoutes, first_rank: int
 ) -> None:
     """The messages between the stages of one pipeline; with late receives also gloo's notices."""
     problem, m = load.problem, load.schedule.n_microbatches
@@ -114,7 +114,7 @@ def _notices(
     job: int,
     replica: int,
     load: Load,
-    pipeline: ReplicaRoutes,
+    pipeline: PipelineRoutes,
     first_rank: int,
     edges: Sequence[Edge],
     between: Bools,
@@ -147,17 +147,17 @@ def _collective(
         ends = (step.source, step.target)
         there_and_back = what.route(step), what.routes.get(ends[::-1], ())
         size = what.size(step)
-        frame = framed(problem.replica_routes[step.source], rank, size, there_and_back, problem.notice_bytes)
+        frame = framed(problem.pipelines[step.source], rank, size, there_and_back, problem.notice_bytes)
         release = len(step.after) + step.own
         send_s = send_seconds(problem, frame, size)
         start_s = _begin_s(load, step.source, rank)
         columns.group(Group(frame, False, 1, release, problem.handover_s, send_s, start_s))
-        members = tuple(first_rank + path * problem.n_ranks + rank for path in ends)
+        members = tuple(first_rank + member * problem.n_ranks + rank for member in ends)
         sizes = (what.payload(step), size)
         of_replica = step.source // problem.tensor
         columns.name(job, of_replica, kind, stage, range(step.number, step.number + 1), members, sizes)
         columns.then += [(base + before, base + index) for before in step.after]
-        of = [first_stage + path * problem.n_stages + stage for path in ends]
+        of = [first_stage + member * problem.n_stages + stage for member in ends]
         if kind == ALL_GATHER:
             columns.gathers[base + index] = of[1]
             columns.shards[of[1]] += 1

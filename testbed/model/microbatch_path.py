@@ -6,6 +6,7 @@ All times are those of the event model at its kindest: links that carry nothing 
 from __future__ import annotations
 
 from testbed.model.gather import idle_gather_s, idle_reduction_s
+from testbed.pipeline.link import crossing_s
 from testbed.pipeline.problem import Problem
 
 
@@ -55,8 +56,7 @@ def transfer_s(problem: Problem, source: int, target: int) -> float:
         return 0.0
     size = problem.message_bytes[min(source, target)] if problem.message_bytes else 0.0
     links = [problem.links[index] for index in route(problem, source, target)]
-    on_links = sum(link.delay_s for link in links) + max((link.seconds_per_byte * size for link in links), default=0.0)
-    return on_links + hand_over_s(problem)
+    return crossing_s(links, size) + hand_over_s(problem)
 
 
 def hand_over_s(problem: Problem) -> float:

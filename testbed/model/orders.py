@@ -83,15 +83,18 @@ class Orders:
         random, senders, numbers_sent = np.random.default_rng(_SEED), self._senders(), self._sending_numbers()
         all_late, number = self._order(np.full(len(senders), self._within / 2), 0.0), 0
         off = [end - predicted for end, predicted in zip(self.predicted_s, all_late.ends_s, strict=True)]
-        off = [one if abs(one) < ONE_PREDICTION * end else 0.0 for one, end in zip(off, all_late.ends_s, strict=True)]
+        off = [
+            change_s if abs(change_s) < ONE_PREDICTION * end else 0.0
+            for change_s, end in zip(off, all_late.ends_s, strict=True)
+        ]
         while True:
             of_senders = random.random(senders.max(initial=0) + 1)[senders]
             of_messages = random.random(numbers_sent.max(initial=0) + 1)[numbers_sent]
             share = (0.0, 0.5)[number % 2]
             drawn, waits = (1 - share) * of_senders + share * of_messages, random.random()
             for lags, unnoticed in ((drawn, waits), (1 - drawn, 1 - waits)):
-                one = self._order(lags * self._within, (2 * unnoticed - 1) * self._within)
-                yield one._replace(ends_s=tuple(end + more for end, more in zip(one.ends_s, off, strict=True)))
+                order = self._order(lags * self._within, (2 * unnoticed - 1) * self._within)
+                yield order._replace(ends_s=tuple(end + more for end, more in zip(order.ends_s, off, strict=True)))
             number += 1
 
     def _order(self, lags: Floats, unnoticed: float) -> Order:
@@ -197,8 +200,8 @@ def _at_links(
 def _close(coming: list[_Coming], within: float) -> bool:
     """Whether two messages of different senders may come within so many ticks of each other."""
     until: dict[int, float] = {}
-    for one in sorted(coming):
-        if any(latest >= one.earliest - within for sender, latest in until.items() if sender != one.sender):
+    for message in sorted(coming):
+        if any(latest >= message.earliest - within for sender, latest in until.items() if sender != message.sender):
             return True
-        until[one.sender] = max(until.get(one.sender, 0.0), one.latest)
+        until[message.sender] = max(until.get(message.sender, 0.0), message.latest)
     return False

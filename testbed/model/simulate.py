@@ -176,7 +176,7 @@ def _name_actions(actions: Table, loads: Sequence[Load]) -> None:
     place = 0
     for load in loads:
         named = [(a.stage, codes[a.kind], a.microbatch, *a.part) for row in load.schedule.rows for a in row]
-        for _ in load.problem.replica_routes:
+        for _ in load.problem.pipelines:
             mine = actions[place : place + len(named)]
             for column, values in zip(columns, zip(*named, strict=True), strict=True):
                 mine[column] = values

@@ -22,12 +22,13 @@ part of an input, or those of a group their summands."""
 EARLIER = 1 << 50
 """Taken off an acknowledgement's number: it comes before all else at that instant, as one out of a queue does."""
 
-SENT_AT_ONCE = 1 << 12
-"""Numbers that the end of an action has for what its rank then sends: a boundary message, its share of a reduction
-message by message, the notice of its next late receive."""
+ANNOUNCES, SENDS, REDUCES, POSTS, PASSED_ON = 0, 1, 2, (1 << 12) - 1, 1 << 12
+"""What a rank passes on when an action ends: what announces a message, the message, its reductions one by one, the
+notice of its next receive. So many numbers, from the end's own on, are kept for that when the action starts: it comes
+in this order, before all else at that instant."""
 
-LAST, MORE, AHEAD = 0, 1, 2
-"""Pieces of a message: the last one, one that more follow, the packet that goes ahead."""
+LAST, MORE, AHEAD, PIECES = 0, 1, 2, 3
+"""Pieces of a message: the last one, one that more follow, the packet that goes ahead; and how many such there are."""
 
 Event = tuple[float, int, int, int, int]
 """(time, number, what, rank or message or group, detail). Numbers break ties: first scheduled, first served.
@@ -166,14 +167,14 @@ def put_first(numbers: list[int], number: int) -> None:
 
 def piece_number(hops: int, which: int) -> int:
     """A piece of a message at a router: the hops it has made, and which piece it is (LAST, MORE or AHEAD)."""
-    return hops * 3 + which
+    return hops * PIECES + which
 
 
 def hops_made(piece: int) -> int:
     """The hops of a piece's number."""
-    return piece // 3
+    return piece // PIECES
 
 
 def which_piece(piece: int) -> int:
     """Which piece a number means."""
-    return piece % 3
+    return piece % PIECES

@@ -81,4 +81,4 @@ def _whole_numbers(values: Sequence[object]) -> Ints:
     found = np.array(values)
     if found.dtype == np.int64 or not values:
         return found.astype(np.int64)
-    return np.array([one if isinstance(one, int) and abs(one) < _LARGEST else NONE for one in values], np.int64)
+    return np.array([value if isinstance(value, int) and abs(value) < _LARGEST else NONE for value in values], np.int64)

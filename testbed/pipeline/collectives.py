@@ -173,8 +173,8 @@ class Collective(NamedTuple):
         """The links that a message takes."""
         return self.routes.get((step.source, step.target), ())
 
-    def renumbered(self, numbers: Sequence[int]) -> Collective:
-        """The same, with new numbers of members, in the order of the old ones."""
+    def with_members(self, numbers: Sequence[int]) -> Collective:
+        """The same among other members: `numbers` are theirs, in the order of those whose parts they take."""
         steps = [step._replace(source=numbers[step.source], target=numbers[step.target]) for step in self.steps]
         routes = {(numbers[a], numbers[b]): route for (a, b), route in self.routes.items()}
         return self._replace(steps=tuple(steps), routes=routes)

@@ -1,7 +1,8 @@
-"""What one direction of a link costs."""
+"""What one direction of a link costs, and a message that crosses several."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -12,3 +13,13 @@ class LinkCost(NamedTuple):
     """One-way; it does not occupy the link."""
     seconds_per_byte: float
     """Time on the wire per wire byte, which occupies the link; 0 for an infinite rate."""
+
+
+def wire_s(links: Sequence[LinkCost], size: float) -> float:
+    """How long a message of so many wire bytes takes on the slowest of idle links: they are cut through."""
+    return max((link.seconds_per_byte * size for link in links), default=0.0)
+
+
+def crossing_s(links: Sequence[LinkCost], size: float) -> float:
+    """How long it is on its way over them: all delays, and the slowest one's time on the wire."""
+    return sum(link.delay_s for link in links) + wire_s(links, size)

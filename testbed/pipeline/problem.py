@@ -5,11 +5,10 @@ It is all that a schedule generator and the event model see of a topology and a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from testbed.pipeline.collectives import NO_COLLECTIVE, Collective
@@ -52,17 +51,19 @@ class Exchanged(NamedTuple):
     """... and of the gradient that I or B takes."""
 
 
-class ReplicaRoutes(NamedTuple):
-    """How the messages of one replica travel: its routes, and what they are cut into on the way."""
+class PipelineRoutes(NamedTuple):
+    """How the messages of one pipeline travel: its routes, and what they are cut into on the way."""
 
-    routes: Mapping[tuple[int, int], Route]
+    routes: Mapping[tuple[int, int], Route] = {}
     """(source pipeline rank, target pipeline rank) -> route; a pair left out is joined without delay."""
     piece_bytes: tuple[float, ...] = ()
-    """Per source rank, as `Problem.piece_bytes`."""
+    """Per source rank, wire bytes of the super-packets its messages leave in; empty: messages keep together.
+
+    On a link further along a route other messages come between the pieces of one that is still coming in."""
     ack_bytes: tuple[float, ...] = ()
-    """Per source rank, as `Problem.ack_bytes`."""
+    """Per source rank, wire bytes that go back as acknowledgement of every piece; empty: none."""
     rank_cards: tuple[int, ...] = ()
-    """Per rank, as `Problem.rank_cards`."""
+    """Per rank, which of the links is the network card that tensor ranks send each other over; empty: over none."""
 
     def route(self, source_rank: int, target_rank: int) -> Route:
         """Links a message takes between two ranks, in order; () when it costs nothing."""
@@ -97,18 +98,12 @@ class Problem:
     links: tuple[LinkCost, ...] = ()
     cards: frozenset[int] = frozenset()
     """Which of the links are network cards: a route over nothing else stays inside a datacenter."""
-    routes: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
-    """(source rank, target rank) -> indexes into `links`; a pair left out is joined without delay."""
-    piece_bytes: tuple[float, ...] = ()
-    """Per source rank, wire bytes of the super-packets its messages leave in; empty: messages keep together.
-
-    On a link further along a route other messages come between the pieces of one that is still coming in."""
-    ack_bytes: tuple[float, ...] = ()
-    """Per source rank, wire bytes that go back as acknowledgement of every piece; empty: none."""
-    rank_cards: tuple[int, ...] = ()
-    """Per rank, which of the links is the network card that tensor ranks send each other over; empty: over none."""
+    pipelines: tuple[PipelineRoutes, ...] = (PipelineRoutes(),)
+    """Of every replica its tensor ranks, one pipeline after the other; each is simulated for itself. A generator plans
+    for the first one (`route`); for another it is given the problem `with_first` that one."""
     exchanged: tuple[Exchanged, ...] = ()
-    """Per stage, what they send: within the slots of actions, from their inputs and their start on. Empty: nothing."""
+    """Per stage, what its tensor ranks send each other, within actions' slots, from their inputs and start on. Empty:
+    nothing."""
     handover_s: float = 0.0
     """From a message's last bit at the receiving rank's host to its use, on every message between ranks."""
     send_s: float = 0.0
@@ -126,14 +121,11 @@ class Problem:
     """What this has within so much of each other may come the other way round."""
     notice_bytes: float = 0.0
     """Wire bytes of the notice that gloo sends when a send, and when a receive, is posted."""
-    others: tuple[ReplicaRoutes, ...] = ()
-    """The further replicas of a data-parallel job, of each its tensor ranks one after the other. Each is simulated for
-    itself; generators look at `views`."""
     tensor: int = 1
-    """How many tensor ranks share every stage of a replica: as many paths, one behind the other, along which the same
-    schedule is run. An action begins on all of them when all have their input."""
+    """How many tensor ranks share every stage of a replica: as many pipelines, one behind the other, that run the same
+    schedule. An action begins on all of them when all have their input."""
     numbers: tuple[tuple[int, ...], ...] = ()
-    """Per path, the numbers of its ranks among those of the job; empty: one path's after the other's."""
+    """Per pipeline, the numbers of its ranks among those of the job; empty: one pipeline's after the other's."""
     all_gather: tuple[Collective, ...] = ()
     """Per stage, before its first F (ZeRO-1); empty without data parallelism."""
     reductions: tuple[Collective, ...] = ()
@@ -149,11 +141,6 @@ class Problem:
         """Number of stages S."""
         return len(self.stage_to_rank)
 
-    @property
-    def replica_routes(self) -> tuple[ReplicaRoutes, ...]:
-        """The routes of every replica, the first one first; with tensor ranks, of each of them."""
-        return (ReplicaRoutes(self.routes, self.piece_bytes, self.ack_bytes, self.rank_cards), *self.others)
-
     def gather(self, stage: int) -> Collective:
         """What a stage's parameters come by before its first F; one without messages costs nothing."""
         return self.all_gather[stage] if self.all_gather else NO_COLLECTIVE
@@ -168,38 +155,35 @@ class Problem:
 
         Replicas run in step, so what they send over a link comes to it at the same time.
         """
-        ranks = self.stage_to_rank
         counts = [
-            sum(bool({*self.route(a, b)} & {*pipeline.route(a, b)}) for pipeline in self.others)
-            for a, b in pairwise(ranks)
+            sum(not {*self.route(a, b)}.isdisjoint(pipeline.route(a, b)) for pipeline in self.pipelines)
+            for a, b in pairwise(self.stage_to_rank)
         ]
-        return tuple(size * (1 + count) for size, count in zip(self.message_bytes, counts, strict=True))
+        return tuple(size * max(1, count) for size, count in zip(self.message_bytes, counts, strict=True))
 
-    def views(self) -> list[Problem]:
-        """The job as a generator may look at it: with each replica that travels at other costs in the first place."""
-        every, size = self.replica_routes, self.tensor
-        found: dict[object, Problem] = {self._travel(every[0]): self}
-        for begin in range(size, len(every), size):
-            # this replica's paths change places with the first one's
-            order = [*range(begin, begin + size), *range(size, begin), *range(size), *range(begin + size, len(every))]
-            numbers = sorted(order, key=order.__getitem__)
-            chosen, *others = (every[path] for path in order)
-            view = replace(
-                self,
-                routes=chosen.routes,
-                piece_bytes=chosen.piece_bytes,
-                ack_bytes=chosen.ack_bytes,
-                rank_cards=chosen.rank_cards,
-                others=tuple(others),
-                numbers=tuple(self.numbers[path] for path in order) if self.numbers else (),
-                all_gather=tuple(one.renumbered(numbers) for one in self.all_gather),
-                reductions=tuple(one.renumbered(numbers) for one in self.reductions),
-            )
-            found.setdefault(self._travel(chosen), view)
-        return list(found.values())
+    def with_first(self, replica: int) -> Problem:
+        """The same job with this replica and the first one in each other's places; of replica 0 the problem itself."""
+        if replica == 0:
+            return self
+        size, begin, count = self.tensor, replica * self.tensor, len(self.pipelines)
+        order = [*range(begin, begin + size), *range(size, begin), *range(size), *range(begin + size, count)]
+        return replace(
+            self,
+            pipelines=tuple(self.pipelines[index] for index in order),
+            numbers=tuple(self.numbers[index] for index in order) if self.numbers else (),
+            # two places that are exchanged: what comes to a place was where that goes
+            all_gather=tuple(collective.with_members(order) for collective in self.all_gather),
+            reductions=tuple(collective.with_members(order) for collective in self.reductions),
+        )
 
-    def _travel(self, pipeline: ReplicaRoutes) -> object:
-        """What messages between neighbours of a replica go through, there and back."""
+    def with_each_first(self) -> list[Problem]:
+        """The same job for a generator to plan: once with each replica first whose messages travel at other costs."""
+        replicas = range(len(self.pipelines) // self.tensor)
+        distinct = {self._travel(self.pipelines[replica * self.tensor]): replica for replica in reversed(replicas)}
+        return [self.with_first(replica) for replica in sorted(distinct.values())]
+
+    def _travel(self, pipeline: PipelineRoutes) -> object:
+        """What messages between neighbours of a pipeline go through, there and back."""
         pairs = [pair for a, b in pairwise(self.stage_to_rank) for pair in ((a, b), (b, a))]
         return tuple(
             tuple(self.links[index] for index in pipeline.route(*pair)) for pair in pairs
@@ -277,47 +261,41 @@ class Problem:
             return self.input_memory[action.stage] * action.part.fraction
         return max(0.0, self.memory_delta(action))
 
-    def route(self, source_rank: int, target_rank: int) -> tuple[int, ...]:
-        """Links a message takes between two ranks, in order; () when it costs nothing."""
-        return self.routes.get((source_rank, target_rank), ())
+    def route(self, source_rank: int, target_rank: int) -> Route:
+        """Links a message of the first pipeline takes between two ranks, in order; () when it costs nothing."""
+        return self.pipelines[0].route(source_rank, target_rank)
 
     @cached_property
     def first_like(self) -> tuple[int, ...]:
-        """Per path, the first one whose messages cross links of the same delays and rates."""
+        """Per pipeline, the first one whose messages cross links of the same delays and rates."""
 
-        def costs(pipeline: ReplicaRoutes) -> tuple[object, ...]:
+        def costs(pipeline: PipelineRoutes) -> tuple[object, ...]:
             routes = [
                 (pair, tuple(self.links[index] for index in route)) for pair, route in sorted(pipeline.routes.items())
             ]
             return (routes, pipeline.piece_bytes, pipeline.ack_bytes)
 
-        known = [costs(pipeline) for pipeline in self.replica_routes]
-        return tuple(known.index(one) for one in known)
+        known = [costs(pipeline) for pipeline in self.pipelines]
+        return tuple(map(known.index, known))
 
-    def number(self, path: int, rank: int) -> int:
-        """The number among the job's ranks of a path's pipeline rank."""
-        return self.numbers[path][rank] if self.numbers else path * self.n_ranks + rank
+    def number(self, pipeline: int, rank: int) -> int:
+        """The number among the job's ranks of a pipeline's rank."""
+        return self.numbers[pipeline][rank] if self.numbers else pipeline * self.n_ranks + rank
 
     @cached_property
     def _seats(self) -> dict[int, tuple[int, int]]:
-        """Per number of a rank, its path and pipeline rank."""
-        every = ((path, rank) for path in range(len(self.replica_routes)) for rank in range(self.n_ranks))
-        return {self.number(*seat): seat for seat in every}
+        """Per number of a rank, its pipeline and its rank there."""
+        return {self.number(*seat): seat for seat in product(range(len(self.pipelines)), range(self.n_ranks))}
 
     def crosses(self, source: int, target: int) -> bool:
         """Whether messages between two ranks of the job cross any link."""
         (of, rank), (to, other) = self._seats[source], self._seats[target]
         if of == to:
-            return bool(self.replica_routes[of].routes.get((rank, other)))
+            return bool(self.pipelines[of].route(rank, other))
         return bool(self.reduction(self.stage_to_rank.index(rank)).routes.get((of, to)))
 
-    def pieces(self, source_rank: int, target_rank: int, size: float) -> int:
-        """How many super-packets carry `size` wire bytes between two ranks; 0 when the message keeps together."""
-        crosses = self.piece_bytes and self.route(source_rank, target_rank)
-        return math.ceil(size / self.piece_bytes[source_rank]) if crosses else 0
-
     def route_delay(self, source_rank: int, target_rank: int) -> float:
-        """One-way delay between two ranks, without time on the wire."""
+        """One-way delay between two ranks of the first pipeline, without time on the wire."""
         return sum(self.links[index].delay_s for index in self.route(source_rank, target_rank))
 
     def with_memory(self, limit: float | tuple[float, ...]) -> Problem:
@@ -354,7 +332,7 @@ def uniform(
             for pair in ((cut, cut + 1), (cut + 1, cut)):
                 index[pair] = len(links)
                 links.append(LinkCost(delay_s, wire_s))
-    routes: dict[tuple[int, int], tuple[int, ...]] = {}
+    routes: dict[tuple[int, int], Route] = {}
     for source in range(n_ranks):
         for target in range(n_ranks):
             step = 1 if target > source else -1
@@ -372,5 +350,5 @@ def uniform(
         activation=(1.0 / chunks,) * n_stages,
         message_bytes=(1.0,) * (n_stages - 1),
         links=tuple(links),
-        routes=routes,
+        pipelines=(PipelineRoutes(routes),),
     )

@@ -18,7 +18,7 @@ def require_several(plan: Plan) -> None:
 def with_alone(plan: Plan) -> Plan:
     """The plan in which every case is followed by each of its jobs alone. Raises as `require_several`."""
     require_several(plan)
-    return replace(plan, cases=tuple(one for case in plan.cases for one in (case, *_alone(plan, case))))
+    return replace(plan, cases=tuple(derived for case in plan.cases for derived in (case, *_alone(plan, case))))
 
 
 def _alone(plan: Plan, case: Case) -> list[Case]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Literal, NamedTuple
 
 from testbed.errors import BadInput, DoesNotFit
@@ -13,12 +13,13 @@ from testbed.model.simulate import simulate
 from testbed.pipeline.collectives import Collective, CollectiveMessage, side_by_side
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
-from testbed.pipeline.problem import NO_CARD, Exchanged, Problem, ReplicaRoutes
+from testbed.pipeline.problem import NO_CARD, Exchanged, PipelineRoutes, Problem
 from testbed.plan import counts, routes
 from testbed.plan.exchange import exchange_at, sites_of
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, there_and_back, wire_bytes
-from testbed.plan.network_state import link_costs, network_at, planned
-from testbed.plan.plan import Case, Framing, Job, JobSchedule, Plan, Profile, Route
+from testbed.plan.network_state import link_costs
+from testbed.plan.plan import Case, Job, JobSchedule, Plan, Profile
+from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.tensor_exchanges import TensorExchange, of_actions
 from testbed.plugins import Unusable
 from testbed.schedule.registry import family_of
@@ -185,26 +186,14 @@ def _problem(
     case: Case | None,
 ) -> Problem:
     """The problem of a job's first pipeline, whose ranks count from 0, on a case's routes or the default ones."""
-    workload = job.workload
-    times = workload.pacing or pacing
-    if times is None and job.profile is not None:
-        times = job.profile.few
-    if times is None:
-        raise BadInput.of(
-            workload.name, "pacing", "none", "seconds for F, I and W: without them only a run can tell the time"
-        )
-    n_ranks = job.mesh.pp
-    chunks = _stages_per_rank(stages, n_ranks, workload.name)
-    if workload.model.layers < len(stages):
-        expected = f"at least one layer for each of {len(stages)} stages ({chunks} per rank)"
-        raise DoesNotFit.of(workload.name, "model.layers", workload.model.layers, expected)
+    workload, mesh, host = job.workload, job.mesh, plan.host_costs
+    times, chunks = _times(job, pacing), _stages_per_rank(job, stages)
     again, kept = (1.0, KEPT_WHEN_RECOMPUTING) if workload.recompute else (0.0, 1.0)
-    taken = _Taken(plan, job, case)
-    pipelines = [(replica, tensor_rank) for replica in range(job.mesh.dp) for tensor_rank in range(job.mesh.tp)]
-    first, *others = (taken.paths(*one, plan.framing) for one in pipelines)
-    exchanged = [_collectives(plan, taken, job, rank, chunks) for rank in stages] if job.mesh.dp > 1 else []
+    taken = RankRoutes(plan, case)
+    members = [mesh.pipeline(*of) for of in product(range(mesh.dp), range(mesh.tp))]
+    pipelines = tuple(_pipeline_routes(plan, taken, ranks, cards=mesh.tp > 1) for ranks in members)
+    exchanged = [_collectives(plan, taken, job, rank, chunks) for rank in stages] if mesh.dp > 1 else []
     payload = workload.message_bytes()
-    limits = _limits(workload, memory)
     return Problem(
         n_microbatches=workload.microbatches,
         stage_to_rank=stages,
@@ -214,32 +203,38 @@ def _problem(
         backward_s=tuple(
             (times.of("B", rank) + again * times.of("F", rank)) / chunks for rank in stages if times.B is not None
         ),
-        memory_limit=tuple(limits),
+        memory_limit=tuple(_limits(workload, memory)),
         activation=(kept / chunks,) * len(stages),
         input_memory=((1.0 - kept) / chunks,) * len(stages),
-        message_bytes=(float(wire_bytes(payload) + plan.host_costs.gloo_bytes),) * (len(stages) - 1),
+        message_bytes=(float(wire_bytes(payload) + host.gloo_bytes),) * (len(stages) - 1),
         payload_bytes=(float(payload),) * (len(stages) - 1),
         links=link_costs(taken.network),
         cards=frozenset(range(len(taken.network.links), len(taken.network.everything))),
-        routes=first.routes,
-        piece_bytes=first.piece_bytes,
-        ack_bytes=first.ack_bytes,
-        others=tuple(others),
-        rank_cards=first.rank_cards,
-        exchanged=_exchanged(plan, job, stages) if first.rank_cards else (),
-        tensor=job.mesh.tp,
-        numbers=tuple(tuple(rank - job.mesh.first_rank for rank in job.mesh.pipeline(*one)) for one in pipelines),
-        handover_s=plan.host_costs.handover_s,
-        send_s=plan.host_costs.send_s,
-        send_s_per_byte=plan.host_costs.send_s_per_byte,
-        wake_s=plan.host_costs.wake_s,
+        pipelines=pipelines,
+        exchanged=_exchanged(plan, job, stages) if pipelines[0].rank_cards else (),
+        tensor=mesh.tp,
+        numbers=tuple(tuple(rank - mesh.first_rank for rank in ranks) for ranks in members),
+        handover_s=host.handover_s,
+        send_s=host.send_s,
+        send_s_per_byte=host.send_s_per_byte,
+        wake_s=host.wake_s,
         begins_s=_turns(plan, job, stages, [gather for gather, _ in exchanged]).begins_s if exchanged else (),
-        unnoticed_wait_s=plan.host_costs.unnoticed_wait_s if workload.pacing else 0.0,
-        meet_s=plan.host_costs.meet_s,
-        notice_bytes=plan.host_costs.notice_bytes,
+        unnoticed_wait_s=host.unnoticed_wait_s if workload.pacing else 0.0,
+        meet_s=host.meet_s,
+        notice_bytes=host.notice_bytes,
         all_gather=tuple(gather for gather, _ in exchanged if gather.steps),
         reductions=tuple(reduction for _, reduction in exchanged),
     )
+
+
+def _times(job: Job, pacing: Pacing | None) -> Pacing:
+    """What a job's actions take: as its workload says, else `pacing`, else its profile. Raises BadInput for none."""
+    measured = None if job.profile is None else job.profile.few
+    times = job.workload.pacing or pacing or measured
+    if times is None:
+        expected = "seconds for F, I and W: without them only a run can tell the time"
+        raise BadInput.of(job.workload.name, "pacing", "none", expected)
+    return times
 
 
 def _exchanged(plan: Plan, job: Job, stages: tuple[int, ...]) -> tuple[Exchanged, ...]:
@@ -249,10 +244,12 @@ def _exchanged(plan: Plan, job: Job, stages: tuple[int, ...]) -> tuple[Exchanged
     def sent(stage: int, exchanges: Sequence[TensorExchange]) -> float:
         site = routes.datacenter_of(node_of[job.mesh.rank(0, stages[stage], 0)])
         each = [
-            sum(there_and_back(one.payload_bytes, plan.framing.gso_bytes[site], host.gloo_bytes, host.notice_bytes))
-            for one in exchanges
+            sum(
+                there_and_back(exchange.payload_bytes, plan.framing.gso_bytes[site], host.gloo_bytes, host.notice_bytes)
+            )
+            for exchange in exchanges
         ]
-        return sum(size * one.number for size, one in zip(each, exchanges, strict=True)) * (job.mesh.tp - 1)
+        return sum(size * exchange.number for size, exchange in zip(each, exchanges, strict=True)) * (job.mesh.tp - 1)
 
     found = []
     for stage in range(len(stages)):
@@ -290,7 +287,7 @@ def _turns(plan: Plan, job: Job, stages: tuple[int, ...], gathers: Sequence[Coll
     for rank, gather in zip(stages, gathers, strict=True):
         for step in gather.steps:
             if not step.after:
-                turn, target = (one // job.mesh.tp * job.mesh.pp + rank for one in (step.source, step.target))
+                turn, target = (member // job.mesh.tp * job.mesh.pp + rank for member in (step.source, step.target))
                 size = math.ceil(gather.size(step))
                 at_once[step.source, rank] += size
                 leaving[turn] += size * (sites[turn] != sites[target])
@@ -306,70 +303,49 @@ def beginning_s(plan: Plan, job: Job) -> float:
 
     At one and the same instant nothing but chance would tell which job's messages a shared link takes first.
     """
-    stages, taken = tuple(range(job.mesh.pp)), _Taken(plan, job, None)
+    stages, taken = tuple(range(job.mesh.pp)), RankRoutes(plan, None)
     gathers = [_collectives(plan, taken, job, rank, 1)[0] for rank in stages] if job.mesh.dp > 1 else []
     return _turns(plan, job, stages if gathers else (), gathers).next_s
 
 
-def _stages_per_rank(stages: tuple[int, ...], n_ranks: int, name: str) -> int:
-    """The same on every rank. Raises DoesNotFit: a time that is given for a rank is shared by its stages equally."""
-    rows = max(stages) + 1
+def _stages_per_rank(job: Job, stages: tuple[int, ...]) -> int:
+    """The same on every rank, which its stages share equally. Raises DoesNotFit, also with fewer layers than stages."""
+    rows, n_ranks, name = max(stages) + 1, job.mesh.pp, job.workload.name
     if rows != n_ranks:
         raise DoesNotFit.of(name, "parallelism.pipeline", n_ranks, f"{rows}, the ranks of the schedule")
     counts = [stages.count(rank) for rank in range(n_ranks)]
     if len(set(counts)) > 1:
         expected = "as many on every rank: each is an equal share of its rank's layers and time"
         raise DoesNotFit.of(name, "stages per rank", ", ".join(map(str, counts)), expected)
+    if (layers := job.workload.model.layers) < len(stages):
+        expected = f"at least one layer for each of {len(stages)} stages ({counts[0]} per rank)"
+        raise DoesNotFit.of(name, "model.layers", layers, expected)
     return counts[0]
 
 
-class _Taken:
-    """The routes between a job's ranks in one case, or the default ones."""
-
-    def __init__(self, plan: Plan, job: Job, case: Case | None) -> None:
-        self._mesh = job.mesh
-        self._given = {} if case is None else routes.routes_of_ranks(plan, case)
-        self.network = planned(plan.network) if case is None else network_at(plan, case)
-        """What its links are ..."""
-        self._default = self.network.routes
-        node_of = dict(zip(job.mesh.ranks, job.nodes, strict=True))
-        self._datacenter = {rank: routes.datacenter_of(node) for rank, node in node_of.items()}
-        cards = self.network.card_routes
-        self._card = {rank: cards.get(node, ()) for rank, node in node_of.items()}
-
-    def route(self, source: tuple[int, int, int], target: tuple[int, int, int]) -> Route:
-        """Between two (replica, pipeline rank, tensor rank), the network card of the first included."""
-        a, b = self._mesh.rank(*source), self._mesh.rank(*target)
-        if a == b:
-            return ()
-        links = self._given.get((a, b)) or self._default.get((self._datacenter[a], self._datacenter[b]), ())
-        return self._card[a] + links
-
-    def paths(self, replica: int, tensor_rank: int, framing: Framing) -> ReplicaRoutes:
-        """How the messages of one pipeline travel, of those that a tensor rank sends its counterparts."""
-        ranks = {rank: (replica, rank, tensor_rank) for rank in range(self._mesh.pp)}
-        found = {(a, b): route for a in ranks for b in ranks if (route := self.route(ranks[a], ranks[b]))}
-        sites = [self._datacenter[rank] for rank in self._mesh.pipeline(replica, tensor_rank)]
-        sizes = [framing.gso_bytes[site] for site in sites]
-        cards = [self._card[rank] for rank in self._mesh.pipeline(replica, tensor_rank)]
-        # tensor ranks are in one datacenter, of which all nodes have a card or none
-        own = tuple(card[0] if card else NO_CARD for card in cards) if self._mesh.tp > 1 and any(cards) else ()
-        return ReplicaRoutes(found, tuple(map(super_packet_bytes, sizes)), (float(ACK_BYTES),) * len(sizes), own)
+def _pipeline_routes(plan: Plan, taken: RankRoutes, ranks: Sequence[int], *, cards: bool) -> PipelineRoutes:
+    """How the messages between the ranks of one pipeline travel; with `cards`, tensor ranks' over theirs as well."""
+    pairs = list(product(range(len(ranks)), repeat=2))
+    found = {(a, b): route for a, b in pairs if (route := taken(ranks[a], ranks[b]))}
+    pieces = [float(super_packet_bytes(plan.framing.gso_bytes[taken.datacenter(rank)])) for rank in ranks]
+    held = [taken.card(rank) for rank in ranks]
+    # tensor ranks are in one datacenter, of which all nodes have a card or none
+    own = tuple(card[0] if card else NO_CARD for card in held) if cards and any(held) else ()
+    return PipelineRoutes(found, tuple(pieces), (float(ACK_BYTES),) * len(ranks), own)
 
 
-def _collectives(plan: Plan, taken: _Taken, job: Job, rank: int, chunks: int) -> tuple[Collective, Collective]:
+def _collectives(plan: Plan, taken: RankRoutes, job: Job, rank: int, chunks: int) -> tuple[Collective, Collective]:
     """What the replicas of one of the stages of a pipeline rank, which has so many, gather and reduce.
 
-    Members are numbered as the paths of a problem are: replica after replica, its tensor ranks one after the other.
+    Members are numbered as the pipelines of a problem are: replica after replica, its tensor ranks one after the other.
     """
     tensor, exchange = job.mesh.tp, exchange_at(job, rank)
     cell = job.workload.cell_bytes(chunks * job.mesh.pp, exchange.n_cells)
-    members = [(replica, rank, tensor_rank) for replica in range(job.mesh.dp) for tensor_rank in range(tensor)]
+    members = [job.mesh.rank(replica, rank, t) for replica, t in product(range(job.mesh.dp), range(tensor))]
     found = {
         (a, b): route
-        for a, source in enumerate(members)
-        for b, target in enumerate(members)
-        if source[2] == target[2] and (route := taken.route(source, target))
+        for (a, source), (b, target) in product(enumerate(members), repeat=2)
+        if a % tensor == b % tensor and (route := taken(source, target))
     }
 
     def of(steps: tuple[CollectiveMessage, ...], kind: str) -> Collective:

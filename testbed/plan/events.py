@@ -19,7 +19,9 @@ def at_work(plan: Plan, case: Case) -> tuple[int, ...]:
     """The numbers of the jobs that train in a case."""
     if case.alone is not None:
         return tuple(number for number, job in enumerate(plan.jobs) if job.name == case.alone)
-    names = frozenset(job.name for job in plan.jobs) - {one.name for one in plan.events if isinstance(one, JobArrives)}
+    names = frozenset(job.name for job in plan.jobs) - {
+        arrival.name for arrival in plan.events if isinstance(arrival, JobArrives)
+    }
     for event in events_until(plan, case, begins(case)):
         names = event.on_jobs(names)
     return tuple(number for number, job in enumerate(plan.jobs) if job.name in names)
@@ -33,7 +35,7 @@ def away(plan: Plan, case: Case) -> tuple[str, ...]:
 
 def lost(plan: Plan, case: Case) -> tuple[str, ...]:
     """The switches and links that are gone when a case begins, in the order in which they went."""
-    return tuple(one.name for one in events_until(plan, case, begins(case)) if isinstance(one, LinkLost))
+    return tuple(event.name for event in events_until(plan, case, begins(case)) if isinstance(event, LinkLost))
 
 
 def trainings(cases: Sequence[Case]) -> Iterator[list[Case]]:
@@ -136,7 +138,7 @@ def _begins_case(event: Event) -> bool:
 def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
     """That what events name is there when they happen, and somebody always trains."""
     names = [job.name for job in plan.jobs]
-    arrives = {one.name: one.at for one in plan.events if isinstance(one, JobArrives)}
+    arrives = {arrival.name: arrival.at for arrival in plan.events if isinstance(arrival, JobArrives)}
     network, working, seen = planned(plan.network), frozenset(names) - arrives.keys(), set[tuple[bool, str]]()
     for number, event in enumerate(plan.events):
         source, field = place(number)
@@ -165,15 +167,15 @@ def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
 
 def _check_times(plan: Plan, place: Callable[[int], Place]) -> None:
     """That there are iterations before, between and after events, and more than those that warm up."""
-    between = [(number, one) for number, one in enumerate(plan.events) if _begins_case(one)]
+    between = [(number, change) for number, change in enumerate(plan.events) if _begins_case(change)]
     for job in plan.jobs:
         warmup, total, before, earlier = job.workload.warmup, job.workload.iterations, 0, set[int]()
         for number, event in between:
             after = event.at.iteration
             if after in earlier:
                 continue
-            together = [one for _, one in between if one.at == event.at]
-            cold = warmup if any(isinstance(one, JobArrives) for one in together) else 0
+            together = [other for _, other in between if other.at == event.at]
+            cold = warmup if any(isinstance(change, JobArrives) for change in together) else 0
             last = total - 1 - cold
             why = f", and the first {cold} after an arrival warm up" if cold else ""
             expected = f"{before + 1} to {last}: some measured iterations come before, some after{why}"
@@ -197,7 +199,7 @@ def check_training(plan: Plan, cases: Sequence[Case], where: Sequence[Place]) ->
         _require(same, source, field, case.label, "the same schedules and starts as the case before it")
     if first.alone is not None:
         return
-    iterations = list(dict.fromkeys(one.at.iteration for one in plan.events if _begins_case(one)))
+    iterations = list(dict.fromkeys(event.at.iteration for event in plan.events if _begins_case(event)))
     going_on = [case.continues.after for case in cases if case.continues is not None]
     for number, after in enumerate(going_on):
         expected = f"{iterations[number]}, as the events" if number < len(iterations) else "no more cases than events"

@@ -131,8 +131,8 @@ def as_json(
     if limit is not None and (known := [ranks for ranks in (measured, predicted) if ranks is not None]):
         over = [max(each[rank].activations for each in known) / most - 1 for rank, most in enumerate(limit)]
     return {
-        "measured": None if measured is None else [one._asdict() for one in measured],
-        "predicted": None if predicted is None else [one._asdict() for one in predicted],
+        "measured": None if measured is None else [part._asdict() for part in measured],
+        "predicted": None if predicted is None else [part._asdict() for part in predicted],
         "activations_limit": None if limit is None else list(limit),
         "over_limit": None if over is None else [share if share > OVER_LIMIT else 0.0 for share in over],
     }

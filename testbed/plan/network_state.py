@@ -93,11 +93,11 @@ class NetworkState:
         """The numbers of the links that go with a switch or a link of that name. Raises BadInput for anything else."""
         found = frozenset(
             number
-            for number, one in enumerate(self.links)
-            if one.link == name or (name in self.switches and name in (one.source, one.target))
+            for number, direction in enumerate(self.links)
+            if direction.link == name or (name in self.switches and name in (direction.source, direction.target))
         )
         if not found:
-            known = [*self.switches, *dict.fromkeys(one.link for one in self.links)]
+            known = [*self.switches, *dict.fromkeys(direction.link for direction in self.links)]
             why = "; what has nodes stays" if name in self.datacenters else ""
             raise BadInput.of(self.name, "name", name, f"a switch or a link ({listed(known)}){why}")
         return found
@@ -137,12 +137,13 @@ def link_costs(network: NetworkState) -> tuple[LinkCost, ...]:
     if network.later:
         times = ", ".join(f"{piece.from_s:g} s" for piece in network.later)
         raise BadInput.of(network.name, "events", f"changes after {times}", "links that stay as they are meanwhile")
-    return tuple(LinkCost(one.delay_s, 8.0 / one.rate_bps) for one in network.everything)
+    return tuple(LinkCost(link.delay_s, 8.0 / link.rate_bps) for link in network.everything)
 
 
 def changed_rates(network: Network, numbers: Sequence[int], rate_bps: float) -> Network:
     """A plan's network with another rate on these directions."""
     directions = tuple(
-        one._replace(rate_bps=rate_bps) if number in numbers else one for number, one in enumerate(network.directions)
+        direction._replace(rate_bps=rate_bps) if number in numbers else direction
+        for number, direction in enumerate(network.directions)
     )
     return replace(network, directions=directions)

@@ -26,8 +26,8 @@ def shortest_from(directions: Sequence[Direction], source: str) -> dict[str, Rou
 def _leaving(directions: Sequence[Direction]) -> Mapping[str, Sequence[_Step]]:
     """Per place, the directions that leave it."""
     found: dict[str, list[_Step]] = {}
-    for index, one in enumerate(directions):
-        found.setdefault(one.source, []).append((index, one.target, one.delay_s))
+    for index, direction in enumerate(directions):
+        found.setdefault(direction.source, []).append((index, direction.target, direction.delay_s))
     return found
 
 
@@ -76,7 +76,9 @@ def default_routes(topology: Topology) -> tuple[DefaultRoute, ...]:
 def by_datacenters(network: Network) -> dict[tuple[str, str], Route]:
     """(source, target) -> default route; () inside a datacenter. A pair without a way is left out."""
     datacenters = datacenters_of(network)
-    return {(name, name): () for name in datacenters} | {(one.source, one.target): one.route for one in network.routes}
+    return {(name, name): () for name in datacenters} | {
+        (default.source, default.target): default.route for default in network.routes
+    }
 
 
 def datacenters_of(network: Network) -> tuple[str, ...]:
@@ -87,21 +89,6 @@ def datacenters_of(network: Network) -> tuple[str, ...]:
 def datacenter_of(node: str) -> str:
     """The datacenter of a node."""
     return node.partition("/")[0]
-
-
-class Between:
-    """The default routes of a network, by nodes."""
-
-    def __init__(self, network: Network) -> None:
-        self._name, self._routes = network.name, by_datacenters(network)
-
-    def __call__(self, source: str, target: str) -> Route:
-        """The route between two nodes. Raises BadInput when there is no way."""
-        pair = datacenter_of(source), datacenter_of(target)
-        route = self._routes.get(pair)
-        if route is None:
-            raise BadInput.of(self._name, "links", f"no path {pair[0]} -> {pair[1]}", "connected datacenters")
-        return route
 
 
 def routes_of_nodes(plan: Plan, case: Case) -> dict[tuple[str, str], Route]:

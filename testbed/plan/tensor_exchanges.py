@@ -55,13 +55,13 @@ def tensor_exchanges(job: Job, stages: Sequence[int], rank: int) -> list[TensorE
     number: Counter[int] = Counter()
     for stage in mine:
         for exchanges in of_actions(job, stages, stage):
-            for one in exchanges:
-                number[one.payload_bytes] += one.number * job.workload.microbatches
+            for exchange in exchanges:
+                number[exchange.payload_bytes] += exchange.number * job.workload.microbatches
     if job.mesh.tp > 1 and job.mesh.dp > 1:
         number[INSTANTS_BYTES] += sum(stage == 0 or stages[stage - 1] == rank for stage in mine)
-    return [TensorExchange(*one) for one in number.items() if one[1]]
+    return [TensorExchange(*item) for item in number.items() if item[1]]
 
 
 def buffer_bytes(exchanges: Sequence[TensorExchange], degree: int) -> int:
     """Of what each tensor rank receives them in: a buffer for every other one and every size."""
-    return (degree - 1) * sum({one.payload_bytes for one in exchanges})
+    return (degree - 1) * sum({exchange.payload_bytes for exchange in exchanges})

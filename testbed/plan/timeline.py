@@ -104,7 +104,7 @@ class JobDeparts(Event):
         return at_work - {self.name}
 
 
-EVENT_KINDS: dict[str, type[Event]] = {one.kind: one for one in (LinkLost, JobArrives, JobDeparts)}
+EVENT_KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (LinkLost, JobArrives, JobDeparts)}
 """By what plan.json calls them."""
 
 
@@ -115,14 +115,14 @@ def begins(case: Case) -> Moment:
 
 def events_until(plan: Plan, case: Case, at: Moment) -> tuple[Event, ...]:
     """What has happened in a case's training by a moment, what happens then included."""
-    return () if case.alone is not None else tuple(one for one in plan.events if one.at <= at)
+    return () if case.alone is not None else tuple(event for event in plan.events if event.at <= at)
 
 
 def events_within(plan: Plan, case: Case, begin: Moment) -> tuple[Event, ...]:
     """What happens behind a moment, until the end of that iteration."""
     if case.alone is not None:
         return ()
-    return tuple(one for one in plan.events if one.at.iteration == begin.iteration and one.at > begin)
+    return tuple(event for event in plan.events if event.at.iteration == begin.iteration and event.at > begin)
 
 
 # --- in a file -----------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def _read(value: object) -> Event:
     if known is None:
         raise FieldError("kind", value.get("kind"), f"a kind of event ({listed(EVENT_KINDS)})")
     try:
-        return validated(known, {name: one for name, one in value.items() if name != "kind"})
+        return validated(known, {name: given for name, given in value.items() if name != "kind"})
     except ValidationError as error:
         raise FieldError(*first_fault(error)) from error
 

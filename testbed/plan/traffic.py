@@ -10,8 +10,8 @@ from testbed.plan import routes
 from testbed.plan.events import at_work
 from testbed.plan.exchange import exchange_at
 from testbed.plan.framing import ACK_BYTES, super_packet_bytes, there_and_back
-from testbed.plan.network_state import network_at
-from testbed.plan.plan import Case, Plan, Route
+from testbed.plan.plan import Case, Plan
+from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.tensor_exchanges import tensor_exchanges
 
 
@@ -26,20 +26,20 @@ class PlannedTraffic(NamedTuple):
 
 def planned_traffic(plan: Plan, case: Case) -> tuple[PlannedTraffic, ...]:
     """Per direction of the network, then per network card."""
-    way = _Ways(plan, case)
+    way = RankRoutes(plan, case)
     count = len(way.network.everything)
     bytes_, messages = [0.0] * count, [0] * count
     for source, target, size, number in _sent(plan, case):
         for index in way(source, target):
             bytes_[index] += number * size
             messages[index] += number
-    return tuple(PlannedTraffic(*one) for one in zip(bytes_, messages, strict=True))
+    return tuple(PlannedTraffic(*totals) for totals in zip(bytes_, messages, strict=True))
 
 
 def notices_s(plan: Plan, case: Case) -> float:
     """How long the fullest direction is busy with gloo's notices of the receives that ranks post for an iteration, and
     with their acknowledgements: an iteration that begins earlier finds them in its way."""
-    way = _Ways(plan, case)
+    way = RankRoutes(plan, case)
     directions = way.network.everything
     bytes_ = [0.0] * len(directions)
     for source, target, _, number in _posted_ahead(plan, case):
@@ -47,12 +47,12 @@ def notices_s(plan: Plan, case: Case) -> float:
             bytes_[index] += number * plan.host_costs.notice_bytes
         for index in way(source, target):
             bytes_[index] += number * ACK_BYTES
-    return max((8 * size / one.rate_bps for size, one in zip(bytes_, directions, strict=True)), default=0.0)
+    return max((8 * size / direction.rate_bps for size, direction in zip(bytes_, directions, strict=True)), default=0.0)
 
 
 def notices_round_trip_s(plan: Plan, case: Case) -> float:
     """How long the farthest of these notices and its acknowledgement are on their way, links being free."""
-    way = _Ways(plan, case)
+    way = RankRoutes(plan, case)
     directions = way.network.everything
     return max(
         (
@@ -66,33 +66,19 @@ def notices_round_trip_s(plan: Plan, case: Case) -> float:
 def super_packets_s(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]) -> list[float]:
     """Per (source rank, target rank), how long the slowest direction on the way is busy with one super-packet of the
     source; 0 where there is none on it. In so large steps messages on a link change places."""
-    nodes, way = routes.nodes_of_ranks(plan), _Ways(plan, case)
+    way = RankRoutes(plan, case)
     directions, found = way.network.everything, []
     for source, target in pairs:
-        size = super_packet_bytes(plan.framing.gso_bytes[routes.datacenter_of(nodes[source])])
+        size = super_packet_bytes(plan.framing.gso_bytes[way.datacenter(source)])
         found.append(max((8 * size / directions[index].rate_bps for index in way(source, target)), default=0.0))
     return found
 
 
 def directions_of_pairs(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]) -> list[list[str]]:
     """Per (source rank, target rank), the labels of the directions on the way, a network card first."""
-    way = _Ways(plan, case)
+    way = RankRoutes(plan, case)
     directions = way.network.everything
     return [[directions[index].label for index in way(source, target)] for source, target in pairs]
-
-
-class _Ways:
-    """The directions from one rank to another in a case, the network card of the first included."""
-
-    def __init__(self, plan: Plan, case: Case) -> None:
-        self.network = network_at(plan, case)
-        self._nodes, self._cards = routes.nodes_of_ranks(plan), self.network.card_routes
-        self._given, self._default = routes.routes_of_ranks(plan, case), self.network.routes
-
-    def __call__(self, source: int, target: int) -> Route:
-        nodes = self._nodes[source], self._nodes[target]
-        default = self._default.get((routes.datacenter_of(nodes[0]), routes.datacenter_of(nodes[1])), ())
-        return self._cards.get(nodes[0], ()) + self._given.get((source, target), default)
 
 
 def _sent(plan: Plan, case: Case) -> Iterator[tuple[int, int, float, int]]:
@@ -112,8 +98,8 @@ def _messages(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:
         job, chosen = plan.jobs[number], case.jobs[number]
         for replica, rank in product(range(job.mesh.dp), range(job.mesh.pp)):
             for source, target in permutations(job.mesh.tensor_ranks(replica, rank), 2):
-                for one in tensor_exchanges(job, chosen.stage_to_rank, rank):
-                    yield source, target, one.payload_bytes, one.number
+                for exchange in tensor_exchanges(job, chosen.stage_to_rank, rank):
+                    yield source, target, exchange.payload_bytes, exchange.number
 
 
 def _posted_ahead(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:

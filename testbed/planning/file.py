@@ -103,7 +103,7 @@ def check(plan: Plan, source: str) -> None:
     events.check_events(plan, lambda number: (source, f"events.{number}"))
     number = 0
     for cases in events.trainings(plan.cases):  # what a case takes is told on what is left, of those at work
-        events.check_training(plan, cases, [(source, f"cases.{number + one}") for one in range(len(cases))])
+        events.check_training(plan, cases, [(source, f"cases.{number + place}") for place in range(len(cases))])
         number += len(cases)
     for number, case in enumerate(plan.cases):
         _check_continuation(case, source, f"cases.{number}.continues")
@@ -140,8 +140,10 @@ def _check_network(network: Network, source: str) -> None:
         mine = (direction.link, direction.source, direction.target)
         _require(mine == reverse, source, field, direction.label, "forward and reverse of a link beside each other")
     _check_cards(network, source)
-    for index, one in enumerate(network.routes):
-        _check_route(planned(network), one.route, (one.source, one.target), source, f"network.routes.{index}")
+    for index, default in enumerate(network.routes):
+        _check_route(
+            planned(network), default.route, (default.source, default.target), source, f"network.routes.{index}"
+        )
 
 
 def _check_cards(network: Network, source: str) -> None:
@@ -232,8 +234,10 @@ def _check_alone(plan: Plan, number: int, source: str, field: str) -> None:
         return
     names = [job.name for job in plan.jobs]
     _require(case.alone in names, source, f"cases.{number}.alone", case.alone, f"a job ({listed(names)})")
-    alone = [replace(one, label=case.label, alone_of=one.label, alone=case.alone) for one in plan.cases[:number]]
-    same = [one for one, whole in zip(alone, plan.cases, strict=False) if _is_whole(plan, whole)]
+    alone = [
+        replace(before, label=case.label, alone_of=before.label, alone=case.alone) for before in plan.cases[:number]
+    ]
+    same = [derived for derived, whole in zip(alone, plan.cases, strict=False) if _is_whole(plan, whole)]
     expected = "the label of a case before it with the same schedules, routes and starts, of which one job is at work"
     fits = case.continues is None and len(names) > 1 and case in same
     _require(fits, source, field, case.alone_of, expected)

@@ -83,11 +83,11 @@ def _of_tensor_ranks(plan: Plan) -> list[str]:
 
 def _short_slots(problem: Problem, job: Job) -> Iterator[str]:
     for stage, rank in enumerate(problem.stage_to_rank if problem.exchanged else ()):
-        card = problem.links[problem.rank_cards[rank]]
+        card = problem.links[problem.pipelines[0].rank_cards[rank]]
         for kind, exchanges in zip((Kind.F, Kind.I), of_actions(job, problem.stage_to_rank, stage), strict=True):
             action = Action(stage, kind, 0)
             size = problem.exchanged_bytes(action) + max(problem.message_bytes, default=0.0)
-            takes_s = size * card.seconds_per_byte + card.delay_s * sum(one.number for one in exchanges)
+            takes_s = size * card.seconds_per_byte + card.delay_s * sum(exchange.number for exchange in exchanges)
             slot_s = problem.duration(action)
             if takes_s > slot_s:
                 yield f"{job.name}: {kind} of stage {stage} {show_time(takes_s)} of {show_time(slot_s)}"
@@ -136,8 +136,8 @@ def _of_links(plan: Plan) -> list[str]:
         for index in route
     }
     directions = [direction for _, direction in sorted(crossed)]
-    lossy = [f"{one.label} {100 * one.loss:g} %" for one in directions if one.loss]
-    jittery = [f"{one.label} {show_time(one.jitter_s)}" for one in directions if one.jitter_s]
+    lossy = [f"{direction.label} {100 * direction.loss:g} %" for direction in directions if direction.loss]
+    jittery = [f"{direction.label} {show_time(direction.jitter_s)}" for direction in directions if direction.jitter_s]
     lines = []
     if lossy:
         lines.append(f"loss is not in the model ({_listed(lossy)}): what is lost is sent again, later than predicted")
@@ -164,13 +164,14 @@ def _of_queues(plan: Plan) -> list[str]:
 
 def of_ties(plan: Plan, ranges: RangesByLabel | None = None) -> list[str]:
     """A line that names the predictions that are ranges; [] where none is. `ranges` as in `warnings`."""
-    hang, known = [], ranges_of_plan(plan) if ranges is None else ranges
+    ranged, known = [], ranges_of_plan(plan) if ranges is None else ranges
     for case in _known(plan):
-        for number, one in zip(at_work(plan, case), known[case.label], strict=True):
-            if one is not None and one.hangs:
-                hang.append(f"{_called(plan, case, number)} {show_time(one.low_s)} to {show_time(one.high_s)}")
+        for number, predicted_range in zip(at_work(plan, case), known[case.label], strict=True):
+            if predicted_range is not None and predicted_range.order_sensitive:
+                least, most = map(show_time, predicted_range)
+                ranged.append(f"{_called(plan, case, number)} {least} to {most}")
     who = "who comes first of messages that meet at a link within microseconds decides"
-    return [f"{who} ({_listed(hang)})"] if hang else []
+    return [f"{who} ({_listed(ranged)})"] if ranged else []
 
 
 def _known(plan: Plan) -> list[Case]:

@@ -53,7 +53,7 @@ def _contiguous(
     if ranks > sum(rooms):
         times = f" in each of {degree} pipelines" if degree > 1 else ""
         times += f", each on {tensor} nodes" if tensor > 1 else ""
-        whole = sum(one.nodes for one in topology.datacenters.values())
+        whole = sum(site.nodes for site in topology.datacenters.values())
         times += " on the nodes that other jobs leave" if sum(map(len, free.values())) < whole else ""
         expected = f"no more stages than {topology.name} can place contiguously ({sum(rooms)}{times})"
         raise BadInput.of(workload.name, "parallelism.pipeline", ranks, expected)

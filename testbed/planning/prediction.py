@@ -77,7 +77,7 @@ def ranges_of_case(plan: Plan, case: Case) -> list[Range | None]:
 def ranges_of_plan(plan: Plan) -> RangesByLabel:
     """By label of every case whose schedules are made, what `ranges_of_case` says of it."""
     return {
-        case.label: ranges_of_case(plan, case) for case in plan.cases if all(one.rows is not None for one in case.jobs)
+        case.label: ranges_of_case(plan, case) for case in plan.cases if all(job.rows is not None for job in case.jobs)
     }
 
 
@@ -87,7 +87,7 @@ def worst_times(plan: Plan, case: Case) -> tuple[float, ...]:
     What chooses between cases goes by this: the best of lucky ends is no choice that can be kept to.
     """
     ranges = zip(iteration_times(plan, case), ranges_of_case(plan, case), strict=True)
-    return tuple(worst_s(one, between) for one, between in ranges)
+    return tuple(worst_s(predicted_s, predicted_range) for predicted_s, predicted_range in ranges)
 
 
 def start_s(plan: Plan, case: Case, job: int) -> float:

@@ -22,7 +22,7 @@ from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, TrafficKind
 from testbed.planning.node_assignment import place
 from testbed.schedule.registry import Generated, check_choice, generate_choice
-from testbed.search.proof import Watch
+from testbed.search.incumbent import Watch
 from testbed.spec import load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.model import missing_methods
@@ -34,8 +34,8 @@ BEST = "best"
 """Stands for the fastest of all schedules that fit."""
 
 
-class Meeting(NamedTuple):
-    """A case to be made: its label, and the choice of every job."""
+class Combination(NamedTuple):
+    """A case to be made: its label, and a choice for every job."""
 
     label: str
     choices: tuple[ScheduleChoice, ...]
@@ -48,9 +48,11 @@ def network_of(topology: Topology, at: Scales | None = None) -> Network:
     """Nodes, directions and default routes of a topology, its links as large as the lab has them. Raises BadInput."""
     nodes = tuple(Node(name, routes.datacenter_of(name)) for name in topology.nodes())
     ways = routes.default_routes(topology)
-    directions = [(f"links.{index // 2}.rate", one) for index, one in enumerate(topology.directions())]
-    cards = [(f"datacenters.{one.target}.inside.rate", one) for one in topology.cards()]
-    links, ends = (tuple(_in_the_lab(topology, field, one, at) for field, one in some) for some in (directions, cards))
+    directions = [(f"links.{index // 2}.rate", direction) for index, direction in enumerate(topology.directions())]
+    cards = [(f"datacenters.{card.target}.inside.rate", card) for card in topology.cards()]
+    links, ends = (
+        tuple(_in_the_lab(topology, field, direction, at) for field, direction in some) for some in (directions, cards)
+    )
     switches = tuple(name for name, site in topology.datacenters.items() if not site.nodes)
     return Network(topology.name, nodes, links, ways, ends, switches)
 
@@ -71,8 +73,8 @@ def framing_of(network: Network, taken: Iterable[tuple[str, Route]]) -> Framing:
     """The framing towards all default routes from every datacenter, and those that (datacenter, route) flows take."""
     whole = planned(network)
     leaving: dict[str, set[int]] = {name: set() for name in whole.datacenters}
-    for one in network.routes:
-        leaving[one.source].update(one.route)
+    for default in network.routes:
+        leaving[default.source].update(default.route)
     for datacenter, route in taken:
         leaving[datacenter].update(route)
     gso = {
@@ -137,7 +139,7 @@ def _job_name(name: str, jobs: Sequence[Job]) -> str:
     """The workload's name, or the first that is free of NAME-2, NAME-3 ...: results are told apart by it."""
     taken = {job.name for job in jobs}
     numbered = (f"{name}-{number}" for number in count(2))
-    return next(one for one in chain([name], numbered) if one not in taken)
+    return next(free for free in chain([name], numbered) if free not in taken)
 
 
 def _check_schedules(workload: Workload, source: str) -> None:
@@ -158,12 +160,12 @@ def _check_together(workloads: Sequence[Workload]) -> None:
 
 
 def _check_ways(network: Network, job: Job) -> None:
-    between = routes.Between(network)
+    default_route = planned(network).default_route
     for replica in range(job.mesh.dp):
         nodes = pipeline_nodes(job, replica)
         for a, b in pairwise(nodes):
-            between(a, b)
-            between(b, a)
+            default_route(a, b)
+            default_route(b, a)
 
 
 def pipeline_nodes(job: Job, replica: int = 0) -> tuple[str, ...]:
@@ -239,10 +241,10 @@ def with_cases(plan: Plan, choices: Sequence[ScheduleChoice], made: Mapping[str,
 
     A choice that is not `made` has rows that only a run can make.
     """
-    return with_meetings(plan, meetings(plan, [choices]), [made])
+    return with_combinations(plan, combinations(plan, [choices]), [made])
 
 
-def meetings(plan: Plan, choices: Sequence[Sequence[ScheduleChoice]]) -> list[Meeting]:
+def combinations(plan: Plan, choices: Sequence[Sequence[ScheduleChoice]]) -> list[Combination]:
     """What is measured together of every job's choices: the first of each, the second of each, and so on.
 
     A job with one choice has it in every case. A case has the schedules' label where all jobs have the same, else all
@@ -254,30 +256,32 @@ def meetings(plan: Plan, choices: Sequence[Sequence[ScheduleChoice]]) -> list[Me
             labels = ", ".join(choice.label for choice in mine)
             expected = f"1 or {cases} schedules, which meet those of the other jobs one by one"
             raise BadInput.of(job.workload.name, "schedules", labels, expected)
-    met = []
+    found = []
     for number in range(cases):
         together = tuple(mine[number if len(mine) > 1 else 0] for mine in choices)
-        met.append(Meeting(" + ".join(dict.fromkeys(choice.label for choice in together)), together))
-    return met
+        found.append(Combination(" + ".join(dict.fromkeys(choice.label for choice in together)), together))
+    return found
 
 
-def with_meetings(plan: Plan, met: Sequence[Meeting], made: Sequence[Mapping[str, Generated]]) -> Plan:
+def with_combinations(plan: Plan, combined: Sequence[Combination], made: Sequence[Mapping[str, Generated]]) -> Plan:
     """The plan with these cases, all flows on their default routes; per job, what is `made` of its choices."""
     chosen = [
         tuple(
             _job_schedule(job, choice, mine.get(choice.label))
-            for job, choice, mine in zip(plan.jobs, one.choices, made, strict=True)
+            for job, choice, mine in zip(plan.jobs, combination.choices, made, strict=True)
         )
-        for one in met
+        for combination in combined
     ]
     flows = tuple(
         flow
         for number, job in enumerate(plan.jobs)
         for flow in _flows(job, [schedules[number].stage_to_rank for schedules in chosen])
     )
-    nodes, between = routes.nodes_of_ranks(plan), routes.Between(plan.network)
-    taken = tuple(between(nodes[flow.source], nodes[flow.target]) for flow in flows)
-    cases = tuple(Case(one.label, schedules, taken) for one, schedules in zip(met, chosen, strict=True))
+    nodes, default_route = routes.nodes_of_ranks(plan), planned(plan.network).default_route
+    taken = tuple(default_route(nodes[flow.source], nodes[flow.target]) for flow in flows)
+    cases = tuple(
+        Case(combination.label, schedules, taken) for combination, schedules in zip(combined, chosen, strict=True)
+    )
     return replace(plan, flows=flows, cases=cases)
 
 
@@ -335,10 +339,10 @@ def _require_trainable_beside(first: Job, job: Job) -> None:
         if value != others:
             expected = f"{others}, as {first.name}: each round is an iteration of all jobs ({option} is for all)"
             raise BadInput.of(job.name, field, value, expected)
-    for one in (first, job):
-        if one.workload.pacing is None:
+    for trained in (first, job):
+        if trained.workload.pacing is None:
             expected = "seconds for F, I and W: an unpaced job is profiled and trained alone"
-            raise BadInput.of(one.name, "pacing", "none", expected)
+            raise BadInput.of(trained.name, "pacing", "none", expected)
 
 
 def require_room_for_parameters(plan: Plan) -> None:

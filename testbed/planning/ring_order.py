@@ -26,7 +26,7 @@ def of_rings(plan: Plan) -> list[str]:
     """
     lines = []
     for number, job in enumerate(plan.jobs):
-        case = next((one for one in plan.cases if one.jobs[number].rows is not None), None)
+        case = next((scheduled for scheduled in plan.cases if scheduled.jobs[number].rows is not None), None)
         whole = case is not None and network_at(plan, case) == planned(plan.network)
         orders = list(_orders(plan, job)) if whole else []
         if case is None or not orders:

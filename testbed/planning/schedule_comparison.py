@@ -17,7 +17,8 @@ from testbed.planning.schedules import make
 from testbed.planning.ties import Range, ranges_of_orders, worst_s
 from testbed.schedule.evaluation import PredictedSchedule, ScheduleRequest, generate_each
 from testbed.schedule.registry import family_of
-from testbed.search.proof import Proof, Watch
+from testbed.search.incumbent import Watch
+from testbed.search.proof import Proof
 from testbed.spec.choice import ScheduleChoice
 
 BRIEF: Mapping[str, float] = {"time_limit_s": 1.0}
@@ -49,18 +50,18 @@ class ComparedSchedule(NamedTuple):
     """What a user should know of it: what memory has cost it, or that it is the fastest of several."""
     full_scale: FullScaleTime | None = None
     """Its iteration at full scale; every other time is one of the lab. None for a workload without full scale."""
-    between: Range | None = None
+    predicted_range: Range | None = None
     """Of `predicted_s`, by who comes first of messages that meet; None where nothing hangs on that."""
 
     @property
     def low_s(self) -> float:
         """The least that it may take."""
-        return self.predicted_s if self.between is None else self.between.low_s
+        return self.predicted_s if self.predicted_range is None else self.predicted_range.low_s
 
     @property
     def high_s(self) -> float:
         """The most that it may take."""
-        return worst_s(self.predicted_s, self.between)
+        return worst_s(self.predicted_s, self.predicted_range)
 
     def as_json(self) -> dict[str, Any]:
         """The keys of comparison.json that need no measurement, and the causes."""
@@ -68,8 +69,8 @@ class ComparedSchedule(NamedTuple):
             "schedule": self.schedule,
             "label": self.label,
             "predicted_s": self.predicted_s,
-            "predicted_low_s": self.between and self.between.low_s,
-            "predicted_high_s": self.between and self.between.high_s,
+            "predicted_low_s": self.predicted_range and self.predicted_range.low_s,
+            "predicted_high_s": self.predicted_range and self.predicted_range.high_s,
             "bubble_predicted": self.bubble_predicted,
             "peak_in_flight_predicted": max(self.peaks),
             "speedup_predicted": self.speedup_predicted,
@@ -114,7 +115,7 @@ def compare_schedules(
     for choice in sorted(selected.fitting, key=lambda choice: seconds[choice.label]):
         label, problem = choice.label, problems[choice.label]
         schedule, proof, remarks = selected.made[label]
-        (between,) = ranges_of_orders([Load(problem, schedule, 0.0, plan.jobs[0].workload.receives)])
+        (predicted_range,) = ranges_of_orders([Load(problem, schedule, 0.0, plan.jobs[0].workload.receives)])
         compared.append(
             ComparedSchedule(
                 schedule=choice.schedule,
@@ -129,7 +130,7 @@ def compare_schedules(
                 proof=proof,
                 remarks=remarks,
                 full_scale=full_scale_time(plan, plan.jobs[0], problem, schedule),
-                between=between,
+                predicted_range=predicted_range,
             )
         )
     return Comparison(compared, selected.left_out)
@@ -182,4 +183,6 @@ def _with_any_memory(
         if choice.label in roomy and seconds[choice.label] > bounds[choice.label].seconds * (1 + _AT_BOUND)
     ]
     made = zip(tasks, generate_each(tasks), strict=True)
-    return {task.choice.label: one.makespan_s for task, one in made if isinstance(one, PredictedSchedule)}
+    return {
+        task.choice.label: predicted.makespan_s for task, predicted in made if isinstance(predicted, PredictedSchedule)
+    }

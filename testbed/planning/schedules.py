@@ -14,12 +14,12 @@ from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import OverMemory
 from testbed.plan import costs, counts
 from testbed.plan.plan import Job, Plan
-from testbed.planning.resolve import BEST, generate, given, meetings, with_meetings
+from testbed.planning.resolve import BEST, combinations, generate, given, with_combinations
 from testbed.planning.ties import ranges_of_orders, worst_s
 from testbed.plugins import Unusable
 from testbed.schedule.registry import FAMILIES, Generated, family_of
 from testbed.schedule.schedule_file import RecordedSchedule
-from testbed.search.proof import Watch
+from testbed.search.incumbent import Watch
 from testbed.spec.choice import ScheduleChoice, choice_named, own_name
 from testbed.spec.workload import Pacing
 from testbed.units import show_time
@@ -220,14 +220,14 @@ def _together(source: str, left_out: Mapping[str, str]) -> str:
 
 
 def with_selected(plan: Plan, selected: Sequence[Selection]) -> Plan:
-    """The plan with a case for every meeting of schedules that fit; per job, what it is measured with.
+    """The plan with a case for every combination of schedules that fit; per job, what it is measured with.
 
     What is left out stays in the plan with its reason. Raises BadInput where no case is left.
     """
-    met = [
-        one
-        for one in meetings(plan, [mine.choices for mine in selected])
-        if not any(choice.label in mine.left_out for choice, mine in zip(one.choices, selected, strict=True))
+    combined = [
+        combination
+        for combination in combinations(plan, [mine.choices for mine in selected])
+        if not any(choice.label in mine.left_out for choice, mine in zip(combination.choices, selected, strict=True))
     ]
     names = [f"{job.name}: " if len(plan.jobs) > 1 else "" for job in plan.jobs]
     left_out = {
@@ -235,9 +235,9 @@ def with_selected(plan: Plan, selected: Sequence[Selection]) -> Plan:
         for name, mine in zip(names, selected, strict=True)
         for label, reason in mine.left_out.items()
     }
-    if not met:
+    if not combined:
         raise DoesNotFit(_together(plan.network.name, left_out))
-    return replace(with_meetings(plan, met, [mine.made for mine in selected]), left_out=left_out)
+    return replace(with_combinations(plan, combined, [mine.made for mine in selected]), left_out=left_out)
 
 
 @dataclass
@@ -276,7 +276,7 @@ class _Maker:
             else:
                 fresh.append(choice)
         found_now = candidates(self.plan, fresh, self.watch, job=self.job, source=self.source, judge=False)
-        made |= {one.choice.label: one.generated for one in found_now.found}
+        made |= {predicted.choice.label: predicted.generated for predicted in found_now.found}
         left_out |= found_now.left_out
         in_order = {one.label: made[one.label] for one in resolved if one.label in made}
         return Selection(resolved, in_order, left_out)
@@ -293,7 +293,7 @@ class _Maker:
             shown = reason.removeprefix(f"{self.source}: ")
             expected = f"room for one of {len(left_out)} schedules; of {label}: {shown}"
             raise DoesNotFit.of(self.source, f"schedule {best.label}", BEST, expected)
-        by_content |= {_content(one.choice): one.generated for one in found}
+        by_content |= {_content(predicted.choice): predicted.generated for predicted in found}
         first = found[0]
         chosen = _in_place_of(best, first.choice)
         if chosen.label in self.kept:
@@ -331,7 +331,7 @@ class _Maker:
         listed = self.plan.jobs[self.job].workload.schedules
         known = {choice.label for choice in (*listed, *made.choices)}
         for label in self.kept:
-            of_best = label.startswith(f"{BEST} ") and any(one.schedule == BEST for one in listed)
+            of_best = label.startswith(f"{BEST} ") and any(choice.schedule == BEST for choice in listed)
             if label not in known and not of_best:
                 names = ", ".join(choice.label for choice in made.choices)
                 raise BadInput.of("--schedules-from", "schedule", label, f"one of {self.source} ({names})")

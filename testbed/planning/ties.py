@@ -41,8 +41,8 @@ class Range(NamedTuple):
     high_s: float
 
     @property
-    def hangs(self) -> bool:
-        """Whether it is more than one prediction."""
+    def order_sensitive(self) -> bool:
+        """Whether it is more than one time: its ends are further apart than two predictions of one."""
         return self.high_s > self.low_s * (1 + ONE_PREDICTION)
 
     def scaled(self, factor: float) -> Range:
@@ -66,7 +66,7 @@ def ranges_of_orders(loads: Sequence[Load]) -> list[Range | None]:
     compile_for(FIRST_ORDERS * orders.events)
     drawn, predicted = orders.drawn(), orders.predicted_s
     found = list(islice(drawn, FIRST_ORDERS))
-    if any(one is not None for one in _ranges(loads, predicted, found)):
+    if any(found_range is not None for found_range in _ranges(loads, predicted, found)):
         found += islice(drawn, max(0, min(ORDERS, EVENTS // orders.events) - FIRST_ORDERS))
     return _ranges(loads, predicted, found)
 
@@ -75,12 +75,12 @@ def _ranges(loads: Sequence[Load], predicted_s: Sequence[float], found: Sequence
     """Per job, over the order that is predicted and these."""
     ranges: list[Range | None] = []
     for job, load in enumerate(loads):
-        ends = [predicted_s[job], *(one.ends_s[job] for one in found)]
-        one = Range(min(ends) - load.start_s, max(ends) - load.start_s)
-        if not one.hangs:
+        ends = [predicted_s[job], *(order.ends_s[job] for order in found)]
+        over_orders = Range(min(ends) - load.start_s, max(ends) - load.start_s)
+        if not over_orders.order_sensitive:
             moved = max(order.moved_s[job] for order in found) > MOVED * load.problem.meet_s
             alone = predicted_s[job] - load.start_s
             ranges.append(Range(alone, alone) if moved else None)
         else:
-            ranges.append(one)
+            ranges.append(over_orders)
     return ranges

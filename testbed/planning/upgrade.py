@@ -65,7 +65,7 @@ def upgraded(document: Mapping[str, Any], source: str) -> Mapping[str, Any]:
         {key: value for key, value in written.items() if key not in _GONE} | _said(case, names)
         for written, case in zip(document["cases"], before.cases, strict=True)
     ]
-    events = [{"kind": one.kind, "name": one.name, "at": vars(one.at)} for one in found]
+    events = [{"kind": event.kind, "name": event.name, "at": vars(event.at)} for event in found]
     return {**document, "network": network, "events": events, "cases": cases, "format": 2}
 
 
@@ -95,7 +95,7 @@ def _happened(training: Sequence[_Case], source: str) -> list[Event]:
         if not happened:
             raise BadInput.of(source, "cases.event", case.label, "something that is lost, arrives or departs")
         found += happened
-    arriving = {one.name for one in found if isinstance(one, JobArrives)}
+    arriving = {event.name for event in found if isinstance(event, JobArrives)}
     if first.alone_of is None and arriving != set(first.away):
         once = ", ".join(sorted(arriving.symmetric_difference(first.away)))
         raise BadInput.of(source, "cases.away", once, "a job that is there once, and does not come back")

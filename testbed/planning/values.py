@@ -53,8 +53,8 @@ def check_values(plan: Plan, source: str) -> None:
         validate(Name, job.name, source, at=f"jobs.{number}.name")
     with naming_files({job.workload.name: source for job in plan.jobs}):
         at = similitude.common_scales([job.workload for job in plan.jobs], plan.host_costs.gloo_bytes)
-    for one in _wrong(plan, at):
-        raise BadInput.of(source, one.field, one.value, one.expected)
+    for fault in _wrong(plan, at):
+        raise BadInput.of(source, fault.field, fault.value, fault.expected)
     for field, choice in _choices(plan):
         if choice.schedule in FAMILIES.built_in:  # the package of another family may not be here: its rows are
             check_choice(choice, source, field)
@@ -90,7 +90,7 @@ def _wrong(plan: Plan, at: Scales | None) -> Iterator[_Wrong]:
     for number, job in enumerate(plan.jobs):
         profiles = () if job.profile is None else (("few", job.profile.held_few), ("many", job.profile.held_many))
         for name, held in profiles:
-            if not (len(held) == job.mesh.pp and all(0 <= one <= _MOST_HELD for one in held)):
+            if not (len(held) == job.mesh.pp and all(0 <= microbatches <= _MOST_HELD for microbatches in held)):
                 yield _Wrong(
                     f"jobs.{number}.profile.held_{name}", list(held), f"a number for each of {job.mesh.pp} ranks"
                 )
@@ -111,10 +111,10 @@ def _wrong_costs(plan: Plan) -> Iterator[_Wrong]:
 
 def _wrong_network(network: NetworkState, written: int, at: Scales | None) -> Iterator[_Wrong]:
     """`written`: how many routes the file has."""
-    for index, one in enumerate(network.links):
+    for index, link in enumerate(network.links):
         field = f"network.directions.{index}"
-        yield from _wrong_rate(one, field)
-        asked = one if at is None else similitude.full_scale_of(one, at)
+        yield from _wrong_rate(link, field)
+        asked = link if at is None else similitude.full_scale_of(link, at)
         scale = "" if at is None else " at full scale"
         for name, value, least, most, unit in (
             ("delay_s", asked.delay_s, 0.0, MOST_DELAY_S, "s"),
@@ -124,7 +124,7 @@ def _wrong_network(network: NetworkState, written: int, at: Scales | None) -> It
             ("loss", asked.loss, 0.0, math.nextafter(1, 0), "of the packets"),
         ):
             if not least * (1 - _ROUNDED) <= value <= most * (1 + _ROUNDED) or (name == "loss" and value >= 1):
-                yield _Wrong(f"{field}.{name}", getattr(one, name), f"{least:g} to {most:g} {unit}{scale}")
+                yield _Wrong(f"{field}.{name}", getattr(link, name), f"{least:g} to {most:g} {unit}{scale}")
     for index, card in enumerate(network.cards):
         yield from _wrong_card(card, f"network.cards.{index}", at)
     if len(network.routes) != written + len(network.datacenters):
@@ -150,6 +150,6 @@ def _wrong_card(card: Direction, field: str, at: Scales | None) -> Iterator[_Wro
         yield _Wrong(f"{field}.rate_bps", card.rate_bps, f"{LEAST_CARD_RATE_BPS:g} to {MOST_SPEC_RATE_BPS:g} bit/s")
 
 
-def _wrong_rate(one: Direction, field: str) -> Iterator[_Wrong]:
-    if not LEAST_RATE_BPS <= one.rate_bps <= MOST_RATE_BPS:
-        yield _Wrong(f"{field}.rate_bps", one.rate_bps, f"{LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g} bit/s")
+def _wrong_rate(direction: Direction, field: str) -> Iterator[_Wrong]:
+    if not LEAST_RATE_BPS <= direction.rate_bps <= MOST_RATE_BPS:
+        yield _Wrong(f"{field}.rate_bps", direction.rate_bps, f"{LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g} bit/s")

@@ -17,7 +17,7 @@ from testbed.routing.demand import Commodity, commodities
 from testbed.routing.planner import DETOUR, USUAL_REACH, PlannedCases, Planner, PlannerInput, Reach
 from testbed.routing.policies import PolicyChoice, plan_with, route
 from testbed.routing.routing_problem import RoutingProblem, routing_problem
-from testbed.search.proof import Watch
+from testbed.search.incumbent import Watch
 
 
 class Demands(NamedTuple):
@@ -32,8 +32,8 @@ class Demands(NamedTuple):
 def demands(plan: Plan, case: Case, reach: Reach = USUAL_REACH) -> Demands:
     """What the jobs of a case send, and the routes that it may take. Raises BadInput for a job without pacing."""
     found = commodities(plan, case)
-    large = tuple(one for one in found if one.wire_bytes >= reach.elephants_from)
-    small = tuple(one for one in found if one.wire_bytes < reach.elephants_from)
+    large = tuple(flow for flow in found if flow.wire_bytes >= reach.elephants_from)
+    small = tuple(flow for flow in found if flow.wire_bytes < reach.elephants_from)
     return Demands(large, small, routing_problem(network_at(plan, case), large, reach.detour))
 
 
@@ -41,8 +41,8 @@ def on_routes(plan: Plan, case: Case, wanted: Demands, choice: Sequence[int]) ->
     """The case with the chosen routes, a candidate's number per elephant; all other flows keep theirs."""
     nodes = routes.nodes_of_ranks(plan)
     over = {
-        (one.source, one.target): wanted.problem.routes_of(flow)[int(choice[flow])]
-        for flow, one in enumerate(wanted.elephants)
+        (elephant.source, elephant.target): wanted.problem.routes_of(flow)[int(choice[flow])]
+        for flow, elephant in enumerate(wanted.elephants)
     }
     ends = [(nodes[flow.source], nodes[flow.target]) for flow in plan.flows]
     return replace(case, routes=tuple(over.get(pair, default) for pair, default in zip(ends, case.routes, strict=True)))
@@ -85,10 +85,10 @@ def with_flows(plan: Plan, case: Case, own: Sequence[Flow], flows: Sequence[Flow
 
     What it has no route for goes as everything else between the same nodes, else by the default route.
     """
-    nodes, between = routes.nodes_of_ranks(plan), routes.Between(plan.network)
+    nodes, default_route = routes.nodes_of_ranks(plan), planned(plan.network).default_route
     known = {(nodes[flow.source], nodes[flow.target]): way for flow, way in zip(own, case.routes, strict=True)}
     ends = [(nodes[flow.source], nodes[flow.target]) for flow in flows]
-    return replace(case, routes=tuple(known[pair] if pair in known else between(*pair) for pair in ends))
+    return replace(case, routes=tuple(known[pair] if pair in known else default_route(*pair) for pair in ends))
 
 
 def with_policies(

@@ -22,11 +22,11 @@ class DirectionsByPlace:
         self._directions = network.links
         self._leaving: dict[str, list[int]] = {}
         self._arriving: dict[str, list[int]] = {}
-        for index, one in enumerate(network.links):
+        for index, link in enumerate(network.links):
             if index in network.down:
                 continue
-            self._leaving.setdefault(one.source, []).append(index)
-            self._arriving.setdefault(one.target, []).append(index)
+            self._leaving.setdefault(link.source, []).append(index)
+            self._arriving.setdefault(link.target, []).append(index)
         self._links_to: dict[str, dict[str, int]] = {}
 
     def between(self, source: str, target: str, default: Route, detour: int) -> tuple[Route, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 from pydantic import Field
@@ -14,14 +14,13 @@ from testbed.pipeline.problem import Problem
 from testbed.plan import costs
 from testbed.plan.plan import Case, Plan
 from testbed.planning.prediction import iteration_times, worst_times
-from testbed.search.proof import Standing, Watch
+from testbed.search.incumbent import Incumbent, Watch
 
 Key = tuple[float, ...]
 """Of a case, its jobs' iterations over `Judge.baseline_s`, the slowest job first. The smaller is better, as tuples are
 compared: the two-layer idea of max-min fairness, with iteration times in the place of rates."""
 
 EvaluationLimit = Annotated[int, Field(ge=1, le=10**6)]
-SearchSeconds = Annotated[float, Field(gt=0, le=3600)]
 
 _DIGITS = 9
 """Of a key: what differs by less is the same."""
@@ -44,18 +43,25 @@ class CaseEvaluator:
         """
         import testbed.model.compiled  # noqa: F401 - slow to import: from now on the event model runs compiled
 
-        self.plan, self.evaluations, self.time_limit_s = plan, evaluations, time_limit_s
-        self._name, self._watch = watch
+        name, watcher = watch
+        self.plan, self.evaluations = plan, evaluations
+        self.incumbent: Incumbent[Case] = Incumbent(
+            time_limit_s, progress=None if watcher is None else partial(watcher, name)
+        )
         self._known: dict[object, Key] = {}
         self._kept: list[Case] = []
         """So that what is known by its identity stays where it is."""
-        self._begin = time.monotonic()
         self.baseline_s = _alone(plan, plan.cases[0])
         """Per job, an iteration of it alone in the plan's first case."""
         self._least_s = [_work_s(costs.problem_of_case(plan, plan.cases[0], job=job)) for job in range(len(plan.jobs))]
-        self.best = plan.cases[0]
+        self.incumbent.best = plan.cases[0]
         self.best_key: Key = (math.inf,)
         self.offer(self.best)
+
+    @property
+    def best(self) -> Case:
+        """The best case so far."""
+        return self.incumbent.best
 
     @property
     def judged(self) -> int:
@@ -69,37 +75,32 @@ class CaseEvaluator:
             self._kept.append(case)
             self._known[mark] = self._key(iteration_times(self.plan, case))
             if self._known[mark] < self.best_key:
-                self._known[mark] = self._key(worst_times(self.plan, case))
-            if self._known[mark] < self.best_key:
-                self.best, self.best_key = case, self._known[mark]
-                self._report()
+                worst_s = worst_times(self.plan, case)
+                self._known[mark] = self._key(worst_s)
+                if self._known[mark] < self.best_key:
+                    self.best_key = self._known[mark]
+                    self._keep(case, worst_s)
         return self._known[mark]
+
+    def _keep(self, case: Case, times_s: Sequence[float]) -> None:
+        """Make it the incumbent; what is told of it is the job that loses most by the others."""
+        ratios = [time_s / alone_s for time_s, alone_s in zip(times_s, self.baseline_s, strict=True)]
+        slowest = ratios.index(max(ratios))
+        self.incumbent.keep(case, times_s[slowest], self._least_s[slowest])
 
     def _key(self, times_s: Sequence[float]) -> Key:
         times = zip(times_s, self.baseline_s, strict=True)
-        return tuple(sorted((round(one / baseline, _DIGITS) for one, baseline in times), reverse=True))
+        return tuple(sorted((round(time_s / baseline, _DIGITS) for time_s, baseline in times), reverse=True))
 
     def over(self) -> bool:
         """Whether nothing more should be tried: enough has been, or nothing is left to gain."""
-        late = time.monotonic() > self._begin + self.time_limit_s
         least = max(least / baseline for least, baseline in zip(self._least_s, self.baseline_s, strict=True))
-        return self.judged >= self.evaluations or late or self.best_key[0] <= least * (1 + 10.0**-_DIGITS)
-
-    def interrupt(self) -> None:
-        """Say that Ctrl-C ended the search."""
-        self._report(interrupted=True)
+        gained = self.best_key[0] <= least * (1 + 10.0**-_DIGITS)
+        return self.judged >= self.evaluations or self.incumbent.left_s() < 0 or gained
 
     def seconds(self, case: Case) -> tuple[float, ...]:
         """Per job, the iteration in a case, at worst."""
         return worst_times(self.plan, case)
-
-    def _report(self, *, interrupted: bool = False) -> None:
-        if self._watch is not None:
-            ratios = [one / baseline for one, baseline in zip(self.seconds(self.best), self.baseline_s, strict=True)]
-            worst = ratios.index(max(ratios))
-            wall_s, best_s = time.monotonic() - self._begin, ratios[worst] * self.baseline_s[worst]
-            standing = Standing(wall_s, self.time_limit_s, best_s, self._least_s[worst], interrupted)
-            self._watch(self._name, standing)
 
 
 def _alone(plan: Plan, case: Case) -> tuple[float, ...]:
@@ -123,5 +124,5 @@ def _work_s(problem: Problem) -> float:
         )
     ]
     ranks = problem.stage_to_rank
-    each = [sum(one for one, holder in zip(least, ranks, strict=True) if holder == rank) for rank in set(ranks)]
+    each = [sum(stage_s for stage_s, holder in zip(least, ranks, strict=True) if holder == rank) for rank in set(ranks)]
     return problem.n_microbatches * max(each)

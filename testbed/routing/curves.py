@@ -36,18 +36,18 @@ def arrows(
     directions: Sequence[Direction], at: Mapping[str, CurvePoint], half_widths: Mapping[str, float]
 ) -> list[Arrow]:
     """One for each direction; `half_widths` are those of the boxes."""
-    several = Counter((one.source, one.target) for one in directions)
+    several = Counter((way.source, way.target) for way in directions)
     taken: dict[tuple[str, str], list[float]] = {}
     found = []
-    for one in directions:
-        ends = one.source, one.target
+    for direction in directions:
+        ends = direction.source, direction.target
         mine, number = taken.setdefault(ends, []), several[ends]
         passed = {name: half for name, half in half_widths.items() if name not in ends}
         bend = _bend(at, ends, passed, mine, min(_APART, 0.4 / number))
         along = 0.3 + 0.4 * (len(mine) + 0.5) / number  # parallel links' names beside, not upon each other
         mine.append(bend)
-        label = one.link if number > 1 else ""
-        found.append(Arrow(bend, label, point(at[one.source], at[one.target], bend, along)))
+        label = direction.link if number > 1 else ""
+        found.append(Arrow(bend, label, point(at[direction.source], at[direction.target], bend, along)))
     return found
 
 
@@ -83,7 +83,7 @@ def point(source: CurvePoint, target: CurvePoint, bend: float, along: float) -> 
     middle = (x0 + x2) / 2 + bend * (y2 - y0) * ASPECT, (y0 + y2) / 2 - bend * (x2 - x0) / ASPECT
     shares = (1 - along) ** 2, 2 * along * (1 - along), along**2
     x, y = (
-        sum(share * one for share, one in zip(shares, axis, strict=True))
+        sum(share * coordinate for share, coordinate in zip(shares, axis, strict=True))
         for axis in zip(source, middle, target, strict=True)
     )
     return x, y

@@ -55,7 +55,7 @@ def _candidate_by_spine(problem: RoutingProblem) -> Ints:
             raise _no_clos("one where not every leaf is joined to the same spines")
         found.append([over[spine] for spine in spines])
     width = len(spines or ())
-    return np.array([[0] * width if one is None else one for one in found], np.int64)
+    return np.array([[0] * width if colours is None else colours for colours in found], np.int64)
 
 
 def _no_clos(what: str) -> DoesNotFit:

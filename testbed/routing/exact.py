@@ -37,7 +37,7 @@ def ilp(problem: RoutingProblem, seconds: SolverSeconds = 60.0) -> Decision:
     status = solver.solve(model)
     if solver.status_name(status) not in ("OPTIMAL", "FEASIBLE"):
         return Decision(start, f"no better than greedy, nothing proven in {seconds:g} s")
-    choice = _dealt(problem, [[solver.value(one) for one in mine] for mine in counts])
+    choice = _dealt(problem, [[solver.value(variable) for variable in mine] for mine in counts])
     bound = round(solver.best_objective_bound)
     proven = solver.status_name(status) == "OPTIMAL"
     return Decision(choice, "" if proven else f"not proven in {seconds:g} s: no choice has less than {bound} flows")
@@ -106,17 +106,17 @@ def _crossing(problem: RoutingProblem, counts: list[list[Any]], candidates: Any)
     """Per direction that is a link, the counts of the routes that cross it."""
     found: list[list[Any]] = [[] for _ in range(problem.n_links)]
     for mine, routes in zip(counts, candidates, strict=True):
-        for one, route in zip(mine, routes, strict=True):
+        for variable, route in zip(mine, routes, strict=True):
             for link in route:
-                found[link].append(one)
+                found[link].append(variable)
     return found
 
 
 def _hint(model: Any, problem: RoutingProblem, counts: list[list[Any]], choice: Ints) -> None:
     for pair, mine in enumerate(counts):
         taken = np.bincount(choice[problem.pair == pair], minlength=len(mine))
-        for one, number in zip(mine, taken.tolist(), strict=True):
-            model.add_hint(one, number)
+        for variable, number in zip(mine, taken.tolist(), strict=True):
+            model.add_hint(variable, number)
 
 
 def _dealt(problem: RoutingProblem, counts: list[list[int]], group: Ints | None = None) -> Ints:
@@ -169,7 +169,7 @@ def _best_share(problem: RoutingProblem, group: Ints, seconds: float) -> tuple[f
             return least, best
         if status not in ("OPTIMAL", "FEASIBLE"):
             raise RunFailed(f"lexicographic: nothing proven of the worst flow in {seconds:g} s")
-        best = _dealt(problem, [[solver.value(one) for one in mine] for mine in counts], group)
+        best = _dealt(problem, [[solver.value(variable) for variable in mine] for mine in counts], group)
 
 
 def _sharing(problem: RoutingProblem, group: Ints, least: float) -> tuple[Any, list[list[Any]]]:
@@ -199,7 +199,7 @@ def _watcher(problem: RoutingProblem, group: Ints, counts: list[list[Any]], star
 
         def on_solution_callback(self) -> None:
             self.seen += 1
-            choice = _dealt(problem, [[self.value(one) for one in mine] for mine in counts], group)
+            choice = _dealt(problem, [[self.value(variable) for variable in mine] for mine in counts], group)
             metric = measured_by(problem, choice)
             if metric.better_than(self.metric):
                 self.best, self.metric = choice, metric

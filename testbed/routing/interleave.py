@@ -22,9 +22,10 @@ from testbed.errors import BadInput
 from testbed.plan.plan import Case, Plan
 from testbed.planning.prediction import start_s
 from testbed.routing.apply import demands, on_routes
-from testbed.routing.case_evaluator import CaseEvaluator, Key, SearchSeconds
+from testbed.routing.case_evaluator import CaseEvaluator, Key
 from testbed.routing.planner import PlannedCases, Planner, PlannerInput
 from testbed.routing.policies import choose, route
+from testbed.search.incumbent import TimeLimit
 from testbed.units import show_time
 
 ShareOption = Annotated[float, Field(gt=0, le=1)]
@@ -50,7 +51,7 @@ def interleave(
     within: ShareOption = 0.25,
     steps: StepsOption = 16,
     routes: str = "greedy-time",
-    time_limit_s: SearchSeconds = 120.0,
+    time_limit_s: TimeLimit = 120.0,
 ) -> PlannedCases:
     """Every case with offsets between its jobs, on routes that the policy `routes` chooses for these offsets.
 
@@ -66,20 +67,18 @@ def interleave(
         plan = replace(task.plan, cases=(case,))
         judge = CaseEvaluator(plan, _MOST_EVALUATIONS, time_limit_s, ("interleave", task.watch))
 
-        def routed(one: Case, judge: CaseEvaluator = judge) -> Case:
-            wanted = demands(judge.plan, one, task.reach)
-            return on_routes(judge.plan, one, wanted, route(policy, wanted.problem).choice.tolist())
+        def routed(candidate: Case, judge: CaseEvaluator = judge) -> Case:
+            wanted = demands(judge.plan, candidate, task.reach)
+            return on_routes(judge.plan, candidate, wanted, route(policy, wanted.problem).choice.tolist())
 
         best = base = routed(case)
-        try:
+        with judge.incumbent.until_interrupted():
             for _ in range(_ROUNDS):
                 before = judge.offer(best)
                 best = better_starts(judge, best, within, steps)
                 best = min((best, routed(best)), key=judge.offer)
                 if judge.offer(best) >= before:
                     break
-        except KeyboardInterrupt:
-            judge.interrupt()
         cases.append(best)
         later = ", ".join(show_time(start_s(plan, best, job)) for job in range(len(plan.jobs)))
         if len(plan.jobs) < 2:
@@ -144,16 +143,16 @@ def _moved(judge: CaseEvaluator, case: Case, job: int, bound_s: float, steps: in
     grid = sorted({offsets[job], *(least + (most - least) * step / (2 * steps) for step in range(2 * steps + 1))})
     found = [(worth(offset), offset) for offset in grid]
     valleys = [
-        one
-        for place, one in enumerate(found)
-        if all(one[0][0] <= beside[0][0] for beside in found[max(0, place - 1) : place + 2])
+        tried
+        for place, tried in enumerate(found)
+        if all(tried[0][0] <= beside[0][0] for beside in found[max(0, place - 1) : place + 2])
     ]
     for _, near in sorted(valleys)[:_FOLLOWED]:
         step_s, best = (most - least) / (2 * steps), (worth(near), near)
         for _ in range(_FINER):
             step_s /= 2
-            around = (one for one in (best[1] - step_s, best[1] + step_s) if least <= one <= most)
-            best = min(best, *((worth(one), one) for one in around))
+            around = (offset_s for offset_s in (best[1] - step_s, best[1] + step_s) if least <= offset_s <= most)
+            best = min(best, *((worth(offset_s), offset_s) for offset_s in around))
         found.append(best)
     return min((case, at(min(found)[1])), key=judge.offer)
 
@@ -166,4 +165,6 @@ def _offsets(plan: Plan, case: Case) -> list[float]:
 def _with_offsets(plan: Plan, case: Case, offsets: Sequence[float]) -> Case:
     """The case with its jobs so much later; as only differences count, one of them begins as in the plan."""
     first = min(offsets)
-    return replace(case, starts_s=tuple(job.start_s + one - first for job, one in zip(plan.jobs, offsets, strict=True)))
+    return replace(
+        case, starts_s=tuple(job.start_s + offset - first for job, offset in zip(plan.jobs, offsets, strict=True))
+    )

@@ -20,14 +20,15 @@ from testbed.errors import DoesNotFit, RunFailed
 from testbed.full_scale.similitude_bound import ideal
 from testbed.plan import costs, routes
 from testbed.plan.plan import Case, JobSchedule, Plan, Route
-from testbed.planning.resolve import Meeting, with_meetings
+from testbed.planning.resolve import Combination, with_combinations
 from testbed.planning.schedules import candidates, every_choice
 from testbed.routing.apply import demands, on_routes, with_flows
-from testbed.routing.case_evaluator import CaseEvaluator, EvaluationLimit, Key, SearchSeconds
+from testbed.routing.case_evaluator import CaseEvaluator, EvaluationLimit, Key
 from testbed.routing.interleave import better_starts
 from testbed.routing.planner import PlannedCases, Planner, PlannerInput
 from testbed.routing.policies import POLICIES, PolicyChoice, route
 from testbed.schedule.registry import Generated, family_of, generate_choice
+from testbed.search.incumbent import TimeLimit
 from testbed.spec.choice import ScheduleChoice
 from testbed.units import show_time
 
@@ -55,7 +56,7 @@ _IN_VAIN = 8
 def joint(
     task: PlannerInput,
     evaluations: EvaluationLimit = 1500,
-    time_limit_s: SearchSeconds = 120.0,
+    time_limit_s: TimeLimit = 120.0,
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1,
     within: Annotated[float, Field(ge=0, le=1)] = 0.0,
     schedules: bool = True,
@@ -72,18 +73,16 @@ def joint(
     policy did not finish in its 5 wall seconds.
     """
     found = [_choices(task.plan, job) if schedules else {} for job in range(len(task.plan.jobs))]
-    search = _Search(task, found, (evaluations, time_limit_s), seed, within)
-    try:
+    search = _JointSearch(task, found, (evaluations, time_limit_s), seed, within)
+    with search.judge.incumbent.until_interrupted():
         search.run()
-    except KeyboardInterrupt:
-        search.judge.interrupt()
     return PlannedCases(search.plan.flows, (search.named(),), (search.remark(),))
 
 
 PLANNER = Planner(joint)
 
 
-class _Search:
+class _JointSearch:
     """What the steps share."""
 
     def __init__(
@@ -108,7 +107,7 @@ class _Search:
     def run(self) -> None:
         """All of it. KeyboardInterrupt leaves the best so far in the judge."""
         begins = [(self.judge.offer(case), number, case) for number, case in enumerate(self._beginnings())]
-        begins.sort(key=lambda one: one[:2])
+        begins.sort(key=lambda begin: begin[:2])
         for _, _, case in begins[:_STARTS]:
             self._descend(case)
         in_vain = 0
@@ -144,8 +143,8 @@ class _Search:
     def _by_schedules(self, case: Case) -> Iterator[Case]:
         """Every family for one job, and for all jobs that have room for it."""
         for job, mine in enumerate(self.made):
-            for one in mine.values():
-                yield _with_schedule(case, job, one)
+            for schedule in mine.values():
+                yield _with_schedule(case, job, schedule)
         for label in self.made[0] if len(self.made) > 1 else ():
             if all(label in mine for mine in self.made):
                 yield replace(case, jobs=tuple(mine[label] for mine in self.made))
@@ -181,12 +180,12 @@ class _Search:
             case = min((case, *self._by_policies(case, every=False)), key=self.judge.offer)
         order = np.argsort(-wanted.problem.wire_bytes, kind="stable").tolist()
         for flow in order:
-            one = wanted.elephants[flow]
+            elephant = wanted.elephants[flow]
             for candidate in wanted.problem.routes_of(flow):
                 if self.judge.over():
                     return case
                 route_of = routes.routes_of_nodes(self.plan, case)
-                route_of[one.source, one.target] = candidate
+                route_of[elephant.source, elephant.target] = candidate
                 case = min((case, _on(self.plan, case, route_of)), key=self.judge.offer)
         return case
 
@@ -217,7 +216,7 @@ class _Search:
     def named(self) -> Case:
         """The best case, called by its schedules."""
         best = self.judge.best
-        return replace(best, label=" + ".join(dict.fromkeys(one.choice.label for one in best.jobs)))
+        return replace(best, label=" + ".join(dict.fromkeys(job.choice.label for job in best.jobs)))
 
     def remark(self) -> str:
         """How it was found, and against what."""
@@ -225,7 +224,9 @@ class _Search:
         baseline = routes.routes_of_nodes(self.plan, self.plan.cases[0])
         moved = sum(route != baseline[pair] for pair, route in routes.routes_of_nodes(self.plan, best).items())
         jobs = zip(self.plan.jobs, best.jobs, judge.seconds(best), strict=True)
-        predicted = ", ".join(f"{job.name} {show_time(took)} with {one.choice.label}" for job, one, took in jobs)
+        predicted = ", ".join(
+            f"{job.name} {show_time(took)} with {schedule.choice.label}" for job, schedule, took in jobs
+        )
         fixed, default = (1 - judge.best_key[0] / key[0] for key in (self.fixed_key, self.default_key))
         return (
             f"predicted are {predicted}; {moved} pairs of nodes leave their default routes. The worst job "
@@ -249,7 +250,9 @@ def _choices(plan: Plan, job: int) -> dict[str, ScheduleChoice]:
 def _made(task: PlannerInput, choices: dict[str, ScheduleChoice], job: int) -> dict[str, JobSchedule]:
     """By label, a job's schedules on the default routes, of those that fit."""
     found = candidates(task.plan, list(choices.values()), task.watch, job=job, judge=False).found
-    return {one.choice.label: _scheduled(task.plan, job, one.choice, one.generated) for one in found}
+    return {
+        predicted.choice.label: _scheduled(task.plan, job, predicted.choice, predicted.generated) for predicted in found
+    }
 
 
 def _scheduled(plan: Plan, job: int, choice: ScheduleChoice, made: Generated) -> JobSchedule:
@@ -269,11 +272,12 @@ def _generated(plan: Plan, case: Case, job: int, choice: ScheduleChoice) -> JobS
 def _with_all_flows(plan: Plan, made: Sequence[dict[str, JobSchedule]]) -> Plan:
     """The plan with the flows of all these schedules; its cases take the default routes for those that they lack."""
     most = max(map(len, made))
-    each = [list(mine.values()) or [one] for mine, one in zip(made, plan.cases[0].jobs, strict=True)]
-    met = [
-        Meeting(str(number), tuple(mine[min(number, len(mine) - 1)].choice for mine in each)) for number in range(most)
+    each = [list(mine.values()) or [job] for mine, job in zip(made, plan.cases[0].jobs, strict=True)]
+    combined = [
+        Combination(str(number), tuple(mine[min(number, len(mine) - 1)].choice for mine in each))
+        for number in range(most)
     ]
-    others = with_meetings(plan, met, [{} for _ in plan.jobs]).flows
+    others = with_combinations(plan, combined, [{} for _ in plan.jobs]).flows
     flows = tuple(dict.fromkeys((*plan.flows, *others)))
     return replace(plan, flows=flows, cases=tuple(with_flows(plan, case, plan.flows, flows) for case in plan.cases))
 

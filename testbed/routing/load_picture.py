@@ -34,7 +34,7 @@ def draw(network: NetworkState, outcomes: Sequence[PolicyOutcome], path: Path) -
     Load is the time that an iteration's bytes occupy the direction, at its rate.
     """
     busy_ms = [
-        [8e3 * size / one.rate_bps for size, one in zip(outcome.wire_bytes.tolist(), network.links, strict=False)]
+        [8e3 * size / link.rate_bps for size, link in zip(outcome.wire_bytes.tolist(), network.links, strict=False)]
         for outcome in outcomes
     ]
     scale = Normalize(0.0, max((max(mine, default=0.0) for mine in busy_ms), default=0.0) or 1.0)
@@ -89,13 +89,13 @@ def _panel(
     size = 8.5 if widest * len(at) < 90 else 6.5
     half_widths = {name: 0.0011 * size * (len(_short(name, at)) + 1.5) for name in at}
     placed = arrows(network.links, at, half_widths)
-    used_links = {one.link for one, ms in zip(network.links, busy_ms, strict=False) if ms > 0}
-    for index, (one, bent) in enumerate(zip(network.links, placed, strict=True)):
+    used_links = {direction.link for direction, ms in zip(network.links, busy_ms, strict=False) if ms > 0}
+    for index, (direction, bent) in enumerate(zip(network.links, placed, strict=True)):
         share = float(scale(busy_ms[index]))
         used = busy_ms[index] > 0
         arrow = FancyArrowPatch(
-            at[one.source],
-            at[one.target],
+            at[direction.source],
+            at[direction.target],
             connectionstyle=f"arc3,rad={bent.bend}",
             arrowstyle="-|>" if used else "-",
             mutation_scale=7 + 7 * share,
@@ -106,7 +106,7 @@ def _panel(
             zorder=2 + share if used else 1,
         )
         panel.add_patch(arrow)
-        if bent.label and (used or (one.link not in used_links and index % 2 == 0)):  # an idle link's name once
+        if bent.label and (used or (direction.link not in used_links and index % 2 == 0)):  # an idle link's name once
             _name(panel, bent, used=used)
     for name, (x, y) in at.items():
         frame = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": _INK, "linewidth": 0.8}
@@ -131,5 +131,5 @@ def _name(panel: Axes, way: Arrow, *, used: bool) -> None:
 
 def _short(name: str, everything: dict[str, CurvePoint]) -> str:
     """Without what all names begin with: pod-leaf3 is leaf3 where there is one Clos alone."""
-    heads = {one.rpartition("-")[0] for one in everything}
+    heads = {link.rpartition("-")[0] for link in everything}
     return name.rpartition("-")[2] if len(heads) == 1 and "" not in heads else name

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from testbed.plan.plan import Case, Flow, Plan
-from testbed.search.proof import Watch
+from testbed.search.incumbent import Watch
 
 ELEPHANT_BYTES = 1e6
 """Of an iteration: what sends less keeps to its default route. Our choice; the paper's threshold is not known to us."""

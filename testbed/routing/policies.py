@@ -160,11 +160,11 @@ def _called(chosen: PolicyChoice, subject: PlannerInput | RoutingProblem) -> Any
 def _read_only(problem: RoutingProblem) -> RoutingProblem:
     """The same problem, whose arrays nobody can change for the policies that come later."""
     views: dict[str, Any] = {}
-    for one in dataclasses.fields(problem):
-        value = getattr(problem, one.name)
+    for column in dataclasses.fields(problem):
+        value = getattr(problem, column.name)
         if isinstance(value, np.ndarray):
-            views[one.name] = value.view()
-            views[one.name].flags.writeable = False
+            views[column.name] = value.view()
+            views[column.name].flags.writeable = False
     return dataclasses.replace(problem, **views)
 
 

@@ -18,7 +18,7 @@ from testbed.routing.apply import Demands, demands, on_routes, taken
 from testbed.routing.fairness import Metric, bytes_per_direction, flows_per_direction, measured_by
 from testbed.routing.planner import Planner, PlannerInput, Reach
 from testbed.routing.policies import PolicyChoice, Routed, plan_with, route
-from testbed.search.proof import Watch
+from testbed.search.incumbent import Watch
 
 
 class PolicyOutcome(NamedTuple):
@@ -60,7 +60,7 @@ def compare(
             found.append(_outcome(plan, case, wanted, chosen.label, route(chosen, wanted.problem)))
         else:
             drawn = [route(chosen.with_seed(seed), wanted.problem) for seed in range(1, asked.seeds + 1)]
-            drawn.sort(key=lambda one: measured_by(wanted.problem, one.choice).vector())
+            drawn.sort(key=lambda drawing: measured_by(wanted.problem, drawing.choice).vector())
             for words, made in (("median", drawn[asked.seeds // 2]), ("worst", drawn[0])):
                 found.append(_outcome(plan, case, wanted, f"{chosen.label}, {words} of {asked.seeds}", made))
     return found
@@ -69,9 +69,9 @@ def compare(
 def bytes_of(network: NetworkState, wanted: Demands) -> Floats:
     """Per direction, the bytes of what is not routed."""
     load = np.zeros(len(network.everything))
-    for one in wanted.mice:
-        for index in network.card_routes.get(one.source, ()) + network.default_route(one.source, one.target):
-            load[index] += one.wire_bytes
+    for mouse in wanted.mice:
+        for index in network.card_routes.get(mouse.source, ()) + network.default_route(mouse.source, mouse.target):
+            load[index] += mouse.wire_bytes
     return load
 
 
@@ -81,12 +81,12 @@ def _of_planner(plan: Plan, case: Case, chosen: PolicyChoice, task: PlannerInput
     made = plan_with(chosen, task)
     seconds = time.perf_counter() - begin
     found = []
-    for one in made.cases:
-        further = replace(plan, flows=made.flows, cases=(one,))
-        wanted = demands(further, one, task.reach)
-        remark = "; ".join((*(() if one.label == case.label else (one.label,)), *made.remarks))
-        routed = Routed(np.array(taken(further, one, wanted), np.int64), seconds, remark)
-        found.append(_outcome(further, one, wanted, chosen.label, routed))
+    for planned_case in made.cases:
+        further = replace(plan, flows=made.flows, cases=(planned_case,))
+        wanted = demands(further, planned_case, task.reach)
+        remark = "; ".join((*(() if planned_case.label == case.label else (planned_case.label,)), *made.remarks))
+        routed = Routed(np.array(taken(further, planned_case, wanted), np.int64), seconds, remark)
+        found.append(_outcome(further, planned_case, wanted, chosen.label, routed))
     return found
 
 

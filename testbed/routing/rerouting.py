@@ -31,7 +31,7 @@ def with_timeline(plan: Plan, events: Iterable[Event]) -> Plan:
 
     Raises BadInput, naming the option, for events that cannot be.
     """
-    timed = replace(plan, events=tuple(sorted(events, key=lambda one: one.at)))
+    timed = replace(plan, events=tuple(sorted(events, key=lambda event: event.at)))
     check_events(timed, lambda number: (str(timed.events[number]), "event"))
     return timed
 
@@ -41,7 +41,7 @@ def with_continuations(plan: Plan, controller: Controller) -> Plan:
 
     What happens after the same iteration is one event. Raises BadInput for events that leave ranks without a way.
     """
-    iterations = list(dict.fromkeys(one.at.iteration for one in plan.events))
+    iterations = list(dict.fromkeys(event.at.iteration for event in plan.events))
     found: list[Case] = []
     for begins in plan.cases:
         training = [begins]

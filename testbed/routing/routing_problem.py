@@ -77,9 +77,9 @@ class RoutingProblem:
     @cached_property
     def routes(self) -> Routes:
         """All candidates as arrays."""
-        counts = [len(one) for one in self.candidates]
-        lengths = [len(route) for one in self.candidates for route in one]
-        flat = [index for one in self.candidates for route in one for index in route]
+        counts = [len(candidate) for candidate in self.candidates]
+        lengths = [len(route) for candidate in self.candidates for route in candidate]
+        flat = [index for candidate in self.candidates for route in candidate for index in route]
         return Routes(_firsts(counts), _firsts(lengths), np.array(flat, np.int64))
 
     @cached_property
@@ -121,10 +121,10 @@ def routing_problem(network: NetworkState, wanted: Sequence[Commodity], detour: 
     known: dict[tuple[str, str], int] = {}
     candidates: list[tuple[Route, ...]] = []
     ends = [(routes.datacenter_of(one.source), routes.datacenter_of(one.target)) for one in wanted]
-    for one, pair in zip(wanted, ends, strict=True):
+    for flow, pair in zip(wanted, ends, strict=True):
         if pair not in known:
             known[pair] = len(candidates)
-            default = network.default_route(one.source, one.target)
+            default = network.default_route(flow.source, flow.target)
             candidates.append(directions.between(*pair, default, detour) if default else ((),))
     return _problem(network, wanted, candidates, [known[pair] for pair in ends])
 
@@ -140,18 +140,18 @@ def _problem(
     places = [*network.datacenters, *network.switches]
     numbers = {name: number for number, name in enumerate(places)}
     cards = {node: card for node, (card,) in network.card_routes.items()}
-    ends = [(routes.datacenter_of(one.source), routes.datacenter_of(one.target)) for one in wanted]
+    ends = [(routes.datacenter_of(flow.source), routes.datacenter_of(flow.target)) for flow in wanted]
     return RoutingProblem(
-        rate_bps=np.array([one.rate_bps for one in network.everything]),
-        link_target=np.array([numbers[one.target] for one in network.links], np.int64),
+        rate_bps=np.array([link.rate_bps for link in network.everything]),
+        link_target=np.array([numbers[link.target] for link in network.links], np.int64),
         candidates=tuple(candidates),
         pair=np.array(pair, np.int64),
         source=np.array([numbers[a] for a, _ in ends], np.int64),
         target=np.array([numbers[b] for _, b in ends], np.int64),
-        target_host=np.array([int(one.target.partition("/")[2]) for one in wanted], np.int64),
-        job=np.array([one.job for one in wanted], np.int64),
-        wire_bytes=np.array([one.wire_bytes for one in wanted]),
-        collective_bytes=np.array([one.collective_bytes for one in wanted]),
-        card=np.array([cards.get(one.source, -1) for one in wanted], np.int64),
-        when=tuple(one.when for one in wanted),
+        target_host=np.array([int(flow.target.partition("/")[2]) for flow in wanted], np.int64),
+        job=np.array([flow.job for flow in wanted], np.int64),
+        wire_bytes=np.array([flow.wire_bytes for flow in wanted]),
+        collective_bytes=np.array([flow.collective_bytes for flow in wanted]),
+        card=np.array([cards.get(flow.source, -1) for flow in wanted], np.int64),
+        when=tuple(flow.when for flow in wanted),
     )

@@ -16,7 +16,7 @@ from testbed.model.simulate import makespan
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import OverMemory
 from testbed.schedule.registry import Generated, family_of, generate_choice
-from testbed.search.proof import Watch
+from testbed.search.incumbent import Watch
 from testbed.spec.choice import ScheduleChoice
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _processes(count: int) -> Iterator[ProcessPoolExecutor | None]:
     import multiprocessing  # slow to import: only where it is used
     from concurrent.futures import ProcessPoolExecutor
 
-    others = set(multiprocessing.active_children())
+    running_before = set(multiprocessing.active_children())
     # not forked: a thread that draws progress may hold any lock
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_set_up)
@@ -123,7 +123,7 @@ def _processes(count: int) -> Iterator[ProcessPoolExecutor | None]:
         yield pool
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in set(multiprocessing.active_children()) - others:
+        for process in set(multiprocessing.active_children()) - running_before:
             process.terminate()
         raise
     finally:

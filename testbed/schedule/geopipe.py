@@ -18,6 +18,7 @@ from testbed.errors import BadInput
 from testbed.model.bounds import lower_bound
 from testbed.model.simulate import makespan
 from testbed.pipeline.ir import Schedule
+from testbed.pipeline.link import LinkCost, crossing_s, wire_s
 from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
 from testbed.schedule.family import Family
@@ -218,14 +219,17 @@ def _both_ways(cut: int) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _one_way(problem: Problem, source: int, target: int) -> float:
-    """Delay and wire time of a message between neighbours: the slowest link's, as links are cut through."""
-    return problem.route_delay(source, target) + _wire_s(problem, source, target)
+    """Delay and wire time of a message between neighbours."""
+    return crossing_s(_links(problem, source, target), problem.message_bytes[min(source, target)])
 
 
 def _wire_s(problem: Problem, source: int, target: int) -> float:
     """How long a message between neighbours takes on the slowest of its links."""
-    slowest = max((problem.links[index].seconds_per_byte for index in problem.route(source, target)), default=0.0)
-    return problem.message_bytes[min(source, target)] * slowest
+    return wire_s(_links(problem, source, target), problem.message_bytes[min(source, target)])
+
+
+def _links(problem: Problem, source: int, target: int) -> list[LinkCost]:
+    return [problem.links[index] for index in problem.route(source, target)]
 
 
 FAMILY = Family(

@@ -48,7 +48,7 @@ class Costs(NamedTuple):
     """Per link, until when all-gathers occupy it"""
 
 
-class Ranks(NamedTuple):
+class SubBlockProgress(NamedTuple):
     """How far every rank is, and what is reserved on the links. The arrays change as the loop goes on."""
 
     sequence: Ints
@@ -83,7 +83,7 @@ class Ranks(NamedTuple):
     """(links,): ... and how many"""
 
 
-def idle_ranks(n_microbatches: int, n_sub: int, cost: Costs) -> Ranks:
+def idle_ranks(n_microbatches: int, n_sub: int, cost: Costs) -> SubBlockProgress:
     """Before anything has run: the first rank may begin with every microbatch as soon as it has its parameters."""
     n_ranks, n_links = len(cost.limit), max(1, len(cost.link_free))
     sequence = np.full((n_ranks, 3 * n_microbatches * n_sub, 3), -1)
@@ -101,7 +101,7 @@ def idle_ranks(n_microbatches: int, n_sub: int, cost: Costs) -> Ranks:
             reserved[link] = 1
     arrived[0, F] = n_microbatches
     available[0, F] = cost.ready[0]
-    return Ranks(
+    return SubBlockProgress(
         sequence,
         filled,
         available,
@@ -153,7 +153,7 @@ def greedy(n_microbatches: int, n_sub: int, cost: Costs) -> Ints:
     return ranks.sequence
 
 
-def next_sub_block(ranks: Ranks, cost: Costs, n_microbatches: int, rank: int) -> tuple[int, int]:
+def next_sub_block(ranks: SubBlockProgress, cost: Costs, n_microbatches: int, rank: int) -> tuple[int, int]:
     """(kind, start) of the sub-block that can start first, the preferred kind at equal times; kind -1 for none."""
     fits_f = fits(ranks, cost, rank, F) and ranks.unfinished[rank] < cost.most_unfinished[rank]
     fits_i = fits(ranks, cost, rank, I)
@@ -169,7 +169,7 @@ def next_sub_block(ranks: Ranks, cost: Costs, n_microbatches: int, rank: int) ->
     return found, first
 
 
-def fits(ranks: Ranks, cost: Costs, rank: int, kind: int) -> bool:
+def fits(ranks: SubBlockProgress, cost: Costs, rank: int, kind: int) -> bool:
     """Whether a rank's memory has room for one more sub-block of a kind."""
     delta = cost.delta[rank, kind]
     return bool(delta <= 0 or ranks.held[rank] + delta <= cost.limit[rank])
@@ -197,7 +197,7 @@ def frees_per_time(cost: Costs, rank: int, kind: int) -> float:
     return np.inf if cost.delta[rank, kind] < 0 else 0.0
 
 
-def write(ranks: Ranks, rank: int, kind: int, n_sub: int) -> None:
+def write(ranks: SubBlockProgress, rank: int, kind: int, n_sub: int) -> None:
     """Put the next sub-block of a kind into a rank's sequence: behind the last one, but W where no block is open.
 
     At the memory limit the greedy alternates one W and one F sub-block; a W that goes back to where no F or I block is
@@ -228,7 +228,7 @@ def write(ranks: Ranks, rank: int, kind: int, n_sub: int) -> None:
         ranks.boundary[rank] = ranks.filled[rank]
 
 
-def finish_block(ranks: Ranks, rank: int, kind: int, n_sub: int) -> None:
+def finish_block(ranks: SubBlockProgress, rank: int, kind: int, n_sub: int) -> None:
     """Note the end of a whole block on its own rank: after an I, its W could run."""
     ranks.progress[rank, kind] = 0
     ranks.head[rank, kind] += 1
@@ -240,7 +240,7 @@ def finish_block(ranks: Ranks, rank: int, kind: int, n_sub: int) -> None:
         ranks.arrived[rank, W] += 1
 
 
-def pass_on(ranks: Ranks, cost: Costs, rank: int, kind: int) -> tuple[int, int]:
+def pass_on(ranks: SubBlockProgress, cost: Costs, rank: int, kind: int) -> tuple[int, int]:
     """Make what depends on a block that has just ended available, after its message's time on the links.
 
     Returns another rank that could go on, and when; -1 where none could.

@@ -40,9 +40,9 @@ def fixed_schedules(problem: Problem) -> list[Schedule]:
     """The schedules that fit, whole backwards and all, for every replica that travels at other costs."""
     found: dict[tuple[object, ...], Schedule] = {}
     for generate in generators(problem):
-        for view in problem.views() if generate is geopipe else [problem]:
+        for planned in problem.with_each_first() if generate is geopipe else [problem]:
             try:
-                made = generate(view)
+                made = generate(planned)
                 validate(made, problem)
             except DoesNotFit:
                 continue

@@ -8,20 +8,14 @@ is reduced to an order per rank and judged by the event model, so the solver's r
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import count
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.errors import BadInput
+from testbed.interrupts import heard_interrupts
 from testbed.model.bounds import lower_bound
 from testbed.model.simulate import simulate
 from testbed.pipeline.ir import Row, Schedule
@@ -31,13 +25,11 @@ from testbed.pipeline.validate import InvalidSchedule, validate
 from testbed.schedule.family import Family
 from testbed.schedule.hints import best_hint, check_order, whole_blocks
 from testbed.search.cp_model import CpModel
-from testbed.search.proof import Covers, Progress, Proof, Standing, Status
+from testbed.search.incumbent import Incumbent, Progress, TimeLimit
+from testbed.search.proof import Covers, Proof, Status
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
-
-SolverTimeLimit = Annotated[float, Field(gt=0, le=3600)]
-"""Wall seconds."""
 
 HINT_SHARE = 0.2
 """Share of a family's time limit that its hint may take."""
@@ -85,77 +77,71 @@ def solve(
     workers: int = 4,
     seed: int = 0,
     progress: Progress | None = None,
-    begin: float | None = None,
 ) -> Solution:
     """The best schedule found within `time_limit_s` wall seconds, or as soon as it is within `relative_gap` of optimal.
 
-    `begin`, on the monotonic clock, is when the time limit began to run; default: now.
     `hint` is a valid schedule in the problem's placement; the result is never worse. With one worker the same seed
     gives the same result, unless the time limit ends the search. `bound_s` stays a true bound: all durations are
     rounded *down* to integer time, so rounding down the starts of any real schedule solves the rounded problem.
     Raises InvalidSchedule when the hint, made of whole blocks, is not a schedule for the problem, and BadInput when
     its microbatches are not in order.
     """
-    begin = time.monotonic() if begin is None else begin
+    incumbent: Incumbent[Schedule] = Incumbent(time_limit_s, lower_bound(problem).seconds, progress)
+    return _solve(problem, hint, incumbent, relative_gap, workers, seed)
+
+
+def _solve(
+    problem: Problem,
+    hint: Schedule,
+    incumbent: Incumbent[Schedule],
+    relative_gap: float = 0.01,
+    workers: int = 4,
+    seed: int = 0,
+) -> Solution:
+    """As `solve`, in the time that is left of the incumbent's."""
     hint = whole_blocks(hint)
     validate(hint, problem)
     check_order(hint)
-    search = _Search(problem, hint, begin, time_limit_s, progress)
-    search.raise_bound(lower_bound(problem).seconds, "every schedule")
-    search.report()
+    search = _SolverSearch(problem, incumbent, hint)
     if search.gap() > relative_gap:
         search.run(relative_gap, workers, seed)
-    wall = time.monotonic() - begin
-    status = search.status(relative_gap)
-    proof = Proof(search.best_s, search.bound_s, search.gap(), status, time_limit_s, wall, search.covers)
-    return Solution(search.best, proof, tuple(search.history))
+    proof = Proof(
+        makespan_s=incumbent.best_s,
+        bound_s=incumbent.bound_s,
+        gap=search.gap(),
+        status=search.status(relative_gap),
+        time_limit_s=incumbent.time_limit_s,
+        wall_s=incumbent.wall_s,
+        covers=search.covers,
+    )
+    return Solution(incumbent.best, proof, tuple(search.history))
 
 
-@dataclass
-class _Search:
-    """The best schedule so far, kept while the solver runs."""
+class _SolverSearch:
+    """The incumbent, and what the solver has come to and proven while it runs."""
 
-    problem: Problem
-    best: Schedule
-    begin: float
-    time_limit_s: float
-    progress: Progress | None
-    bound_s: float = 0.0
-    covers: Covers = "every schedule"
-    closed: bool = False
-    """Whether the solver has proven that its last solution is its best."""
-    proven: bool = False
-    """Whether the event model finds the best no worse than that, but for the rounding of time."""
-    interrupted: bool = False
-    history: list[tuple[float, float]] = field(default_factory=list)
-    judged: dict[tuple[Row, ...], float] = field(default_factory=dict)
-    """Seconds of every order that the solver has come to; infinite for one that cannot run."""
-
-    def __post_init__(self) -> None:
-        self.best_s = float(simulate(self.problem, self.best).makespans()[0])
-        self.judged[self.best.rows] = self.best_s
-        self.history.append((0.0, self.best_s))
+    def __init__(self, problem: Problem, incumbent: Incumbent[Schedule], hint: Schedule) -> None:
+        self.problem, self.incumbent = problem, incumbent
+        self.covers: Covers = "every schedule"
+        self.closed = False
+        """Whether the solver has proven that its last solution is its best."""
+        self.proven = False
+        """Whether the event model finds the best no worse than that, but for the rounding of time."""
+        hint_s = float(simulate(problem, hint).makespans()[0])
+        self.judged: dict[tuple[Row, ...], float] = {hint.rows: hint_s}
+        """Seconds of every order that the solver has come to; infinite for one that cannot run."""
+        self.history = [(0.0, hint_s)]
+        incumbent.offer(hint, hint_s)
 
     def gap(self) -> float:
-        return self.standing().gap
-
-    def left_s(self) -> float:
-        return self.time_limit_s - (time.monotonic() - self.begin)
+        return self.incumbent.standing().gap
 
     def status(self, relative_gap: float) -> Status:
         if self.proven or self.gap() <= 1e-6:
             return "optimal"
         if self.gap() <= relative_gap:
             return "gap"
-        return "interrupted" if self.interrupted else "time limit"
-
-    def standing(self) -> Standing:
-        wall_s = time.monotonic() - self.begin
-        return Standing(wall_s, self.time_limit_s, self.best_s, self.bound_s, self.interrupted)
-
-    def report(self) -> None:
-        if self.progress is not None:
-            self.progress(self.standing())
+        return "interrupted" if self.incumbent.interrupted else "time limit"
 
     def offer(self, schedule: Schedule) -> float:
         """Take a schedule if the event model finds it better; returns its seconds."""
@@ -169,18 +155,13 @@ class _Search:
             self.judged[schedule.rows] = math.inf
             return math.inf
         makespan = self.judged[schedule.rows] = float(simulate(self.problem, schedule).makespans()[0])
-        if makespan < self.best_s:
-            self.best, self.best_s = schedule, makespan
-            self.bound_s = min(self.bound_s, makespan)  # they may meet but for rounding
-            self.history.append((time.monotonic() - self.begin, makespan))
-            self.report()
+        if self.incumbent.offer(schedule, makespan):
+            self.history.append((self.incumbent.wall_s, makespan))
         return makespan
 
-    def raise_bound(self, bound_s: float, covers: Covers = "whole blocks") -> None:
-        bound_s = min(bound_s, self.best_s)
-        if bound_s > self.bound_s:
-            self.bound_s, self.covers = bound_s, covers
-            self.report()
+    def raise_bound(self, bound_s: float) -> None:
+        if self.incumbent.raise_bound(bound_s):
+            self.covers = "whole blocks"
 
     def run(self, relative_gap: float, workers: int, seed: int) -> None:
         """Solve the rounded problem until the event model agrees with it, or time is up.
@@ -189,15 +170,16 @@ class _Search:
         with ranks that never notice short waits. Where its best order takes longer than it believes, orders that have
         been judged are excluded, and it solves again: what it proves then holds for all others.
         """
+        incumbent = self.incumbent
         self._climb_first(relative_gap, seed)
-        if self.gap() <= relative_gap or self.interrupted:
+        if self.gap() <= relative_gap or self.incumbent.interrupted:
             return
-        model = CpModel(self.problem, self.best, self.best_s, self.bound_s)
+        model = CpModel(self.problem, incumbent.best, incumbent.best_s, incumbent.bound_s)
         excluded: set[tuple[Row, ...]] = set()
-        while self.left_s() > 0 and not self.interrupted:
-            finished = self._solve(model, relative_gap, workers, seed + len(excluded))
+        while incumbent.left_s() > 0 and not incumbent.interrupted:
+            finished = self._run_solver(model, relative_gap, workers, seed + len(excluded))
             self.proven = self.closed and self.gap() <= (1e-6 if model.exact else 1e-3)
-            if self.proven or self.gap() <= relative_gap or self.interrupted:
+            if self.proven or self.gap() <= relative_gap or self.incumbent.interrupted:
                 return
             if not finished:  # its clock and ours may differ by a little
                 continue
@@ -205,10 +187,10 @@ class _Search:
             for rows in fresh[-MOST_EXCLUDED:]:
                 model.exclude(rows)
                 excluded.add(rows)
-            share = SHARE_OF_MOVES if fresh else 1.0
-            self._climb(self.best, seed + len(excluded), share * max(0.0, self.left_s()), good_enough_s=self.bound_s)
+            limit_s = (SHARE_OF_MOVES if fresh else 1.0) * max(0.0, incumbent.left_s())
+            self._climb(incumbent.best, seed + len(excluded), limit_s, good_enough_s=incumbent.bound_s)
 
-    def _solve(self, model: CpModel, relative_gap: float, workers: int, seed: int) -> bool:
+    def _run_solver(self, model: CpModel, relative_gap: float, workers: int, seed: int) -> bool:
         """One run of the solver; whether it came to its end, rather than to that of the time limit."""
         from ortools.sat.python import cp_model
 
@@ -216,7 +198,7 @@ class _Search:
         solver.parameters.num_workers = workers
         solver.parameters.random_seed = seed
         solver.parameters.relative_gap_limit = relative_gap
-        solver.parameters.max_time_in_seconds = max(0.0, self.left_s())
+        solver.parameters.max_time_in_seconds = max(0.0, self.incumbent.left_s())
         solver.parameters.catch_sigint_signal = False
         search = self
 
@@ -227,7 +209,7 @@ class _Search:
         solver.best_bound_callback = lambda ticks: search.raise_bound(model.seconds(ticks))
         status = self._until_interrupted(solver, lambda: solver.solve(model.model, Callback()))
         if status == cp_model.INFEASIBLE:  # everything that could be better has been judged
-            self.raise_bound(self.best_s)
+            self.raise_bound(self.incumbent.best_s)
             self.closed = True
             return True
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -242,67 +224,39 @@ class _Search:
 
         In a thread, since Python hears of a signal in the main thread only, and between two of its own instructions.
         """
-        with _heard_interrupts() as interrupt, ThreadPoolExecutor(1) as pool:
+        with heard_interrupts() as interrupt, ThreadPoolExecutor(1) as pool:
             solving = pool.submit(solve)
             while not solving.done():
                 wait([solving], timeout=POLL_S)
-                if interrupt.is_set() and not self.interrupted:
-                    self.interrupted = True
-                    self.report()
+                if interrupt.is_set() and not self.incumbent.interrupted:
+                    self.incumbent.interrupt()
                     solver.stop_search()
-            self.interrupted |= interrupt.is_set()
+            self.incumbent.interrupted |= interrupt.is_set()
             return solving.result()
 
     def _climb_first(self, relative_gap: float, seed: int) -> None:
-        hint, until = self.best, time.monotonic() + SHARE_OF_CLIMBS * self.left_s()
+        incumbent = self.incumbent
+        hint, until = incumbent.best, time.monotonic() + SHARE_OF_CLIMBS * incumbent.left_s()
         actions = sum(map(len, hint.rows))
         moves = min(MOVES_PER_ACTION * actions, CLIMBED_ACTIONS // actions)
-        good_enough_s = self.bound_s / (1 - relative_gap)
+        good_enough_s = incumbent.bound_s / (1 - relative_gap)
         for climb in count():
-            if self.interrupted or self.best_s <= good_enough_s or time.monotonic() > until:
+            if incumbent.interrupted or incumbent.best_s <= good_enough_s or time.monotonic() > until:
                 return
-            start = hint if climb < CLIMBS else self.best
+            start = hint if climb < CLIMBS else incumbent.best
             self._climb(start, seed + climb, until - time.monotonic(), moves, good_enough_s)
-            if climb + 1 >= CLIMBS and self.best is start:
+            if climb + 1 >= CLIMBS and incumbent.best is start:
                 return
 
     def _climb(
         self, start: Schedule, seed: int, limit_s: float, moves: int | None = None, good_enough_s: float = 0.0
     ) -> None:
         """Improve an order action by action, judged by the event model."""
-        from testbed.search.local_search import SearchInterrupted, improve  # compiled code, slow to import
+        from testbed.search.local_search import improve  # compiled code, slow to import
 
         until = time.monotonic() + limit_s
-        try:
-            self.offer(improve(self.problem, start, moves, seed, until, good_enough_s))
-        except SearchInterrupted as stop:
-            self.interrupted = True
-            self.report()
-            self.offer(stop.best)
-
-
-@contextmanager
-def _heard_interrupts() -> Iterator[threading.Event]:
-    """In its body Ctrl-C sets the event, wherever it comes; a second one raises KeyboardInterrupt.
-
-    It stays as it is where it does not raise KeyboardInterrupt anyway, and in threads, which hear of no signal.
-    """
-    heard = threading.Event()
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        if heard.is_set():
-            signal.default_int_handler(number, frame)
-        heard.set()
-
-    mine = threading.current_thread() is threading.main_thread()
-    if not mine or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield heard
-        return
-    signal.signal(signal.SIGINT, hear)
-    try:
-        yield heard
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with self.incumbent.until_interrupted():
+            self.offer(improve(self.problem, start, moves, seed, until, good_enough_s, interrupted=self.offer))
 
 
 def _crosspipe(
@@ -311,14 +265,13 @@ def _crosspipe(
     expected = stage_to_rank(placement, problem.n_ranks)
     if problem.stage_to_rank != expected:
         raise BadInput.of(name, "stages on ranks", problem.stage_to_rank, str(expected))
-    begin = time.monotonic()
-    if progress is not None:
-        progress(Standing(0.0, time_limit_s, math.inf, lower_bound(problem).seconds))
+    incumbent: Incumbent[Schedule] = Incumbent(time_limit_s, lower_bound(problem).seconds, progress)
+    incumbent.report()
     hint = best_hint(problem, time_limit_s=HINT_SHARE * time_limit_s).renamed(name)
-    return solve(problem, hint, time_limit_s=time_limit_s, progress=progress, begin=begin)
+    return _solve(problem, hint, incumbent)
 
 
-def crosspipe_ud(problem: Problem, time_limit_s: SolverTimeLimit = 30.0, progress: Progress | None = None) -> Solution:
+def crosspipe_ud(problem: Problem, time_limit_s: TimeLimit = 30.0, progress: Progress | None = None) -> Solution:
     """CrossUD: one stage per rank, the best found in `time_limit_s` seconds or within 1 % of optimal.
 
     Raises BadInput for another placement, or when a rank cannot hold a single microbatch.
@@ -326,16 +279,12 @@ def crosspipe_ud(problem: Problem, time_limit_s: SolverTimeLimit = 30.0, progres
     return _crosspipe("crosspipe-ud", Placement.UD, problem, time_limit_s, progress)
 
 
-def crosspipe_wave(
-    problem: Problem, time_limit_s: SolverTimeLimit = 30.0, progress: Progress | None = None
-) -> Solution:
+def crosspipe_wave(problem: Problem, time_limit_s: TimeLimit = 30.0, progress: Progress | None = None) -> Solution:
     """CrossWave: two stages per rank in a V; otherwise as `crosspipe_ud`."""
     return _crosspipe("crosspipe-wave", Placement.WAVE, problem, time_limit_s, progress)
 
 
-def crosspipe_loop(
-    problem: Problem, time_limit_s: SolverTimeLimit = 30.0, progress: Progress | None = None
-) -> Solution:
+def crosspipe_loop(problem: Problem, time_limit_s: TimeLimit = 30.0, progress: Progress | None = None) -> Solution:
     """CrossLoop: two stages per rank, the second pass from rank 0 again; otherwise as `crosspipe_ud`."""
     return _crosspipe("crosspipe-loop", Placement.LOOP, problem, time_limit_s, progress)
 

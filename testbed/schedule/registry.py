@@ -14,7 +14,8 @@ from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import require_room, validate
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in
 from testbed.schedule.family import Family, as_family
-from testbed.search.proof import Proof, Watch
+from testbed.search.incumbent import Watch
+from testbed.search.proof import Proof
 from testbed.spec.choice import ScheduleChoice
 
 if TYPE_CHECKING:
@@ -119,24 +120,27 @@ def generate_choice(choice: ScheduleChoice, problem: Problem, watch: Watch | Non
     options = known.options(choice.options(), choice.label, f"schedule {choice.label}")
     require_room(problem, choice.label)
     report = {"progress": partial(watch, choice.label)} if known.tells_progress() and watch is not None else {}
-    found = [(view, _run(known, choice, view, options | report)) for view in _views(known, problem)]
-    view, made = found[0] if len(found) == 1 else min(found, key=lambda one: _seconds(problem, one[1]))
+    found = [(planned, _run(known, choice, planned, options | report)) for planned in _planned(known, problem)]
+    planned, made = found[0] if len(found) == 1 else min(found, key=lambda pair: _seconds(problem, pair[1]))
     schedule, proof = (made, None) if isinstance(made, Schedule) else (made.schedule, made.proof)
-    remark = known.remark(view, **options) if known.remark else None
+    remark = known.remark(planned, **options) if known.remark else None
     generated = Generated(schedule.renamed(choice.label), proof, () if remark is None else (remark,))
     validate(generated.schedule, problem)
     return generated
 
 
-def _views(known: Family, problem: Problem) -> list[Problem]:
-    """What the generator is to look at: every replica that travels differently, or of a solver the farthest."""
+def _planned(known: Family, problem: Problem) -> list[Problem]:
+    """What the generator is to plan: for every replica that travels differently, or of a solver for the farthest."""
     if not known.uses_spare_memory:
         return [problem]
-    views = problem.views()
-    ranks = problem.stage_to_rank
+    every, pairs = problem.with_each_first(), list(pairwise(problem.stage_to_rank))
     if not known.solver:
-        return views
-    return [max(views, key=lambda one: sum(one.route_delay(a, b) + one.route_delay(b, a) for a, b in pairwise(ranks)))]
+        return every
+
+    def there_and_back_s(planned: Problem) -> float:
+        return sum(planned.route_delay(a, b) + planned.route_delay(b, a) for a, b in pairs)
+
+    return [max(every, key=there_and_back_s)]
 
 
 def _seconds(problem: Problem, made: Schedule | Solution) -> float:

@@ -25,14 +25,14 @@ class RecordedSchedule(NamedTuple):
 
 def as_document(schedules: Mapping[str, Generated]) -> dict[str, Any]:
     """What schedules.json holds."""
-    return {name: as_entry(one) for name, one in schedules.items()}
+    return {name: as_entry(schedule) for name, schedule in schedules.items()}
 
 
-def as_entry(one: Generated) -> dict[str, Any]:
+def as_entry(generated: Generated) -> dict[str, Any]:
     """What schedules.json holds of one schedule."""
     return {
-        "rows": [[str(action) for action in row] for row in one.schedule.rows],
-        "solver": one.proof and one.proof._asdict(),
+        "rows": [[str(action) for action in row] for row in generated.schedule.rows],
+        "solver": generated.proof and generated.proof._asdict(),
     }
 
 

@@ -11,7 +11,6 @@ in the greedy's place (steered_list.py).
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -29,7 +28,7 @@ from testbed.schedule.family import Family
 from testbed.schedule.greedy import DEFAULT_SUB_BLOCKS, crosspipe_greedy, greedy_rows
 from testbed.schedule.hints import best_hint
 from testbed.schedule.known import fixed_schedules
-from testbed.search.proof import Progress, Standing
+from testbed.search.incumbent import Incumbent, Progress, TimeLimit
 from testbed.search.steered_list import steered_list
 
 SUB_BLOCKS = (1, 2, 3, 4, 6, 8)
@@ -49,8 +48,6 @@ STEERED_SHARE = 0.5
 
 EvaluationsOption = Annotated[int | None, Field(ge=1, le=10**6)]
 Seed = Annotated[int, Field(ge=0)]
-SearchTimeLimit = Annotated[float, Field(gt=0, le=3600)]
-"""Wall seconds."""
 
 _SIGMA = 0.35
 _WIDER, _NARROWER = 1.15, 0.97
@@ -94,7 +91,7 @@ def search(
     problem: Problem,
     evaluations: EvaluationsOption = None,
     seed: Seed = 1,
-    time_limit_s: SearchTimeLimit = DEFAULT_TIME_LIMIT_S,
+    time_limit_s: TimeLimit = DEFAULT_TIME_LIMIT_S,
     progress: Progress | None = None,
 ) -> Schedule:
     """The best schedule found for one stage per rank.
@@ -104,48 +101,43 @@ def search(
     do `time_limit_s` wall seconds and Ctrl-C, with the best so far. The same seed gives the same schedule unless one of
     these two ended it. Raises BadInput where the greedy does.
     """
-    unit_s, problem = tick_s(problem), in_ticks(problem)  # whatever is compared comes out the same in every unit
+    running = _FamilySearch(problem, time_limit_s, progress)
+    problem, incumbent = running.problem, running.incumbent
     budget = evaluations or _affordable(problem)
-    found = _Found(problem, unit_s, time_limit_s, progress)
-    starts = [*map(crosspipe_greedy, problem.views()), *fixed_schedules(problem)]
+    starts = [*map(crosspipe_greedy, problem.with_each_first()), *fixed_schedules(problem)]
     for start in starts:
-        found.offer(start)
-    try:
-        _steer(problem, found, budget, seed)
-        for start in (found.best, *filter(_splits, starts)):
-            found.improve(start, _moves(problem, budget), seed)
-    except KeyboardInterrupt:
-        found.interrupt()
-    return found.best.renamed("search")
+        running.offer(start)
+    with incumbent.until_interrupted():
+        _steer(running, budget, seed)
+        for start in (incumbent.best, *filter(_splits, starts)):
+            running.improve(start, _moves(problem, budget), seed)
+    return incumbent.best.renamed("search")
 
 
 def search_chunks(
     problem: Problem,
     evaluations: EvaluationsOption = None,
     seed: Seed = 1,
-    time_limit_s: SearchTimeLimit = DEFAULT_TIME_LIMIT_S,
+    time_limit_s: TimeLimit = DEFAULT_TIME_LIMIT_S,
     progress: Progress | None = None,
 ) -> Schedule:
     """The best schedule of whole blocks found for a placement of several stages per rank; otherwise as `search`.
 
     `evaluations` are of the steered list scheduler, beside the placement's known schedules (known.py, hints.py).
     """
-    unit_s, problem = tick_s(problem), in_ticks(problem)  # whatever is compared comes out the same in every unit
+    running = _FamilySearch(problem, time_limit_s, progress)
+    problem, incumbent = running.problem, running.incumbent
     budget = evaluations or _affordable(problem)
-    found = _Found(problem, unit_s, time_limit_s, progress)
-    for start in fixed_schedules(problem):
-        found.offer(start)
     hint = best_hint(problem, time_limit_s=0.0)
-    found.offer(hint)
-    try:
-        steered = steered_list(problem, budget, STEERED_SHARE * time_limit_s, seed, offer=found.offer)
-        blocks = min((hint, steered), key=found.offer)
-        found.improve(found.best, _moves(problem, budget), seed)
-        if not _splits(found.best):  # moves do not split a whole backward
-            found.improve(blocks, _moves(problem, budget), seed)
-    except KeyboardInterrupt:
-        found.interrupt()
-    return found.best.renamed("search")
+    for start in (*fixed_schedules(problem), hint):
+        running.offer(start)
+    with incumbent.until_interrupted():
+        steered = steered_list(problem, budget, STEERED_SHARE * time_limit_s, seed, offer=running.offer)
+        blocks = min((hint, steered), key=running.offer)
+        running.improve(incumbent.best, _moves(problem, budget), seed)
+        if not _splits(incumbent.best):  # moves do not split a whole backward
+            running.improve(blocks, _moves(problem, budget), seed)
+    return incumbent.best.renamed("search")
 
 
 def _affordable(problem: Problem) -> int:
@@ -161,66 +153,41 @@ def _actions(problem: Problem) -> int:
     return 3 * problem.n_stages * problem.n_microbatches
 
 
-class _Found:
-    """The best schedule so far, when to end, and who is told."""
+class _FamilySearch:
+    """What the steps of a search share: its problem, and the incumbent."""
 
-    def __init__(self, problem: Problem, unit_s: float, time_limit_s: float, progress: Progress | None) -> None:
-        """`problem` is in units of `unit_s` seconds."""
-        self.problem, self.time_limit_s, self.progress = problem, time_limit_s, progress
-        self.unit_s = unit_s
-        self.begin, self.bound_s = time.monotonic(), lower_bound(problem).seconds
-        self.best_s = math.inf
-        self.report()
+    def __init__(self, problem: Problem, time_limit_s: float, progress: Progress | None) -> None:
+        self.problem = in_ticks(problem)  # whatever is compared comes out the same in every unit
+        bound_ticks = lower_bound(self.problem).seconds
+        self.incumbent: Incumbent[Schedule] = Incumbent(time_limit_s, bound_ticks, progress, unit_s=tick_s(problem))
+        self.incumbent.report()
 
     def offer(self, schedule: Schedule) -> float:
-        """Keep a schedule if it is better; returns its seconds."""
+        """Keep a schedule if it is better; returns what it takes, in ticks."""
         from testbed.model.compiled import makespan  # compiled code, slow to import: only where it is used
 
-        seconds = makespan(self.problem, schedule)
-        if seconds < self.best_s:
-            self.best, self.best_s = schedule, seconds
-            self.report()
-        return seconds
-
-    def over(self) -> bool:
-        """Whether the time is up, or nothing is left to gain."""
-        return self.best_s <= self.good_enough_s() or time.monotonic() > self.begin + self.time_limit_s
-
-    def good_enough_s(self) -> float:
-        return self.bound_s * (1 + 1e-9)
+        ticks = makespan(self.problem, schedule)
+        self.incumbent.offer(schedule, ticks)
+        return ticks
 
     def improve(self, start: Schedule, moves: int, seed: int) -> None:
         """Move actions of a schedule, and keep what comes of it if it is better."""
-        from testbed.search.local_search import SearchInterrupted, improve
+        from testbed.search.local_search import improve
 
-        if self.over():
-            return
-        try:
-            until = self.begin + self.time_limit_s
-            self.offer(improve(self.problem, start, moves, seed, until, self.good_enough_s()))
-        except SearchInterrupted as stop:
-            self.offer(stop.best)
-            raise
-
-    def interrupt(self) -> None:
-        """Say that Ctrl-C ended it."""
-        self.report(interrupted=True)
-
-    def report(self, *, interrupted: bool = False) -> None:
-        if self.progress is not None:
-            wall_s = time.monotonic() - self.begin
-            best_s, bound_s = self.best_s * self.unit_s, self.bound_s * self.unit_s
-            self.progress(Standing(wall_s, self.time_limit_s, best_s, bound_s, interrupted))
+        limits = self.incumbent.until, self.incumbent.good_enough_s
+        if not self.incumbent.over():
+            self.offer(improve(self.problem, start, moves, seed, *limits, interrupted=self.offer))
 
 
-def _steer(problem: Problem, found: _Found, budget: int, seed: int) -> None:
+def _steer(running: _FamilySearch, budget: int, seed: int) -> None:
     """Greedies on believed costs, an evolution strategy over the beliefs."""
+    problem = running.problem
     parent = _Beliefs(np.zeros((problem.n_ranks, 3)), np.zeros((len(problem.links), 2)), DEFAULT_SUB_BLOCKS)
-    parent_s = math.inf
+    parent_ticks = math.inf
     generator = np.random.default_rng(seed)
     sigma = _SIGMA
     for trial in range(budget):
-        if found.over():
+        if running.incumbent.over():
             return
         # every number of sub-blocks is tried with the true costs before beliefs are
         if trial < len(SUB_BLOCKS):
@@ -228,10 +195,10 @@ def _steer(problem: Problem, found: _Found, budget: int, seed: int) -> None:
         else:
             beliefs = parent.mutated(generator, sigma)
         rows = greedy_rows(beliefs.applied(problem), beliefs.n_sub)
-        seconds = found.offer(Schedule("search", rows, problem.stage_to_rank, problem.n_microbatches))
-        if seconds <= parent_s:
-            sigma = min(1.0, sigma * _WIDER) if seconds < parent_s else sigma
-            parent, parent_s = beliefs, seconds
+        ticks = running.offer(Schedule("search", rows, problem.stage_to_rank, problem.n_microbatches))
+        if ticks <= parent_ticks:
+            sigma = min(1.0, sigma * _WIDER) if ticks < parent_ticks else sigma
+            parent, parent_ticks = beliefs, ticks
         else:
             sigma = max(0.05, sigma * _NARROWER)
 

@@ -11,6 +11,7 @@ from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
 from testbed.schedule.greedy_loop import Costs
 from testbed.search.blocks import SPLIT_KINDS
+from testbed.search.boundary_links import boundary_links
 
 
 def costs(problem: Problem, n_sub: int) -> Costs:
@@ -26,20 +27,11 @@ def costs(problem: Problem, n_sub: int) -> Costs:
             length[rank, code] = round(problem.duration(Action(rank, kind, 0)))
             delta[rank, code] = problem.memory_delta(Action(rank, kind, 0, part))
         most_unfinished[rank] = _most_unfinished(problem, rank, n_sub)
-    both_ways = [[(r, r + 1) for r in range(n_ranks - 1)], [(r + 1, r) for r in range(n_ranks - 1)]]
-    hops = max([1, *(len(problem.route(*pair)) for way in both_ways for pair in way)])
-    route_links = np.full((2, n_ranks, hops), -1, np.int64)
-    wire, delay = np.zeros((2, n_ranks, hops), np.int64), np.zeros((2, n_ranks, hops), np.int64)
-    for way, pairs in enumerate(both_ways):
-        for boundary, pair in enumerate(pairs):
-            for hop, link in enumerate(problem.route(*pair)):
-                cost = problem.links[link]
-                route_links[way, boundary, hop] = link
-                wire[way, boundary, hop] = round(cost.seconds_per_byte * problem.planned_bytes[boundary]) * n_sub
-                delay[way, boundary, hop] = round(cost.delay_s) * n_sub
+    crossed = boundary_links(problem)
     ready, link_free = (np.rint(times).astype(np.int64) * n_sub for times in gathered(problem))
     limit = np.array(problem.memory_limit) + TOLERANCE
-    return Costs(length, delta, limit, most_unfinished, route_links, wire, delay, ready, link_free)
+    wire, delay = crossed.wire * n_sub, crossed.delay * n_sub
+    return Costs(length, delta, limit, most_unfinished, crossed.links, wire, delay, ready, link_free)
 
 
 def _most_unfinished(problem: Problem, rank: int, n_sub: int) -> int:

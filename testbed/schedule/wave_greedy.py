@@ -76,7 +76,7 @@ def _made(problem: Problem, rules: list[_Rule | None]) -> list[_Made]:
             orders.append((None, coded(static)))
     judge = OrderEvaluator(problem, lister.schedule(orders[0][1], "wave-greedy"))
     made = [_Made(judge.makespan(order), rule, order) for rule, order in orders]
-    return sorted(made, key=lambda one: one.makespan)
+    return sorted(made, key=lambda built: built.makespan)
 
 
 def _fits(schedule: Schedule, problem: Problem) -> bool:

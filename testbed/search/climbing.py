@@ -9,7 +9,7 @@ from testbed.model.network import Floats, Ints
 from testbed.model.program import NONE, Program
 from testbed.model.state import Times
 
-COMPILED = ("run", "judge", "score", "critical_path", "fits", "climb")
+COMPILED = ("run", "judge", "score", "critical_path", "fits", "may_move", "moved", "climb")
 """What compile.py compiles of this module."""
 
 HISTORY = 10
@@ -88,6 +88,26 @@ def fits(order: Ints, needed: Floats, delta: Floats, begin: int, end: int, limit
     return True
 
 
+def may_move(current: Ints, stage: Ints, kind: Ints, microbatch: Ints, source: int, target: int, step: int) -> bool:
+    """Whether an action may move so far, `step` by step (1 or -1): past none of its stage that is of its microbatch, or
+    of its kind."""
+    action = current[source]
+    for place in range(source + step, target + step, step):
+        other = current[place]
+        if stage[other] == stage[action] and (microbatch[other] == microbatch[action] or kind[other] == kind[action]):
+            return False
+    return True
+
+
+def moved(current: Ints, source: int, target: int, step: int) -> Ints:
+    """The order with the action at `source` at `target`."""
+    trial = current.copy()
+    for place in range(source, target, step):
+        trial[place] = trial[place + step]
+    trial[target] = current[source]
+    return trial
+
+
 def climb(
     program: Program,
     stage: Ints,
@@ -125,21 +145,9 @@ def climb(
         target = source + step * (1 + np.random.randint(FARTHEST))
         if target < row_start[rank] or target >= row_start[rank + 1]:
             continue
-        action = current[source]
-        allowed = True
-        for place in range(source + step, target + step, step):
-            other = current[place]
-            if stage[other] == stage[action] and (
-                microbatch[other] == microbatch[action] or kind[other] == kind[action]
-            ):
-                allowed = False
-                break
-        if not allowed:
+        if not may_move(current, stage, kind, microbatch, source, target, step):
             continue
-        trial = current.copy()
-        for place in range(source, target, step):
-            trial[place] = trial[place + step]
-        trial[target] = action
+        trial = moved(current, source, target, step)
         if not fits(trial, needed, delta, row_start[rank], row_start[rank + 1], limit[rank]):
             continue
         times = run(program, trial)

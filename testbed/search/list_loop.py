@@ -46,7 +46,7 @@ class LoopCosts(NamedTuple):
     """(2, S, hops): time a message occupies each of them"""
 
 
-class Ranks(NamedTuple):
+class BlockProgress(NamedTuple):
     """How far every rank is. The arrays change as the loop goes on; a step is `blocks.step_number`."""
 
     order: Ints
@@ -73,7 +73,7 @@ class Ranks(NamedTuple):
     """(P,): the bits of all steps"""
 
 
-def idle_ranks(cost: LoopCosts, n_microbatches: int) -> Ranks:
+def idle_ranks(cost: LoopCosts, n_microbatches: int) -> BlockProgress:
     """Before anything has run: the first stage could begin with every microbatch once it has its parameters."""
     n_stages, n_ranks, chunks = len(cost.stage_to_rank), len(cost.limit), cost.stages.shape[1]
     ready, whole = np.full((n_stages, 3, n_microbatches), np.inf), np.zeros(n_ranks, np.int64)
@@ -83,7 +83,7 @@ def idle_ranks(cost: LoopCosts, n_microbatches: int) -> Ranks:
             for kind in (F, I, W):
                 if cost.stages[rank, chunk] >= 0:
                     whole[rank] |= 1 << step_number(chunk, kind)
-    return Ranks(
+    return BlockProgress(
         np.full((n_ranks, 3 * chunks * n_microbatches), -1),
         np.zeros(n_ranks, np.int64),
         ready,
@@ -152,7 +152,7 @@ def run(
                 heapq.heappush(events, (last_bit, sequence, _WAKE - rank, 0.0))
 
 
-def begin_block(ranks: Ranks, cost: LoopCosts, rank: int, step: int, now: float, n_microbatches: int) -> int:
+def begin_block(ranks: BlockProgress, cost: LoopCosts, rank: int, step: int, now: float, n_microbatches: int) -> int:
     """Have a rank begin the next block of a step; returns its number."""
     chunk, kind = step_of(step)
     stage = cost.stages[rank, chunk]
@@ -175,7 +175,7 @@ def begin_block(ranks: Ranks, cost: LoopCosts, rank: int, step: int, now: float,
     return int(block)
 
 
-def end_block(ranks: Ranks, stage: int, kind: int, microbatch: int, now: float) -> bool:
+def end_block(ranks: BlockProgress, stage: int, kind: int, microbatch: int, now: float) -> bool:
     """Note what a block that has ended makes ready on its own stage; whether it makes a message for another one."""
     deepest = len(ranks.follows) - 1
     if kind == I:
@@ -206,7 +206,7 @@ def cross(
 
 
 def best_ready(
-    ranks: Ranks, cost: LoopCosts, keys: Floats, rank: int, now: float, alternate: bool, patience: float
+    ranks: BlockProgress, cost: LoopCosts, keys: Floats, rank: int, now: float, alternate: bool, patience: float
 ) -> int:
     """The step that an idle rank starts now; -1 for nothing, or where a better one comes soon."""
     best, best_turn, best_key = -1, 0, 0.0
@@ -242,7 +242,7 @@ def best_ready(
     return best
 
 
-def allows(ranks: Ranks, cost: LoopCosts, rank: int, room: float, step: int, place: int) -> bool:
+def allows(ranks: BlockProgress, cost: LoopCosts, rank: int, room: float, step: int, place: int) -> bool:
     """Whether all that a rank has begun can finish, oldest first, with `room` left after one more step (Dijkstra).
 
     The step is of the microbatch `place`, and not begun yet.

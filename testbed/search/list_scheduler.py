@@ -11,7 +11,6 @@ instant in every unit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from testbed.pipeline.memory import TOLERANCE
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.ticks import in_ticks, tick_s
 from testbed.search.blocks import SPLIT_KINDS, block_of
+from testbed.search.boundary_links import boundary_links
 from testbed.search.list_loop import LoopCosts, needed
 
 Priority = Callable[[int, int], Floats]
@@ -118,24 +118,6 @@ def _costs(problem: Problem, ready: Floats) -> LoopCosts:
             raise DoesNotFit.of("list schedule", f"memory limit of rank {rank}", problem.memory_limit[rank], expected)
     simple = np.array([len(own) == 1 and delta[own[0], 1] <= 0 for own in mine], np.int64)
     limit = np.array(problem.memory_limit) + TOLERANCE
-    route_links, wire = _routes(problem)
-    holders = np.array(problem.stage_to_rank)
-    return LoopCosts(holders, stages, np.rint(length), delta, limit, peak, simple, ready, route_links, wire)
-
-
-def _routes(problem: Problem) -> tuple[Ints, Floats]:
-    """Per way and boundary the links of a message, and how long it occupies them."""
-    pairs = list(pairwise(problem.stage_to_rank))
-    both_ways = [
-        [problem.route(a, b) if a != b else () for a, b in pairs],
-        [problem.route(b, a) if a != b else () for a, b in pairs],
-    ]
-    hops = max([1, *(len(route) for way in both_ways for route in way)])
-    links = np.full((2, problem.n_stages, hops), -1)
-    wire = np.zeros(links.shape)
-    for way, routes in enumerate(both_ways):
-        for boundary, route in enumerate(routes):
-            for hop, link in enumerate(route):
-                links[way, boundary, hop] = link
-                wire[way, boundary, hop] = round(problem.links[link].seconds_per_byte * problem.planned_bytes[boundary])
-    return links, wire
+    crossed, holders = boundary_links(problem), np.array(problem.stage_to_rank)
+    wire = crossed.wire.astype(np.float64)
+    return LoopCosts(holders, stages, np.rint(length), delta, limit, peak, simple, ready, crossed.links, wire)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -39,27 +40,21 @@ def improve(
     seed: int = 1,
     until: float = math.inf,
     good_enough_s: float = 0.0,
+    interrupted: Callable[[Schedule], object] | None = None,
 ) -> Schedule:
     """The best schedule met in `moves` moves, or until then on the monotonic clock; valid when `schedule` is.
 
     Never worse than `schedule`, and repeatable by `seed` where moves end it. One as fast as `good_enough_s` ends it.
-    Ctrl-C raises Interrupted with the best so far.
+    Ctrl-C is passed on when the best so far has been given to `interrupted`.
     """
     search = _Climb(problem, schedule, seed)
     try:
         search.run(math.inf if moves is None else moves, until, good_enough_s)
     except KeyboardInterrupt:
-        raise SearchInterrupted(search.best()) from None
+        if interrupted is not None:
+            interrupted(search.best())
+        raise
     return search.best()
-
-
-class SearchInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a search."""
-
-    def __init__(self, best: Schedule) -> None:
-        super().__init__()
-        self.best = best
-        """The best schedule so far."""
 
 
 class _Climb:

@@ -31,7 +31,7 @@ class OrderEvaluator:
         order = np.concatenate(coded(any_schedule))
         self.place = np.empty(len(order), np.int64)
         self.place[order] = np.arange(len(order))
-        self.replicas = len(problem.replica_routes)
+        self.replicas = len(problem.pipelines)
 
     def makespan(self, order: Sequence[Ints]) -> float:
         """Until the last end or reduction, in the problem's unit of time; nan when ranks wait for each other."""

@@ -8,7 +8,6 @@ than it does, so every schedule stays valid) are searched; the event model judge
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -21,6 +20,7 @@ from testbed.model.network import Ints
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.ticks import in_ticks
+from testbed.search.incumbent import Incumbent
 from testbed.search.list_scheduler import Lister, input_first
 
 MOST_EVALUATIONS = 400
@@ -90,18 +90,18 @@ def steered_list(
     # compiled code, slow to import: only where it is used
     from testbed.search.order_evaluator import OrderEvaluator
 
-    begin = time.monotonic()
     problem = in_ticks(problem)  # whatever is compared below comes out the same in every unit
+    incumbent: Incumbent[list[Ints]] = Incumbent(time_limit_s, lower_bound(problem).seconds)
     lister = Lister(problem)
-    best = lister.order(input_first(problem.n_stages, problem.n_microbatches))
-    judge = OrderEvaluator(problem, lister.schedule(best, "steered-list"))
-    best_s, good_enough_s = judge.makespan(best), lower_bound(problem).seconds * (1 + 1e-9)
+    plain = lister.order(input_first(problem.n_stages, problem.n_microbatches))
+    judge = OrderEvaluator(problem, lister.schedule(plain, "steered-list"))
+    incumbent.offer(plain, judge.makespan(plain))
     actions = 3 * problem.n_stages * problem.n_microbatches
     generator = np.random.default_rng(seed)
     first = steering = _first(problem)
     steered_s = math.inf
     for number in range(evaluations or min(MOST_EVALUATIONS, max(12, EVALUATED_ACTIONS // actions))):
-        if best_s <= good_enough_s or time.monotonic() - begin > time_limit_s:
+        if incumbent.over():
             break
         trial = steering.mutated(generator)
         if number < DRAWS:
@@ -115,11 +115,9 @@ def steered_list(
         seconds = judge.makespan(order)
         if seconds <= steered_s:
             steering, steered_s = trial, seconds
-        if seconds < best_s:
-            best, best_s = order, seconds
-            if offer is not None:
-                offer(lister.schedule(best, "steered-list"))
-    return lister.schedule(best, "steered-list")
+        if incumbent.offer(order, seconds) and offer is not None:
+            offer(lister.schedule(order, "steered-list"))
+    return lister.schedule(incumbent.best, "steered-list")
 
 
 def _first(problem: Problem) -> _Steering:

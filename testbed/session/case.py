@@ -32,7 +32,7 @@ from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop, start_margin_s
 from testbed.session.message_costs import MessageCosts
-from testbed.session.rounds import Round, Training, task_of, timed_schedule
+from testbed.session.rounds import Round, WitnessedRounds, task_of, timed_schedule
 from testbed.session.timers import TimedAction
 from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace, concatenate
@@ -230,7 +230,7 @@ def _iterate(
                 )
                 return [TimedAction(late_s, partial(reporter.note, line))]
 
-            going = Training(running.loop, tasks, deadline, running.witness, margin_s, noted)
+            going = WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted)
             for index, part in enumerate(parts):
                 if index:
                     change(parts[index - 1].case, part.case)

@@ -39,7 +39,7 @@ from testbed.planning.resolve import generate
 from testbed.progress import Reporter
 from testbed.session import deadlines
 from testbed.session.loop import Loop, start_margin_s
-from testbed.session.rounds import Training, task_of
+from testbed.session.rounds import WitnessedRounds, task_of
 from testbed.spec.choice import ScheduleChoice
 from testbed.trace.tables import MESSAGE_KINDS, Trace
 
@@ -169,7 +169,7 @@ def observe(
     ):
         deadline = deadlines.of_iteration(seconds)
         reporter.note(f"each iteration has to end within {deadline}")
-        for number, ended in enumerate(Training(loop, tasks, deadline, witness, start_margin_s(plan, case))):
+        for number, ended in enumerate(WitnessedRounds(loop, tasks, deadline, witness, start_margin_s(plan, case))):
             for job, mine in zip(jobs, seen, strict=True) if number >= warm_up else ():
                 mine.rows.append(ended.row(job, warm_up))
                 mine.traces.append(ended.trace(job))

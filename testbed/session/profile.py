@@ -22,7 +22,7 @@ from testbed.planning.resolve import generate
 from testbed.progress import ProgressStep, Reporter
 from testbed.session import deadlines
 from testbed.session.loop import Loop
-from testbed.session.rounds import Training, unknown_task
+from testbed.session.rounds import WitnessedRounds, unknown_task
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.workload import Pacing
 from testbed.trace.tables import KINDS, UNNOTICED_WAIT_S, Table, Trace, concatenate
@@ -106,7 +106,7 @@ def _most_in_flight(plan: Plan, job: Job) -> int:
 def _train(job: Job, loop: Loop, schedule: Schedule, witness: MachineWitness, step: ProgressStep) -> _Run:
     run = _Run([], [])
     task = unknown_task(job, schedule, WARM_UP + MEASURED_ITERATIONS)
-    for one in Training(loop, {0: task}, deadlines.of_unknown_iteration(), witness):
+    for one in WitnessedRounds(loop, {0: task}, deadlines.of_unknown_iteration(), witness):
         run.traces.append(one.trace(0))
         run.rows.append(one.row(0, WARM_UP))
         step.advance()

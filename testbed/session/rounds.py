@@ -67,7 +67,7 @@ def unknown_task(job: Job, schedule: Schedule, count: int) -> TrainingTask:
     return TrainingTask(TimedSchedule(schedule, None), job.workload, count, sites=sites_of(job))
 
 
-class Training:
+class WitnessedRounds:
     """Rounds of the jobs that have tasks, by their numbers, while others rest. Iterating over it raises RunFailed."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Training:
         self._jobs, self._witness = list(tasks), witness
         self._rounds = loop.of(self._jobs).run(list(tasks.values()), deadline, margin_s, timed)
 
-    def __iter__(self) -> Training:
+    def __iter__(self) -> WitnessedRounds:
         return self
 
     def __next__(self) -> Round:

@@ -20,7 +20,7 @@ from testbed.planning import resolve, schedules
 from testbed.planning.prediction import iteration_times, ranges_of_plan
 from testbed.planning.resolve import BEST
 from testbed.planning.ties import Range, worst_s
-from testbed.search.proof import Watch
+from testbed.search.incumbent import Watch
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Topology
 from testbed.units import show_rate
@@ -52,7 +52,7 @@ class Swept(NamedTuple):
     def is_order_sensitive(self, label: str) -> bool:
         """Whether the time is more than one prediction."""
         predicted_range = self.ranges.get(label)
-        return predicted_range is not None and predicted_range.hangs
+        return predicted_range is not None and predicted_range.order_sensitive
 
     def worst_s(self, label: str) -> float:
         """The most that an iteration may take; infinite where the schedule does not fit."""
@@ -119,7 +119,7 @@ def full_bps(plan: Plan, choice: ScheduleChoice, links: Links) -> float:
     """The rate at which S / (B tau) = 1 on the fullest of these directions; S: what a microbatch sends."""
     problem = costs.problem(plan, choice)
     carried = dict.fromkeys(links.numbers, 0.0)
-    for pipeline in problem.replica_routes:
+    for pipeline in problem.pipelines:
         for (a, b), size in zip(pairwise(problem.stage_to_rank), problem.message_bytes, strict=True):
             for index in (*pipeline.route(a, b), *pipeline.route(b, a)):
                 if index in carried:

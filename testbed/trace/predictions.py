@@ -48,7 +48,7 @@ def predicted_summary(predicted: Trace, iterations: Sequence[int]) -> Summary:
     of = dict(zip(predicted.iterations().tolist(), summaries(predicted), strict=True))
     each = [of[number] for number in predicted_numbers(predicted, iterations).tolist()]
     return Summary(
-        float(np.median([one.makespan_s for one in each])),
-        float(np.median([one.bubble_ratio for one in each])),
-        tuple(max(peaks) for peaks in zip(*(one.peaks for one in each), strict=True)),
+        float(np.median([prediction.makespan_s for prediction in each])),
+        float(np.median([prediction.bubble_ratio for prediction in each])),
+        tuple(max(peaks) for peaks in zip(*(prediction.peaks for prediction in each), strict=True)),
     )

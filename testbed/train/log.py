@@ -87,13 +87,13 @@ class ActionLog:
     def collective_rows(self, cell_bytes: int, rank_of: Callable[[int], int]) -> Table:
         """Messages between replicas that have come in; `rank_of` tells the rank that holds this one's stages."""
         table = rows(MESSAGE, len(self.collectives.received))
-        for row, one in zip(table, self.collectives.received, strict=True):
+        for row, received in zip(table, self.collectives.received, strict=True):
             row["iteration"], row["target_rank"] = self.iteration, self.rank
-            row["payload_bytes"] = one.step.n_cells * cell_bytes
-            row["kind"], row["stage"], row["microbatch"] = one.kind, one.stage, one.step.number
-            row["source_rank"] = rank_of(one.step.source)
-            row["posted_s"], row["taken_s"] = one.posted_s - self.start_s, one.taken_s - self.start_s
-            row["awaited"] = one.taken_s - one.began_s > UNNOTICED_WAIT_S
+            row["payload_bytes"] = received.step.n_cells * cell_bytes
+            row["kind"], row["stage"], row["microbatch"] = received.kind, received.stage, received.step.number
+            row["source_rank"] = rank_of(received.step.source)
+            row["posted_s"], row["taken_s"] = received.posted_s - self.start_s, received.taken_s - self.start_s
+            row["awaited"] = received.taken_s - received.began_s > UNNOTICED_WAIT_S
             row["arrived_s"] = row["taken_s"] if row["awaited"] else np.nan
         return table
 

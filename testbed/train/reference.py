@@ -137,7 +137,7 @@ def _trained(
             loss = _loss(module, model, *_batch(workload, corpus, iteration, piece)) * (len(piece) / count)
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
-        gradients = {name: one.grad for name, one in named.items() if one.grad is not None}
+        gradients = {name: parameter.grad for name, parameter in named.items() if parameter.grad is not None}
         seen.losses.append(total)
         seen.norms.append(_norms(module))
         seen.gradients = _copied(gradients)
@@ -159,8 +159,11 @@ def _copied(tensors: Mapping[str, torch.Tensor]) -> Tensors:
 
 def _norms(module: nn.Module) -> tuple[float, ...]:
     """Of every layer's gradients."""
-    layers = [[one.grad for one in layer.parameters() if one.grad is not None] for layer in module.children()]
-    return tuple(math.sqrt(sum(squared(one) for one in layer)) for layer in layers)
+    layers = [
+        [parameter.grad for parameter in layer.parameters() if parameter.grad is not None]
+        for layer in module.children()
+    ]
+    return tuple(math.sqrt(sum(squared(gradient) for gradient in layer)) for layer in layers)
 
 
 def _adamw(spec: OptimizerSpec, weight: torch.Tensor, gradient: torch.Tensor, kept: _Momenta) -> None:

@@ -73,7 +73,7 @@ class ScheduleRun:
     def _count_memory(self, activation_bytes: float) -> RankBytes:
         """What this rank holds, with activations at their most."""
         state = self.state
-        others = sum(one.buffer_bytes for one in (state.replicas, state.peers) if one is not None)
+        others = sum(runner.buffer_bytes for runner in (state.replicas, state.peers) if runner is not None)
         return self.memory.of_rank(activation_bytes, self.messages.buffer_bytes + others)
 
     def _steps(self) -> list[LoggedAction]:

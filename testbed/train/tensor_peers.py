@@ -74,8 +74,8 @@ class Peers:
         times = torch.tensor(mine, dtype=torch.float64).view(torch.uint8)
         sent = torch.cat((times, part.view(torch.uint8)))
         parts = self._exchange(sent)
-        instants = torch.stack([one[: len(times)] for one in parts]).view(torch.float64)
-        values = torch.cat([one[len(times) :] for one in parts])
+        instants = torch.stack([got[: len(times)] for got in parts]).view(torch.float64)
+        values = torch.cat([got[len(times) :] for got in parts])
         return Instants(*instants.amax(0).tolist()), values.view(part.dtype)
 
     @property

@@ -176,11 +176,13 @@ class TrainingState:
         task, iteration = self.task, self.iteration
         losses = [loss for stage in self.stages.values() if (loss := stage.end_iteration()) is not None]
         gradients = self._gradients() if task.keep_gradients and iteration == task.iterations - 1 else {}
-        squares = {layer: one for held in self._held() for layer, one in gradient_squares(held).items()}
+        squares = {layer: square for held in self._held() for layer, square in gradient_squares(held).items()}
         fingerprints = self._before_step()
         self.optimizer.step()
         if task.compared and iteration in (0, self.last_compared):
-            fingerprints += [one for held in self._held() for one in weight_fingerprints(held, iteration)]
+            fingerprints += [
+                fingerprint for held in self._held() for fingerprint in weight_fingerprints(held, iteration)
+            ]
         self.iteration += 1
         return OptimizerStep(
             losses[0] if losses and self.tensor_rank == 0 else None, squares, gradients, tuple(fingerprints)
@@ -204,7 +206,7 @@ class TrainingState:
         return fingerprints
 
     def _gradients(self) -> dict[str, np.ndarray[Any, Any]]:
-        named = (one for held in self._held() for one in named_gradients(held).items())
+        named = (item for held in self._held() for item in named_gradients(held).items())
         return {name: gradient.numpy() for name, gradient in named}
 
     def close(self) -> None:

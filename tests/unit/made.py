@@ -11,7 +11,7 @@ from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import Collective, CollectiveMessage
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.placement import stage_to_rank
-from testbed.pipeline.problem import Problem, ReplicaRoutes, uniform
+from testbed.pipeline.problem import PipelineRoutes, Problem, uniform
 from testbed.schedule.registry import FAMILIES, generate
 
 QUICK = sorted(name for name, family in FAMILIES.items() if not family.solver)
@@ -39,7 +39,7 @@ def with_collectives(draw: st.DrawFn, problem: Problem) -> Problem:
     degree, ranks = draw(st.integers(2, 3)), range(problem.n_ranks)
     route = st.lists(st.sampled_from(range(len(problem.links))), max_size=2, unique=True).map(tuple)
     pairs = [(a, b) for a in ranks for b in ranks]
-    others = tuple(ReplicaRoutes({pair: draw(route) for pair in pairs}) for _ in range(degree - 1))
+    others = tuple(PipelineRoutes({pair: draw(route) for pair in pairs}) for _ in range(degree - 1))
     ways = [(a, b) for a in range(degree) for b in range(degree)]
     sites = tuple(draw(st.sampled_from("ab")) for _ in range(degree))
     name, sharded = draw(st.sampled_from(["ring", "hierarchical"])), draw(st.booleans())
@@ -52,9 +52,8 @@ def with_collectives(draw: st.DrawFn, problem: Problem) -> Problem:
         )
 
     gathers = collectives(chosen.gather, "all-gather") if sharded else ()
-    return replace(
-        problem, others=others, all_gather=gathers, reductions=collectives(chosen.reduction, chosen.reduces_to)
-    )
+    reductions = collectives(chosen.reduction, chosen.reduces_to)
+    return replace(problem, pipelines=(*problem.pipelines, *others), all_gather=gathers, reductions=reductions)
 
 
 def sizes(of_a_cell: float, most: int = 1) -> dict[int, float]:
@@ -70,14 +69,15 @@ def in_packets(draw: st.DrawFn, problem: Problem) -> Problem:
     pieces = tuple(draw(st.sampled_from([0.2, 0.5, 1.0])) for _ in range(problem.n_ranks))
     ack, handover = draw(st.sampled_from([(), (0.125,) * problem.n_ranks])), draw(st.sampled_from([0.0, 0.25]))
     unnoticed = draw(st.sampled_from([0.0, 0.5]))
-    others = tuple(pipeline._replace(piece_bytes=pieces[::-1], ack_bytes=ack) for pipeline in problem.others)
+    first, *others = problem.pipelines
     return replace(
         problem,
-        piece_bytes=pieces,
-        ack_bytes=ack,
+        pipelines=(
+            first._replace(piece_bytes=pieces, ack_bytes=ack),
+            *(pipeline._replace(piece_bytes=pieces[::-1], ack_bytes=ack) for pipeline in others),
+        ),
         handover_s=handover,
         unnoticed_wait_s=unnoticed,
-        others=others,
         wake_s=draw(st.sampled_from([0.0, 0.125])),
         notice_bytes=draw(st.sampled_from([0.0, 0.125])),
     )

@@ -15,7 +15,7 @@ from testbed.model.simulate import simulate
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peaks
 from testbed.pipeline.placement import Placement, stage_to_rank
-from testbed.pipeline.problem import Problem, uniform
+from testbed.pipeline.problem import PipelineRoutes, Problem, uniform
 from testbed.pipeline.validate import validate
 from testbed.schedule.registry import generate
 from testbed.search.list_scheduler import list_schedule
@@ -38,7 +38,8 @@ def test_no_family_is_below_the_bound(data: st.DataObject) -> None:
     links = tuple(LinkCost(data.draw(small), data.draw(small) / 2) for _ in range(3))
     routes = {pair: tuple(data.draw(st.permutations(range(3)))[: data.draw(st.integers(1, 3))]) for pair in pairs}
     times = [tuple(float(data.draw(st.integers(low, 6))) for _ in range(stages)) for low in (1, 0, 0)]
-    problem = replace(problem, forward_s=times[0], input_s=times[1], weight_s=times[2], links=links, routes=routes)
+    problem = replace(problem, forward_s=times[0], input_s=times[1], weight_s=times[2], links=links)
+    problem = replace(problem, pipelines=(PipelineRoutes(routes),))
     if data.draw(st.booleans()):  # a fused backward that has been measured may take less than I and W
         problem = replace(problem, backward_s=tuple(float(data.draw(small)) for _ in range(stages)))
     problem = data.draw(with_collectives(problem))

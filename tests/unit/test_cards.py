@@ -166,9 +166,9 @@ def test_ranks_of_one_datacenter_do_not_share_a_card() -> None:
     problem = problem_of_case(plan, plan.cases[0])
     assert len(problem.links) == 2 + 4
     assert problem.cards == {2, 3, 4, 5}
-    assert problem.routes[0, 1] == (2,)
-    assert problem.routes[1, 2] == (3, 0)
-    assert problem.routes[2, 1] == (4, 1)
+    assert problem.pipelines[0].routes[0, 1] == (2,)
+    assert problem.pipelines[0].routes[1, 2] == (3, 0)
+    assert problem.pipelines[0].routes[2, 1] == (4, 1)
 
 
 def test_a_card_is_no_wide_area_cut() -> None:

@@ -17,7 +17,7 @@ from testbed.model.simulate import simulate, simulate_jobs
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import NO_COLLECTIVE, Collective
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Problem, ReplicaRoutes, uniform
+from testbed.pipeline.problem import PipelineRoutes, Problem, uniform
 from testbed.schedule.registry import generate
 from testbed.trace.tables import MESSAGE_KINDS
 
@@ -43,8 +43,8 @@ def own_ring(problem: Problem, delay_s: float, wire_s: float, stage: int, member
         tuple(what if s == stage else NO_COLLECTIVE for s in range(problem.n_stages))
         for what in (gathering(members, 1.0, routes), reduction(members, 1.0, routes))
     ]
-    others = (ReplicaRoutes({}),) * (members - 1)
-    return replace(problem, links=links, others=others, all_gather=rings[0], reductions=rings[1])
+    pipelines = (*problem.pipelines, *[PipelineRoutes()] * (members - 1))
+    return replace(problem, links=links, pipelines=pipelines, all_gather=rings[0], reductions=rings[1])
 
 
 def kind(messages: np.ndarray, name: str) -> np.ndarray:
@@ -91,7 +91,7 @@ def test_messages_wait_for_a_gather_on_their_link() -> None:
     """Rank 1's parameters take the link to it until 10; F0 is ready at 1 and waits."""
     pair = uniform(2, 1, wire_s=1)
     ring = gathering(2, 10.0, {(1, 0): (0,)})
-    shared = replace(pair, others=(ReplicaRoutes({}),), all_gather=(NO_COLLECTIVE, ring))
+    shared = replace(pair, pipelines=(*pair.pipelines, PipelineRoutes()), all_gather=(NO_COLLECTIVE, ring))
     messages = simulate(shared, generate("gpipe", shared)).messages
     assert kind(messages, "activation")["arrived_s"].max() == 11.0
     gather = kind(messages, "all-gather")
@@ -102,7 +102,8 @@ def test_messages_wait_for_a_gather_on_their_link() -> None:
 def test_a_gradient_waits_for_a_reduction_on_its_link() -> None:
     """Both are ready when rank 1's full backward ends: the message goes first, the reduction behind it."""
     ring = reduction(2, 10.0, {(0, 1): (1,)})
-    pair = replace(uniform(2, 1, wire_s=1), others=(ReplicaRoutes({}),), reductions=(NO_COLLECTIVE, ring))
+    alone = uniform(2, 1, wire_s=1)
+    pair = replace(alone, pipelines=(*alone.pipelines, PipelineRoutes()), reductions=(NO_COLLECTIVE, ring))
     messages = simulate(pair, generate("gpipe", pair)).messages
     first = messages[messages["source_rank"] < 2]
     # F0 0-1, on the wire 1-2, F 2-3, B 3-5; the gradient takes the link 5-6, then the reduction 6-16
@@ -115,10 +116,10 @@ def test_a_gradient_waits_for_a_reduction_on_its_link() -> None:
 def test_a_replica_stands_for_itself() -> None:
     """The second pipeline crosses a slow link, the first does not: the slower decides, whichever is listed first."""
     links = (LinkCost(10.0, 0.0), LinkCost(10.0, 0.0))
-    far = {(0, 1): (0,), (1, 0): (1,)}
-    near_first = replace(uniform(2, 4), links=links, others=(ReplicaRoutes(far),))
-    far_first = replace(uniform(2, 4), links=links, routes=far, others=(ReplicaRoutes({}),))
-    alone = replace(uniform(2, 4), links=links, routes=far)
+    far, near = PipelineRoutes({(0, 1): (0,), (1, 0): (1,)}), PipelineRoutes()
+    near_first = replace(uniform(2, 4), links=links, pipelines=(near, far))
+    far_first = replace(uniform(2, 4), links=links, pipelines=(far, near))
+    alone = replace(uniform(2, 4), links=links, pipelines=(far,))
     assert makespan(near_first) == makespan(far_first) == makespan(alone) > makespan(uniform(2, 4))
 
 

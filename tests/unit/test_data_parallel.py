@@ -47,7 +47,7 @@ def test_replicas_stand_beside_each_other_and_share_the_wide_area() -> None:
     # parameters stay inside a datacenter; on the cut both pipelines' messages meet
     assert all(ring.routes == {} for ring in (*shared.all_gather, *shared.reductions))
     assert [p / m for p, m in zip(shared.planned_bytes, shared.message_bytes, strict=True)] == [1, 2, 1]
-    assert [pipeline.route(1, 2) for pipeline in shared.replica_routes] == [(0,), (0,)]
+    assert [pipeline.route(1, 2) for pipeline in shared.pipelines] == [(0,), (0,)]
 
 
 def test_ranks_begin_one_after_the_other_so_that_no_link_is_shared_by_chance() -> None:
@@ -236,7 +236,7 @@ def test_of_messages_that_share_a_link_chance_may_tell_which_comes_first() -> No
     assert "out of turn" in beyond.reasons[0]
 
 
-def test_every_view_of_a_job_is_the_same_job() -> None:
+def test_a_job_with_another_replica_first_is_the_same_job() -> None:
     """Also for its collectives: the reduction takes as long whichever replica is looked at first."""
     of = plan(
         parallelism__pipeline="2",
@@ -246,6 +246,6 @@ def test_every_view_of_a_job_is_the_same_job() -> None:
     )
     one = replace(problem(of, CHOICE), begins_s=())
     schedule = generate(of, CHOICE).schedule
-    views = one.views()
+    views = one.with_each_first()
     assert len(views) > 1
     assert [makespan(view, schedule) for view in views] == pytest.approx([makespan(one, schedule)] * len(views))

@@ -18,7 +18,8 @@ from in_process import run_testbed
 
 from testbed import failure
 from testbed.errors import BadInput, ExitCode
-from testbed.interrupts import persistent_interrupts
+from testbed.interrupts import dealt_with, heard_interrupts, persistent_interrupts
+from testbed.search.incumbent import Incumbent
 
 ROOT = Path(__file__).parents[2]
 PLAN = ("topologies/two-dc-metro.yaml", "workloads/tiny-gpt-pp4.yaml")
@@ -175,6 +176,23 @@ def test_an_interrupt_that_is_lost_comes_again(lose: Callable[[], None], monkeyp
 
     with pytest.raises(KeyboardInterrupt):
         work()
+
+
+def test_an_interrupt_that_is_dealt_with_does_not_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    incumbent: Incumbent[str] = Incumbent()
+    with persistent_interrupts():
+        with incumbent.until_interrupted():
+            signal.raise_signal(signal.SIGINT)
+        time.sleep(0.5)
+        with heard_interrupts() as heard:
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.5)
+            assert heard.is_set()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            dealt_with()
+    assert incumbent.interrupted
 
 
 def test_whatever_tidies_up_after_an_interrupt_is_left_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:

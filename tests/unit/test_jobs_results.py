@@ -14,7 +14,7 @@ from rich.console import Console
 from test_compare import measured
 
 from testbed.cli.answer import print_answer
-from testbed.cli.run_tables import Part, details
+from testbed.cli.run_tables import ReportPart, details
 from testbed.errors import BadInput
 from testbed.judge.comparison import (
     Beside,
@@ -112,7 +112,7 @@ def test_a_screen_of_80_columns_shows_what_jobs_cost_each_other_and_each_of_them
     rows["schedules"][1] |= {"trusted": False, "reasons": ["it was not so"]}
     screen = io.StringIO()
     console = Console(width=80, file=screen)
-    for one in details(rows, set(Part), console.width):
+    for one in details(rows, set(ReportPart), console.width):
         console.print(one)
     print_answer(console, Run({}, rows, complete=True, has_traces=False), tmp_path, pages=0)
     said = screen.getvalue()

@@ -25,7 +25,7 @@ from testbed.routing.planner import PlannedCases, PlannerInput, Reach
 from testbed.routing.policies import PolicyChoice, plan_with
 from testbed.routing.policies import choose as policy
 from testbed.routing.routing_problem import RoutingProblem
-from testbed.search.proof import Standing
+from testbed.search.incumbent import Standing
 from testbed.spec import load_workload
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology

@@ -21,7 +21,7 @@ from testbed.pipeline.ir import Kind, Schedule
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.memory import peaks
 from testbed.pipeline.placement import Placement, stage_to_rank
-from testbed.pipeline.problem import Problem, ReplicaRoutes, uniform
+from testbed.pipeline.problem import PipelineRoutes, Problem, uniform
 from testbed.pipeline.validate import validate
 from testbed.schedule.gpipe import gpipe
 from testbed.schedule.greedy import crosspipe_greedy
@@ -29,8 +29,8 @@ from testbed.schedule.hints import best_hint, whole_blocks
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.optimal import crosspipe_loop, crosspipe_ud, crosspipe_wave, solve
 from testbed.search.cp_model import CpModel
+from testbed.search.incumbent import Standing
 from testbed.search.list_scheduler import forward_first, input_first, list_schedule, oldest_first
-from testbed.search.proof import Standing
 from testbed.trace.tables import KINDS
 
 
@@ -84,7 +84,8 @@ def test_never_worse_than_the_hint_nor_below_the_bound(data: st.DataObject) -> N
         if a != b
     }
     times = [tuple(data.draw(small) / 3 + low for _ in stages) for low in (0.1, 0.0, 0.0)]
-    problem = replace(problem, forward_s=times[0], input_s=times[1], weight_s=times[2], links=links, routes=routes)
+    problem = replace(problem, forward_s=times[0], input_s=times[1], weight_s=times[2], links=links)
+    problem = replace(problem, pipelines=(PipelineRoutes(routes),))
     problem = replace(problem, input_memory=(data.draw(st.sampled_from([0.0, 0.1])),) * len(stages))
     problem = data.draw(with_collectives(problem))
     hint = best_hint(problem)
@@ -103,7 +104,8 @@ def test_a_long_reduction_is_begun_early() -> None:
     steps = exchange("ring", Members(("", ""), True)).reduction
     ring = Collective(steps, {1: 1.0}, {(0, 1): (len(plain.links),)})
     rings = (*[NO_COLLECTIVE] * 3, ring)
-    problem = replace(plain, links=(*plain.links, LinkCost(0.0, 100.0)), others=(ReplicaRoutes({}),), reductions=rings)
+    links, pipelines = (*plain.links, LinkCost(0.0, 100.0)), (*plain.pipelines, PipelineRoutes())
+    problem = replace(plain, links=links, pipelines=pipelines, reductions=rings)
     hint = one_f_one_b(problem)
     solution = solve(problem, hint, time_limit_s=20, relative_gap=0.0)
     assert solution.proof.status == "optimal"

@@ -91,7 +91,7 @@ def test_replicas_stand_apart_and_what_they_exchange_is_drawn(tmp_path: Path) ->
     problem = uniform(2, 3, delay_s=2, wire_s=1)
     steps = exchange("ring", Members(("a", "b"), sharded=True)).gather
     ring = Collective(steps, {1: 1.0}, {(0, 1): (0,), (1, 0): (1,)}, kind="all-gather")
-    two = replace(problem, others=(problem.replica_routes[0],), all_gather=(ring, ring))
+    two = replace(problem, pipelines=problem.pipelines * 2, all_gather=(ring, ring))
     drawn(tmp_path / "two.svg", Panel("1f1b", [("predicted", simulate(two, generate("1f1b", problem)))]))
     drawn(tmp_path / "one.svg", Panel("1f1b", [("predicted", simulate(problem, generate("1f1b", problem)))]), ranks=2)
     for said in ("from another replica", "next replica"):

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import BadInput
+from testbed.plan import network_state
 from testbed.plan.costs import problem_of_case, schedule_of
 from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Case, Clock, Plan
-from testbed.plan.routes import Between, routes_of_nodes
+from testbed.plan.routes import routes_of_nodes
 from testbed.plan.traffic import notices_s, planned_traffic, super_packets_s
 from testbed.planning import file
 from testbed.planning.resolve import make_plan, measurement_of, with_cases
@@ -159,14 +160,14 @@ def test_ranks_count_as_in_torchs_device_mesh(dp: int, pp: int, tp: int, first: 
 
 def test_the_least_delay_is_the_default_of_parallel_links() -> None:
     plan = planned(parallel())
-    assert Between(plan.network)("a/0", "b/1") == (0,)
-    assert Between(plan.network)("b/0", "a/1") == (1,)
+    assert network_state.planned(plan.network).default_route("a/0", "b/1") == (0,)
+    assert network_state.planned(plan.network).default_route("b/0", "a/1") == (1,)
 
 
 def test_a_file_may_send_traffic_over_the_other_link() -> None:
     plan = planned(parallel({"from": "a", "to": "b", "via": ["south"]}))
-    assert Between(plan.network)("a/0", "b/0") == (2,)
-    assert Between(plan.network)("b/0", "a/0") == (1,), "the way back is another route"
+    assert network_state.planned(plan.network).default_route("a/0", "b/0") == (2,)
+    assert network_state.planned(plan.network).default_route("b/0", "a/0") == (1,), "the way back is another route"
     case = plan.cases[0]
     problem = problem_of_case(plan, case)
     assert (problem.route(1, 2), problem.route(2, 1)) == ((2,), (1,))

@@ -57,13 +57,13 @@ def test_what_was_measured_lies_in_its_range(
     assert ranges_of_case(plan, case) == [between]
     # and a range says something: what is one time is not called several
     off = abs(measured_s / predicted_s - 1) > ranges.NEAR
-    assert off == (between is not None and between.hangs)
+    assert off == (between is not None and between.order_sensitive)
 
 
 def test_late_receives_without_a_tie_are_one_time(plans: dict[int, Plan]) -> None:
     for case in plans[0].cases:
         (between,) = ranges_of_case(plans[0], case)
-        assert between is None or not between.hangs
+        assert between is None or not between.order_sensitive
 
 
 def test_a_search_goes_by_the_worst_end(plans: dict[int, Plan]) -> None:
@@ -77,7 +77,7 @@ def test_a_search_goes_by_the_worst_end(plans: dict[int, Plan]) -> None:
     lucky = case_of(plan, "dualpipe-v")
     (between,) = ranges_of_case(plan, lucky)
     assert between is not None
-    assert between.hangs
+    assert between.order_sensitive
     assert worst_times(plan, lucky) == (between.high_s,)
 
 

@@ -21,7 +21,7 @@ from testbed.cli.determinism import spread_tables
 from testbed.cli.event_tables import event_tables
 from testbed.cli.help import EXAMPLES, GROUPS
 from testbed.cli.lab_tables import doctor_lines, engine_tables, link_tables, mininet_tables
-from testbed.cli.run_tables import Part, details
+from testbed.cli.run_tables import ReportPart, details
 from testbed.lab.doctor import _PROBES, FeatureCheck
 from testbed.results.load import Run
 from testbed.vm.determinism import SeedSpread
@@ -167,7 +167,7 @@ def run_screen(width: int, rows: Sequence[dict[str, Any]], directory: Path = Pat
     document = {"name": "tiny-gpt-pp4 on two-dc-longhaul", "shaper": "relay", "transport": "otn-lossless"}
     document |= {"clock": "real", "ranking_as_predicted": True, "schedules": rows}
     console = Console(file=stream, width=width)
-    for one in details(document, set(Part), width):
+    for one in details(document, set(ReportPart), width):
         console.print(one)
     print_answer(console, Run({}, document, complete=True, has_traces=False), directory, pages=1)
     return stream.getvalue()

@@ -20,8 +20,8 @@ from testbed.schedule.hints import best_hint
 from testbed.schedule.known import fixed_schedules
 from testbed.schedule.one_f_one_b import one_f_one_b
 from testbed.schedule.search_families import search, search_chunks
+from testbed.search.incumbent import Standing
 from testbed.search.local_search import MOVES, improve
-from testbed.search.proof import Standing
 
 
 def two_sites(placement: Placement = Placement.UD) -> Problem:

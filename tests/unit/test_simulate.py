@@ -13,9 +13,9 @@ from made import QUICK, fitting, quick
 from testbed.model.simulate import DeadlockError, simulate
 from testbed.pipeline.ir import Kind, Schedule, parse_action
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Problem, uniform
+from testbed.pipeline.problem import PipelineRoutes, Problem, uniform
 from testbed.schedule.registry import generate
-from testbed.trace.tables import ACTIVATION, GRADIENT, KINDS, NOTICE, Trace
+from testbed.trace.tables import ACTIVATION, GRADIENT, KINDS, MESSAGE_LETTERS, NOTICE, Trace
 
 small = st.integers(0, 6)
 
@@ -142,7 +142,13 @@ def test_two_hops_are_cut_through() -> None:
     """Over two links of 3 s per message the second overlaps the first; the slower link sets the pace."""
     links = (LinkCost(5.0, 3.0), LinkCost(7.0, 4.0))
     schedule = hand_made("0F0 0B0", "1F0 1B0", microbatches=1)
-    two = replace(uniform(2, 1), links=links, routes={(0, 1): (0, 1)}, message_bytes=(1.0,), n_microbatches=1)
+    two = replace(
+        uniform(2, 1),
+        links=links,
+        pipelines=(PipelineRoutes({(0, 1): (0, 1)}),),
+        message_bytes=(1.0,),
+        n_microbatches=1,
+    )
     arrived = simulate(two, schedule).messages
     forward = arrived[arrived["kind"] == 0]["arrived_s"][0]
     # first bit at the second link at 1 + 5 = 6, busy 6-10, then 7 s of delay
@@ -154,8 +160,15 @@ def arrivals(problem: Problem, *rows: str) -> dict[str, float]:
     parsed = tuple(tuple(map(parse_action, row.split())) for row in rows)
     schedule = Schedule("hand-made", parsed, problem.stage_to_rank, problem.n_microbatches)
     messages = simulate(problem, schedule).messages
-    named = ((f"{'FG'[row['kind']]}{row['stage']}:{row['microbatch']}", row) for row in messages)
+    named = ((f"{MESSAGE_LETTERS[int(row['kind'])]}{row['stage']}:{row['microbatch']}", row) for row in messages)
     return {name: float(row["arrived_s"]) for name, row in named}
+
+
+def cut(problem: Problem, piece_bytes: float, *ack_bytes: float) -> Problem:
+    """The problem with messages in pieces, with or without acknowledgements."""
+    n, (pipeline,) = problem.n_ranks, problem.pipelines
+    pipeline = pipeline._replace(piece_bytes=(piece_bytes,) * n, ack_bytes=ack_bytes * n)
+    return replace(problem, pipelines=(pipeline,))
 
 
 def test_a_burst_at_a_router_comes_between_the_pieces_of_what_passes_it() -> None:
@@ -163,23 +176,23 @@ def test_a_burst_at_a_router_comes_between_the_pieces_of_what_passes_it() -> Non
     links = (LinkCost(5.0, 4.0), LinkCost(5.0, 4.0))
     routes = {(0, 2): (0, 1), (1, 3): (1,)}
     plain = uniform(4, 2, stage_to_rank=(0, 2, 1, 3))
-    whole = replace(plain, links=links, routes=routes, forward_s=(9.5, 1.0, 1.0, 1.0))
+    whole = replace(plain, links=links, pipelines=(PipelineRoutes(routes),), forward_s=(9.5, 1.0, 1.0, 1.0))
     rows = "0F0 0F1 0B0 0B1", "2F0 2F1 2B0 2B1", "1F0 1F1 1B0 1B1", "3F0 3F1 3B0 3B1"
     together = arrivals(whole, *rows)
     # F0:1 takes the second link from 24 to 28, cut through; F2:0, there at 25.5, comes after it
     assert (together["F0:0"], together["F0:1"], together["F2:0"]) == (23.5, 33.0, 37.0)
-    pieces = arrivals(replace(whole, piece_bytes=(0.25,) * 4), *rows)
+    pieces = arrivals(cut(whole, 0.25), *rows)
     # a piece is a second; the first of F0:1 is at the second link at 25. F2:0, there at 26.5, comes after two of them
     assert (pieces["F0:0"], pieces["F2:0"], pieces["F0:1"]) == (24.5, 36.0, 38.0)
 
 
 def test_acknowledgements_take_the_link_back() -> None:
     """Half a second for each of a message's four pieces, in turn with what else comes to the link."""
-    problem = replace(uniform(2, 2, delay_s=5, wire_s=4, weight_s=0), piece_bytes=(0.25, 0.25))
+    problem = cut(uniform(2, 2, delay_s=5, wire_s=4, weight_s=0), 0.25)
     rows = "0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"
     without = arrivals(problem, *rows)
     assert (without["G1:0"], without["G1:1"]) == (21.0, 25.0)
-    carried = arrivals(replace(problem, ack_bytes=(0.125, 0.125)), *rows)
+    carried = arrivals(cut(problem, 0.25, 0.125), *rows)
     # F0:1 is acknowledged at 11, 12, 13 and 14. G1:0, there at 12, comes after the second, G1:1 after the fourth
     assert (carried["G1:0"], carried["G1:1"]) == (21.5, 26.5)
 
@@ -187,7 +200,7 @@ def test_acknowledgements_take_the_link_back() -> None:
 def test_what_goes_ahead_in_a_packet_of_its_own_is_acknowledged_by_itself() -> None:
     """Half a second of the 3.5 of a message for the packet ahead, and for every acknowledgement; a second per piece."""
     problem = replace(uniform(2, 2, delay_s=5, wire_s=1, weight_s=0), message_bytes=(3.5,), notice_bytes=0.5)
-    framed = replace(problem, piece_bytes=(1.0, 1.0), ack_bytes=(0.5, 0.5))
+    framed = cut(problem, 1.0, 0.5)
     carried = arrivals(framed, "0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1")
     # F0:1 is acknowledged at 10, 11, 12 and 13: two before G1:0, there at 11.5, two before G1:1, there at 15
     assert (carried["G1:0"], carried["G1:1"]) == (20.0, 24.5)
@@ -237,11 +250,13 @@ def test_an_acknowledgement_waits_on_its_way_for_what_leaves_after_it() -> None:
     problem = replace(
         uniform(3, 2, forward_s=1.0, input_s=1.0, weight_s=1.0),
         links=(LinkCost(0.0, 1.0), LinkCost(1.0, 0.0), LinkCost(0.5, 1.0), LinkCost(0.0, 16.0)),
-        routes={(0, 1): (0,), (1, 0): (1, 2, 3), (1, 2): (2,), (2, 1): (3,)},
+        pipelines=(
+            PipelineRoutes(
+                {(0, 1): (0,), (1, 0): (1, 2, 3), (1, 2): (2,), (2, 1): (3,)}, (100.0,) * 3, (0.25, 0.0, 0.0)
+            ),
+        ),
         forward_s=(1.0, 1.5, 0.5),
         message_bytes=(1.0, 10.0),
-        piece_bytes=(100.0,) * 3,
-        ack_bytes=(0.25, 0.0, 0.0),
     )
     schedule = hand_made("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", "2F0 2I0 2F1 2B1 2W0", microbatches=2)
     messages = simulate(problem, schedule).messages

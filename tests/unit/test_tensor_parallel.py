@@ -17,7 +17,7 @@ from testbed.model.simulate import makespan, run, simulate
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import side_by_side
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Exchanged, Problem, ReplicaRoutes
+from testbed.pipeline.problem import Exchanged, PipelineRoutes, Problem
 from testbed.plan import costs
 from testbed.plan.framing import there_and_back, wire_bytes
 from testbed.plan.host_costs import GLOO_BYTES
@@ -163,7 +163,7 @@ def test_what_they_send_each_other_occupies_network_cards() -> None:
         split.jobs[0].workload.tensor_bytes(), split.framing.gso_bytes["paris"], GLOO_BYTES, 114
     )
     assert problem.exchanged[0].forward == 2 * 4 * (there + back), "two sums in each of four blocks"
-    per_byte_s = problem.links[problem.rank_cards[1]].seconds_per_byte
+    per_byte_s = problem.links[problem.pipelines[0].rank_cards[1]].seconds_per_byte
     more = replace(
         problem, exchanged=(Exchanged(0, 0), Exchanged(0, (problem.whole_backward_s(1) + 5e-3) / per_byte_s))
     )
@@ -182,9 +182,10 @@ def split_in_two(problem: Problem, slow_s: float) -> Problem:
     """A problem whose messages are sent by two tensor ranks; those of the second go over links of their own."""
     first = len(problem.links)
     links = (*problem.links, LinkCost(slow_s, 0.0))
-    routes = {pair: (first,) * len(route) for pair, route in problem.routes.items()}
+    routes = {pair: (first,) * len(route) for pair, route in problem.pipelines[0].routes.items()}
     numbers = tuple(tuple(2 * rank + tensor_rank for rank in range(problem.n_ranks)) for tensor_rank in range(2))
-    return replace(problem, links=links, others=(ReplicaRoutes(routes),), tensor=2, numbers=numbers)
+    pipelines = (*problem.pipelines, PipelineRoutes(routes))
+    return replace(problem, links=links, pipelines=pipelines, tensor=2, numbers=numbers)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1", "crosspipe-greedy", "interleaved-1f1b", "zb-v"])

@@ -15,7 +15,7 @@ from testbed.plan.costs import problem, problem_of_case
 from testbed.plan.plan import Clock, Plan
 from testbed.planning import file
 from testbed.planning.prediction import iteration_times, predict_jobs, predict_together
-from testbed.planning.resolve import make_plan, meetings, require_trainable, with_clock, with_meetings
+from testbed.planning.resolve import combinations, make_plan, require_trainable, with_clock, with_combinations
 from testbed.planning.schedules import choose, make
 from testbed.spec import load_workload
 from testbed.spec.document import validate
@@ -43,7 +43,7 @@ def planned(*workloads: Workload) -> Plan:
     plan = with_clock(make_plan(validate(Topology, CHAIN, "chain.yaml"), *workloads), Clock("virtual"))
     choices = [choose(plan, job=number) for number in range(len(workloads))]
     made = [make(plan, mine, job=number).made for number, mine in enumerate(choices)]
-    return with_meetings(plan, meetings(plan, choices), made)
+    return with_combinations(plan, combinations(plan, choices), made)
 
 
 def test_jobs_that_share_no_link_are_not_in_each_others_way() -> None:

@@ -18,7 +18,7 @@ from testbed.judge.witnesses import disturbance_s, disturbed
 from testbed.lab.machine_witness import MachineCounts, MachineWitness, QueueFiles, threads_of
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
-from testbed.session.rounds import Training
+from testbed.session.rounds import WitnessedRounds
 from testbed.train.assignment import IterationRecord
 from testbed.train.rank_witness import Accounts
 
@@ -74,7 +74,7 @@ def test_what_happens_between_rounds_is_not_counted_in_any() -> None:
 
     found = []
     with Watching(active=False) as witness:
-        for one in Training(Trained([]), {}, Deadline(1.0, "a second"), witness):
+        for one in WitnessedRounds(Trained([]), {}, Deadline(1.0, "a second"), witness):
             found.append(one.machine.steal_s)
             stolen_s += 10.0
     assert found == [1.0, 1.0, 1.0]

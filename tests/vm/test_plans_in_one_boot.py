@@ -20,6 +20,7 @@ from testbed.cli.run_tables import ranking_line, uncovered
 from testbed.judge.comparison import rows_of
 from testbed.lab.loss import likely_losses
 from testbed.model.compiled import makespan
+from testbed.pipeline.problem import PipelineRoutes
 from testbed.plan.costs import problem
 from testbed.plan.plan import Clock, Plan
 from testbed.planning import file
@@ -152,7 +153,8 @@ def test_bursts_at_routers_and_acknowledgements_are_in_the_model(measured: Mappi
     one = measured["four datacenters"]
     require_true(one)
     (choice,) = choose(one.plan)
-    together = replace(problem(one.plan, choice), piece_bytes=(), ack_bytes=())
+    whole = problem(one.plan, choice)
+    together = replace(whole, pipelines=tuple(PipelineRoutes(pipeline.routes) for pipeline in whole.pipelines))
     (row,) = one.document["schedules"]
     assert abs(row["measured_s"] / makespan(together, generate(one.plan, choice).schedule) - 1) > 0.01, (
         "this plan tells nothing"
