@@ -156,7 +156,7 @@ def test_links_were_counted_and_lost_nothing(finished: tuple[subprocess.Complete
 def test_the_manifest_tells_what_was_run(finished: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     _, out = finished
     manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["workload_spec"]["microbatches"] == 6
+    assert [spec["microbatches"] for spec in manifest["workload_specs"]] == [6]
     assert manifest["packages"]["torch"].startswith("2.13.0")
     assert manifest["lab"]["shaper"] in ("relay", "netem")
     assert manifest["nodes"] == ["paris/0", "paris/1", "warsaw/0", "warsaw/1"]
