@@ -89,7 +89,7 @@ class Results:
         told = self._by_name({number: one.evidence for number, one in jobs.items()})
         self.evidence[schedule] = network._asdict() | told
         made = {number: schedule_file.as_entry(one.generated) for number, one in jobs.items()}
-        self.schedules[schedule] = made[0] if len(self.jobs) == 1 else self._by_name(made)
+        self.schedules[schedule] = self._by_name(made)
 
     def save_finished(self) -> None:
         """Write all of that, and how far the finished cases are from the references."""

@@ -34,7 +34,7 @@ class RunFiles:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._times: dict[str, dict[int, MessageTimes]] = {}
+        self._times: dict[tuple[str, bool], dict[int, MessageTimes]] = {}
 
     @cached_property
     def plan(self) -> Plan:
@@ -133,14 +133,14 @@ class RunFiles:
 
         `order_sensitive`: whether a prediction of the case hangs on which message comes first.
         """
-        if label not in self._times:
+        if (label, order_sensitive) not in self._times:
             plan, case = self.plan, self.case(label)
             predicted, measured = (self.parts(label, source) for source in ("predicted", "measured"))
             for job, trace in measured.items():
                 measured[job] = trace.without([row.iteration for row in self.rows(label, job) if row.warmup])
             loads = loads_of_case(plan, case)
             due_s = on_the_way_s(loads, list(measured.values()), order_sensitive=order_sensitive)
-            self._times[label] = {
+            self._times[label, order_sensitive] = {
                 number: message_times(
                     measured[number],
                     predicted[number],
@@ -150,7 +150,7 @@ class RunFiles:
                 )
                 for number, load, due in zip(measured, loads, due_s, strict=True)
             }
-        return self._times[label]
+        return self._times[label, order_sensitive]
 
     def reference(self, label: str, job: int) -> ReferenceOutcome:
         """What one process got that trained the same as a job in a case."""
