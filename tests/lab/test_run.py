@@ -176,13 +176,10 @@ def test_files_hold_what_the_page_says_no_more_no_less(
     assert set(comparison) == documented("comparison.json") - {"vm"}
     page = PAGE.read_text()
     for name in ("plan", "links", "numerics", "message_costs"):
-        missing = [key for key in json.loads((out / f"{name}.json").read_text()) if f"`{key}`" not in page]
+        document = json.loads((out / f"{name}.json").read_text())
+        (written,) = document["jobs"].values() if name == "numerics" else (document,)
+        missing = [key for key in written if f"`{key}`" not in page]
         assert not missing, name
-
-
-def test_the_verdict_is_told_again_from_the_files(finished: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    done, out = finished
-    require_same_verdict(out, json.loads(done.stdout))
 
 
 def require_same_verdict(out: Path, document: dict[str, Any]) -> None:
