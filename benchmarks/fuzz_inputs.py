@@ -28,7 +28,7 @@ from fuzzed_inputs import make_case, samples
 from fuzzing import run_apart, run_here
 from plan_edits import edits
 from plan_edits import fault as fault_of_edit
-from test_data_format import evidence, repeated, write
+from test_data_format import found, write
 
 
 def every_edit(scratch: Path, stride: int) -> int:
@@ -48,8 +48,7 @@ def every_damage(scratch: Path, stride: int) -> int:
     """How many damages to one file of results are anything but one line, or a verdict."""
     good = scratch / "results"
     good.mkdir()
-    trace = repeated()
-    write(good, evidence(trace), trace)
+    write(good, found())
     (good / "timeline.svg").write_text("")
     wrong, tried = 0, 0
     for damage in islice(damages(good), 0, None, stride):

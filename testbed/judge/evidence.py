@@ -1,4 +1,4 @@
-"""All that the verdict on a case rests on, and the verdict: the same whether a run just ended or its files are read."""
+"""All that the verdict on a case rests on, and the verdict. results/recheck.py makes it of the files of a run."""
 
 from __future__ import annotations
 
@@ -58,9 +58,6 @@ class Evidence(NamedTuple):
     """The median of what was predicted of the measured iterations."""
     on_this_host_s: float | None
     """Predicted with what this machine adds; None where that was not measured."""
-    first_like_replicas: Sequence[int]
-    """Per replica (and tensor rank), the first one on links like its own: their messages are compared in the order of
-    leaving."""
     flows: Sequence[FlowMessages]
     overtaken_s: float
     """What replicas' messages that were to come one after the other have changed places by, in the usual iteration."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from testbed.files import saving
 from testbed.judge import numerics
-from testbed.judge.evidence import Evidence
+from testbed.judge.fidelity import NetworkEvidence
 from testbed.judge.iterations import IterationRow
 from testbed.schedule import schedule_file
 from testbed.schedule.registry import Generated
@@ -25,17 +25,17 @@ from testbed.train.assignment import ALL, Expected, Fingerprint, ReferenceOutcom
 FORMAT_KEY = b"testbed-format"
 """Metadata of a parquet file: the version of its columns."""
 
-FIELD_OF_KEY = {
-    "alike_replicas": "first_like_replicas",
-    "usual_extra_s": "baseline_extra_s",
-    "usual_differs_s": "baseline_differs_s",
-    "super_packets_s": "super_packets_s",
-    "ways": "routes",
-    "range_s": "range_s",
-    "in_run_s": "in_run_s",
-    "modelled": "modelled",
-}
-"""Per key that evidence.json has of a job, the field of Evidence."""
+
+class FinishedJob(NamedTuple):
+    """What only the session knows of a job in a case that is finished."""
+
+    rows: Sequence[IterationRow]
+    baseline: Sequence[IterationRow]
+    """Of the same job, measured before it; () where nothing was."""
+    fingerprints: Sequence[Fingerprint]
+    evidence: Mapping[str, Any]
+    """As evidence.json has it."""
+    generated: Generated
 
 
 @dataclass
@@ -44,11 +44,19 @@ class Results:
 
     directory: Path
     jobs: Sequence[str] = ("",)
-    """Their names, where there are several."""
+    """Their names."""
+    references: Sequence[ReferenceOutcome] = ()
+    """Per job, what one process gets that trains the same; known before the first case is judged."""
     actions: list[pd.DataFrame] = field(default_factory=list)
     messages: list[pd.DataFrame] = field(default_factory=list)
     iterations: list[pd.DataFrame] = field(default_factory=list)
     links: list[pd.DataFrame] = field(default_factory=list)
+    baseline: list[pd.DataFrame] = field(default_factory=list)
+    parameters: list[pd.DataFrame] = field(default_factory=list)
+    rows: dict[str, dict[int, Sequence[IterationRow]]] = field(default_factory=dict)
+    """By label and job, those of the finished cases."""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    schedules: dict[str, Any] = field(default_factory=dict)
 
     def add_trace(self, schedule: str, source: str, trace: Trace) -> None:
         """`schedule` is its label, here and below; `source` is "predicted" or "measured"."""
@@ -72,56 +80,33 @@ class Results:
         self._save("iterations", self.iterations)
         self._save("links", self.links)
 
-    def save_evidence(self, cases: Mapping[str, Mapping[int, Evidence]]) -> None:
-        """Write what the verdict on cases (by label, job by job) rests on and no other file holds (results/verdict)."""
-        baseline = [
-            _iterations(label, number, one.baseline)
-            for label, jobs in cases.items()
-            for number, one in jobs.items()
-            if one.baseline
+    def add_finished(self, schedule: str, network: NetworkEvidence, jobs: Mapping[int, FinishedJob]) -> None:
+        """What only the session knows of a case: what its verdict rests on, and the orders that were trained."""
+        self.rows[schedule] = {number: one.rows for number, one in jobs.items()}
+        self.baseline += [_iterations(schedule, number, one.baseline) for number, one in jobs.items() if one.baseline]
+        printed = {number: one.fingerprints for number, one in jobs.items() if one.fingerprints}
+        self.parameters += [parameter_table(schedule, *one) for one in printed.items()]
+        told = self._by_name({number: one.evidence for number, one in jobs.items()})
+        self.evidence[schedule] = network._asdict() | told
+        made = {number: schedule_file.as_entry(one.generated) for number, one in jobs.items()}
+        self.schedules[schedule] = self._by_name(made)
+
+    def save_finished(self) -> None:
+        """Write all of that, and how far the finished cases are from the references."""
+        expected = [
+            parameter_table("", job, one.parameters) for job, one in enumerate(self.references) if one.parameters
         ]
-        self._save("usual", baseline)
-        document = {
-            label: next(iter(jobs.values())).network._asdict()
-            | self._by_job(
-                {
-                    number: {key: getattr(one, name) for key, name in FIELD_OF_KEY.items()}
-                    for number, one in jobs.items()
-                }
-            )
-            for label, jobs in cases.items()
+        self._save("usual", self.baseline)
+        self._save("parameters", expected + self.parameters)
+        compared = {
+            job: numerics.as_document(reference, {label: jobs[job] for label, jobs in self.rows.items() if job in jobs})
+            for job, reference in enumerate(self.references)
         }
-        self.save_json("evidence.json", document)
+        self.save_json("evidence.json", self.evidence)
+        self.save_json("numerics.json", self._by_name(compared))
+        self.save_json("schedules.json", self.schedules)
 
-    def save_numerics(
-        self, references: Sequence[ReferenceOutcome], cases: Mapping[str, Mapping[int, Evidence]]
-    ) -> None:
-        """Write every job's reference, and how far the cases (by label) are from it."""
-        documents = {
-            number: numerics.as_document(
-                reference, {label: jobs[number].rows for label, jobs in cases.items() if number in jobs}
-            )
-            for number, reference in enumerate(references)
-        }
-        self.save_json("numerics.json", self._by_job(documents))
-        found = [parameter_table("", number, one.parameters) for number, one in enumerate(references) if one.parameters]
-        for label, jobs in cases.items():
-            fingerprints = ((number, one.fingerprints) for number, one in jobs.items() if one.fingerprints)
-            found += [parameter_table(label, *one) for one in fingerprints]
-        self._save("parameters", found)
-
-    def save_schedules(self, cases: Mapping[str, Mapping[int, Generated]]) -> None:
-        """Write the order of actions of every job in every case (by label)."""
-        document = {
-            label: self._by_job({number: schedule_file.as_entry(one) for number, one in jobs.items()})
-            for label, jobs in cases.items()
-        }
-        self.save_json("schedules.json", document)
-
-    def _by_job(self, documents: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
-        """Of one job its document, of several those that there are by name."""
-        if len(self.jobs) == 1:
-            return documents[0]
+    def _by_name(self, documents: Mapping[int, Any]) -> dict[str, Any]:
         return {"jobs": {self.jobs[number]: one for number, one in documents.items()}}
 
     def _save(self, name: str, frames: Sequence[pd.DataFrame]) -> None:

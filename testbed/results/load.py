@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from testbed.errors import BadInput
 from testbed.results.contents import comparison_of, json_of, manifest_of, table_of
 from testbed.results.destination import COMPARISON, is_complete
-from testbed.trace.tables import ACTION, FORMAT, KINDS, MESSAGE, MESSAGE_KINDS, Table, Trace, rows
+from testbed.trace.tables import ACTION, FORMAT, KINDS, MESSAGE, MESSAGE_KINDS, READABLE_FORMATS, Table, Trace, rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,11 +30,8 @@ class Run:
 
     @property
     def asked(self) -> list[str]:
-        """The labels of the cases that were to be measured; [] where the run ended before it wrote that down.
-
-        Of one job: of its schedules.
-        """
-        return [choice["label"] for choice in self.manifest.get("schedules", [])]
+        """The labels of the cases that were to be measured; [] where the run ended before it wrote that down."""
+        return [case["label"] for case in self.manifest.get("schedules", [])]
 
     @property
     def schedules(self) -> list[str]:
@@ -60,8 +57,8 @@ def load_traces(directory: Path) -> dict[tuple[str, str], Trace]:
     manifest = manifest_of(directory)
     if manifest is None:
         raise BadInput.of(str(directory), "manifest.json", "no such file", "the results of a run")
-    if manifest.get("format", 1) != FORMAT:
-        expected = f"format {FORMAT}, that of this version"
+    if manifest.get("format", 1) not in READABLE_FORMATS:
+        expected = f"format {FORMAT}, that of this version, or 2"
         raise BadInput.of(str(directory / "manifest.json"), "format", manifest.get("format", 1), expected)
     done = _by_run(directory / "actions.parquet", [str(kind) for kind in KINDS], ACTION)
     sent = _by_run(directory / "messages.parquet", list(MESSAGE_KINDS), MESSAGE)

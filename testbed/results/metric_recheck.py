@@ -1,4 +1,4 @@
-"""The network-wide metric of a run again, from its data files: nobody has to believe comparison.json."""
+"""The network-wide metric of a run's cases, told from its files alone, as the verdict is (recheck.py)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from testbed.errors import BadInput
 from testbed.judge.network_metric import CaseFairness, fairness_of
-from testbed.plan.events import at_work
-from testbed.plan.plan import Case, Plan
-from testbed.planning import file
-from testbed.results.load import load_run, load_traces
-from testbed.results.recheck import iteration_rows, traffic_of
-from testbed.trace.tables import Trace
+from testbed.results.load import load_run
+from testbed.results.run_files import RunFiles
 
 _SAME = 1e-6
 """Relative: what adding and taking away the start of a job does to its times is far less."""
@@ -24,15 +19,8 @@ _SAME = 1e-6
 
 def fairness_again(directory: Path) -> list[CaseFairness]:
     """An entry for every one that the comparison has. Raises BadInput where a file is missing."""
-    labels = [row["label"] for row in load_run(directory).comparison.get("fairness", ())]
-    if not labels:
-        return []
-    plan, traces = file.read(directory), load_traces(directory)
-    cases = {case.label: case for case in plan.cases}
-    missing = [label for label in labels if label not in cases]
-    if missing:
-        raise BadInput.of(str(directory / "comparison.json"), "fairness.label", missing[0], "a case of plan.json")
-    return [_of_case(directory, plan, cases[label], traces) for label in labels]
+    files, found = RunFiles(directory), load_run(directory).comparison.get("fairness", ())
+    return [fairness_in_case(files, row["label"]) for row in found]
 
 
 def same(one: Any, other: Any) -> bool:
@@ -46,15 +34,14 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _of_case(directory: Path, plan: Plan, case: Case, traces: Mapping[tuple[str, str], Trace]) -> CaseFairness:
-    predicted, measured = (traces[case.label, source] for source in ("predicted", "measured"))
-    seconds: tuple[list[float], list[float]] = [], []
-    warmup: list[int] = []
-    for number in at_work(plan, case):
-        start_s = case.starts_s[number] if case.starts_s else plan.jobs[number].start_s
-        rows = iteration_rows(directory / "iterations.parquet", case.label, number)
-        seconds[0].append(float(predicted.of_job(number, plan.jobs[number].mesh.ranks, start_s).makespans()[0]))
-        seconds[1].append(float(np.median([row.makespan_s for row in rows if not row.warmup])))
-        warmup = [row.iteration for row in rows if row.warmup]
-    traffic = traffic_of(directory / "links.parquet", case.label)
-    return fairness_of(plan, case, (predicted, measured.without(warmup)), traffic, seconds)
+def fairness_in_case(files: RunFiles, label: str) -> CaseFairness:
+    """Of a case that was trained. Raises BadInput where a file is missing."""
+    predicted, measured = (files.trace(label, source) for source in ("predicted", "measured"))
+    rows = {number: files.rows(label, number) for number in files.parts(label, "predicted")}
+    warmup = sorted({row.iteration for mine in rows.values() for row in mine if row.warmup})
+    seconds = (
+        [float(part.makespans()[0]) for part in files.parts(label, "predicted").values()],
+        [float(np.median([row.makespan_s for row in mine if not row.warmup])) for mine in rows.values()],
+    )
+    traces = predicted, measured.without(warmup)
+    return fairness_of(files.plan, files.case(label), traces, files.traffic(label), seconds)

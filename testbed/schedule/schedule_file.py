@@ -43,6 +43,9 @@ def kept_in(text: str, where: str) -> dict[str, RecordedSchedule]:
 
 
 def _kept(value: Any, where: str, name: str) -> RecordedSchedule:
+    jobs = value.get("jobs") if isinstance(value, dict) else None
+    if isinstance(jobs, dict) and len(jobs) == 1:  # a run's, by job; those of earlier versions had one without a name
+        (value,) = jobs.values()
     if not isinstance(value, dict) or set(value) != {"rows", "solver"}:
         raise BadInput.of(where, name, value, "an object with `rows` and `solver`")
     rows, proven = value["rows"], value["solver"]

@@ -123,8 +123,7 @@ class TrainedCase:
     jobs: Sequence[TrainedJob]
     """Those at work."""
     network: fidelity.NetworkEvidence
-    """What was counted meanwhile, as the next."""
-    traffic: Sequence[fidelity.DirectionCounters]
+    """What was counted meanwhile."""
 
 
 class _Part(NamedTuple):
@@ -273,11 +272,7 @@ def _counted(running: Running, plan: Plan, part: _Part, deadline: Deadline, befo
         part.case.label, [link_row(row, carried) for row, carried in zip(links, planned, strict=True)]
     )
     tcp = {name: count - before.tcp.get(name, 0) for name, count in now.tcp.items()}
-    traffic = [
-        fidelity.DirectionCounters(row.label, row.wire_bytes, carried.wire_bytes, carried.messages)
-        for row, carried in zip(links, planned, strict=True)
-    ]
-    return TrainedCase(part.case, part.phase, deadline, part.jobs, _network(plan, part.case, links, tcp), traffic)
+    return TrainedCase(part.case, part.phase, deadline, part.jobs, _network(plan, part.case, links, tcp))
 
 
 def link_row(counted: LinkCounters, planned: PlannedTraffic) -> dict[str, object]:

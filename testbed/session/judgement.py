@@ -1,4 +1,4 @@
-"""The verdict on a session's cases and the comparison with the model, written whenever another case is finished."""
+"""The verdict on a session's cases and the comparison with the model, from the files, whenever a training is over."""
 
 from __future__ import annotations
 
@@ -11,94 +11,77 @@ from testbed.full_scale.similitude_bound import full_scale_time
 from testbed.judge import comparison
 from testbed.judge import network_metric as fair
 from testbed.judge.comparison import Beside, MeasuredCase
-from testbed.judge.evidence import Evidence, Profiling, judge
-from testbed.judge.execution import executed_rows, planned_rows
-from testbed.judge.messages import FlowMessages, Likeness, MessageTimes, by_flow, by_iteration, message_times
+from testbed.judge.evidence import Evidence, judge
+from testbed.judge.iterations import IterationRow
+from testbed.judge.messages import FlowMessages, MessageTimes, by_flow
 from testbed.judge.network_metric import CaseFairness
 from testbed.judge.witnesses import disturbed
-from testbed.lab.gate import Gate
 from testbed.model.host_prediction import predict_on_host
-from testbed.model.network import Floats
-from testbed.model.replay import on_the_way_s
 from testbed.plan import memory_bytes
 from testbed.plan.costs import predict_case
-from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import directions_of_pairs, super_packets_s
 from testbed.planning.left_out import left_out_of
-from testbed.results.directory import Results
-from testbed.schedule.registry import Generated
+from testbed.results.directory import FinishedJob, Results
+from testbed.results.metric_recheck import fairness_in_case
+from testbed.results.recheck import evidence_of
+from testbed.results.run_files import RunFiles
 from testbed.session.case import TrainedCase, TrainedJob
 from testbed.session.message_costs import in_the_run
-from testbed.session.pinning import Pinning
-from testbed.session.profile import Profiled
 from testbed.thresholds import TIE, UNPACED_TIE
-from testbed.trace.predictions import predicted_summary, predicted_times_s
-from testbed.trace.tables import MESSAGE_KINDS, Trace, concatenate
-from testbed.train.assignment import ReferenceOutcome
-
-
-class Before(NamedTuple):
-    """What was found out before the first case."""
-
-    references: Sequence[ReferenceOutcome]
-    """Per job."""
-    links: Gate
-    pinned: Pinning
-    profile: Profiled | None = None
-    """Of an unpaced job."""
+from testbed.trace.predictions import predicted_summary
+from testbed.trace.tables import MESSAGE_KINDS
 
 
 class JudgedCase(NamedTuple):
-    """What is kept of a finished case; by number of the jobs at work."""
+    """What is kept of a finished case."""
 
-    label: str
-    generated: Mapping[int, Generated]
-    evidence: Mapping[int, Evidence]
-    measured: Mapping[int, MeasuredCase]
+    measured: Sequence[MeasuredCase]
+    """Per job at work."""
     fairness: CaseFairness | None
     """Where there is anything to share or to choose."""
 
 
-def judge_case(plan: Plan, trained: TrainedCase, before: Before) -> JudgedCase:
-    """Judge every job of a case that was just trained."""
-    traces = list(map(_counted, trained.jobs))
-    order_sensitive = any(job.predicted_range for job in trained.jobs)
-    due_s = on_the_way_s([job.load for job in trained.jobs], traces, order_sensitive=order_sensitive)
-    left_out = {job.number: left_out_of(plan, trained.case, job.number) for job in trained.jobs}
-    evidence = {
-        job.number: _evidence(plan, trained, job, before, trace, due, modelled=not any(left_out.values()))
-        for job, trace, due in zip(trained.jobs, traces, due_s, strict=True)
-    }
-    measured = {
-        job.number: _measured(plan, trained.case, job, evidence[job.number], left_out[job.number])
-        for job in trained.jobs
-    }
-    generated = {job.number: job.generated for job in trained.jobs}
-    fairness = _fairness(plan, trained, traces) if trained.case.alone_of is None and fair.counts(plan) else None
-    return JudgedCase(trained.case.label, generated, evidence, measured, fairness)
+def judge_cases(
+    plan: Plan, done: Sequence[TrainedCase], profiled: Sequence[IterationRow], results: Results
+) -> list[JudgedCase]:
+    """Write what was found of cases that were just trained, and judge every job by what is written.
+
+    `profiled`: iterations of an unpaced job, measured before.
+    """
+    results.save_tables()
+    files, left_out = RunFiles(results.directory), dict[str, dict[int, list[str]]]()
+    for trained in done:
+        label, order_sensitive = trained.case.label, any(job.predicted_range for job in trained.jobs)
+        times = files.message_times(label, order_sensitive=order_sensitive)
+        left_out[label] = {job.number: left_out_of(plan, trained.case, job.number) for job in trained.jobs}
+        modelled = not any(left_out[label].values())
+        known = {
+            job.number: FinishedJob(
+                rows=job.rows,
+                baseline=job.costs.rows if job.costs else profiled,
+                fingerprints=job.fingerprints,
+                evidence=_evidence(plan, trained, job, times[job.number], modelled=modelled),
+                generated=job.generated,
+            )
+            for job in trained.jobs
+        }
+        results.add_finished(label, trained.network, known)
+    results.save_finished()
+    return [_judged(plan, trained, files, left_out[trained.case.label]) for trained in done]
 
 
-def _fairness(plan: Plan, trained: TrainedCase, traces: Sequence[Trace]) -> CaseFairness:
-    """`traces` of the iterations that count, of every job at work."""
-    parts = [job.predicted for job in trained.jobs], traces
-    predicted, found = (
-        concatenate([part.as_job(job.number, job.job.mesh.ranks) for part, job in zip(each, trained.jobs, strict=True)])
-        for each in parts
+def _judged(plan: Plan, trained: TrainedCase, files: RunFiles, left_out: Mapping[int, list[str]]) -> JudgedCase:
+    case, found = trained.case, evidence_of(files, trained.case.label)
+    return JudgedCase(
+        [_measured(plan, case, job, found[job.number], left_out[job.number]) for job in trained.jobs],
+        fairness_in_case(files, case.label) if case.alone_of is None and fair.counts(plan) else None,
     )
-    seconds = [job.predicted_s for job in trained.jobs], [job.median_s for job in trained.jobs]
-    return fair.fairness_of(plan, trained.case, (predicted, found), trained.traffic, seconds)
 
 
-def conclude(
-    plan: Plan,
-    judged: Sequence[JudgedCase],
-    before: Before,
-    identity: Mapping[str, Any],
-    results: Results,
-) -> dict[str, Any]:
-    """Compare what is finished so far; write it all down, comparison.json last. Returns its content."""
-    schedules = comparison.compare([run for case in judged for run in case.measured.values()])
+def conclude(plan: Plan, judged: Sequence[JudgedCase], identity: Mapping[str, Any], results: Results) -> dict[str, Any]:
+    """Compare what is finished so far; write comparison.json, the last of all files. Returns its content."""
+    schedules = comparison.compare([run for case in judged for run in case.measured])
     tie = TIE if all(job.workload.pacing for job in plan.jobs) else UNPACED_TIE
     facts = {
         **identity,
@@ -108,11 +91,6 @@ def conclude(
         "ranking_tie": tie,
     }
     document = comparison.as_document(facts, schedules, [case.fairness for case in judged if case.fairness is not None])
-    results.save_tables()
-    evidence = {case.label: case.evidence for case in judged}
-    results.save_evidence(evidence)
-    results.save_numerics(before.references, evidence)
-    results.save_schedules({case.label: case.generated for case in judged})
     results.save_json("comparison.json", document)
     return document
 
@@ -144,62 +122,25 @@ def _measured(plan: Plan, case: Case, job: TrainedJob, evidence: Evidence, left_
     )
 
 
-def _counted(job: TrainedJob) -> Trace:
-    """Its iterations that count."""
-    counted = set(job.counted)
-    return concatenate([trace for trace in job.measured if int(trace.iterations()[0]) in counted])
-
-
-def _evidence(
-    plan: Plan,
-    case: TrainedCase,
-    job: TrainedJob,
-    before: Before,
-    measured: Trace,
-    due_s: Floats | None,
-    *,
-    modelled: bool,
-) -> Evidence:
-    """`measured` are the iterations that count, `due_s` what their messages should have taken by all that was sent."""
-    paced, profile = job.job.workload.pacing is not None, before.profile
-    problem, first_rank = job.load.problem, job.job.mesh.first_rank
-    ranks = Likeness(problem.first_like, problem.tensor, sites_of(job.job))
-    times = message_times(measured, job.predicted, paced=paced, ranks=ranks, on_the_way_s=due_s)
-    flows = by_flow(times, first_rank)
+def _evidence(plan: Plan, case: TrainedCase, job: TrainedJob, times: MessageTimes, *, modelled: bool) -> dict[str, Any]:
+    """What evidence.json has of a job: what its verdict is to be told by, and no other file says."""
+    paced, flows = job.job.workload.pacing is not None, by_flow(times, job.job.mesh.first_rank)
     baseline_s, differs_s = _baseline_extra_s(job, flows)
     pairs = [(flow.source_rank, flow.target_rank) for flow in flows]
     # on the virtual clock messages are held against the model, which has not all that a plan may ask for
     comparable = plan.clock.name == "real" or modelled
     # of late receives nothing else than the prediction says what messages should take
-    comparable &= job.predicted_range is None or due_s is not None
-    return Evidence(
-        paced=paced,
-        real=plan.clock.name == "real",
-        link_reasons=before.links.reasons(),
-        profiling=None if profile is None else Profiling(before.pinned.reasons, profile.spread),
-        rows=job.rows,
-        baseline=job.costs.rows if job.costs else profile.rows if profile else (),
-        network=case.network,
-        traffic=case.traffic,
-        reference=before.references[job.number].of_first(len(job.rounds)),
-        fingerprints=job.fingerprints,
-        executed=executed_rows(concatenate(job.measured), first_rank),
-        planned=planned_rows(job.job.mesh, case.case.jobs[job.number].rows),
-        predicted_s=job.predicted_s,
-        own_predicted_s=predicted_times_s(job.predicted, job.counted),
-        on_this_host_s=job.on_this_host and job.on_this_host.median_s,
-        first_like_replicas=problem.first_like,
-        flows=flows,
-        overtaken_s=times.median_overtaken_s(),
-        baseline_extra_s=baseline_s if paced and comparable else None,
-        baseline_differs_s=differs_s,
-        super_packets_s=super_packets_s(plan, case.case, pairs) if _by_chance(plan, job) else (),
-        quartiles_s=by_iteration(times),
-        routes=directions_of_pairs(plan, case.case, pairs),
-        range_s=job.predicted_range and (job.predicted_range.low_s, job.predicted_range.high_s),
-        in_run_s=_in_run_s(case, job, times),
-        modelled=modelled,
-    )
+    comparable &= job.predicted_range is None or all(one.load.receives == "early" for one in case.jobs)
+    return {
+        "usual_extra_s": baseline_s if paced and comparable else None,
+        "usual_differs_s": differs_s,
+        "super_packets_s": super_packets_s(plan, case.case, pairs) if _by_chance(plan, job) else (),
+        "ways": directions_of_pairs(plan, case.case, pairs),
+        "range_s": job.predicted_range and (job.predicted_range.low_s, job.predicted_range.high_s),
+        "on_this_host_s": job.on_this_host and job.on_this_host.median_s,
+        "in_run_s": _in_run_s(case, job, times),
+        "modelled": modelled,
+    }
 
 
 def _in_run_s(case: TrainedCase, job: TrainedJob, times: MessageTimes) -> float | None:

@@ -34,7 +34,7 @@ from testbed.session import deadlines, event_report, message_costs
 from testbed.session.active_routes import RoutesInForce, require_same_choice
 from testbed.session.building import built
 from testbed.session.case import Running, train
-from testbed.session.judgement import Before, JudgedCase, conclude, judge_case
+from testbed.session.judgement import JudgedCase, conclude, judge_cases
 from testbed.session.loop import Loop
 from testbed.session.message_costs import MessageCosts
 from testbed.session.pinning import Pinning, keep_on, pinning
@@ -221,7 +221,7 @@ def _train_cases(
         profiled = profile(plan, live.loop, reporter, running.witness)
         results.save_json("profile.json", profiled.document)
         plan, running = profiled.plan, replace(running, ranges={})  # other times, other ranges
-    before = Before(references, links, pinned, profiled)
+    results.references = references
     costs: dict[tuple[int, ...], Sequence[MessageCosts] | None] = {}
     judged: list[JudgedCase] = []
     reports: list[dict[str, Any]] = []
@@ -246,24 +246,25 @@ def _train_cases(
         done = train(running, plan, cases, made, known_costs, partial(routes.change, plan))
         for ended in done:
             manifest["deadlines"] |= {ended.case.label: asdict(ended.deadline)}
-            judged.append(judge_case(plan, ended, before))
         reports += [event_report.report_of(plan, *pair, routes.handled[pair[1].case.label]) for pair in pairwise(done)]
         results.save_json("manifest.json", manifest)
-        comparison = conclude(plan, judged, before, {**live.identity, "events": reports}, results)
+        judged += judge_cases(plan, done, profiled.rows if profiled else (), results)
+        comparison = conclude(plan, judged, {**live.identity, "events": reports}, results)
     if not judged:
         raise RunFailed("no schedule was trained")
     return comparison
 
 
 def _asked(plan: Plan) -> dict[str, Any]:
-    """What the manifest says of the jobs: of one its workload and choices, of several those of all."""
-    specs = [job.workload.model_dump(mode="json") for job in plan.jobs]
-    chosen = [[job.choice.as_identity() for job in case.jobs] for case in plan.cases]
-    nodes = [node for job in plan.jobs for node in job.nodes]
-    if len(plan.jobs) == 1:
-        return {"workload_spec": specs[0], "nodes": nodes, "schedules": [choice for (choice,) in chosen]}
-    cases = [{"label": case.label, "jobs": choices} for case, choices in zip(plan.cases, chosen, strict=True)]
-    return {"workload_specs": specs, "nodes": nodes, "schedules": cases}
+    """What the manifest says of the jobs: their workloads, the node of every rank, and their choices in every case."""
+    return {
+        "jobs": [_identity_of(job) for job in plan.jobs],
+        "workload_specs": [job.workload.model_dump(mode="json") for job in plan.jobs],
+        "nodes": [node for job in plan.jobs for node in job.nodes],
+        "schedules": [
+            {"label": case.label, "jobs": [one.choice.as_identity() for one in case.jobs]} for case in plan.cases
+        ],
+    }
 
 
 def _message_costs(

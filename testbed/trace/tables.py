@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 
 from testbed.pipeline.ir import KINDS as KINDS  # by the code in the `kind` column of actions
 
-FORMAT = 2
-"""Version of these tables in files: kept in a run's manifest and in every parquet file.
+FORMAT = 3
+"""Version of a run's files: kept in its manifest and in every parquet file.
 
-1: `events.parquet`, with `enter_s` and `done_s`, without job and replica. 2: as described in docs/data-format.md.
+1: `events.parquet`, with `enter_s` and `done_s`, without job and replica. 2: the JSON files of a single job had another
+shape than those of several. 3: as described in docs/data-format.md.
 """
+
+READABLE_FORMATS = (2, 3)
 
 ACTION = np.dtype(
     [

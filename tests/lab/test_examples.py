@@ -97,7 +97,7 @@ def test_a_job_of_ones_own_runs_under_every_label(tmp_path: Path) -> None:
     assert (out / "timeline.svg").is_file()
     manifest = json.loads((out / "manifest.json").read_text())
     assert [choice["label"] for choice in manifest["schedules"]] == labels
-    assert manifest["workload_spec"]["model"]["content"] == (EXAMPLES / "my_model.py").read_text()
+    assert manifest["workload_specs"][0]["model"]["content"] == (EXAMPLES / "my_model.py").read_text()
     assert [row["changes"] for row in manifest["lab"]["links"]] == [[], []]
 
 

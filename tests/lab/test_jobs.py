@@ -121,6 +121,5 @@ def require_results(out: Path) -> None:
     for table in sorted(out.glob("*.parquet")):
         section = "iterations.parquet" if table.stem == "usual" else table.name
         assert set(pq.read_schema(table).names) == documented(section), table.name
-    several = documented("manifest.json and comparison.json: of several jobs") - {"ranking_as_predicted"}
-    assert set(found.manifest) == (documented("manifest.json") - {"vm", "workload_seed", "workload_spec"}) | several
+    assert set(found.manifest) == documented("manifest.json") - {"vm", "workload_seed"}
     assert set(found.manifest["jobs"][0]) == documented("An entry of `jobs`")

@@ -156,7 +156,7 @@ def test_links_were_counted_and_lost_nothing(finished: tuple[subprocess.Complete
 def test_the_manifest_tells_what_was_run(finished: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     _, out = finished
     manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["workload_spec"]["microbatches"] == 6
+    assert [spec["microbatches"] for spec in manifest["workload_specs"]] == [6]
     assert manifest["packages"]["torch"].startswith("2.13.0")
     assert manifest["lab"]["shaper"] in ("relay", "netem")
     assert manifest["nodes"] == ["paris/0", "paris/1", "warsaw/0", "warsaw/1"]
@@ -176,13 +176,10 @@ def test_files_hold_what_the_page_says_no_more_no_less(
     assert set(comparison) == documented("comparison.json") - {"vm"}
     page = PAGE.read_text()
     for name in ("plan", "links", "numerics", "message_costs"):
-        missing = [key for key in json.loads((out / f"{name}.json").read_text()) if f"`{key}`" not in page]
+        document = json.loads((out / f"{name}.json").read_text())
+        (written,) = document["jobs"].values() if name == "numerics" else (document,)
+        missing = [key for key in written if f"`{key}`" not in page]
         assert not missing, name
-
-
-def test_the_verdict_is_told_again_from_the_files(finished: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    done, out = finished
-    require_same_verdict(out, json.loads(done.stdout))
 
 
 def require_same_verdict(out: Path, document: dict[str, Any]) -> None:

@@ -59,7 +59,7 @@ def case(
     found = by_flow(times)
     network = NetworkEvidence(0, 0, {}, lossless=True)
     host_s, baseline_s = PREDICTED_S if real else None, [0.0] * len(found)
-    known = network, (), ReferenceOutcome(), PREDICTED_S, host_s, (0,), found, 0.0, baseline_s
+    known = network, (), ReferenceOutcome(), PREDICTED_S, host_s, found, 0.0, baseline_s
     routes = [WAYS.get((flow.source_rank, flow.target_rank), ()) for flow in found]
     more = {"quartiles_s": by_iteration(times), "routes": routes, "modelled": True}
     return Evidence(True, real, (), None, rows, (), *known)._replace(**more)

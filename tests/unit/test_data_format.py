@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,25 +17,35 @@ from data_format import documented
 from testbed.cli.report import judged_again
 from testbed.errors import BadInput
 from testbed.judge.comparison import MeasuredCase, ScheduleComparison, as_document, compare
-from testbed.judge.evidence import Evidence, judge
+from testbed.judge.evidence import judge
 from testbed.judge.fidelity import Check, DirectionCounters, NetworkEvidence
 from testbed.judge.iterations import IterationRow, Witnesses
-from testbed.judge.messages import FlowMessages, by_flow, by_iteration, message_times
+from testbed.judge.messages import FlowMessages, by_flow
 from testbed.lab.shaping import LinkCounters
-from testbed.model.simulate import simulate
-from testbed.pipeline.problem import uniform
+from testbed.plan.costs import predict_case
 from testbed.plan.traffic import PlannedTraffic
-from testbed.results.directory import Results
-from testbed.results.recheck import recheck
-from testbed.schedule.registry import generate
+from testbed.planning import file
+from testbed.planning.resolve import generate, load_plan, with_cases
+from testbed.planning.schedules import choose
+from testbed.results.directory import FinishedJob, Results
+from testbed.results.recheck import evidence_of, recheck
+from testbed.results.run_files import RunFiles
 from testbed.session.case import link_row
 from testbed.trace.summary import summaries
 from testbed.trace.tables import FORMAT, Trace, concatenate
 from testbed.train.assignment import AFTER_STEP, GRADIENT, IN_USE, PROJECTIONS, Expected, Fingerprint, ReferenceOutcome
 
+ROOT = Path(__file__).parents[2]
 LABEL = "1f1b"
-PROBLEM = uniform(4, 8, delay_s=2, cuts=(1,))
-PREDICTED = simulate(PROBLEM, generate(LABEL, PROBLEM))
+ASKED = load_plan(
+    ROOT / "topologies/two-dc-longhaul.yaml",
+    ROOT / "workloads/tiny-gpt-pp4.yaml",
+    settings=[f"schedules=[{LABEL}]", "warmup=2", "iterations=3"],
+)
+MADE = generate(ASKED, choose(ASKED)[0])
+PLAN = with_cases(ASKED, choose(ASKED), {LABEL: MADE})
+PREDICTED = predict_case(PLAN, PLAN.cases[0], MADE.schedule)
+PREDICTED_S = float(PREDICTED.makespans()[0])
 PEAKS = (4.0, 3.0, 2.0, 1.0)
 COUNTERS = LinkCounters(0, "paris->warsaw", 900, 1_000_000, None, 0, None, None, None)
 PLANNED = PlannedTraffic(1e6, 64)
@@ -52,7 +64,19 @@ FACTS = {
 def row(number: int, **changed: object) -> IterationRow:
     machine = Witnesses(*(1e-6 * number for _ in Witnesses._fields))
     made = IterationRow(
-        number, number < 2, 49.0, 0.4, 5.0 - number / 3, PEAKS, PEAKS, 0, 0.0, 96, 0.0, machine, (0.1, number / 3)
+        number,
+        number < 2,
+        PREDICTED_S,
+        0.4,
+        5.0 - number / 3,
+        PEAKS,
+        PEAKS,
+        0,
+        0.0,
+        96,
+        0.0,
+        machine,
+        (0.1, number / 3),
     )
     return made._replace(**changed)
 
@@ -73,41 +97,62 @@ def repeated(shift_s: float = 0.0) -> Trace:
     return concatenate(traces)
 
 
-def evidence(trace: Trace, **changed: object) -> Evidence:
+class Found(NamedTuple):
+    """What a session found out about its only case."""
+
+    trace: Trace
+    rows: Sequence[IterationRow]
+    reference: ReferenceOutcome
+    network: NetworkEvidence = NetworkEvidence(0, 0, {}, lossless=True)
+    traffic: Sequence[DirectionCounters] = (DirectionCounters(COUNTERS.label, COUNTERS.wire_bytes, *PLANNED),)
+    fingerprints: Sequence[Fingerprint] = TOLD
+    link_reasons: Sequence[str] = ()
+    on_this_host_s: float = 1.01 * PREDICTED_S
+    packet_s: float = 0.0
+
+
+def found(trace: Trace | None = None, **changed: object) -> Found:
     rows = [row(number) for number in range(5)]
-    times = message_times(trace.without([0, 1]), PREDICTED, paced=True)
-    flows = by_flow(times)
     losses, norms = tuple(one.loss for one in rows), tuple(one.gradient_norms for one in rows)
     reference = ReferenceOutcome(losses, norms, 1.5, parameters=tuple(EXPECTED))
-    network = NetworkEvidence(0, 0, {}, lossless=True)
-    traffic = [DirectionCounters(COUNTERS.label, COUNTERS.wire_bytes, *PLANNED)]
-    before = [row(number, loss=1.0, warmup=False) for number in range(3)]
-    known = (before, network, traffic, reference, 49.0, 49.5, (0,), flows, 0.0, [0.0] * len(flows))
-    made = Evidence(
-        True, True, (), None, rows, *known, fingerprints=TOLD, quartiles_s=by_iteration(times), modelled=True
-    )
-    return made._replace(**changed)
+    return Found(repeated() if trace is None else trace, rows, reference)._replace(**changed)
 
 
-def write(directory: Path, case: Evidence, trace: Trace) -> None:
-    results = Results(directory)
+def write(directory: Path, case: Found) -> None:
+    """As a session writes it, with the comparison told from what it has written."""
+    results = Results(directory, [job.name for job in PLAN.jobs], references=[case.reference])
     manifest = {
         "format": FORMAT,
-        "nodes": ["a", "b", "c", "d"],
+        "nodes": list(PLAN.jobs[0].nodes),
         "clock": "real",
-        "workload_spec": {"pacing": {"F": "1 s"}, "parallelism": {"tensor": 1}},
         "links": {"reasons": list(case.link_reasons)},
     }
     results.save_json("manifest.json", manifest)
+    file.write(PLAN, directory / file.NAME)
     results.add_trace(LABEL, "predicted", PREDICTED)
-    results.add_trace(LABEL, "measured", trace)
+    results.add_trace(LABEL, "measured", case.trace)
     results.add_iterations(LABEL, case.rows)
     counters = [replace(COUNTERS, label=one.direction, wire_bytes=int(one.counted_bytes)) for one in case.traffic]
     results.add_links(LABEL, [link_row(one, PLANNED) for one in counters])
     results.save_tables()
-    results.save_evidence({LABEL: {0: case}})
-    results.save_numerics([case.reference], {LABEL: {0: case}})
-    run = MeasuredCase(LABEL, LABEL, case.measured, summaries(PREDICTED)[0], judge(case), messages=case.flows)
+    files = RunFiles(directory)
+    flows = by_flow(files.message_times(LABEL, order_sensitive=False)[0])
+    known = {
+        "usual_extra_s": [0.0] * len(flows),
+        "usual_differs_s": (),
+        "super_packets_s": [case.packet_s] * len(flows) if case.packet_s else (),
+        "ways": (),
+        "range_s": None,
+        "on_this_host_s": case.on_this_host_s,
+        "in_run_s": None,
+        "modelled": True,
+    }
+    before = [row(number, loss=1.0, warmup=False) for number in range(3)]
+    results.add_finished(LABEL, case.network, {0: FinishedJob(case.rows, before, case.fingerprints, known, MADE)})
+    results.save_finished()
+    evidence = evidence_of(files, LABEL)[0]
+    summary = summaries(PREDICTED)[0]
+    run = MeasuredCase(LABEL, LABEL, evidence.measured, summary, judge(evidence), messages=evidence.flows)
     (compared,) = compare([run])
     compared = replace(compared, predicted_on_this_host_s=case.on_this_host_s)
     results.save_json("comparison.json", as_document(FACTS, [compared]))
@@ -115,8 +160,7 @@ def write(directory: Path, case: Evidence, trace: Trace) -> None:
 
 @pytest.mark.parametrize("table", ["actions", "messages", "iterations", "links", "usual", "parameters"])
 def test_every_column_is_documented_and_every_documented_one_written(tmp_path: Path, table: str) -> None:
-    trace = repeated()
-    write(tmp_path, evidence(trace), trace)
+    write(tmp_path, found())
     written = set(pq.read_schema(tmp_path / f"{table}.parquet").names)
     assert written == documented("iterations.parquet" if table == "usual" else f"{table}.parquet")
 
@@ -127,10 +171,11 @@ def test_every_key_of_a_comparison_is_documented(tmp_path: Path) -> None:
     )
     assert {*Check._fields, "ok"} == documented("comparison.json: an entry of `checks`")
     assert set(FlowMessages._fields) == documented("comparison.json: an entry of `messages`")
-    trace = repeated()
-    write(tmp_path, evidence(trace), trace)
+    write(tmp_path, found())
     (entry,) = json.loads((tmp_path / "evidence.json").read_text()).values()
-    assert set(entry) == documented("evidence.json: an entry")
+    assert set(entry) == documented("evidence.json: an entry\n")
+    (job,) = entry["jobs"].values()
+    assert set(job) == documented("evidence.json: an entry of `jobs`")
 
 
 ROWS = [row(number) for number in range(5)]
@@ -140,7 +185,7 @@ CASES = [
     ({"rows": [one._replace(overruns=9, worst_overrun_s=0.3) for one in ROWS]}, "fit into their slots"),
     ({"rows": [one._replace(held=(4.0, 3.0, 3.0, 1.0)) for one in ROWS]}, "another number of microbatches"),
     ({"rows": [one._replace(late_start_s=1.0) for one in ROWS]}, "started late"),
-    ({"rows": [one._replace(makespan_s=40.0 + 9 * one.iteration) for one in ROWS]}, "spread"),
+    ({"rows": [one._replace(makespan_s=PREDICTED_S * (1 + one.iteration / 5)) for one in ROWS]}, "spread"),
     ({"rows": [*ROWS[:4], ROWS[4]._replace(loss=float("nan"))]}, "diverged"),
     ({"rows": [one._replace(gradient_norms=(0.2, 0.1)) for one in ROWS]}, "gradients"),
     ({"fingerprints": TOLD[1:]}, "gradients differ"),
@@ -151,64 +196,49 @@ CASES = [
     ({"network": NetworkEvidence(2, 3, {}, lossless=False)}, ""),
     ({"traffic": [DirectionCounters("paris->warsaw", 5e5, *PLANNED)]}, "routes of the plan"),
     ({"reference": ReferenceOutcome(refused="too large")}, "could not be checked"),
-    ({"on_this_host_s": 53.0}, "this machine adds"),
+    ({"on_this_host_s": 1.08 * PREDICTED_S}, "this machine adds"),
 ]
 
 
 @pytest.mark.parametrize(("changed", "reason"), CASES, ids=[reason or "-".join(c) or "good" for c, reason in CASES])
-def test_the_verdict_is_told_again_from_the_files(tmp_path: Path, changed: dict[str, object], reason: str) -> None:
-    trace = repeated()
-    if "rows" in changed:
-        done = [one.iteration for one in changed["rows"]]  # type: ignore[attr-defined]
-        trace = trace.without([number for number in range(5) if number not in done])
-    case = evidence(trace, **changed)
-    write(tmp_path, case, trace)
-    again = recheck(tmp_path)[LABEL]
-    assert again == judge(case)
-    reasons = " ".join(one for check in again for one in check.reasons)
+def test_the_verdict_is_told_from_the_files(tmp_path: Path, changed: dict[str, object], reason: str) -> None:
+    case = found(**changed)
+    write(
+        tmp_path, case._replace(trace=case.trace.without(sorted(set(range(5)) - {one.iteration for one in case.rows})))
+    )
+    reasons = " ".join(one for check in recheck(tmp_path)[LABEL] for one in check.reasons)
     assert (reason in reasons) if reason else not reasons
 
 
 def test_messages_that_came_later_are_seen_in_the_files(tmp_path: Path) -> None:
-    slow = repeated(shift_s=0.5)
-    case = evidence(slow)
-    write(tmp_path, case, slow)
-    again = recheck(tmp_path)[LABEL]
-    assert again == judge(case)
-    assert any("longer than predicted" in reason for check in again for reason in check.reasons)
+    write(tmp_path, found(repeated(shift_s=0.5)))
+    assert any("longer than predicted" in reason for check in recheck(tmp_path)[LABEL] for reason in check.reasons)
 
 
 def test_what_a_super_packet_takes_is_in_the_files(tmp_path: Path) -> None:
-    slow = repeated(shift_s=1.5e-3)
     for packet_s, trusted in ((0.0, False), (1.44e-3, True)):
-        case = evidence(slow)
-        case = case._replace(super_packets_s=[packet_s] * len(case.flows))
-        write(tmp_path, case, slow)
-        again = recheck(tmp_path)[LABEL]
-        assert again == judge(case)
-        assert all(check.ok for check in again) == trusted
+        write(tmp_path, found(repeated(shift_s=1.5e-3), packet_s=packet_s))
+        assert all(check.ok for check in recheck(tmp_path)[LABEL]) == trusted
 
 
 def test_data_that_were_changed_change_the_verdict(tmp_path: Path) -> None:
     """The stored verdict is not what is read."""
-    trace = repeated()
-    write(tmp_path, evidence(trace), trace)
+    write(tmp_path, found())
     rows = pd.read_parquet(tmp_path / "iterations.parquet")
-    rows["makespan_s"] = np.linspace(40.0, 80.0, len(rows))
+    rows["makespan_s"] = np.linspace(1.0, 2.0, len(rows)) * PREDICTED_S
     rows.to_parquet(tmp_path / "iterations.parquet")
     assert json.loads((tmp_path / "comparison.json").read_text())["schedules"][0]["trusted"]
     assert not all(check.ok for check in recheck(tmp_path)[LABEL])
 
 
 def test_the_command_line_judges_again(tmp_path: Path) -> None:
-    trace = repeated()
-    write(tmp_path, evidence(trace), trace)
+    write(tmp_path, found())
     written = json.loads((tmp_path / "comparison.json").read_text())
     again, _ = judged_again(tmp_path, written)
     assert again["schedules"][0]["trusted"]
     assert judged_again(tmp_path, again) == (again, [])
     rows = pd.read_parquet(tmp_path / "iterations.parquet")
-    rows["makespan_s"] = np.linspace(40.0, 80.0, len(rows))
+    rows["makespan_s"] = np.linspace(1.0, 2.0, len(rows)) * PREDICTED_S
     rows.to_parquet(tmp_path / "iterations.parquet")
     spoilt, changed = judged_again(tmp_path, again)
     assert changed == [LABEL]
@@ -218,8 +248,7 @@ def test_the_command_line_judges_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["evidence.json", "links.parquet", "numerics.json"])
 def test_results_without_a_file_are_refused(tmp_path: Path, name: str) -> None:
-    trace = repeated()
-    write(tmp_path, evidence(trace), trace)
+    write(tmp_path, found())
     (tmp_path / name).unlink()
     with pytest.raises(BadInput, match=f"{name}: .* expected"):
         recheck(tmp_path)
@@ -227,9 +256,9 @@ def test_results_without_a_file_are_refused(tmp_path: Path, name: str) -> None:
 
 def test_iterations_that_were_predicted_to_differ_are_no_spread(tmp_path: Path) -> None:
     """Each is held against its own prediction: one that is twice as long as before is as it should be."""
-    trace = repeated()
     rows = [one._replace(makespan_s=one.makespan_s * (1.5 if one.iteration >= 3 else 1.0)) for one in ROWS]
-    case = evidence(trace, rows=rows)
+    write(tmp_path, found(rows=rows))
+    case = evidence_of(RunFiles(tmp_path), LABEL)[0]
     wide = [check for check in judge(case) if "spread" in " ".join(check.reasons)]
     assert len(wide) == 1
     own = [one.makespan_s for one in rows if not one.warmup]

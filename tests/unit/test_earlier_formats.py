@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from in_process import run_testbed
 
+from testbed.cli.report import judged_again
 from testbed.errors import BadInput
 from testbed.plan.events import at_work, away, lost
 from testbed.plan.timeline import JobArrives, JobDeparts, LinkLost, Moment
 from testbed.planning import file
+from testbed.results.load import load_run
 from testbed.routing.rerouting import rerouted
 
 RECORDED = Path(__file__).parents[1] / "recorded"
@@ -21,6 +23,8 @@ EVENTS, ALONE = RECORDED / "format-1-events.json", RECORDED / "format-1-alone.js
 RUN, PLAIN_RUN = RECORDED / "format-1-run", RECORDED / "format-1-plain-run"
 """On the virtual clock, one of which lost a link; without what they said of packages and lab, and the second without a
 detour that nothing took."""
+JOBS_RUN = RECORDED / "format-2-run"
+"""Of two jobs on the real clock, beside each other and each by itself; the machine was too busy to be trusted."""
 PREDICTED_S = {
     EVENTS: [
         [0.23436789128592944],
@@ -80,6 +84,18 @@ def test_a_recorded_run_with_an_event_is_reported_and_predicted() -> None:
     assert [one["predicted_s"] for one in json.loads(done.stdout)["schedules"]] == [
         one["predicted_s"] for one in written["schedules"]
     ]
+
+
+@pytest.mark.parametrize("directory", [RUN, JOBS_RUN])
+def test_a_recorded_run_of_format_2_is_judged_as_it_was(directory: Path) -> None:
+    assert json.loads((directory / "manifest.json").read_text())["format"] == 2
+    written = load_run(directory).comparison
+    again, _ = judged_again(directory, written)
+    for row, before in zip(again["schedules"], written["schedules"], strict=True):
+        assert (row["trusted"], row["reasons"]) == (before["trusted"], before["reasons"])
+        now = {check["question"]: check for check in row["checks"]}  # this version may ask more
+        assert [now[check["question"]] for check in before["checks"]] == before["checks"]
+    assert all(row["trusted"] for row in written["schedules"]) == (directory == RUN)
 
 
 def test_a_recorded_run_is_kept_as_a_baseline(tmp_path: Path) -> None:

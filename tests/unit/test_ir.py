@@ -88,6 +88,8 @@ def test_schedules_survive_their_file() -> None:
     }
     kept = kept_in(json.dumps(as_document(made)), "schedules.json")
     assert kept == {name: (one.schedule.rows, one.proof) for name, one in made.items()}
+    by_job = {name: {"jobs": {"a job": one}} for name, one in as_document(made).items()}
+    assert kept_in(json.dumps(by_job), "schedules.json") == kept, "as a run writes them"
     assert any(action.part.of > 1 for row in kept["greedy"].rows for action in row), "sub-blocks among them"
 
 

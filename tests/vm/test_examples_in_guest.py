@@ -43,5 +43,5 @@ def test_all_examples_at_once(time_travel_kernel: kernel.Kernel, tmp_path: Path)
     assert list(json.loads((out / "schedules.json").read_text())) == ["eager", "by hand", "eager lead=3"]
     for row in document["schedules"]:
         assert abs(row["error"]) <= 0.001, row
-    model = json.loads((out / "manifest.json").read_text())["workload_spec"]["model"]
+    model = json.loads((out / "manifest.json").read_text())["workload_specs"][0]["model"]
     assert (model["kind"], model["width"]) == ("my_model.py:Mlp", 64)

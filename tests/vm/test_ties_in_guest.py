@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from testbed.results.recheck import recheck
 from testbed.vm import kernel
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -37,5 +36,3 @@ def test_a_run_is_judged_by_the_range_and_says_so(tmp_path: Path, time_travel_ke
     assert high_s > low_s * 1.01
     assert low_s * 0.9995 <= row["measured_s"] <= high_s * 1.0005
     assert row["trusted"], row["reasons"]
-    (checks,) = recheck(out).values()
-    assert all(check.ok for check in checks)

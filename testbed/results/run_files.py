@@ -1,0 +1,198 @@
+"""What the files of a run say of its cases, each read once: in the shape of this version, whichever wrote them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from testbed.errors import BadInput
+from testbed.judge.fidelity import DirectionCounters, NetworkEvidence
+from testbed.judge.iterations import IterationRow, Witnesses
+from testbed.judge.messages import Likeness, MessageTimes, message_times
+from testbed.model.replay import on_the_way_s
+from testbed.plan.events import at_work, trained, trainings
+from testbed.plan.exchange import sites_of
+from testbed.plan.plan import Case, Plan
+from testbed.planning import file
+from testbed.planning.prediction import loads_of_case, parts_of
+from testbed.results.contents import case_of, comparison_of, json_of
+from testbed.results.destination import COMPARISON
+from testbed.results.load import load_traces
+from testbed.trace.tables import Trace
+from testbed.train.assignment import Expected, Fingerprint, ReferenceOutcome
+
+Printed = TypeVar("Printed", Expected, Fingerprint)
+
+
+class RunFiles:
+    """A results directory of a run, finished or not. What is missing in it or damaged is a BadInput when it is asked
+    for; jobs are named by their numbers."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._times: dict[tuple[str, bool], dict[int, MessageTimes]] = {}
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The input of the run, with what only it could tell."""
+        return file.read(self.directory)
+
+    def case(self, label: str) -> Case:
+        """The case of this label. Raises BadInput where the plan has none."""
+        found = [case for case in self.plan.cases if case.label == label]
+        if not found:
+            raise BadInput.of(str(self.directory / file.NAME), "cases.label", "none", f"a case called {label}")
+        return found[0]
+
+    def needed(self, name: str) -> dict[str, Any]:
+        """What a JSON file of the run holds."""
+        found = json_of(self.directory / name)
+        if found is None:
+            raise BadInput.of(str(self.directory), name, "no such file", "the results of a run of this version")
+        return found
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """manifest.json"""
+        return self.needed("manifest.json")
+
+    @cached_property
+    def evidence(self) -> Mapping[str, Any]:
+        """evidence.json: by label, what the network counted, and `jobs` by name."""
+        document = self.needed("evidence.json")
+        return document if self.manifest["format"] > 2 else self._evidence_of_format_2(document)
+
+    @cached_property
+    def numerics(self) -> Mapping[str, Any]:
+        """numerics.json: of `jobs` by name."""
+        document = self.needed("numerics.json")
+        return document if "jobs" in document else {"jobs": {self.plan.jobs[0].name: document}}
+
+    def _evidence_of_format_2(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Of a single job it was not by name, and what was expected on this machine stood in the comparison only."""
+        found = {label: {"jobs": {}, **entry} for label, entry in document.items()}
+        for row in (comparison_of(self.directory / COMPARISON) or {})["schedules"]:
+            case = found[row["label"]]
+            known = case["jobs"][row["job"]] if "job" in row else case
+            low_s, high_s = row.get("predicted_low_s"), row.get("predicted_high_s")
+            earlier = {
+                "usual_differs_s": (),
+                "super_packets_s": (),
+                "ways": (),
+                "in_run_s": None,
+                "modelled": known["usual_extra_s"] is not None,
+                "range_s": None if low_s is None or high_s is None else (low_s, high_s),
+                "on_this_host_s": row["predicted_on_this_host_s"],
+            }
+            case["jobs"][row.get("job", self.plan.jobs[0].name)] = earlier | known
+        return found
+
+    def known_of(self, label: str, job: int) -> Mapping[str, Any]:
+        """What evidence.json has of a job in a case."""
+        found: Mapping[str, Any] = self.evidence[label]["jobs"][self.plan.jobs[job].name]
+        return found
+
+    def network(self, label: str) -> NetworkEvidence:
+        """What was counted in a case beside traffic."""
+        return NetworkEvidence(**{name: self.evidence[label][name] for name in NetworkEvidence._fields})
+
+    def traffic(self, label: str) -> list[DirectionCounters]:
+        """What every direction carried in a case, network cards last."""
+        names = ["label", "wire_bytes", "planned_bytes", "planned_messages"]
+        frame = case_of(self.directory / "links.parquet", label, names[1:], texts=names[:1])
+        return [DirectionCounters(*values) for values in frame[names].itertuples(index=False)]
+
+    def rows(self, label: str, job: int) -> list[IterationRow]:
+        """The iterations of a job in a case, warm-up included."""
+        return _rows(self.directory / "iterations.parquet", label, job)
+
+    def baseline(self, label: str, job: int) -> list[IterationRow]:
+        """Those measured before it; [] where there are none."""
+        path = self.directory / "usual.parquet"
+        return _rows(path, label, job) if path.is_file() else []
+
+    @cached_property
+    def _traces(self) -> Mapping[tuple[str, str], Trace]:
+        return load_traces(self.directory)
+
+    def trace(self, label: str, source: str) -> Trace:
+        """Of all jobs at work in a case, "predicted" or "measured" (all of its iterations)."""
+        return self._traces[label, source]
+
+    def parts(self, label: str, source: str) -> dict[int, Trace]:
+        """The same, job by job: ranks from 0, times from its own start."""
+        plan, case = self.plan, self.case(label)
+        return dict(zip(at_work(plan, case), parts_of(plan, case, self.trace(label, source)), strict=True))
+
+    def message_times(self, label: str, *, order_sensitive: bool) -> Mapping[int, MessageTimes]:
+        """Job by job, the messages of the iterations that count against their predictions.
+
+        `order_sensitive`: whether a prediction of the case hangs on which message comes first.
+        """
+        if (label, order_sensitive) not in self._times:
+            plan, case = self.plan, self.case(label)
+            predicted, measured = (self.parts(label, source) for source in ("predicted", "measured"))
+            for job, trace in measured.items():
+                measured[job] = trace.without([row.iteration for row in self.rows(label, job) if row.warmup])
+            loads = loads_of_case(plan, case)
+            due_s = on_the_way_s(loads, list(measured.values()), order_sensitive=order_sensitive)
+            self._times[label, order_sensitive] = {
+                number: message_times(
+                    measured[number],
+                    predicted[number],
+                    paced=plan.jobs[number].workload.pacing is not None,
+                    ranks=Likeness(load.problem.first_like, load.problem.tensor, sites_of(plan.jobs[number])),
+                    on_the_way_s=due,
+                )
+                for number, load, due in zip(measured, loads, due_s, strict=True)
+            }
+        return self._times[label, order_sensitive]
+
+    def reference(self, label: str, job: int) -> ReferenceOutcome:
+        """What one process got that trained the same as a job in a case."""
+        written = self.numerics["jobs"][self.plan.jobs[job].name]
+        (cases,) = (cases for cases in trainings(self.plan.cases) if label in [one.label for one in cases])
+        whole = ReferenceOutcome(
+            losses=_numbers(written["reference_losses"]),
+            gradient_norms=tuple(map(_numbers, written["reference_gradient_norms"])),
+            took_s=written["reference_took_s"],
+            refused=written["refused"],
+        ).of_first(len(trained(self.plan, cases, job)))
+        if written["refused"] or "weight" not in written["limits"]:  # runs of earlier versions did not tell
+            return whole
+        return replace(whole, parameters=tuple(self._printed("", job, Expected)))
+
+    def fingerprints(self, label: str, job: int) -> list[Fingerprint]:
+        """What was told of a job's gradients and weights in a case."""
+        return self._printed(label, job, Fingerprint)
+
+    def _printed(self, label: str, job: int, kind: type[Printed]) -> list[Printed]:
+        texts, lists = ["what", "parameter"], ["projections"]
+        numbers: list[str] = [name for name in kind._fields if name not in texts + lists]
+        frame = case_of(self.directory / "parameters.parquet", label, ["job", *numbers], lists, texts)
+        frame = frame[frame["job"] == job].copy()
+        frame["projections"] = frame["projections"].map(tuple)
+        return [kind(*values) for values in frame[list(kind._fields)].itertuples(index=False)]
+
+
+def _rows(path: Path, label: str, job: int) -> list[IterationRow]:
+    lists = ("peak_in_flight", "held", "gradient_norms")
+    names = [name for name in IterationRow._fields if name != "witnesses"]
+    numbers = [name for name in (*names, *Witnesses._fields) if name not in lists]
+    frame = case_of(path, label, numbers, lists)
+    if "job" in frame:  # runs of earlier versions had one job
+        frame = frame[frame["job"] == job].copy()
+    for name in lists:  # a file holds lists
+        frame[name] = frame[name].map(tuple)
+    machine = [Witnesses(*values) for values in frame[list(Witnesses._fields)].itertuples(index=False)]
+    own = (dict(zip(names, values, strict=True)) for values in frame[names].itertuples(index=False))
+    return [IterationRow(**row, witnesses=one) for row, one in zip(own, machine, strict=True)]
+
+
+def _numbers(values: list[float | None]) -> tuple[float, ...]:
+    """JSON has no number for what is none."""
+    return tuple(math.nan if value is None else value for value in values)
