@@ -42,7 +42,12 @@ CHUNKED = {
     "zb-v": "ZBVZeroBubble",
     "dualpipe-v": "DualPipeV",
 }
-SHAPES = [(p, m) for p in (1, 2, 3, 4, 6, 8) for m in range(1, 4 * p + 2)]
+SHAPES = [
+    *((p, m) for p in (1, 2, 3, 4) for m in range(1, 4 * p + 2)),
+    *((6, m) for m in (1, 5, 6, 7, 12, 18)),
+    *((8, m) for m in (1, 7, 8, 9, 15, 16, 17, 24, 32, 33)),
+]
+"""Pipeline ranks, microbatches."""
 
 
 def torch_takes(name: str, p: int, m: int) -> bool:
