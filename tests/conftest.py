@@ -28,7 +28,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class LoadBootScheduling(LoadFileScheduling):
+    class LoadBootScheduling(LoadFileScheduling):  # type: ignore[misc]  # it has no types
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
             return "one boot" if shares_a_boot(config.rootpath / file) else file

@@ -20,7 +20,7 @@ SLOW = (
 )
 """Links that a busy machine, too, shapes within the gate's 2 %, and little to send over them."""
 
-COMMANDS = re.findall(r"\| `testbed (.*?)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+COMMANDS: list[str] = re.findall(r"\| `testbed (.*?)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
 
 
 def run(command: str, *more: str) -> subprocess.CompletedProcess[str]:
@@ -89,7 +89,7 @@ def test_a_job_of_ones_own_runs_under_every_label(tmp_path: Path) -> None:
     labels = [row["label"] for row in document["schedules"]]
     assert list(json.loads((out / "schedules.json").read_text())) == labels
     iterations = pd.read_parquet(out / "iterations.parquet")
-    losses = {name: rows["loss"].tolist() for name, rows in iterations.groupby("schedule")}
+    losses = {str(name): rows["loss"].tolist() for name, rows in iterations.groupby("schedule")}
     assert sorted(losses) == sorted(labels)
     for name in labels:
         assert losses[name] == pytest.approx(losses["1f1b"], rel=1e-4)

@@ -14,7 +14,7 @@ from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import LinkCounters, ShapedLink
 from testbed.lab.shaping.relay import RelayShaper
 
-gate.QUIET_LIMIT_S = 1.0
+gate.QUIET_LIMIT_S = 1.0  # type: ignore[attr-defined]
 """A machine that runs tests is never quiet, and no link of these becomes right by waiting."""
 
 

@@ -28,15 +28,22 @@ def damages(good: Path) -> Iterator[Damage]:
     """All of them: files missing, empty, cut, filled with noise; fields and columns gone, renamed, of other types."""
     for path in sorted(good.glob("*.json")) + sorted(good.glob("*.parquet")):
         content = path.read_bytes()
-        yield Damage(f"{path.name} missing", lambda at, name=path.name: (at / name).unlink())
+        yield Damage(f"{path.name} missing", partial(_remove, path.name))
         changed = {"empty": b"", "cut": content[: len(content) // 2], "noise": b"\xff\x00{" * 50, "null": b"null"}
         for what, new in changed.items():
             yield _rewritten(f"{path.name} {what}", path.name, new)
         yield from _of_json(path) if path.suffix == ".json" else _of_table(path)
 
 
+def _remove(file: str, at: Path) -> None:
+    (at / file).unlink()
+
+
 def _rewritten(name: str, file: str, content: bytes) -> Damage:
-    return Damage(name, lambda at: (at / file).write_bytes(content) and None)
+    def write(at: Path) -> None:
+        (at / file).write_bytes(content)
+
+    return Damage(name, write)
 
 
 def _of_json(path: Path) -> Iterator[Damage]:
@@ -75,10 +82,14 @@ def _of_table(path: Path) -> Iterator[Damage]:
     yield saved("half its rows", lambda: whole.iloc[: len(whole) // 2])
     yield saved("rows twice", lambda: pd.concat([whole, whole]))
     for name in whole.columns:
-        yield saved(f"without {name}", partial(whole.drop, columns=name))
+        yield saved(f"without {name}", partial(_without, whole, name))
         yield saved(f"{name} renamed", partial(whole.rename, columns={name: f"{name}x"}))
         for value in ("x", None, -1, 1e300):
             yield saved(f"{name} all {value!r}", partial(whole.assign, **{name: value}))
+
+
+def _without(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    return table.drop(columns=column)
 
 
 def fault(good: Path, damage: Damage, place: Path) -> str:

@@ -15,7 +15,6 @@ from testbed.errors import BadInput
 from testbed.model import closed_form, compiled
 from testbed.model.simulate import simulate
 from testbed.pipeline.memory import peak_in_flight, peaks
-from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import InvalidSchedule
 from testbed.schedule.geopipe import cuts, hiding
@@ -28,7 +27,7 @@ TIMES = list(product((1, 2, 3), (1, 2, 3), (0, 1, 2, 3)))
 
 def problem_for(name: str, p: int, m: int, f: float = 1, i: float = 1, w: float = 1, **more: object) -> Problem:
     settings = {"memory": float(2 * p + m)} | more
-    placement = stage_to_rank(FAMILIES[name].placement, p)
+    placement = FAMILIES[name].stage_to_rank(p)
     return uniform(p, m, forward_s=f, input_s=i, weight_s=w, stage_to_rank=placement, **settings)  # type: ignore[arg-type]
 
 

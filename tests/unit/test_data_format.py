@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,7 +50,7 @@ FACTS = {
 }
 
 
-def row(number: int, **changed: object) -> IterationRow:
+def row(number: int, **changed: Any) -> IterationRow:
     machine = Witnesses(*(1e-6 * number for _ in Witnesses._fields))
     made = IterationRow(
         number, number < 2, 49.0, 0.4, 5.0 - number / 3, PEAKS, PEAKS, 0, 0.0, 96, 0.0, machine, (0.1, number / 3)
@@ -73,7 +74,7 @@ def repeated(shift_s: float = 0.0) -> Trace:
     return concatenate(traces)
 
 
-def evidence(trace: Trace, **changed: object) -> Evidence:
+def evidence(trace: Trace, **changed: Any) -> Evidence:
     rows = [row(number) for number in range(5)]
     times = message_times(trace.without([0, 1]), PREDICTED, paced=True)
     flows = by_flow(times)
@@ -155,7 +156,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "reason"), CASES, ids=[reason or "-".join(c) or "good" for c, reason in CASES])
+@pytest.mark.parametrize(("changed", "reason"), CASES, ids=[reason or "-".join(c) or "good" for c, reason in CASES])  # type: ignore[arg-type]
 def test_the_verdict_is_told_again_from_the_files(tmp_path: Path, changed: dict[str, object], reason: str) -> None:
     trace = repeated()
     if "rows" in changed:

@@ -64,7 +64,7 @@ def test_everything_else_is(asked: dict[str, Any], said: list[str]) -> None:
 
 
 def test_a_link_that_nothing_crosses_is_not_warned_of() -> None:
-    links = [
+    links: list[dict[str, Any]] = [
         {"between": ["a", "b"], "delay": "5 ms", "rate": "1 Gbit/s"},
         {"between": ["b", "c"], "delay": "5 ms", "rate": "1 Gbit/s", "loss": 0.01, "jitter": "1 ms", "queue": "1 MB"},
     ]
@@ -73,7 +73,7 @@ def test_a_link_that_nothing_crosses_is_not_warned_of() -> None:
 
 
 def test_a_message_waits_whole_at_its_first_link_and_as_the_rates_differ_at_the_next() -> None:
-    links = [
+    links: list[dict[str, Any]] = [
         {"between": ["a", "b"], "delay": "5 ms", "rate": "1 Gbit/s"},
         {"between": ["b", "c"], "delay": "5 ms", "rate": "250 Mbit/s"},
     ]
@@ -181,7 +181,7 @@ def at_once(slot: str, clock: str) -> Plan:
     document = {"name": "t", "datacenters": {"a": {"nodes": 4}, "b": {"nodes": 1}}, "links": [link]}
     plan = resolve.make_plan(validate(Topology, document, "t"), load_workload(WORKLOAD, settings))
     made = make(plan, choose(plan))
-    return resolve.with_clock(resolve.with_cases(plan, made.choices, made.made), Clock(clock))
+    return resolve.with_clock(resolve.with_cases(plan, made.choices, made.made), Clock(clock))  # type: ignore[arg-type]
 
 
 def test_messages_at_one_instant_keep_a_guest_busy() -> None:
