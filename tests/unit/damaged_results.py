@@ -83,13 +83,17 @@ def _of_table(path: Path) -> Iterator[Damage]:
     yield saved("rows twice", lambda: pd.concat([whole, whole]))
     for name in whole.columns:
         yield saved(f"without {name}", partial(_without, whole, name))
-        yield saved(f"{name} renamed", partial(whole.rename, columns={name: f"{name}x"}))
+        yield saved(f"{name} renamed", partial(_renamed, whole, name))
         for value in ("x", None, -1, 1e300):
             yield saved(f"{name} all {value!r}", partial(whole.assign, **{name: value}))
 
 
 def _without(table: pd.DataFrame, column: str) -> pd.DataFrame:
     return table.drop(columns=column)
+
+
+def _renamed(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    return table.rename(columns={column: f"{column}x"})
 
 
 def fault(good: Path, damage: Damage, place: Path) -> str:
