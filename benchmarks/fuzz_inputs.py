@@ -1,6 +1,7 @@
 """20,000 damaged inputs through the command line, some in processes of their own: tracebacks, hangs, memory, wording.
 
     python benchmarks/fuzz_inputs.py [--cases 20000] [--apart 200] [--first 0] [--edits] [--damages] [--stride 1]
+        [--record [NAME]]
 
 With --edits instead: every edit of one field of two plan.json, and with --damages: every damage to one file of a run's
 results, given to `report --recheck`; of both one in --stride.
@@ -10,7 +11,6 @@ Every case is made from its number alone, so `--first N --cases 1` repeats one. 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -26,13 +26,15 @@ from damaged_results import damages
 from damaged_results import fault as fault_of_damage
 from fuzzed_inputs import make_case, samples
 from fuzzing import run_apart, run_here
+from harness import options
+from harness.record import Claim, Topic, finish
 from plan_edits import edits
 from plan_edits import fault as fault_of_edit
 from test_data_format import found, write
 
 
-def every_edit(scratch: Path, stride: int) -> int:
-    """How many edits of one field of a plan are a traceback, or accepted wrongly."""
+def every_edit(scratch: Path, stride: int) -> Claim:
+    """That no edit of one field of a plan is a traceback, or accepted wrongly."""
     wrong, tried = 0, 0
     for plan in samples(scratch).plans:
         for edit in islice(edits(json.loads(plan.read_text())), 0, None, stride):
@@ -40,12 +42,11 @@ def every_edit(scratch: Path, stride: int) -> int:
             if why := fault_of_edit(edit):
                 wrong += 1
                 print(f"{edit.field} = {edit.value!r}: {why}", flush=True)
-    print(f"{tried} edits of one field of a plan: {wrong} wrong")
-    return wrong
+    return claim_of("edits of one field of a plan.json", tried, wrong)
 
 
-def every_damage(scratch: Path, stride: int) -> int:
-    """How many damages to one file of results are anything but one line, or a verdict."""
+def every_damage(scratch: Path, stride: int) -> Claim:
+    """That no damage to one file of results is anything but one line, or a verdict."""
     good = scratch / "results"
     good.mkdir()
     write(good, found())
@@ -56,12 +57,19 @@ def every_damage(scratch: Path, stride: int) -> int:
         if why := fault_of_damage(good, damage, scratch / "damaged"):
             wrong += 1
             print(why, flush=True)
-    print(f"{tried} damages to results: {wrong} wrong")
-    return wrong
+    return claim_of("damages to one file of results", tried, wrong)
+
+
+def claim_of(what: str, tried: int, wrong: int, more: str = "") -> Claim:
+    """That none of them is wrong."""
+    return Claim(
+        what, "no traceback, hang, or wrong answer", f"{wrong} of {tried} wrong{more}", not wrong, wrong, "cases"
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Try all that is asked for; 1 when something is wrong."""
+    parser = options.parser(__doc__)
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--apart", type=int, default=200, help="as many more in processes of their own")
     parser.add_argument("--first", type=int, default=0)
@@ -71,9 +79,9 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.edits or asked.damages:
         with tempfile.TemporaryDirectory(prefix="testbed-fuzz-") as scratch:
-            wrong = every_edit(Path(scratch), asked.stride) if asked.edits else 0
-            wrong += every_damage(Path(scratch), asked.stride) if asked.damages else 0
-        return 1 if wrong else 0
+            claims = [every_edit(Path(scratch), asked.stride)] if asked.edits else []
+            claims += [every_damage(Path(scratch), asked.stride)] if asked.damages else []
+        return finish(asked, Topic.ROBUSTNESS, claims, clock="none")
     began, codes, faults, slowest = time.monotonic(), Counter[str](), 0, 0.0
     with tempfile.TemporaryDirectory(prefix="testbed-fuzz-") as scratch:
         good = samples(Path(scratch))
@@ -89,8 +97,10 @@ def main() -> int:
     for name, count in sorted(codes.items()):
         print(f"{name:24}{count:8}")
     took = time.monotonic() - began
-    print(f"{len(numbers)} cases in {took:.0f} s, slowest {slowest:.2f} s of CPU: {faults} wrong")
-    return 1 if faults else 0
+    print(f"{len(numbers)} cases in {took:.0f} s")
+    more = f"; slowest {slowest:.2f} s of CPU"
+    claims = [claim_of("damaged inputs through the command line", len(numbers), faults, more)]
+    return finish(asked, Topic.ROBUSTNESS, claims, clock="none")
 
 
 if __name__ == "__main__":

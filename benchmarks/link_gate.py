@@ -1,16 +1,15 @@
 """How true are the links? Delay x rate, every link and direction measured by the link gate, as one table.
 
-    python benchmarks/link_gate.py [--shaper auto|relay|netem] [--vm | --virtual] [--unlike]
+    python benchmarks/link_gate.py [--shaper auto|relay|netem] [--vm | --virtual] [--unlike] [--record [NAME]]
 
 With --unlike, links whose directions are nothing alike: a fast one whose way back is long, or slow, or both.
-Figures of issues A and C: median RTT within max(2 %, 0.4 ms) and rate within 2 % of asked, nothing dropped. With --vm
+Asked: median RTT within max(2 %, 0.4 ms) and rate within 2 % of asked, nothing dropped. With --vm
 or --virtual in Debian's User-Mode Linux or under the virtual clock, to 10 Gbit/s, beside Mininet's plain TCLink in the
 same guest. Needs root.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -20,8 +19,11 @@ from itertools import product
 from pathlib import Path
 
 import yaml
+from harness import options
+from harness.options import WIDTH
+from harness.record import Claim, Topic, finish
+from harness.report import show_table
 from rich.console import Console
-from rich.table import Table
 
 from testbed.units import show_rate, show_time
 
@@ -54,8 +56,8 @@ def topology(asked: Sequence[Mapping[str, object]]) -> dict[str, object]:
 
 
 def main() -> int:
-    """Measure, print, and return the command's own verdict."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure and print; 1 when a direction is not as asked, what the command ended with when it measured nothing."""
+    parser = options.parser(__doc__)
     parser.add_argument("--shaper", default="auto")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--vm", action="store_true", help="in Debian's User-Mode Linux, beside Mininet's TCLink")
@@ -73,45 +75,34 @@ def main() -> int:
     if done.returncode not in (0, 5):
         return done.returncode
     result = json.loads(done.stdout)
-    table = Table(title=f"link gate, {result['shaper']} {' '.join(guest)}", title_justify="left")
-    for column in (
-        "one-way",
-        "rate",
-        "way",
-        "RTT median",
-        "error",
-        "p99",
-        "wire rate",
-        "error",
-        "drops",
-        "tries",
-        "ok",
-    ):
-        table.add_column(column, justify="right")
+    rows, late_s, off, drops = [], [], [], 0
     for link in result["links"]:
         wanted, measured = link["asked"], link["measured"]
         rtt, rate = measured["rtt_s"], measured["rate_bps"]
-        table.add_row(
-            show_time(wanted["delay_s"]),
-            show_rate(wanted["rate_bps"]),
-            link["label"],
-            show_time(rtt["median"]),
-            f"{(rtt['median'] - wanted['rtt_s']) * 1e3:+.2f} ms",
-            show_time(rtt["p99"]),
-            show_rate(rate),
-            f"{rate / wanted['rate_bps'] - 1:+.2%}",
-            str(measured["dropped"]),
-            str(link["attempts"]),
-            "yes" if link["ok"] else "NO: " + "; ".join(link["reasons"]),
+        late_s.append(rtt["median"] - wanted["rtt_s"])
+        off.append(rate / wanted["rate_bps"] - 1)
+        drops += measured["dropped"]
+        asked_for = f"{show_time(wanted['delay_s'])}, {show_rate(wanted['rate_bps'])}"
+        times = f"{late_s[-1] * 1e3:+.2f} ms", show_time(rtt["p99"]), f"{off[-1]:+.2%}"
+        rows.append(
+            (link["label"], asked_for, *times, measured["dropped"], link["attempts"], "" if link["ok"] else "NO")
         )
-    console = Console(width=150)
-    console.print(table)
+        for reason in link["reasons"]:
+            print(f"{link['label']}: {reason}")
+    columns = ("way", "asked", "RTT off", "RTT p99", "rate off", "drops", "tries", "")
+    show_table(f"link gate, {result['shaper']} {' '.join(guest)}", columns, rows)
     if guest:
         from testbed.cli.lab_tables import mininet_tables
 
-        for beside in mininet_tables(result["mininet"], console.width):
-            console.print(beside)
-    return done.returncode
+        for beside in mininet_tables(result["mininet"], WIDTH):
+            Console(width=WIDTH).print(beside)
+    wrong, worst = sum(not link["ok"] for link in result["links"]), max(map(abs, off))
+    got = f"RTT {min(late_s) * 1e3:+.2f} to {max(late_s) * 1e3:+.2f} ms, rate within {worst:.3%}, {drops} drops"
+    kind = "links whose directions are nothing alike" if asked.unlike else "links of every delay and rate"
+    limit, said = "RTT 2% or 0.4 ms, rate 2%, no drops", f"{got}; {wrong} of {len(off)} directions beyond"
+    clock = "virtual" if asked.virtual else "real"
+    claim = Claim(f"{kind}, {result['shaper']}", limit, said, not wrong, worst, "share of the rate")
+    return finish(asked, Topic.TRUTH, [claim], clock=clock)
 
 
 if __name__ == "__main__":

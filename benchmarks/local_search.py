@@ -4,20 +4,20 @@
 three: drawn by --first and --cases. The bound is that of the event model; where ranks have two stages each it may be
 far below what is possible.
 
-    python benchmarks/local_search.py [--first 1000] [--cases 12] [--moves 100000]
+    python benchmarks/local_search.py [--first 1000] [--cases 12] [--moves 100000] [--record [NAME]]
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rich.console import Console
-from rich.table import Table
+from harness import options
+from harness.record import Claim, Topic, finish
+from harness.report import show_table
 
 from testbed.model.bounds import lower_bound
 from testbed.model.compiled import makespan
@@ -58,15 +58,15 @@ def problem(number: int) -> Problem:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Improve; print a row per case, and what is gained on average."""
+    parser = options.parser(__doc__)
     parser.add_argument("--first", type=int, default=1000)
     parser.add_argument("--cases", type=int, default=12)
     parser.add_argument("--moves", type=int, default=100_000)
     arguments = parser.parse_args()
-    console = Console(width=80)
-    console.print(f"python benchmarks/local_search.py {' '.join(sys.argv[1:])}".rstrip(), style="bold", highlight=False)
-    table = Table("case", "stages", "P", "M", "begins", *(f"seed {seed}" for seed in SEEDS), title="above the bound")
-    began, ended = [], []
+    began: list[float] = []
+    ended: list[float] = []
+    rows = []
     for number in range(arguments.first, arguments.first + arguments.cases):
         case = problem(number)
         hint, bound_s = best_hint(case, time_limit_s=HINT_S), lower_bound(case).seconds
@@ -74,13 +74,13 @@ def main() -> int:
         found = [makespan(case, improve(case, hint, arguments.moves, seed)) / bound_s - 1 for seed in SEEDS]
         ended += found
         name = PLACEMENTS[number % len(PLACEMENTS)].name.lower()
-        table.add_row(
-            *(str(number), name, str(case.n_ranks), str(case.n_microbatches)),
-            *(f"{above:.2%}" for above in (began[-1], *found)),
-        )
-    console.print(table)
-    console.print(f"mean: {statistics.mean(began):.2%} -> {statistics.mean(ended):.2%}", highlight=False)
-    return 0
+        shares = [f"{above:.2%}" for above in (began[-1], *found)]
+        rows.append((number, name, case.n_ranks, case.n_microbatches, *shares))
+    show_table("above the bound", ("case", "stages", "P", "M", "begins", *(f"seed {seed}" for seed in SEEDS)), rows)
+    claim = f"moving single actions, {arguments.cases} problems: mean above the bound, before and after"
+    before, after = statistics.mean(began), statistics.mean(ended)
+    claims = [Claim(claim, "(report)", f"{before:.2%} -> {after:.2%}", None, after, "share of the bound")]
+    return finish(arguments, Topic.SCHEDULES, claims, clock="none")
 
 
 if __name__ == "__main__":

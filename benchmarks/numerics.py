@@ -1,6 +1,6 @@
 """By how much losses and gradients of every schedule differ from one process's: what the limits are derived from.
 
-    python benchmarks/numerics.py [--iterations 12] [--schedules NAME...] [WORKLOAD...]
+    python benchmarks/numerics.py [--iterations 12] [--schedules NAME...] [--record [NAME]] [WORKLOAD...]
 
 Trains every shipped workload under every schedule, unpaced, with real processes over the loopback interface (no lab,
 no root), and prints the worst relative difference of an iteration's loss and of a layer's gradient norm.
@@ -8,11 +8,15 @@ no root), and prints the worst relative difference of an iteration's loss and of
 
 from __future__ import annotations
 
-import argparse
 import math
+import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+
+from harness import options
+from harness.options import ROOT
+from harness.record import Claim, Topic, finish
 
 from testbed.errors import BadInput
 from testbed.judge import iterations, numerics
@@ -28,7 +32,6 @@ from testbed.train.assignment import ReferenceOutcome, TimedSchedule, TrainingTa
 from testbed.train.launcher import Launcher
 from testbed.train.protocol import TrainReference, WorkerPlace, WorldSpec
 
-ROOT = Path(__file__).parents[1]
 TOPOLOGY = ROOT / "topologies/two-dc-longhaul.yaml"
 SOLVER_LIMIT_S = 2.0
 UNWITNESSED = MachineCounts(math.nan, math.nan, math.nan, math.nan)
@@ -70,9 +73,10 @@ def train(plan: Plan, choice: ScheduleChoice, loop: Loop) -> list[IterationRow]:
     ]
 
 
-def show(plan: Plan, names: list[str]) -> None:
+def trained(plan: Plan, names: list[str]) -> list[Worst]:
+    """Of every schedule that fits, each printed."""
     workload = plan.jobs[0].workload
-    count = numerics.compared(workload)
+    count, found = numerics.compared(workload), []
     with tempfile.TemporaryDirectory() as directory, Launcher(plan.jobs[0].mesh.size) as launcher:
         launcher.ask_for_reference(TrainReference(workload, count, deadlines.of_reference(workload, count).seconds))
         reference = launcher.reference()
@@ -87,11 +91,14 @@ def show(plan: Plan, names: list[str]) -> None:
                 except BadInput as error:
                     print(f"  {name:18} {error}")
                     continue
+                found.append(worst)
                 print(f"  {name:18} loss {worst.loss:.1e}   gradient norm {worst.gradient_norm:.1e}", flush=True)
+    return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    """Train; claim the worst of every workload."""
+    parser = options.parser(__doc__)
     parser.add_argument("workloads", nargs="*", type=Path, default=sorted((ROOT / "workloads").glob("*.yaml")))
     parser.add_argument("--schedules", nargs="+", default=sorted(FAMILIES))
     parser.add_argument(
@@ -99,10 +106,16 @@ def main() -> None:
     )
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
+    claims = []
     for workload in given.workloads:
         settings = ["warmup=1", f"iterations={given.iterations - 1}", *given.settings]
-        show(resolve.load_plan(TOPOLOGY, workload, settings=settings), given.schedules)
+        found = trained(resolve.load_plan(TOPOLOGY, workload, settings=settings), given.schedules)
+        loss, norm = (max((one[of] for one in found), default=math.inf) for of in (0, 1))
+        got = f"loss {loss:.1e}, gradient norm {norm:.1e}" if found else "no schedule fits"
+        claim = f"{workload.stem}, {len(found)} schedules: off what one process computes"
+        claims.append(Claim(claim, "(report)", got, None, norm if found else None, "share"))
+    return finish(given, Topic.TRUTH, claims, clock="real")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -278,6 +278,11 @@ def directory(out: Path, option: Option, place: str) -> Path:
     return out / name
 
 
+def results_of(out: Path, option: Option, place: str) -> Path:
+    """The results directory of a row in a place."""
+    return directory(out, option, place) / ("run" if place.endswith("real") else "")
+
+
 def counted(plan: Plan, results: Path) -> tuple[Counted, ...]:
     """What a run's links.parquet says of the directions of links."""
     each = pd.read_parquet(results / "links.parquet")[["packets", "lost", "dropped"]].to_numpy().tolist()
@@ -287,19 +292,15 @@ def counted(plan: Plan, results: Path) -> tuple[Counted, ...]:
     )
 
 
-def row_of(option: Option, found: Mapping[str, dict[str, Any] | None], out: Path) -> Row:
-    """The row of what was measured, by place, from the results in `out`."""
+def row_of(option: Option, found: Mapping[str, dict[str, Any] | None], results: Mapping[str, Path]) -> Row:
+    """The row of what was measured, by place, from its results directories."""
     plan = plan_of(option)
     predicted_s = costs.predict_case(plan, plan.cases[0], _schedule(plan)).makespans()[0]
     measured = {
         place: Measured(one["schedules"][0]["measured_s"], one["schedules"][0]["trusted"]) if one else None
         for place, one in found.items()
     }
-    counts = {
-        place: counted(plan, directory(out, option, place) / ("run" if place.endswith("real") else ""))
-        for place, one in found.items()
-        if one is not None
-    }
+    counts = {place: counted(plan, results[place]) for place, one in found.items() if one is not None}
     return Row(option.name, float(predicted_s), tuple(warnings(plan)), measured, counts)
 
 
@@ -370,7 +371,12 @@ def main() -> int:
                 found[option.name]["netem, real"] = measure_real(option, asked.out, "netem", vm=True)
         except MachineLacks as lack:
             missing.append(f"netem on the real clock was not run: {lack}")
-    rows = [row_of(option, found[option.name], asked.out) for option in options]
+    rows = [
+        row_of(
+            option, found[option.name], {place: results_of(asked.out, option, place) for place in found[option.name]}
+        )
+        for option in options
+    ]
     said = refusals()
     second = ["| refused | what is said |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in said.items())]
     text = "\n\n".join([as_markdown(rows, places), "\n".join(second), *missing])

@@ -139,6 +139,18 @@ def installed(directory: Path) -> Place:
     return Place(directory.name, checkout, base, python, cache)
 
 
+def environment(place: Place, *, user: str, home: Path) -> dict[str, str]:
+    """Of a place's own commands: as little as possible of it is what another's is."""
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": f"{place.checkout}:{place.checkout / 'benchmarks'}",
+        "XDG_CACHE_HOME": str(place.cache),
+        "HOME": str(home),
+        "USER": user,
+        "SOMETHING_ELSE": "x" * random.Random(f"{place.name} {user}").randint(1, 3000),
+    }
+
+
 def readable_python(place: Place) -> list[str]:
     """What another user's command begins with: an interpreter looks for its library where it was installed.
 
@@ -173,16 +185,9 @@ def run(boot: Boot) -> float:
         own = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--mount-proc"]
         words = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *own, *words]
         words = [*readable_python(place), *words]
-    environment = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": f"{place.checkout}:{place.checkout / 'benchmarks'}",
-        "XDG_CACHE_HOME": str(place.cache),
-        "HOME": str(out),
-        "USER": f"user-{uid}",
-        "SOMETHING_ELSE": "x" * random.Random(title).randint(1, 3000),
-    }
     began = time.monotonic()
-    done = subprocess.run(words, cwd=out, env=environment, capture_output=True, text=True, check=False)
+    other = environment(place, user=f"user-{uid}", home=out)
+    done = subprocess.run(words, cwd=out, env=other, capture_output=True, text=True, check=False)
     if done.returncode not in (ExitCode.OK, ExitCode.UNTRUSTED):
         print(f"{title}: exit code {done.returncode}: {done.stderr}", flush=True)
     return time.monotonic() - began

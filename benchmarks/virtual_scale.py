@@ -1,6 +1,6 @@
 """Under the virtual clock: more stages than cores. Repeats, error, wall time and memory per boot, cost per added stage.
 
-    python benchmarks/virtual_scale.py [--stages 8,16,32] [--boots 2]
+    python benchmarks/virtual_scale.py [--stages 8,16,32] [--boots 2] [--record [NAME]]
 
 Two datacenters, one container per stage, 16 microbatches, 1F1B and crosspipe-greedy, 2 measured iterations. Boots run
 one after another. Exit code 1 when a repeat differs, a run is not trusted or an error exceeds 0.5 %.
@@ -8,14 +8,15 @@ one after another. Exit code 1 when a repeat differs, a run is not trusted or an
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from harness import options
+from harness.options import ROOT
+from harness.record import Claim, Topic, finish
+from harness.report import show_table
 
 from testbed.plan.plan import Clock
 from testbed.planning.resolve import load_plan, with_cases, with_clock
@@ -25,7 +26,6 @@ from testbed.vm import command
 from testbed.vm.boot import Boot
 from testbed.vm.determinism import fingerprint, nanoseconds
 
-ROOT = Path(__file__).parents[1]
 TOPOLOGY = ROOT / "topologies/two-dc-longhaul.yaml"
 WORKLOAD = ROOT / "workloads/tiny-gpt-pp8.yaml"
 SCHEDULES = ("1f1b", "crosspipe-greedy")
@@ -46,25 +46,12 @@ def settings(stages: int) -> tuple[str, ...]:
 
 def main() -> int:
     """Run, print, judge."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--stages", default="8,16,32")
     parser.add_argument("--boots", type=int, default=2)
     arguments = parser.parse_args()
     reporter = Lines(quiet=True)
-    table = Table(title="scale under the virtual clock", title_justify="left")
-    for column in (
-        "stages",
-        "boots",
-        "identical",
-        "worst error",
-        "trusted",
-        "wall per boot",
-        "of it training",
-        "CPU per boot",
-        "peak memory",
-    ):
-        table.add_column(column, justify="right")
-    good = True
+    rows, claims = [], []
     walls: dict[int, float] = {}
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch:
         for stages in map(int, arguments.stages.split(",")):
@@ -87,26 +74,31 @@ def main() -> int:
                 trusted &= all(row["trusted"] for row in document["schedules"])
                 print(f"{stages} stages, boot {number + 1}: {boot.wall_s:.0f} s", file=sys.stderr, flush=True)
             worst = max(errors, key=abs)
-            good &= len(prints) == 1 and trusted and abs(worst) <= TARGET
             walls[stages] = statistics.median(boot.wall_s for boot in boots)
             training_s = statistics.median(boot.wall_s - (boot.wall_until("task started") or 0.0) for boot in boots)
-            table.add_row(
-                str(stages),
-                str(len(boots)),
-                "yes" if len(prints) == 1 else f"NO: {len(prints)} different",
-                f"{worst:+.3%}",
-                "yes" if trusted else "NO",
-                f"{walls[stages]:.0f} s",
-                f"{training_s:.0f} s",
-                f"{statistics.median(boot.cpu_s for boot in boots):.0f} s",
-                f"{max(boot.peak_memory_kb for boot in boots) / 2**20:.2f} GiB",
+            memory_gib = max(boot.peak_memory_kb for boot in boots) / 2**20
+            same = len(prints) == 1
+            times_s = walls[stages], training_s, statistics.median(boot.cpu_s for boot in boots)
+            rows.append(
+                (stages, len(boots), f"{worst:+.3%}", *(f"{s:.0f} s" for s in times_s), f"{memory_gib:.2f} GiB")
             )
-    console = Console(width=140)
-    console.print(table)
+            got = f"{'identical' if same else 'NOT identical'}, {'' if trusted else 'NOT '}trusted, worst {worst:+.3%}"
+            claims.append(
+                Claim(
+                    f"{stages} stages on this machine, {len(boots)} boots",
+                    f"identical, <= {TARGET:.1%}, trusted",
+                    f"{got}; {walls[stages]:.0f} s, {memory_gib:.1f} GiB",
+                    same and trusted and abs(worst) <= TARGET,
+                    abs(worst),
+                    "share of the prediction",
+                )
+            )
+    columns = ("stages", "boots", "worst error", "wall per boot", "of it training", "CPU per boot", "peak memory")
+    show_table("scale under the virtual clock", columns, rows)
     if len(walls) > 1:
         few, many = min(walls), max(walls)
-        console.print(f"an added stage costs {(walls[many] - walls[few]) / (many - few):.1f} s of wall time per boot")
-    return 0 if good else 1
+        print(f"an added stage costs {(walls[many] - walls[few]) / (many - few):.1f} s of wall time per boot")
+    return finish(arguments, Topic.TRUTH, claims)
 
 
 if __name__ == "__main__":

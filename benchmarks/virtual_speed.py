@@ -1,6 +1,6 @@
 """Under the virtual clock: what a boot costs, kernel by kernel: booting, importing, and a virtual second of training.
 
-    python benchmarks/virtual_speed.py [--kernels 7.2,6.12] [--boots 3]
+    python benchmarks/virtual_speed.py [--kernels 7.2,6.12] [--boots 3] [--record [NAME]]
 
 The long haul's 1F1B and crosspipe-greedy. The kernels take turns, one boot at a time; medians over the boots. A kernel
 that is not built is named and left out. Exit code 1 when a repeat differs, a run is not trusted or an error exceeds
@@ -9,14 +9,15 @@ that is not built is named and left out. Exit code 1 when a repeat differs, a ru
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from harness import options
+from harness.options import ROOT
+from harness.record import Claim, Topic, finish
+from harness.report import show_table
 
 from testbed.errors import MachineLacks
 from testbed.planning.resolve import load_plan, with_cases
@@ -26,7 +27,6 @@ from testbed.vm import command, guest_machine, kernel
 from testbed.vm.boot import Boot
 from testbed.vm.determinism import fingerprint, nanoseconds
 
-ROOT = Path(__file__).parents[1]
 TOPOLOGY = ROOT / "topologies/two-dc-longhaul.yaml"
 WORKLOAD = ROOT / "workloads/tiny-gpt-pp4.yaml"
 SCHEDULES = ("1f1b", "crosspipe-greedy")
@@ -53,7 +53,7 @@ def phases(boot: Boot) -> dict[str, float]:
 
 def main() -> int:
     """Run, print, judge."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--kernels", default="7.2,6.12")
     parser.add_argument("--boots", type=int, default=3)
     arguments = parser.parse_args()
@@ -66,7 +66,7 @@ def main() -> int:
     boots: dict[str, list[Boot]] = {series: [] for series in machines}
     prints: dict[str, set[str]] = {series: set() for series in machines}
     worst: dict[str, float] = dict.fromkeys(machines, 0.0)
-    good = bool(machines)
+    trusted = True
     plan = load_plan(TOPOLOGY, WORKLOAD)
     choices = choose(plan, SCHEDULES)
     plan = with_cases(plan, choices, make(plan, choices, strict=True).made)
@@ -82,20 +82,19 @@ def main() -> int:
                 boots[series].append(boot)
                 prints[series].add(fingerprint(nanoseconds(directory)))
                 worst[series] = max([worst[series], *(abs(row["error"]) for row in document["schedules"])])
-                good &= all(row["trusted"] for row in document["schedules"])
-    table = Table("kernel", "boots", "identical", "worst error", title="speed of a boot", title_justify="left")
-    columns = list(phases(next(iter(boots.values()))[0])) if good else []
-    for column in columns:
-        table.add_column(column, justify="right")
+                trusted &= all(row["trusted"] for row in document["schedules"])
+    claims = []
     for series, of_series in boots.items():
-        good &= len(prints[series]) == 1 and worst[series] <= TARGET
-        medians = [statistics.median(phases(boot)[column] for boot in of_series) for column in columns]
-        identical = "yes" if len(prints[series]) == 1 else f"NO: {len(prints[series])} different"
-        table.add_row(
-            series, str(len(of_series)), identical, f"{worst[series]:.4%}", *(f"{value:.2f} s" for value in medians)
-        )
-    Console(width=150).print(table)
-    return 0 if good else 1
+        each = [phases(boot) for boot in of_series]
+        medians = {name: statistics.median(one[name] for one in each) for name in each[0]}
+        show_table(f"Linux {series}, medians", ("phase", "seconds"), [(n, f"{s:.2f}") for n, s in medians.items()])
+        same = len(prints[series]) == 1
+        got = f"{'identical' if same else 'NOT identical'}, worst error {worst[series]:.4%}"
+        got += f", {medians['CPU time']:.1f} s of CPU each" + ("" if trusted else ", NOT trusted")
+        fine = same and trusted and worst[series] <= TARGET
+        claim = f"the same boot {len(of_series)} times, Linux {series}"
+        claims.append(Claim(claim, f"identical, <= {TARGET:.1%}, trusted", got, fine, medians["CPU time"], "s"))
+    return finish(arguments, Topic.SPEED, claims)
 
 
 if __name__ == "__main__":

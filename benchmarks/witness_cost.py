@@ -1,6 +1,6 @@
 """What the witnesses of a run cost it: the same runs with and without them, in turn.
 
-    python benchmarks/witness_cost.py [--pairs 5]
+    python benchmarks/witness_cost.py [--pairs 5] [--record [NAME]]
 
 The main job's 1F1B and CrossPipe's greedy. Prints the median iteration of every run, and the median over the pairs of
 what a run with witnesses takes more than the one without.
@@ -8,12 +8,15 @@ what a run with witnesses takes more than the one without.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
 import tempfile
 from pathlib import Path
+
+from harness import options
+from harness.options import ROOT
+from harness.record import Claim, Topic, finish
 
 from testbed.lab.machine_witness import MachineWitness
 from testbed.lab.sandbox import run_in_sandbox
@@ -22,7 +25,6 @@ from testbed.progress import Lines
 from testbed.session.machine_report import this_machine
 from testbed.session.run import SessionOptions, run
 
-ROOT = Path(__file__).parents[1]
 SCHEDULES = ("1f1b", "crosspipe-greedy")
 
 
@@ -46,20 +48,24 @@ def medians(*, active: bool) -> dict[str, float]:
 
 def main() -> int:
     """Always 0: it reports."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--pairs", type=int, default=5)
+    arguments = parser.parse_args()
     more: dict[str, list[float]] = {name: [] for name in SCHEDULES}
-    for number in range(parser.parse_args().pairs):
+    for number in range(arguments.pairs):
         order = (True, False) if number % 2 else (False, True)  # neither is always the first
         found = {active: medians(active=active) for active in order}
         for name in SCHEDULES:
             with_, without = found[True][name], found[False][name]
             more[name].append(with_ / without - 1)
             print(f"{name}: {with_ * 1e3:.2f} ms with, {without * 1e3:.2f} ms without", flush=True)
+    claims = []
     for name, shares in more.items():
         spread = max(shares) - min(shares)
-        print(f"{name}: {statistics.median(shares):+.3%} with witnesses (pairs spread by {spread:.3%})")
-    return 0
+        middle = statistics.median(shares)
+        got = f"{middle:+.3%} (pairs spread by {spread:.3%})"
+        claims.append(Claim(f"{name}, with witnesses against without", "(report)", got, None, middle, "share"))
+    return finish(arguments, Topic.TRUTH, claims, clock="real")
 
 
 if __name__ == "__main__":

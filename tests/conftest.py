@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 import signal
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
 
 settings.register_profile("testbed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("testbed")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell gives it to what it starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or nothing that tests start could be interrupted
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """`--dist loadfile`, but files whose plans share a boot (vm/one_boot.py) go to one process together."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class LoadBootScheduling(LoadFileScheduling):  # type: ignore[misc]  # it has no types
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "one boot" if shares_a_boot(config.rootpath / file) else file
+
+    return LoadBootScheduling(config, log)
+
+
+@cache
+def shares_a_boot(file: Path) -> bool:
+    return "\nfrom one_boot import " in file.read_text(encoding="utf-8")

@@ -63,8 +63,9 @@ def references() -> dict[tuple[int, str], Reference]:
     }
 
 
-@pytest.mark.parametrize("variant", ["early", "late", "recompute"])
-@pytest.mark.parametrize("dtype", sorted(TOLERANCE))
+@pytest.mark.parametrize(
+    ("dtype", "variant"), [("float64", "early"), ("float64", "late"), ("float64", "recompute"), ("float32", "early")]
+)
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_a_pipeline_trains_as_one_process_does(
     launcher: Loop, references: dict[tuple[int, str], Reference], name: str, dtype: str, variant: str

@@ -117,7 +117,7 @@ def test_what_waits_for_the_weight_gradient_and_what_does_not() -> None:
     for product in store.collecting:
         product.accumulate()
     for name, parameter in layer.named_parameters():
-        assert torch.equal(parameter.grad, whole[name]), name
+        assert torch.equal(parameter.grad, whole[name]), name  # type: ignore[arg-type]
     assert all(torch.equal(a, b) for a, b in zip(plain, layer.parameters(), strict=True))
 
 

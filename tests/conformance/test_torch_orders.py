@@ -10,7 +10,6 @@ from torch.distributed.pipelining import _schedule_visualizer, schedules
 from torch.distributed.pipelining.stage import PipelineStage
 
 from testbed.pipeline.ir import Action, Kind, Row, parse_action
-from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import uniform
 from testbed.schedule.registry import FAMILIES, generate
 
@@ -30,7 +29,7 @@ def repaired(row: Row) -> Row:
 
 
 def rows(name: str, p: int, m: int) -> tuple[Row, ...]:
-    placement = stage_to_rank(FAMILIES[name].placement, p)
+    placement = FAMILIES[name].stage_to_rank(p)
     return generate(name, uniform(p, m, memory=float(2 * p + m), stage_to_rank=placement)).rows
 
 
@@ -42,7 +41,12 @@ CHUNKED = {
     "zb-v": "ZBVZeroBubble",
     "dualpipe-v": "DualPipeV",
 }
-SHAPES = [(p, m) for p in (1, 2, 3, 4, 6, 8) for m in range(1, 4 * p + 2)]
+SHAPES = [
+    *((p, m) for p in (1, 2, 3, 4) for m in range(1, 4 * p + 2)),
+    *((6, m) for m in (1, 5, 6, 7, 12, 18)),
+    *((8, m) for m in (1, 7, 8, 9, 15, 16, 17, 24, 32, 33)),
+]
+"""Pipeline ranks, microbatches."""
 
 
 def torch_takes(name: str, p: int, m: int) -> bool:

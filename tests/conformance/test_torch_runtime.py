@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from testbed.pipeline.ir import WHOLE
-from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import uniform
 from testbed.pipeline.torch_csv import to_csv
 from testbed.schedule.registry import FAMILIES, generate
@@ -48,7 +47,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     directory = tmp_path_factory.mktemp("torch")
     jobs = []
     for name in NAMES:
-        placement = stage_to_rank(FAMILIES[name].placement, ranks)
+        placement = FAMILIES[name].stage_to_rank(ranks)
         memory = float(2 * ranks + SHAPES[ranks])
         problem = uniform(ranks, SHAPES[ranks], memory=memory, delay_s=0.3, stage_to_rank=placement)
         schedule = generate(name, problem)

@@ -1,4 +1,4 @@
-"""A lab that is not what it says it is, is never trusted: a row per way to be broken, before the run and during it."""
+"""A lab that is not what it says it is, is never trusted: wrong before the run or during it, and why is said."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from processes import descendants
@@ -22,26 +22,48 @@ pytestmark = pytest.mark.root
 ROOT = Path(__file__).parents[2]
 SHAPERS = Path(__file__).with_name("wrong_shapers.py")
 DEADLINE_S = 240
-TOPOLOGY = """
-name: uneven
+PARALLEL = """
+name: parallel
 datacenters: {a: {nodes: 2}, b: {nodes: 2}}
 links:
-  - {name: north, between: [a, b], rate: 1 Gbit/s, forward: {delay: 4 ms}, reverse: {delay: 9 ms}}
-  - {name: south, between: [a, b], delay: 9 ms, rate: 1 Gbit/s}
+  - {name: north, between: [a, b], delay: 9 ms, rate: 1 Gbit/s}
+  - {name: south, between: [a, b], rate: 1 Gbit/s, forward: {delay: 4 ms}, reverse: {delay: 9 ms}}
 routes:
-  - {from: a, to: b, via: [VIA]}
-  - {from: b, to: a, via: [VIA]}
+  - {from: a, to: b, via: [south]}
+  - {from: b, to: a, via: [south]}
+"""
+CHAIN = """
+name: chain
+datacenters: {a: {nodes: 2}, b: {nodes: 1}, c: {nodes: 1}}
+links:
+  - {between: [a, b], rate: 1 Gbit/s, forward: {delay: 4 ms}, reverse: {delay: 9 ms}}
+  - {between: [b, c], delay: 5 ms, rate: 1 Gbit/s}
 """
 SETTINGS = (
     *("--set=microbatches=4", "--set=schedules=[1f1b]", "--iterations=3", "--set=warmup=1"),
     "--set=pacing={F: 10 ms, I: 10 ms, W: 10 ms}",
 )
+LATER = {
+    "slow rate": "on their way",
+    "swapped delays": "on their way",
+    "loss": "TCP retransmitted",
+    "detour": "did not take the routes of the plan",
+}
+"""What becomes wrong when a schedule is about to be trained, as OneFaultAfterAnother has it; what is said of it."""
 
 
-def start(directory: Path, *words: str, via: str = "north") -> subprocess.Popen[str]:
-    topology = directory / "uneven.yaml"
-    topology.write_text(TOPOLOGY.replace("VIA", via))
-    command = [sys.executable, "-m", "testbed", "run", str(topology), "workloads/tiny-gpt-pp4.yaml", *SETTINGS, *words]
+class Untrusted(NamedTuple):
+    """A run that gave a result and does not trust it."""
+
+    out: Path
+    said: str
+    comparison: dict[str, Any]
+
+
+def start(directory: Path, topology: str, *words: str) -> subprocess.Popen[str]:
+    file = directory / "topology.yaml"
+    file.write_text(topology)
+    command = [sys.executable, "-m", "testbed", "run", str(file), "workloads/tiny-gpt-pp4.yaml", *SETTINGS, *words]
     return subprocess.Popen(
         [*command, "--out", str(directory / "results")],
         cwd=ROOT,
@@ -51,36 +73,59 @@ def start(directory: Path, *words: str, via: str = "north") -> subprocess.Popen[
     )
 
 
-def verdict(directory: Path, process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The only schedule's row, of a run that gave a result and does not trust it."""
-    _, said = process.communicate(timeout=DEADLINE_S)
+def ended(directory: Path, process: subprocess.Popen[str]) -> Untrusted:
+    out = directory / "results"
+    try:
+        _, said = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
     assert process.returncode == 5, said
-    (row,) = json.loads((directory / "results" / "comparison.json").read_text())["schedules"]
-    assert not row["trusted"]
-    return dict(row)
+    return Untrusted(out, said, json.loads((out / "comparison.json").read_text()))
 
 
 BUSY = "did not fit into their slots"
 """What a machine does to a run that carries on beside too much else: its delays hide those of a link."""
 
 
-@pytest.mark.parametrize(
-    ("shaper", "via", "reason"),
-    [
-        ("SlowRate", "north", "is not as asked: .*rate .*asked 1 Gbit"),
-        ("SwappedDelays", "north", "is not as asked: .*one-way delay"),
-        ("SlowRateLater", "north", "on their way"),
-        ("SwappedDelaysLater", "north", "on their way"),
-        ("LossLater", "north", "TCP retransmitted"),
-        ("DetourLater", "south", "did not take the routes of the plan"),
-    ],
-)
-def test_a_broken_lab_is_never_trusted(tmp_path: Path, shaper: str, via: str, reason: str) -> None:
-    row = verdict(tmp_path, start(tmp_path, "--shaper", f"{SHAPERS}:{shaper}", via=via))
+@pytest.fixture(scope="module")
+def wrong_later(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """By what became wrong, the row of the schedule that was trained then."""
+    directory = tmp_path_factory.mktemp("later")
+    labels = ", ".join(f"{{schedule: 1f1b, label: {name}}}" for name in LATER)
+    shaper = ("--shaper", f"{SHAPERS}:OneFaultAfterAnother")
+    run = ended(directory, start(directory, PARALLEL, *shaper, f"--set=schedules=[{labels}]"))
+    return {row["label"]: row for row in run.comparison["schedules"]}
+
+
+@pytest.mark.parametrize(("name", "reason"), LATER.items())
+def test_a_lab_that_becomes_wrong_is_never_trusted(
+    wrong_later: dict[str, dict[str, Any]], name: str, reason: str
+) -> None:
+    row = wrong_later[name]
+    assert not row["trusted"]
     found = any(re.search(reason, one) for one in row["reasons"])
     if not found and any(BUSY in one for one in row["reasons"]):
         pytest.skip(f"untrusted, but this machine is too busy to tell why: {row['reasons']}")
     assert found, row["reasons"]
+
+
+def test_wrong_links_leave_every_schedule_untrusted(tmp_path: Path) -> None:
+    """The run goes on, and every schedule's reasons name both links."""
+    shaper = ("--shaper", f"{SHAPERS}:WrongFromTheStart")
+    run = ended(tmp_path, start(tmp_path, CHAIN, *shaper, "--set=schedules=[1f1b, gpipe]", "--iterations=2"))
+    assert run.comparison["complete"]
+    assert len(run.comparison["schedules"]) == 2
+    for row in run.comparison["schedules"]:
+        assert not row["trusted"]
+        for there in ("a->b", "b->a"):
+            assert any(re.search(f"{there} is not as asked: .*one-way delay", one) for one in row["reasons"]), row
+        assert any(re.search(r"b->c is not as asked: .*rate .*asked 1 Gbit", one) for one in row["reasons"]), row
+    assert "--clock virtual" in run.said
+    kept = json.loads((run.out / "links.json").read_text())["links"]
+    assert [link["ok"] for link in kept[:3]] == [False] * 3
+    manifest = json.loads((run.out / "manifest.json").read_text())
+    assert manifest["links"]["as_asked"] is False
+    assert manifest["links"]["attempts"]["b->a"] == 6
 
 
 def throttle(pid: int, over: threading.Event) -> None:
@@ -93,7 +138,7 @@ def throttle(pid: int, over: threading.Event) -> None:
 
 
 def test_a_throttled_worker_is_never_trusted(tmp_path: Path) -> None:
-    process = start(tmp_path, "--iterations=8")
+    process = start(tmp_path, PARALLEL, "--iterations=8")
     over = threading.Event()
     try:
         assert process.stderr is not None
@@ -103,11 +148,13 @@ def test_a_throttled_worker_is_never_trusted(tmp_path: Path) -> None:
         worker = next(pid for pid in descendants(process.pid) if name(pid).startswith("rank 1 "))
         thread = threading.Thread(target=throttle, args=(worker, over))
         thread.start()
-        row = verdict(tmp_path, process)
+        run = ended(tmp_path, process)
     finally:
         over.set()
         process.kill()
     thread.join()
+    (row,) = run.comparison["schedules"]
+    assert not row["trusted"]
     assert row["reasons"]
 
 

@@ -20,7 +20,7 @@ SLOW = (
 )
 """Links that a busy machine, too, shapes within the gate's 2 %, and little to send over them."""
 
-COMMANDS = re.findall(r"\| `testbed (.*?)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+COMMANDS: list[str] = re.findall(r"\| `testbed (.*?)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
 
 
 def run(command: str, *more: str) -> subprocess.CompletedProcess[str]:
@@ -89,7 +89,7 @@ def test_a_job_of_ones_own_runs_under_every_label(tmp_path: Path) -> None:
     labels = [row["label"] for row in document["schedules"]]
     assert list(json.loads((out / "schedules.json").read_text())) == labels
     iterations = pd.read_parquet(out / "iterations.parquet")
-    losses = {name: rows["loss"].tolist() for name, rows in iterations.groupby("schedule")}
+    losses = {str(name): rows["loss"].tolist() for name, rows in iterations.groupby("schedule")}
     assert sorted(losses) == sorted(labels)
     for name in labels:
         assert losses[name] == pytest.approx(losses["1f1b"], rel=1e-4)
@@ -101,11 +101,16 @@ def test_a_job_of_ones_own_runs_under_every_label(tmp_path: Path) -> None:
     assert [row["changes"] for row in manifest["lab"]["links"]] == [[], []]
 
 
+def test_a_job_of_ones_own_is_planned(tmp_path: Path) -> None:
+    """With the words of the README; that it is trained is shown above, under four schedules."""
+    words = the_command("my_job.yaml --schedule 1f1b").removeprefix("run ")
+    done = run(f"plan {words}", "-o", str(tmp_path / "plan.json"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "plan.json").is_file()
+
+
 @pytest.mark.root
-def test_the_other_commands_of_the_readme(tmp_path: Path) -> None:
-    done = run(the_command("my_job.yaml --schedule 1f1b"), *SLOW, "--out", str(tmp_path / "out"), "--quiet")
-    ended(done)
-    assert (tmp_path / "out/comparison.json").is_file()
+def test_a_shaper_of_ones_own_is_measured() -> None:
     done = run(the_command("calibrate"), "--json")
     ended(done)
     assert json.loads(done.stdout)["shaper"] == "recording"

@@ -97,11 +97,11 @@ def worker_of(command: subprocess.Popen[str]) -> int:
     raise AssertionError("no worker found")
 
 
-def test_kill_9_of_the_command_leaves_nothing(tmp_path: Path) -> None:
+def test_kill_9_of_the_command_leaves_nothing_but_finished_schedules(tmp_path: Path) -> None:
     before = interfaces(os.getpid())
-    temporary = tmp_path / "temporary"
+    temporary, out = tmp_path / "temporary", tmp_path / "out"
     temporary.mkdir()
-    with training(tmp_path / "out", TMPDIR=str(temporary)) as command:
+    with training(out, SHORT_THEN_ANOTHER, TMPDIR=str(temporary)) as command:
         processes = descendants(command.pid)
         own = namespaces(processes) - namespaces({os.getpid()})
         assert len(processes) > 10
@@ -118,15 +118,6 @@ def test_kill_9_of_the_command_leaves_nothing(tmp_path: Path) -> None:
     assert not ours & interfaces(os.getpid())
     left = [line for line in Path("/proc/mounts").read_text().splitlines() if line.startswith("testbed-lab ")]
     assert not [line for line in left if "/proc " in line or str(tmp_path) in line]
-
-
-def test_kill_9_leaves_the_finished_schedules_readable(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with training(out, SHORT_THEN_ANOTHER) as command:
-        processes = descendants(command.pid)
-        command.kill()
-        command.wait(timeout=DEADLINE_S)
-        wait_until_gone(processes)
     run = load_run(out)
     assert (run.schedules, run.asked, run.complete) == (["zb-h1"], ["zb-h1", "1f1b"], False)
     assert load_traces(out)["zb-h1", "measured"].iterations().tolist() == [0, 1, 2]

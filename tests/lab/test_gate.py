@@ -46,7 +46,7 @@ def as_asked(measure: Callable[..., list[dict[str, Any]]], *words: Any) -> list[
     However busy the host is, nothing is dropped, and nothing comes early.
     """
     for _ in range(FRESH_LABS):
-        checks = in_sandbox(measure, *words)
+        checks: list[dict[str, Any]] = in_sandbox(measure, *words)
         for check in checks:
             assert check["measured"]["dropped"] == 0, check
             assert check["measured"]["one_way_s"]["median"] > check["asked"]["delay_s"] - 0.2e-3, check
@@ -118,7 +118,7 @@ def gated(change: dict[str, float]) -> dict[str, Any]:
     from testbed.lab import gate
     from testbed.lab.lab import Lab
 
-    gate.QUIET_LIMIT_S = 1.0  # no link becomes right by waiting
+    gate.QUIET_LIMIT_S = 1.0  # type: ignore[attr-defined]  # no link becomes right by waiting
     with Lab(two_datacenters("2 ms", "100 Mbit/s"), shaper="relay") as lab:
         lab.change_link(1, **change)
         said: list[str] = []

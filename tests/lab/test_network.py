@@ -129,7 +129,7 @@ def transfer(transport: str, size: int) -> dict[str, Any]:
     from testbed.lab.lab import Lab
     from testbed.lab.namespaces import inside
 
-    plan = replace(two_datacenters("10 ms", "1 Gbit/s"), transport=transport)
+    plan = replace(two_datacenters("10 ms", "1 Gbit/s"), transport=transport)  # type: ignore[arg-type]
     with Lab(plan, shaper="relay", largest_burst_bytes=size) as lab:
         with inside(lab.containers["b/0"].pid):
             listener = socket.create_server((lab.address("b/0"), 0))

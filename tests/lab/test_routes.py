@@ -105,7 +105,7 @@ def lost_and_back(shaper: str, enforcement: str) -> list[list[int]]:
     from testbed.lab.lab import Lab
 
     pinned = {("a/0", "b/0"): (2, 7), ("b/0", "a/0"): (6, 3)}
-    plan = replace(network({"a": 1, "b": 1, "s": 0, "t": 0}, FABRIC), enforcement=enforcement)
+    plan = replace(network({"a": 1, "b": 1, "s": 0, "t": 0}, FABRIC), enforcement=enforcement)  # type: ignore[arg-type]
     counts = []
     with Lab(plan, shaper=shaper) as lab:
         for step in ("", "lose", "restore"):

@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from data_format import PAGE, documented
+from in_process import run_testbed
 
 from testbed.plan.costs import predict_case, schedule_of
 from testbed.planning.file import read
@@ -225,18 +226,18 @@ def test_tensor_ranks_talk_in_the_middle_of_computing(tmp_path: Path) -> None:
     assert "1f1b: " in told.stdout.splitlines()[-1]
 
 
-def test_a_run_repeats_the_schedules_of_another(
+def test_the_schedules_of_a_run_are_kept_for_another(
     finished: tuple[subprocess.CompletedProcess[str], Path], tmp_path: Path
 ) -> None:
+    """A search would take long and find others: of its label the kept one is taken, when a run is planned."""
     _, out = finished
     given = tmp_path / "schedules.json"
     given.write_text((out / "schedules.json").read_text().replace("crosspipe-greedy", "search"))
-    settings = (*SMALL[:2], "--set=warmup=1", "--iterations=1", "--schedule=search", f"--schedules-from={given}")
-    run_longhaul(*settings, "--quiet", "--out", str(tmp_path / "again"))
-    assert (
-        json.loads((tmp_path / "again/schedules.json").read_text())["search"]
-        == json.loads((out / "schedules.json").read_text())["crosspipe-greedy"]
-    )
+    words = ("topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml", *SMALL[:2], "--schedule=search")
+    planned = run_testbed("plan", *words, f"--schedules-from={given}", "-o", tmp_path / "plan.json")
+    assert planned.returncode == 0, planned.stderr
+    (again,), (_, before) = read(tmp_path / "plan.json").cases, read(out).cases
+    assert again.jobs[0].rows == before.jobs[0].rows
 
 
 def test_results_are_never_overwritten_unasked(finished: tuple[subprocess.CompletedProcess[str], Path]) -> None:

@@ -14,7 +14,7 @@ from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import LinkCounters, ShapedLink
 from testbed.lab.shaping.relay import RelayShaper
 
-gate.QUIET_LIMIT_S = 1.0
+gate.QUIET_LIMIT_S = 1.0  # type: ignore[attr-defined]
 """A machine that runs tests is never quiet, and no link of these becomes right by waiting."""
 
 
@@ -36,24 +36,24 @@ class NoWayBack(RelayShaper):
         self.change(1, loss=1.0)
 
 
-class SlowRate(RelayShaper):
-    """The first link's way there has nine tenths of its rate."""
+class WrongFromTheStart(RelayShaper):
+    """The first link has the delays of its two directions the wrong way round: round trips are right.
+
+    The second link's way there has nine tenths of its rate.
+    """
 
     def build(self, links: Sequence[ShapedLink]) -> None:
         """See Shaper."""
         super().build(links)
-        self.change(0, rate_bps=0.9 * links[0].forward.asked.rate_bps)
+        swap_delays(self, links, 0)
+        self.change(2, rate_bps=0.9 * links[1].forward.asked.rate_bps)
 
 
-class SwappedDelays(RelayShaper):
-    """The first link has the delays of its two directions the wrong way round: round trips are right."""
-
-    def build(self, links: Sequence[ShapedLink]) -> None:
-        """See Shaper."""
-        super().build(links)
-        forward, reverse = links[0].forward.asked.delay_s, links[0].reverse.asked.delay_s
-        self.change(0, delay_s=reverse)
-        self.change(1, delay_s=forward)
+def swap_delays(shaper: RelayShaper, links: Sequence[ShapedLink], number: int) -> None:
+    """The directions of a link change places, in their delays only."""
+    link = links[number]
+    shaper.change(2 * number, delay_s=link.reverse.asked.delay_s)
+    shaper.change(2 * number + 1, delay_s=link.forward.asked.delay_s)
 
 
 class _Later(RelayShaper, ABC):
@@ -75,37 +75,34 @@ class _Later(RelayShaper, ABC):
         """Make it wrong."""
 
 
-class SlowRateLater(_Later):
-    """As SlowRate."""
+class OneFaultAfterAnother(_Later):
+    """Of the second link, another one for every schedule: one fault is mended before the next one comes.
+
+    Its rate, its delays swapped, packets of it lost; then what goes between the first two datacenters takes the first
+    link instead, whatever the plan says.
+    """
+
+    def build(self, links: Sequence[ShapedLink]) -> None:
+        """See Shaper."""
+        super().build(links)
+        self.to_come = [self.slow, self.swapped, self.lossy, self.detour]
 
     def spoil(self) -> None:
         """See _Later."""
-        self.change(0, rate_bps=0.8 * self.links[0].forward.asked.rate_bps)
+        for number, asked in enumerate((self.links[1].forward.asked, self.links[1].reverse.asked), start=2):
+            self.change(number, rate_bps=asked.rate_bps, delay_s=asked.delay_s, loss=asked.loss)
+        self.to_come.pop(0)()
 
+    def slow(self) -> None:
+        self.change(2, rate_bps=0.8 * self.links[1].forward.asked.rate_bps)
 
-class SwappedDelaysLater(_Later):
-    """As SwappedDelays."""
+    def swapped(self) -> None:
+        swap_delays(self, self.links, 1)
 
-    def spoil(self) -> None:
-        """See _Later."""
-        forward, reverse = self.links[0].forward.asked.delay_s, self.links[0].reverse.asked.delay_s
-        self.change(0, delay_s=reverse)
-        self.change(1, delay_s=forward)
+    def lossy(self) -> None:
+        self.change(2, loss=0.02)
 
-
-class LossLater(_Later):
-    """Some packets of what crosses the first link are lost."""
-
-    def spoil(self) -> None:
-        """See _Later."""
-        self.change(0, loss=0.02)
-
-
-class DetourLater(_Later):
-    """What goes between the first two datacenters takes the first link, whatever the plan says."""
-
-    def spoil(self) -> None:
-        """See _Later."""
+    def detour(self) -> None:
         link, ends = self.links[0].forward, addresses.link_subnet(0)
         for here, target, gateway in ((link.source, 1, ends.second), (link.target, 0, ends.first)):
             with Netlink(here.pid, here.border) as netlink:

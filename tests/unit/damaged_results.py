@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,51 +28,72 @@ def damages(good: Path) -> Iterator[Damage]:
     """All of them: files missing, empty, cut, filled with noise; fields and columns gone, renamed, of other types."""
     for path in sorted(good.glob("*.json")) + sorted(good.glob("*.parquet")):
         content = path.read_bytes()
-        yield Damage(f"{path.name} missing", lambda at, name=path.name: (at / name).unlink())
+        yield Damage(f"{path.name} missing", partial(_remove, path.name))
         changed = {"empty": b"", "cut": content[: len(content) // 2], "noise": b"\xff\x00{" * 50, "null": b"null"}
         for what, new in changed.items():
             yield _rewritten(f"{path.name} {what}", path.name, new)
         yield from _of_json(path) if path.suffix == ".json" else _of_table(path)
 
 
+def _remove(file: str, at: Path) -> None:
+    (at / file).unlink()
+
+
 def _rewritten(name: str, file: str, content: bytes) -> Damage:
-    return Damage(name, lambda at: (at / file).write_bytes(content) and None)
+    def write(at: Path) -> None:
+        (at / file).write_bytes(content)
+
+    return Damage(name, write)
 
 
 def _of_json(path: Path) -> Iterator[Damage]:
-    tree, seen = json.loads(path.read_text()), set()
-    for place in nodes(tree):
+    text = path.read_text()
+    seen = set()
+    for place in nodes(json.loads(text)):
         pattern = tuple(0 if isinstance(key, int) else key for key in place)
         if pattern in seen:
             continue
         seen.add(pattern)
         for value in (*_VALUES, _GONE):
-            changed = copy.deepcopy(tree)
-            parent = changed
-            for key in place[:-1]:
-                parent = parent[key]
-            if value is _GONE:
-                del parent[place[-1]]
-            else:
-                parent[place[-1]] = value
             shown = "gone" if value is _GONE else repr(value)
             name = f"{path.name} {'.'.join(map(str, place))} {shown}"
-            yield _rewritten(name, path.name, json.dumps(changed).encode())
+            yield Damage(name, partial(_change, path.name, text, place, value))
+
+
+def _change(file: str, text: str, place: Sequence[Any], value: Any, at: Path) -> None:
+    """Write a document with another value at a place, or without it."""
+    tree = json.loads(text)
+    parent = tree
+    for key in place[:-1]:
+        parent = parent[key]
+    if value is _GONE:
+        del parent[place[-1]]
+    else:
+        parent[place[-1]] = value
+    (at / file).write_text(json.dumps(tree))
 
 
 def _of_table(path: Path) -> Iterator[Damage]:
-    def saved(name: str, frame: pd.DataFrame) -> Damage:
-        return Damage(f"{path.name} {name}", lambda at: frame.to_parquet(at / path.name))
+    def saved(name: str, changed: Callable[[], pd.DataFrame]) -> Damage:
+        return Damage(f"{path.name} {name}", lambda at: changed().to_parquet(at / path.name))
 
     whole = pd.read_parquet(path)
-    yield saved("without rows", whole.iloc[:0])
-    yield saved("half its rows", whole.iloc[: len(whole) // 2])
-    yield saved("rows twice", pd.concat([whole, whole]))
+    yield saved("without rows", lambda: whole.iloc[:0])
+    yield saved("half its rows", lambda: whole.iloc[: len(whole) // 2])
+    yield saved("rows twice", lambda: pd.concat([whole, whole]))
     for name in whole.columns:
-        yield saved(f"without {name}", whole.drop(columns=name))
-        yield saved(f"{name} renamed", whole.rename(columns={name: f"{name}x"}))
+        yield saved(f"without {name}", partial(_without, whole, name))
+        yield saved(f"{name} renamed", partial(_renamed, whole, name))
         for value in ("x", None, -1, 1e300):
-            yield saved(f"{name} all {value!r}", whole.assign(**{name: value}))
+            yield saved(f"{name} all {value!r}", partial(whole.assign, **{name: value}))
+
+
+def _without(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    return table.drop(columns=column)
+
+
+def _renamed(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    return table.rename(columns={column: f"{column}x"})
 
 
 def fault(good: Path, damage: Damage, place: Path) -> str:

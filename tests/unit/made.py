@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import Collective, CollectiveMessage
 from testbed.pipeline.ir import Schedule
-from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import PipelineRoutes, Problem, uniform
 from testbed.schedule.registry import FAMILIES, generate
 
@@ -28,7 +27,7 @@ def quick(name: str, problem: Problem, **options: Any) -> Schedule:
 def fitting(name: str, p: int, m: int, **costs: Any) -> Problem:
     """A uniform problem in the family's own placement, with memory for any schedule."""
     costs.setdefault("memory", float(2 * max(p, m)))
-    return uniform(p, m, stage_to_rank=stage_to_rank(FAMILIES[name].placement, p), **costs)
+    return uniform(p, m, stage_to_rank=FAMILIES[name].stage_to_rank(p), **costs)
 
 
 @st.composite

@@ -70,7 +70,7 @@ def test_every_member_ends_with_everything_once(
     for member in members:
         mine = [cell for cell in cells if not sharded or owner[cell] == member]
         assert [summed[member][cell] for cell in mine] == [whole] * len(mine)
-    parameters = [[Counter({cell: int(owner[cell] == m)}) for cell in cells] for m in members]
+    parameters = [[Counter[object]({cell: int(owner[cell] == m)}) for cell in cells] for m in members]
     gathered = played(found.gather, parameters, draw, ready=set(members))
     if sharded:
         assert gathered == [[Counter({cell: 1}) for cell in cells]] * len(sites)

@@ -16,8 +16,8 @@ from testbed.baseline import plan_files, report, store
 from testbed.baseline.check import on_one_text
 from testbed.baseline.environment import differences
 from testbed.baseline.measure import Measurement, measure
-from testbed.baseline.regression import CheckResult, Figures, Finding, Verdict, judge
-from testbed.baseline.tolerance import Band, Mode, Quantity, default_tolerances, from_document
+from testbed.baseline.regression import CheckResult, Figures, Finding, Verdict, is_regression, judge
+from testbed.baseline.tolerance import Band, Mode, Quantity, default_tolerances, describe, from_document
 from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.judge.comparison import ScheduleComparison
 from testbed.planning import file as plan_file
@@ -133,7 +133,7 @@ def test_an_untrusted_or_missing_or_failed_schedule_is_a_regression() -> None:
     now = replace(figures(), trusted=False, reasons=("2 packets were dropped",))
     (found,) = judge("b", [figures()], CheckResult((now,)), VIRTUAL)
     assert (found.verdict, found.note) == (Verdict.untrusted, "2 packets were dropped")
-    assert report.is_regression(found, allow_faster=True)
+    assert is_regression(found, allow_faster=True)
     both = [figures(), figures("zb-h1")]
     found = judge("b", both, CheckResult((figures("zb-h1"),)), VIRTUAL)[0]
     assert (found.schedule, found.verdict) == ("1f1b", Verdict.missing)
@@ -165,7 +165,7 @@ def test_without_pacing_the_prediction_is_not_compared() -> None:
 
 def test_every_tolerance_has_its_reason() -> None:
     for mode in Mode:
-        for line in report.tolerance.describe(default_tolerances(mode, paced=True), mode):
+        for line in describe(default_tolerances(mode, paced=True), mode):
             assert "set in this baseline" not in line
 
 

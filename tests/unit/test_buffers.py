@@ -14,8 +14,8 @@ from testbed.train.buffers import Buffers, can_share
 def test_buffers_keep_what_is_their_own_and_share_the_rest() -> None:
     first, second = (buffers := Buffers(2, 300_000, 1_000, torch.float32)).take(), buffers.take()
     first[:1_000], second[:1_000] = 1.0, 2.0
-    assert first[:1_000].unique().tolist() == [1.0]
-    assert second[:1_000].unique().tolist() == [2.0]
+    assert first[:1_000].unique().tolist() == [1.0]  # type: ignore[no-untyped-call]
+    assert second[:1_000].unique().tolist() == [2.0]  # type: ignore[no-untyped-call]
     first[-1] = 7.0
     assert second[-1] == 7.0
     with pytest.raises(IndexError, match="no buffer left"):

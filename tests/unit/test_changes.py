@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def case(
     host_s, baseline_s = PREDICTED_S if real else None, [0.0] * len(found)
     known = network, (), ReferenceOutcome(), PREDICTED_S, host_s, found, 0.0, baseline_s
     routes = [WAYS.get((flow.source_rank, flow.target_rank), ()) for flow in found]
-    more = {"quartiles_s": by_iteration(times), "routes": routes, "modelled": True}
+    more: dict[str, Any] = {"quartiles_s": by_iteration(times), "routes": routes, "modelled": True}
     return Evidence(True, real, (), None, rows, (), *known)._replace(**more)
 
 

@@ -1,4 +1,7 @@
-"""The static schedules under the event model against formulas, on whole grids (times are halves: equality is exact)."""
+"""The static schedules under the event model against formulas, on whole grids (times are halves: equality is exact).
+
+Most by the compiled model, which test_compiled.py holds against the plain one.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,9 @@ import numpy as np
 import pytest
 
 from testbed.errors import BadInput
-from testbed.model import closed_form
+from testbed.model import closed_form, compiled
 from testbed.model.simulate import simulate
 from testbed.pipeline.memory import peak_in_flight, peaks
-from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import InvalidSchedule
 from testbed.schedule.geopipe import cuts, hiding
@@ -25,18 +27,21 @@ TIMES = list(product((1, 2, 3), (1, 2, 3), (0, 1, 2, 3)))
 
 def problem_for(name: str, p: int, m: int, f: float = 1, i: float = 1, w: float = 1, **more: object) -> Problem:
     settings = {"memory": float(2 * p + m)} | more
-    placement = stage_to_rank(FAMILIES[name].placement, p)
+    placement = FAMILIES[name].stage_to_rank(p)
     return uniform(p, m, forward_s=f, input_s=i, weight_s=w, stage_to_rank=placement, **settings)  # type: ignore[arg-type]
 
 
 def makespan(name: str, problem: Problem, **options: int) -> float:
-    return float(simulate(problem, generate(name, problem, **options)).makespans()[0])
+    return compiled.makespan(problem, generate(name, problem, **options))
 
 
-def span(name: str, problem: Problem) -> float:
-    actions = simulate(problem, generate(name, problem)).actions
+def makespan_and_span(name: str, problem: Problem) -> tuple[float, float]:
+    """The span is of the rank that is at work the longest."""
+    trace = simulate(problem, generate(name, problem))
+    actions = trace.actions
     by_rank = [actions[actions["rank"] == rank] for rank in range(problem.n_ranks)]
-    return float(max(np.max(rows["end_s"]) - np.min(rows["start_s"]) for rows in by_rank))
+    span = max(np.max(rows["end_s"]) - np.min(rows["start_s"]) for rows in by_rank)
+    return float(trace.makespans()[0]), float(span)
 
 
 @pytest.mark.parametrize("name", STATIC)
@@ -85,17 +90,15 @@ def test_zb_h2() -> None:
     for (f, i, w), p in product(TIMES, range(1, 6)):
         for m in range(2 * p - 1, 4 * p):
             if w <= min(f, i):
-                problem = problem_for("zb-h2", p, m, f, i, w)
-                assert makespan("zb-h2", problem) == closed_form.zb_h2(p, m, f, i, w), (p, m, f, i, w)
-                assert span("zb-h2", problem) == closed_form.zb_h2_span(p, m, f, i, w), (p, m, f, i, w)
+                expected = closed_form.zb_h2(p, m, f, i, w), closed_form.zb_h2_span(p, m, f, i, w)
+                assert makespan_and_span("zb-h2", problem_for("zb-h2", p, m, f, i, w)) == expected, (p, m, f, i, w)
 
 
 def test_zb_v() -> None:
     for time, p in product((1, 2, 3), range(1, 8)):
         for m in range(2 * p - 1, 4 * p + 1):
-            problem = problem_for("zb-v", p, m, time, time, time)
-            assert makespan("zb-v", problem) == closed_form.zb_v(p, m, time), (p, m)
-            assert span("zb-v", problem) == 3 * m * time, (p, m)
+            expected = closed_form.zb_v(p, m, time), 3 * m * time
+            assert makespan_and_span("zb-v", problem_for("zb-v", p, m, time, time, time)) == expected, (p, m)
 
 
 def test_dualpipe_v() -> None:

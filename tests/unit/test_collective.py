@@ -38,7 +38,7 @@ def own_ring(problem: Problem, delay_s: float, wire_s: float, stage: int, member
     """The problem with further replicas beside it; those of one stage have a ring with links of its own."""
     first = len(problem.links)
     links = (*problem.links, *[LinkCost(delay_s, wire_s)] * members)
-    routes = {(i, (i + 1) % members): (first + i,) for i in range(members)}
+    routes: dict[tuple[int, int], tuple[int, ...]] = {(i, (i + 1) % members): (first + i,) for i in range(members)}
     rings = [
         tuple(what if s == stage else NO_COLLECTIVE for s in range(problem.n_stages))
         for what in (gathering(members, 1.0, routes), reduction(members, 1.0, routes))
@@ -48,7 +48,7 @@ def own_ring(problem: Problem, delay_s: float, wire_s: float, stage: int, member
 
 
 def kind(messages: np.ndarray, name: str) -> np.ndarray:
-    return messages[messages["kind"] == MESSAGE_KINDS.index(name)]
+    return messages[messages["kind"] == MESSAGE_KINDS.index(name)]  # type: ignore[no-any-return]
 
 
 def test_the_first_stage_pays_gather_and_reduction_in_full() -> None:

@@ -141,7 +141,7 @@ def problems(draw: st.DrawFn, placement: Placement = Placement.UD) -> Problem:
 @given(st.data(), st.sampled_from(QUICK), st.sampled_from(get_args(Receives)))
 @settings(max_examples=100)
 def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, receives: Receives) -> None:
-    problem = data.draw(in_packets(data.draw(problems(FAMILIES[name].placement))))
+    problem = data.draw(in_packets(data.draw(problems(FAMILIES[name].placement))))  # type: ignore[arg-type]
     schedule = quick(name, problem)
     program, _ = lower([Load(problem, schedule, 0.0, receives)])
     assert checked_against_depend(problem, schedule, program)

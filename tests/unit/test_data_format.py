@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -61,7 +61,7 @@ FACTS = {
 }
 
 
-def row(number: int, **changed: object) -> IterationRow:
+def row(number: int, **changed: Any) -> IterationRow:
     machine = Witnesses(*(1e-6 * number for _ in Witnesses._fields))
     made = IterationRow(
         number,
@@ -111,7 +111,7 @@ class Found(NamedTuple):
     packet_s: float = 0.0
 
 
-def found(trace: Trace | None = None, **changed: object) -> Found:
+def found(trace: Trace | None = None, **changed: Any) -> Found:
     rows = [row(number) for number in range(5)]
     losses, norms = tuple(one.loss for one in rows), tuple(one.gradient_norms for one in rows)
     reference = ReferenceOutcome(losses, norms, 1.5, parameters=tuple(EXPECTED))
@@ -179,7 +179,7 @@ def test_every_key_of_a_comparison_is_documented(tmp_path: Path) -> None:
 
 
 ROWS = [row(number) for number in range(5)]
-CASES = [
+CASES: list[tuple[dict[str, Any], str]] = [
     ({}, ""),
     ({"link_reasons": ("link a->b is not as asked",)}, "not as asked"),
     ({"rows": [one._replace(overruns=9, worst_overrun_s=0.3) for one in ROWS]}, "fit into their slots"),
@@ -201,7 +201,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("changed", "reason"), CASES, ids=[reason or "-".join(c) or "good" for c, reason in CASES])
-def test_the_verdict_is_told_from_the_files(tmp_path: Path, changed: dict[str, object], reason: str) -> None:
+def test_the_verdict_is_told_from_the_files(tmp_path: Path, changed: dict[str, Any], reason: str) -> None:
     case = found(**changed)
     write(
         tmp_path, case._replace(trace=case.trace.without(sorted(set(range(5)) - {one.iteration for one in case.rows})))

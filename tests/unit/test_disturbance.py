@@ -21,7 +21,7 @@ QUEUED = Disturbance(0.1, None, 0.5)
 def test_shares_between_two_readings() -> None:
     processors = os.cpu_count() or 1
     found = between(Counted(1.0, 10.0, (0.5, math.nan)), Counted(3.0, 10.0 + 0.15 * processors, (0.7, 3.0)))
-    assert found == Disturbance(2.0, pytest.approx(0.075), pytest.approx(0.1))
+    assert found == Disturbance(2.0, pytest.approx(0.075), pytest.approx(0.1))  # type: ignore[arg-type]
 
 
 def test_what_the_kernel_does_not_say_stays_unknown() -> None:

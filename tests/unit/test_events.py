@@ -179,7 +179,7 @@ def test_a_plan_with_a_loss_is_predicted_before_and_after(tmp_path: Path) -> Non
         (lambda one: one["cases"][1]["continues"].update(after=3), r"cases.1.continues.after: got 3, expected 2, as"),
     ):
         written = json.loads(text)
-        change(written)
+        change(written)  # type: ignore[no-untyped-call]
         with pytest.raises(BadInput, match=expected):
             file.from_json(json.dumps(written), "plan.json")
 

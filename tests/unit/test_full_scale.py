@@ -46,7 +46,7 @@ def regions() -> Topology:
     return validate(Topology, routed, "regions.yaml")
 
 
-def planned(network: Topology, path: Path = LLAMA, **settings: str) -> Plan:
+def planned(network: Topology, path: Any = LLAMA, **settings: str) -> Plan:
     plan = make_plan(network, load_workload(path, settings))
     return with_selected(plan, [make(plan, choose(plan))])
 
@@ -168,7 +168,8 @@ SCALES: list[dict[str, str]] = [{}, {"lab.slot": "5 ms", "lab.message": "20 kB"}
 
 @pytest.mark.parametrize(("network", "path"), [(metro(), LLAMA), (regions(), LLAMA), (metro(8, "800 Gbit/s"), GPT3)])
 def test_every_lab_scale_tells_the_same_of_full_scale_within_its_bound(network: Topology, path: Path) -> None:
-    rows, ideals = [], []
+    rows: list[Any] = []
+    ideals: list[Any] = []
     for settings in SCALES:
         small = {"full_scale.global_batch": "192" if path == GPT3 else "12", "schedules": "[1f1b, crosspipe-greedy]"}
         plan = planned(network, path, **settings, **small)

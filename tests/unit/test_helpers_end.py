@@ -16,10 +16,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from processes import DEADLINE_S
 
 import testbed.lab.shaping
 from testbed.train.launcher import WORKER_ENVIRONMENT
-from tests.processes import DEADLINE_S
 
 RELAY = Path(testbed.lab.shaping.__file__).with_name("relay_process.py")
 COUNTERS = json.dumps({"op": "counters"}).encode() + b"\n"

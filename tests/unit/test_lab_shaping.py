@@ -35,7 +35,7 @@ TICK_NS = 64.0
 
 def shaped(queue_bytes: float = 16e6, **values: float) -> ShapedDirection:
     settings = {"delay_s": 0.0102, "rate_bps": 1e9, "queue_bytes": 0.0, "jitter_s": 0.0, "loss": 0.0} | values
-    asked = topology.Direction(link="a--b", source="a", target="b", **settings)  # type: ignore[arg-type]
+    asked = topology.Direction(link="a--b", source="a", target="b", **settings)
     end = End("a", 1, "wan0", "02:54:0a:80:00:01")
     return ShapedDirection(0, asked, end, end, queue_bytes, seed=7)
 

@@ -55,7 +55,7 @@ def test_a_check_is_json_and_a_table_row() -> None:
     assert (bad.ok, again.ok, again.attempts) == (False, True, 2)
     assert again.as_json()["earlier"][0]["reasons"] == ["1 packets dropped"]
     table, why = link_tables("links", [bad.as_json(), again.as_json()], width=140)
-    assert [str(cell) for cell in table.columns[-1].cells] == ["NO", "yes"]
+    assert [str(cell) for cell in table.columns[-1].cells] == ["NO", "yes"]  # type: ignore[union-attr]
     assert str(why) == "a->b: 1 packets dropped"
 
 

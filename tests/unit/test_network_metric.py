@@ -213,7 +213,7 @@ def test_cases_of_other_jobs_are_shown_together_and_have_no_order() -> None:
 
     def first_alone(one: Seen) -> Seen:
         values = [getattr(one, field.name) for field in fields(Seen)]
-        return Seen(*(value[:1] if isinstance(value, list) else value for value in values))
+        return Seen(*(value[:1] if isinstance(value, list) else value for value in values))  # type: ignore[arg-type]
 
     on_routes = Filled(both.filled.rates_bps[:1], 3, both.filled.all_reduce_s[:1], 1.0)
     alone = replace(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import network_oracle
 
+from testbed.model.lower import lower
 from testbed.model.network import acknowledge, carry_acknowledgements, idle, occupy
 from testbed.model.simulate import run
 
@@ -40,7 +42,7 @@ def test_acknowledgements_come_first_at_one_instant_over_several_links_too() -> 
 
 def free_after(*looks: float) -> float:
     """When a link is free that somebody looks at at these times, with four acknowledgements at 10, 20, 30 and 31."""
-    ints = network_oracle.np.array
+    ints = np.array
     wires = idle(ints([0.0]), ints([1.0]), ints([0, 1]), ints([0]), ints([1]))
     acknowledge(wires, 0, 6.0, (10.0, 10.0, 31.0), 4)
     for now in looks:
@@ -57,7 +59,7 @@ def test_the_last_acknowledgement_comes_when_it_comes() -> None:
 
 
 def test_a_message_that_comes_meanwhile_waits_for_what_is_there() -> None:
-    ints = network_oracle.np.array
+    ints = np.array
     wires = idle(ints([0.0]), ints([1.0]), ints([0, 1]), ints([0]), ints([1]))
     acknowledge(wires, 0, 6.0, (10.0, 10.0, 31.0), 4)
     carry_acknowledgements(wires, 0, 22.0)
@@ -71,9 +73,9 @@ def test_what_is_lowered_has_what_the_oracle_is_about() -> None:
     seen = {"queue": 0, "events": 0, "notices": 0, "pieces": 0, "sums": 0, "parts": 0, "shared": 0}
     for case in range(60):
         loads = network_oracle.drawn(case)
-        program, _ = network_oracle.lower(loads)
+        program, _ = lower(loads)
         ends = run(program).end_s
-        assert not network_oracle.np.isnan(ends).any()
+        assert not np.isnan(ends).any()
         back = program.route_start[program.back + 1] - program.route_start[program.back]
         seen["queue"] += bool((program.ack_queue >= 0).any())
         seen["events"] += bool(((program.acks > 0) & (back > 1)).any())

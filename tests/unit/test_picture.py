@@ -12,7 +12,6 @@ import pytest
 from testbed.model.simulate import simulate
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import Collective
-from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import uniform
 from testbed.results.timeline_picture import Panel, draw
 from testbed.schedule.registry import FAMILIES, generate
@@ -23,7 +22,7 @@ DIGIT_POINTS = 0.64 * 5.5
 
 
 def traced(family: str, ranks: int = 4, microbatches: int = 8) -> Trace:
-    placement = stage_to_rank(FAMILIES[family].placement, ranks)
+    placement = FAMILIES[family].stage_to_rank(ranks)
     problem = uniform(
         ranks, microbatches, stage_to_rank=placement, memory=float(2 * microbatches), delay_s=2, cuts=(1,)
     )

@@ -71,7 +71,7 @@ class Heard(Lines):
         self.told.append(text)
 
     @contextmanager
-    def step(self, title: str, total: int | None = None) -> Iterator[Heard]:  # type: ignore[override]
+    def step(self, title: str, total: int | None = None) -> Iterator[Heard]:
         self.told.append((title, total))
         try:
             yield self

@@ -25,7 +25,7 @@ TICK_NS = 64.0
 
 def direction(**values: float) -> Direction:
     settings = {"delay_s": 0.01, "rate_bps": 1e9, "queue_bytes": 0.0, "jitter_s": 0.0, "loss": 0.0} | values
-    return Direction(link="a--b", source="a", target="b", **settings)  # type: ignore[arg-type]
+    return Direction(link="a--b", source="a", target="b", **settings)
 
 
 def shaped(**values: float) -> ShapedDirection:

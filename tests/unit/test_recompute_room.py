@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,10 +35,10 @@ def recomputing(problem: Problem, kept: float) -> Problem:
 
 
 @st.composite
-def odd_problems(draw: st.DrawFn, placement: Placement) -> Problem:
+def odd_problems(draw: st.DrawFn, placement: Callable[[int], tuple[int, ...]]) -> Problem:
     """Zero and sub-millisecond lengths, fractional memory, single ranks and microbatches; one microbatch fits."""
     p, m = draw(st.integers(1, 4)), draw(st.integers(1, 7))
-    stages = stage_to_rank(placement, p)
+    stages = placement(p)
     problem = uniform(p, m, delay_s=draw(lengths), wire_s=draw(lengths), stage_to_rank=stages)
     times = [tuple(draw(lengths) for _ in stages) for _ in range(3)]
     problem = replace(problem, forward_s=times[0], input_s=times[1], weight_s=times[2])
@@ -48,11 +50,11 @@ def odd_problems(draw: st.DrawFn, placement: Placement) -> Problem:
 @given(data=st.data())
 @settings(max_examples=40)
 def test_what_holds_one_microbatch_is_never_jammed(name: str, data: st.DataObject) -> None:
-    problem = data.draw(odd_problems(FAMILIES[name].placement))
+    problem = data.draw(odd_problems(FAMILIES[name].stage_to_rank))
     generate(name, problem, **GENERATORS[name])  # validates
 
 
-@given(odd_problems(Placement.UD), st.integers(1, 5))
+@given(odd_problems(partial(stage_to_rank, Placement.UD)), st.integers(1, 5))
 @settings(max_examples=60)
 def test_compiled_and_plain_agree_where_memory_is_short(problem: Problem, n_sub: int) -> None:
     ticked = in_ticks(problem)
@@ -75,7 +77,7 @@ def test_without_recomputation_nothing_is_set_aside() -> None:
 
 @pytest.mark.parametrize("name", list(GENERATORS))
 def test_less_than_one_microbatch_is_refused(name: str) -> None:
-    stages = stage_to_rank(FAMILIES[name].placement, 3)
+    stages = FAMILIES[name].stage_to_rank(3)
     problem = recomputing(uniform(3, 4, stage_to_rank=stages), 0.5).with_memory((1.0, 0.7, 1.0))
     with pytest.raises(BadInput, match=r"memory limit of rank 1: got 0\.7, expected at least .*one microbatch needs"):
         generate(name, problem, **GENERATORS[name])

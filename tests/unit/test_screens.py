@@ -164,8 +164,12 @@ def row(label: str, seconds: float, *, trusted: bool, iqr_s: float = 2.132e-14, 
 def run_screen(width: int, rows: Sequence[dict[str, Any]], directory: Path = Path("results/demo")) -> str:
     """All that a report says of a run."""
     stream = io.StringIO()
-    document = {"name": "tiny-gpt-pp4 on two-dc-longhaul", "shaper": "relay", "transport": "otn-lossless"}
-    document |= {"clock": "real", "ranking_as_predicted": True, "schedules": rows}
+    document: dict[str, Any] = {
+        "name": "tiny-gpt-pp4 on two-dc-longhaul",
+        "shaper": "relay",
+        "transport": "otn-lossless",
+    }
+    document |= {"transport": "otn-lossless", "clock": "real", "ranking_as_predicted": True, "schedules": rows}
     console = Console(file=stream, width=width)
     for one in details(document, set(ReportPart), width):
         console.print(one)
@@ -245,7 +249,11 @@ def test_links(width: int) -> None:
 def test_engine(width: int) -> None:
     times = {"count": 12_345, "median": 0.5e-3, "p90": 0.9e-3, "p99": 0.0123, "worst": 0.1234}
     size = {"message_bytes": 1e6, "inside_s": times, "across_s": times, "gloo_bytes": 61.2, "ready_wait_s": times}
-    document = {"clock": "real", "kernel": "6.1.0-28-cloud-amd64", "sizes": [size, size | {"gloo_bytes": None}]}
+    document: dict[str, Any] = {
+        "clock": "real",
+        "kernel": "6.1.0-28-cloud-amd64",
+        "sizes": [size, size | {"gloo_bytes": None}],
+    }
     document |= {"model": {"handover_s": 3e-6, "gloo_bytes": 64, "unnoticed_wait_s": 200e-6}}
     require_legible(printed(width, *engine_tables(document, width)), width)
 
@@ -283,7 +291,7 @@ def test_events_between_iterations(width: int) -> None:
 
 def test_a_row_that_the_model_does_not_cover_is_never_a_bare_yes() -> None:
     lossy = "loss is not in the model (a->b 0.1 %): what is lost is sent again, later than predicted"
-    fields = {"covered": False, "left_out": [lossy], "packets_lost": 35}
+    fields: dict[str, Any] = {"covered": False, "left_out": [lossy], "packets_lost": 35}
     shown = run_screen(80, [row("1f1b", 1.0, trusted=True, **fields), row("gpipe", 1.0, trusted=True)])
     lines = [line for line in shown.splitlines() if "1f1b" in line]
     assert "measured" in lines[0]

@@ -63,7 +63,7 @@ def test_best_makes_every_schedule_once_and_says_where_it_is_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: Counter[str] = Counter()
-    real = evaluation.generate_choice
+    real = evaluation.generate_choice  # type: ignore[attr-defined]
 
     def counted(choice: ScheduleChoice, problem: Problem, watch: Any = None) -> Any:
         made[choice.schedule] += 1
@@ -227,7 +227,7 @@ NEAR, FAR = ["a/0", "a/1", "b/0", "b/1"], ["c/0", "c/1", "d/0", "d/1"]
 def test_the_order_of_replicas_does_not_matter(way: dict[str, Any], tmp_path: Path) -> None:
     """Neither where delays differ by little, nor on the way back only, nor for what looks at the links."""
     far = {"between": ["c", "d"], "rate": "1 Gbit/s", **way}
-    (tmp_path / "net.yaml").write_text(yaml.safe_dump({**REPLICAS, "links": [*REPLICAS["links"], far]}))  # type: ignore[misc]
+    (tmp_path / "net.yaml").write_text(yaml.safe_dump({**REPLICAS, "links": [*REPLICAS["links"], far]}))
     found = []
     for first, second in ((NEAR, FAR), (FAR, NEAR)):
         document = yaml.safe_load(PP4.read_text()) | {

@@ -222,7 +222,7 @@ def test_datacenters_that_are_not_connected(tmp_path: Path) -> None:
 def test_settings_are_laid_over_the_file() -> None:
     settings = {"microbatches": "16", "model.sequence": "32", "pacing": "none", "schedules": "[1f1b]"}
     workload = load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings)
-    assert (workload.microbatches, workload.model.sequence, workload.model.d_model) == (16, 32, 64)
+    assert (workload.microbatches, workload.model.sequence, workload.model.d_model) == (16, 32, 64)  # type: ignore[attr-defined]  # of the GPT
     assert workload.pacing is None
     assert [choice.schedule for choice in workload.schedules] == ["1f1b"]
     with pytest.raises(

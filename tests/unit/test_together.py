@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import LONGHAUL, PP4, run_testbed
+from in_process import run_testbed
+from test_cli import LONGHAUL, PP4
 
 from testbed.errors import BadInput
 from testbed.plan.costs import problem, problem_of_case

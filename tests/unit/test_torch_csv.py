@@ -8,7 +8,6 @@ import pytest
 
 from testbed.errors import BadInput
 from testbed.pipeline.ir import WHOLE, Kind, Schedule
-from testbed.pipeline.placement import stage_to_rank
 from testbed.pipeline.problem import uniform
 from testbed.pipeline.torch_csv import from_csv, to_csv, whole_blocks
 from testbed.pipeline.validate import InvalidSchedule
@@ -16,7 +15,7 @@ from testbed.schedule.registry import FAMILIES, generate
 
 
 def schedule_of(name: str, p: int, m: int) -> Schedule:
-    placement = stage_to_rank(FAMILIES[name].placement, p)
+    placement = FAMILIES[name].stage_to_rank(p)
     return generate(name, uniform(p, m, memory=float(2 * p + m), delay_s=0.3, stage_to_rank=placement))
 
 

@@ -62,7 +62,7 @@ def test_everything_else_is(asked: dict[str, Any], said: list[str]) -> None:
 
 
 def test_a_link_that_nothing_crosses_is_not_warned_of() -> None:
-    links = [
+    links: list[dict[str, Any]] = [
         {"between": ["a", "b"], "delay": "5 ms", "rate": "1 Gbit/s"},
         {"between": ["b", "c"], "delay": "5 ms", "rate": "1 Gbit/s", "loss": 0.01, "jitter": "1 ms", "queue": "1 MB"},
     ]
@@ -71,7 +71,7 @@ def test_a_link_that_nothing_crosses_is_not_warned_of() -> None:
 
 
 def test_a_message_waits_whole_at_its_first_link_and_as_the_rates_differ_at_the_next() -> None:
-    links = [
+    links: list[dict[str, Any]] = [
         {"between": ["a", "b"], "delay": "5 ms", "rate": "1 Gbit/s"},
         {"between": ["b", "c"], "delay": "5 ms", "rate": "250 Mbit/s"},
     ]

@@ -119,7 +119,7 @@ def test_actions_take_longer_where_more_memory_is_gone_through() -> None:
     assert pytest.approx([0.005, 0.006]) == profiled(PROFILE, gpipe).F
     between = replace(PROFILE, held_few=(0.0, 1.0), held_many=(4.0, 1.0))  # 1F1B holds 2 and 1
     assert pytest.approx([0.004, 0.004]) == profiled(between, one).F
-    assert [pytest.approx(0.0055), pytest.approx(0.006)] == profiled(between, one).B
+    assert [pytest.approx(0.0055), pytest.approx(0.006)] == profiled(between, one).B  # type: ignore[comparison-overlap]
 
 
 @pytest.mark.parametrize(("split", "expected"), [(True, "0F0 0F1 0I0 0I1 0W0 0W1 0F2 0I2 0W2"), (False, "")])

@@ -181,7 +181,7 @@ def test_no_flow_is_large_enough() -> None:
 
 def test_every_row_of_several_jobs_says_whose_it_is() -> None:
     """Where the columns have no room in one table, the job stays beside its case."""
-    times = {"measured_s": 1.0, "predicted_s": 1.0, "predicted_alone_s": 0.5, "slowdown_predicted": 2.0}
+    times: dict[str, Any] = {"measured_s": 1.0, "predicted_s": 1.0, "predicted_alone_s": 0.5, "slowdown_predicted": 2.0}
     times |= dict.fromkeys(("alone_of", "measured_alone_s", "slowdown_measured"))
     named = [("1f1b on ecmp seed=3", "the-first-job"), ("1f1b on ecmp seed=3", "another")]
     rows = [create_autospec(JobComparison, instance=True, label=label, job=job, **times) for label, job in named]

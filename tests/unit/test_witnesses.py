@@ -66,9 +66,9 @@ def test_what_happens_between_rounds_is_not_counted_in_any() -> None:
         def of(self, jobs: Sequence[int]) -> Loop:
             return self
 
-        def run(self, *_: object) -> Iterator[list[list[IterationRecord]]]:
+        def run(self, *_: object) -> Iterator[list[list[IterationRecord]]]:  # type: ignore[override]
             nonlocal stolen_s
-            for _ in range(3):
+            for _round in range(3):
                 stolen_s += 1.0
                 yield []
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import pytest
+from one_boot import Asked, Measured, train
 
 from testbed.errors import MachineLacks
 from testbed.vm import guest_machine, kernel, kernel_source
@@ -18,6 +20,28 @@ def time_travel_kernel() -> kernel.Kernel:
         return kernel.require()
     except MachineLacks as lack:
         pytest.skip(str(lack))
+
+
+@pytest.fixture(scope="session")
+def boot(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, time_travel_kernel: kernel.Kernel
+) -> Mapping[str, Measured]:
+    """The plans of all collected files that ask for any, by "file: name", in one boot."""
+    place = tmp_path_factory.mktemp("boot")
+    asked: dict[str, Asked] = {}
+    for module in dict.fromkeys(item.getparent(pytest.Module).obj for item in request.session.items):
+        if hasattr(module, "asked"):
+            directory = place / module.__name__
+            directory.mkdir()
+            asked |= {f"{module.__name__}: {name}": one for name, one in module.asked(directory).items()}
+    return train(place, asked)
+
+
+@pytest.fixture(scope="module")
+def measured(request: pytest.FixtureRequest, boot: Mapping[str, Measured]) -> Mapping[str, Measured]:
+    """What came of the plans that this file asked for, by its names."""
+    name = f"{request.module.__name__}: "
+    return {key.removeprefix(name): one for key, one in boot.items() if key.startswith(name)}
 
 
 @pytest.fixture(scope="session")

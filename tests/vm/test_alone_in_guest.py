@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from in_process import run_testbed
+from one_boot import MARKS, Asked, Measured, planned
 
 from testbed.cli.report import judged_again
-from testbed.vm import kernel
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minutes on a machine that has much to do
+pytestmark = MARKS
 
-ROOT = Path(__file__).parents[2]
 TOPOLOGY = """
 name: two-links
 datacenters: {paris: {nodes: 2}, warsaw: {nodes: 2}, rome: {nodes: 1}, oslo: {nodes: 1}}
@@ -38,25 +35,21 @@ warmup: 1
 JOBS = {"first": "[paris/0, warsaw/0]", "second": "[paris/1, warsaw/1]", "apart": "[rome/0, oslo/0]"}
 
 
+def asked(place: Path) -> dict[str, Asked]:
+    (place / "net.yaml").write_text(TOPOLOGY)
+    for name, nodes in JOBS.items():
+        (place / f"{name}.yaml").write_text(f"name: {name}\nplacement: {nodes}\n{WORKLOAD}")
+    files = [place / f"{name}.yaml" for name in ("net", *JOBS)]
+    return {"jobs": Asked(planned(place, *files, "--alone"))}
+
+
 def test_what_jobs_cost_each_other_is_measured_and_nothing_where_nothing_is_shared(
-    tmp_path: Path, time_travel_kernel: kernel.Kernel
+    measured: Mapping[str, Measured],
 ) -> None:
-    (tmp_path / "net.yaml").write_text(TOPOLOGY)
-    for name, place in JOBS.items():
-        (tmp_path / f"{name}.yaml").write_text(f"name: {name}\nplacement: {place}\n{WORKLOAD}")
-    out, files = tmp_path / "out", [str(tmp_path / f"{name}.yaml") for name in ("net", *JOBS)]
-    done = subprocess.run(
-        [sys.executable, "-m", "testbed", "run", *files, "--alone", "--clock", "virtual", "--out", str(out)],
-        cwd=ROOT,
-        env={**os.environ, "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert max(len(line) for line in done.stdout.splitlines() if str(out) not in line) <= 80
-    document = json.loads((out / "comparison.json").read_text())
+    _, document, out, _ = measured["jobs"]
+    shown = run_testbed("report", out, COLUMNS="80")
+    assert shown.returncode == 0, shown.stderr
+    assert max(len(line) for line in shown.stdout.splitlines() if str(out) not in line) <= 80
     together = [row for row in document["schedules"] if row["alone_of"] is None]
     assert [row["job"] for row in together] == list(JOBS)
     for row in document["schedules"]:

@@ -2,48 +2,40 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from one_boot import MARKS, Asked, Measured
 
 from testbed.plan.plan import Clock
-from testbed.planning import file
 from testbed.planning.resolve import with_clock
 from testbed.results.load import load_run
 from testbed.thresholds import MODEL_SHARE
-from testbed.vm import kernel
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import injected_changes
 from injected_changes import Change
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
+pytestmark = MARKS
 
-ROOT = Path(__file__).parents[2]
-DEADLINE_S = 500
 CHANGES = (
     *(Change("delay", 0.35), Change("rate", 0.35), Change("interface", 0.35)),
     *(Change("everywhere", 0.0), Change("blip", 0.5)),
 )
 
 
-@pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory, time_travel_kernel: kernel.Kernel) -> Path:
-    place = tmp_path_factory.mktemp("changes")
+def asked(place: Path) -> dict[str, Asked]:
     plan = with_clock(injected_changes.plan_of("two", CHANGES), Clock("virtual"))
-    shaper = injected_changes.shaper_of(plan, CHANGES, place / "shaper.py")
-    (place / "plan.json").write_text(file.to_json(plan))
-    (place / "trainings.json").write_text(json.dumps([[str(place / "plan.json"), str(place / "out"), shaper]]))
-    command = [sys.executable, str(Path(__file__).with_name("train_in_one_boot.py")), str(place / "trainings.json")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert done.returncode == 0, done.stderr
-    return place / "out"
+    return {"changes": Asked(plan, injected_changes.shaper_of(plan, CHANGES, place / "shaper.py"))}
+
+
+@pytest.fixture(scope="module")
+def out(measured: Mapping[str, Measured]) -> Path:
+    return measured["changes"].out
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,8 @@
-"""Training in a two-layer Clos on routes that a policy chose, in one boot of the virtual clock."""
+"""Training in a two-layer Clos on routes that a policy chose, under the virtual clock."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +11,7 @@ from unittest.mock import ANY
 import jobs_that_move
 import pandas as pd
 import pytest
+from one_boot import MARKS, Asked, Measured
 
 from testbed.plan.plan import Clock, Plan
 from testbed.plan.timeline import LinkLost, Moment
@@ -25,12 +24,10 @@ from testbed.routing.apply import with_policies
 from testbed.routing.planner import Reach
 from testbed.routing.policies import choose
 from testbed.routing.rerouting import Controller, with_continuations, with_timeline
-from testbed.vm import kernel
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minutes on a machine that has much to do
+pytestmark = MARKS
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 500
 CLOS = """
 name: clos
 datacenters:
@@ -51,7 +48,7 @@ GREEDY = Controller("greedy", Reach(elephants_from=1e5))
 EVENTS = ("--arrive", "second@1", "--lose", "pod-spine1@3", "--depart", "first@4", "--lose", "pod-spine2@5")
 
 
-class Measured(NamedTuple):
+class Found(NamedTuple):
     """A plan, comparison.json, the manifest, and bytes per direction."""
 
     plan: Plan
@@ -82,43 +79,37 @@ def clos_plan(directory: Path) -> Plan:
     return with_policies(plan, [choose("greedy")], Reach(elephants_from=1e5))[0]
 
 
-@pytest.fixture(scope="module")
-def measured(time_travel_kernel: kernel.Kernel, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Measured]:
-    directory = tmp_path_factory.mktemp("clos")
-    greedy = clos_plan(directory)
+def asked(place: Path) -> dict[str, Asked]:
+    greedy = clos_plan(place)
     spoilt = f"{ROOT}/tests/lab/wrong_shapers.py:UnpinnedLater"
     by_ports = with_enforcement(
         with_continuations(with_timeline(greedy, [LinkLost("pod-spine1", Moment(1))]), GREEDY), "ports"
     )
-    jobs = jobs_that_move.planned(directory, *EVENTS, "--clock", "virtual")
+    jobs = jobs_that_move.planned(place, *EVENTS, "--clock", "virtual")
     assert jobs.exit_code == 0, jobs.exception
-    moving = file.read(directory / "plan.json")
-    asked = {"greedy": (greedy, "netem"), "unpinned": (greedy, spoilt), "by ports": (by_ports, "netem")}
-    asked["jobs"] = (moving, "netem")
-    trainings = []
-    for name, (plan, shaper) in asked.items():
-        (directory / name / "logs").mkdir(parents=True)
-        (directory / f"{name}.json").write_text(file.to_json(plan))
-        trainings.append((str(directory / f"{name}.json"), str(directory / name), shaper))
-    (directory / "trainings.json").write_text(json.dumps(trainings))
-    program = Path(__file__).with_name("train_in_one_boot.py")
-    command = [sys.executable, str(program), str(directory / "trainings.json")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert done.returncode == 0, done.stderr
-    documents = json.loads(done.stdout.splitlines()[-1])
     return {
-        name: Measured(
-            plan,
-            document,
-            json.loads((directory / name / "manifest.json").read_text()),
-            pd.read_parquet(directory / name / "links.parquet"),
-            {entry: all(one.ok for one in checks) for entry, checks in recheck(directory / name).items()},
-        )
-        for (name, (plan, _)), document in zip(asked.items(), documents, strict=True)
+        "greedy": Asked(greedy),
+        "unpinned": Asked(greedy, spoilt),
+        "by ports": Asked(by_ports),
+        "jobs": Asked(file.read(place / "plan.json")),
     }
 
 
-def require_true(one: Measured, case: int) -> None:
+@pytest.fixture(scope="module")
+def found(measured: Mapping[str, Measured]) -> Mapping[str, Found]:
+    return {
+        name: Found(
+            one.plan,
+            one.document,
+            json.loads((one.out / "manifest.json").read_text()),
+            pd.read_parquet(one.out / "links.parquet"),
+            {entry: all(check.ok for check in checks) for entry, checks in recheck(one.out).items()},
+        )
+        for name, one in measured.items()
+    }
+
+
+def require_true(one: Found, case: int) -> None:
     row, links = one.rows[case], one.links_of(case)
     assert row["label"] == one.plan.cases[case].label
     assert row["trusted"], row
@@ -126,8 +117,8 @@ def require_true(one: Measured, case: int) -> None:
     assert links["wire_bytes"].to_numpy() == pytest.approx(links["planned_bytes"].to_numpy(), rel=0.002)
 
 
-def test_flows_pinned_to_spines_take_what_the_model_says(measured: Mapping[str, Measured]) -> None:
-    one = measured["greedy"]
+def test_flows_pinned_to_spines_take_what_the_model_says(found: Mapping[str, Found]) -> None:
+    one = found["greedy"]
     require_true(one, 0)
     (case,) = one.plan.cases
     spines = {one.plan.network.directions[route[0]].target for route in case.routes if route}
@@ -136,24 +127,24 @@ def test_flows_pinned_to_spines_take_what_the_model_says(measured: Mapping[str, 
     assert one.manifest["enforced"]["1f1b"]["by_rules"]
 
 
-def test_a_run_whose_flows_left_their_routes_is_untrusted(measured: Mapping[str, Measured]) -> None:
-    (row,) = measured["unpinned"].rows
+def test_a_run_whose_flows_left_their_routes_is_untrusted(found: Mapping[str, Found]) -> None:
+    (row,) = found["unpinned"].rows
     assert not row["trusted"]
     off = [reason for reason in row["reasons"] if "traffic did not take the routes of the plan" in reason]
     assert any("pod-spine1" in reason for reason in off)
     assert any("pod-spine0" in reason for reason in off)
 
 
-def test_ports_take_flows_where_rules_do(measured: Mapping[str, Measured]) -> None:
-    one = measured["by ports"]
+def test_ports_take_flows_where_rules_do(found: Mapping[str, Found]) -> None:
+    one = found["by ports"]
     require_true(one, 0)
     assert one.manifest["enforced"]["1f1b"] == {"by_ports": ANY, "by_rules": []}
-    (same,) = measured["greedy"].rows
+    (same,) = found["greedy"].rows
     assert one.rows[0]["measured_s"] == pytest.approx(same["measured_s"], rel=1e-4)
 
 
-def test_a_lost_spine_makes_iterations_as_long_as_the_model_says(measured: Mapping[str, Measured]) -> None:
-    one = measured["by ports"]
+def test_a_lost_spine_makes_iterations_as_long_as_the_model_says(found: Mapping[str, Found]) -> None:
+    one = found["by ports"]
     require_true(one, 1)
     assert abs(one.rows[1]["error"]) <= 0.0003  # acknowledgements wait behind messages in the leaf, before the spine
     assert one.rows[1]["measured_s"] > 1.02 * one.rows[0]["measured_s"]
@@ -165,8 +156,8 @@ def test_a_lost_spine_makes_iterations_as_long_as_the_model_says(measured: Mappi
     assert lost["flows_moved"] == lost["flows_cut"] == lost["flows"] / 2
 
 
-def test_every_phase_of_jobs_that_come_and_go_is_as_predicted(measured: Mapping[str, Measured]) -> None:
-    one = measured["jobs"]
+def test_every_phase_of_jobs_that_come_and_go_is_as_predicted(found: Mapping[str, Found]) -> None:
+    one = found["jobs"]
     there = [(row["label"].removeprefix("1f1b"), row["job"]) for row in one.rows]
     assert there == [
         ("", "first"),
@@ -188,8 +179,8 @@ def test_every_phase_of_jobs_that_come_and_go_is_as_predicted(measured: Mapping[
     assert one.document["complete"]
 
 
-def test_links_carry_what_the_jobs_at_work_send(measured: Mapping[str, Measured]) -> None:
-    one = measured["jobs"]
+def test_links_carry_what_the_jobs_at_work_send(found: Mapping[str, Found]) -> None:
+    one = found["jobs"]
     off = one.links["wire_bytes"] - one.links["planned_bytes"]
     assert (off.abs() <= 0.02 * one.links["planned_bytes"] + 5e3).all()
     alone = one.links_of(0)
@@ -199,8 +190,8 @@ def test_links_carry_what_the_jobs_at_work_send(measured: Mapping[str, Measured]
     assert (one.links_of(1)["wire_bytes"] > 1e6).all()
 
 
-def test_events_say_what_moved_and_what_iterations_took_around_them(measured: Mapping[str, Measured]) -> None:
-    arrival, lost, departure, further = measured["jobs"].document["events"]
+def test_events_say_what_moved_and_what_iterations_took_around_them(found: Mapping[str, Found]) -> None:
+    arrival, lost, departure, further = found["jobs"].document["events"]
     assert (arrival["arrived"], lost["lost"], departure["departed"]) == (["second"], ["pod-spine1"], ["first"])
     assert further["lost"] == ["pod-spine2"]
     assert [one["after"] for one in (arrival, lost, departure, further)] == [1, 3, 4, 5]

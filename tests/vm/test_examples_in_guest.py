@@ -6,26 +6,28 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
+from one_boot import MARKS, Asked, Measured
 
-from testbed.vm import kernel
+from testbed.planning import file
 
-pytestmark = pytest.mark.root
+pytestmark = MARKS
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_all_examples_at_once(time_travel_kernel: kernel.Kernel, tmp_path: Path) -> None:
-    mine, out = tmp_path / "mine", tmp_path / "out"
+def asked(place: Path) -> dict[str, Asked]:
+    """Planned from another directory than ours."""
+    mine = place / "mine"
     shutil.copytree(ROOT / "examples", mine)
-    words = ["run", str(ROOT / "topologies/two-dc-longhaul.yaml"), "mine/my_job.yaml", "--clock", "virtual", "--json"]
-    words += ["--iterations", "2", "--out", str(out), "--shaper", "mine/my_shaper.py:Recording"]
+    words = ["plan", str(ROOT / "topologies/two-dc-longhaul.yaml"), "mine/my_job.yaml", "--clock", "virtual"]
+    words += ["--iterations", "2", "-o", "plan.json"]
     words += ["--schedule", "mine/my_schedule.py:eager", "--schedule", "by hand", "--schedule", "eager lead=3"]
     done = subprocess.run(
         [sys.executable, "-m", "testbed", *words],
-        cwd=tmp_path,
+        cwd=place,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(Path.home())},
         capture_output=True,
         text=True,
@@ -33,7 +35,11 @@ def test_all_examples_at_once(time_travel_kernel: kernel.Kernel, tmp_path: Path)
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    return {"examples": Asked(file.read(place / "plan.json"), f"{mine}/my_shaper.py:Recording")}
+
+
+def test_all_examples_at_once(measured: Mapping[str, Measured]) -> None:
+    _, document, out, _ = measured["examples"]
     assert document["shaper"] == "recording"
     assert {row["label"]: row["schedule"] for row in document["schedules"]} == {
         "eager": "mine/my_schedule.py:eager",

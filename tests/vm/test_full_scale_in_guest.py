@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from one_boot import MARKS, Asked, Measured, planned
 
-pytestmark = pytest.mark.root
+pytestmark = MARKS
 
-ROOT = Path(__file__).parents[2]
-DEADLINE_S = 240
 NETWORK = """
 name: metro
 datacenters: {a: {nodes: 2}, b: {nodes: 2}}
@@ -21,22 +18,14 @@ links: [{between: [a, b], fibre: 500 km, rate: 100 Gbit/s}]
 SMALL = ("parallelism.pipeline=4", "full_scale.global_batch=6", "schedules=[zb-h1]", "iterations=2", "warmup=1")
 
 
-def test_full_scale_in_a_guest(tmp_path: Path) -> None:
-    (tmp_path / "metro.yaml").write_text(NETWORK)
-    settings = [word for setting in SMALL for word in ("--set", setting)]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "testbed", "run", str(tmp_path / "metro.yaml"), "workloads/paper-llama2-13b.yaml"),
-            *("--clock", "virtual", "--out", str(tmp_path / "run"), "--json", *settings),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)["schedules"]
+def asked(place: Path) -> dict[str, Asked]:
+    (place / "metro.yaml").write_text(NETWORK)
+    settings = [f"--set={setting}" for setting in SMALL]
+    return {"13b": Asked(planned(place, place / "metro.yaml", "workloads/paper-llama2-13b.yaml", *settings))}
+
+
+def test_full_scale_in_a_guest(measured: Mapping[str, Measured]) -> None:
+    (row,) = measured["13b"].document["schedules"]
     full, memory = row["full_scale"], row["memory"]
     assert full["measured_s"] * full["lab_seconds"] == pytest.approx(row["measured_s"])
     assert abs(full["measured_s"] - full["ideal_s"]) <= full["bound_s"] < 0.002 * full["ideal_s"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,21 +19,42 @@ from data_format import documented
 from processes import command_line, descendants, wait_until, wait_until_gone
 
 from testbed import source
+from testbed.lab.loss import likely_losses
+from testbed.thresholds import LOSS_CHANCE
 from testbed.vm import guest_machine, kernel
 from testbed.vm.determinism import fingerprint, nanoseconds
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import same_nanoseconds
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minutes on a machine that has much to do
 
 ROOT = Path(__file__).parents[2]
 PLAN = ("topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml")
-SMALL = ("--set=schedules=[1f1b, crosspipe-greedy]", "--set=microbatches=6", "--iterations=3", "--json")
+SMALL = ("--set=schedules=[1f1b, crosspipe-greedy]", "--set=microbatches=6", "--iterations=2", "--json")
 DEADLINE_S = 400
+BROKEN = """
+from testbed.errors import RunFailed
+class Broken:
+    name, pid = 'broken', None
+    def build(self, links): raise RunFailed('no link today')
+    def counters(self, *, reset_peaks=False): return []
+    def change(self, direction, **values): pass
+    def describe(self): return []
+    def close(self): pass
+"""
+"""A shaper."""
 
 
-def started(*words: str, plan: tuple[str, ...] = PLAN, checkout: Path = ROOT) -> subprocess.Popen[str]:
+def started(
+    *words: str, plan: tuple[str, ...] = PLAN, place: same_nanoseconds.Place | None = None
+) -> subprocess.Popen[str]:
+    """`testbed run` of this checkout, or of a place by its own Python, kernel and environment."""
     return subprocess.Popen(
-        [sys.executable, "-m", "testbed", "run", *plan, *words],
-        cwd=checkout,
+        [sys.executable if place is None else str(place.python), "-m", "testbed", "run", *plan, *words],
+        cwd=ROOT if place is None else place.checkout,
+        env=None if place is None else same_nanoseconds.environment(place, user="another", home=place.checkout),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -68,17 +89,30 @@ def training_guest(out: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture(scope="module")
-def twins(
+def first(
     tmp_path_factory: pytest.TempPathFactory, time_travel_kernel: kernel.Kernel
-) -> list[tuple[tuple[int, str, str], Path]]:
-    """A virtual-clock run, and the same repeated from its own plan in another checkout, beside whatever else runs."""
-    place = tmp_path_factory.mktemp("twins")
-    first, again, checkout = place / "a", place / "a-much-longer-name", place / "a-checkout-of-another-name"
-    done = finished(started("--clock", "virtual", *SMALL, "--out", str(first)))
+) -> tuple[tuple[int, str, str], Path, float]:
+    """A virtual-clock run, where its results are, and how many seconds it took on this machine, now."""
+    out, began = tmp_path_factory.mktemp("first") / "a", time.monotonic()
+    done = finished(started("--clock", "virtual", *SMALL, "--out", str(out)))
     assert done[0] == 0, done[2]
-    shutil.copytree(source.PACKAGE, checkout / "testbed", ignore=shutil.ignore_patterns("__pycache__"))
-    repeated = finished(started("--json", "--out", str(again), plan=(str(first),), checkout=checkout))
-    return [(done, first), (repeated, again)]
+    return done, out, time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def twins(
+    tmp_path_factory: pytest.TempPathFactory, first: tuple[tuple[int, str, str], Path, float]
+) -> list[tuple[tuple[int, str, str], Path]]:
+    """A virtual-clock run, and the same repeated from its own plan by another checkout, Python and kernel.
+
+    Those have other paths, as has what is written; another environment; and other work beside them.
+    """
+    directory = tmp_path_factory.mktemp("twins")
+    done, out, _ = first
+    again = directory / "a-much-longer-name"
+    place = same_nanoseconds.installed(directory / same_nanoseconds.PLACES[-1])
+    repeated = finished(started("--json", "--out", str(again), plan=(str(out),), place=place))
+    return [(done, out), (repeated, again)]
 
 
 def test_virtual_time_agrees_with_the_model(twins: list[tuple[tuple[int, str, str], Path]]) -> None:
@@ -101,6 +135,8 @@ def test_the_same_input_gives_the_same_nanoseconds(twins: list[tuple[tuple[int, 
     tables = [nanoseconds(directory) for _, directory in twins]
     assert len(tables[0]) > 100
     assert fingerprint(tables[0]) == fingerprint(tables[1])
+    files = [same_nanoseconds.fingerprint(directory) for _, directory in twins]
+    assert files[0] == files[1], "not byte for byte"
 
 
 def test_a_finished_run_is_repeated_from_its_own_plan_in_another_checkout(
@@ -195,17 +231,29 @@ def test_the_packaged_kernel_runs_the_same_command(
     assert (tmp_path / "out/actions.parquet").is_file()
 
 
-def test_a_rate_is_measured_when_windows_are_open(packaged_machine: guest_machine.GuestMachine, tmp_path: Path) -> None:
-    """That kernel's receivers start with 64 KB whatever the route says: two round trips are not enough to fill 3 MB."""
-    (tmp_path / "long.yaml").write_text(
-        "name: long\ndatacenters: {a: {nodes: 1}, b: {nodes: 1}}\n"
-        "links: [{between: [a, b], delay: 50 ms, rate: 300 Mbit/s}]\n"
+def test_links_in_real_time(packaged_machine: guest_machine.GuestMachine, tmp_path: Path) -> None:
+    """Two pairs of datacenters: a long link, and one with a queue and losses.
+
+    That kernel's receivers start with 64 KB whatever the route says: two round trips are not enough to fill 3 MB.
+    Of losses nothing hangs on the time that a busy host takes: how many packets are lost, and that none is dropped.
+    """
+    (tmp_path / "links.yaml").write_text(
+        "name: links\ndatacenters: {a: {nodes: 1}, b: {nodes: 1}, c: {nodes: 1}, d: {nodes: 1}}\n"
+        "links:\n"
+        "  - {between: [a, b], delay: 50 ms, rate: 300 Mbit/s}\n"
+        "  - {between: [c, d], delay: 5 ms, rate: 50 Mbit/s, queue: 1 MB, forward: {loss: 0.2}}\n"
     )
-    command = [sys.executable, "-m", "testbed", "calibrate", str(tmp_path / "long.yaml"), "--vm", "--json"]
+    command = [sys.executable, "-m", "testbed", "calibrate", str(tmp_path / "links.yaml"), "--vm", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode in (0, 5), done.stderr
-    for link in json.loads(done.stdout)["links"]:
+    *long, lossy, _ = json.loads(done.stdout)["links"]
+    assert len(long) == 2
+    for link in long:
         assert link["measured"]["rate_bps"] > 0.9 * link["asked"]["rate_bps"], link
+    sent, lost = lossy["measured"]["losses"]["sent"], lossy["measured"]["losses"]["lost"]
+    fewest, most = likely_losses(sent, 0.2, LOSS_CHANCE)
+    assert fewest <= lost <= most, lossy
+    assert lossy["measured"]["dropped"] == 0, lossy
 
 
 def test_kill_9_of_the_command_leaves_nothing(time_travel_kernel: kernel.Kernel, tmp_path: Path) -> None:
@@ -230,11 +278,18 @@ def test_an_interrupted_guest_ends_at_once(time_travel_kernel: kernel.Kernel, tm
     assert not list((tmp_path / "out").rglob(".*.partial*")), "a file that was being written is left"
 
 
-def test_a_guest_that_boots_ends_at_once(time_travel_kernel: kernel.Kernel, tmp_path: Path) -> None:
-    command = started("--clock", "virtual", "--out", str(tmp_path / "out"), "--schedule", "1f1b")
+def test_a_quiet_run_that_fails_says_why_and_when_repeated_ends_at_once_while_it_boots(
+    time_travel_kernel: kernel.Kernel, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    words = ("--clock", "virtual", "--schedule", "1f1b", "--out", str(tmp_path / "out"))
+    code, _, err = finished(started(*words, "--shaper", f"{tmp_path}/broken.py:Broken", "--quiet"))
+    assert code == 4, err
+    assert "no link today" in err
+    command = started(*words)
     try:
         assert command.stderr is not None
-        assert any(line.startswith("booting") for line in command.stderr)
+        assert any(line.startswith("booting") for line in command.stderr), "it cannot be repeated"
         wait_until(lambda: len(descendants(command.pid)) > 1, "no kernel was started")
         require_end_at_once(command, signal.SIGTERM)
     finally:
@@ -253,8 +308,11 @@ def require_end_at_once(command: subprocess.Popen[str], sent: signal.Signals) ->
     wait_until_gone(processes)
 
 
-def test_the_wall_clock_limit_says_where_the_guest_was(time_travel_kernel: kernel.Kernel, tmp_path: Path) -> None:
-    for limit_s in (14, 60, 120):  # the longer one where a busy machine has not begun to train so soon
+def test_the_wall_clock_limit_says_where_the_guest_was(
+    first: tuple[tuple[int, str, str], Path, float], tmp_path: Path
+) -> None:
+    _, _, whole_run_s = first  # by then it trains
+    for limit_s in (math.ceil(whole_run_s), math.ceil(3 * whole_run_s)):
         words = ("--clock", "virtual", "--iterations", "5000", "--schedule", "1f1b", "--wall-limit", str(limit_s))
         out = tmp_path / f"after {limit_s} s"
         code, _, err = finished(started(*words, "--out", str(out)))

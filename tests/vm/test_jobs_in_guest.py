@@ -1,23 +1,19 @@
-"""Two different jobs on one link under the virtual clock: each as predicted beside the other, twice the same."""
+"""Two different jobs on one link under the virtual clock: each as predicted beside the other."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import pytest
+from in_process import run_testbed
+from one_boot import MARKS, Asked, Measured, planned
 
+from testbed.planning import file
 from testbed.results.recheck import name_of, recheck
-from testbed.vm import kernel
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # two boots, on a machine that has much to do
+pytestmark = MARKS
 
-ROOT = Path(__file__).parents[2]
 TOPOLOGY = """
 name: shared
 datacenters: {paris: {nodes: 3}, warsaw: {nodes: 3}}
@@ -45,32 +41,17 @@ seed: 2
 """
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "testbed", "run", *words],
-        cwd=ROOT,
-        env={**os.environ, "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-
-
-def comparison(out: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((out / "comparison.json").read_text())
-    return document
-
-
-def test_jobs_take_what_is_predicted_beside_each_other(tmp_path: Path, time_travel_kernel: kernel.Kernel) -> None:
+def asked(place: Path) -> dict[str, Asked]:
     for name, text in (("shared", TOPOLOGY), ("wide", WIDE + COMMON), ("narrow", NARROW + COMMON)):
-        (tmp_path / f"{name}.yaml").write_text(text)
-    out, again = tmp_path / "out", tmp_path / "again"
-    files = [str(tmp_path / f"{name}.yaml") for name in ("shared", "wide", "narrow")]
-    done = run(*files, "--clock", "virtual", "--out", str(out))
-    assert done.returncode == 0, done.stderr
-    assert max(len(line) for line in done.stdout.splitlines() if str(out) not in line) <= 80
-    document = comparison(out)
+        (place / f"{name}.yaml").write_text(text)
+    return {"jobs": Asked(planned(place, *(place / f"{name}.yaml" for name in ("shared", "wide", "narrow"))))}
+
+
+def test_jobs_take_what_is_predicted_beside_each_other(measured: Mapping[str, Measured]) -> None:
+    plan, document, out, _ = measured["jobs"]
+    shown = run_testbed("report", out, COLUMNS="80")
+    assert shown.returncode == 0, shown.stderr
+    assert max(len(line) for line in shown.stdout.splitlines() if str(out) not in line) <= 80
     assert [row["job"] for row in document["schedules"]] == ["wide", "narrow"]
     for row in document["schedules"]:
         assert row["trusted"], row
@@ -86,6 +67,4 @@ def test_jobs_take_what_is_predicted_beside_each_other(tmp_path: Path, time_trav
     assert {job: set(rows["rank"]) for job, rows in actions.groupby("job")} == {0: {0, 1, 2, 3}, 1: {4, 5}}
     picture = (out / "timeline.svg").read_text()
     assert "next job" in picture
-    repeated = run(str(out), "--out", str(again), "--no-picture", "--quiet")
-    assert repeated.returncode == 0, repeated.stderr
-    assert comparison(again) == document
+    assert file.read(out) == plan, "what would be repeated is not what was run"

@@ -6,28 +6,24 @@ Every option of a topology and of a workload is measured by `benchmarks/option_c
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pandas as pd
 import pytest
+from one_boot import MARKS, Asked, Measured
 
 from testbed.cli.run_tables import ranking_line, uncovered
 from testbed.judge.comparison import rows_of
-from testbed.lab.loss import likely_losses
 from testbed.model.compiled import makespan
 from testbed.pipeline.problem import PipelineRoutes
 from testbed.plan.costs import problem
 from testbed.plan.plan import Clock, Plan
-from testbed.planning import file
 from testbed.planning.resolve import generate, load_plan, with_cases, with_clock
 from testbed.planning.schedules import choose, make
-from testbed.thresholds import LOSS_CHANCE, TIE
-from testbed.vm import guest_machine, kernel
+from testbed.thresholds import TIE
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -36,10 +32,9 @@ import harness.rows
 import option_conformance
 import option_pairs
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minutes on a machine that has much to do
+pytestmark = MARKS
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 560
 WORKLOAD = ROOT / "workloads/tiny-gpt-pp4.yaml"
 SHAPERS = ("relay", "netem")
 MODELLED, BY_CHANCE, FULL = "all that the model has", "loss and jitter one way", "queue that overflows"
@@ -75,14 +70,6 @@ PAIRS = tuple(cell for cell in option_pairs.cells(1, 10, 0) if cell.number in (1
 """Of the covering array of all options."""
 
 
-class Measured(NamedTuple):
-    """A plan and what came of it."""
-
-    plan: Plan
-    document: dict[str, Any]
-    out: Path
-
-
 def plan_of(topology: Path, *settings: str, schedules: str, iterations: int) -> Plan:
     settings = (*settings, f"schedules={schedules}", f"iterations={iterations}")
     plan = load_plan(topology, WORKLOAD, settings=settings)
@@ -105,42 +92,24 @@ def over_unlike_directions(topology: Path) -> Plan:
     return plan_of(topology, *job, *tiny, schedules="[interleaved-1f1b]", iterations=1)
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory, time_travel_kernel: kernel.Kernel) -> Mapping[str, Measured]:
-    place = tmp_path_factory.mktemp("plans")
+def asked(place: Path) -> dict[str, Asked]:
     for name, text in (("cards", CARDS), ("parallel", PARALLEL), ("unlike", UNLIKE)):
         (place / f"{name}.yaml").write_text(text)
     cards = plan_of(place / "cards.yaml", "microbatches=6", schedules="[1f1b, crosspipe-greedy]", iterations=1)
     parallel = plan_of(place / "parallel.yaml", "microbatches=4", schedules="[1f1b]", iterations=1)
     plans = {
-        "four datacenters": (over_four_datacenters(), place / "four", "netem"),
-        "cards": (cards, place / "with-cards", "netem"),
-        "parallel": (parallel, place / "in-parallel", "netem"),
-        "unlike": (over_unlike_directions(place / "unlike.yaml"), place / "unlike-directions", "netem"),
+        "four datacenters": Asked(over_four_datacenters()),
+        "cards": Asked(cards),
+        "parallel": Asked(parallel),
+        "unlike": Asked(over_unlike_directions(place / "unlike.yaml")),
     }
     for number in DRAWN:
-        training = asymmetric_links.training(number, 1, 2, place)
-        plans[f"drawn {number}"] = with_clock(training.plan, Clock("virtual")), training.directory, "netem"
-    for cell in PAIRS:
-        plans[f"pairs {cell.number}"] = option_pairs.plan_of(cell, 1, 1, place), place / f"pairs-{cell.number}", "netem"
+        plan = asymmetric_links.training(number, 1, 2, place).plan
+        plans[f"drawn {number}"] = Asked(with_clock(plan, Clock("virtual")))
+    plans |= {f"pairs {cell.number}": Asked(option_pairs.plan_of(cell, 1, 1, place)) for cell in PAIRS}
     for option in CONFORMING:
-        for shaper in SHAPERS:
-            at = f"{shaper}, virtual"
-            out = option_conformance.directory(place, option, at)
-            plans[f"{option.name}: {at}"] = (option_conformance.plan_of(option), out, shaper)
-    asked = []
-    for number, (plan, out, shaper) in enumerate(plans.values()):
-        (place / f"plan{number}.json").write_text(file.to_json(plan))
-        asked.append([str(place / f"plan{number}.json"), str(out), shaper])
-    (place / "trainings.json").write_text(json.dumps(asked))
-    command = [sys.executable, str(Path(__file__).with_name("train_in_one_boot.py")), str(place / "trainings.json")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert done.returncode == 0, done.stderr
-    documents = json.loads(done.stdout.splitlines()[-1])
-    return {
-        name: Measured(plan, document, out)
-        for (name, (plan, out, _)), document in zip(plans.items(), documents, strict=True)
-    }
+        plans |= {f"{option.name}: {shaper}": Asked(option_conformance.plan_of(option), shaper) for shaper in SHAPERS}
+    return plans
 
 
 def require_true(one: Measured) -> None:
@@ -212,9 +181,9 @@ def test_options_beside_each_other(measured: Mapping[str, Measured]) -> None:
 )
 def test_relay_netem_and_model_agree(measured: Mapping[str, Measured], name: str, verdict: str) -> None:
     (option,) = [option for option in CONFORMING if option.name == name]
-    places = {f"{shaper}, virtual": measured[f"{name}: {shaper}, virtual"] for shaper in SHAPERS}
-    place = places["relay, virtual"].out.parent
-    row = option_conformance.row_of(option, {at: one.document for at, one in places.items()}, place)
+    places = {f"{shaper}, virtual": measured[f"{name}: {shaper}"] for shaper in SHAPERS}
+    found, results = ({at: getattr(one, of) for at, one in places.items()} for of in ("document", "out"))
+    row = option_conformance.row_of(option, found, results)
     assert not row.disagreements()
     assert row.good() == verdict
     if name == BY_CHANCE:  # who asks for losses is not told that something is wrong
@@ -239,19 +208,3 @@ def require_losses_told(one: Measured) -> None:
     assert [case["drops"] for case in evidence.values()] == [lost]
     assert f"1f1b: {lost} packets lost" in uncovered(rows)
     assert f"not covered by the model: 1f1b (packets lost: {lost})" in ranking_line(rows, TIE)
-
-
-def test_netem_in_real_time_has_queue_and_losses(packaged_machine: guest_machine.GuestMachine, tmp_path: Path) -> None:
-    """Nothing here hangs on the time that a busy host takes: how many packets are lost, and that none is dropped."""
-    (tmp_path / "lossy.yaml").write_text(
-        "name: lossy\ndatacenters: {a: {nodes: 1}, b: {nodes: 1}}\n"
-        "links: [{between: [a, b], delay: 5 ms, rate: 50 Mbit/s, queue: 1 MB, forward: {loss: 0.2}}]\n"
-    )
-    command = [sys.executable, "-m", "testbed", "calibrate", str(tmp_path / "lossy.yaml"), "--vm", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode in (0, 5), done.stderr
-    forward, _ = json.loads(done.stdout)["links"]
-    sent, lost = forward["measured"]["losses"]["sent"], forward["measured"]["losses"]["lost"]
-    fewest, most = likely_losses(sent, 0.2, LOSS_CHANCE)
-    assert fewest <= lost <= most, forward
-    assert forward["measured"]["dropped"] == 0, forward

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
-import pytest
+from one_boot import MARKS, Asked, Measured, planned
 
-from testbed.vm import kernel
+pytestmark = MARKS
 
-pytestmark = pytest.mark.root
-
-ROOT = Path(__file__).parents[2]
+NETWORK, WORKLOAD = "topologies/two-dc-cards.yaml", "workloads/tiny-gpt-pp4.yaml"
 
 
-def test_measured_agrees_with_the_model(tmp_path: Path, time_travel_kernel: kernel.Kernel) -> None:
-    out = tmp_path / "results"
-    words = ["run", "topologies/two-dc-cards.yaml", "workloads/tiny-gpt-pp4.yaml", "--clock", "virtual", "--json"]
-    cube = ["--set=parallelism={pipeline: 2, data: 2, tensor: 2}", "--set=schedules=[zb-h1]", "--set=microbatches=4"]
-    done = subprocess.run(
-        [sys.executable, "-m", "testbed", *words, *cube, "--iterations=2", "--out", str(out)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)["schedules"]
+def asked(place: Path) -> dict[str, Asked]:
+    cube = ("parallelism={pipeline: 2, data: 2, tensor: 2}", "schedules=[zb-h1]", "microbatches=4", "iterations=2")
+    return {"cube": Asked(planned(place, NETWORK, WORKLOAD, *(f"--set={one}" for one in cube)))}
+
+
+def test_measured_agrees_with_the_model(measured: Mapping[str, Measured]) -> None:
+    _, document, out, _ = measured["cube"]
+    (row,) = document["schedules"]
     assert row["trusted"], row
     assert abs(row["error"]) <= 0.0005, row
     counted = pd.read_parquet(out / "links.parquet")

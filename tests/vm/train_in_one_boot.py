@@ -1,7 +1,7 @@
 """Trains plans one after another in one boot of the virtual clock: `python train_in_one_boot.py TRAININGS.json`.
 
-The file is a list of [file of a plan, directory for results, shaper]. A guest is booted by a single-threaded process,
-which pytest's is not. Prints the comparisons, null where there is none.
+The file is a list of [file of a plan, directory for results, shaper, quiet]. A guest is booted by a single-threaded
+process, which pytest's is not. Prints the comparisons, null where there is none.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from testbed.planning import file
 from testbed.progress import Lines
 from testbed.vm import command
 
-LIMIT_S = 540
+LIMIT_S = 1770
 
 
 def main(trainings: Path) -> int:
     asked = [
-        command.Training(file.from_json(Path(plan).read_text(), plan), Path(out), shaper, quiet=True)
-        for plan, out, shaper in json.loads(trainings.read_text())
+        command.Training(file.from_json(Path(plan).read_text(), plan), Path(out), shaper, quiet=quiet)
+        for plan, out, shaper, quiet in json.loads(trainings.read_text())
     ]
     chosen = command.choose_machine(Clock("virtual"))
     _, documents = command.train(chosen, asked, limit_s=LIMIT_S, reporter=Lines(quiet=False))
