@@ -36,12 +36,13 @@ ROOT = Path(__file__).parents[2]
 CHOICE = ScheduleChoice(schedule="1f1b")
 
 
-def plan(topology: str = "two-dc-longhaul", **settings: str) -> Plan:
+def plan(topology: str = "two-dc-longhaul", schedule: str = CHOICE.schedule, **settings: str) -> Plan:
     dotted = {"parallelism.pipeline": "2"} | {name.replace("__", "."): value for name, value in settings.items()}
     datacenters = {"datacenters": dotted.pop("cards")} if "cards" in dotted else {}
     workload = load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", dotted)
     made = make_plan(load_topology(ROOT / f"topologies/{topology}.yaml", datacenters), workload)
-    return with_cases(made, [CHOICE], {CHOICE.label: generate(made, CHOICE)})
+    choice = ScheduleChoice(schedule=schedule)
+    return with_cases(made, [choice], {choice.label: generate(made, choice)})
 
 
 def seconds(of: Plan) -> float:
@@ -153,6 +154,17 @@ def test_what_they_send_each_other_is_counted_on_network_cards() -> None:
     )
     (line,) = (line for line in warnings(short) if "tensor ranks" in line)
     assert "F of stage 0" in line
+
+
+def test_slots_need_room_behind_what_replicas_send_in_them() -> None:
+    """The gradients of a rank's last stage are reduced while its first stage is still at work."""
+    slow = "{paris: {nodes: 4, inside: {delay: 10 us, rate: 1 Gbit/s}}, warsaw: {nodes: 4}}"
+    for parameters, reported in (("100 kB", False), ("40 MB", True)):
+        reduced = f"{{sharding: none, algorithm: ring, parameters: {parameters}}}"
+        mesh = {"parallelism__pipeline": "1", "parallelism__data": "2", "parallelism__tensor": "2"}
+        paced = {"pacing": "{F: 40 ms, I: 40 ms, W: 40 ms}", "message": "100 kB"}
+        lines = warnings(plan("two-dc-cards", "zb-v", cards=slow, data_parallel=reduced, **mesh, **paced))
+        assert any("tensor ranks" in line for line in lines) == reported
 
 
 def test_what_they_send_each_other_occupies_network_cards() -> None:
