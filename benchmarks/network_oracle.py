@@ -9,8 +9,9 @@ action and message must be equal to the last bit. With --real times are any numb
 
 The oracle is a textbook simulation: a link is a queue that serves who comes first; what is served, is followed by the
 events that come of it. At one instant acknowledgements come to a link before all else, what a rank does as an action
-ends comes before what others do, a shard is passed on before a rank goes on that waited for it (as the engine's threads
-do), and otherwise first is who was scheduled first.
+ends comes before what others do (of a reduction what follows from nothing first, then in the order in which that came
+from which it follows), a shard is passed on before a rank goes on that waited for it (as the engine's threads do), and
+otherwise first is who was scheduled first.
 """
 
 from __future__ import annotations
@@ -113,6 +114,8 @@ class World:
             for name in FIELDS
         }
         self.lacking = program.release.tolist()
+        self.came: list[Number] = [0] * n_messages
+        """When the last came that a message has waited for until now."""
         self.here: list[Number | None] = [None] * n_messages
         """When a message could be used."""
         self.place, self.end_of_row = program.row_start[:-1].tolist(), program.row_start[1:].tolist()
@@ -251,7 +254,8 @@ class World:
         if stage != NONE:
             self.gradients[stage] -= 1
             if not self.gradients[stage]:
-                for shard in p.reduces[p.reduce_start[stage] : p.reduce_start[stage + 1]].tolist():
+                shards = p.reduces[p.reduce_start[stage] : p.reduce_start[stage + 1]].tolist()
+                for shard in sorted(shards, key=lambda shard: self.came[shard]):
                     self.one_less(shard)
         self.go_on(rank, ended=True)
 
@@ -260,6 +264,7 @@ class World:
     def one_less(self, message: int) -> None:
         """A message waits for one thing less."""
         self.lacking[message] -= 1
+        self.came[message] = self.now
         if self.lacking[message] > 0:
             return
         if self.now < self.first_s[message]:

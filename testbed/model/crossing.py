@@ -117,6 +117,9 @@ def cross(
         came = wires.free_s[link] + wires.delay_s[link]
         if hop + 1 < end:
             out = begin if together else wires.free_s[link]
+            if hops_made(piece) == 0:
+                out += program.card_lag_s[message]
+                came += program.card_lag_s[message]
             state.last_bit[message] = came
             onward = piece_number(hops_made(piece) + 1, which)
             push(events, out + wires.delay_s[link], next_number(state), HOP, message, onward)

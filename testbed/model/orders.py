@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from testbed.model.lower import Load, lower
 from testbed.model.network import Floats, Ints
-from testbed.model.program import FREE, Program
+from testbed.model.program import FREE, NONE, Program
 from testbed.model.simulate import ends_by_job, jobs_in_ticks, refuse_deadlock, run
 from testbed.model.state import Times
 from testbed.thresholds import ONE_PREDICTION
@@ -100,8 +100,10 @@ class Orders:
     def _order(self, lags: Floats, unnoticed: float) -> Order:
         """With messages that leave so many ticks later, and waits that stay unnoticed for so much longer."""
         program, lags = self._program, np.where(self._program.local, 0.0, np.round(lags))
+        behind = self._behind_cards()
         late = program._replace(
-            lag_s=lags,
+            lag_s=np.where(behind, 0.0, lags),
+            card_lag_s=np.where(behind, lags, 0.0),
             handover_s=program.handover_s - self._lost(lags),
             unnoticed_wait_s=max(0.0, program.unnoticed_wait_s + unnoticed),
         )
@@ -122,6 +124,15 @@ class Orders:
         lost = lags + np.where(waits, lags[np.maximum(program.notice, 0)], 0.0)
         compensated: Floats = np.where(np.diff(program.then_start) > 0, 0.0, lost)
         return compensated
+
+    def _behind_cards(self) -> NDArray[np.bool_]:
+        """Per message, whether it goes over a network card that tensor ranks use, and on from there."""
+        program = self._program
+        cards = program.card[program.card != NONE]
+        hops = np.diff(program.route_start)
+        first = np.append(program.route_links, NONE)[program.route_start[:-1]]
+        behind: NDArray[np.bool_] = ((hops > 1) & np.isin(first, cards))[program.route]
+        return behind
 
     def _leaving(self) -> Floats:
         """Per message, when it leaves as predicted: when it is sent, with a late receive not before the notice."""

@@ -165,6 +165,7 @@ class ProgramColumns:
             first=np.array(self.first, np.int64),
             first_s=of_groups([group.start_s for group in self.groups], np.float64),
             lag_s=np.zeros(self.n_messages),
+            card_lag_s=np.zeros(self.n_messages),
             local=of_groups([group.local for group in self.groups], np.bool_),
             notice=self._scattered(self.notice),
             announcement=self._scattered(self.announcement),

@@ -154,16 +154,18 @@ def _exchange_bytes(job: Job, chosen: JobSchedule) -> int:
 
 
 def _most_between_replicas_bytes(job: Job, chosen: JobSchedule) -> int:
-    """The most that one replica of a stage sends another in an iteration: all of it may be on its way at once."""
+    """The most that one rank sends its like of another replica in an iteration, for all of its stages: all of it may be
+    on its way at once.
+    """
     if job.mesh.dp == 1:
         return 0
     most = 0
-    for rank in set(chosen.stage_to_rank):
+    for rank, stages in Counter(chosen.stage_to_rank).items():
         exchange = exchange_at(job, rank)
         cell = job.workload.cell_bytes(len(chosen.stage_to_rank), exchange.n_cells)
         sent: Counter[tuple[int, int]] = Counter()
         for step in (*exchange.gather, *exchange.reduction):
-            sent[step.source, step.target] += step.n_cells * cell
+            sent[step.source, step.target] += stages * step.n_cells * cell
         most = max(most, *sent.values())
     return most
 

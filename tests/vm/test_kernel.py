@@ -24,20 +24,23 @@ def source_tree(root: Path) -> Path:
     for edit in kernel.EDITS:
         path = root / edit.file
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"before\n{edit.before}after\n")
+        with path.open("a") as file:
+            file.write(f"before\n{edit.before}after\n")
     return root
 
 
 def test_every_edit_is_made(tmp_path: Path) -> None:
     kernel.apply_edits(source_tree(tmp_path), kernel.EDITS)
-    for edit in kernel.EDITS:
-        assert (tmp_path / edit.file).read_text() == f"before\n{edit.after}after\n"
+    for file in {edit.file for edit in kernel.EDITS}:
+        edited = "".join(f"before\n{edit.after}after\n" for edit in kernel.EDITS if edit.file == file)
+        assert (tmp_path / file).read_text() == edited
 
 
 @pytest.mark.parametrize("times", [0, 2])
 def test_an_edit_whose_text_is_not_there_once_is_refused(tmp_path: Path, times: int) -> None:
     tree = source_tree(tmp_path)
-    edit = kernel.EDITS[-1]
+    files = [edit.file for edit in kernel.EDITS]
+    edit = next(edit for edit in kernel.EDITS if files.count(edit.file) == 1)
     (tree / edit.file).write_text(edit.before * times)
     with pytest.raises(RunFailed, match=rf"{edit.file}.*stands there {times} times"):
         kernel.apply_edits(tree, kernel.EDITS)
