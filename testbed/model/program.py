@@ -59,7 +59,7 @@ class Program(NamedTuple):
     lag_s: Floats
     """Per message, how long after it might leave it does: 0, but where other orders are tried (orders.py)."""
     card_lag_s: Floats
-    """The same behind its rank's network card, which it takes in its turn with what its tensor ranks send each other."""
+    """The same behind its rank's network card, which it takes in its turn with what tensor ranks send each other."""
     local: Bools
     """Per message, whether it stays on its rank."""
     notice: Ints
