@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
-
-from testbed.pipeline.ir import Action, Kind
-from testbed.pipeline.problem import Problem
 from testbed.plan import routes
 from testbed.plan.costs import problem_of_case
 from testbed.plan.events import at_work
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Job, Plan
-from testbed.plan.tensor_exchanges import of_actions
 from testbed.planning.prediction import RangesByLabel, predict_together, ranges_of_plan
 from testbed.planning.ring_order import of_rings
+from testbed.planning.slot_room import overruns
 from testbed.spec.topology import Direction
-from testbed.trace.tables import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Trace
+from testbed.trace.tables import Trace
 from testbed.units import show_size, show_time
 
 
@@ -67,51 +63,23 @@ def _called(plan: Plan, case: Case, number: int) -> str:
 
 
 def _of_tensor_ranks(plan: Plan) -> list[str]:
-    """Slots that are too short for what tensor ranks send each other in them over network cards.
-
-    The model knows when that occupies the cards, not that an action takes longer for it.
-    """
+    """Slots that are too short for what tensor ranks send each other in them over network cards."""
     short: dict[str, None] = {}
     for case in _known(plan) if any(job.mesh.tp > 1 and job.workload.pacing for job in plan.jobs) else ():
         trace = predict_together(plan, case)
         for number in at_work(plan, case):
             job = plan.jobs[number]
             if job.mesh.tp > 1 and job.workload.pacing:
-                problem = problem_of_case(plan, case, job=number)
-                short |= dict.fromkeys(_short_slots(problem, job, _reduced_in_slots(job, number, trace)))
+                found = overruns(problem_of_case(plan, case, job=number), job, trace)
+                for (kind, stage), over in sorted(found.items()):
+                    takes, slot = show_time(over.takes_s), show_time(over.slot_s)
+                    short[f"{job.name}: {kind} of stage {stage} {takes} of {slot}"] = None
     if not short:
         return []
     return [
-        "slots have no room for what tensor ranks send each other over network cards, behind a message of their own: "
+        "slots have no room for what tensor ranks send each other over network cards, with messages of their own: "
         f"actions will overrun ({_listed(list(short))})"
     ]
-
-
-def _reduced_in_slots(job: Job, number: int, trace: Trace) -> list[float]:
-    """Per pipeline rank, the largest message of a collective between replicas that leaves it during its actions."""
-    largest = [0.0] * job.mesh.pp
-    actions, messages = (table[table["job"] == number] for table in (trace.actions, trace.messages))
-    for row in messages[np.isin(messages["kind"], (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE))]:
-        source = int(row["source_rank"])
-        mine = actions[actions["rank"] == source - job.mesh.coordinates(source).tensor_rank]
-        if ((mine["start_s"] < row["arrived_s"]) & (row["sent_s"] < mine["end_s"])).any():
-            rank = job.mesh.coordinates(source).pipeline_rank
-            largest[rank] = max(largest[rank], float(row["wire_bytes"]))
-    return largest
-
-
-def _short_slots(problem: Problem, job: Job, reduced_bytes: Sequence[float]) -> Iterator[str]:
-    """Lines for them; `reduced_bytes` as `_reduced_in_slots` has them."""
-    for stage, rank in enumerate(problem.stage_to_rank if problem.exchanged else ()):
-        card = problem.links[problem.pipelines[0].rank_cards[rank]]
-        for kind, exchanges in zip((Kind.F, Kind.I), of_actions(job, problem.stage_to_rank, stage), strict=True):
-            action = Action(stage, kind, 0)
-            before = max(max(problem.message_bytes, default=0.0), reduced_bytes[rank])
-            size = problem.exchanged_bytes(action) + before
-            takes_s = size * card.seconds_per_byte + card.delay_s * sum(exchange.number for exchange in exchanges)
-            slot_s = problem.duration(action)
-            if takes_s > slot_s:
-                yield f"{job.name}: {kind} of stage {stage} {show_time(takes_s)} of {show_time(slot_s)}"
 
 
 _GLOO_SEGMENT_BYTES = 1 << 20

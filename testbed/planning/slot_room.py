@@ -1,0 +1,69 @@
+"""Whether slots have room for what tensor ranks send each other in them over network cards.
+
+The model knows when that occupies the cards, not that an action takes longer for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from testbed.pipeline.ir import KINDS, Action, Kind
+from testbed.pipeline.link import LinkCost
+from testbed.pipeline.problem import Problem
+from testbed.plan.plan import Job
+from testbed.trace.tables import Table, Trace
+
+
+class Overrun(NamedTuple):
+    """An action that takes longer than its slot."""
+
+    takes_s: float
+    slot_s: float
+
+
+def overruns(problem: Problem, job: Job, trace: Trace) -> dict[tuple[Kind, int], Overrun]:
+    """By kind and stage, the action of a job that overruns its slot by most, with `trace` as predicted.
+
+    A card carries what its rank sends and what its tensor ranks exchange in the order in which they come; an exchange
+    that began waits for messages that leave meanwhile. `trace` has the ranks of the plan.
+    """
+    worst: dict[tuple[Kind, int], Overrun] = {}
+    for rank in job.mesh.ranks if problem.exchanged else ():
+        replica, pipeline_rank, tensor_rank = job.mesh.coordinates(rank)
+        pipeline = problem.pipelines[replica * job.mesh.tp + tensor_rank]
+        card = problem.links[pipeline.rank_cards[pipeline_rank]]
+        messages = trace.messages[trace.messages["source_rank"] == rank]
+        actions = trace.actions[trace.actions["rank"] == rank - tensor_rank]
+        for key, found in _on_card(problem, card, actions, messages):
+            if found.takes_s > found.slot_s and found.takes_s - found.slot_s > _over(worst.get(key)):
+                worst[key] = found
+    return worst
+
+
+def _over(found: Overrun | None) -> float:
+    return found.takes_s - found.slot_s if found else 0.0
+
+
+def _on_card(
+    problem: Problem, card: LinkCost, actions: Table, messages: Table
+) -> Iterator[tuple[tuple[Kind, int], Overrun]]:
+    """How long every action of a rank takes that has an exchange, and its slot."""
+    sent = sorted(zip(messages["sent_s"].tolist(), messages["wire_bytes"].tolist(), strict=True))
+    free_s, following = 0.0, 0
+    for row in actions[actions["start_s"].argsort(kind="stable")]:
+        kind, start_s, stage = KINDS[row["kind"]], float(row["start_s"]), int(row["stage"])
+        exchanges = problem.exchanges(Action(stage, kind, 0))
+        share = (row["part_end"] - row["part_begin"]) / row["part_of"]
+        size = exchanges.summed * share + exchanges.gathered * (row["part_begin"] == 0)
+        if not size:
+            continue
+        while following < len(sent) and sent[following][0] <= start_s:
+            free_s = max(free_s, sent[following][0]) + sent[following][1] * card.seconds_per_byte
+            following += 1
+        number = exchanges.sums * share + (exchanges.gathered > 0)
+        free_s = max(free_s, start_s) + float(size) * card.seconds_per_byte + card.delay_s * float(number)
+        while following < len(sent) and sent[following][0] < free_s:
+            free_s += sent[following][1] * card.seconds_per_byte
+            following += 1
+        yield (kind, stage), Overrun(free_s - start_s, float(row["end_s"]) - start_s)
