@@ -22,10 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from harness import boots, options, plans, report
+from harness import boots, options, report
 from harness.record import Claim, Topic
-
-from testbed.vm import command
 
 TARGET = 0.0005
 FORWARD_S = 0.02
@@ -88,11 +86,6 @@ def documents(number: int, seed: int, schedules: int) -> tuple[dict[str, Any], d
     return topology, workload
 
 
-def training(number: int, seed: int, schedules: int, out: Path) -> command.Training:
-    """A plan as files, with its schedules made."""
-    return plans.training(out, f"plan-{number:03d}", *documents(number, seed, schedules))
-
-
 def off_the_plan(found: Path) -> float:
     """By how many bytes the links carried more or less than planned in all, as a share of what was planned."""
     links = pd.read_parquet(found / "links.parquet")
@@ -102,23 +95,11 @@ def off_the_plan(found: Path) -> float:
 def main() -> int:
     """Run the plans; 1 when an error exceeds the target, a run is untrusted or a ranking differs, 0 otherwise."""
     parser = options.parser(__doc__)
-    options.add_drawn(parser, "asymmetric-links", plans=60, per_boot=10)
-    parser.add_argument("--schedules", type=int, default=3, help="per plan")
+    options.add_drawn(parser, "asymmetric-links", plans=60, per_boot=10, schedules=3)
     asked = parser.parse_args()
-    made = {f"plan-{n:03d}": partial(training, n, asked.seed, asked.schedules) for n in options.numbers(asked)}
-    taken = boots.take(asked, made)
-    job = {name: plans.workload_of(asked.out, name) for name in taken.comparisons}
-    columns: report.Columns = {
-        "P": lambda row: job[row.plan]["parallelism"]["pipeline"],
-        "M": lambda row: job[row.plan]["microbatches"],
-        "message": lambda row: job[row.plan]["message"],
-    }
-    report.show_worst(taken, columns)
-    claims = [
-        report.truth(f"directions 10 to 200 times apart, {receives} receives", taken, TARGET, rows, ranked=True)
-        for receives in ("early", "late")
-        if (rows := [row for row in taken.rows if job[row.plan]["receives"] == receives])
-    ]
+    taken = boots.drawn(asked, partial(documents, seed=asked.seed, schedules=asked.schedules))
+    report.show_worst(taken, report.sizes(taken))
+    claims = report.by_receives("directions 10 to 200 times apart", taken, TARGET)
     if off := [off_the_plan(asked.out / name) for name in taken.comparisons]:
         got = f"worst {max(off):.4%}, median {statistics.median(off):.4%}"
         claims.append(Claim("the same: bytes on the links off those planned", "(report)", got, value=max(off)))

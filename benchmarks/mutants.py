@@ -6,8 +6,8 @@ Every fault is put into the engine's code before workers are forked, which then 
 loopback interface, and what they tell is judged as that of a run is, against one process that trained the same. A
 Markdown table: what was wrong, where, how far off it came out and which question of the verdict said so; "losses and
 norms" says whether these alone would have. With --correct no fault, but so many correct trainings that are nothing
-alike (correct_trainings.py): how far off each is, the worst beside the limits. Exit code 1 where a fault is trusted,
-or a run without one is not.
+alike (parts/correct_trainings.py): how far off each is, the worst beside the limits. Exit code 1 where a fault is
+trusted, or a run without one is not.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 from unittest import mock
 
 import torch
-from correct_trainings import MLP, Setting, drawn
 from harness import options
+from harness.local_training import scheduled, task_of, workers
 from harness.options import ROOT
 from harness.record import Claim, Topic, finish
-from local_training import scheduled, task_of, workers
+from parts.correct_trainings import MLP, Setting, drawn
 
 import testbed.train.preload  # noqa: F401 - what the fork server imports: it is forked from this process
 from testbed.errors import RunFailed

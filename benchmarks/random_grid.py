@@ -16,14 +16,12 @@ import random
 import sys
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from harness import boots, options, plans, report
 from harness.record import Topic
 
 from testbed.plan.framing import wire_bytes
-from testbed.vm import command
 
 TARGET = 0.001
 FORWARD_S = 0.02
@@ -123,39 +121,17 @@ def documents(number: int, seed: int, schedules: int, *, equal: bool) -> tuple[d
     return network, (equal_workload if equal else workload)(draw, ranks, message, nodes, schedules)
 
 
-def training(number: int, seed: int, schedules: int, equal: bool, out: Path) -> command.Training:
-    """A cell as files, with its schedules made; those that do not fit are left out."""
-    return plans.training(out, name_of(number), *documents(number, seed, schedules, equal=equal))
-
-
-def name_of(number: int) -> str:
-    """Of a cell's files."""
-    return f"cell-{number:03d}"
-
-
 def main() -> int:
     """Run the grid; 1 when an error exceeds the target, a run is untrusted or a ranking differs, 0 otherwise."""
     parser = options.parser(__doc__)
-    options.add_drawn(parser, "random-grid", plans=100, per_boot=25, words=("--cells", "--plans"))
-    parser.add_argument("--schedules", type=int, default=6, help="per cell")
+    options.add_drawn(parser, "random-grid", plans=100, per_boot=25, schedules=6, words=("--cells", "--plans"))
     parser.add_argument("--equal", action="store_true", help="plans in which much happens at one instant")
     asked = parser.parse_args()
-    made = {name_of(n): partial(training, n, asked.seed, asked.schedules, asked.equal) for n in options.numbers(asked)}
-    taken = boots.take(asked, made)
-    job = {name: plans.workload_of(asked.out, name) for name in taken.comparisons}
-    columns: report.Columns = {
-        "P": lambda row: job[row.plan]["parallelism"]["pipeline"],
-        "M": lambda row: job[row.plan]["microbatches"],
-        "message": lambda row: job[row.plan]["message"],
-    }
-    report.show_worst(taken, columns)
+    cell = partial(documents, seed=asked.seed, schedules=asked.schedules, equal=asked.equal)
+    taken = boots.drawn(asked, cell, prefix="cell")
+    report.show_worst(taken, report.sizes(taken))
     kind = "plans in which much meets at one instant" if asked.equal else "random networks and stages"
-    claims = [
-        report.truth(f"{kind}, {receives} receives", taken, TARGET, rows, ranked=True)
-        for receives in ("early", "late")
-        if (rows := [row for row in taken.rows if job[row.plan]["receives"] == receives])
-    ]
-    return report.close(asked, Topic.TRUTH, taken, claims)
+    return report.close(asked, Topic.TRUTH, taken, report.by_receives(kind, taken, TARGET))
 
 
 if __name__ == "__main__":

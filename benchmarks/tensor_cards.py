@@ -15,13 +15,10 @@ from __future__ import annotations
 import random
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from harness import boots, options, plans, report
 from harness.record import Topic
-
-from testbed.vm import command
 
 TARGET = 0.0005
 SLOT_S = 0.02
@@ -46,8 +43,9 @@ def sites(draw: random.Random, dp: int, pp: int, names: tuple[str, ...]) -> list
     ]
 
 
-def plan_files(draw: random.Random, schedules: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A topology and a workload."""
+def documents(number: int, seed: int, schedules: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The topology and the workload of a plan, as files say it."""
+    draw = random.Random(f"{seed}/{number}")
     dp, pp, tp = mesh(draw)
     names = SITES[: draw.choice((2, 2, 3))]
     where = sites(draw, dp, pp, names)
@@ -103,23 +101,15 @@ def plan_files(draw: random.Random, schedules: int) -> tuple[dict[str, Any], dic
     return {"name": "cards", "datacenters": datacenters, "links": links}, workload
 
 
-def training(number: int, seed: int, schedules: int, out: Path) -> command.Training:
-    """A plan as files, with its schedules made; those that do not fit are left out."""
-    return plans.training(out, f"plan-{number:03d}", *plan_files(random.Random(f"{seed}/{number}"), schedules))
-
-
 def main() -> int:
     """Run the plans; 1 when one misses its prediction by more than TARGET or a run is untrusted, 0 otherwise."""
     parser = options.parser(__doc__)
-    options.add_drawn(parser, "tensor-cards", plans=60, per_boot=20)
-    parser.add_argument("--schedules", type=int, default=3, help="per plan")
+    options.add_drawn(parser, "tensor-cards", plans=60, per_boot=20, schedules=3)
     asked = parser.parse_args()
-    made = {f"plan-{n:03d}": partial(training, n, asked.seed, asked.schedules) for n in options.numbers(asked)}
-    taken = boots.take(asked, made)
-    job = {name: plans.workload_of(asked.out, name) for name in taken.comparisons}
+    taken = boots.drawn(asked, partial(documents, seed=asked.seed, schedules=asked.schedules))
     columns: report.Columns = {
-        "mesh": lambda row: job[row.plan]["name"],
-        "receives": lambda row: job[row.plan]["receives"],
+        "mesh": lambda row: taken.workload(row.plan)["name"],
+        "receives": lambda row: taken.workload(row.plan)["receives"],
         "range": lambda row: f"{row.width:.2%}" if row.width else "",
     }
     report.show_worst(taken, columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import yaml
 from testbed.errors import BadInput
 from testbed.plan.plan import Plan
 from testbed.planning.resolve import generate, load_plan, with_cases
-from testbed.planning.schedules import choose
+from testbed.planning.schedules import choose, make, with_selected
 from testbed.schedule.registry import FAMILIES
 from testbed.vm import command
 
@@ -42,6 +42,11 @@ def workload_of(out: Path, name: str) -> dict[str, Any]:
     """The workload of a plan, as it was written."""
     found: dict[str, Any] = yaml.safe_load(sources(out, name)[1].read_text(encoding="utf-8"))
     return found
+
+
+def with_every(plan: Plan, names: Iterable[str] = ()) -> Plan:
+    """A plan with these of its schedules made (none: all that it lists). Raises BadInput where one does not fit."""
+    return with_selected(plan, [make(plan, choose(plan, list(names)), strict=True)])
 
 
 def with_schedules(plan: Plan, name: str) -> Plan:

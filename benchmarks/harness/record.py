@@ -71,6 +71,11 @@ class Claim:
         return "info" if self.passed is None else "yes"
 
 
+def each(claim: str, wrong: int, of: int, asked: str = "each", *, unit: str = "cases", more: str = "") -> Claim:
+    """That none of so many is wrong."""
+    return Claim(claim, asked, f"{of - wrong:,} of {of:,}{more}", not wrong, float(wrong), unit, of, of)
+
+
 class Origin(NamedTuple):
     """What a figure was taken with."""
 

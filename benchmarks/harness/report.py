@@ -24,14 +24,23 @@ Columns = Mapping[str, Callable[[Row], Any]]
 """What a benchmark shows of a row beside its plan, by title."""
 
 
-def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table in 80 columns; names that are too long for that go on in further lines."""
+def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], width: int = WIDTH) -> None:
+    """Print a table in 80 columns or more; names that are too long for that go on in further lines."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in ("plan", "error", "trusted"))
     for row in rows:
         table.add_row(*map(str, row))
-    Console(width=WIDTH).print(table)
+    Console(width=width).print(table)
+
+
+def sizes(taken: Taken) -> Columns:
+    """Stages, microbatches and bytes of a message, as columns of plans that were written as files."""
+    return {
+        "P": lambda row: taken.workload(row.plan)["parallelism"]["pipeline"],
+        "M": lambda row: taken.workload(row.plan)["microbatches"],
+        "message": lambda row: taken.workload(row.plan)["message"],
+    }
 
 
 def show_worst(taken: Taken, columns: Columns | None = None, most: int = 12) -> None:
@@ -76,6 +85,13 @@ def truth(
         got += f"; not ranked as predicted: {', '.join(misranked[:4])}{', ...' if len(misranked) > 4 else ''}"
     worst = max(missed) if judged else None
     return _claim(claim, taken, asked, got if judged else "nothing", fine, worst, "share of the prediction")
+
+
+def by_receives(what: str, taken: Taken, limit: float) -> list[Claim]:
+    """The same, and ranked, of plans with early receives and of those with late ones, if there are any."""
+    when = {name: taken.workload(name)["receives"] for name in taken.comparisons}
+    each = {way: [row for row in taken.rows if when[row.plan] == way] for way in ("early", "late")}
+    return [truth(f"{what}, {way} receives", taken, limit, rows, ranked=True) for way, rows in each.items() if rows]
 
 
 def count(claim: str, taken: Taken, wrong: int, asked: str, got: str) -> Claim:

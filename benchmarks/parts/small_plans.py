@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from random import Random
 from typing import Any
+
+from harness.options import ROOT
 
 from testbed.errors import DoesNotFit
 from testbed.model.simulate import makespan
@@ -18,7 +19,7 @@ from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import load_workload
 
-WORKLOAD = Path(__file__).parents[1] / "workloads/tiny-gpt-pp4.yaml"
+WORKLOAD = ROOT / "workloads/tiny-gpt-pp4.yaml"
 TIMES = ("0 s", "50 us", "200 us", "300 us", "1 ms", "1.5 ms", "7 ms")
 LISTED = (
     "{schedule: crosspipe-greedy, n_sub: 1}",
