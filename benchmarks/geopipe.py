@@ -12,7 +12,6 @@ our inference. All asked for (default: every one) run in one boot.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -21,22 +20,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
+from harness import boots, options
+from harness.plans import with_every
+from harness.record import Claim, Topic, finish
+from harness.report import show_table
 
-from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.framing import wire_bytes
 from testbed.plan.host_costs import measured_costs
-from testbed.plan.plan import Clock
-from testbed.planning.resolve import generate, make_plan, with_cases
-from testbed.planning.schedules import choose
-from testbed.progress import Lines
+from testbed.plan.plan import Plan
+from testbed.planning.resolve import make_plan
 from testbed.results.contents import table_of
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
-from testbed.vm import command
 
-ROOT = Path(__file__).parents[1]
 RANKS = 8
 TAU_S = 0.03
 LATENCY, WIRE = 0.05, 0.02
@@ -126,7 +123,7 @@ def in_flight_cells() -> list[Cell]:
     return [Cell("in-flight", 32, IN_FLIGHT_C, (geo(0, 0), geo(2, 0), geo(0, 3), geo()))]
 
 
-def training(cell: Cell, out: Path) -> command.Training:
+def plan_of(cell: Cell) -> Plan:
     """A cell as a plan: the pipeline's ranks evenly over datacenters in a chain, one more than it has cuts."""
     sites = [*("west", "middle", "east")[: len(cell.one_way)], "far"]
     counts = [len(part) for part in np.array_split(range(RANKS), len(sites))]
@@ -153,10 +150,7 @@ def training(cell: Cell, out: Path) -> command.Training:
         "warmup": 1,
     }
     topology = validate(Topology, {"name": "geopipe", "datacenters": datacenters, "links": links}, cell.name)
-    plan = make_plan(topology, validate(Workload, job, cell.name))
-    choices = choose(plan)
-    made = {choice.label: generate(plan, choice) for choice in choices}
-    return command.Training(with_cases(plan, choices, made), out / cell.name, quiet=True)
+    return with_every(make_plan(topology, validate(Workload, job, cell.name)))
 
 
 # --- figures -------------------------------------------------------------------------------------
@@ -291,66 +285,53 @@ def in_flight(found: Measured, out: Path) -> list[Row]:
 
 
 class Part(NamedTuple):
-    """A set of cells and what is read from them."""
+    """A set of cells, what is read from them, and what they show: in words, and what is asked."""
 
     cells: Callable[[], list[Cell]]
     figures: Callable[[Measured, Path], list[Row]]
+    claim: str
+    asked: str
 
 
 PARTS = {
-    "slope": Part(slope_cells, slope),
-    "recovery": Part(recovery_cells, recovery),
-    "ablation": Part(ablation_cells, ablation),
-    "knee": Part(knee_cells, knee),
-    "regime": Part(regime_cells, regime),
-    "in-flight": Part(in_flight_cells, in_flight),
+    "slope": Part(slope_cells, slope, "1F1B pays c per microbatch", "1%"),
+    "recovery": Part(recovery_cells, recovery, "excess at dN < dN*, dN*, dN* + 1", "falls; <= 0.1%; none beyond"),
+    "ablation": Part(ablation_cells, ablation, "late, early, dN*, dN* + 1", "falls, last two alike"),
+    "knee": Part(knee_cells, knee, "knee of dN* in S/(B tau), slopes above over below", "1 +- 3%; > 10; < 1.25"),
+    "regime": Part(
+        regime_cells, regime, f"M = {REGIME_M}, c = {REGIME_C:g} tau: bubble, iteration", "-79 +- 1%, -9.1 +- 0.3%"
+    ),
+    "in-flight": Part(in_flight_cells, in_flight, "microbatches held, and their bytes", "P + sum of dN; 0.5%"),
 }
 
 
 def main() -> int:
     """Train what is asked for; 1 where a figure is not as asked, or a run not to be trusted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     for name in PARTS:
         parser.add_argument(f"--{name}", action="append_const", dest="parts", const=name)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/geopipe")
-    arguments = parser.parse_args()
-    names = arguments.parts or list(PARTS)
-    trainings = [training(cell, arguments.out) for name in names for cell in PARTS[name].cells()]
-    machine = command.choose_machine(Clock("virtual"))
-    _, documents = command.train(machine, trainings, limit_s=LIMIT_S, reporter=Lines())
-    missing = [one.directory.name for one, document in zip(trainings, documents, strict=True) if document is None]
-    if missing:
-        print(f"failed: {', '.join(missing)}", file=sys.stderr)
-        return 1
-    found = {
-        one.directory.name: {row["label"]: row for row in (document or {})["schedules"]}
-        for one, document in zip(trainings, documents, strict=True)
-    }
-    return report(found, {name: PARTS[name].figures(found, arguments.out) for name in names}, as_json=arguments.json)
-
-
-def report(found: Measured, figures: Mapping[str, Sequence[Row]], *, as_json: bool) -> int:
-    """Print the figures, and how far the model was off."""
+    options.add_out(parser, "geopipe", recorded=False)
+    asked = parser.parse_args()
+    chosen = {name: PARTS[name] for name in asked.parts or PARTS}
+    plans = {cell.name: plan_of(cell) for part in chosen.values() for cell in part.cells()}
+    documents = boots.all_in_a_boot(plans, asked.out, limit_s=LIMIT_S)
+    found = {name: {row["label"]: row for row in document["schedules"]} for name, document in documents.items()}
+    figures = {name: part.figures(found, asked.out) for name, part in chosen.items()}
+    claims = []
+    for name, rows in figures.items():
+        shown = [(row.figure, row.asked, row.got, "" if row.ok else "MISSED") for row in rows]
+        show_table(name, ("figure", "asked", "got", ""), shown)
+        got, fine = "; ".join(row.got for row in rows), all(row.ok for row in rows)
+        claims.append(Claim(PARTS[name].claim, PARTS[name].asked, got, fine))
     every = [row for rows in found.values() for row in rows.values()]
-    worst = max(every, key=lambda row: abs(row["error"]))["error"]
-    untrusted = sum(not row["trusted"] for row in every)
-    if as_json:
-        shown = {name: [row._asdict() for row in rows] for name, rows in figures.items()}
-        print(json.dumps({"figures": shown, "worst_error": worst, "untrusted": untrusted, "measured": found}, indent=1))
-    else:
-        for name, rows in figures.items():
-            columns = [
-                Column("asked", [row.asked for row in rows], left=True, wrapped=True),
-                Column("got", [row.got for row in rows], left=True, wrapped=True),
-                Column("", ["" if row.ok else "MISSED" for row in rows]),
-            ]
-            for table in fitted(
-                Column("figure", [row.figure for row in rows], left=True), [Section(name, columns)], 80
-            ):
-                Console(width=80).print(table)
-        print(f"{len(every)} schedules, model off by at most {worst:+.4%}, {untrusted} untrusted")
-    return int(untrusted > 0 or not all(row.ok for rows in figures.values() for row in rows))
+    worst, untrusted = max((row["error"] for row in every), key=abs), sum(not row["trusted"] for row in every)
+    got = f"{len(every)} schedules, off by at most {worst:+.4%}, {untrusted} untrusted"
+    claims.append(Claim("GeoPipe's runs: the model", "all trusted", got, not untrusted, abs(worst), "share"))
+    if asked.json:
+        shown_figures = {name: [row._asdict() for row in rows] for name, rows in figures.items()}
+        print(json.dumps({"figures": shown_figures, "measured": found}, indent=1))
+    return finish(asked, Topic.SCHEDULES, claims, directories=[asked.out / name for name in plans])
 
 
 if __name__ == "__main__":

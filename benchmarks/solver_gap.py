@@ -60,16 +60,10 @@ class Case(NamedTuple):
     @property
     def problem(self) -> Problem:
         """For the solver."""
-        ranks, cuts = self.ranks, (self.ranks // 2 - 1,)
-        stages = stage_to_rank(PLACEMENTS[self.placement], ranks)
+        _, ranks, microbatches, delay_s, memory = self
+        cuts, stages = (ranks // 2 - 1,), stage_to_rank(PLACEMENTS[self.placement], ranks)
         return uniform(
-            ranks,
-            self.microbatches,
-            memory=self.memory,
-            delay_s=self.delay,
-            wire_s=WIRE,
-            cuts=cuts,
-            stage_to_rank=stages,
+            ranks, microbatches, memory=memory, delay_s=delay_s, wire_s=WIRE, cuts=cuts, stage_to_rank=stages
         )
 
 
