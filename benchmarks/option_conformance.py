@@ -288,19 +288,15 @@ def counted(plan: Plan, results: Path) -> tuple[Counted, ...]:
 def row_of(option: Option, found: Mapping[str, dict[str, Any] | None], results: Mapping[str, Path]) -> Row:
     """The row of what was measured, by place, from its results directories."""
     plan = plan_of(option)
-    predicted_s = costs.predict_case(plan, plan.cases[0], _schedule(plan)).makespans()[0]
+    schedule = costs.schedule_of(plan, plan.cases[0])
+    assert schedule is not None
+    predicted_s = costs.predict_case(plan, plan.cases[0], schedule).makespans()[0]
     measured = {
         place: Measured(one["schedules"][0]["measured_s"], one["schedules"][0]["trusted"]) if one else None
         for place, one in found.items()
     }
     counts = {place: counted(plan, results[place]) for place, one in found.items() if one is not None}
     return Row(option.name, float(predicted_s), tuple(warnings(plan)), measured, counts)
-
-
-def _schedule(plan: Plan) -> Any:
-    schedule = costs.schedule_of(plan, plan.cases[0])
-    assert schedule is not None
-    return schedule
 
 
 def refusals() -> dict[str, str | None]:
@@ -354,6 +350,11 @@ def claims_of(rows: Sequence[Row], said: Mapping[str, str | None]) -> list[Claim
         for what, of in groups.items()
         if of
     ]
+    if overflows:
+        dropped = [[sum(one.dropped for one in directions) for directions in row.counted.values()] for row in overflows]
+        got = "; ".join(f"{row.option}: {' and '.join(map(str, n))}" for row, n in zip(overflows, dropped, strict=True))
+        same = all(len(set(counts)) == 1 for counts in dropped)
+        claims.append(Claim("the same queues: relay and netem", "drop as many", got, same))
     if off := [abs(seconds / row.predicted_s - 1) for row in modelled for seconds in row.seconds().values()]:
         claims.append(Claim("the first of these: off the model", "(report)", f"within {max(off):.3%}", None, max(off)))
     return [*claims, each("options that no shaper can do are refused", list(said.values()).count(None), len(said))]

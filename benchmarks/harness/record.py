@@ -142,7 +142,7 @@ def finish(
     for column in ("", "claim", "asked", "got"):
         table.add_column(column, overflow="fold")
     for claim in claims:
-        cases = "" if claim.of is None else f" ({claim.taken} of {claim.of} cases)"
+        cases = "" if claim.whole else f" ({claim.taken} of {claim.of} cases)"
         table.add_row(claim.state, claim.claim, claim.asked, claim.got + cases)
     Console(width=WIDTH).print(table)
     if arguments.record is not None:
