@@ -5,7 +5,7 @@
 * Edge colouring puts exactly as many there as there must be: ceil(busiest leaf's flows / spines).
 * Progressive filling gives what a sequence of linear programs gives (OR-tools' GLOP), which knows nothing of filling.
 
-Run: python benchmarks/routing_optimality.py [--instances 10000] [--programs 500]
+    python benchmarks/routing_optimality.py [--instances 10000] [--programs 500]
 """
 
 from __future__ import annotations

@@ -45,7 +45,10 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 def _filled(paragraph: str) -> str:
     if not paragraph.startswith("    "):
-        return textwrap.fill(paragraph, WIDTH - 2)
+        items = re.split(r"\n(?=\* )", paragraph)
+        return "\n".join(
+            textwrap.fill(item, WIDTH - 2, subsequent_indent="  " * item.startswith("* ")) for item in items
+        )
     commands = re.split(r"\n {4}(?! )", paragraph[4:])
     return "\n".join(
         textwrap.fill(one, WIDTH - 2, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False)
