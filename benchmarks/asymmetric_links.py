@@ -17,12 +17,11 @@ import random
 import statistics
 import sys
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from harness import boots, options, report
+from harness import boots, options, plans, report
 from harness.record import Claim, Topic
 
 TARGET = 0.0005
@@ -51,23 +50,10 @@ def documents(number: int, seed: int, schedules: int) -> tuple[dict[str, Any], d
     draw = random.Random(f"asymmetric/{seed}/{number}")
     ranks = draw.choice((2, 2, 3, 4))
     message, microbatches = round(10 ** draw.uniform(4, 6)), 2 * draw.randint(1, ranks) + 1
-    sites = SITES[: draw.randint(2, ranks)]
-    nodes = [1] * len(sites)
-    for _ in range(ranks - len(sites)):
-        nodes[draw.randrange(len(sites))] += 1
-    shape = draw.choice(("chain", "ring", "star") if len(sites) > 2 else ("chain",))
-    pairs = [(sites[0], site) for site in sites[1:]] if shape == "star" else list(pairwise(sites))
-    pairs += [(sites[-1], sites[0])] if shape == "ring" else []
-    topology = {
-        "name": f"asymmetric-{shape}",
-        "datacenters": {site: {"nodes": n} for site, n in zip(sites, nodes, strict=True)},
-        "links": [link(draw, pair, message) for pair in pairs],
-    }
-    names = [f"{site}/{n}" for site, count in zip(sites, nodes, strict=True) for n in range(count)]
-
-    def times() -> list[str]:
-        return [f"{1e3 * FORWARD_S * draw.uniform(0.25, 1.6):.3f} ms" for _ in range(ranks)]
-
+    shape, datacenters, pairs = plans.joined(draw, SITES[: draw.randint(2, ranks)], ranks)
+    links = [link(draw, pair, message) for pair in pairs]
+    topology = {"name": f"asymmetric-{shape}", "datacenters": datacenters, "links": links}
+    names = [f"{site}/{n}" for site, spec in datacenters.items() for n in range(spec["nodes"])]
     workload = {
         "name": "asymmetric",
         "model": {"layers": 2 * ranks, "d_model": 16, "heads": 2, "sequence": 8},
@@ -75,7 +61,7 @@ def documents(number: int, seed: int, schedules: int) -> tuple[dict[str, Any], d
         "microbatches": microbatches,
         "microbatch_size": 1,
         "placement": draw.sample(names, ranks) if draw.random() < 0.5 else names,
-        "pacing": {"F": times(), "I": times(), "W": times()},
+        "pacing": plans.slots(draw, ranks, FORWARD_S, 0.25, 1.6),
         "message": f"{message} B",
         "memory": 2 * max(ranks, microbatches),
         "receives": draw.choice(("early", "late")),

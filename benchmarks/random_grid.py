@@ -30,14 +30,7 @@ NAMES = ("oslo", "bonn", "rome", "lima", "cairo")
 
 def topology(draw: random.Random, ranks: int, message: float) -> dict[str, Any]:
     """Unequal datacenters with room for all ranks, and directions that differ."""
-    count = draw.randint(2, min(5, ranks))
-    sites = NAMES[:count]
-    nodes = [1] * count
-    for _ in range(ranks - count):
-        nodes[draw.randrange(count)] += 1
-    shape = draw.choice(("chain", "ring", "star") if count > 2 else ("chain",))
-    pairs = [(sites[0], site) for site in sites[1:]] if shape == "star" else list(pairwise(sites))
-    pairs += [(sites[-1], sites[0])] if shape == "ring" else []
+    shape, datacenters, pairs = plans.joined(draw, NAMES[: draw.randint(2, min(5, ranks))], ranks)
 
     def direction() -> dict[str, str]:
         wire_s = FORWARD_S * 10 ** draw.uniform(-1.5, 0.3)
@@ -45,16 +38,12 @@ def topology(draw: random.Random, ranks: int, message: float) -> dict[str, Any]:
         return {"delay": f"{10 ** draw.uniform(-0.5, 1.6):.3f} ms", "rate": f"{rate:.0f} bit/s"}
 
     links = [{"between": list(pair), "forward": direction(), "reverse": direction()} for pair in pairs]
-    datacenters = {site: {"nodes": n} for site, n in zip(sites, nodes, strict=True)}
     return {"name": f"random-{shape}", "datacenters": datacenters, "links": links}
 
 
 def workload(draw: random.Random, ranks: int, message: float, nodes: list[str], schedules: int) -> dict[str, Any]:
     """Unequal stages, an odd number of microbatches, memory for any schedule."""
     microbatches = 2 * draw.randint(1, ranks) + 1
-
-    def times() -> list[str]:
-        return [f"{1e3 * FORWARD_S * draw.uniform(0.4, 1.6):.3f} ms" for _ in range(ranks)]
 
     placed = draw.sample(nodes, ranks) if draw.random() < 0.5 else nodes
     names = draw.sample(plans.quick_schedules(search=True), schedules)
@@ -65,7 +54,7 @@ def workload(draw: random.Random, ranks: int, message: float, nodes: list[str], 
         "microbatches": microbatches,
         "microbatch_size": 1,
         "placement": placed,
-        "pacing": {"F": times(), "I": times(), "W": times()},
+        "pacing": plans.slots(draw, ranks, FORWARD_S, 0.4, 1.6),
         "message": f"{message:.0f} B",
         "memory": 2 * max(ranks, microbatches),
         "receives": draw.choice(("early", "late")),

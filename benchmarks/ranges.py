@@ -50,7 +50,8 @@ def documents(number: int, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
             spec["inside"] = {"rate": f"{rate:.0f} bit/s", "delay": f"{draw.choice((0.0, 0.02, 0.1))} ms"}
     nodes = [f"{site}/{tp * n + t}" for site, n in stages for t in range(tp)]
     each = [nodes[replica * pp * tp : (replica + 1) * pp * tp] for replica in range(dp)]
-    slots = _slots(draw, pp, equal=equal)
+    alike = dict.fromkeys("FIW", f"{1000.0 * FORWARD_S:g} ms")
+    pacing = alike if equal else plans.slots(draw, pp, FORWARD_S, 0.4, 1.6)
     quick = [name for name in plans.quick_schedules() if not name.startswith("search")]
     job: dict[str, Any] = {
         "name": f"{kind}-{number}",
@@ -59,7 +60,7 @@ def documents(number: int, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
         "microbatches": 2 * draw.randint(1, pp + 1) + 1,
         "microbatch_size": 1,
         "placement": each[0],
-        "pacing": slots,
+        "pacing": pacing,
         "message": f"{message:.0f} B",
         "memory": 4 * pp + 4,
         "receives": "late" if kind == "late" else draw.choice(("early", "late")),
@@ -76,12 +77,6 @@ def documents(number: int, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
             "replicas": each[1:],
         }
     return network, job
-
-
-def _slots(draw: random.Random, pp: int, *, equal: bool) -> dict[str, Any]:
-    if equal:
-        return dict.fromkeys("FIW", f"{1000.0 * FORWARD_S:g} ms")
-    return {kind: [f"{1e3 * FORWARD_S * draw.uniform(0.4, 1.6):.3f} ms" for _ in range(pp)] for kind in "FIW"}
 
 
 def claims_of(taken: boots.Taken, seed: int) -> list[Claim]:

@@ -69,9 +69,6 @@ def documents(number: int, seed: int, schedules: int) -> tuple[dict[str, Any], d
     pairs = [(a, b) for place, a in enumerate(names) for b in names[place + 1 :]]
     links = [{"between": list(pair), "forward": direction(), "reverse": direction()} for pair in pairs]
 
-    def times() -> list[str]:
-        return [f"{1e3 * SLOT_S * draw.uniform(0.7, 1.4):.3f} ms" for _ in range(pp)]
-
     free = {site: iter(range(1000)) for site in names}
     placed = [[f"{site}/{next(free[site])}" for site in replica for _ in range(tp)] for replica in where]
     microbatches = 2 * draw.randint(1, pp + 2) + 1
@@ -83,7 +80,7 @@ def documents(number: int, seed: int, schedules: int) -> tuple[dict[str, Any], d
         "microbatches": microbatches,
         "microbatch_size": 1,
         "placement": placed[0],
-        "pacing": {"F": times(), "I": times(), "W": times()},
+        "pacing": plans.slots(draw, pp, SLOT_S, 0.7, 1.4),
         "message": f"{message:.0f} B",
         "memory": 2 * max(pp, microbatches),
         "receives": draw.choice(("early", "late")),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,24 @@ Document = Mapping[str, Any]
 def quick_schedules(*, search: bool = False) -> list[str]:
     """Names of those that need no solver; `search` takes a while, and is among them if asked for."""
     return [name for name, family in FAMILIES.items() if not family.solver and (search or name != "search")]
+
+
+def slots(draw: random.Random, stages: int, slot_s: float, least: float, most: float) -> dict[str, list[str]]:
+    """Pacing: of every stage F, I and W of their own, from `least` to `most` slots."""
+    return {kind: [f"{1e3 * slot_s * draw.uniform(least, most):.3f} ms" for _ in range(stages)] for kind in "FIW"}
+
+
+def joined(
+    draw: random.Random, sites: Sequence[str], ranks: int
+) -> tuple[str, dict[str, dict[str, int]], list[tuple[str, str]]]:
+    """A chain, a ring or a star of datacenters, which it is, with a node and more in each, and the pairs with links."""
+    nodes = [1] * len(sites)
+    for _ in range(ranks - len(sites)):
+        nodes[draw.randrange(len(sites))] += 1
+    shape = draw.choice(("chain", "ring", "star") if len(sites) > 2 else ("chain",))
+    pairs = [(sites[0], site) for site in sites[1:]] if shape == "star" else list(pairwise(sites))
+    pairs += [(sites[-1], sites[0])] if shape == "ring" else []
+    return shape, {site: {"nodes": n} for site, n in zip(sites, nodes, strict=True)}, pairs
 
 
 def sources(out: Path, name: str) -> tuple[Path, Path]:
