@@ -25,10 +25,9 @@ from typing import Any, NamedTuple
 
 from harness import options
 from harness.record import Claim, Topic, finish
-from rich.console import Console
+from harness.report import show_table
 from routing_lab import REACH, documents, jobs, planned, topology, with_iterations
 
-from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Plan
 from testbed.plan.timeline import JobArrives, JobDeparts, Moment
@@ -160,21 +159,17 @@ def with_measured(row: Row, document: Mapping[str, Any]) -> Row:
     return row._replace(phases=phases)
 
 
-def report(console: Console, title: str, rows: Sequence[Row]) -> None:
+def report(title: str, rows: Sequence[Row]) -> None:
     """A row per way to route, the fastest while both are there first."""
     rows = sorted(rows, key=lambda row: max(one.predicted_s for one in row.phases[1]))
-    columns = []
+    columns = {"routes": [row.way for row in rows]}
     for number, phase in enumerate(PHASES):
         for index, one in enumerate(rows[0].phases[number]):
-            columns.append(Column(f"{phase}:\n{one.job}, ms", [cell(row.phases[number][index]) for row in rows]))
-    columns += [
-        Column(f"moved:\n{what}", [row.moved[number] for row in rows])
-        for number, what in enumerate(("arrival", "departure"))
-    ]
-    columns.append(Column("chosen\nin, ms", [f"{row.choosing_s * 1e3:.1f}" for row in rows]))
-    key = Column("routes", [row.way for row in rows], left=True)
-    for table in fitted(key, [Section(title, columns)], console.width):
-        console.print(table)
+            columns[f"{phase}: {one.job}, ms"] = [cell(row.phases[number][index]) for row in rows]
+    for number, what in enumerate(("arrival", "departure")):
+        columns[f"moved: {what}"] = [row.moved[number] for row in rows]
+    columns["chosen in, ms"] = [f"{row.choosing_s * 1e3:.1f}" for row in rows]
+    show_table(title, list(columns), list(zip(*columns.values(), strict=True)), 180)
 
 
 def cell(one: Seen) -> str:
@@ -205,7 +200,7 @@ def main() -> int:
         rows = measured(plans, rows, asked.out)
     claims = []
     for spines, found in rows.items():
-        report(Console(width=180), f"{spines} spines", found)
+        report(f"{spines} spines", found)
         every = [one for row in found for phase in row.phases for one in phase if one.measured_s is not None]
         if every:
             worst = max(abs((one.measured_s or 0.0) / one.predicted_s - 1) for one in every)

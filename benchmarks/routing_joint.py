@@ -231,7 +231,8 @@ def main() -> int:
         rows.append(judged(point, asked.evaluations))
         print(json.dumps({"point": point.name, "found": rows[-1].found}), flush=True)
     claims = [show(rows), *([] if asked.predict else measured(rows, asked.out))]
-    return finish(asked, Topic.ROUTING, claims, directories=[asked.out / point.name for point in points])
+    places = [] if asked.predict else [asked.out / Point(*one).name for one in MEASURED]
+    return finish(asked, Topic.ROUTING, claims, directories=places)
 
 
 if __name__ == "__main__":

@@ -37,10 +37,10 @@ import numpy as np
 from harness import boots, options
 from harness.boots import run_testbed
 from harness.record import Claim, Topic, finish
+from harness.report import show_table
 from rich.console import Console
 
 from testbed.cli.run_tables import jobs_tables
-from testbed.cli.table_layout import Column, Section, fitted
 from testbed.errors import RunFailed, TestbedError
 from testbed.judge.comparison import fairness_in, rows_of
 from testbed.judge.network_metric import Filled, Seen, expected
@@ -160,29 +160,23 @@ def predicted(plan: Plan) -> list[Row]:
     return found
 
 
-def report(console: Console, title: str, plan: Plan, rows: Sequence[Row]) -> None:
+def report(title: str, plan: Plan, rows: Sequence[Row]) -> None:
     """A row per policy: what is predicted, and where it was measured, how far that is off."""
     rows = sorted(rows, key=lambda row: max(row.predicted.iteration_s))
-    columns = [
-        Column(
-            "most\nflows", [f"{row.measured.most_flows if row.measured else row.filled.most_flows}" for row in rows]
-        ),
-        Column("filled\nMbit/s", [scaled(min(map(number, row.filled.rates_bps)), 1e-6) for row in rows]),
-    ]
+    columns = {
+        "policy": [row.label for row in rows],
+        "most flows": [str((row.measured or row.filled).most_flows) for row in rows],
+        "filled Mbit/s": [scaled(min(map(number, row.filled.rates_bps)), 1e-6) for row in rows],
+    }
     for job, name in enumerate(one.name for one in plan.jobs):
-        columns += [
-            Column(f"{name}\nMbit/s", [scaled(number(row.predicted.rates_bps[job]), 1e-6) for row in rows]),
-            Column(f"{name}\nreduced, ms", [scaled(number(row.predicted.all_reduce_s[job]), 1e3) for row in rows]),
-            Column(f"{name}\niteration, ms", [scaled(row.predicted.iteration_s[job], 1e3) for row in rows]),
-        ]
+        columns[f"{name} Mbit/s"] = [scaled(number(row.predicted.rates_bps[job]), 1e-6) for row in rows]
+        columns[f"{name} reduced, ms"] = [scaled(number(row.predicted.all_reduce_s[job]), 1e3) for row in rows]
+        columns[f"{name} iteration, ms"] = [scaled(row.predicted.iteration_s[job], 1e3) for row in rows]
     off = {"iteration_s": "iteration", "all_reduce_s": "reduced", "rates_bps": "rate", "fct_worst_s": "worst FCT"}
     for job, name in enumerate(one.name for one in plan.jobs if rows and rows[0].measured):
         for kind, what in off.items():
-            columns.append(Column(f"{name}\n{what}, off", [error_of(row, kind, job) for row in rows]))
-    for one in fitted(
-        Column("policy", [row.label for row in rows], left=True), [Section(title, columns)], console.width
-    ):
-        console.print(one)
+            columns[f"{name} {what}, off"] = [error_of(row, kind, job) for row in rows]
+    show_table(title, list(columns), list(zip(*columns.values(), strict=True)), 160)
 
 
 def number(value: float | None) -> float:
@@ -230,7 +224,6 @@ def main() -> int:
         return finish(asked, Topic.ROUTING, claims, clock="real")
     if asked.alone:
         return finish(asked, Topic.ROUTING, alone(asked.spines, asked.out / "alone"))
-    console = Console(width=160)
     plans: dict[str, Plan] = {}
     schedules = ("1f1b", {"schedule": "search", "evaluations": 40})
     for spines in asked.spines:
@@ -247,7 +240,7 @@ def main() -> int:
         found = measured(plans, found, asked.out)
     claims = [] if asked.predict else [claim_of("two jobs in a Clos under every policy", found)]
     for name, rows in found.items():
-        report(console, name, plans[name], rows)
+        report(name, plans[name], rows)
         if "no contention" in name:
             most = spread(rows)
             what, limit = f"{name}: policies alike", f"<= {ALIKE:.1%}"
@@ -256,7 +249,8 @@ def main() -> int:
             claims.append(slowest(name, rows))
     if asked.json:
         print(json.dumps({name: [row._asdict() for row in rows] for name, rows in found.items()}, default=asdict))
-    return finish(asked, Topic.ROUTING, claims, directories=places(plans, asked.out))
+    taken = [] if asked.predict else places(plans, asked.out)
+    return finish(asked, Topic.ROUTING, claims, directories=taken)
 
 
 def slowest(name: str, rows: Sequence[Row]) -> Claim:

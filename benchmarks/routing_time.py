@@ -28,9 +28,8 @@ import routing_joint
 import routing_lab
 from harness import options
 from harness.record import Claim, Topic, finish
-from rich.console import Console
+from harness.report import show_table
 
-from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.plan import Plan
 from testbed.planning.prediction import iteration_times, predict_jobs
 from testbed.routing.apply import with_policies
@@ -117,28 +116,23 @@ def main() -> int:
     parser.add_argument("--kind", nargs="+", choices=("clos", "mesh"), default=["clos", "mesh"])
     options.add_out(parser, "routing-time", recorded=False)
     asked = parser.parse_args()
-    console = Console(width=120)
     plans = {}
     for one in cases(asked.kind):
         plans[one.name] = plan_of(one)
         print(one.name, {name: round(value, 4) for name, value in slowdowns(plans[one.name]).items()}, flush=True)
     slow = {name: slowdowns(plan) for name, plan in plans.items()}
-    columns = [Column("greedy:\nslowdown", [f"{each['greedy']:.3f}" for each in slow.values()])]
-    heads = ("shortest", "greedy-\nbytes", "greedy-\ntime", "inter-\nleave", "best routes\nfound")
-    columns += [
-        Column(head, cells) for head, cells in zip(heads, zip(*map(losses, slow.values()), strict=True), strict=True)
-    ]
-    title = "how much longer the worst job takes under greedy than under ..."
-    for table in fitted(Column("case", list(slow), left=True), [Section(title, columns)], console.width):
-        console.print(table)
+    lines = [(name, f"{each['greedy']:.3f}", *losses(each)) for name, each in slow.items()]
+    columns = ("case", "greedy: slowdown", "shortest", "greedy-bytes", "greedy-time", "interleave", "best routes found")
+    show_table("how much longer the worst job takes under greedy than under ...", columns, lines, 120)
     lost = {head: [one["greedy"] / one[head] - 1 for one in slow.values() if head in one] for head in heads_of()}
     got = ", ".join(f"{head} {min(each):+.1%} to {max(each):+.1%}" for head, each in lost.items() if each)
     claims = [Claim(f"mixed traffic, {len(slow)} cases: what greedy loses, predicted", "(report)", got)]
+    places = [] if asked.predict else routing_lab.places(plans, asked.out)
     if not asked.predict:
         rows = {name: routing_lab.predicted(plan) for name, plan in plans.items()}
         found = routing_lab.measured(plans, rows, asked.out)
         claims.append(routing_lab.claim_of(f"mixed traffic, {len(found)} cases measured", found))
-    return finish(asked, Topic.ROUTING, claims, directories=routing_lab.places(plans, asked.out))
+    return finish(asked, Topic.ROUTING, claims, directories=places)
 
 
 if __name__ == "__main__":
