@@ -19,7 +19,6 @@ from pathlib import Path
 
 from harness import options
 from harness.boots import run_testbed
-from harness.options import ROOT
 from harness.record import Claim, Topic, finish
 
 from testbed.lab.namespaces import die_with_parent
@@ -81,7 +80,7 @@ def main() -> int:
     parser.add_argument("--demos", type=int, default=5)
     parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--host-priority", default="on", choices=("on", "off"))
-    parser.add_argument("--out", type=Path, default=ROOT / "results/front-door")
+    options.add_out(parser, "front-door", recorded=False)
     asked = parser.parse_args()
     with busy(asked.busy):
         passed = sum(gate(n + 1, asked.host_priority) for n in range(asked.labs))

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 from front_door import TOPOLOGY, WORKLOAD, busy
 from harness import options
 from harness.boots import run_testbed
-from harness.options import ROOT
 from harness.record import Claim, Topic, finish
 
 from testbed.lab.namespaces import die_with_parent
@@ -134,7 +133,7 @@ def main() -> int:
     parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--disk", action="store_true")
     parser.add_argument("--plans", action="store_true")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/real-clock")
+    options.add_out(parser, "real-clock", recorded=False)
     asked = parser.parse_args()
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     with busy(asked.busy), disk_writer(asked.disk, asked.out.parent):

@@ -73,36 +73,28 @@ def planned(ranks: int, microbatches: int) -> Plan:
     return make_plan(validate(Topology, network, "two"), workload)
 
 
-def claim_of_best(shape: str) -> Claim:
-    """How long `best` takes on all cores of this process, its processes' CPU time, and what it finds."""
-    ranks, microbatches = shape_of(shape)
+def claim_of_all(ranks: int, microbatches: int, *, compared: bool) -> Claim:
+    """How long `best`, or `testbed schedule compare`, takes with all its processes, and what it finds.
+
+    The search in it ends by wall seconds, so that CPU time is less on a busy machine.
+    """
     plan, began = planned(ranks, microbatches), time.perf_counter()
-    found = ranked(plan, ScheduleChoice(schedule="best"))
-    got, cpu_s = _cost(began)
-    for one in found.found:
-        print(f"    {one.choice.label:20s} {one.makespan_s:.4f} s")
-    what = f"`best`, P = {ranks}, M = {microbatches}, CPU time"
-    return Claim(what, f"<= {MOST_CPU_S:g} s", got, cpu_s <= MOST_CPU_S, cpu_s, "s")
-
-
-def claim_of_comparison(shape: str) -> Claim:
-    """The same of `testbed schedule compare`."""
-    ranks, microbatches = shape_of(shape)
-    plan, began = planned(ranks, microbatches), time.perf_counter()
-    found = compare_schedules(plan, quick_choices(plan))
-    got, cpu_s = _cost(began)
-    for one in found.schedules:
-        cost = "" if one.memory_s is None else f", memory costs {one.memory_s:.4f} s"
-        print(f"    {one.label:20s} {one.predicted_s:.4f} s{cost}")
-    what = f"`schedule compare`, P = {ranks}, M = {microbatches}, CPU time"
-    return Claim(what, "(report)", got, None, cpu_s, "s")
-
-
-def _cost(began: float) -> tuple[str, float]:
-    """Wall and CPU seconds; the search in it ends by wall seconds, so that CPU is less on a busy machine."""
+    if compared:
+        found = [
+            (one.label, one.predicted_s, one.memory_s) for one in compare_schedules(plan, quick_choices(plan)).schedules
+        ]
+    else:
+        found = [
+            (one.choice.label, one.makespan_s, None) for one in ranked(plan, ScheduleChoice(schedule="best")).found
+        ]
     wall_s = time.perf_counter() - began
     cpu_s = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return f"{wall_s:.1f} s, {cpu_s:.1f} s of CPU time with this script's start", cpu_s
+    for label, seconds, memory_s in found:
+        print(f"    {label:20s} {seconds:.4f} s" + ("" if memory_s is None else f", memory costs {memory_s:.4f} s"))
+    what = f"`{'schedule compare' if compared else 'best'}`, P = {ranks}, M = {microbatches}, CPU time"
+    got = f"{wall_s:.1f} s, {cpu_s:.1f} s of CPU time with this script's start"
+    asked, fine = ("(report)", None) if compared else (f"<= {MOST_CPU_S:g} s", cpu_s <= MOST_CPU_S)
+    return Claim(what, asked, got, fine, cpu_s, "s")
 
 
 class Times(NamedTuple):
@@ -153,17 +145,10 @@ def claims_of(found: list[Times]) -> list[Claim]:
     """That time per action is small and does not grow, and the largest shape takes seconds."""
     rates, costs = [one.loads / one.run_s for one in found], [one.greedy_s / one.actions for one in found]
     got = f"{min(rates) / 1e6:.1f} to {max(rates) / 1e6:.1f} million/s"
-    grown = f"{min(costs) * 1e6:.2f} to {max(costs) * 1e6:.2f} us"
+    grown, limit = f"{min(costs) * 1e6:.2f} to {max(costs) * 1e6:.2f} us", f"constant (within {GROWTH:g} times)"
     claims = [
         Claim("event model, actions", ">= 1 million/s", got, min(rates) >= LEAST_PER_S, min(rates), "actions/s"),
-        Claim(
-            "`crosspipe-greedy`, time per action",
-            f"constant (within {GROWTH:g} times)",
-            grown,
-            max(costs) <= GROWTH * min(costs),
-            max(costs),
-            "s",
-        ),
+        Claim("`crosspipe-greedy`, time per action", limit, grown, max(costs) <= GROWTH * min(costs), max(costs), "s"),
     ]
     for one in (one for one in found if (one.ranks, one.microbatches) == LARGEST):
         seconds = one.generated_s + one.lower_s + one.run_s
@@ -183,11 +168,13 @@ def main() -> int:
     parser = options.parser(__doc__)
     parser.add_argument("--shapes", type=options.listed(shape_of), default=SHAPES, help="ranks x microbatches")
     parser.add_argument("--no-search", action="store_true", help="leave out `search`, which takes most of the time")
-    parser.add_argument("--best", metavar="PxM", help="time `best` instead, with the processes that it starts")
-    parser.add_argument("--compare", metavar="PxM", help="time `schedule compare` instead")
+    parser.add_argument(
+        "--best", metavar="PxM", type=shape_of, help="time `best` instead, with the processes that it starts"
+    )
+    parser.add_argument("--compare", metavar="PxM", type=shape_of, help="time `schedule compare` instead")
     arguments = parser.parse_args()
-    if arguments.best or arguments.compare:
-        claim = claim_of_best(arguments.best) if arguments.best else claim_of_comparison(arguments.compare)
+    if shape := arguments.best or arguments.compare:
+        claim = claim_of_all(*shape, compared=not arguments.best)
         return finish(arguments, Topic.SPEED, [claim], clock="real")
     warm = problem(4, 8)
     run(lower([Load(warm, generate("crosspipe-greedy", warm))])[0], compiled=True)

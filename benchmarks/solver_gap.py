@@ -20,7 +20,7 @@ from itertools import product
 from typing import NamedTuple
 
 from harness import options
-from harness.record import Claim, Topic, finish
+from harness.record import Claim, Topic, each, finish
 from harness.report import show_table
 
 from testbed.model.simulate import makespan
@@ -163,19 +163,15 @@ def claims_of(found: Sequence[Outcome], asked: argparse.Namespace) -> list[Claim
     """Of the study how far each proof came; else the gap of every placement at the usual limit."""
     claims = []
     for one in found if asked.study else ():
-        got = f"gap {one.final.gap:.2%}, 1 % " + (
-            "not reached" if one.within_s is None else f"after {one.within_s:.1f} s"
-        )
-        what = f"CrossPipe's solver study, P = {one.case.ranks}, {asked.limit:g} s"
-        claims.append(Claim(what, "(report)", got, None, one.final.gap, "share"))
+        reached = "not reached" if one.within_s is None else f"after {one.within_s:.1f} s"
+        what, gap = f"CrossPipe's solver study, P = {one.case.ranks}, {asked.limit:g} s", one.final.gap
+        claims.append(Claim(what, "(report)", f"gap {gap:.2%}, 1 % {reached}", None, gap, "share"))
     for placement in () if asked.study else ("V", "loop"):
         gaps = [one.at_limit.gap for one in found if one.case.placement == placement]
-        proven, within = sum(gap <= SAME for gap in gaps), sum(gap <= LIMIT for gap in gaps)
-        ranks = ", ".join(map(str, asked.ranks))
-        what = f"CP-SAT, {placement}, P = {ranks}: gap after {asked.at_limit:g} s"
-        got = f"{proven} of {len(gaps)} proven optimal, {within} within, worst {max(gaps):.1%}"
-        asked_for, of = f"<= {LIMIT:.0%}", len(gaps)
-        claims.append(Claim(what, asked_for, got, within == of, max(gaps), "share", of, of))
+        proven, over = sum(gap <= SAME for gap in gaps), sum(gap > LIMIT for gap in gaps)
+        what = f"CP-SAT, {placement}, P = {', '.join(map(str, asked.ranks))}: gap after {asked.at_limit:g} s"
+        more = f", {proven} proven optimal, worst {max(gaps):.1%}"
+        claims.append(each(what, over, len(gaps), f"<= {LIMIT:.0%}", more=more))
     return claims
 
 
@@ -183,13 +179,7 @@ def main() -> int:
     """Solve; print a row per case, and what moved; 1 where a gap is larger than asked."""
     parser = options.parser(__doc__)
     parser.add_argument("--study", action="store_true", help="CrossPipe's problems, until the gap is 1 %%")
-    parser.add_argument(
-        "--usual",
-        dest="at_limit",
-        type=float,
-        default=30.0,
-        help="seconds after which schedule and bound are looked at",
-    )
+    parser.add_argument("--usual", dest="at_limit", type=float, default=30.0, help="seconds that a run allows")
     parser.add_argument("--limit", type=float, help="seconds per case; default: 600, of --study 120")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--ranks", type=int, nargs="+", help="default: 2 3 4, of --study 4 8 16")
