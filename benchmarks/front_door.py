@@ -20,6 +20,7 @@ from pathlib import Path
 from harness import options
 from harness.boots import run_testbed
 from harness.record import Claim, Topic, finish
+from harness.report import show_run
 
 from testbed.lab.namespaces import die_with_parent
 
@@ -62,15 +63,8 @@ def demo(number: int, priority: str, out: Path) -> list[float]:
     if document is None:
         print(f"demo {number}: exit code {code}: {said}")
         return []
-    rows = document["schedules"]
-    shown = ", ".join(
-        f"{row['schedule']} {row['error']:+.2%}{'' if row['trusted'] else ' (untrusted)'}" for row in rows
-    )
-    print(f"demo {number}: exit code {code}, {wall_s:.0f} s, {shown}", flush=True)
-    for row in rows:
-        for reason in row["reasons"]:
-            print(f"  {row['schedule']}: {reason}")
-    return [row["error"] for row in rows]
+    show_run(f"demo {number}: exit code {code}, {wall_s:.0f} s", document)
+    return [row["error"] for row in document["schedules"]]
 
 
 def main() -> int:

@@ -168,14 +168,8 @@ def slope(found: Measured, _: Path) -> list[Row]:
     for c in SLOPES:
         times = [seconds(found, f"slope-c{c:g}-m{m}", "1f1b") for m in SLOPE_M]
         paid = (times[1] - times[0]) / (many - few) / TAU_S - 1
-        rows.append(
-            Row(
-                f"1F1B pays per microbatch, c = {c:g} tau",
-                f"{c:g} tau +-1 %",
-                f"{paid:.4f} tau ({paid / c - 1:+.2%})",
-                abs(paid / c - 1) <= 0.01,
-            )
-        )
+        off, figure = paid / c - 1, f"1F1B pays per microbatch, c = {c:g} tau"
+        rows.append(Row(figure, f"{c:g} tau +-1 %", f"{paid:.4f} tau ({off:+.2%})", abs(off) <= 0.01))
     return rows
 
 
@@ -184,23 +178,12 @@ def recovery(found: Measured, _: Path) -> list[Row]:
     rows = []
     for c in RECOVERIES:
         least = (RECOVERY_M + RANKS - 1 + 2 * c) * TAU_S
-        over = [seconds(found, f"recovery-c{c:g}", f"dN {n}") / least - 1 for n in range(enough(c) + 2)]
-        star = enough(c)
-        falling = all(before > after + 0.001 for before, after in pairwise(over[: star + 1]))
+        *rest, star, more = (seconds(found, f"recovery-c{c:g}", f"dN {n}") / least - 1 for n in range(enough(c) + 2))
+        falling, times = all(a > b + 0.001 for a, b in pairwise([*rest, star])), " ".join(f"{one:+.1%}" for one in rest)
         rows += [
-            Row(
-                f"c = {c:g} tau, dN = 0 ... {star - 1}: over (M+P-1) tau + 2c",
-                "falls",
-                " ".join(f"{one:+.1%}" for one in over[:star]),
-                falling,
-            ),
-            Row(f"c = {c:g} tau, dN* = {star}", "recovered (<= 0.1 %)", f"{over[star]:+.3%}", abs(over[star]) <= 0.001),
-            Row(
-                f"c = {c:g} tau, dN* + 1",
-                "none beyond (<= 0.1 %)",
-                f"{over[star + 1]:+.3%}",
-                abs(over[star + 1]) <= 0.001,
-            ),
+            Row(f"c = {c:g} tau, dN = 0 ... {len(rest) - 1}: over (M+P-1) tau + 2c", "falls", times, falling),
+            Row(f"c = {c:g} tau, dN* = {len(rest)}", "recovered (<= 0.1 %)", f"{star:+.3%}", abs(star) <= 0.001),
+            Row(f"c = {c:g} tau, dN* + 1", "none beyond (<= 0.1 %)", f"{more:+.3%}", abs(more) <= 0.001),
         ]
     return rows
 
@@ -211,16 +194,11 @@ def ablation(found: Measured, _: Path) -> list[Row]:
     for c in ABLATIONS:
         least = (ABLATION_M + RANKS - 1 + 2 * c) * TAU_S
         late = seconds(found, f"ablation-c{c:g}-late", "1f1b") / least
-        rest = [seconds(found, f"ablation-c{c:g}", f"dN {n}") / least for n in (0, enough(c), enough(c) + 1)]
-        got = f"{late:.3f} {rest[0]:.3f} {rest[1]:.3f} {rest[2]:.3f}"
-        rows.append(
-            Row(
-                f"c = {c:g} tau: late, early, dN*, dN*+1",
-                "falls, last two alike",
-                got,
-                late > rest[0] > rest[1] and abs(rest[2] / rest[1] - 1) <= 0.001,
-            )
-        )
+        numbers = (0, enough(c), enough(c) + 1)
+        early, star, more = (seconds(found, f"ablation-c{c:g}", f"dN {n}") / least for n in numbers)
+        fine, got = late > early > star, f"{late:.3f} {early:.3f} {star:.3f} {more:.3f}"
+        fine &= abs(more / star - 1) <= 0.001
+        rows.append(Row(f"c = {c:g} tau: late, early, dN*, dN*+1", "falls, last two alike", got, fine))
     return rows
 
 
@@ -235,14 +213,11 @@ def knee(found: Measured, _: Path) -> list[Row]:
     meet = (flat[1] - steep[1]) / (steep[0] - flat[0])
     plain = [line(sigmas, "1f1b")[0] for sigmas in (FLAT, STEEP)]
     times = " ".join(f"{seconds(found, f'knee-s{s:g}', 'geopipe'):.3f}" for s in (*FLAT, 1.0, *STEEP))
+    ahead, usual = steep[0] / flat[0], plain[1] / plain[0]
+    slopes, fine = "slope above over slope below, dN* and 1F1B", ahead > 10 and usual < 1.25
     return [
         Row("knee of dN* in S/(B tau)", "1 +-3 %", f"{meet:.4f}", abs(meet - 1) <= 0.03),
-        Row(
-            "slope above over slope below, dN* and 1F1B",
-            "> 10; < 1.25",
-            f"{steep[0] / flat[0]:.1f} and {plain[1] / plain[0]:.2f}",
-            steep[0] > 10 * flat[0] and plain[1] < 1.25 * plain[0],
-        ),
+        Row(slopes, "> 10; < 1.25", f"{ahead:.1f} and {usual:.2f}", fine),
         Row(f"s at {' '.join(f'{s:g}' for s in (*FLAT, 1.0, *STEEP))}", "(report)", times, True),
     ]
 
@@ -253,13 +228,9 @@ def regime(found: Measured, _: Path) -> list[Row]:
     bubble = ahead["bubble_measured"] / plain["bubble_measured"] - 1
     iteration = ahead["measured_s"] / plain["measured_s"] - 1
     where = f"M = {REGIME_M}, c = {REGIME_C:g} tau"
+    got = f"{bubble:+.2%} ({plain['bubble_measured']:.2%} to {ahead['bubble_measured']:.2%})"
     return [
-        Row(
-            f"bubble, {where}",
-            "-79 % +-1",
-            f"{bubble:+.2%} ({plain['bubble_measured']:.2%} to {ahead['bubble_measured']:.2%})",
-            abs(bubble + 0.79) <= 0.01,
-        ),
+        Row(f"bubble, {where}", "-79 % +-1", got, abs(bubble + 0.79) <= 0.01),
         Row(f"iteration, {where}", "-9.1 % +-0.3", f"{iteration:+.2%}", abs(iteration + 0.091) <= 0.003),
     ]
 
@@ -272,14 +243,11 @@ def in_flight(found: Measured, out: Path) -> list[Row]:
         held = max(float(one[0]) for one in table.loc[table["schedule"] == label, "held"])
         memory = found["in-flight"][label]["memory"]
         counted, predicted = (memory[side][0]["activations"] for side in ("measured", "predicted"))
+        off = counted / predicted - 1
+        got = f"{counted:.0f} B ({off:+.3%}), {counted / held:.0f} B for each microbatch"
         rows += [
             Row(f"rank 0, P + sum of dN, {label}", f"{RANKS + ahead}", f"{held:g}", held == RANKS + ahead),
-            Row(
-                f"its activations, {label}",
-                f"{predicted:.0f} B +-0.5 %",
-                f"{counted:.0f} B ({counted / predicted - 1:+.3%}), {counted / held:.0f} B for each microbatch",
-                abs(counted / predicted - 1) <= 0.005,
-            ),
+            Row(f"its activations, {label}", f"{predicted:.0f} B +-0.5 %", got, abs(off) <= 0.005),
         ]
     return rows
 

@@ -37,7 +37,7 @@ import numpy as np
 from harness import boots, options
 from harness.boots import run_testbed
 from harness.record import Claim, Topic, finish
-from harness.report import show_table
+from harness.report import show_run, show_table
 from rich.console import Console
 
 from testbed.cli.run_tables import jobs_tables
@@ -257,7 +257,7 @@ def slowest(name: str, rows: Sequence[Row]) -> Claim:
     """How long the slowest job takes under every policy, the median of the seeds of ECMP."""
     times: dict[str, list[float]] = defaultdict(list)
     for row in rows:
-        policy = row.label.partition(" on ")[2].partition(",")[0]
+        policy = row.label.partition(" on ")[2].partition(" seed=")[0]
         times[policy].append(max((row.measured or row.predicted).iteration_s))
     found = {policy: statistics.median(each) for policy, each in times.items()}
     order = sorted(found, key=lambda policy: found[policy])
@@ -278,10 +278,7 @@ def on_the_real_clock(spines: int, out: Path) -> Claim:
     if document is None:
         raise RunFailed(f"{spines} spines: exit code {code}: {said}")
     rows, ranked = document["schedules"], document["ranking_as_predicted"]
-    for row in rows:
-        times = f"{row['measured_s'] * 1e3:.1f} ms, predicted {row['predicted_s'] * 1e3:.1f} ms"
-        verdict = f"{row['error']:+.2%}, {'trusted' if row['trusted'] else 'UNTRUSTED'}"
-        print(f"{spines} spines, {row['label']}, {row['job']}: {times}, {verdict}", *row["reasons"])
+    show_run(f"{spines} spines", document)
     errors, untrusted = [row["error"] for row in rows], sum(not row["trusted"] for row in rows)
     worst, ending = max(map(abs, errors)), "" if ranked else ", NOT ranked"
     got = f"{min(errors):+.2%} to {max(errors):+.2%}, {untrusted} of {len(rows)} untrusted{ending}"

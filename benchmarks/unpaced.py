@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 from harness import boots, options
 from harness.record import Claim, Topic, finish
+from harness.report import show_run
 
 from testbed.results.load import load_traces
 from testbed.session.profile import durations
@@ -41,31 +42,12 @@ def run(given: argparse.Namespace, priority: str, out: Path) -> dict[str, Any]:
         f"schedules={SCHEDULES}",
         f"iterations={given.iterations}",
     )
-    words = [
-        given.topology,
-        WORKLOAD,
-        "--no-picture",
-        *(f"--set={setting}" for setting in (*settings, *given.settings)),
-    ]
-    words += ["--host-priority", priority, "--out", str(out)]
-    code, document, said = boots.run_testbed("run", *words, limit_s=LIMIT_S)
+    words = (*(f"--set={setting}" for setting in (*settings, *given.settings)), "--host-priority", priority)
+    files = (given.topology, WORKLOAD, "--no-picture", "--out", str(out))
+    code, document, said = boots.run_testbed("run", *files, *words, limit_s=LIMIT_S)
     if document is None:
         sys.exit(f"exit code {code}: {said}")
     return document
-
-
-def show(document: dict[str, Any], name: str) -> None:
-    ranking = "as predicted" if document["ranking_as_predicted"] else "NOT as predicted"
-    print(f"{name}: ranking {ranking}")
-    for row in document["schedules"]:
-        print(
-            f"  {row['label']:18} measured {1e3 * row['measured_s']:8.2f} ms  +- {1e3 * row['measured_iqr_s']:6.2f}"
-            f"  predicted {1e3 * row['predicted_s']:8.2f} ms  error {row['error']:+.2%}"
-            f"  {'trusted' if row['trusted'] else 'UNTRUSTED'}"
-        )
-    for reason in dict.fromkeys(reason for row in document["schedules"] for reason in row["reasons"]):
-        print(f"    {reason}")
-    sys.stdout.flush()
 
 
 def show_kinds(directory: Path) -> None:
@@ -112,7 +94,7 @@ def main() -> int:
             for priority in given.priorities:
                 out = (given.out or Path(scratch)) / f"{number}-{priority}"
                 found[priority].append(run(given, priority, out))
-                show(found[priority][-1], f"run {number}, host priority {priority}")
+                show_run(f"run {number}, host priority {priority}", found[priority][-1])
                 if given.kinds:
                     show_kinds(out)
     claims = [claim_of(priority, documents, given.ranks) for priority, documents in found.items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,19 @@ def show_worst(taken: Taken, columns: Columns | None = None, most: int = 12) -> 
         print(f"untrusted: {row.plan}, {row.label}, off by {row.missed:.4%}: {'; '.join(row.found['reasons'])}")
     if taken.failed:
         print(f"without a result: {', '.join(taken.failed)}")
+
+
+def show_run(title: str, document: Mapping[str, Any], more: Callable[[Mapping[str, Any]], str] = lambda _: "") -> None:
+    """Print a run's schedules with times, errors, what there is `more` of a row, verdicts and reasons."""
+    print(title + ("" if document["ranking_as_predicted"] else ", ranking NOT as predicted"))
+    for row in document["schedules"]:
+        label = f"{row['label']} of {row['job']}" if row.get("job") else row["label"]
+        measured = f"{1e3 * row['measured_s']:8.2f} ms +- {1e3 * row['measured_iqr_s']:6.2f}"
+        error = f"predicted {1e3 * row['predicted_s']:8.2f} ms, error {row['error']:+.2%}{more(row)}"
+        print(f"  {label:18} {measured}, {error}{'' if row['trusted'] else ', UNTRUSTED'}")
+        for reason in row["reasons"]:
+            print(f"    {reason}")
+    sys.stdout.flush()
 
 
 def truth(
