@@ -21,17 +21,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from harness import boots, options
-from harness.plans import with_every
+from harness.plans import made, with_every
 from harness.record import Claim, Topic, finish
 from harness.report import show_table
 
 from testbed.plan.framing import wire_bytes
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.plan import Plan
-from testbed.planning.resolve import make_plan
 from testbed.results.contents import table_of
 from testbed.spec.document import validate
-from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
 
 RANKS = 8
@@ -149,8 +147,8 @@ def plan_of(cell: Cell) -> Plan:
         "iterations": 1,
         "warmup": 1,
     }
-    topology = validate(Topology, {"name": "geopipe", "datacenters": datacenters, "links": links}, cell.name)
-    return with_every(make_plan(topology, validate(Workload, job, cell.name)))
+    network = {"name": "geopipe", "datacenters": datacenters, "links": links}
+    return with_every(made(network, validate(Workload, job, cell.name)))
 
 
 # --- figures -------------------------------------------------------------------------------------

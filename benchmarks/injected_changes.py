@@ -159,16 +159,10 @@ def judged(taken: boots.Taken, clock: str, name: str, changes: Sequence[Change])
     report.show_table(f"{clock} clock, {name}", ("change", "error", "trusted", "named"), cells)
     trusted = sum(row.trusted for row in rows)
     got = f"{len(wrong)} trusted and off{': ' if wrong else ''}{', '.join(row.label for row in wrong)}"
-    return Claim(
-        f"link, interface or rank that changes in a run of plan `{name}`, {clock} clock",
-        f"none trusted beyond {LIMITS[clock]:.1%}",
-        f"{got}; {trusted} of {len(rows)} runs trusted",
-        passed=bool(rows) and not wrong,
-        value=float(len(wrong)),
-        unit="runs",
-        taken=len(rows),
-        of=len(changes),
-    )
+    got += f"; {trusted} of {len(rows)} runs trusted"
+    what = f"link, interface or rank that changes in a run of plan `{name}`, {clock} clock"
+    asked, fine = f"none trusted beyond {LIMITS[clock]:.1%}", bool(rows) and not wrong
+    return Claim(what, asked, got, fine, float(len(wrong)), "runs", len(rows), len(changes))
 
 
 if __name__ == "__main__":

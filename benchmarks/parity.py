@@ -32,18 +32,15 @@ from harness.local_training import (
     workers,
 )
 from harness.options import ROOT
+from harness.plans import made
 from harness.record import Claim, Topic, finish
 
 from testbed.errors import BadInput
 from testbed.pipeline.memory import RankBytes
-from testbed.plan.plan import Plan
-from testbed.planning.resolve import make_plan
 from testbed.schedule.registry import FAMILIES
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.spec import Workload, load_workload
-from testbed.spec.document import validate
-from testbed.spec.topology import Topology
 from testbed.train.data import load_corpus
 from testbed.train.reference import Reference, train_reference
 
@@ -91,14 +88,9 @@ def workload(mesh: Mesh, dtype: str, variant: str) -> Workload:
     return load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings)
 
 
-def plan_of(job: Workload) -> Plan:
-    """On the network of this benchmark."""
-    return make_plan(validate(Topology, NETWORK, "pair"), job)
-
-
 def judged(loop: Loop, job: Workload, family: str, expected: Reference) -> Cell:
     """Train with one schedule. Raises BadInput where the family has none for so many ranks."""
-    case = scheduled(plan_of(job), family)
+    case = scheduled(made(NETWORK, job), family)
     got = trained(loop, case, ITERATIONS, PATIENCE)
     worst, memory = difference(got, expected).worst, memory_difference(got, case)
     return Cell(worst, memory.by_kind, worst <= TOLERANCE[job.model.dtype] and memory.fine)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from harness import options
 from harness.options import ROOT
+from harness.plans import made
 from harness.record import Claim, Topic, finish
 from harness.report import show_table
 
@@ -25,15 +26,12 @@ from testbed.model.simulate import run
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.ticks import in_ticks
 from testbed.plan.plan import Plan
-from testbed.planning.resolve import make_plan
 from testbed.planning.schedule_comparison import compare_schedules
 from testbed.planning.schedules import quick_choices, ranked
 from testbed.schedule.greedy import greedy_rows
 from testbed.schedule.registry import generate
 from testbed.schedule.search_families import search
 from testbed.spec.choice import ScheduleChoice
-from testbed.spec.document import validate
-from testbed.spec.topology import Topology
 from testbed.spec.workload import load_workload
 
 SHAPES = [(p, factor * p) for p in (4, 8, 16, 32, 64) for factor in (2, 4, 16)]
@@ -70,7 +68,7 @@ def planned(ranks: int, microbatches: int) -> Plan:
     workload = load_workload(
         ROOT / "workloads/tiny-gpt-pp4.yaml", {name: str(value) for name, value in settings.items()}
     )
-    return make_plan(validate(Topology, network, "two"), workload)
+    return made(network, workload)
 
 
 def claim_of_all(ranks: int, microbatches: int, *, compared: bool) -> Claim:

@@ -16,14 +16,12 @@ from typing import Any
 
 from harness import boots, options
 from harness.options import ROOT
-from harness.plans import with_every
+from harness.plans import made, with_every
 from harness.record import Claim, Topic, finish
 from harness.report import show_table
 
 from testbed.plan.plan import Clock, Plan
-from testbed.planning.resolve import make_plan, with_clock
-from testbed.spec.document import validate
-from testbed.spec.topology import Topology
+from testbed.planning.resolve import with_clock
 from testbed.spec.workload import load_workload
 from testbed.vm import command
 
@@ -71,7 +69,7 @@ def plan_of(cell: str, scale: str) -> Plan:
             "data_parallel.replicas": str([[f"runze/{rank}" for rank in range(8)]]),
         }
     workload = load_workload(ROOT / f"workloads/{file}.yaml", settings)
-    return with_clock(with_every(make_plan(validate(Topology, network, cell), workload)), Clock("virtual"))
+    return with_clock(with_every(made(network, workload)), Clock("virtual"))
 
 
 def main() -> int:

@@ -13,9 +13,12 @@ import yaml
 
 from testbed.errors import BadInput
 from testbed.plan.plan import Plan
-from testbed.planning.resolve import generate, load_plan, with_cases
+from testbed.planning.resolve import generate, load_plan, make_plan, with_cases
 from testbed.planning.schedules import choose, make, with_selected
 from testbed.schedule.registry import FAMILIES
+from testbed.spec.document import validate
+from testbed.spec.topology import Topology
+from testbed.spec.workload import Workload
 from testbed.vm import command
 
 Document = Mapping[str, Any]
@@ -62,6 +65,11 @@ def workload_of(out: Path, name: str) -> dict[str, Any]:
     """The workload of a plan, as it was written."""
     found: dict[str, Any] = yaml.safe_load(sources(out, name)[1].read_text(encoding="utf-8"))
     return found
+
+
+def made(network: Document, *jobs: Workload) -> Plan:
+    """The plan of a topology, as its file would say it, without cases. Raises BadInput."""
+    return make_plan(validate(Topology, dict(network), str(network["name"])), *jobs)
 
 
 def with_every(plan: Plan, names: Iterable[str] = ()) -> Plan:

@@ -7,16 +7,14 @@ from random import Random
 from typing import Any
 
 from harness.options import ROOT
+from harness.plans import made
 
 from testbed.errors import DoesNotFit
 from testbed.model.simulate import makespan
 from testbed.plan.costs import problem
 from testbed.plan.plan import Plan
-from testbed.planning.resolve import make_plan
 from testbed.planning.schedules import candidates, every_choice, make
 from testbed.spec.choice import ScheduleChoice
-from testbed.spec.document import validate
-from testbed.spec.topology import Topology
 from testbed.spec.workload import load_workload
 
 WORKLOAD = ROOT / "workloads/tiny-gpt-pp4.yaml"
@@ -54,7 +52,7 @@ def drawn(random: Random) -> Plan:
         "placement": f"[{', '.join(f'd{min(rank * sites // ranks, sites - 1)}/{rank}' for rank in range(ranks))}]",
         "schedules": f"[best, {{schedule: search, evaluations: 12}}, {', '.join(random.sample(LISTED, 2))}]",
     }
-    return make_plan(validate(Topology, document, "small"), load_workload(WORKLOAD, settings))
+    return made(document, load_workload(WORKLOAD, settings))
 
 
 def _times(random: Random, ranks: int) -> str:
