@@ -17,15 +17,12 @@ import random
 import statistics
 import sys
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from harness import boots, options, plans, report
 from harness.record import Claim, Topic
-
-from testbed.vm import command
 
 TARGET = 0.0005
 FORWARD_S = 0.02
@@ -53,23 +50,10 @@ def documents(number: int, seed: int, schedules: int) -> tuple[dict[str, Any], d
     draw = random.Random(f"asymmetric/{seed}/{number}")
     ranks = draw.choice((2, 2, 3, 4))
     message, microbatches = round(10 ** draw.uniform(4, 6)), 2 * draw.randint(1, ranks) + 1
-    sites = SITES[: draw.randint(2, ranks)]
-    nodes = [1] * len(sites)
-    for _ in range(ranks - len(sites)):
-        nodes[draw.randrange(len(sites))] += 1
-    shape = draw.choice(("chain", "ring", "star") if len(sites) > 2 else ("chain",))
-    pairs = [(sites[0], site) for site in sites[1:]] if shape == "star" else list(pairwise(sites))
-    pairs += [(sites[-1], sites[0])] if shape == "ring" else []
-    topology = {
-        "name": f"asymmetric-{shape}",
-        "datacenters": {site: {"nodes": n} for site, n in zip(sites, nodes, strict=True)},
-        "links": [link(draw, pair, message) for pair in pairs],
-    }
-    names = [f"{site}/{n}" for site, count in zip(sites, nodes, strict=True) for n in range(count)]
-
-    def times() -> list[str]:
-        return [f"{1e3 * FORWARD_S * draw.uniform(0.25, 1.6):.3f} ms" for _ in range(ranks)]
-
+    shape, datacenters, pairs = plans.joined(draw, SITES[: draw.randint(2, ranks)], ranks)
+    links = [link(draw, pair, message) for pair in pairs]
+    topology = {"name": f"asymmetric-{shape}", "datacenters": datacenters, "links": links}
+    names = [f"{site}/{n}" for site, spec in datacenters.items() for n in range(spec["nodes"])]
     workload = {
         "name": "asymmetric",
         "model": {"layers": 2 * ranks, "d_model": 16, "heads": 2, "sequence": 8},
@@ -77,7 +61,7 @@ def documents(number: int, seed: int, schedules: int) -> tuple[dict[str, Any], d
         "microbatches": microbatches,
         "microbatch_size": 1,
         "placement": draw.sample(names, ranks) if draw.random() < 0.5 else names,
-        "pacing": {"F": times(), "I": times(), "W": times()},
+        "pacing": plans.slots(draw, ranks, FORWARD_S, 0.25, 1.6),
         "message": f"{message} B",
         "memory": 2 * max(ranks, microbatches),
         "receives": draw.choice(("early", "late")),
@@ -86,11 +70,6 @@ def documents(number: int, seed: int, schedules: int) -> tuple[dict[str, Any], d
         "warmup": 1,
     }
     return topology, workload
-
-
-def training(number: int, seed: int, schedules: int, out: Path) -> command.Training:
-    """A plan as files, with its schedules made."""
-    return plans.training(out, f"plan-{number:03d}", *documents(number, seed, schedules))
 
 
 def off_the_plan(found: Path) -> float:
@@ -102,23 +81,11 @@ def off_the_plan(found: Path) -> float:
 def main() -> int:
     """Run the plans; 1 when an error exceeds the target, a run is untrusted or a ranking differs, 0 otherwise."""
     parser = options.parser(__doc__)
-    options.add_drawn(parser, "asymmetric-links", plans=60, per_boot=10)
-    parser.add_argument("--schedules", type=int, default=3, help="per plan")
+    options.add_drawn(parser, "asymmetric-links", plans=60, per_boot=10, schedules=3)
     asked = parser.parse_args()
-    made = {f"plan-{n:03d}": partial(training, n, asked.seed, asked.schedules) for n in options.numbers(asked)}
-    taken = boots.take(asked, made)
-    job = {name: plans.workload_of(asked.out, name) for name in taken.comparisons}
-    columns: report.Columns = {
-        "P": lambda row: job[row.plan]["parallelism"]["pipeline"],
-        "M": lambda row: job[row.plan]["microbatches"],
-        "message": lambda row: job[row.plan]["message"],
-    }
-    report.show_worst(taken, columns)
-    claims = [
-        report.truth(f"directions 10 to 200 times apart, {receives} receives", taken, TARGET, rows, ranked=True)
-        for receives in ("early", "late")
-        if (rows := [row for row in taken.rows if job[row.plan]["receives"] == receives])
-    ]
+    taken = boots.drawn(asked, partial(documents, seed=asked.seed, schedules=asked.schedules))
+    report.show_worst(taken, report.sizes(taken))
+    claims = report.by_receives("directions 10 to 200 times apart", taken, TARGET)
     if off := [off_the_plan(asked.out / name) for name in taken.comparisons]:
         got = f"worst {max(off):.4%}, median {statistics.median(off):.4%}"
         claims.append(Claim("the same: bytes on the links off those planned", "(report)", got, value=max(off)))

@@ -4,8 +4,9 @@ A case is a few ranks and microbatches with times from nothing to some milliseco
 the logical clock's unnoticed wait. Every valid order of whole blocks is judged by the event model (where they are too
 many, a sample of them), and beside it by a simulator of its own where no message waits for another. Sub-blocks, fused
 backwards and microbatches in any order are sampled and improved by local search. A CP-SAT model that shares nothing
-with the solver's (own_model.py) finds the best order as well. Against these stand the lower bound, the solver's bound
-and status, every generator, and `best`, which may not be slower than any family that it stands for (small_plans.py).
+with the solver's (parts/own_model.py) finds the best order as well. Against these stand the lower bound, the solver's
+bound and status, every generator, and `best`, which may not be slower than any family that it stands for
+(parts/small_plans.py).
 
     python benchmarks/brute_force.py --out results/brute-force.jsonl    # appended in pieces, goes on where it stopped
 """
@@ -24,10 +25,9 @@ from random import Random
 from typing import NamedTuple
 
 import numpy as np
-import own_model
-import small_plans
 from harness import options
-from harness.record import Claim, Topic, finish
+from harness.record import Topic, each, finish
+from parts import own_model, small_plans
 
 from testbed.errors import BadInput
 from testbed.model.bounds import lower_bound
@@ -412,8 +412,7 @@ def main() -> int:
         print(f"{count:7d} {what}")
     wrong = sum(count for what, count in total.items() if what.startswith("wrong"))
     what = "every order, an independent solver, our bounds and `best` agree"
-    claim = Claim(what, "all", f"{wrong} wrong", not wrong, float(wrong), "cases", asked.cases, asked.cases)
-    return finish(asked, Topic.SCHEDULES, [claim])
+    return finish(asked, Topic.SCHEDULES, [each(what, wrong, asked.cases)])
 
 
 if __name__ == "__main__":

@@ -12,36 +12,33 @@ all that the error of short all-reduces shows.
 
 from __future__ import annotations
 
-import argparse
 import json
+import statistics
 import sys
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
-from rich.table import Table
+from harness import boots, options
+from harness.options import ROOT
+from harness.plans import with_every
+from harness.record import Claim, Topic, finish
+from harness.report import show_table
 
-from testbed.errors import RunFailed
-from testbed.plan.plan import Clock, Plan
+from testbed.plan.plan import Plan
 from testbed.planning.left_out import gloo_all_reduce_s
-from testbed.planning.resolve import generate, make_plan, with_cases
-from testbed.planning.schedules import choose
-from testbed.progress import Lines
+from testbed.planning.resolve import make_plan
 from testbed.results.load import load_traces
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
 from testbed.trace.tables import Trace
-from testbed.vm import command
 
-ROOT = Path(__file__).parents[1]
 ALGORITHMS = ("hierarchical", "ring", "torch")
 MODELLED = ("hierarchical", "ring")
 DELAY, RATE = "20 ms", "1 Gbit/s"
 ROUND_TRIP_S, RATE_BPS = 0.04, 1e9
 SCHEDULE = "1f1b"
 TARGET = 0.01
-LIMIT_S = 5400.0
 
 
 class Cell(NamedTuple):
@@ -97,8 +94,7 @@ def plan_of(cell: Cell) -> Plan:
         load_topology(ROOT / "topologies/two-dc-longhaul.yaml", topology),
         load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", workload),
     )
-    choices = choose(plan, [SCHEDULE])
-    return with_cases(plan, choices, {choice.label: generate(plan, choice) for choice in choices})
+    return with_every(plan, [SCHEDULE])
 
 
 def all_reduce_s(trace: Trace) -> float:
@@ -117,49 +113,50 @@ def found_in(cell: Cell, directory: Path) -> Found:
     return Found(predicted_s, all_reduce_s(last))
 
 
-def print_table(console: Console, found: dict[Cell, Found]) -> None:
-    """A row for every number of members and bytes."""
-    title = f"all-reduce over {DELAY}, {RATE}: measured ms (predicted)"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
-    for column in ("members", "MB", *ALGORITHMS, "fastest", "by"):
-        table.add_column(column, justify="right")
+def show(found: dict[Cell, Found]) -> Claim:
+    """Print a row for every number of members and bytes; which algorithm wins."""
+    rows, ahead, wins = [], [], dict.fromkeys(ALGORITHMS, 0)
     for members, megabytes in dict.fromkeys((cell.members, cell.megabytes) for cell in found):
         times = {name: found[Cell(members, megabytes, name)] for name in ALGORITHMS}
         shown = [f"{1e3 * one.measured_s:.1f} ({1e3 * one.predicted_s:.0f})" for one in times.values()]
-        first, *others = sorted(times, key=lambda name: times[name].measured_s)
-        ahead = f"{times[others[0]].measured_s / times[first].measured_s:.1f}x"
-        table.add_row(f"2 x {members}", str(megabytes), *shown, first, ahead)
-    console.print(table)
+        first, second, *_ = sorted(times, key=lambda name: times[name].measured_s)
+        wins[first] += 1
+        ahead.append(times[second].measured_s / times[first].measured_s)
+        rows.append((f"2 x {members}", megabytes, *shown, first, f"{ahead[-1]:.1f}x"))
+    title = f"all-reduce over {DELAY}, {RATE}: measured ms (predicted)"
+    show_table(title, ("members", "MB", *ALGORITHMS, "fastest", "by"), rows)
+    got = ", ".join(f"{name} {count}" for name, count in wins.items() if count)
+    got += f" of {len(rows)}, by {min(ahead):.1f} to {max(ahead):.1f} times"
+    return Claim("all-reduces over a wide area: the fastest", "(report)", got, value=statistics.median(ahead))
+
+
+def claim_of(algorithm: str, found: dict[Cell, Found]) -> Claim:
+    """That what is modelled takes as long as predicted."""
+    errors = {cell: abs(one.error) for cell, one in found.items() if cell.algorithm == algorithm}
+    worst = max(errors, key=lambda cell: errors[cell])
+    got, fine = f"worst {errors[worst]:.3%} ({worst.name})", errors[worst] <= TARGET
+    return Claim(f"all-reduce, {algorithm}", f"<= {TARGET:.0%}", got, fine, errors[worst], "share of the prediction")
 
 
 def main() -> int:
     """Run the grid; 1 when a modelled all-reduce misses its prediction by more than the target, 0 otherwise."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--members", default="2,3,4", help="in each datacenter, comma-separated")
-    parser.add_argument("--megabytes", default="1,4,16,64", help="of gradients, comma-separated")
+    parser = options.parser(__doc__)
+    numbers = options.listed(int)
+    parser.add_argument("--members", type=numbers, default=[2, 3, 4], help="in each datacenter, comma-separated")
+    parser.add_argument("--megabytes", type=numbers, default=[1, 4, 16, 64], help="of gradients, comma-separated")
     parser.add_argument("--quick", action="store_true", help="2 x 2 members and 1 MB only")
     parser.add_argument("--json", type=Path, help="write all times to this file")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/collectives")
-    arguments = parser.parse_args()
-    asked = ("2", "1") if arguments.quick else (arguments.members, arguments.megabytes)
-    members, megabytes = (list(map(int, numbers.split(","))) for numbers in asked)
+    options.add_out(parser, "collectives", recorded=False)
+    asked = parser.parse_args()
+    members, megabytes = ([2], [1]) if asked.quick else (asked.members, asked.megabytes)
     cells = [Cell(*one) for one in product(members, megabytes, ALGORITHMS)]
-    trainings = [command.Training(plan_of(cell), arguments.out / cell.name) for cell in cells]
-    boot, documents = command.train(
-        command.choose_machine(Clock("virtual")), trainings, limit_s=LIMIT_S, reporter=Lines(quiet=False)
-    )
-    if len(documents) < len(cells) or None in documents:
-        raise RunFailed(f"{sum(one is None for one in documents) + len(cells) - len(documents)} trainings did not end")
-    found = {cell: found_in(cell, arguments.out / cell.name) for cell in cells}
-    console = Console(width=80)
-    print_table(console, found)
-    errors = {cell: abs(one.error) for cell, one in found.items() if cell.algorithm in MODELLED}
-    worst = max(errors, key=lambda cell: errors[cell])
-    console.print(f"worst error of those that are modelled: {errors[worst]:.3%} ({worst.name}); {boot.wall_s:.0f} s")
-    if arguments.json:
+    boots.all_in_a_boot({cell.name: plan_of(cell) for cell in cells}, asked.out)
+    found = {cell: found_in(cell, asked.out / cell.name) for cell in cells}
+    if asked.json:
         rows = [{**cell._asdict(), **one._asdict()} for cell, one in found.items()]
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    return int(errors[worst] > TARGET)
+        asked.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    claims = [show(found), *(claim_of(algorithm, found) for algorithm in MODELLED)]
+    return finish(asked, Topic.TRUTH, claims, directories=[asked.out / cell.name for cell in cells])
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from harness import options
 from harness.boots import run_testbed
-from harness.options import ROOT
 from harness.record import Claim, Topic, finish
+from harness.report import show_run
 
 from testbed.lab.namespaces import die_with_parent
 
@@ -63,15 +63,8 @@ def demo(number: int, priority: str, out: Path) -> list[float]:
     if document is None:
         print(f"demo {number}: exit code {code}: {said}")
         return []
-    rows = document["schedules"]
-    shown = ", ".join(
-        f"{row['schedule']} {row['error']:+.2%}{'' if row['trusted'] else ' (untrusted)'}" for row in rows
-    )
-    print(f"demo {number}: exit code {code}, {wall_s:.0f} s, {shown}", flush=True)
-    for row in rows:
-        for reason in row["reasons"]:
-            print(f"  {row['schedule']}: {reason}")
-    return [row["error"] for row in rows]
+    show_run(f"demo {number}: exit code {code}, {wall_s:.0f} s", document)
+    return [row["error"] for row in document["schedules"]]
 
 
 def main() -> int:
@@ -81,7 +74,7 @@ def main() -> int:
     parser.add_argument("--demos", type=int, default=5)
     parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--host-priority", default="on", choices=("on", "off"))
-    parser.add_argument("--out", type=Path, default=ROOT / "results/front-door")
+    options.add_out(parser, "front-door", recorded=False)
     asked = parser.parse_args()
     with busy(asked.busy):
         passed = sum(gate(n + 1, asked.host_priority) for n in range(asked.labs))

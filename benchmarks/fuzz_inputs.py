@@ -27,7 +27,7 @@ from damaged_results import fault as fault_of_damage
 from fuzzed_inputs import make_case, samples
 from fuzzing import run_apart, run_here
 from harness import options
-from harness.record import Claim, Topic, finish
+from harness.record import Claim, Topic, each, finish
 from plan_edits import edits
 from plan_edits import fault as fault_of_edit
 from test_data_format import found, write
@@ -62,9 +62,7 @@ def every_damage(scratch: Path, stride: int) -> Claim:
 
 def claim_of(what: str, tried: int, wrong: int, more: str = "") -> Claim:
     """That none of them is wrong."""
-    return Claim(
-        what, "no traceback, hang, or wrong answer", f"{wrong} of {tried} wrong{more}", not wrong, wrong, "cases"
-    )
+    return each(what, wrong, tried, "no traceback, hang, or wrong answer", more=more)
 
 
 def main() -> int:

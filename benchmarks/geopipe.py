@@ -12,7 +12,6 @@ our inference. All asked for (default: every one) run in one boot.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -21,22 +20,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
+from harness import boots, options
+from harness.plans import made, with_every
+from harness.record import Claim, Topic, finish
+from harness.report import show_table
 
-from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.framing import wire_bytes
 from testbed.plan.host_costs import measured_costs
-from testbed.plan.plan import Clock
-from testbed.planning.resolve import generate, make_plan, with_cases
-from testbed.planning.schedules import choose
-from testbed.progress import Lines
+from testbed.plan.plan import Plan
 from testbed.results.contents import table_of
 from testbed.spec.document import validate
-from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
-from testbed.vm import command
 
-ROOT = Path(__file__).parents[1]
 RANKS = 8
 TAU_S = 0.03
 LATENCY, WIRE = 0.05, 0.02
@@ -126,7 +121,7 @@ def in_flight_cells() -> list[Cell]:
     return [Cell("in-flight", 32, IN_FLIGHT_C, (geo(0, 0), geo(2, 0), geo(0, 3), geo()))]
 
 
-def training(cell: Cell, out: Path) -> command.Training:
+def plan_of(cell: Cell) -> Plan:
     """A cell as a plan: the pipeline's ranks evenly over datacenters in a chain, one more than it has cuts."""
     sites = [*("west", "middle", "east")[: len(cell.one_way)], "far"]
     counts = [len(part) for part in np.array_split(range(RANKS), len(sites))]
@@ -152,11 +147,8 @@ def training(cell: Cell, out: Path) -> command.Training:
         "iterations": 1,
         "warmup": 1,
     }
-    topology = validate(Topology, {"name": "geopipe", "datacenters": datacenters, "links": links}, cell.name)
-    plan = make_plan(topology, validate(Workload, job, cell.name))
-    choices = choose(plan)
-    made = {choice.label: generate(plan, choice) for choice in choices}
-    return command.Training(with_cases(plan, choices, made), out / cell.name, quiet=True)
+    network = {"name": "geopipe", "datacenters": datacenters, "links": links}
+    return with_every(made(network, validate(Workload, job, cell.name)))
 
 
 # --- figures -------------------------------------------------------------------------------------
@@ -174,14 +166,8 @@ def slope(found: Measured, _: Path) -> list[Row]:
     for c in SLOPES:
         times = [seconds(found, f"slope-c{c:g}-m{m}", "1f1b") for m in SLOPE_M]
         paid = (times[1] - times[0]) / (many - few) / TAU_S - 1
-        rows.append(
-            Row(
-                f"1F1B pays per microbatch, c = {c:g} tau",
-                f"{c:g} tau +-1 %",
-                f"{paid:.4f} tau ({paid / c - 1:+.2%})",
-                abs(paid / c - 1) <= 0.01,
-            )
-        )
+        off, figure = paid / c - 1, f"1F1B pays per microbatch, c = {c:g} tau"
+        rows.append(Row(figure, f"{c:g} tau +-1 %", f"{paid:.4f} tau ({off:+.2%})", abs(off) <= 0.01))
     return rows
 
 
@@ -190,23 +176,12 @@ def recovery(found: Measured, _: Path) -> list[Row]:
     rows = []
     for c in RECOVERIES:
         least = (RECOVERY_M + RANKS - 1 + 2 * c) * TAU_S
-        over = [seconds(found, f"recovery-c{c:g}", f"dN {n}") / least - 1 for n in range(enough(c) + 2)]
-        star = enough(c)
-        falling = all(before > after + 0.001 for before, after in pairwise(over[: star + 1]))
+        *rest, star, more = (seconds(found, f"recovery-c{c:g}", f"dN {n}") / least - 1 for n in range(enough(c) + 2))
+        falling, times = all(a > b + 0.001 for a, b in pairwise([*rest, star])), " ".join(f"{one:+.1%}" for one in rest)
         rows += [
-            Row(
-                f"c = {c:g} tau, dN = 0 ... {star - 1}: over (M+P-1) tau + 2c",
-                "falls",
-                " ".join(f"{one:+.1%}" for one in over[:star]),
-                falling,
-            ),
-            Row(f"c = {c:g} tau, dN* = {star}", "recovered (<= 0.1 %)", f"{over[star]:+.3%}", abs(over[star]) <= 0.001),
-            Row(
-                f"c = {c:g} tau, dN* + 1",
-                "none beyond (<= 0.1 %)",
-                f"{over[star + 1]:+.3%}",
-                abs(over[star + 1]) <= 0.001,
-            ),
+            Row(f"c = {c:g} tau, dN = 0 ... {len(rest) - 1}: over (M+P-1) tau + 2c", "falls", times, falling),
+            Row(f"c = {c:g} tau, dN* = {len(rest)}", "recovered (<= 0.1 %)", f"{star:+.3%}", abs(star) <= 0.001),
+            Row(f"c = {c:g} tau, dN* + 1", "none beyond (<= 0.1 %)", f"{more:+.3%}", abs(more) <= 0.001),
         ]
     return rows
 
@@ -217,16 +192,11 @@ def ablation(found: Measured, _: Path) -> list[Row]:
     for c in ABLATIONS:
         least = (ABLATION_M + RANKS - 1 + 2 * c) * TAU_S
         late = seconds(found, f"ablation-c{c:g}-late", "1f1b") / least
-        rest = [seconds(found, f"ablation-c{c:g}", f"dN {n}") / least for n in (0, enough(c), enough(c) + 1)]
-        got = f"{late:.3f} {rest[0]:.3f} {rest[1]:.3f} {rest[2]:.3f}"
-        rows.append(
-            Row(
-                f"c = {c:g} tau: late, early, dN*, dN*+1",
-                "falls, last two alike",
-                got,
-                late > rest[0] > rest[1] and abs(rest[2] / rest[1] - 1) <= 0.001,
-            )
-        )
+        numbers = (0, enough(c), enough(c) + 1)
+        early, star, more = (seconds(found, f"ablation-c{c:g}", f"dN {n}") / least for n in numbers)
+        fine, got = late > early > star, f"{late:.3f} {early:.3f} {star:.3f} {more:.3f}"
+        fine &= abs(more / star - 1) <= 0.001
+        rows.append(Row(f"c = {c:g} tau: late, early, dN*, dN*+1", "falls, last two alike", got, fine))
     return rows
 
 
@@ -241,14 +211,11 @@ def knee(found: Measured, _: Path) -> list[Row]:
     meet = (flat[1] - steep[1]) / (steep[0] - flat[0])
     plain = [line(sigmas, "1f1b")[0] for sigmas in (FLAT, STEEP)]
     times = " ".join(f"{seconds(found, f'knee-s{s:g}', 'geopipe'):.3f}" for s in (*FLAT, 1.0, *STEEP))
+    ahead, usual = steep[0] / flat[0], plain[1] / plain[0]
+    slopes, fine = "slope above over slope below, dN* and 1F1B", ahead > 10 and usual < 1.25
     return [
         Row("knee of dN* in S/(B tau)", "1 +-3 %", f"{meet:.4f}", abs(meet - 1) <= 0.03),
-        Row(
-            "slope above over slope below, dN* and 1F1B",
-            "> 10; < 1.25",
-            f"{steep[0] / flat[0]:.1f} and {plain[1] / plain[0]:.2f}",
-            steep[0] > 10 * flat[0] and plain[1] < 1.25 * plain[0],
-        ),
+        Row(slopes, "> 10; < 1.25", f"{ahead:.1f} and {usual:.2f}", fine),
         Row(f"s at {' '.join(f'{s:g}' for s in (*FLAT, 1.0, *STEEP))}", "(report)", times, True),
     ]
 
@@ -259,13 +226,9 @@ def regime(found: Measured, _: Path) -> list[Row]:
     bubble = ahead["bubble_measured"] / plain["bubble_measured"] - 1
     iteration = ahead["measured_s"] / plain["measured_s"] - 1
     where = f"M = {REGIME_M}, c = {REGIME_C:g} tau"
+    got = f"{bubble:+.2%} ({plain['bubble_measured']:.2%} to {ahead['bubble_measured']:.2%})"
     return [
-        Row(
-            f"bubble, {where}",
-            "-79 % +-1",
-            f"{bubble:+.2%} ({plain['bubble_measured']:.2%} to {ahead['bubble_measured']:.2%})",
-            abs(bubble + 0.79) <= 0.01,
-        ),
+        Row(f"bubble, {where}", "-79 % +-1", got, abs(bubble + 0.79) <= 0.01),
         Row(f"iteration, {where}", "-9.1 % +-0.3", f"{iteration:+.2%}", abs(iteration + 0.091) <= 0.003),
     ]
 
@@ -278,79 +241,63 @@ def in_flight(found: Measured, out: Path) -> list[Row]:
         held = max(float(one[0]) for one in table.loc[table["schedule"] == label, "held"])
         memory = found["in-flight"][label]["memory"]
         counted, predicted = (memory[side][0]["activations"] for side in ("measured", "predicted"))
+        off = counted / predicted - 1
+        got = f"{counted:.0f} B ({off:+.3%}), {counted / held:.0f} B for each microbatch"
         rows += [
             Row(f"rank 0, P + sum of dN, {label}", f"{RANKS + ahead}", f"{held:g}", held == RANKS + ahead),
-            Row(
-                f"its activations, {label}",
-                f"{predicted:.0f} B +-0.5 %",
-                f"{counted:.0f} B ({counted / predicted - 1:+.3%}), {counted / held:.0f} B for each microbatch",
-                abs(counted / predicted - 1) <= 0.005,
-            ),
+            Row(f"its activations, {label}", f"{predicted:.0f} B +-0.5 %", got, abs(off) <= 0.005),
         ]
     return rows
 
 
 class Part(NamedTuple):
-    """A set of cells and what is read from them."""
+    """A set of cells, what is read from them, and what they show: in words, and what is asked."""
 
     cells: Callable[[], list[Cell]]
     figures: Callable[[Measured, Path], list[Row]]
+    claim: str
+    asked: str
 
 
 PARTS = {
-    "slope": Part(slope_cells, slope),
-    "recovery": Part(recovery_cells, recovery),
-    "ablation": Part(ablation_cells, ablation),
-    "knee": Part(knee_cells, knee),
-    "regime": Part(regime_cells, regime),
-    "in-flight": Part(in_flight_cells, in_flight),
+    "slope": Part(slope_cells, slope, "1F1B pays c per microbatch", "1%"),
+    "recovery": Part(recovery_cells, recovery, "excess at dN < dN*, dN*, dN* + 1", "falls; <= 0.1%; none beyond"),
+    "ablation": Part(ablation_cells, ablation, "late, early, dN*, dN* + 1", "falls, last two alike"),
+    "knee": Part(knee_cells, knee, "knee of dN* in S/(B tau), slopes above over below", "1 +- 3%; > 10; < 1.25"),
+    "regime": Part(
+        regime_cells, regime, f"M = {REGIME_M}, c = {REGIME_C:g} tau: bubble, iteration", "-79 +- 1%, -9.1 +- 0.3%"
+    ),
+    "in-flight": Part(in_flight_cells, in_flight, "microbatches held, and their bytes", "P + sum of dN; 0.5%"),
 }
 
 
 def main() -> int:
     """Train what is asked for; 1 where a figure is not as asked, or a run not to be trusted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     for name in PARTS:
         parser.add_argument(f"--{name}", action="append_const", dest="parts", const=name)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/geopipe")
-    arguments = parser.parse_args()
-    names = arguments.parts or list(PARTS)
-    trainings = [training(cell, arguments.out) for name in names for cell in PARTS[name].cells()]
-    machine = command.choose_machine(Clock("virtual"))
-    _, documents = command.train(machine, trainings, limit_s=LIMIT_S, reporter=Lines())
-    missing = [one.directory.name for one, document in zip(trainings, documents, strict=True) if document is None]
-    if missing:
-        print(f"failed: {', '.join(missing)}", file=sys.stderr)
-        return 1
-    found = {
-        one.directory.name: {row["label"]: row for row in (document or {})["schedules"]}
-        for one, document in zip(trainings, documents, strict=True)
-    }
-    return report(found, {name: PARTS[name].figures(found, arguments.out) for name in names}, as_json=arguments.json)
-
-
-def report(found: Measured, figures: Mapping[str, Sequence[Row]], *, as_json: bool) -> int:
-    """Print the figures, and how far the model was off."""
+    options.add_out(parser, "geopipe", recorded=False)
+    asked = parser.parse_args()
+    chosen = {name: PARTS[name] for name in asked.parts or PARTS}
+    plans = {cell.name: plan_of(cell) for part in chosen.values() for cell in part.cells()}
+    documents = boots.all_in_a_boot(plans, asked.out, limit_s=LIMIT_S)
+    found = {name: {row["label"]: row for row in document["schedules"]} for name, document in documents.items()}
+    figures = {name: part.figures(found, asked.out) for name, part in chosen.items()}
+    claims = []
+    for name, rows in figures.items():
+        shown = [(row.figure, row.asked, row.got, "" if row.ok else "MISSED") for row in rows]
+        show_table(name, ("figure", "asked", "got", ""), shown)
+        got, fine = "; ".join(row.got for row in rows), all(row.ok for row in rows)
+        claims.append(Claim(PARTS[name].claim, PARTS[name].asked, got, fine))
     every = [row for rows in found.values() for row in rows.values()]
-    worst = max(every, key=lambda row: abs(row["error"]))["error"]
-    untrusted = sum(not row["trusted"] for row in every)
-    if as_json:
-        shown = {name: [row._asdict() for row in rows] for name, rows in figures.items()}
-        print(json.dumps({"figures": shown, "worst_error": worst, "untrusted": untrusted, "measured": found}, indent=1))
-    else:
-        for name, rows in figures.items():
-            columns = [
-                Column("asked", [row.asked for row in rows], left=True, wrapped=True),
-                Column("got", [row.got for row in rows], left=True, wrapped=True),
-                Column("", ["" if row.ok else "MISSED" for row in rows]),
-            ]
-            for table in fitted(
-                Column("figure", [row.figure for row in rows], left=True), [Section(name, columns)], 80
-            ):
-                Console(width=80).print(table)
-        print(f"{len(every)} schedules, model off by at most {worst:+.4%}, {untrusted} untrusted")
-    return int(untrusted > 0 or not all(row.ok for rows in figures.values() for row in rows))
+    worst, untrusted = max((row["error"] for row in every), key=abs), sum(not row["trusted"] for row in every)
+    got = f"{len(every)} schedules, off by at most {worst:+.4%}, {untrusted} untrusted"
+    claims.append(Claim("GeoPipe's runs: the model", "all trusted", got, not untrusted, abs(worst), "share"))
+    if asked.json:
+        shown_figures = {name: [row._asdict() for row in rows] for name, rows in figures.items()}
+        print(json.dumps({"figures": shown_figures, "measured": found}, indent=1))
+    return finish(asked, Topic.SCHEDULES, claims, directories=[asked.out / name for name in plans])
 
 
 if __name__ == "__main__":

@@ -87,9 +87,6 @@ def workload(cell: Cell, draw: random.Random, message: float) -> dict[str, Any]:
     free = {site: iter(range(1000)) for site in SITES}
     placed = [[f"{site}/{next(free[site])}" for site in replica for _ in range(tp)] for replica in sites(cell)]
 
-    def times() -> list[str]:
-        return [f"{1e3 * FORWARD_S * draw.uniform(0.6, 1.4):.3f} ms" for _ in range(pp)]
-
     document = {
         "name": cell.name,
         "model": {"layers": 2 * pp, "d_model": 32, "heads": 4, "sequence": 16},
@@ -97,7 +94,7 @@ def workload(cell: Cell, draw: random.Random, message: float) -> dict[str, Any]:
         "microbatches": 2 * draw.randint(pp, 2 * pp) + 1,
         "microbatch_size": 1,
         "placement": placed[0],
-        "pacing": {"F": times(), "I": times(), "W": times()},
+        "pacing": plans.slots(draw, pp, FORWARD_S, 0.6, 1.4),
         "message": f"{message:.0f} B",
         "memory": 2 * pp,
         "schedules": SCHEDULES,

@@ -3,7 +3,7 @@
     python benchmarks/injected_changes.py [--clock virtual,real] [--plans two,cards,replicas] [--kinds delay,...]
         [--moments 0,0.2,0.35,0.5,0.8] [--recorded] [--out DIR]
 
-Twelve kinds of change (changing_links.py: real ones, of the qdiscs, links and processes that carry the run) at five
+Twelve kinds of change (parts/changing_links.py: real ones, of qdiscs, links and processes that carry the run) at five
 moments of the measured iterations, in three plans: four ranks over two datacenters; the same with network cards, over
 three; two replicas of two stages. Prints a row for each: error of the quoted median against the prediction, trusted or
 not, and what was named or noted. Exit code 1 when one is trusted whose error exceeds 0.1 % (virtual clock) or 2.5 %
@@ -33,7 +33,6 @@ from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
 from testbed.vm import command
 
-HERE = Path(__file__).parent
 TOPOLOGY, WORKLOAD = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
 KINDS = (
     *("delay", "rate", "both", "one-way", "interface", "everywhere"),
@@ -109,7 +108,7 @@ def after_s(plan: Plan, moment: float) -> float:
 
 def shaper_of(plan: Plan, changes: Sequence[Change], path: Path) -> str:
     """A plug-in, written to `path`, that makes a change in each case; its name for --shaper."""
-    text = (HERE / "changing_links.py").read_text(encoding="utf-8")
+    text = (ROOT / "benchmarks/parts/changing_links.py").read_text(encoding="utf-8")
     listed = [(one.kind, after_s(plan, one.moment)) for one in changes]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{text}\n\ndef changing() -> Changing:\n    return Changing({listed!r})\n", encoding="utf-8")
@@ -160,16 +159,10 @@ def judged(taken: boots.Taken, clock: str, name: str, changes: Sequence[Change])
     report.show_table(f"{clock} clock, {name}", ("change", "error", "trusted", "named"), cells)
     trusted = sum(row.trusted for row in rows)
     got = f"{len(wrong)} trusted and off{': ' if wrong else ''}{', '.join(row.label for row in wrong)}"
-    return Claim(
-        f"link, interface or rank that changes in a run of plan `{name}`, {clock} clock",
-        f"none trusted beyond {LIMITS[clock]:.1%}",
-        f"{got}; {trusted} of {len(rows)} runs trusted",
-        passed=bool(rows) and not wrong,
-        value=float(len(wrong)),
-        unit="runs",
-        taken=len(rows),
-        of=len(changes),
-    )
+    got += f"; {trusted} of {len(rows)} runs trusted"
+    what = f"link, interface or rank that changes in a run of plan `{name}`, {clock} clock"
+    asked, fine = f"none trusted beyond {LIMITS[clock]:.1%}", bool(rows) and not wrong
+    return Claim(what, asked, got, fine, float(len(wrong)), "runs", len(rows), len(changes))
 
 
 if __name__ == "__main__":

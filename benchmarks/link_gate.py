@@ -10,8 +10,6 @@ same guest. Needs root.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,6 +18,7 @@ from pathlib import Path
 
 import yaml
 from harness import options
+from harness.boots import run_testbed
 from harness.options import WIDTH
 from harness.record import Claim, Topic, finish
 from harness.report import show_table
@@ -70,11 +69,10 @@ def main() -> int:
         path = Path(scratch) / "gate.yaml"
         links = UNLIKE if asked.unlike else links_alike((*RATES, FASTEST) if guest else RATES)
         path.write_text(yaml.safe_dump(topology(links), sort_keys=False))
-        command = [sys.executable, "-m", "testbed", "calibrate", str(path), "--shaper", asked.shaper, "--json", *flags]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=1800, check=False)
-    if done.returncode not in (0, 5):
-        return done.returncode
-    result = json.loads(done.stdout)
+        code, result, said = run_testbed("calibrate", str(path), "--shaper", asked.shaper, *flags, limit_s=1800)
+    if result is None:
+        print(said, file=sys.stderr)
+        return code
     rows, late_s, off, drops = [], [], [], 0
     for link in result["links"]:
         wanted, measured = link["asked"], link["measured"]

@@ -19,17 +19,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import boots, options
+from harness.options import ROOT
+from harness.plans import with_every
 from harness.record import Claim, Topic, finish
-from rich.console import Console
-from rich.table import Table
+from harness.report import show_table
 
-from testbed.planning.resolve import generate, make_plan, with_cases
-from testbed.planning.schedules import choose
+from testbed.planning.resolve import make_plan
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
 from testbed.vm import command
 
-ROOT = Path(__file__).parents[1]
 MEDIAN_S, WORST_S = 20e-6, 0.2e-3
 SCHEDULES = ["1f1b", "zb-h1", "crosspipe-greedy"]
 SHORT = {"iterations": "2", "warmup": "1"}
@@ -92,9 +91,7 @@ def training(name: str, out: Path) -> command.Training:
     stages, network, job = PLANS[name]
     topology = load_topology(ROOT / "topologies/two-dc-longhaul.yaml", network)
     plan = make_plan(topology, load_workload(ROOT / f"workloads/tiny-gpt-pp{stages}.yaml", SHORT | job))
-    choices = choose(plan, SCHEDULES)
-    made = {choice.label: generate(plan, choice) for choice in choices}
-    return command.Training(with_cases(plan, choices, made), out / name)
+    return command.Training(with_every(plan, SCHEDULES), out / name)
 
 
 def path_of(network: dict[str, Any], route: Sequence[int]) -> str:
@@ -125,9 +122,7 @@ def flows(directory: Path) -> Iterator[Flow]:
 
 def report(found: Sequence[Flow]) -> Claim:
     """Print a row per kind of path; that no limit is exceeded."""
-    table = Table(title="measured - predicted, us: flows' medians, worst message", title_justify="left")
-    for column in ("path", "kind", "receives", "flows", "arrival", "worst", "on the way", "worst", "of"):
-        table.add_column(column, justify="right")
+    rows = []
     groups: defaultdict[tuple[str, str, str], list[Flow]] = defaultdict(list)
     for flow in found:
         groups[flow.path, flow.kind, flow.receives].append(flow)
@@ -135,8 +130,9 @@ def report(found: Sequence[Flow]) -> Claim:
         worst = max(mine, key=lambda flow: abs(flow.arrival_worst_s))
         values = [max((getattr(flow, name) for flow in mine), key=abs) for name in Flow._fields[5:]]
         shown = [f"{1e6 * value:+.1f}" for value in values]
-        table.add_row(*key, str(len(mine)), *shown, f"{worst.run} ({worst.error:+.4%})")
-    Console(width=150).print(table)
+        rows.append((*key, len(mine), *shown, f"{worst.run} ({worst.error:+.4%})"))
+    columns = ("path", "kind", "receives", "flows", "arrival", "worst", "on the way", "worst", "of")
+    show_table("measured - predicted, us: flows' medians, worst message", columns, rows, 150)
     medians = sum(abs(flow.arrival_median_s) > MEDIAN_S for flow in found)
     messages = sum(abs(flow.arrival_worst_s) > WORST_S for flow in found)
     worst_s = max((abs(flow.arrival_worst_s) for flow in found), default=0.0)
@@ -153,7 +149,7 @@ def main() -> int:
     options.add_per_boot(parser, 6)
     parser.add_argument("--only", default="", help="names of plans, comma-separated")
     parser.add_argument("--read", type=Path, nargs="+", help="directories of results to read instead")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/message-times")
+    options.add_out(parser, "message-times", recorded=False)
     arguments = parser.parse_args()
     names = arguments.only.split(",") if arguments.only else list(PLANS)
     for begin in range(0, 0 if arguments.read else len(names), arguments.per_boot):

@@ -12,13 +12,10 @@ from __future__ import annotations
 import random
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from harness import boots, options, plans, report
+from harness import boots, options, report
 from harness.record import Topic
-
-from testbed.vm import command
 
 TARGET = 0.0005
 SHAPES = ((1, 2, 1), (1, 4, 1), (1, 6, 1), (1, 3, 2), (1, 2, 4), (2, 2, 2), (2, 3, 1), (1, 3, 4))
@@ -62,22 +59,17 @@ def documents(number: int, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return topology, workload
 
 
-def training(number: int, seed: int, out: Path) -> command.Training:
-    """A plan as files, with its schedule made."""
-    return plans.training(out, f"plan-{number:03d}", *documents(number, seed))
-
-
 def main() -> int:
     """Measure them; 1 where one misses its prediction by more than TARGET or is untrusted, 0 otherwise."""
     parser = options.parser(__doc__)
     options.add_drawn(parser, "messages-at-once", plans=12, per_boot=20)
     asked = parser.parse_args()
-    made = {f"plan-{n:03d}": partial(training, n, asked.seed) for n in options.numbers(asked)}
-    taken = boots.take(asked, made)
-    job = {name: plans.workload_of(asked.out, name) for name in taken.comparisons}
+    taken = boots.drawn(asked, partial(documents, seed=asked.seed))
     columns: report.Columns = {
-        "stages x replicas x tensor": lambda row: " x ".join(map(str, job[row.plan]["parallelism"].values())),
-        "exchange": lambda row: "{sharding} {algorithm}".format(**job[row.plan]["data_parallel"]),
+        "stages x replicas x tensor": lambda row: " x ".join(
+            map(str, taken.workload(row.plan)["parallelism"].values())
+        ),
+        "exchange": lambda row: "{sharding} {algorithm}".format(**taken.workload(row.plan)["data_parallel"]),
     }
     report.show_worst(taken, columns)
     claim = report.truth(f"messages of collectives at one instant, seed {asked.seed}", taken, TARGET)

@@ -6,8 +6,8 @@ Every fault is put into the engine's code before workers are forked, which then 
 loopback interface, and what they tell is judged as that of a run is, against one process that trained the same. A
 Markdown table: what was wrong, where, how far off it came out and which question of the verdict said so; "losses and
 norms" says whether these alone would have. With --correct no fault, but so many correct trainings that are nothing
-alike (correct_trainings.py): how far off each is, the worst beside the limits. Exit code 1 where a fault is trusted,
-or a run without one is not.
+alike (parts/correct_trainings.py): how far off each is, the worst beside the limits. Exit code 1 where a fault is
+trusted, or a run without one is not.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 from unittest import mock
 
 import torch
-from correct_trainings import MLP, Setting, drawn
 from harness import options
+from harness.local_training import scheduled, task_of, workers
 from harness.options import ROOT
-from harness.record import Claim, Topic, finish
-from local_training import scheduled, task_of, workers
+from harness.record import Claim, Topic, each, finish
+from parts.correct_trainings import MLP, Setting, drawn
 
 import testbed.train.preload  # noqa: F401 - what the fork server imports: it is forked from this process
 from testbed.errors import RunFailed
@@ -511,7 +511,8 @@ def correct(seed: int, first: int, count: int) -> list[Claim]:
         verdict = "trusted" if passed[-1] else "UNTRUSTED"
         print(f"| {name} | {' | '.join(check.found for check in found)} | {verdict} |", flush=True)
     print(f"| worst of all | {' | '.join(f'{most:.1e}' for most in worst)} | |\n| limit | {' | '.join(limits)} | |")
-    return [_all(f"correct trainings that had no part in the limits pass; weights within {worst[3]:.1e}", passed)]
+    what = f"correct trainings that had no part in the limits pass; weights within {worst[3]:.1e}"
+    return [each(what, passed.count(False), len(passed))]
 
 
 def main() -> int:
@@ -535,13 +536,11 @@ def main() -> int:
     caught = [
         show_mutant(mutant) for mutant in MUTANTS if any(word in f"{mutant.what} {mutant.setting}" for word in words)
     ]
-    claims = [_all("faults injected into the engine are caught", caught), _all("correct runs beside them pass", passed)]
+    claims = [
+        each("faults injected into the engine are caught", caught.count(False), len(caught)),
+        each("correct runs beside them pass", passed.count(False), len(passed)),
+    ]
     return finish(asked, Topic.TRUTH, claims, clock="none: no network")
-
-
-def _all(claim: str, fine: Sequence[bool]) -> Claim:
-    got = f"{sum(fine)} of {len(fine)}"
-    return Claim(claim, "each", got, all(fine), float(len(fine) - sum(fine)), "wrong", len(fine), len(fine))
 
 
 def show_mutant(mutant: Mutant) -> bool:

@@ -14,8 +14,6 @@ where something disagrees.
 
 from __future__ import annotations
 
-import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +22,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+from harness import boots, options
+from harness.options import ROOT
+from harness.plans import with_every
+from harness.record import Claim, Topic, each, finish
 
 from testbed.errors import BadInput, MachineLacks
 from testbed.lab.loss import likely_losses
@@ -31,15 +33,12 @@ from testbed.plan import costs
 from testbed.plan.plan import Clock, Plan
 from testbed.planning import file, resolve
 from testbed.planning.left_out import warnings
-from testbed.planning.schedules import choose, make
-from testbed.progress import Lines
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import load_workload
 from testbed.thresholds import LOSS_CHANCE
 from testbed.vm import command
 
-ROOT = Path(__file__).parents[1]
 WORKLOAD = ROOT / "workloads/tiny-gpt-pp4.yaml"
 
 MODEL_VIRTUAL, MODEL_REAL = 0.001, 0.03
@@ -130,9 +129,7 @@ def plan_of(option: Option, clock: str = "virtual") -> Plan:
     }
     workload = load_workload(WORKLOAD, settings)
     plan = resolve.make_plan(validate(Topology, document, option.name), workload)
-    made = make(plan, choose(plan))
-    plan = resolve.with_cases(plan, made.choices, made.made)
-    return resolve.with_clock(plan, Clock("virtual" if clock == "virtual" else "real"))
+    return resolve.with_clock(with_every(plan), Clock("virtual" if clock == "virtual" else "real"))
 
 
 class Counted(NamedTuple):
@@ -242,16 +239,15 @@ class Row:
         return ", ".join(texts) or "-"
 
 
-def measure_virtual(options: Sequence[Option], out: Path) -> dict[str, dict[str, dict[str, Any] | None]]:
+def measure_virtual(asked: Sequence[Option], out: Path) -> dict[str, dict[str, dict[str, Any] | None]]:
     """option -> place -> comparison, under both shapers in one boot."""
-    places = [(option, shaper) for option in options for shaper in ("relay", "netem")]
+    places = [(option, shaper) for option in asked for shaper in ("relay", "netem")]
     trainings = [
         command.Training(plan_of(option), directory(out, option, f"{shaper}, virtual"), shaper, quiet=True)
         for option, shaper in places
     ]
-    machine = command.choose_machine(Clock("virtual"))
-    _, documents = command.train(machine, trainings, limit_s=3600, reporter=Lines(quiet=False))
-    found: dict[str, dict[str, dict[str, Any] | None]] = {option.name: {} for option in options}
+    documents = boots.in_a_boot(trainings, limit_s=3600, quiet=False)
+    found: dict[str, dict[str, dict[str, Any] | None]] = {option.name: {} for option in asked}
     for (option, shaper), document in zip(places, documents, strict=False):
         found[option.name][f"{shaper}, virtual"] = document
     return found
@@ -262,14 +258,11 @@ def measure_real(option: Option, out: Path, shaper: str, *, vm: bool) -> dict[st
     place = directory(out, option, f"{shaper}, real")
     place.mkdir(parents=True, exist_ok=True)
     file.write(plan_of(option, "real"), place / "asked.json")
-    words = [sys.executable, "-m", "testbed", "run", str(place / "asked.json"), "--shaper", shaper, "--json", "--quiet"]
-    words += ["--out", str(place / "run"), "--overwrite", *(["--vm"] if vm else [])]
+    words = ("run", str(place / "asked.json"), "--shaper", shaper, "--out", str(place / "run"), "--overwrite")
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=REAL_LIMIT_S, check=False)
+        return boots.run_testbed(*words, *(["--vm"] if vm else []), limit_s=REAL_LIMIT_S)[1]
     except subprocess.TimeoutExpired:
         return None
-    document: dict[str, Any] | None = json.loads(done.stdout) if done.returncode in (0, 5) else None
-    return document
 
 
 def directory(out: Path, option: Option, place: str) -> Path:
@@ -295,19 +288,15 @@ def counted(plan: Plan, results: Path) -> tuple[Counted, ...]:
 def row_of(option: Option, found: Mapping[str, dict[str, Any] | None], results: Mapping[str, Path]) -> Row:
     """The row of what was measured, by place, from its results directories."""
     plan = plan_of(option)
-    predicted_s = costs.predict_case(plan, plan.cases[0], _schedule(plan)).makespans()[0]
+    schedule = costs.schedule_of(plan, plan.cases[0])
+    assert schedule is not None
+    predicted_s = costs.predict_case(plan, plan.cases[0], schedule).makespans()[0]
     measured = {
         place: Measured(one["schedules"][0]["measured_s"], one["schedules"][0]["trusted"]) if one else None
         for place, one in found.items()
     }
     counts = {place: counted(plan, results[place]) for place, one in found.items() if one is not None}
     return Row(option.name, float(predicted_s), tuple(warnings(plan)), measured, counts)
-
-
-def _schedule(plan: Plan) -> Any:
-    schedule = costs.schedule_of(plan, plan.cases[0])
-    assert schedule is not None
-    return schedule
 
 
 def refusals() -> dict[str, str | None]:
@@ -345,45 +334,68 @@ def as_markdown(rows: Sequence[Row], places: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def claims_of(rows: Sequence[Row], said: Mapping[str, str | None]) -> list[Claim]:
+    """That options mean the same everywhere, by what has to agree with what; and that others are refused."""
+    overflows, lossy = [row for row in rows if row.overflows], [row for row in rows if row.lossy]
+    rest = [row for row in rows if not (row.overflows or row.lossy)]
+    modelled = [row for row in rest if not row.warned]
+    groups = {
+        "options of the model, under relay and netem: as the model": modelled,
+        "options that the model leaves out: relay and netem alike": [row for row in rest if row.warned],
+        "losses under relay and netem: as chance allows": lossy,
+        "queues that overflow under relay and netem: drops, untrusted": overflows,
+    }
+    claims = [
+        each(what, sum(map(bool, map(Row.disagreements, of))), len(of), unit="options")
+        for what, of in groups.items()
+        if of
+    ]
+    if overflows:
+        dropped = [[sum(one.dropped for one in directions) for directions in row.counted.values()] for row in overflows]
+        got = "; ".join(f"{row.option}: {' and '.join(map(str, n))}" for row, n in zip(overflows, dropped, strict=True))
+        same = all(len(set(counts)) == 1 for counts in dropped)
+        claims.append(Claim("the same queues: relay and netem", "drop as many", got, same))
+    if off := [abs(seconds / row.predicted_s - 1) for row in modelled for seconds in row.seconds().values()]:
+        claims.append(Claim("the first of these: off the model", "(report)", f"within {max(off):.3%}", None, max(off)))
+    return [*claims, each("options that no shaper can do are refused", list(said.values()).count(None), len(said))]
+
+
 def main() -> int:
     """Measure, print both tables, write them to --out; see the module's text for the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--only", action="append", default=[], help="name of a row")
     parser.add_argument("--real", action="store_true", help="the real clock as well: wants a quiet machine")
     parser.add_argument("--no-virtual", action="store_true", help="leave out the virtual clock: the quiet is short")
     parser.add_argument("--vm", action="store_true", help="netem in User-Mode Linux in real time as well")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/option-conformance")
+    options.add_out(parser, "option-conformance", recorded=False)
     asked = parser.parse_args()
-    options = [option for option in OPTIONS if not asked.only or option.name in asked.only]
-    found: dict[str, dict[str, dict[str, Any] | None]] = {option.name: {} for option in options}
+    chosen = [option for option in OPTIONS if not asked.only or option.name in asked.only]
+    found: dict[str, dict[str, dict[str, Any] | None]] = {option.name: {} for option in chosen}
     places, missing = [], []
     if not asked.no_virtual:
-        found, places = measure_virtual(options, asked.out), ["relay, virtual", "netem, virtual"]
-    if asked.real:
-        places.append("relay, real")
-        for option in options:
-            found[option.name]["relay, real"] = measure_real(option, asked.out, "relay", vm=False)
+        found, places = measure_virtual(chosen, asked.out), ["relay, virtual", "netem, virtual"]
     if asked.vm:
         try:
             command.choose_machine(Clock("real"))
-            places.append("netem, real")
-            for option in options:
-                found[option.name]["netem, real"] = measure_real(option, asked.out, "netem", vm=True)
         except MachineLacks as lack:
             missing.append(f"netem on the real clock was not run: {lack}")
-    rows = [
-        row_of(
-            option, found[option.name], {place: results_of(asked.out, option, place) for place in found[option.name]}
-        )
-        for option in options
-    ]
+    for shaper, wanted in (("relay", asked.real), ("netem", asked.vm and not missing)):
+        for option in chosen if wanted else ():
+            found[option.name][f"{shaper}, real"] = measure_real(option, asked.out, shaper, vm=shaper == "netem")
+        places += [f"{shaper}, real"] if wanted else []
+    rows = []
+    for option in chosen:
+        results = {place: results_of(asked.out, option, place) for place in found[option.name]}
+        rows.append(row_of(option, found[option.name], results))
     said = refusals()
     second = ["| refused | what is said |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in said.items())]
     text = "\n\n".join([as_markdown(rows, places), "\n".join(second), *missing])
     print(text)
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "option-conformance.md").write_text(text + "\n", encoding="utf-8")
-    return int(any(row.disagreements() for row in rows) or None in said.values())
+    clock = " and ".join(sorted({place.partition(", ")[2] for place in places}))
+    directories = [results_of(asked.out, option, place) for option in chosen for place in places]
+    return finish(asked, Topic.TRUTH, claims_of(rows, said), clock=clock, directories=directories)
 
 
 if __name__ == "__main__":

@@ -12,15 +12,17 @@ memory; exit code 1 where one is too large.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from local_training import (
+from harness import options
+from harness.local_training import (
     OPTIMIZERS,
     TOLERANCE,
     difference,
@@ -29,24 +31,24 @@ from local_training import (
     trained,
     workers,
 )
+from harness.options import ROOT
+from harness.plans import made
+from harness.record import Claim, Topic, finish
 
 from testbed.errors import BadInput
 from testbed.pipeline.memory import RankBytes
-from testbed.plan.plan import Plan
-from testbed.planning.resolve import make_plan
 from testbed.schedule.registry import FAMILIES
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
-from testbed.spec import Workload, load_topology, load_workload
+from testbed.spec import Workload, load_workload
 from testbed.train.data import load_corpus
 from testbed.train.reference import Reference, train_reference
 
-ROOT = Path(__file__).parents[1]
-NETWORK = """
-name: pair
-datacenters: {a: {nodes: 16}, b: {nodes: 16}}
-links: [{between: [a, b], delay: 1 ms, rate: 1 Gbit/s}]
-"""
+NETWORK = {
+    "name": "pair",
+    "datacenters": {"a": {"nodes": 16}, "b": {"nodes": 16}},
+    "links": [{"between": ["a", "b"], "delay": "1 ms", "rate": "1 Gbit/s"}],
+}
 MESHES = ((2, 2, 1), (2, 4, 1), (4, 2, 1), (1, 2, 2), (2, 2, 2), (1, 4, 2), (1, 2, 4), (4, 1, 1))
 """Replicas, pipeline ranks, tensor ranks."""
 VARIANTS = {"early": {}, "late": {"receives": "late"}, "recompute": {"recompute": "true"}}
@@ -54,6 +56,10 @@ ITERATIONS, MICROBATCHES = 3, 4
 PATIENCE = Deadline(1800, "whoever measures may stop a benchmark for minutes")
 
 Mesh = tuple[int, int, int]
+
+
+Case = tuple[str, str, str]
+"""Variant, dtype, family."""
 
 
 class Cell(NamedTuple):
@@ -82,32 +88,24 @@ def workload(mesh: Mesh, dtype: str, variant: str) -> Workload:
     return load_workload(ROOT / "workloads/tiny-gpt-pp4.yaml", settings)
 
 
-def plan_of(job: Workload) -> Plan:
-    """On the network of this benchmark."""
-    with tempfile.TemporaryDirectory() as scratch:
-        topology = Path(scratch) / "pair.yaml"
-        topology.write_text(NETWORK)
-        return make_plan(load_topology(topology), job)
-
-
 def judged(loop: Loop, job: Workload, family: str, expected: Reference) -> Cell:
     """Train with one schedule. Raises BadInput where the family has none for so many ranks."""
-    case = scheduled(plan_of(job), family)
+    case = scheduled(made(NETWORK, job), family)
     got = trained(loop, case, ITERATIONS, PATIENCE)
     worst, memory = difference(got, expected).worst, memory_difference(got, case)
     return Cell(worst, memory.by_kind, worst <= TOLERANCE[job.model.dtype] and memory.fine)
 
 
-def compare(arguments: argparse.Namespace) -> bool:
-    """Print a table of every family, a column per mesh; returns whether all differences are small enough."""
-    meshes: list[Mesh] = [
-        (int(dp), int(pp), int(tp)) for dp, pp, tp in (text.split(",") for text in arguments.mesh or ())
-    ]
-    meshes = meshes or list(MESHES)
-    families = arguments.family or sorted(FAMILIES)
-    cells = list(product(arguments.variant or VARIANTS, arguments.dtype or TOLERANCE, families))
-    corpus, fine = load_corpus(), True
-    table: dict[tuple[str, ...], dict[Mesh, str]] = {cell: {} for cell in cells}
+def mesh_of(text: str) -> Mesh:
+    """A mesh as it is typed."""
+    dp, pp, tp = map(int, text.split(","))
+    return dp, pp, tp
+
+
+def compare(cases: Sequence[Case], meshes: Sequence[Mesh]) -> dict[Case, dict[Mesh, Cell]]:
+    """What came of every case on every mesh for which its family has a schedule; meshes of one size share workers."""
+    found: dict[Case, dict[Mesh, Cell]] = defaultdict(dict)
+    corpus = load_corpus()
     with tempfile.TemporaryDirectory() as scratch:
         for ranks in sorted({math.prod(mesh) for mesh in meshes}):
             logs = Path(scratch) / str(ranks)
@@ -116,33 +114,55 @@ def compare(arguments: argparse.Namespace) -> bool:
                 for mesh in (mesh for mesh in meshes if math.prod(mesh) == ranks):
                     expected = {
                         dtype: train_reference(workload(mesh, dtype, "early"), corpus, ITERATIONS)
-                        for dtype in {dtype for _, dtype, _ in cells}
+                        for dtype in {dtype for _, dtype, _ in cases}
                     }
-                    for variant, dtype, family in cells:
+                    for variant, dtype, family in cases:
                         try:
-                            found = judged(loop, workload(mesh, dtype, variant), family, expected[dtype])
+                            cell = judged(loop, workload(mesh, dtype, variant), family, expected[dtype])
                         except BadInput:  # no such schedule for so many ranks
-                            table[variant, dtype, family][mesh] = "none"
                             continue
-                        fine &= found.fine
-                        shown = f"{found.training:.0e}" + ("" if found.fine else " TOO MUCH")
-                        table[variant, dtype, family][mesh] = shown
-                        held = ", ".join(f"{kind} {off:.1e}" for kind, off in found.memory._asdict().items() if off)
-                        print(*mesh, variant, dtype, family, f"{shown}; held: {held}", file=sys.stderr, flush=True)
-    print("| variant | dtype | schedule |", " | ".join(",".join(map(str, mesh)) for mesh in meshes), "|")
-    print("| --- " * (3 + len(meshes)) + "|")
-    for cell, row in table.items():
-        print("|", " | ".join([*cell, *(row[mesh] for mesh in meshes)]), "|")
-    return fine
+                        found[variant, dtype, family][mesh] = cell
+                        held = ", ".join(f"{kind} {off:.1e}" for kind, off in cell.memory._asdict().items() if off)
+                        print(
+                            *mesh, variant, dtype, family, f"{shown(cell)}; held: {held}", file=sys.stderr, flush=True
+                        )
+    return found
+
+
+def shown(cell: Cell | None) -> str:
+    """In the table; None where there is no such schedule for so many ranks."""
+    return "none" if cell is None else f"{cell.training:.0e}" + ("" if cell.fine else " TOO MUCH")
+
+
+def claim_of(dtype: str, cells: Sequence[Cell], meshes: int) -> Claim:
+    """That training in a dtype is that of one process, and takes the memory that is predicted."""
+    wrong, worst = sum(not cell.fine for cell in cells), max((cell.training for cell in cells), default=math.inf)
+    got = f"worst {worst:.0e}; {wrong} of {len(cells)} trainings beyond, or in memory"
+    asked = f"<= {TOLERANCE[dtype]:g}, memory as predicted"
+    what = f"training against one process, {meshes} meshes, {dtype}"
+    return Claim(what, asked, got, bool(cells) and not wrong, worst if cells else None, "relative")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Train all that is asked for; 1 where something is not as one process has it."""
+    parser = options.parser(__doc__)
     parser.add_argument("--family", action="append", choices=sorted(FAMILIES))
-    parser.add_argument("--mesh", action="append", metavar="DP,PP,TP")
+    parser.add_argument("--mesh", action="append", metavar="DP,PP,TP", type=mesh_of)
     parser.add_argument("--variant", action="append", choices=sorted(VARIANTS))
     parser.add_argument("--dtype", action="append", choices=sorted(TOLERANCE))
-    return 0 if compare(parser.parse_args()) else 1
+    asked = parser.parse_args()
+    meshes, dtypes = asked.mesh or MESHES, asked.dtype or list(TOLERANCE)
+    cases = list(product(asked.variant or VARIANTS, dtypes, asked.family or sorted(FAMILIES)))
+    found = compare(cases, meshes)
+    print("| variant | dtype | schedule |", " | ".join(",".join(map(str, mesh)) for mesh in meshes), "|")
+    print("| --- " * (3 + len(meshes)) + "|")
+    for case in cases:
+        print("|", " | ".join([*case, *(shown(found[case].get(mesh)) for mesh in meshes)]), "|")
+    claims = [
+        claim_of(dtype, [cell for case, row in found.items() if case[1] == dtype for cell in row.values()], len(meshes))
+        for dtype in dtypes
+    ]
+    return finish(asked, Topic.TRUTH, claims, clock="none: no network")
 
 
 if __name__ == "__main__":

@@ -13,16 +13,17 @@ until then (plan.KEPT_WHEN_RECOMPUTING; the share is GeoPipe's, not CrossPipe's)
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
+from harness import options
+from harness.options import ROOT
+from harness.record import Claim, Topic, finish
+from harness.report import show_table
 
 from testbed.model.lower import Receives
 from testbed.model.simulate import makespan
@@ -31,7 +32,7 @@ from testbed.plan.costs import KEPT_WHEN_RECOMPUTING
 from testbed.progress import Lines
 from testbed.schedule.registry import FAMILIES, Generated, generate_proven
 
-TABLES = Path(__file__).parents[1] / "studies/data/crosspipe_tables.csv"
+TABLES = ROOT / "studies/data/crosspipe_tables.csv"
 FORWARD_S = 0.038
 RANKS = 8
 CUTS = {2: (3,), 4: (1, 3, 5)}
@@ -59,6 +60,8 @@ OURS = {
 
 WAYS: tuple[Receives, ...] = ("early", "late", "late-free-notice")
 GRID_S = np.arange(0.040, 0.100, 0.0005)
+WIDE = 170
+"""Columns of a screen that the tables take."""
 SAMPLES_S = (0.055, 0.070, 0.085)
 """Sums of T_I and T_W that a solver is asked for; in between its zero-delay time is interpolated."""
 
@@ -129,52 +132,71 @@ def spearman(a: pd.Series, b: pd.Series) -> float:
     return float(np.corrcoef(a.rank(), b.rank())[0, 1])
 
 
-def detail(frame: pd.DataFrame) -> Table:
-    """Every cell."""
-    table = Table(title="every cell, seconds per microbatch; gap: our solver's", title_justify="left")
-    for name in ("table", "DCs", "lat", "bw", "case", "schedule", "gap", "published"):
-        table.add_column(name, justify="right")
-    for way in WAYS:
-        table.add_column(way, justify="right")
-        table.add_column("error", justify="right")
-    for _, row in frame.iterrows():
-        table.add_row(
+def show_cells(frame: pd.DataFrame) -> None:
+    """Print every cell."""
+    rows = [
+        (
             *(f"{row[key]:g}" for key in ("table", "n_dc", "lat_ratio", "bw_ratio", "case")),
             row["schedule"],
             "" if np.isnan(row["gap"]) else f"{row['gap']:.1%}",
             f"{row['seconds_per_microbatch']:.3f}",
             *(text for way in WAYS for text in (f"{row[way]:.3f}", f"{row[f'{way} error']:+.1%}")),
         )
-    return table
+        for _, row in frame.iterrows()
+    ]
+    known = ("table", "DCs", "lat", "bw", "case", "schedule", "gap", "published")
+    columns = (*known, *(name for way in WAYS for name in (way, "error")))
+    show_table("every cell, seconds per microbatch; gap: our solver's", columns, rows, WIDE)
 
 
-def summary(frame: pd.DataFrame) -> Table:
-    """A row per schedule, with recompute (case 2) and without."""
-    table = Table(title="by schedule (errors over cells with delay only)", title_justify="left")
-    for name in ("schedule", "cells", "T_I+T_W", "gap, mean and worst"):
-        table.add_column(name, justify="right")
+def fits_of(group: pd.DataFrame) -> dict[str, str]:
+    """Per way of receiving: rank correlation, and of cells with delay the mean error and the worst."""
+    delayed, found = group[group["lat_ratio"] > 0], dict[str, str]()
     for way in WAYS:
-        table.add_column(f"{way}: Spearman, mean |error|, worst", justify="right")
-    groups: list[tuple[Any, pd.DataFrame]] = list(frame.groupby(["schedule", "recompute"], sort=False))
-    for (name, recompute), group in [*groups, (("all", False), frame)]:
-        delayed = group[group["lat_ratio"] > 0]
-        results = []
+        error = delayed[f"{way} error"]
+        worst = float(error.iloc[int(error.abs().argmax())])
+        rank = spearman(group["seconds_per_microbatch"], group[way])
+        found[way] = f"{rank:.3f}  {error.abs().mean():.1%}  {worst:+.1%}"
+    return found
+
+
+def by_schedule(frame: pd.DataFrame) -> Iterator[tuple[str, bool, pd.DataFrame]]:
+    """The cells of every schedule, with recompute (case 2) and without."""
+    for (name, recompute), group in frame.groupby(["schedule", "recompute"], sort=False):
+        yield str(name), bool(recompute), group
+
+
+def show_schedules(frame: pd.DataFrame) -> None:
+    """Print a row per schedule."""
+    rows = []
+    for name, recompute, group in by_schedule(frame):
+        gap = "" if group["gap"].isna().all() else f"{group['gap'].mean():.1%}  {group['gap'].max():.1%}"
+        fitted, title = f"{group['backward'].iloc[0]:.4f} s", f"{name}, recompute" if recompute else name
+        rows.append((title, len(group), fitted, gap, *fits_of(group).values()))
+    rows.append(("all", len(frame), "", "", *fits_of(frame).values()))
+    fits = (f"{way}: Spearman, mean |error|, worst" for way in WAYS)
+    columns = ("schedule", "cells", "T_I+T_W", "gap, mean and worst", *fits)
+    show_table("by schedule (errors over cells with delay only)", columns, rows, WIDE)
+
+
+def claims_of(frame: pd.DataFrame) -> list[Claim]:
+    """How well each way of receiving tells the tables, with recompute, of which nothing was fitted, and without."""
+    claims = []
+    for recompute in sorted({recompute for _, recompute, _ in by_schedule(frame)}):
         for way in WAYS:
-            error = delayed[f"{way} error"]
-            worst = float(error.iloc[int(error.abs().argmax())])
-            rank = spearman(group["seconds_per_microbatch"], group[way])
-            results.append(f"{rank:.3f}  {error.abs().mean():.1%}  {worst:+.1%}")
-        fitted = f"{group['backward'].iloc[0]:.4f} s" if name != "all" else ""
-        gap = (
-            "" if name == "all" or group["gap"].isna().all() else f"{group['gap'].mean():.1%}  {group['gap'].max():.1%}"
-        )
-        table.add_row(f"{name}, recompute" if recompute else str(name), str(len(group)), fitted, gap, *results)
-    return table
+            told = []
+            for name, group in ((name, group) for name, case, group in by_schedule(frame) if case == recompute):
+                rank, error, _ = fits_of(group)[way].split()
+                gap = "" if group["gap"].isna().all() else f" ({group['gap'].max():.1%})"
+                told.append(f"{name} {rank} / {error}{gap}")
+            what = f"CrossPipe's Tables 5 and 6{', recompute' * recompute}, {way}: Spearman / mean error (solver's gap)"
+            claims.append(Claim(what, "(report)", ", ".join(told)))
+    return claims
 
 
 def main() -> int:
     """Print every cell and a summary."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="the solver's time limit per cell")
     parser.add_argument("--schedules", nargs="+", choices=list(OURS), default=list(OURS))
     arguments = parser.parse_args()
@@ -192,10 +214,9 @@ def main() -> int:
     frame = pd.DataFrame(cells)
     for way in WAYS:
         frame[f"{way} error"] = frame[way] / frame["seconds_per_microbatch"] - 1
-    console = Console(width=170)
-    console.print(detail(frame))
-    console.print(summary(frame))
-    return 0
+    show_cells(frame)
+    show_schedules(frame)
+    return finish(arguments, Topic.TABLES, claims_of(frame), clock="none")
 
 
 if __name__ == "__main__":

@@ -16,14 +16,12 @@ import random
 import sys
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from harness import boots, options, plans, report
 from harness.record import Topic
 
 from testbed.plan.framing import wire_bytes
-from testbed.vm import command
 
 TARGET = 0.001
 FORWARD_S = 0.02
@@ -32,14 +30,7 @@ NAMES = ("oslo", "bonn", "rome", "lima", "cairo")
 
 def topology(draw: random.Random, ranks: int, message: float) -> dict[str, Any]:
     """Unequal datacenters with room for all ranks, and directions that differ."""
-    count = draw.randint(2, min(5, ranks))
-    sites = NAMES[:count]
-    nodes = [1] * count
-    for _ in range(ranks - count):
-        nodes[draw.randrange(count)] += 1
-    shape = draw.choice(("chain", "ring", "star") if count > 2 else ("chain",))
-    pairs = [(sites[0], site) for site in sites[1:]] if shape == "star" else list(pairwise(sites))
-    pairs += [(sites[-1], sites[0])] if shape == "ring" else []
+    shape, datacenters, pairs = plans.joined(draw, NAMES[: draw.randint(2, min(5, ranks))], ranks)
 
     def direction() -> dict[str, str]:
         wire_s = FORWARD_S * 10 ** draw.uniform(-1.5, 0.3)
@@ -47,16 +38,12 @@ def topology(draw: random.Random, ranks: int, message: float) -> dict[str, Any]:
         return {"delay": f"{10 ** draw.uniform(-0.5, 1.6):.3f} ms", "rate": f"{rate:.0f} bit/s"}
 
     links = [{"between": list(pair), "forward": direction(), "reverse": direction()} for pair in pairs]
-    datacenters = {site: {"nodes": n} for site, n in zip(sites, nodes, strict=True)}
     return {"name": f"random-{shape}", "datacenters": datacenters, "links": links}
 
 
 def workload(draw: random.Random, ranks: int, message: float, nodes: list[str], schedules: int) -> dict[str, Any]:
     """Unequal stages, an odd number of microbatches, memory for any schedule."""
     microbatches = 2 * draw.randint(1, ranks) + 1
-
-    def times() -> list[str]:
-        return [f"{1e3 * FORWARD_S * draw.uniform(0.4, 1.6):.3f} ms" for _ in range(ranks)]
 
     placed = draw.sample(nodes, ranks) if draw.random() < 0.5 else nodes
     names = draw.sample(plans.quick_schedules(search=True), schedules)
@@ -67,7 +54,7 @@ def workload(draw: random.Random, ranks: int, message: float, nodes: list[str], 
         "microbatches": microbatches,
         "microbatch_size": 1,
         "placement": placed,
-        "pacing": {"F": times(), "I": times(), "W": times()},
+        "pacing": plans.slots(draw, ranks, FORWARD_S, 0.4, 1.6),
         "message": f"{message:.0f} B",
         "memory": 2 * max(ranks, microbatches),
         "receives": draw.choice(("early", "late")),
@@ -123,39 +110,17 @@ def documents(number: int, seed: int, schedules: int, *, equal: bool) -> tuple[d
     return network, (equal_workload if equal else workload)(draw, ranks, message, nodes, schedules)
 
 
-def training(number: int, seed: int, schedules: int, equal: bool, out: Path) -> command.Training:
-    """A cell as files, with its schedules made; those that do not fit are left out."""
-    return plans.training(out, name_of(number), *documents(number, seed, schedules, equal=equal))
-
-
-def name_of(number: int) -> str:
-    """Of a cell's files."""
-    return f"cell-{number:03d}"
-
-
 def main() -> int:
     """Run the grid; 1 when an error exceeds the target, a run is untrusted or a ranking differs, 0 otherwise."""
     parser = options.parser(__doc__)
-    options.add_drawn(parser, "random-grid", plans=100, per_boot=25, words=("--cells", "--plans"))
-    parser.add_argument("--schedules", type=int, default=6, help="per cell")
+    options.add_drawn(parser, "random-grid", plans=100, per_boot=25, schedules=6, words=("--cells", "--plans"))
     parser.add_argument("--equal", action="store_true", help="plans in which much happens at one instant")
     asked = parser.parse_args()
-    made = {name_of(n): partial(training, n, asked.seed, asked.schedules, asked.equal) for n in options.numbers(asked)}
-    taken = boots.take(asked, made)
-    job = {name: plans.workload_of(asked.out, name) for name in taken.comparisons}
-    columns: report.Columns = {
-        "P": lambda row: job[row.plan]["parallelism"]["pipeline"],
-        "M": lambda row: job[row.plan]["microbatches"],
-        "message": lambda row: job[row.plan]["message"],
-    }
-    report.show_worst(taken, columns)
+    cell = partial(documents, seed=asked.seed, schedules=asked.schedules, equal=asked.equal)
+    taken = boots.drawn(asked, cell, prefix="cell")
+    report.show_worst(taken, report.sizes(taken))
     kind = "plans in which much meets at one instant" if asked.equal else "random networks and stages"
-    claims = [
-        report.truth(f"{kind}, {receives} receives", taken, TARGET, rows, ranked=True)
-        for receives in ("early", "late")
-        if (rows := [row for row in taken.rows if job[row.plan]["receives"] == receives])
-    ]
-    return report.close(asked, Topic.TRUTH, taken, claims)
+    return report.close(asked, Topic.TRUTH, taken, report.by_receives(kind, taken, TARGET))
 
 
 if __name__ == "__main__":

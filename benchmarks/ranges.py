@@ -16,14 +16,11 @@ import random
 import statistics
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from harness import boots, options, plans, report
 from harness.record import Claim, Topic
 from random_grid import FORWARD_S, equal_topology, topology
-
-from testbed.vm import command
 
 NEAR = 5e-4
 """By what share a measured time may miss its prediction, or the nearer end of its range."""
@@ -31,8 +28,8 @@ MOST_RANKS = 12
 SCHEDULES = 3
 
 
-def documents(number: int, seed: int) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """What kind of plan it is, its topology and its workload."""
+def documents(number: int, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Topology and workload of a plan, whose name begins with its kind."""
     draw = random.Random(f"ranges/{seed}/{number}")
     kind = ("late", "tensor")[number % 2]
     tp = 1 if kind == "late" else draw.choice((2, 2, 2, 4))
@@ -53,7 +50,8 @@ def documents(number: int, seed: int) -> tuple[str, dict[str, Any], dict[str, An
             spec["inside"] = {"rate": f"{rate:.0f} bit/s", "delay": f"{draw.choice((0.0, 0.02, 0.1))} ms"}
     nodes = [f"{site}/{tp * n + t}" for site, n in stages for t in range(tp)]
     each = [nodes[replica * pp * tp : (replica + 1) * pp * tp] for replica in range(dp)]
-    slots = _slots(draw, pp, equal=equal)
+    alike = dict.fromkeys("FIW", f"{1000.0 * FORWARD_S:g} ms")
+    pacing = alike if equal else plans.slots(draw, pp, FORWARD_S, 0.4, 1.6)
     quick = [name for name in plans.quick_schedules() if not name.startswith("search")]
     job: dict[str, Any] = {
         "name": f"{kind}-{number}",
@@ -62,7 +60,7 @@ def documents(number: int, seed: int) -> tuple[str, dict[str, Any], dict[str, An
         "microbatches": 2 * draw.randint(1, pp + 1) + 1,
         "microbatch_size": 1,
         "placement": each[0],
-        "pacing": slots,
+        "pacing": pacing,
         "message": f"{message:.0f} B",
         "memory": 4 * pp + 4,
         "receives": "late" if kind == "late" else draw.choice(("early", "late")),
@@ -78,30 +76,14 @@ def documents(number: int, seed: int) -> tuple[str, dict[str, Any], dict[str, An
             "algorithm": draw.choice(("ring", "hierarchical")),
             "replicas": each[1:],
         }
-    return kind, network, job
-
-
-def _slots(draw: random.Random, pp: int, *, equal: bool) -> dict[str, Any]:
-    if equal:
-        return dict.fromkeys("FIW", f"{1000.0 * FORWARD_S:g} ms")
-    return {kind: [f"{1e3 * FORWARD_S * draw.uniform(0.4, 1.6):.3f} ms" for _ in range(pp)] for kind in "FIW"}
-
-
-def files(out: Path, number: int, seed: int) -> tuple[Path, Path]:
-    """Topology and workload of a plan, written."""
-    return plans.write(out, f"plan-{number:03d}", *documents(number, seed)[1:])
-
-
-def training(number: int, seed: int, out: Path) -> command.Training:
-    """A plan with those of its schedules that fit, and where its run goes."""
-    return plans.training(out, f"plan-{number:03d}", *documents(number, seed)[1:])
+    return network, job
 
 
 def claims_of(taken: boots.Taken, seed: int) -> list[Claim]:
     """How far off the plans of each kind are, and how wide their ranges."""
     claims = []
     for kind, what in (("late", "late receives"), ("tensor", "tensor ranks")):
-        rows = [row for row in taken.rows if plans.workload_of(taken.out, row.plan)["name"].startswith(kind)]
+        rows = [row for row in taken.rows if taken.workload(row.plan)["name"].startswith(kind)]
         claims.append(report.truth(f"{what}, random plans, seed {seed}: in range or near it", taken, NEAR, rows))
     wide = sorted(row.width for row in taken.rows if row.width > 0)
     off = [row for row in taken.rows if abs(row.error) > NEAR]
@@ -118,7 +100,7 @@ def main() -> int:
     parser = options.parser(__doc__)
     options.add_drawn(parser, "ranges", plans=300, per_boot=20)
     asked = parser.parse_args()
-    taken = boots.take(asked, {f"plan-{n:03d}": partial(training, n, asked.seed) for n in options.numbers(asked)})
+    taken = boots.drawn(asked, partial(documents, seed=asked.seed))
     report.show_worst(taken, {"range": lambda row: f"{row.width:.2%}"}, most=16)
     return report.close(asked, Topic.TRUTH, taken, claims_of(taken, asked.seed))
 

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from front_door import TOPOLOGY, WORKLOAD, busy
 from harness import options
 from harness.boots import run_testbed
-from harness.options import ROOT
 from harness.record import Claim, Topic, finish
+from harness.report import show_run
 
 from testbed.lab.namespaces import die_with_parent
 
@@ -90,22 +90,19 @@ def run(name: str, words: Sequence[str], out: Path) -> list[Row]:
     if document is None:
         print(f"{name}: exit code {code}: {said}")
         return []
-    ranking = "" if document["ranking_as_predicted"] else ", ranking NOT as predicted"
-    print(f"{name}: exit code {code}, {time.monotonic() - began:.0f} s{ranking}")
-    rows = [_row(row) for row in document["schedules"]]
-    for row, full in zip(rows, document["schedules"], strict=True):
-        host = "-" if row.on_this_host is None else f"{row.on_this_host:+.2%}"
-        within = "" if row.inside else " (outside its interval)"
-        print(f"  {row.label:18} {row.error:+.2%}, on this host {host}{within}{'' if row.trusted else ', UNTRUSTED'}")
-        for reason in full["reasons"]:
-            print(f"    {reason}")
+    show_run(f"{name}: exit code {code}, {time.monotonic() - began:.0f} s", document, _on_this_host)
     for flow, worst in _messages(document):
-        print(f"  messages {flow}: {worst}")
-    sys.stdout.flush()
-    return rows
+        print(f"  messages {flow}: {worst}", flush=True)
+    return [_row(row) for row in document["schedules"]]
 
 
-def _row(row: dict[str, Any]) -> Row:
+def _on_this_host(found: Mapping[str, Any]) -> str:
+    row = _row(found)
+    host = "-" if row.on_this_host is None else f"{row.on_this_host:+.2%}"
+    return f", on this host {host}{'' if row.inside else ' (outside its interval)'}"
+
+
+def _row(row: Mapping[str, Any]) -> Row:
     expected, measured = row["predicted_on_this_host_s"], row["measured_s"]
     inside = expected is None or row["on_this_host_low_s"] <= measured <= row["on_this_host_high_s"]
     return Row(row["label"], row["error"], expected and measured / expected - 1, inside, row["trusted"])
@@ -134,7 +131,7 @@ def main() -> int:
     parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--disk", action="store_true")
     parser.add_argument("--plans", action="store_true")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/real-clock")
+    options.add_out(parser, "real-clock", recorded=False)
     asked = parser.parse_args()
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     with busy(asked.busy), disk_writer(asked.disk, asked.out.parent):

@@ -7,18 +7,21 @@ common start instead of ten epochs apart, and routes chosen once for all flows. 
 
 `filled`: replicas take whole leaves, in random order. `scattered`: servers of 8 GPUs anywhere.
 
-Run: python benchmarks/routing_clos.py [--draws 1] [--placement filled] [--policy NAME ...] [--jobs 1 2 ...]
+    python benchmarks/routing_clos.py [--draws 1] [--placement filled] [--policy NAME ...] [--jobs 1 2 ...]
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from harness import options
+from harness.record import Claim, Topic, each, finish
+from harness.report import show_table
 
 from testbed.routing.clos_study import clos_problem
 from testbed.routing.fairness import measured_by
@@ -132,8 +135,50 @@ def judged(case: Case, chosen: PolicyChoice) -> Row:
     )
 
 
+class Drawn(NamedTuple):
+    """A case under one policy, beside greedy."""
+
+    row: Row
+    greedy: Row | None
+    optimum: int
+
+    @property
+    def ratio(self) -> float:
+        """Its slowest all-reduce over greedy's."""
+        return math.nan if self.greedy is None else self.row.slowest_s / self.greedy.slowest_s
+
+
+def summed_up(label: str, mine: Sequence[Drawn]) -> tuple[str, ...]:
+    """A policy's row: how often it is optimal, its most flows, all-reduces over greedy's, and what it took."""
+    ratios, took = [one.ratio for one in mine], [one.row.took_ms for one in mine]
+    best = sum(one.row.most == one.optimum for one in mine)
+    times = (f"{of(ratios):.2f}" for of in (min, statistics.median, max))
+    taken = f"{statistics.median(took):.1f}", f"{max(took):.1f}"
+    return label, f"{best}/{len(mine)}", str(max(one.row.most for one in mine)), *times, *taken
+
+
+def claims_of(rows: Mapping[str, Sequence[Drawn]], placement: str) -> list[Claim]:
+    """That greedy is within twice the optimum, edge colouring at it; how much slower ECMP reduces than greedy."""
+    claims = []
+    for label, mine in rows.items():
+        what = f"{label}'s most flows on a link, {placement}"
+        if label == "edge-coloring":
+            claims.append(each(what, sum(one.row.most != one.optimum for one in mine), len(mine), "= optimum"))
+        if label.startswith("greedy") and label != "greedy-bytes":
+            over = sum(one.row.most > 2 * max(one.optimum, 1) for one in mine)
+            claims.append(each(what, over, len(mine), "<= 2 x optimum"))
+        if label.startswith("ecmp") and mine[0].greedy is not None:
+            ratios = [one.ratio for one in mine]
+            middle, of = statistics.median(ratios), len(mine)
+            got = f"{min(ratios):.2f} to {max(ratios):.2f}, median {middle:.2f}"
+            what = f"{LEAVES} leaves x {SPINES} spines, {placement}: slowest all-reduce of {label} over greedy's"
+            claims.append(Claim(what, "(report)", got, None, middle, "times", of, of))
+    return claims
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """1 where greedy or edge colouring has more flows on a link than it may."""
+    parser = options.parser(__doc__)
     parser.add_argument("--draws", type=int, default=1, help="placements and models of each size")
     parser.add_argument("--seeds", type=int, default=3, help="of ecmp and annealing: the median by slowest all-reduce")
     parser.add_argument("--placement", choices=("filled", "scattered"), default="filled")
@@ -143,39 +188,21 @@ def main() -> int:
     policies = [choose(name) for name in asked.policy or POLICIES]
     for one in policies:  # so that nothing is compiled while a policy is timed
         judged(drawn(3, 2, 0, asked.placement, 0), one)
-    rows: dict[str, list[tuple[Row, Row | None, int]]] = {one.label: [] for one in policies}
+    rows: dict[str, list[Drawn]] = {one.label: [] for one in policies}
     print(f"{asked.placement}: most flows on a link / worst job's rate, Gbit/s / slowest job's all-reduce, s")
-    for n_jobs in asked.jobs:
-        for replicas in RINGS[n_jobs]:
-            for dead in DEAD:
-                for draw in range(asked.draws):
-                    case = drawn(n_jobs, replicas, dead, asked.placement, draw)
-                    found = {one.label: _median(case, one, asked.seeds) for one in policies}
-                    for label, row in found.items():
-                        rows[label].append((row, found.get("greedy"), case.optimum))
-                    cells = [f"{r.most}/{r.worst_gbps:.0f}/{r.slowest_s:.2f}" for r in found.values()]
-                    head = (
-                        f"jobs {n_jobs} ring {replicas} dead {dead} flows {case.problem.n_flows:4} opt {case.optimum}"
-                    )
-                    print(head, *(f"{label} {cell}" for label, cell in zip(found, cells, strict=True)), flush=True)
-    print()
-    print(f"{'policy':16} {'= optimum':>9} {'most':>5}  slowest all-reduce over greedy's     took, ms")
-    print(f"{'':16} {'':>9} {'':>5}  {'least':>6} {'median':>6} {'largest':>7}      median largest")
-    good = True
-    for label, mine in rows.items():
-        ratios = [row.slowest_s / base.slowest_s for row, base, _ in mine if base is not None] or [math.nan]
-        best = sum(row.most == optimum for row, _, optimum in mine)
-        took = [row.took_ms for row, _, _ in mine]
-        print(
-            f"{label:16} {best:4}/{len(mine):<4} {max(row.most for row, _, _ in mine):5}  {min(ratios):6.2f} "
-            f"{statistics.median(ratios):6.2f} {max(ratios):7.2f}  {statistics.median(took):10.1f} {max(took):7.1f}"
-        )
-        if label.startswith("greedy") and label != "greedy-bytes":
-            good = good and all(row.most <= 2 * max(optimum, 1) for row, _, optimum in mine)
-        if label == "edge-coloring":
-            good = good and best == len(mine)
-    print("greedy at most 2 x optimum, edge colouring = optimum:", "yes" if good else "NO")
-    return 0 if good else 1
+    sizes = [(n_jobs, replicas) for n_jobs in asked.jobs for replicas in RINGS[n_jobs]]
+    for (n_jobs, replicas), dead, draw in product(sizes, DEAD, range(asked.draws)):
+        case = drawn(n_jobs, replicas, dead, asked.placement, draw)
+        found = {one.label: _median(case, one, asked.seeds) for one in policies}
+        for label, row in found.items():
+            rows[label].append(Drawn(row, found.get("greedy"), case.optimum))
+        cells = [f"{label} {r.most}/{r.worst_gbps:.0f}/{r.slowest_s:.2f}" for label, r in found.items()]
+        head = f"jobs {n_jobs} ring {replicas} dead {dead} flows {case.problem.n_flows:4} opt {case.optimum}"
+        print(head, *cells, flush=True)
+    columns = ("policy", "= optimum", "most", "least", "median", "largest", "median ms", "largest ms")
+    lines = [summed_up(label, mine) for label, mine in rows.items()]
+    show_table("slowest all-reduce over greedy's, and what choosing took", columns, lines)
+    return finish(asked, Topic.ROUTING, claims_of(rows, asked.placement), clock="none")
 
 
 def _median(case: Case, chosen: PolicyChoice, seeds: int) -> Row:

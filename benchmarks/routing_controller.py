@@ -1,6 +1,6 @@
 """How long a controller takes to choose routes: 2,048 flows over 32 spines, and how that grows with flows.
 
-Run: python benchmarks/routing_controller.py [--repeats 30]
+python benchmarks/routing_controller.py [--repeats 30]
 """
 
 from __future__ import annotations

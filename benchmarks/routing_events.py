@@ -10,7 +10,7 @@ depart. Each way to route that is a training of its own, and each of its phases 
 Printed: per phase the iteration of each job, measured, and how far that is off the prediction; per event the flows that
 moved, and what the controller took to choose (on the machine's own clock; the lab's stands still while it computes).
 
-Run: python benchmarks/routing_events.py [--predict] [--spines 2 4] [--json] [--out DIR]
+    python benchmarks/routing_events.py [--predict] [--spines 2 4] [--json] [--out DIR]
 """
 
 from __future__ import annotations
@@ -25,20 +25,16 @@ from typing import Any, NamedTuple
 
 from harness import options
 from harness.record import Claim, Topic, finish
-from rich.console import Console
-from routing_lab import LIMIT_S, REACH, ROOT, jobs, planned, topology, with_iterations
+from harness.report import show_table
+from routing_lab import REACH, documents, jobs, planned, topology, with_iterations
 
-from testbed.cli.table_layout import Column, Section, fitted
-from testbed.errors import RunFailed
 from testbed.plan.events import at_work
-from testbed.plan.plan import Case, Clock, Plan
+from testbed.plan.plan import Case, Plan
 from testbed.plan.timeline import JobArrives, JobDeparts, Moment
 from testbed.planning.prediction import iteration_times
-from testbed.progress import Lines
 from testbed.routing.apply import with_policies
 from testbed.routing.policies import choose
 from testbed.routing.rerouting import Controller, moves, rerouted, with_continuations, with_timeline
-from testbed.vm import command
 
 EVENTS = (JobArrives("pipelines", Moment(3)), JobDeparts("rings", Moment(7)))
 ITERATIONS, WARMUP = 10, 1
@@ -142,14 +138,11 @@ def chosen_in_s(plan: Plan, before: Case, case: Case) -> float:
 
 
 def measured(plans: Mapping[int, Plan], rows: Mapping[int, Sequence[Row]], out: Path) -> dict[int, list[Row]]:
-    """The same with what was measured, all plans in one boot. Raises as `command.train`, or where one failed."""
-    trainings = [command.Training(plan, out / f"{spines}-spines", quiet=True) for spines, plan in plans.items()]
-    _, documents = command.train(command.choose_machine(Clock("virtual")), trainings, limit_s=LIMIT_S, reporter=Lines())
-    if not all(documents):
-        raise RunFailed("no results of a plan")
+    """The same with what was measured, all plans in one boot. Raises RunFailed where one failed."""
+    found = documents({f"{spines} spines": plan for spines, plan in plans.items()}, out)
     return {
-        spines: [with_measured(row, document or {}) for row in rows[spines]]
-        for spines, document in zip(plans, documents, strict=True)
+        spines: [with_measured(row, document) for row in rows[spines]]
+        for spines, document in zip(plans, found.values(), strict=True)
     }
 
 
@@ -166,21 +159,17 @@ def with_measured(row: Row, document: Mapping[str, Any]) -> Row:
     return row._replace(phases=phases)
 
 
-def report(console: Console, title: str, rows: Sequence[Row]) -> None:
+def report(title: str, rows: Sequence[Row]) -> None:
     """A row per way to route, the fastest while both are there first."""
     rows = sorted(rows, key=lambda row: max(one.predicted_s for one in row.phases[1]))
-    columns = []
+    columns = {"routes": [row.way for row in rows]}
     for number, phase in enumerate(PHASES):
         for index, one in enumerate(rows[0].phases[number]):
-            columns.append(Column(f"{phase}:\n{one.job}, ms", [cell(row.phases[number][index]) for row in rows]))
-    columns += [
-        Column(f"moved:\n{what}", [row.moved[number] for row in rows])
-        for number, what in enumerate(("arrival", "departure"))
-    ]
-    columns.append(Column("chosen\nin, ms", [f"{row.choosing_s * 1e3:.1f}" for row in rows]))
-    key = Column("routes", [row.way for row in rows], left=True)
-    for table in fitted(key, [Section(title, columns)], console.width):
-        console.print(table)
+            columns[f"{phase}: {one.job}, ms"] = [cell(row.phases[number][index]) for row in rows]
+    for number, what in enumerate(("arrival", "departure")):
+        columns[f"moved: {what}"] = [row.moved[number] for row in rows]
+    columns["chosen in, ms"] = [f"{row.choosing_s * 1e3:.1f}" for row in rows]
+    show_table(title, list(columns), list(zip(*columns.values(), strict=True)), 180)
 
 
 def cell(one: Seen) -> str:
@@ -196,7 +185,7 @@ def main() -> int:
     parser.add_argument("--predict", action="store_true", help="nothing is trained")
     parser.add_argument("--spines", type=int, nargs="+", default=[2])
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/routing-events")
+    options.add_out(parser, "routing-events", recorded=False)
     asked = parser.parse_args()
     plans: dict[int, Plan] = {}
     rows: dict[int, list[Row]] = {}
@@ -211,7 +200,7 @@ def main() -> int:
         rows = measured(plans, rows, asked.out)
     claims = []
     for spines, found in rows.items():
-        report(Console(width=180), f"{spines} spines", found)
+        report(f"{spines} spines", found)
         every = [one for row in found for phase in row.phases for one in phase if one.measured_s is not None]
         if every:
             worst = max(abs((one.measured_s or 0.0) / one.predicted_s - 1) for one in every)

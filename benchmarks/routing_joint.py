@@ -12,23 +12,24 @@ Per point, in units of T_F: the one-way delay of a link, and a message's time on
 
 Predicted for all points. Points marked * are trained under the virtual clock too, in one boot: every choice a case.
 
-Run: python benchmarks/routing_joint.py [--predict] [--quick] [--out DIR]
+    python benchmarks/routing_joint.py [--predict] [--quick] [--out DIR]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
+from harness import boots, options
+from harness.record import Claim, Topic, finish
+from harness.report import show_table
+from routing_lab import as_predicted
 
 from testbed.plan.framing import wire_bytes
 from testbed.plan.plan import Clock, Plan
@@ -36,16 +37,13 @@ from testbed.planning.prediction import iteration_times
 from testbed.planning.resolve import make_plan, with_clock
 from testbed.planning.schedules import choose as choose_schedules
 from testbed.planning.schedules import every_choice, make, with_selected
-from testbed.progress import Lines
 from testbed.routing.apply import with_policies
 from testbed.routing.planner import Planner, Reach
 from testbed.routing.policies import POLICIES, PolicyChoice, choose
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
-from testbed.vm import command
 
-ROOT = Path(__file__).parents[1]
 SITES = "abcd"
 FORWARD_S = 0.02
 MESSAGE = 250_000
@@ -63,6 +61,8 @@ SEEDS = range(1, 21)
 REACH = Reach(elephants_from=100e3)
 LIMIT_S = 3 * 3600.0
 LARGEST_ERROR, TIE = 0.002, 1e-4
+THAN, WIDE = ("than routing", "than schedule", "than in turn"), 150
+"""What joint is held against, and columns of a screen that the tables take."""
 
 
 class Point(NamedTuple):
@@ -162,94 +162,67 @@ def judged(point: Point, evaluations: int) -> Row:
     return Row(point, {name: (label, seconds[label]) for name, label in labels.items()}, replace(routed, cases=cases))
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """Predicted seconds of every choice, and what `joint` gains."""
-    found = Table(title="predicted iteration time, ms; what joint takes less than each", title_justify="left")
-    for name in (
-        "links",
-        "delay",
-        "wire",
-        "fixed",
-        "routing",
-        "schedule",
-        "in turn",
-        "joint",
-        "than routing",
-        "than schedule",
-        "than in turn",
-        "joint's",
-    ):
-        found.add_column(name, justify="right", no_wrap=name != "joint's")
+def show(rows: Sequence[Row]) -> Claim:
+    """Print predicted seconds of every choice; what `joint` gains."""
+    lines = []
     for row in rows:
         times = {name: seconds for name, (_, seconds) in row.found.items()}
-        star = "*" if tuple(row.point) in MEASURED else ""
-        gains = [f"{1 - times['joint'] / times[name]:.2%}" for name in ("routing", "schedule", "in turn")]
-        cells = [f"{times[name] * 1e3:.1f}" for name in times]
-        found.add_row(
-            f"{row.point.kind}{star}",
-            f"{row.point.delay:g}",
-            f"{row.point.wire:g}",
-            *cells,
-            *gains,
-            row.found["joint"][0].partition(" on ")[0],
-        )
-    return found
+        gains = [f"{gain:.2%}" for gain in gains_of(times).values()]
+        name = f"{row.point.kind}{'*' if tuple(row.point) in MEASURED else ''}"
+        cells = [f"{seconds * 1e3:.1f}" for seconds in times.values()]
+        joint = row.found["joint"][0].partition(" on ")[0]
+        lines.append((name, f"{row.point.delay:g}", f"{row.point.wire:g}", *cells, *gains, joint))
+    columns = (*("links", "delay", "wire", "fixed", "routing", "schedule", "in turn", "joint"), *THAN, "joint's")
+    show_table("predicted iteration time, ms; what joint takes less than each", columns, lines, WIDE)
+    every = [gains_of({name: seconds for name, (_, seconds) in row.found.items()}) for row in rows]
+    return gains_claim(f"`joint` on {len(rows)} meshes, predicted", every)
 
 
-def measured(rows: Sequence[Row], out: Path, console: Console) -> bool:
-    """Train the marked points; whether every figure is as predicted."""
+def gains_of(seconds: Mapping[str, float]) -> dict[str, float]:
+    """By how much less joint takes than each choice alone, as a share."""
+    return {name: 1 - seconds["joint"] / seconds[name] for name in ("routing", "schedule", "in turn")}
+
+
+def gains_claim(what: str, every: Sequence[Mapping[str, float]]) -> Claim:
+    """The least and the most of all."""
+    got = [f"{min(g[name] for g in every):.1%} to {max(g[name] for g in every):.1%} than {name}" for name in every[0]]
+    return Claim(f"{what}: takes less", "(report)", ", ".join(got), None, max(g["schedule"] for g in every), "share")
+
+
+def measured(rows: Sequence[Row], out: Path) -> list[Claim]:
+    """Train the marked points; that every figure is as predicted, and what joint gains."""
     chosen = [row for row in rows if tuple(row.point) in MEASURED]
-    trainings = [command.Training(row.plan, out / row.point.name, quiet=True) for row in chosen]
-    machine = command.choose_machine(Clock("virtual"))
-    _, documents = command.train(machine, trainings, limit_s=LIMIT_S, reporter=Lines())
-    found = Table(title="measured under the virtual clock", title_justify="left")
-    for name in (
-        "point",
-        "cases",
-        "worst error",
-        "ranking as predicted",
-        "trusted",
-        "joint, measured",
-        "less than routing",
-        "than schedule",
-        "than in turn",
-    ):
-        found.add_column(name, justify="right")
-    good = True
-    for row, document in zip(chosen, documents, strict=True):
-        if document is None:
-            found.add_row(row.point.name, "failed")
-            good = False
-            continue
+    documents = boots.all_in_a_boot({row.point.name: row.plan for row in chosen}, out, limit_s=LIMIT_S)
+    shown, gains, worst, good = [], [], 0.0, 0
+    for row, document in zip(chosen, documents.values(), strict=True):
         lines: list[dict[str, Any]] = document["schedules"]
-        seconds = {line["label"]: line["measured_s"] for line in lines}
-        worst = max((line["error"] for line in lines), key=abs)
-        ranked = as_predicted([(line["predicted_s"], line["measured_s"]) for line in lines])
+        measured_s = {line["label"]: line["measured_s"] for line in lines}
+        off = max((line["error"] for line in lines), key=abs)
+        ranked = as_predicted([(line["predicted_s"], line["measured_s"]) for line in lines], TIE)
         trusted = all(line["trusted"] for line in lines)
-        good = good and abs(worst) <= LARGEST_ERROR and ranked and trusted
-        joint = seconds[row.found["joint"][0]]
-        gains = [f"{1 - joint / seconds[row.found[name][0]]:.2%}" for name in ("routing", "schedule", "in turn")]
-        cells = ["yes" if one else "NO" for one in (ranked, trusted)]
-        found.add_row(row.point.name, str(len(lines)), f"{worst:+.3%}", *cells, f"{joint * 1e3:.1f} ms", *gains)
-    console.print(found)
-    return good
-
-
-def as_predicted(pairs: Sequence[tuple[float, float]]) -> bool:
-    """Whether measuring ranks as predicting does; of what is predicted within a tie, either order is right."""
-    order = sorted(pairs, key=lambda pair: pair[1])
-    return all(faster[0] <= slower[0] * (1 + TIE) for faster, slower in combinations(order, 2))
+        seconds = {name: measured_s[label] for name, (label, _) in row.found.items()}
+        gains.append(gains_of(seconds))
+        worst, good = max(worst, abs(off)), good + (abs(off) <= LARGEST_ERROR and ranked and trusted)
+        words = ("yes" if one else "NO" for one in (ranked, trusted))
+        times = (f"{seconds['joint'] * 1e3:.1f} ms", *(f"{gain:.2%}" for gain in gains[-1].values()))
+        shown.append((row.point.name, len(lines), f"{off:+.3%}", *words, *times))
+    columns = ("point", "cases", "worst error", "ranking as predicted", "trusted", "joint, measured", *THAN)
+    show_table("measured under the virtual clock", columns, shown, WIDE)
+    of, asked = len(chosen), f"<= {LARGEST_ERROR:.1%}, ranked, trusted"
+    got = f"{good} of {of} points, worst {worst:.3%}"
+    what = "`joint` on meshes, measured"
+    claim = Claim(what, asked, got, good == of, worst, "share of the prediction", of, of)
+    return [claim, gains_claim(what, gains)]
 
 
 def main() -> int:
     """1 where something measured is not as predicted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--predict", action="store_true", help="nothing is trained")
     parser.add_argument("--quick", action="store_true", help="one point of each kind")
     parser.add_argument("--evaluations", type=int, default=800, help="of joint")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/routing-joint")
+    options.add_out(parser, "routing-joint", recorded=False)
     asked = parser.parse_args()
-    console = Console(width=150)
     points = [Point(*one) for one in product(("equal", "unequal"), DELAYS, WIRES) if one[1] == 0.5 or one[2] > 0.02]
     if asked.quick:
         points = [one for one in points if one.delay == 0.5 and one.wire == 1.0]
@@ -257,10 +230,9 @@ def main() -> int:
     for point in points:
         rows.append(judged(point, asked.evaluations))
         print(json.dumps({"point": point.name, "found": rows[-1].found}), flush=True)
-    console.print(table(rows))
-    if asked.predict:
-        return 0
-    return 0 if measured(rows, asked.out, console) else 1
+    claims = [show(rows), *([] if asked.predict else measured(rows, asked.out))]
+    places = [] if asked.predict else [asked.out / Point(*one).name for one in MEASURED]
+    return finish(asked, Topic.ROUTING, claims, directories=places)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ so that one lab measures them all. Three ways to look at a choice of routes, as 
 
 A control has links 150 times as fast: there all policies must come out alike.
 
-Run: python benchmarks/routing_lab.py [--predict | --real | --alone] [--quick] [--spines 2 4] [--json] [--out DIR]
+    python benchmarks/routing_lab.py [--predict | --real | --alone] [--quick] [--spines 2 4] [--json] [--out DIR]
 
 With --real two of the policies on the real clock: all links half as fast, messages twice and slots four times as long.
 With --alone each job is trained by itself as well, under two policies: what the other one costs it, beside the model.
@@ -22,22 +22,25 @@ In the control the jobs share nothing: each has two leaves for itself.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
+import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from harness import boots, options
 from harness.boots import run_testbed
+from harness.record import Claim, Topic, finish
+from harness.report import show_run, show_table
 from rich.console import Console
 
 from testbed.cli.run_tables import jobs_tables
-from testbed.cli.table_layout import Column, Section, fitted
 from testbed.errors import RunFailed, TestbedError
 from testbed.judge.comparison import fairness_in, rows_of
 from testbed.judge.network_metric import Filled, Seen, expected
@@ -48,7 +51,6 @@ from testbed.planning.prediction import iteration_times, predict_together
 from testbed.planning.resolve import make_plan, with_clock
 from testbed.planning.schedules import choose as choose_schedules
 from testbed.planning.schedules import make, with_selected
-from testbed.progress import Lines
 from testbed.routing.apply import with_policies
 from testbed.routing.planner import Reach
 from testbed.routing.policies import choose
@@ -56,9 +58,7 @@ from testbed.spec.clos import spelt_out
 from testbed.spec.document import validate
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
-from testbed.vm import command
 
-ROOT = Path(__file__).parents[1]
 LEAVES, HOSTS, RATE_BPS = 4, 4, 200e6
 SLOT_S = 0.005
 MICROBATCHES = 8
@@ -160,29 +160,23 @@ def predicted(plan: Plan) -> list[Row]:
     return found
 
 
-def report(console: Console, title: str, plan: Plan, rows: Sequence[Row]) -> None:
+def report(title: str, plan: Plan, rows: Sequence[Row]) -> None:
     """A row per policy: what is predicted, and where it was measured, how far that is off."""
     rows = sorted(rows, key=lambda row: max(row.predicted.iteration_s))
-    columns = [
-        Column(
-            "most\nflows", [f"{row.measured.most_flows if row.measured else row.filled.most_flows}" for row in rows]
-        ),
-        Column("filled\nMbit/s", [scaled(min(map(number, row.filled.rates_bps)), 1e-6) for row in rows]),
-    ]
+    columns = {
+        "policy": [row.label for row in rows],
+        "most flows": [str((row.measured or row.filled).most_flows) for row in rows],
+        "filled Mbit/s": [scaled(min(map(number, row.filled.rates_bps)), 1e-6) for row in rows],
+    }
     for job, name in enumerate(one.name for one in plan.jobs):
-        columns += [
-            Column(f"{name}\nMbit/s", [scaled(number(row.predicted.rates_bps[job]), 1e-6) for row in rows]),
-            Column(f"{name}\nreduced, ms", [scaled(number(row.predicted.all_reduce_s[job]), 1e3) for row in rows]),
-            Column(f"{name}\niteration, ms", [scaled(row.predicted.iteration_s[job], 1e3) for row in rows]),
-        ]
+        columns[f"{name} Mbit/s"] = [scaled(number(row.predicted.rates_bps[job]), 1e-6) for row in rows]
+        columns[f"{name} reduced, ms"] = [scaled(number(row.predicted.all_reduce_s[job]), 1e3) for row in rows]
+        columns[f"{name} iteration, ms"] = [scaled(row.predicted.iteration_s[job], 1e3) for row in rows]
     off = {"iteration_s": "iteration", "all_reduce_s": "reduced", "rates_bps": "rate", "fct_worst_s": "worst FCT"}
     for job, name in enumerate(one.name for one in plan.jobs if rows and rows[0].measured):
         for kind, what in off.items():
-            columns.append(Column(f"{name}\n{what}, off", [error_of(row, kind, job) for row in rows]))
-    for one in fitted(
-        Column("policy", [row.label for row in rows], left=True), [Section(title, columns)], console.width
-    ):
-        console.print(one)
+            columns[f"{name} {what}, off"] = [error_of(row, kind, job) for row in rows]
+    show_table(title, list(columns), list(zip(*columns.values(), strict=True)), 160)
 
 
 def number(value: float | None) -> float:
@@ -203,10 +197,10 @@ def error_of(row: Row, kind: str, job: int) -> str:
     return "-" if expected is None or seen is None else f"{seen / expected - 1:+.2%}"
 
 
-def as_predicted(pairs: Sequence[tuple[float, float]]) -> bool:
+def as_predicted(pairs: Sequence[tuple[float, float]], tie: float = TIE) -> bool:
     """Whether (predicted, measured) rank alike; of what is predicted within a tie either order is right."""
     order = sorted(pairs, key=lambda pair: pair[1])
-    return all(faster[0] <= slower[0] * (1 + TIE) for faster, slower in combinations(order, 2))
+    return all(faster[0] <= slower[0] * (1 + tie) for faster, slower in combinations(order, 2))
 
 
 def labels(quick: bool) -> list[str]:
@@ -216,20 +210,20 @@ def labels(quick: bool) -> list[str]:
 
 def main() -> int:
     """1 where something measured, or the control, is not as it must be."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--predict", action="store_true", help="nothing is trained")
     parser.add_argument("--real", action="store_true", help="two policies on the real clock")
     parser.add_argument("--alone", action="store_true", help="each job by itself as well")
     parser.add_argument("--quick", action="store_true", help="six policies")
     parser.add_argument("--spines", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/routing-lab")
+    options.add_out(parser, "routing-lab", recorded=False)
     asked = parser.parse_args()
     if asked.real:
-        return on_the_real_clock(asked.spines, asked.out)
+        claims = [on_the_real_clock(number, asked.out) for number in asked.spines]
+        return finish(asked, Topic.ROUTING, claims, clock="real")
     if asked.alone:
-        return alone(asked.spines, asked.out / "alone")
-    console = Console(width=160)
+        return finish(asked, Topic.ROUTING, alone(asked.spines, asked.out / "alone"))
     plans: dict[str, Plan] = {}
     schedules = ("1f1b", {"schedule": "search", "evaluations": 40})
     for spines in asked.spines:
@@ -242,41 +236,56 @@ def main() -> int:
             for remark in remarks:
                 print(f"{name}: {remark}", flush=True)
     found = {name: predicted(plan) for name, plan in plans.items()}
-    good = True
     if not asked.predict:
         found = measured(plans, found, asked.out)
-        good = all(within(rows) for rows in found.values())
+    claims = [] if asked.predict else [claim_of("two jobs in a Clos under every policy", found)]
     for name, rows in found.items():
-        report(console, name, plans[name], rows)
+        report(name, plans[name], rows)
         if "no contention" in name:
-            alike = spread(rows) <= ALIKE
-            print(f"{name}: policies differ by at most {spread(rows):.3%}{'' if alike else ' TOO MUCH'}")
-            good = good and alike
+            most = spread(rows)
+            what, limit = f"{name}: policies alike", f"<= {ALIKE:.1%}"
+            claims.append(Claim(what, limit, f"{most:.3%} apart", most <= ALIKE, most, "share"))
+        else:
+            claims.append(slowest(name, rows))
     if asked.json:
         print(json.dumps({name: [row._asdict() for row in rows] for name, rows in found.items()}, default=asdict))
-    return 0 if good else 1
+    taken = [] if asked.predict else places(plans, asked.out)
+    return finish(asked, Topic.ROUTING, claims, directories=taken)
 
 
-def on_the_real_clock(spines: Sequence[int], out: Path) -> int:
-    """1 where an error is too large, a ranking another than predicted, or a run untrusted. Prints every row."""
-    sizes, good = Sizes(*(REAL_SLOWER * size for size in Sizes())), True
-    for number in spines:
-        network = topology(number, RATE_BPS / REAL_SLOWER)
-        plan = with_clock(planned(network, jobs(sizes, slot_s=REAL_SLOWER**2 * SLOT_S)), Clock("real"))
-        plan, _ = with_policies(plan, [choose(text) for text in REAL], REACH)
-        place = out / f"{number}-spines-real"
-        place.mkdir(parents=True, exist_ok=True)
-        file.write(with_iterations(plan, 6, 2), place / "asked.json")
-        code, document, said = run_testbed("run", str(place / "asked.json"), "--out", str(place / "run"), "--overwrite")
-        if document is None:
-            raise RunFailed(f"{number} spines: exit code {code}: {said}")
-        for row in document["schedules"]:
-            times = f"{row['measured_s'] * 1e3:.1f} ms, predicted {row['predicted_s'] * 1e3:.1f} ms"
-            verdict = f"{row['error']:+.2%}, {'trusted' if row['trusted'] else 'UNTRUSTED'}"
-            print(f"{number} spines, {row['label']}, {row['job']}: {times}, {verdict}", *row["reasons"])
-        errors = [abs(row["error"]) for row in document["schedules"]]
-        good = good and max(errors) <= LARGEST_REAL_ERROR and document["ranking_as_predicted"] and code == 0
-    return 0 if good else 1
+def slowest(name: str, rows: Sequence[Row]) -> Claim:
+    """How long the slowest job takes under every policy, the median of the seeds of ECMP."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        policy = row.label.partition(" on ")[2].partition(" seed=")[0]
+        times[policy].append(max((row.measured or row.predicted).iteration_s))
+    found = {policy: statistics.median(each) for policy, each in times.items()}
+    order = sorted(found, key=lambda policy: found[policy])
+    got = ", ".join(f"{policy} {found[policy] * 1e3:.0f}" for policy in order)
+    return Claim(f"two jobs, {name}: the slowest", "(report)", f"{got} ms", None, found[order[0]], "s")
+
+
+def on_the_real_clock(spines: int, out: Path) -> Claim:
+    """That errors are small, ranked as predicted and trusted. Prints every row. Raises RunFailed."""
+    sizes = Sizes(*(REAL_SLOWER * size for size in Sizes()))
+    network = topology(spines, RATE_BPS / REAL_SLOWER)
+    plan = with_clock(planned(network, jobs(sizes, slot_s=REAL_SLOWER**2 * SLOT_S)), Clock("real"))
+    plan, _ = with_policies(plan, [choose(text) for text in REAL], REACH)
+    place = out / f"{spines}-spines-real"
+    place.mkdir(parents=True, exist_ok=True)
+    file.write(with_iterations(plan, 6, 2), place / "asked.json")
+    code, document, said = run_testbed("run", str(place / "asked.json"), "--out", str(place / "run"), "--overwrite")
+    if document is None:
+        raise RunFailed(f"{spines} spines: exit code {code}: {said}")
+    rows, ranked = document["schedules"], document["ranking_as_predicted"]
+    show_run(f"{spines} spines", document)
+    errors, untrusted = [row["error"] for row in rows], sum(not row["trusted"] for row in rows)
+    worst, ending = max(map(abs, errors)), "" if ranked else ", NOT ranked"
+    got = f"{min(errors):+.2%} to {max(errors):+.2%}, {untrusted} of {len(rows)} untrusted{ending}"
+    what = f"two jobs of 16 ranks on the real clock, {spines} spines"
+    asked = f"<= {LARGEST_REAL_ERROR:.0%}, trusted, ranked"
+    fine = worst <= LARGEST_REAL_ERROR and ranked and code == 0
+    return Claim(what, asked, got, fine, worst, "share of the prediction")
 
 
 def with_iterations(plan: Plan, iterations: int, warmup: int) -> Plan:
@@ -304,28 +313,36 @@ def spread(rows: Sequence[Row]) -> float:
     return float((every.max(axis=0) / every.min(axis=0) - 1).max())
 
 
-def within(rows: Sequence[Row]) -> bool:
-    """Whether all measured iterations are as predicted, and rank so, job by job and in the end of the last job."""
-    pairs = [
-        [(row.predicted.iteration_s[job], row.measured.iteration_s[job]) for row in rows if row.measured]
-        for job in range(len(rows[0].predicted.iteration_s))
-    ]
-    worst = max(abs(measured / predicted - 1) for each in pairs for predicted, measured in each)
-    ranked, trusted = all(as_predicted(each) for each in pairs), all(row.trusted for row in rows)
-    words = ["yes" if one else "NO" for one in (ranked, trusted)]
-    print(f"worst error {worst:.3%}, ranking as predicted: {words[0]}, trusted: {words[1]}")
-    return worst <= LARGEST_ERROR and ranked and trusted
+def claim_of(what: str, found: Mapping[str, Sequence[Row]]) -> Claim:
+    """That all measured iterations of every plan are as predicted, and rank so, job by job; prints a line for each."""
+    worst, wrong = 0.0, []
+    for name, rows in found.items():
+        pairs = [
+            [(row.predicted.iteration_s[job], row.measured.iteration_s[job]) for row in rows if row.measured]
+            for job in range(len(rows[0].predicted.iteration_s))
+        ]
+        off = max(abs(measured / predicted - 1) for each in pairs for predicted, measured in each)
+        ranked, trusted = all(as_predicted(each) for each in pairs), all(row.trusted for row in rows)
+        words = ["yes" if one else "NO" for one in (ranked, trusted)]
+        print(f"{name}: worst error {off:.3%}, ranking as predicted: {words[0]}, trusted: {words[1]}")
+        worst = max(worst, off)
+        if off > LARGEST_ERROR or not ranked or not trusted:
+            wrong.append(name)
+    got = f"{len(found) - len(wrong)} of {len(found)} plans, {sum(map(len, found.values()))} rows, worst {worst:.3%}"
+    got += f"; not: {', '.join(wrong)}" if wrong else ""
+    return Claim(what, f"<= {LARGEST_ERROR:.0%}, ranked, trusted", got, not wrong, worst, "share of the prediction")
+
+
+def places(names: Iterable[str], out: Path) -> list[Path]:
+    """Where the results of plans go."""
+    return [out / name.replace(",", "").replace(" ", "-") for name in names]
 
 
 def documents(plans: Mapping[str, Plan], out: Path) -> dict[str, dict[str, Any]]:
-    """All plans trained in one boot: their comparisons. Raises as `command.train`, or where one failed."""
-    places = {name: out / name.replace(",", "").replace(" ", "-") for name in plans}
-    trainings = [command.Training(plan, places[name], quiet=True) for name, plan in plans.items()]
-    machine = command.choose_machine(Clock("virtual"))
-    _, found = command.train(machine, trainings, limit_s=LIMIT_S, reporter=Lines())
-    if missing := [name for name, document in zip(plans, found, strict=True) if document is None]:
-        raise RunFailed(f"no results of {', '.join(missing)}")
-    return {name: document for name, document in zip(plans, found, strict=True) if document is not None}
+    """All plans trained in one boot: their comparisons. Raises RunFailed where one failed."""
+    named = {place.name: plan for place, plan in zip(places(plans, out), plans.values(), strict=True)}
+    found = boots.all_in_a_boot(named, out, limit_s=LIMIT_S)
+    return dict(zip(plans, found.values(), strict=True))
 
 
 def measured(plans: Mapping[str, Plan], rows: Mapping[str, Sequence[Row]], out: Path) -> dict[str, list[Row]]:
@@ -355,24 +372,26 @@ def apart() -> tuple[Workload, Workload]:
     return workload("rings", rings, *mine), workload("pipelines", pipelines, *mine)
 
 
-def alone(spines: Sequence[int], out: Path) -> int:
-    """What jobs cost each other, measured beside predicted: 1 where that is too far off, or the control shows some."""
+def alone(spines: Sequence[int], out: Path) -> list[Claim]:
+    """What jobs cost each other, measured beside predicted, and nothing in the control."""
     plans: dict[str, Plan] = {}
     for count in spines:
         for name, workloads in ((f"{count} spines", jobs()), (f"{count} spines, nothing shared", apart())):
             plan, _ = with_policies(planned(topology(count), workloads), [choose(text) for text in REAL], REACH)
             plans[name] = with_alone(plan)
-    good = True
+    claims = []
     for name, document in documents(plans, out).items():
         for table in jobs_tables(name, rows_of(document), 100):
             Console(width=100).print(table)
-        for row in (one for one in document["schedules"] if one["alone_of"] is None):
-            off = abs(row["slowdown_measured"] / row["slowdown_predicted"] - 1)
-            free = "nothing" not in name or abs(row["slowdown_measured"] - 1) <= FREE_OF_OTHERS
-            good = good and off <= FREE_OF_OTHERS and free
-        good = good and all(row["trusted"] for row in document["schedules"])
-    print("slowdowns are as predicted, and 1 in the control" if good else "slowdowns are NOT as they must be")
-    return 0 if good else 1
+        rows = [row for row in document["schedules"] if row["alone_of"] is None]
+        off = [abs(row["slowdown_measured"] / row["slowdown_predicted"] - 1) for row in rows]
+        if "nothing" in name:
+            off += [abs(row["slowdown_measured"] - 1) for row in rows]
+        trusted = all(row["trusted"] for row in document["schedules"])
+        got = f"worst {max(off):.3%} off{'' if trusted else ', NOT all trusted'}"
+        what, asked = f"what jobs cost each other, {name}", f"<= {FREE_OF_OTHERS:.1%} off, trusted"
+        claims.append(Claim(what, asked, got, trusted and max(off) <= FREE_OF_OTHERS, max(off), "share"))
+    return claims
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 * Edge colouring puts exactly as many there as there must be: ceil(busiest leaf's flows / spines).
 * Progressive filling gives what a sequence of linear programs gives (OR-tools' GLOP), which knows nothing of filling.
 
-Run: python benchmarks/routing_optimality.py [--instances 10000] [--programs 500]
+    python benchmarks/routing_optimality.py [--instances 10000] [--programs 500]
 """
 
 from __future__ import annotations
@@ -136,18 +136,11 @@ def main() -> int:
         far = max(far, float(np.max(np.abs(filled(crossed, rates) - exact) / exact)))
     print(f"{asked.programs} sets of flows: filling is off the linear programs by at most {far:.1e}")
     of, best = asked.instances, f"greedy = OPT in {ratios['= optimum']:,} random ones"
+    optimal = f"greedy <= 2 OPT on {of:,} random instances, = OPT on {of:,} rack-aligned; edge colouring = OPT"
+    filling = f"progressive filling against {asked.programs} linear programs"
     claims = [
-        Claim(
-            f"greedy <= 2 OPT on {of:,} random instances, = OPT on {of:,} rack-aligned; edge colouring = OPT",
-            "each",
-            f"{wrong} otherwise; {best}",
-            not wrong,
-            float(wrong),
-            "instances",
-        ),
-        Claim(
-            f"progressive filling against {asked.programs} linear programs", "<= 1e-6", f"{far:.0e}", far < 1e-6, far
-        ),
+        Claim(optimal, "each", f"{wrong} otherwise; {best}", not wrong, float(wrong), "instances"),
+        Claim(filling, "<= 1e-6", f"{far:.0e}", far < 1e-6, far),
     ]
     return finish(asked, Topic.ROUTING, claims)
 

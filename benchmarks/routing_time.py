@@ -14,30 +14,28 @@ of a pipeline's flow:
 
 The loss of greedy against another policy is by how much longer the worst job takes, each job over what it takes alone.
 
-Run: python benchmarks/routing_time.py [--predict] [--kind clos mesh] [--out DIR]
+    python benchmarks/routing_time.py [--predict] [--kind clos mesh] [--out DIR]
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
 import routing_joint
 import routing_lab
-from rich.console import Console
+from harness import options
+from harness.record import Claim, Topic, finish
+from harness.report import show_table
 
-from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.plan import Plan
 from testbed.planning.prediction import iteration_times, predict_jobs
 from testbed.routing.apply import with_policies
 from testbed.routing.policies import choose
 from testbed.spec.workload import Workload
 
-ROOT = Path(__file__).parents[1]
 RATIOS = (0.25, 1.0, 4.0)
 SPINES, DELAYS = (2, 4), (0.05, 0.5)
 WIRE = 0.5
@@ -101,42 +99,40 @@ def slowdowns(plan: Plan) -> dict[str, float]:
     }
 
 
+def heads_of() -> list[str]:
+    """The policies that greedy is held against."""
+    return ["shortest", *(choose(text).words for text in OTHERS)]
+
+
 def losses(slow: Mapping[str, float]) -> list[str]:
     """Of greedy, against each of the others."""
-    names = ["shortest", *(choose(text).words for text in OTHERS)]
-    return [f"{slow['greedy'] / slow[name] - 1:+.1%}" if name in slow else "-" for name in names]
+    return [f"{slow['greedy'] / slow[name] - 1:+.1%}" if name in slow else "-" for name in heads_of()]
 
 
 def main() -> int:
     """1 where something measured is not as predicted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--predict", action="store_true", help="nothing is trained")
     parser.add_argument("--kind", nargs="+", choices=("clos", "mesh"), default=["clos", "mesh"])
-    parser.add_argument("--out", type=Path, default=ROOT / "results/routing-time")
+    options.add_out(parser, "routing-time", recorded=False)
     asked = parser.parse_args()
-    console = Console(width=120)
     plans = {}
     for one in cases(asked.kind):
         plans[one.name] = plan_of(one)
         print(one.name, {name: round(value, 4) for name, value in slowdowns(plans[one.name]).items()}, flush=True)
     slow = {name: slowdowns(plan) for name, plan in plans.items()}
-    columns = [Column("greedy:\nslowdown", [f"{each['greedy']:.3f}" for each in slow.values()])]
-    heads = ("shortest", "greedy-\nbytes", "greedy-\ntime", "inter-\nleave", "best routes\nfound")
-    columns += [
-        Column(head, cells) for head, cells in zip(heads, zip(*map(losses, slow.values()), strict=True), strict=True)
-    ]
-    title = "how much longer the worst job takes under greedy than under ..."
-    for table in fitted(Column("case", list(slow), left=True), [Section(title, columns)], console.width):
-        console.print(table)
-    if asked.predict:
-        return 0
-    rows = {name: routing_lab.predicted(plan) for name, plan in plans.items()}
-    found = routing_lab.measured(plans, rows, asked.out)
-    good = True
-    for name, each in found.items():
-        print(name, end=": ")
-        good = routing_lab.within(each) and good
-    return 0 if good else 1
+    lines = [(name, f"{each['greedy']:.3f}", *losses(each)) for name, each in slow.items()]
+    columns = ("case", "greedy: slowdown", "shortest", "greedy-bytes", "greedy-time", "interleave", "best routes found")
+    show_table("how much longer the worst job takes under greedy than under ...", columns, lines, 120)
+    lost = {head: [one["greedy"] / one[head] - 1 for one in slow.values() if head in one] for head in heads_of()}
+    got = ", ".join(f"{head} {min(each):+.1%} to {max(each):+.1%}" for head, each in lost.items() if each)
+    claims = [Claim(f"mixed traffic, {len(slow)} cases: what greedy loses, predicted", "(report)", got)]
+    places = [] if asked.predict else routing_lab.places(plans, asked.out)
+    if not asked.predict:
+        rows = {name: routing_lab.predicted(plan) for name, plan in plans.items()}
+        found = routing_lab.measured(plans, rows, asked.out)
+        claims.append(routing_lab.claim_of(f"mixed traffic, {len(found)} cases measured", found))
+    return finish(asked, Topic.ROUTING, claims, directories=places)
 
 
 if __name__ == "__main__":

@@ -30,10 +30,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import yaml
 from harness import options
 from harness.options import ROOT
-from harness.record import Claim, Topic, finish
+from harness.record import Claim, Topic, each, finish
 
 from testbed.errors import ExitCode
 
@@ -72,11 +71,11 @@ class Place(NamedTuple):
 def drawn_plans(count: int, schedules: int, seed: int, out: Path) -> list[Path]:
     """Plans of random cells: chains, rings and stars of unlike links, every second one of much that coincides."""
     import random_grid
+    from harness.plans import training
 
     from testbed.plan.plan import Clock
     from testbed.planning import file
-    from testbed.planning.resolve import load_plan, with_cases, with_clock
-    from testbed.planning.schedules import choose, make
+    from testbed.planning.resolve import with_clock
 
     files = []
     for number in range(count):
@@ -89,13 +88,7 @@ def drawn_plans(count: int, schedules: int, seed: int, out: Path) -> list[Path]:
             "schedules": draw.sample(QUICK, min(schedules, len(QUICK))),
             "receives": ("early", "late")[number % 4 > 1],
         }
-        sources = []
-        for kind, document in (("topology", network), ("workload", job)):
-            sources.append(out / f"{number:02d}.{kind}.yaml")
-            sources[-1].write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-        plan = load_plan(*sources)
-        made = make(plan, choose(plan))
-        plan = with_clock(with_cases(plan, made.choices, made.made), Clock("virtual", seed))
+        plan = with_clock(training(out, f"{number:02d}", network, job).plan, Clock("virtual", seed))
         files.append(out / f"{number:02d}.plan.json")
         files[-1].write_text(file.to_json(plan), encoding="utf-8")
     return files
@@ -279,29 +272,13 @@ def main() -> int:
     elsewhere = [found for boot, found in zip(boots, unlike, strict=True) if boot.title != REVERSED]
     within = [one for boot, found in zip(boots, unlike, strict=True) if boot.title == REVERSED for one in found]
     pairs = len(names) * (len(elsewhere) - 1)
-    off = sum(map(len, elsewhere))
-    claims = [
-        Claim(
-            f"the same files from {asked.places} paths and users {asked.uids}",
-            "byte for byte",
-            f"{pairs - off} of {pairs} plans",
-            not off,
-            float(off),
-            "plans",
-        )
-    ]
+    same = f"the same files from {asked.places} paths and users {asked.uids}"
+    claims = [each(same, sum(map(len, elsewhere)), pairs, "byte for byte", unit="plans", more=" plans")]
     if len(plans) > 1:
         median_ns = max((median for _, _, median in within), default=0.0)
-        claims.append(
-            Claim(
-                "medians of plans measured in the opposite order",
-                f"<= {WITHIN_BOOT_NS / 1000:g} us apart",
-                f"{median_ns / 1000:.2f} us, {len(within)} of {len(names)} plans not the same bytes",
-                median_ns <= WITHIN_BOOT_NS,
-                median_ns,
-                "ns",
-            )
-        )
+        what, limit = "medians of plans measured in the opposite order", f"<= {WITHIN_BOOT_NS / 1000:g} us apart"
+        got = f"{median_ns / 1000:.2f} us, {len(within)} of {len(names)} plans not the same bytes"
+        claims.append(Claim(what, limit, got, median_ns <= WITHIN_BOOT_NS, median_ns, "ns"))
     return finish(asked, Topic.TRUTH, claims)
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import yaml
-from harness.plans import with_schedules
+from harness import options, plans
+from harness.record import Topic, each, finish
 from random_grid import equal_topology, equal_workload, topology, workload
 
 from testbed.errors import BadInput
@@ -31,7 +31,6 @@ from testbed.plan.plan import Plan
 from testbed.plan.traffic import notices_s, planned_traffic
 from testbed.planning import file, left_out
 from testbed.planning.prediction import predict_jobs
-from testbed.planning.resolve import load_plan
 
 QUICK = (
     "1f1b",
@@ -56,10 +55,7 @@ def cell(number: int, seed: int, schedules: int) -> Plan:
     job = (equal_workload if equal else workload)(draw, ranks, message, nodes, 1)
     job["schedules"] = draw.sample(QUICK, schedules)
     with TemporaryDirectory() as directory:
-        files = [Path(directory) / f"{kind}.yaml" for kind in ("topology", "workload")]
-        for path, document in zip(files, (network, job), strict=True):
-            path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-        return with_schedules(load_plan(*files), str(number))
+        return plans.training(Path(directory), str(number), network, job).plan
 
 
 def predicted(plan: Plan) -> dict[str, Any]:
@@ -90,7 +86,7 @@ def plan_of(number: int, arguments: argparse.Namespace) -> Plan | None:
 
 def main() -> int:
     """Write predictions, or hold them against those that were written."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--write", type=Path)
     what.add_argument("--against", type=Path)
@@ -119,7 +115,8 @@ def main() -> int:
         return 0
     other = [name for name in {**found, **earlier["cells"]} if found.get(name) != earlier["cells"].get(name)]
     print(f"{count} predictions of {len(found)} cells, {len(other)} cells differ: {', '.join(other[:10])}")
-    return 1 if other else 0
+    claim = each(f"predictions of another version, {count} of random cells", len(other), len(found), "equal")
+    return finish(arguments, Topic.TRUTH, [claim], clock="none")
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ UDSub, as a user without `search` would.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
+from itertools import product
 
-from rich.console import Console
-from rich.table import Table
+from harness import options
+from harness.record import Claim, Topic, each, finish
+from harness.report import show_table
 
 from testbed.model.bounds import lower_bound
 from testbed.model.compiled import makespan
@@ -30,6 +31,12 @@ RANKS = 8
 POINTS = ((0, 0), (0.25, 0.25), (0.25, 2), (2, 0.25), (2, 2))
 CUTS = {2: (3,), 4: (1, 3, 5)}
 MEET = 1 + 1e-9
+MEDIAN, WORST = 0.01, 0.03
+"""Of `search` over CP-SAT's incumbent."""
+COLUMNS = (
+    *("DCs", "lat,bw", "M", "memory", "UDSub", "search", "in s", "CP-SAT", "its bound", "search over CP-SAT"),
+    "best of ours",
+)
 
 
 def problem(name: str, datacenters: int, point: tuple[float, float], microbatches: int, memory: int) -> Problem:
@@ -63,33 +70,13 @@ def best_of_ours(cell: tuple[int, tuple[float, float], int, int]) -> tuple[str, 
 
 def main() -> int:
     """Print a row per cell and the verdicts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="CP-SAT's time limit per cell")
     parser.add_argument("--microbatches", type=int, nargs="+", default=[16, 32])
     arguments = parser.parse_args()
-    cells = [
-        (datacenters, point, microbatches, memory)
-        for microbatches in arguments.microbatches
-        for datacenters in CUTS
-        for point in POINTS
-        for memory in (RANKS, 2 * RANKS)
-    ]
-    table = Table(title="makespans in T_F; CP-SAT: incumbent and proven bound", title_justify="left")
-    for column in (
-        "DCs",
-        "lat,bw",
-        "M",
-        "memory",
-        "UDSub",
-        "search",
-        "in s",
-        "CP-SAT",
-        "its bound",
-        "search over CP-SAT",
-    ):
-        table.add_column(column, justify="right")
-    table.add_column("best of ours")
-    over, gains = [], []
+    cells = list(product(CUTS, POINTS, arguments.microbatches, (RANKS, 2 * RANKS)))
+    cells.sort(key=lambda cell: arguments.microbatches.index(cell[2]))
+    rows, over, gains = [], [], []
     with Lines(quiet=False).step("cells", total=len(cells)) as step:
         for cell in cells:
             asked = problem("search", *cell)
@@ -100,33 +87,32 @@ def main() -> int:
             took_s = time.perf_counter() - began
             name, best_s = best_of_ours(cell)
             if found_s <= bound_s * MEET:
-                solved = ("optimal", f"{bound_s:.2f}")
-                ratio = 0.0
+                solved, ratio = ("optimal", f"{bound_s:.2f}"), 0.0
             else:
-                solution = solve(asked, greedy, time_limit_s=arguments.seconds)
-                solved = (f"{solution.proof.makespan_s:.2f}", f"{solution.proof.bound_s:.2f}")
-                ratio = found_s / solution.proof.makespan_s - 1
+                proof = solve(asked, greedy, time_limit_s=arguments.seconds).proof
+                solved = (f"{proof.makespan_s:.2f}", f"{proof.bound_s:.2f}")
+                ratio = found_s / proof.makespan_s - 1
             over.append(ratio)
             gains.append(best_s / greedy_s - 1)
             datacenters, point, microbatches, memory = cell
-            table.add_row(
-                str(datacenters),
-                f"{point[0]:g},{point[1]:g}",
-                str(microbatches),
-                str(memory),
-                f"{greedy_s:.2f}",
-                f"{found_s:.2f}",
-                f"{took_s:.1f}",
-                *solved,
-                f"{ratio:+.2%}",
-                f"{name} {best_s:.2f} ({best_s / greedy_s - 1:+.1%})",
-            )
+            best = f"{name} {best_s:.2f} ({gains[-1]:+.1%})"
+            times = (f"{greedy_s:.2f}", f"{found_s:.2f}", f"{took_s:.1f}", *solved, f"{ratio:+.2%}", best)
+            rows.append((datacenters, f"{point[0]:g},{point[1]:g}", microbatches, memory, *times))
             step.advance()
-    console = Console(width=160)
-    console.print(table)
-    console.print(f"best of ours against UDSub: median {statistics.median(gains):+.2%}, worst {max(gains):+.2%}")
-    console.print(f"search against CP-SAT: median {statistics.median(over):+.2%}, worst {max(over):+.2%}")
-    return 0
+    show_table("makespans in T_F; CP-SAT: incumbent and proven bound", COLUMNS, rows, width=160)
+    worse, of = sum(gain > MEET - 1 for gain in gains), len(gains)
+    more = f", median {statistics.median(gains):+.2%}, worst {max(gains):+.2%}"
+    middle, worst = statistics.median(over), max(over)
+    asked_for, got = f"median <= {MEDIAN:.0%}, worst <= {WORST:.0%}", f"median {middle:+.2%}, worst {worst:+.2%}"
+    what, fine = (
+        f"`search` against CP-SAT's incumbent after {arguments.seconds:g} s",
+        middle <= MEDIAN and worst <= WORST,
+    )
+    claims = [
+        each(f"best of ours against UDSub, P = {RANKS}", worse, of, "never worse", more=more),
+        Claim(what, asked_for, got, fine, worst, "share", of, of),
+    ]
+    return finish(arguments, Topic.SCHEDULES, claims, clock="none")
 
 
 if __name__ == "__main__":

@@ -9,35 +9,37 @@ one untimed call that loads the compiled code. Two datacenters, T_lat = T_F, T_b
 
 from __future__ import annotations
 
-import argparse
 import resource
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from rich.console import Console
-from rich.table import Table
+from harness import options
+from harness.options import ROOT
+from harness.plans import made
+from harness.record import Claim, Topic, finish
+from harness.report import show_table
 
 from testbed.model.lower import Load, lower
 from testbed.model.simulate import run
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.ticks import in_ticks
 from testbed.plan.plan import Plan
-from testbed.planning.resolve import make_plan
 from testbed.planning.schedule_comparison import compare_schedules
 from testbed.planning.schedules import quick_choices, ranked
 from testbed.schedule.greedy import greedy_rows
 from testbed.schedule.registry import generate
 from testbed.schedule.search_families import search
 from testbed.spec.choice import ScheduleChoice
-from testbed.spec.document import validate
-from testbed.spec.topology import Topology
 from testbed.spec.workload import load_workload
 
 SHAPES = [(p, factor * p) for p in (4, 8, 16, 32, 64) for factor in (2, 4, 16)]
 PLAIN_UP_TO = 30_000
+LARGEST = (64, 1024)
+MOST_S, MOST_CPU_S, LEAST_PER_S, GROWTH = 5.0, 10.0, 1e6, 4.0
+"""Of greedy with simulation at the largest shape; of `best`; actions that the event model does; and how far seconds
+per action of greedy may lie apart."""
 
 Result = TypeVar("Result")
 
@@ -59,91 +61,130 @@ def best(call: Callable[[], Result], runs: int = 3) -> tuple[float, Result]:
 
 def planned(ranks: int, microbatches: int) -> Plan:
     """Two datacenters with half of the ranks each, memory P, every family to choose from."""
-    workloads = Path(__file__).parents[1] / "workloads"
     sites = {"a": {"nodes": ranks // 2}, "b": {"nodes": ranks - ranks // 2}}
     link = {"between": ["a", "b"], "delay": "20 ms", "rate": "1.6 Gbit/s"}
     network: dict[str, Any] = {"name": "two", "datacenters": sites, "links": [link]}
     settings = {"parallelism.pipeline": ranks, "microbatches": microbatches, "model.layers": 2 * ranks, "memory": ranks}
-    workload = load_workload(workloads / "tiny-gpt-pp4.yaml", {name: str(value) for name, value in settings.items()})
-    return make_plan(validate(Topology, network, "two"), workload)
+    workload = load_workload(
+        ROOT / "workloads/tiny-gpt-pp4.yaml", {name: str(value) for name, value in settings.items()}
+    )
+    return made(network, workload)
 
 
-def print_best(shape: str) -> None:
-    """How long `best` takes on all cores of this process, its processes' CPU time, and what it finds."""
-    ranks, microbatches = map(int, shape.split("x"))
+def claim_of_all(ranks: int, microbatches: int, *, compared: bool) -> Claim:
+    """How long `best`, or `testbed schedule compare`, takes with all its processes, and what it finds.
+
+    The search in it ends by wall seconds, so that CPU time is less on a busy machine.
+    """
     plan, began = planned(ranks, microbatches), time.perf_counter()
-    found = ranked(plan, ScheduleChoice(schedule="best"))
-    print(f"best, P = {ranks}, M = {microbatches}: {_cost(began)}")
-    for one in found.found:
-        print(f"    {one.choice.label:20s} {one.makespan_s:.4f} s")
-
-
-def print_comparison(shape: str) -> None:
-    """The same of `testbed schedule compare`."""
-    ranks, microbatches = map(int, shape.split("x"))
-    plan, began = planned(ranks, microbatches), time.perf_counter()
-    found = compare_schedules(plan, quick_choices(plan))
-    print(f"schedule compare, P = {ranks}, M = {microbatches}: {_cost(began)}")
-    for one in found.schedules:
-        cost = "" if one.memory_s is None else f", memory costs {one.memory_s:.4f} s"
-        print(f"    {one.label:20s} {one.predicted_s:.4f} s{cost}")
-
-
-def _cost(began: float) -> str:
-    """Wall and CPU seconds; the search in it ends by wall seconds, so that CPU is less on a busy machine."""
+    if compared:
+        found = [
+            (one.label, one.predicted_s, one.memory_s) for one in compare_schedules(plan, quick_choices(plan)).schedules
+        ]
+    else:
+        found = [
+            (one.choice.label, one.makespan_s, None) for one in ranked(plan, ScheduleChoice(schedule="best")).found
+        ]
     wall_s = time.perf_counter() - began
     cpu_s = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return f"{wall_s:.1f} s, {cpu_s:.1f} s of CPU time with this script's start"
+    for label, seconds, memory_s in found:
+        print(f"    {label:20s} {seconds:.4f} s" + ("" if memory_s is None else f", memory costs {memory_s:.4f} s"))
+    what = f"`{'schedule compare' if compared else 'best'}`, P = {ranks}, M = {microbatches}, CPU time"
+    got = f"{wall_s:.1f} s, {cpu_s:.1f} s of CPU time with this script's start"
+    asked, fine = ("(report)", None) if compared else (f"<= {MOST_CPU_S:g} s", cpu_s <= MOST_CPU_S)
+    return Claim(what, asked, got, fine, cpu_s, "s")
+
+
+class Times(NamedTuple):
+    """Seconds for one shape; None where it was left out."""
+
+    ranks: int
+    microbatches: int
+    loads: int
+    """What the event model plays."""
+    greedy_s: float
+    generated_s: float
+    search_s: float | None
+    lower_s: float
+    run_s: float
+    plain_s: float | None
+
+    @property
+    def actions(self) -> int:
+        """F, I, W of every rank and microbatch."""
+        return 3 * self.ranks * self.microbatches
+
+    def shown(self, seconds: float | None) -> str:
+        """Seconds, and microseconds per action."""
+        return "-" if seconds is None else f"{seconds:.3f} s  {seconds / self.actions * 1e6:.2f}"
+
+    def row(self) -> tuple[object, ...]:
+        """In the table."""
+        rate = f"{self.shown(self.run_s)}  ({self.loads / self.run_s / 1e6:.1f} M/s)"
+        made = map(self.shown, (self.greedy_s, self.generated_s, self.search_s, self.lower_s))
+        return self.ranks, self.microbatches, self.actions, *made, rate, self.shown(self.plain_s)
+
+
+def timed(ranks: int, microbatches: int, *, searched: bool) -> Times:
+    """A shape, best of three where it is small."""
+    asked, actions = problem(ranks, microbatches), 3 * ranks * microbatches
+    runs = 3 if actions < 100_000 else 1
+    core_s, _ = best(lambda: greedy_rows(in_ticks(asked), 4), runs)
+    whole_s, schedule = best(lambda: generate("crosspipe-greedy", asked), runs)
+    search_s = best(lambda: search(asked), 1)[0] if searched else None
+    lower_s, program = best(lambda: lower([Load(asked, schedule)])[0], runs)
+    run_s, _ = best(lambda: run(program, compiled=True), runs)
+    plain_s = best(lambda: run(program, compiled=False), 1)[0] if actions <= PLAIN_UP_TO else None
+    loads = len(program.duration_s)
+    return Times(ranks, microbatches, loads, core_s, whole_s, search_s, lower_s, run_s, plain_s)
+
+
+def claims_of(found: list[Times]) -> list[Claim]:
+    """That time per action is small and does not grow, and the largest shape takes seconds."""
+    rates, costs = [one.loads / one.run_s for one in found], [one.greedy_s / one.actions for one in found]
+    got = f"{min(rates) / 1e6:.1f} to {max(rates) / 1e6:.1f} million/s"
+    grown, limit = f"{min(costs) * 1e6:.2f} to {max(costs) * 1e6:.2f} us", f"constant (within {GROWTH:g} times)"
+    claims = [
+        Claim("event model, actions", ">= 1 million/s", got, min(rates) >= LEAST_PER_S, min(rates), "actions/s"),
+        Claim("`crosspipe-greedy`, time per action", limit, grown, max(costs) <= GROWTH * min(costs), max(costs), "s"),
+    ]
+    for one in (one for one in found if (one.ranks, one.microbatches) == LARGEST):
+        seconds = one.generated_s + one.lower_s + one.run_s
+        what = f"P = {one.ranks}, M = {one.microbatches:,}: greedy with validation, and simulation"
+        claims.append(Claim(what, f"<= {MOST_S:g} s", f"{seconds:.1f} s", seconds <= MOST_S, seconds, "s"))
+    return claims
+
+
+def shape_of(text: str) -> tuple[int, int]:
+    """Ranks and microbatches."""
+    ranks, microbatches = map(int, text.split("x"))
+    return ranks, microbatches
 
 
 def main() -> int:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", default=",".join(f"{p}x{m}" for p, m in SHAPES), help="ranks x microbatches")
+    """Print the table; 1 where something takes longer than asked."""
+    parser = options.parser(__doc__)
+    parser.add_argument("--shapes", type=options.listed(shape_of), default=SHAPES, help="ranks x microbatches")
     parser.add_argument("--no-search", action="store_true", help="leave out `search`, which takes most of the time")
-    parser.add_argument("--best", metavar="PxM", help="time `best` instead, with the processes that it starts")
-    parser.add_argument("--compare", metavar="PxM", help="time `schedule compare` instead")
+    parser.add_argument(
+        "--best", metavar="PxM", type=shape_of, help="time `best` instead, with the processes that it starts"
+    )
+    parser.add_argument("--compare", metavar="PxM", type=shape_of, help="time `schedule compare` instead")
     arguments = parser.parse_args()
-    if arguments.best or arguments.compare:
-        if arguments.best:
-            print_best(arguments.best)
-        else:
-            print_comparison(arguments.compare)
-        return 0
+    if shape := arguments.best or arguments.compare:
+        claim = claim_of_all(*shape, compared=not arguments.best)
+        return finish(arguments, Topic.SPEED, [claim], clock="real")
     warm = problem(4, 8)
     run(lower([Load(warm, generate("crosspipe-greedy", warm))])[0], compiled=True)
     greedy_rows(in_ticks(warm), 4)
-    table = Table(
-        title="seconds, and microseconds per action (F, I, W of every rank and microbatch)", title_justify="left"
+    found = [timed(*shape, searched=not arguments.no_search) for shape in arguments.shapes]
+    columns = (
+        *("P", "M", "actions", "greedy", "greedy + validation", "search"),
+        *("lowering", "compiled model", "plain model"),
     )
-    for column in ("P", "M", "actions"):
-        table.add_column(column, justify="right")
-    for column in ("greedy", "greedy + validation", "search", "lowering", "compiled model", "plain model"):
-        table.add_column(column, justify="right")
-    for shape in arguments.shapes.split(","):
-        ranks, microbatches = map(int, shape.split("x"))
-        asked = problem(ranks, microbatches)
-        actions = 3 * ranks * microbatches
-        runs = 3 if actions < 100_000 else 1
-
-        def shown(seconds: float, count: int = actions) -> str:
-            return f"{seconds:.3f} s  {seconds / count * 1e6:.2f}"
-
-        core_s, _ = best(lambda p=asked: greedy_rows(in_ticks(p), 4), runs)  # type: ignore[misc]
-        whole_s, schedule = best(lambda p=asked: generate("crosspipe-greedy", p), runs)  # type: ignore[misc]
-        searched = "-"
-        if not arguments.no_search:
-            searched = shown(best(lambda p=asked: search(p), 1)[0])  # type: ignore[misc]
-        lower_s, program = best(lambda p=asked, s=schedule: lower([Load(p, s)])[0], runs)  # type: ignore[misc]
-        run_s, _ = best(lambda p=program: run(p, compiled=True), runs)  # type: ignore[misc]
-        plain = "-"
-        if actions <= PLAIN_UP_TO:
-            plain = shown(best(lambda p=program: run(p, compiled=False), 1)[0])  # type: ignore[misc]
-        rate = f"{shown(run_s)}  ({len(program.duration_s) / run_s / 1e6:.1f} M/s)"
-        columns = [shown(core_s), shown(whole_s), searched, shown(lower_s), rate, plain]
-        table.add_row(str(ranks), str(microbatches), str(actions), *columns)
-    Console(width=170).print(table)
-    return 0
+    title = "seconds, and microseconds per action (F, I, W of every rank and microbatch)"
+    show_table(title, columns, [one.row() for one in found], width=170)
+    return finish(arguments, Topic.SPEED, claims_of(found), clock="real")
 
 
 if __name__ == "__main__":

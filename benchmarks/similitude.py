@@ -12,20 +12,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from harness import boots, options
 from harness.options import ROOT
+from harness.plans import made, with_every
 from harness.record import Claim, Topic, finish
-from rich.console import Console
-from rich.table import Table
+from harness.report import show_table
 
 from testbed.plan.plan import Clock, Plan
-from testbed.planning.resolve import make_plan, with_clock
-from testbed.planning.schedules import choose, make, with_selected
-from testbed.spec.document import validate
-from testbed.spec.topology import Topology
+from testbed.planning.resolve import with_clock
 from testbed.spec.workload import load_workload
 from testbed.vm import command
 
@@ -73,15 +69,14 @@ def plan_of(cell: str, scale: str) -> Plan:
             "data_parallel.replicas": str([[f"runze/{rank}" for rank in range(8)]]),
         }
     workload = load_workload(ROOT / f"workloads/{file}.yaml", settings)
-    plan = make_plan(validate(Topology, network, cell), workload)
-    return with_clock(with_selected(plan, [make(plan, choose(plan))]), Clock("virtual"))
+    return with_clock(with_every(made(network, workload)), Clock("virtual"))
 
 
 def main() -> int:
     """Run all; 1 when a time is outside its bound, 0 otherwise."""
     parser = options.parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="the first workload only")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/similitude")
+    options.add_out(parser, "similitude", recorded=False)
     arguments = parser.parse_args()
     cells = list(CELLS)[:1] if arguments.quick else list(CELLS)
     trainings = []
@@ -94,7 +89,7 @@ def main() -> int:
     pairs = zip(documents[::2], documents[1::2], strict=True)
     found = [row for cell, both in zip(cells, pairs, strict=True) for row in rows_of(cell, *both)]
     (arguments.out / "similitude.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    claim = report(found, Console(width=140))
+    claim = report(found)
     return finish(arguments, Topic.TRUTH, [claim], directories=[training.directory for training in trainings])
 
 
@@ -125,27 +120,20 @@ def rows_of(cell: str, large: dict[str, Any] | None, small: dict[str, Any] | Non
     return rows
 
 
-def report(found: list[dict[str, Any]], console: Console) -> Claim:
+def report(found: list[dict[str, Any]]) -> Claim:
     """Print the table; that every schedule is within its bounds."""
-    table = Table(title="at full scale, measured at two lab scales (large, small)", title_justify="left")
-    for column in ("workload", "schedule", "model", "measured", "off", "bound", "apart", "within", "trusted"):
-        table.add_column(column, justify="left" if column in ("workload", "schedule") else "right")
+    rows: list[tuple[str, ...]] = []
     for row in found:
         if "ideal_s" not in row:
-            table.add_row(row["cell"], row["schedule"], "failed", "", "", "", "", "NO", "NO")
+            rows.append((row["cell"], row["schedule"], "failed", "", "", "", "", "NO", "NO"))
             continue
-        table.add_row(
-            row["cell"],
-            row["schedule"],
-            f"{row['ideal_s']:.4f} s",
-            ", ".join(f"{one:.4f} s" for one in row["measured_s"]),
-            ", ".join(f"{one:.3%}" for one in row["off"]),
-            ", ".join(f"{one:.3%}" for one in row["bound"]),
-            f"{row['difference']:.3%}",
-            "yes" if row["good"] else "NO",
-            "yes" if row["trusted"] else "NO",
-        )
-    console.print(table)
+        pairs = (", ".join(f"{one:.3%}" for one in row[key]) for key in ("off", "bound"))
+        measured = ", ".join(f"{one:.4f} s" for one in row["measured_s"])
+        words = ("yes" if row[key] else "NO" for key in ("good", "trusted"))
+        times = (f"{row['ideal_s']:.4f} s", measured, *pairs, f"{row['difference']:.3%}")
+        rows.append((row["cell"], row["schedule"], *times, *words))
+    columns = ("workload", "schedule", "model", "measured", "off", "bound", "apart", "within", "trusted")
+    show_table("at full scale, measured at two lab scales (large, small)", columns, rows, 140)
     good, of = sum(row["good"] and row.get("trusted", False) for row in found), len(found)
     worst = max((max(row["off"]) for row in found if "off" in row), default=None)
     got = f"{good} of {of} schedules" + (f", off by at most {worst:.3%}" if worst is not None else "")

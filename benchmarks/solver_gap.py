@@ -1,42 +1,85 @@
-"""What keeps the solver's gap open where ranks have two stages each: the schedule, or the bound?
+"""How far the solver closes its gap, and what keeps it open where ranks have two stages each: schedule or bound?
 
 Small V and loop placements are given much more time than a run allows. What moves after the usual limit tells which of
 the two was wrong then: a bound that rises to the schedule says that the schedule had been optimal (or nearly) and the
-bound too low.
+bound too low. With --study, the problems of CrossPipe's solver study (App. D.1) instead, one stage per rank, M = 2P,
+memory P, T_lat = 2, until the gap is 1 %. Makespans are in T_F.
 
     python benchmarks/solver_gap.py                       # a few hours where nothing closes: --limit
     python benchmarks/solver_gap.py --ranks 2 3 --limit 60
+    python benchmarks/solver_gap.py --study [--ranks 4 8 16] [--limit 120] [--workers 2] [--greedy-hint]
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import product
 from typing import NamedTuple
 
-from rich.console import Console
-from rich.table import Table
+from harness import options
+from harness.record import Claim, Topic, each, finish
+from harness.report import show_table
 
+from testbed.model.simulate import makespan
+from testbed.pipeline.ir import Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.problem import Problem, uniform
-from testbed.schedule.hints import best_hint
+from testbed.schedule.greedy import crosspipe_greedy
+from testbed.schedule.hints import best_hint, whole_blocks
 from testbed.schedule.optimal import solve
 from testbed.search.incumbent import Standing
 from testbed.search.proof import Proof
 
-PLACEMENTS = {"V": Placement.WAVE, "loop": Placement.LOOP}
+PLACEMENTS = {"V": Placement.WAVE, "loop": Placement.LOOP, "one each": Placement.UD}
 WIRE = 0.25
 """T_bw, in T_F."""
-SAME = 1e-8
+SAME, STUDY_GAP, LIMIT = 1e-8, 0.01, 0.02
+"""What counts as optimal; where the study ends; the gap that is asked for at the usual limit."""
+PUBLISHED = """Published (CrossPipe, App. D.1, Fig. 14), on another machine with other solvers: MILP on Gurobi 12.0.0
+runs out of memory at 32 and 64 stages and converges more slowly; constraint optimisation on CPLEX CP Optimizer 22.1.1
+scales better, finds good schedules quickly and spends most of its time on the bound (128 cores, 256 workers, limit
+7200 s, gap 1 %). No solve times are published."""
+COLUMNS = (
+    *("placement", "P", "M", "T_lat", "memory", "greedy", "hint", "schedule then", "at the end"),
+    *("bound then", "at the end", "gap then", "at the end", "hint beaten", "gap 1 %", "took"),
+)
+
+
+class Case(NamedTuple):
+    """Two datacenters; times in T_F = T_I = T_W = 1 s."""
+
+    placement: str
+    ranks: int
+    microbatches: int
+    delay: float
+    memory: float
+
+    @property
+    def problem(self) -> Problem:
+        """For the solver."""
+        _, ranks, microbatches, delay_s, memory = self
+        cuts, stages = (ranks // 2 - 1,), stage_to_rank(PLACEMENTS[self.placement], ranks)
+        return uniform(
+            ranks, microbatches, memory=memory, delay_s=delay_s, wire_s=WIRE, cuts=cuts, stage_to_rank=stages
+        )
 
 
 class Outcome(NamedTuple):
     """A case after the usual limit, and after all of the time."""
 
+    case: Case
+    greedy_s: float | None
+    """None where ranks have two stages each."""
+    hint: str
     at_limit: Standing
     final: Proof
+    better_s: float | None
+    """When something faster than the greedy schedule, or else the hint, was found; None where nothing was."""
+    within_s: float | None
+    """When the gap was 1 %; None where it never was."""
 
     @property
     def schedule_gained(self) -> float:
@@ -48,69 +91,116 @@ class Outcome(NamedTuple):
         """By so much the bound rose after the usual limit, as a share of the final makespan."""
         return (self.final.bound_s - self.at_limit.bound_s) / self.final.makespan_s
 
+    def row(self) -> tuple[str, ...]:
+        """In the table."""
+        one, then, end = self.case, self.at_limit, self.final
+        return (
+            *(one.placement, str(one.ranks), str(one.microbatches), f"{one.delay:g}", f"{one.memory:g}"),
+            "-" if self.greedy_s is None else f"{self.greedy_s:.2f}",
+            self.hint,
+            *(f"{seconds:.2f}" for seconds in (then.makespan_s, end.makespan_s, then.bound_s, end.bound_s)),
+            f"{then.gap:.1%}",
+            "proven" if end.gap <= SAME else f"{end.gap:.2%}",
+            "never" if self.better_s is None else f"{self.better_s:.1f} s",
+            "never" if self.within_s is None else f"{self.within_s:.1f} s",
+            f"{end.wall_s:.1f} s",
+        )
 
-def problem(placement: str, ranks: int, microbatches: int, delay: float, memory: float) -> Problem:
-    """Two datacenters; times in T_F = T_I = T_W = 1 s."""
-    stages = stage_to_rank(PLACEMENTS[placement], ranks)
-    cuts = (ranks // 2 - 1,)
-    return uniform(ranks, microbatches, memory=memory, delay_s=delay, wire_s=WIRE, cuts=cuts, stage_to_rank=stages)
+
+def cases(study: bool, ranks: Sequence[int], delays: Sequence[float]) -> list[Case]:
+    """All that are solved."""
+    if study:
+        return [Case("one each", p, 2 * p, 2.0, float(p)) for p in ranks]
+    return [
+        Case(placement, p, microbatches, delay, memory)
+        for placement, p, delay in product(("V", "loop"), ranks, delays)
+        for microbatches, memory in ((2 * p, float(p)), (2 * p + 1, 0.75 * p))
+    ]
 
 
-def outcome(case: Problem, at_limit_s: float, limit_s: float, workers: int) -> Outcome:
-    """Solve to optimality, or until the limit; with what stood at the usual limit."""
-    standings: list[Standing] = []
+def outcome(case: Case, asked: argparse.Namespace) -> Outcome:
+    """Solve until the gap or the limit; with what stood at the usual limit."""
+    problem, standings = case.problem, list[Standing]()
+    greedy: Schedule | None = crosspipe_greedy(problem) if problem.n_stages == problem.n_ranks else None
+    hint = whole_blocks(greedy) if greedy and asked.greedy_hint else best_hint(problem)
+    gap = STUDY_GAP if asked.study else 0.0
     solution = solve(
-        case, best_hint(case), time_limit_s=limit_s, relative_gap=0.0, workers=workers, progress=standings.append
+        problem,
+        hint,
+        time_limit_s=asked.limit,
+        relative_gap=gap,
+        workers=asked.workers,
+        progress=standings.append,
     )
-    return Outcome([one for one in standings if one.wall_s <= at_limit_s][-1], solution.proof)
+    end = solution.proof
+    standings.append(Standing(end.wall_s, end.time_limit_s, end.makespan_s, end.bound_s))
+    greedy_s, hint_s = makespan(problem, greedy) if greedy else None, solution.history[0][1]
+    begin_s = hint_s if greedy_s is None else greedy_s
+    return Outcome(
+        case,
+        greedy_s,
+        f"{hint_s:.2f} ({hint.name})",
+        [one for one in standings if one.wall_s <= asked.at_limit or one is standings[0]][-1],
+        end,
+        next((wall for wall, seconds in solution.history if seconds < begin_s - 1e-9), None),
+        next((one.wall_s for one in standings if one.gap <= STUDY_GAP), None),
+    )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--usual", dest="at_limit", type=float, default=30.0, help="seconds after which the two are looked at"
-    )
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds per case")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
-    parser.add_argument("--delays", type=float, nargs="+", default=[0.25, 1.0, 2.0], help="T_lat, in T_F")
-    arguments = parser.parse_args()
-    console = Console(width=110)
-    console.print(f"python benchmarks/solver_gap.py {' '.join(sys.argv[1:])}".rstrip(), style="bold", highlight=False)
-    console.print(f"CP-SAT of ortools {version('ortools')}, {arguments.workers} workers; times in T_F")
-    table = Table("placement", "P", "M", "T_lat", "memory")
-    at_limit = f"at {arguments.at_limit:g} s"
-    for name in (f"schedule {at_limit}", "at the end", f"bound {at_limit}", "at the end", "gap", "proven", "took"):
-        table.add_column(name, justify="right")
-    found = []
-    for placement, ranks, delay in product(PLACEMENTS, arguments.ranks, arguments.delays):
-        for microbatches, memory in ((2 * ranks, float(ranks)), (2 * ranks + 1, 0.75 * ranks)):
-            case = problem(placement, ranks, microbatches, delay, memory)
-            one = outcome(case, arguments.at_limit, arguments.limit, arguments.workers)
-            found.append(one)
-            words = (placement, str(ranks), str(microbatches), f"{delay:g}", f"{memory:g}")
-            print(*words, one, file=sys.stderr, flush=True)
-            table.add_row(
-                *words,
-                f"{one.at_limit.makespan_s:.2f}",
-                f"{one.final.makespan_s:.2f}",
-                f"{one.at_limit.bound_s:.2f}",
-                f"{one.final.bound_s:.2f}",
-                f"{one.at_limit.gap:.1%}",
-                "yes" if one.final.gap <= SAME else f"{one.final.gap:.1%}",
-                f"{one.final.wall_s:.0f} s",
-            )
-    console.print(table)
-    open_then = [one for one in found if one.at_limit.gap > SAME]
-    proven = [one for one in open_then if one.final.gap <= SAME]
+def say_what_moved(found: Sequence[Outcome], at_limit: str) -> None:
+    """Whether schedules or bounds were wrong at the usual limit."""
+    left = [one for one in found if one.at_limit.gap > SAME]
+    proven = [one for one in left if one.final.gap <= SAME]
     right = sum(one.schedule_gained <= SAME for one in proven)
-    console.print(f"{len(found)} cases, {len(open_then)} open {at_limit}; {len(proven)} of them proven later:")
-    console.print(f"in {right} of these the schedule had been optimal {at_limit}, only the bound was too low")
-    if open_then:
-        schedules = max(one.schedule_gained for one in open_then)
-        bounds = max(one.bound_gained for one in open_then)
-        console.print(f"schedules gained at most {schedules:.1%} after that, bounds rose by at most {bounds:.1%}")
+    print(f"{len(found)} cases, {len(left)} open {at_limit}; {len(proven)} of them proven later:")
+    print(f"in {right} of these the schedule had been optimal {at_limit}, only the bound was too low")
+    if left:
+        schedules, bounds = max(one.schedule_gained for one in left), max(one.bound_gained for one in left)
+        print(f"schedules gained at most {schedules:.1%} after that, bounds rose by at most {bounds:.1%}")
+
+
+def claims_of(found: Sequence[Outcome], asked: argparse.Namespace) -> list[Claim]:
+    """Of the study how far each proof came; else the gap of every placement at the usual limit."""
+    claims = []
+    for one in found if asked.study else ():
+        reached = "not reached" if one.within_s is None else f"after {one.within_s:.1f} s"
+        what, gap = f"CrossPipe's solver study, P = {one.case.ranks}, {asked.limit:g} s", one.final.gap
+        claims.append(Claim(what, "(report)", f"gap {gap:.2%}, 1 % {reached}", None, gap, "share"))
+    for placement in () if asked.study else ("V", "loop"):
+        gaps = [one.at_limit.gap for one in found if one.case.placement == placement]
+        proven, over = sum(gap <= SAME for gap in gaps), sum(gap > LIMIT for gap in gaps)
+        what = f"CP-SAT, {placement}, P = {', '.join(map(str, asked.ranks))}: gap after {asked.at_limit:g} s"
+        more = f", {proven} proven optimal, worst {max(gaps):.1%}"
+        claims.append(each(what, over, len(gaps), f"<= {LIMIT:.0%}", more=more))
+    return claims
+
+
+def main() -> int:
+    """Solve; print a row per case, and what moved; 1 where a gap is larger than asked."""
+    parser = options.parser(__doc__)
+    parser.add_argument("--study", action="store_true", help="CrossPipe's problems, until the gap is 1 %%")
+    parser.add_argument("--usual", dest="at_limit", type=float, default=30.0, help="seconds that a run allows")
+    parser.add_argument("--limit", type=float, help="seconds per case; default: 600, of --study 120")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--ranks", type=int, nargs="+", help="default: 2 3 4, of --study 4 8 16")
+    parser.add_argument("--delays", type=float, nargs="+", default=[0.25, 1.0, 2.0], help="T_lat, in T_F")
+    parser.add_argument("--greedy-hint", action="store_true", help="begin with CrossPipe's greedy alone, of --study")
+    asked = parser.parse_args()
+    asked.limit = asked.limit or (120.0 if asked.study else 600.0)
+    asked.ranks = asked.ranks or ([4, 8, 16] if asked.study else [2, 3, 4])
+    found = []
+    for case in cases(asked.study, asked.ranks, asked.delays):
+        found.append(outcome(case, asked))
+        print(*found[-1].row(), file=sys.stderr, flush=True)
+    at_limit = f"at {asked.at_limit:g} s"
+    title = f"CP-SAT of ortools {version('ortools')}, {asked.workers} workers; then: {at_limit}"
+    show_table(title, COLUMNS, [one.row() for one in found], width=150)
+    if asked.study:
+        print(PUBLISHED)
+    else:
+        say_what_moved(found, at_limit)
+    return finish(asked, Topic.SCHEDULES, claims_of(found, asked), clock="none")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,7 +11,6 @@ datacenter. "others" is what an ordinary busy process computes meanwhile, over w
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -22,11 +21,16 @@ import statistics
 import subprocess
 import sys
 import time
+from argparse import SUPPRESS
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
+
+from harness import options
+from harness.record import Claim, Topic, finish
+from harness.report import show_table
 
 from testbed.lab.disturbance import sleep_lateness
 from testbed.lab.host_settings import Host, HostPriority, real_time, real_time_refused
@@ -188,15 +192,15 @@ def no_real_time_limit() -> None:
 
 def main() -> int:
     """Measure hosts one after the other, each in a process of its own."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__)
     parser.add_argument("--messages", type=int, default=60)
     parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--host", choices=["all", *HOSTS], default="all")
-    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--measure", action="store_true", help=SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
         return run_in_sandbox(lambda: on_this_host(arguments.messages, arguments.busy))
-    print(f"{os.cpu_count()} processors, {arguments.busy} busy processes; median / 90th percentile (of sleeps: 99th)")
+    rows, claims = [], []
     for name in HOSTS if arguments.host == "all" else [arguments.host]:
         words = ["--measure", "--messages", str(arguments.messages), "--busy", str(arguments.busy)]
         done = subprocess.run(
@@ -207,12 +211,16 @@ def main() -> int:
             check=True,
             preexec_fn=no_real_time_limit if name == "no-real-time" else None,
         )
-        for row in map(json.loads, done.stdout.splitlines()):
-            shown = ", ".join(f"{flow} {a:.0f} / {b:.0f} us" for flow, (a, b) in row["extra_us"].items())
-            late, worst = row["late_us"]
-            print(f"{name}: {row['means']}: sleeps {late:.0f} / {worst:.0f} us late; messages {shown}; ", end="")
-            print(f"others {row['others']:.0%}", flush=True)
-    return 0
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        for row in found:
+            times = [f"{a:.0f} / {b:.0f}" for a, b in (row["late_us"], *row["extra_us"].values())]
+            rows.append((name, row["means"], *times, f"{row['others']:.0%}"))
+        got = ", ".join(f"{row['means']} {row['late_us'][0]:.0f}" for row in found) + " us"
+        what = f"sleeps of 1 ms end late by (median), {name}, {arguments.busy} busy processes"
+        claims.append(Claim(what, "(report)", got, None, 1e-6 * found[-1]["late_us"][0], "s"))
+    columns = ("host", "means", "sleeps late", *(f"messages {flow}" for flow in FLOWS), "others")
+    show_table(f"{os.cpu_count()} processors; us, median / 90th percentile (of sleeps: 99th)", columns, rows)
+    return finish(arguments, Topic.TRUTH, claims, clock="real")
 
 
 if __name__ == "__main__":

@@ -15,13 +15,10 @@ from __future__ import annotations
 import random
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from harness import boots, options, plans, report
 from harness.record import Topic
-
-from testbed.vm import command
 
 TARGET = 0.0005
 SLOT_S = 0.02
@@ -46,8 +43,9 @@ def sites(draw: random.Random, dp: int, pp: int, names: tuple[str, ...]) -> list
     ]
 
 
-def plan_files(draw: random.Random, schedules: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A topology and a workload."""
+def documents(number: int, seed: int, schedules: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The topology and the workload of a plan, as files say it."""
+    draw = random.Random(f"{seed}/{number}")
     dp, pp, tp = mesh(draw)
     names = SITES[: draw.choice((2, 2, 3))]
     where = sites(draw, dp, pp, names)
@@ -71,9 +69,6 @@ def plan_files(draw: random.Random, schedules: int) -> tuple[dict[str, Any], dic
     pairs = [(a, b) for place, a in enumerate(names) for b in names[place + 1 :]]
     links = [{"between": list(pair), "forward": direction(), "reverse": direction()} for pair in pairs]
 
-    def times() -> list[str]:
-        return [f"{1e3 * SLOT_S * draw.uniform(0.7, 1.4):.3f} ms" for _ in range(pp)]
-
     free = {site: iter(range(1000)) for site in names}
     placed = [[f"{site}/{next(free[site])}" for site in replica for _ in range(tp)] for replica in where]
     microbatches = 2 * draw.randint(1, pp + 2) + 1
@@ -85,7 +80,7 @@ def plan_files(draw: random.Random, schedules: int) -> tuple[dict[str, Any], dic
         "microbatches": microbatches,
         "microbatch_size": 1,
         "placement": placed[0],
-        "pacing": {"F": times(), "I": times(), "W": times()},
+        "pacing": plans.slots(draw, pp, SLOT_S, 0.7, 1.4),
         "message": f"{message:.0f} B",
         "memory": 2 * max(pp, microbatches),
         "receives": draw.choice(("early", "late")),
@@ -103,23 +98,15 @@ def plan_files(draw: random.Random, schedules: int) -> tuple[dict[str, Any], dic
     return {"name": "cards", "datacenters": datacenters, "links": links}, workload
 
 
-def training(number: int, seed: int, schedules: int, out: Path) -> command.Training:
-    """A plan as files, with its schedules made; those that do not fit are left out."""
-    return plans.training(out, f"plan-{number:03d}", *plan_files(random.Random(f"{seed}/{number}"), schedules))
-
-
 def main() -> int:
     """Run the plans; 1 when one misses its prediction by more than TARGET or a run is untrusted, 0 otherwise."""
     parser = options.parser(__doc__)
-    options.add_drawn(parser, "tensor-cards", plans=60, per_boot=20)
-    parser.add_argument("--schedules", type=int, default=3, help="per plan")
+    options.add_drawn(parser, "tensor-cards", plans=60, per_boot=20, schedules=3)
     asked = parser.parse_args()
-    made = {f"plan-{n:03d}": partial(training, n, asked.seed, asked.schedules) for n in options.numbers(asked)}
-    taken = boots.take(asked, made)
-    job = {name: plans.workload_of(asked.out, name) for name in taken.comparisons}
+    taken = boots.drawn(asked, partial(documents, seed=asked.seed, schedules=asked.schedules))
     columns: report.Columns = {
-        "mesh": lambda row: job[row.plan]["name"],
-        "receives": lambda row: job[row.plan]["receives"],
+        "mesh": lambda row: taken.workload(row.plan)["name"],
+        "receives": lambda row: taken.workload(row.plan)["receives"],
         "range": lambda row: f"{row.width:.2%}" if row.width else "",
     }
     report.show_worst(taken, columns)

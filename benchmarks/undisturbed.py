@@ -15,29 +15,26 @@ from __future__ import annotations
 import random
 import sys
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import hybrid_grid
 import random_grid
-from harness import boots, options, plans, report
+from harness import boots, options, report
 from harness.record import Topic
-
-from testbed.vm import command
 
 LIMIT = 0.001
 ITERATIONS = 5
 MESHES = ((2, 2, 1), (2, 1, 4), (1, 2, 2), (2, 2, 2), (4, 1, 1), (2, 1, 2), (1, 2, 4))
 
 
-def training(number: int, seed: int, out: Path) -> command.Training:
-    """Plan `number`, as files and with its schedule made."""
-    if number % 3 == 2:
-        return hybrid(number, seed, out)
-    files = random_grid.documents(number, seed, 1, equal=number % 3 == 1)
-    return plans.training(out, random_grid.name_of(number), *files, settings=(f"iterations={ITERATIONS}", "warmup=1"))
+def documents(number: int, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Topology and workload of a plan."""
+    each = partial(random_grid.documents, schedules=1, equal=number % 3 == 1)
+    topology, workload = (hybrid if number % 3 == 2 else each)(number, seed)
+    return topology, workload | {"iterations": ITERATIONS, "warmup": 1}
 
 
-def hybrid(number: int, seed: int, out: Path) -> command.Training:
+def hybrid(number: int, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """A mesh over three datacenters; in every other one nodes have network cards, all alike."""
     draw = random.Random(f"undisturbed/{seed}/{number}")
     mesh = MESHES[number // 3 % len(MESHES)]
@@ -48,8 +45,7 @@ def hybrid(number: int, seed: int, out: Path) -> command.Training:
         card = {"delay": "20 us", "rate": f"{draw.choice((200, 500, 1000))} Mbit/s"}
         for site in topology["datacenters"].values():
             site["inside"] = card
-    workload |= {"schedules": [draw.choice(hybrid_grid.SCHEDULES)], "iterations": ITERATIONS, "warmup": 1}
-    return plans.training(out, random_grid.name_of(number), topology, workload)
+    return topology, workload | {"schedules": [draw.choice(hybrid_grid.SCHEDULES)]}
 
 
 def main() -> int:
@@ -58,9 +54,8 @@ def main() -> int:
     options.add_drawn(parser, "undisturbed", plans=60, per_boot=15, seed=7)
     parser.add_argument("--real", action="store_true", help="on the real clock")
     asked = parser.parse_args()
-    made = {random_grid.name_of(n): partial(training, n, asked.seed) for n in options.numbers(asked)}
     few = ("--iterations", str(ITERATIONS), "--set", "warmup=2")
-    taken = boots.take(asked, made, real=few if asked.real else None)
+    taken = boots.drawn(asked, partial(documents, seed=asked.seed), prefix="cell", real=few if asked.real else None)
     report.show_worst(taken)
     for row in taken.rows:
         if row.trusted and row.found.get("notes"):

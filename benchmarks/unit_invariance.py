@@ -18,9 +18,8 @@ from itertools import product
 from typing import NamedTuple
 
 from harness import options
-from harness.record import Claim, Topic, finish
-from rich.console import Console
-from rich.table import Table
+from harness.record import Topic, each, finish
+from harness.report import show_table
 
 from testbed.model.simulate import makespan
 from testbed.pipeline.ir import Schedule
@@ -123,10 +122,7 @@ def main() -> int:
     parser.add_argument("--families", nargs="+", choices=list(families(1)), default=list(families(1)))
     arguments = parser.parse_args()
     known = families(arguments.evaluations)
-    table = Table(title="schedules that do not depend on the unit of time", title_justify="left")
-    for column in ("generator", "points", "equal schedules", "equal predictions", "the others: mean", "worst"):
-        table.add_column(column, justify="right")
-    claims = []
+    rows, claims = [], []
     with Lines(quiet=False).step("cells", total=len(CELLS) * len(arguments.families)) as step:
         for name in arguments.families:
             found: list[Point] = []
@@ -137,11 +133,11 @@ def main() -> int:
             same = sum(point.same_schedule for point in found)
             counts = (len(found), same, len(found) - len(others))
             mean, worst = sum(others) / max(1, len(others)), max(others, key=abs, default=0.0)
-            table.add_row(name, *map(str, counts), f"{mean:+.2%}", f"{worst:+.2%}")
-            got = f"{same} schedules, {counts[2]} predictions"
-            what, of = f"the same schedule in every unit of time: {name}", len(found)
-            claims.append(Claim(what, f"{of} equal", got, same == of, float(of - same), "points", of, of))
-    Console(width=80).print(table)
+            rows.append((name, *counts, f"{mean:+.2%}", f"{worst:+.2%}"))
+            what, more = f"the same schedule in every unit of time: {name}", f" schedules, {counts[2]} predictions"
+            claims.append(each(what, len(found) - same, len(found), "all equal", unit="points", more=more))
+    columns = ("generator", "points", "equal schedules", "equal predictions", "the others: mean", "worst")
+    show_table("schedules that do not depend on the unit of time", columns, rows)
     return finish(arguments, Topic.SCHEDULES, claims)
 
 

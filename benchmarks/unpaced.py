@@ -11,23 +11,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from harness import boots, options
+from harness.record import Claim, Topic, finish
+from harness.report import show_run
 
 from testbed.results.load import load_traces
 from testbed.session.profile import durations
 from testbed.trace.tables import KINDS, Trace
 
-ROOT = Path(__file__).parents[1]
 WORKLOAD = "workloads/tiny-gpt-pp4.yaml"
 SCHEDULES = "[{schedule: gpipe, memory: 8}, 1f1b, zb-h1, {schedule: crosspipe-greedy, n_sub: 4}]"
 LIMIT_S = 300
+TARGET = 0.05
 
 
 def run(given: argparse.Namespace, priority: str, out: Path) -> dict[str, Any]:
@@ -39,28 +42,12 @@ def run(given: argparse.Namespace, priority: str, out: Path) -> dict[str, Any]:
         f"schedules={SCHEDULES}",
         f"iterations={given.iterations}",
     )
-    command = [sys.executable, "-m", "testbed", "run", given.topology, WORKLOAD, "--json", "--quiet", "--no-picture"]
-    command += [f"--set={setting}" for setting in (*settings, *given.settings)]
-    command += ["--host-priority", priority, "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    if done.returncode not in (0, 5):
-        sys.exit(f"exit code {done.returncode}: {done.stderr.strip()}")
-    document: dict[str, Any] = json.loads(done.stdout)
+    words = (*(f"--set={setting}" for setting in (*settings, *given.settings)), "--host-priority", priority)
+    files = (given.topology, WORKLOAD, "--no-picture", "--out", str(out))
+    code, document, said = boots.run_testbed("run", *files, *words, limit_s=LIMIT_S)
+    if document is None:
+        sys.exit(f"exit code {code}: {said}")
     return document
-
-
-def show(document: dict[str, Any], name: str) -> None:
-    ranking = "as predicted" if document["ranking_as_predicted"] else "NOT as predicted"
-    print(f"{name}: ranking {ranking}")
-    for row in document["schedules"]:
-        print(
-            f"  {row['label']:18} measured {1e3 * row['measured_s']:8.2f} ms  +- {1e3 * row['measured_iqr_s']:6.2f}"
-            f"  predicted {1e3 * row['predicted_s']:8.2f} ms  error {row['error']:+.2%}"
-            f"  {'trusted' if row['trusted'] else 'UNTRUSTED'}"
-        )
-    for reason in dict.fromkeys(reason for row in document["schedules"] for reason in row["reasons"]):
-        print(f"    {reason}")
-    sys.stdout.flush()
 
 
 def show_kinds(directory: Path) -> None:
@@ -89,8 +76,9 @@ def _ratios(trace: Trace, profiled: dict[str, list[str]]) -> list[str]:
     return shown
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    """Run in turns; 1 where an error is too large, a run is untrusted or schedules are not ranked as predicted."""
+    parser = options.parser(__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=15)
@@ -100,20 +88,35 @@ def main() -> None:
     parser.add_argument("--kinds", action="store_true")
     parser.add_argument("--out", type=Path, help="keep the results here")
     given = parser.parse_args()
-    errors: dict[tuple[str, str], list[float]] = defaultdict(list)
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as scratch:
         for number in range(given.repeat):
             for priority in given.priorities:
                 out = (given.out or Path(scratch)) / f"{number}-{priority}"
-                document = run(given, priority, out)
-                show(document, f"run {number}, host priority {priority}")
+                found[priority].append(run(given, priority, out))
+                show_run(f"run {number}, host priority {priority}", found[priority][-1])
                 if given.kinds:
                     show_kinds(out)
-                for row in document["schedules"]:
-                    errors[priority, row["label"]].append(row["error"])
-    for (priority, label), found in errors.items():
-        print(f"host priority {priority:3}  {label:18} " + "  ".join(f"{error:+.2%}" for error in found))
+    claims = [claim_of(priority, documents, given.ranks) for priority, documents in found.items()]
+    return finish(given, Topic.TRUTH, claims, clock="real")
+
+
+def claim_of(priority: str, documents: Sequence[dict[str, Any]], ranks: int) -> Claim:
+    """Print every schedule's errors in the order of the runs; that they are small, trusted and ranked."""
+    errors: dict[str, list[float]] = defaultdict(list)
+    for row in (row for document in documents for row in document["schedules"]):
+        errors[row["label"]].append(row["error"])
+    for label, each in errors.items():
+        print(f"host priority {priority:3}  {label:18} " + "  ".join(f"{error:+.2%}" for error in each))
+    every = [error for each in errors.values() for error in each]
+    untrusted = sum(not row["trusted"] for document in documents for row in document["schedules"])
+    ranked, worst = sum(document["ranking_as_predicted"] for document in documents), max(map(abs, every))
+    got = f"{min(every):+.2%} to {max(every):+.2%}, {untrusted} of {len(every)} untrusted, "
+    got += f"{ranked} of {len(documents)} ranked"
+    fine = worst <= TARGET and not untrusted and ranked == len(documents)
+    what, asked = f"unpaced, {ranks} ranks, host priority {priority}", f"<= {TARGET:.0%}, trusted, ranked"
+    return Claim(what, asked, got, fine, worst, "share of the prediction")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,9 +1,12 @@
-"""Under the virtual clock: more stages than cores. Repeats, error, wall time and memory per boot, cost per added stage.
+"""Under the virtual clock: more stages than cores, and other kernels. Repeats, error, and what a boot costs.
 
-    python benchmarks/virtual_scale.py [--stages 8,16,32] [--boots 2] [--record [NAME]]
+    python benchmarks/virtual_scale.py [--stages 8,16,32] [--boots 2] [--kernels SERIES,...] [--record [NAME]]
+    python benchmarks/virtual_scale.py --stages main --kernels 7.2,6.12 --boots 3
 
-Two datacenters, one container per stage, 16 microbatches, 1F1B and crosspipe-greedy, 2 measured iterations. Boots run
-one after another. Exit code 1 when a repeat differs, a run is not trusted or an error exceeds 0.5 %.
+Two datacenters, one container per stage, 16 microbatches, 1F1B and crosspipe-greedy, 2 measured iterations; `main` is
+the main job as it is. Boots run one after another; kernels take turns, and one that is not built is named and left out.
+Prints medians over the boots: booting, importing, training, and a virtual second of it. Exit code 1 when a repeat
+differs, a run is not trusted or an error exceeds 0.5 %.
 """
 
 from __future__ import annotations
@@ -11,94 +14,142 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from harness import options
 from harness.options import ROOT
+from harness.plans import with_every
 from harness.record import Claim, Topic, finish
 from harness.report import show_table
 
-from testbed.plan.plan import Clock
-from testbed.planning.resolve import load_plan, with_cases, with_clock
-from testbed.planning.schedules import choose, make
+from testbed.errors import MachineLacks, RunFailed
+from testbed.plan.plan import Clock, Plan
+from testbed.planning.resolve import load_plan
 from testbed.progress import Lines
-from testbed.vm import command
+from testbed.vm import command, guest_machine, kernel
 from testbed.vm.boot import Boot
 from testbed.vm.determinism import fingerprint, nanoseconds
 
 TOPOLOGY = ROOT / "topologies/two-dc-longhaul.yaml"
-WORKLOAD = ROOT / "workloads/tiny-gpt-pp8.yaml"
 SCHEDULES = ("1f1b", "crosspipe-greedy")
+MAIN = "main"
 TARGET = 0.005
+LIMIT_S = 3000
 
 
-def settings(stages: int) -> tuple[str, ...]:
-    """The shipped files, stretched to that many stages: one layer each."""
-    return (
-        f"topology.datacenters={{paris: {{nodes: {stages // 2}}}, warsaw: {{nodes: {stages // 2}}}}}",
-        f"parallelism.pipeline={stages}",
-        f"model.layers={stages}",
-        f"memory={stages}",
+class Repeat(NamedTuple):
+    """One boot of a plan."""
+
+    boot: Boot
+    fingerprint: str
+    worst: float
+    """Error of a schedule."""
+    trusted: bool
+
+
+def plan_of(stages: str) -> Plan:
+    """The shipped files as they are, or stretched to that many stages: one layer each."""
+    if stages == MAIN:
+        return with_every(load_plan(TOPOLOGY, ROOT / "workloads/tiny-gpt-pp4.yaml"), SCHEDULES)
+    settings = (
+        f"topology.datacenters={{paris: {{nodes: {int(stages) // 2}}}, warsaw: {{nodes: {int(stages) // 2}}}}}",
+        *(f"{field}={stages}" for field in ("parallelism.pipeline", "model.layers", "memory")),
         "iterations=2",
         "warmup=2",
     )
+    return with_every(load_plan(TOPOLOGY, ROOT / "workloads/tiny-gpt-pp8.yaml", settings=settings), SCHEDULES)
+
+
+def machines(series: Sequence[str]) -> dict[str, guest_machine.GuestMachine]:
+    """By name those of the kernels that are built; of none named, the one that runs take."""
+    found = {}
+    if not series:
+        found[""] = command.choose_machine(Clock("virtual"))
+    for name in series:
+        try:
+            found[name] = guest_machine.time_travel(kernel.require(name), seed=1)
+        except MachineLacks as lack:
+            print(lack, file=sys.stderr)
+    return found
+
+
+def repeated(machine: guest_machine.GuestMachine, plan: Plan, out: Path) -> Repeat:
+    """A boot that trains the plan. Raises RunFailed."""
+    boot, (document,) = command.train(
+        machine, [command.Training(plan, out)], limit_s=LIMIT_S, reporter=Lines(quiet=True)
+    )
+    if document is None:
+        raise RunFailed(f"{out.name}: the run failed, exit code {boot.ended[0].code}")
+    print(f"{out.name}: {boot.wall_s:.0f} s", file=sys.stderr, flush=True)
+    rows = document["schedules"]
+    worst = max((row["error"] for row in rows), key=abs)
+    return Repeat(boot, fingerprint(nanoseconds(out)), worst, all(row["trusted"] for row in rows))
+
+
+def phases(boot: Boot) -> dict[str, float]:
+    """Wall-clock seconds of a boot's phases, and of one virtual second while the command ran; CPU time of it all."""
+    at = {one.report.event: one for one in boot.heard}
+    events = ("booted", "imported torch", "task started", "task ended")
+    booted, imported, started, ended = (at[event] for event in events)
+    virtual_s = ended.report.time_s - started.report.time_s
+    return {
+        "boot": booted.wall_s,
+        "imports": imported.wall_s - booted.wall_s,
+        "command": ended.wall_s - started.wall_s,
+        "virtual seconds of it": virtual_s,
+        "per virtual second": (ended.wall_s - started.wall_s) / virtual_s,
+        "from its start to the end": boot.wall_s - started.wall_s,
+        "whole boot": boot.wall_s,
+        "CPU time": boot.cpu_s,
+    }
+
+
+def judged(name: str, repeats: Sequence[Repeat], medians: Mapping[str, float]) -> Claim:
+    """That boots of one plan are the same, trusted and as predicted."""
+    same, trusted = len({one.fingerprint for one in repeats}) == 1, all(one.trusted for one in repeats)
+    worst = max((one.worst for one in repeats), key=abs)
+    memory_gib = max(one.boot.peak_memory_kb for one in repeats) / 2**20
+    got = f"{'identical' if same else 'NOT identical'}, {'' if trusted else 'NOT '}trusted, worst {worst:+.3%}; "
+    got += f"{medians['whole boot']:.0f} s, {medians['CPU time']:.1f} s of CPU, {memory_gib:.1f} GiB"
+    what, asked = f"{name} on this machine, {len(repeats)} boots", f"identical, <= {TARGET:.1%}, trusted"
+    fine = same and trusted and abs(worst) <= TARGET
+    return Claim(what, asked, got, fine, abs(worst), "share of the prediction")
 
 
 def main() -> int:
     """Run, print, judge."""
     parser = options.parser(__doc__)
-    parser.add_argument("--stages", default="8,16,32")
+    parser.add_argument("--stages", type=options.listed(str), default=["8", "16", "32"], help="numbers, or main")
+    parser.add_argument("--kernels", type=options.listed(str), default=[], help="their series, as in 7.2")
     parser.add_argument("--boots", type=int, default=2)
-    arguments = parser.parse_args()
-    reporter = Lines(quiet=True)
-    rows, claims = [], []
-    walls: dict[int, float] = {}
+    asked = parser.parse_args()
+    known, repeats = machines(asked.kernels), defaultdict[tuple[str, str], list[Repeat]](list)
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch:
-        for stages in map(int, arguments.stages.split(",")):
-            prints, errors, trusted = set(), [0.0], True
-            boots: list[Boot] = []
-            for number in range(arguments.boots):
-                directory = Path(scratch) / f"{stages}-{number}"
-                plan = load_plan(TOPOLOGY, WORKLOAD, settings=settings(stages))
-                choices = choose(plan, SCHEDULES)
-                whole = with_cases(plan, choices, make(plan, choices, strict=True).made)
-                training = command.Training(with_clock(whole, Clock("virtual")), directory)
-                machine = command.choose_machine(Clock("virtual"))
-                boot, (document,) = command.train(machine, [training], limit_s=3000, reporter=reporter)
-                if document is None:
-                    print(f"{stages} stages: the run failed, exit code {boot.ended[0].code}", file=sys.stderr)
-                    return 1
-                boots.append(boot)
-                prints.add(fingerprint(nanoseconds(directory)))
-                errors += [row["error"] for row in document["schedules"]]
-                trusted &= all(row["trusted"] for row in document["schedules"])
-                print(f"{stages} stages, boot {number + 1}: {boot.wall_s:.0f} s", file=sys.stderr, flush=True)
-            worst = max(errors, key=abs)
-            walls[stages] = statistics.median(boot.wall_s for boot in boots)
-            training_s = statistics.median(boot.wall_s - (boot.wall_until("task started") or 0.0) for boot in boots)
-            memory_gib = max(boot.peak_memory_kb for boot in boots) / 2**20
-            same = len(prints) == 1
-            times_s = walls[stages], training_s, statistics.median(boot.cpu_s for boot in boots)
-            rows.append(
-                (stages, len(boots), f"{worst:+.3%}", *(f"{s:.0f} s" for s in times_s), f"{memory_gib:.2f} GiB")
-            )
-            got = f"{'identical' if same else 'NOT identical'}, {'' if trusted else 'NOT '}trusted, worst {worst:+.3%}"
-            claims.append(
-                Claim(
-                    f"{stages} stages on this machine, {len(boots)} boots",
-                    f"identical, <= {TARGET:.1%}, trusted",
-                    f"{got}; {walls[stages]:.0f} s, {memory_gib:.1f} GiB",
-                    same and trusted and abs(worst) <= TARGET,
-                    abs(worst),
-                    "share of the prediction",
-                )
-            )
-    columns = ("stages", "boots", "worst error", "wall per boot", "of it training", "CPU per boot", "peak memory")
-    show_table("scale under the virtual clock", columns, rows)
-    if len(walls) > 1:
-        few, many = min(walls), max(walls)
-        print(f"an added stage costs {(walls[many] - walls[few]) / (many - few):.1f} s of wall time per boot")
-    return finish(arguments, Topic.TRUTH, claims)
+        for stages in asked.stages:
+            plan = plan_of(stages)
+            for number, (series, machine) in product(range(asked.boots), known.items()):
+                out = Path(scratch) / f"{stages}-{series}-{number}"
+                repeats[stages, series].append(repeated(machine, plan, out))
+    claims, columns, walls = [], {}, {}
+    for (stages, series), found in repeats.items():
+        each = [phases(one.boot) for one in found]
+        medians = {name: statistics.median(one[name] for one in each) for name in each[0]}
+        what = "the main job" if stages == MAIN else f"{stages} stages"
+        name = f"{what}, Linux {series}" if series else what
+        columns[name], walls[stages] = medians, medians["whole boot"]
+        claims.append(judged(name, found, medians))
+    rows = [(name, *(f"{one[name]:.2f}" for one in columns.values())) for name in next(iter(columns.values()), ())]
+    show_table("seconds, medians", ("", *columns), rows)
+    sizes = sorted(int(stages) for stages in walls if stages != MAIN)
+    if len(sizes) > 1:
+        few, many = sizes[0], sizes[-1]
+        each_s = (walls[str(many)] - walls[str(few)]) / (many - few)
+        print(f"an added stage costs {each_s:.1f} s of wall time per boot")
+    return finish(asked, Topic.TRUTH, claims)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,16 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from harness.options import ROOT
+from harness import plans as files
+from harness.options import ROOT, numbers
 from harness.rows import Comparison, Row, predictions, rows_of
-from testbed.errors import BadInput
-from testbed.plan.plan import Clock
+from testbed.errors import BadInput, RunFailed
+from testbed.plan.plan import Clock, Plan
 from testbed.progress import Lines
 from testbed.vm import command
 
@@ -42,6 +44,10 @@ class Taken(NamedTuple):
     refused: dict[str, str]
     """Those that are bad input, with what was said."""
 
+    def workload(self, plan: str) -> dict[str, Any]:
+        """What was written of a plan."""
+        return files.workload_of(self.out, plan)
+
     @property
     def untrusted(self) -> list[Row]:
         """Rows whose own verdict is that."""
@@ -64,6 +70,21 @@ def take(arguments: Namespace, plans: Plans, *, real: Sequence[str] | None = Non
             found[name] = run_of_files(arguments.out, name, real)
         return collected(arguments.out, found, {})
     return measured(arguments.out, plans, arguments.per_boot)
+
+
+def drawn(
+    arguments: Namespace,
+    documents: Callable[[int], tuple[files.Document, files.Document]],
+    *,
+    prefix: str = "plan",
+    real: Sequence[str] | None = None,
+) -> Taken:
+    """The same of plans drawn by number: `documents` are topology and workload of one."""
+
+    def made(number: int, out: Path) -> command.Training:
+        return files.training(out, f"{prefix}-{number:03d}", *documents(number))
+
+    return take(arguments, {f"{prefix}-{n:03d}": partial(made, n) for n in numbers(arguments)}, real=real)
 
 
 def recorded(out: Path, plans: Plans) -> Taken:
@@ -120,12 +141,23 @@ def _say_left(done: int, of: int, began: float) -> None:
     print(f"{done} of {of} plans in {spent_s:.0f} s, some {left_s:.0f} s left", file=sys.stderr, flush=True)
 
 
-def in_a_boot(trainings: Sequence[command.Training]) -> list[dict[str, Any] | None]:
+def in_a_boot(
+    trainings: Sequence[command.Training], *, limit_s: float = LIMIT_S, quiet: bool = True
+) -> list[dict[str, Any] | None]:
     """The comparison of each, None where it failed. Raises RunFailed when the guest does not finish."""
     if not trainings:
         return []
     machine = command.choose_machine(Clock("virtual"))
-    return command.train(machine, trainings, limit_s=LIMIT_S, reporter=Lines(quiet=True))[1]
+    return command.train(machine, trainings, limit_s=limit_s, reporter=Lines(quiet=quiet))[1]
+
+
+def all_in_a_boot(plans: Mapping[str, Plan], out: Path, *, limit_s: float = LIMIT_S) -> dict[str, dict[str, Any]]:
+    """The comparison of every plan, by the name of its directory below `out`. Raises RunFailed where one failed."""
+    trainings = [command.Training(plan, out / name, quiet=True) for name, plan in plans.items()]
+    found = dict(zip(plans, in_a_boot(trainings, limit_s=limit_s, quiet=False), strict=True))
+    if missing := [name for name, document in found.items() if document is None]:
+        raise RunFailed(f"no results of {', '.join(missing)}")
+    return {name: document for name, document in found.items() if document is not None}
 
 
 def run_of_files(out: Path, name: str, words: Sequence[str]) -> dict[str, Any] | None:
@@ -142,10 +174,10 @@ def run(name: str, *words: str) -> dict[str, Any] | None:
     return document
 
 
-def run_testbed(*words: str) -> tuple[int, dict[str, Any] | None, str]:
+def run_testbed(*words: str, limit_s: float = RUN_LIMIT_S) -> tuple[int, dict[str, Any] | None, str]:
     """Exit code, document and what was said of a command with --json."""
     line = [sys.executable, "-m", "testbed", *words, "--json", "--quiet"]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
     return done.returncode, json.loads(done.stdout) if done.stdout.strip() else None, done.stderr.strip()
 
 

@@ -71,6 +71,11 @@ class Claim:
         return "info" if self.passed is None else "yes"
 
 
+def each(claim: str, wrong: int, of: int, asked: str = "each", *, unit: str = "cases", more: str = "") -> Claim:
+    """That none of so many is wrong."""
+    return Claim(claim, asked, f"{of - wrong:,} of {of:,}{more}", not wrong, float(wrong), unit, of, of)
+
+
 class Origin(NamedTuple):
     """What a figure was taken with."""
 
@@ -137,7 +142,7 @@ def finish(
     for column in ("", "claim", "asked", "got"):
         table.add_column(column, overflow="fold")
     for claim in claims:
-        cases = "" if claim.of is None else f" ({claim.taken} of {claim.of} cases)"
+        cases = "" if claim.whole else f" ({claim.taken} of {claim.of} cases)"
         table.add_row(claim.state, claim.claim, claim.asked, claim.got + cases)
     Console(width=WIDTH).print(table)
     if arguments.record is not None:

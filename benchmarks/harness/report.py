@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +25,23 @@ Columns = Mapping[str, Callable[[Row], Any]]
 """What a benchmark shows of a row beside its plan, by title."""
 
 
-def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table in 80 columns; names that are too long for that go on in further lines."""
+def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], width: int = WIDTH) -> None:
+    """Print a table in 80 columns or more; names that are too long for that go on in further lines."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in ("plan", "error", "trusted"))
     for row in rows:
         table.add_row(*map(str, row))
-    Console(width=WIDTH).print(table)
+    Console(width=width).print(table)
+
+
+def sizes(taken: Taken) -> Columns:
+    """Stages, microbatches and bytes of a message, as columns of plans that were written as files."""
+    return {
+        "P": lambda row: taken.workload(row.plan)["parallelism"]["pipeline"],
+        "M": lambda row: taken.workload(row.plan)["microbatches"],
+        "message": lambda row: taken.workload(row.plan)["message"],
+    }
 
 
 def show_worst(taken: Taken, columns: Columns | None = None, most: int = 12) -> None:
@@ -48,6 +58,19 @@ def show_worst(taken: Taken, columns: Columns | None = None, most: int = 12) -> 
         print(f"untrusted: {row.plan}, {row.label}, off by {row.missed:.4%}: {'; '.join(row.found['reasons'])}")
     if taken.failed:
         print(f"without a result: {', '.join(taken.failed)}")
+
+
+def show_run(title: str, document: Mapping[str, Any], more: Callable[[Mapping[str, Any]], str] = lambda _: "") -> None:
+    """Print a run's schedules with times, errors, what there is `more` of a row, verdicts and reasons."""
+    print(title + ("" if document["ranking_as_predicted"] else ", ranking NOT as predicted"))
+    for row in document["schedules"]:
+        label = f"{row['label']} of {row['job']}" if row.get("job") else row["label"]
+        measured = f"{1e3 * row['measured_s']:8.2f} ms +- {1e3 * row['measured_iqr_s']:6.2f}"
+        error = f"predicted {1e3 * row['predicted_s']:8.2f} ms, error {row['error']:+.2%}{more(row)}"
+        print(f"  {label:18} {measured}, {error}{'' if row['trusted'] else ', UNTRUSTED'}")
+        for reason in row["reasons"]:
+            print(f"    {reason}")
+    sys.stdout.flush()
 
 
 def truth(
@@ -76,6 +99,13 @@ def truth(
         got += f"; not ranked as predicted: {', '.join(misranked[:4])}{', ...' if len(misranked) > 4 else ''}"
     worst = max(missed) if judged else None
     return _claim(claim, taken, asked, got if judged else "nothing", fine, worst, "share of the prediction")
+
+
+def by_receives(what: str, taken: Taken, limit: float) -> list[Claim]:
+    """The same, and ranked, of plans with early receives and of those with late ones, if there are any."""
+    when = {name: taken.workload(name)["receives"] for name in taken.comparisons}
+    each = {way: [row for row in taken.rows if when[row.plan] == way] for way in ("early", "late")}
+    return [truth(f"{what}, {way} receives", taken, limit, rows, ranked=True) for way, rows in each.items() if rows]
 
 
 def count(claim: str, taken: Taken, wrong: int, asked: str, got: str) -> Claim:

@@ -1,4 +1,4 @@
-"""What conformance tests train with, and what they require; `benchmarks/local_training.py` does the same for parity."""
+"""What conformance tests train with, and what they require; benchmarks/harness/local_training.py for all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from local_training import (
+from harness.local_training import (
     OPTIMIZERS,
     TOLERANCE,
     Scheduled,

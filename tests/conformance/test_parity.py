@@ -15,7 +15,8 @@ def test_tensor_ranks_train_as_one_process_does() -> None:
     command = [sys.executable, "benchmarks/parity.py", *quick, "--dtype=float64"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()[2:]]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
     assert len(rows) == 2
     for *_, replicas, four in rows:
         assert 0 < float(replicas) < 1e-12

@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import brute_force
-import small_plans
+from parts import small_plans
 
 
 def seen(seeds: Iterable[int], **parts: bool) -> Counter[str]:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import re
-import runpy
 import shlex
 import sys
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,32 +24,10 @@ COMMANDS = sorted({figure.origin.command for figure in RECORDS})
 CLAIM = Claim("a claim", "<= 1%", "0.5%", passed=True, value=0.005, unit="share", taken=3, of=3)
 
 
-def help_of(program: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a benchmark says of its options."""
-    monkeypatch.setattr(sys, "argv", [str(program), "--help"])
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(program), run_name="__main__")
-    assert ended.value.code == 0
-    return said.getvalue()
-
-
 def test_the_page_is_what_the_records_say() -> None:
     made = figures.page(RECORDS)
     assert (ROOT / "docs/figures.md").read_text(encoding="utf-8") == made, "python benchmarks/figures.py makes it anew"
     assert len(made.splitlines()) <= 150, "one page of claims is no diary"
-
-
-def test_benchmarks_of_the_page_have_the_options_of_their_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, set[str]] = defaultdict(set)
-    for command in COMMANDS:
-        words = shlex.split(command)
-        if words[0] == "python":
-            asked[words[1]] |= {word.partition("=")[0] for word in words[2:] if word.startswith("--")}
-    assert asked
-    for program, wanted in asked.items():
-        known = set(re.findall(r"--[a-z][a-z-]*", help_of(ROOT / program, monkeypatch)))
-        assert wanted <= known, program
 
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if not one.startswith("python ")])

@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import ranges
+from harness.plans import training
 
 from testbed.cli.range_cells import range_keys, show_ranges
 from testbed.judge.changes import off_range
@@ -31,7 +32,7 @@ its single prediction, and inside its range."""
 
 
 def planned(number: int, directory: Path) -> Plan:
-    return ranges.training(number, 1, directory).plan
+    return training(directory, str(number), *ranges.documents(number, 1)).plan
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,7 @@ import asymmetric_links
 import harness.rows
 import option_conformance
 import option_pairs
+from harness.plans import training
 
 pytestmark = MARKS
 
@@ -104,7 +105,7 @@ def asked(place: Path) -> dict[str, Asked]:
         "unlike": Asked(over_unlike_directions(place / "unlike.yaml")),
     }
     for number in DRAWN:
-        plan = asymmetric_links.training(number, 1, 2, place).plan
+        plan = training(place, f"plan-{number}", *asymmetric_links.documents(number, 1, 2)).plan
         plans[f"drawn {number}"] = Asked(with_clock(plan, Clock("virtual")))
     plans |= {f"pairs {cell.number}": Asked(option_pairs.plan_of(cell, 1, 1, place)) for cell in PAIRS}
     for option in CONFORMING:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from random import Random
 from typing import Any
+
+from harness.options import ROOT
+from harness.plans import made
 
 from testbed.errors import DoesNotFit
 from testbed.model.simulate import makespan
 from testbed.plan.costs import problem
 from testbed.plan.plan import Plan
-from testbed.planning.resolve import make_plan
 from testbed.planning.schedules import candidates, every_choice, make
 from testbed.spec.choice import ScheduleChoice
-from testbed.spec.document import validate
-from testbed.spec.topology import Topology
 from testbed.spec.workload import load_workload
 
-WORKLOAD = Path(__file__).parents[1] / "workloads/tiny-gpt-pp4.yaml"
+WORKLOAD = ROOT / "workloads/tiny-gpt-pp4.yaml"
 TIMES = ("0 s", "50 us", "200 us", "300 us", "1 ms", "1.5 ms", "7 ms")
 LISTED = (
     "{schedule: crosspipe-greedy, n_sub: 1}",
@@ -53,7 +52,7 @@ def drawn(random: Random) -> Plan:
         "placement": f"[{', '.join(f'd{min(rank * sites // ranks, sites - 1)}/{rank}' for rank in range(ranks))}]",
         "schedules": f"[best, {{schedule: search, evaluations: 12}}, {', '.join(random.sample(LISTED, 2))}]",
     }
-    return make_plan(validate(Topology, document, "small"), load_workload(WORKLOAD, settings))
+    return made(document, load_workload(WORKLOAD, settings))
 
 
 def _times(random: Random, ranks: int) -> str:

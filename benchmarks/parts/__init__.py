@@ -1,0 +1,1 @@
+"""What single benchmarks are made of, and their tests take: cases, changes, and a second model; no programs."""
