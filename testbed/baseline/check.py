@@ -7,10 +7,11 @@ from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
-from testbed.baseline import plan_files, store
-from testbed.baseline.measure import Measurement, measure, require_possible
+from testbed.baseline import store
+from testbed.baseline.measure import Measurement, is_paced, measure, require_possible
 from testbed.baseline.regression import CheckResult, Figures, judge
 from testbed.baseline.report import Checked
+from testbed.baseline.settings import with_settings
 from testbed.baseline.store import Baseline
 from testbed.baseline.tolerance import Mode, Tolerances, default_tolerances
 from testbed.errors import BadInput
@@ -36,13 +37,11 @@ def load(
     subjects = []
     for directory in store.find(root, names):
         baseline = store.read(directory)
-        subject = plan_files.read(directory, baseline.mode, settings)
+        plan = with_settings(store.plan_of(directory), settings, str(directory))
         run = extent is Extent.all or (extent is Extent.quick and baseline.quick)
-        if not run and not subject.paced:
+        if not run and not is_paced(plan):
             continue
-        task = Measurement(
-            baseline.name, subject, baseline.mode if run else Mode.predict, baseline.seed, baseline.shaper
-        )
+        task = Measurement(baseline.name, plan, baseline.mode if run else Mode.predict, baseline.shaper)
         require_possible(task)
         subjects.append((baseline, task))
     if not subjects:

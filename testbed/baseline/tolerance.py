@@ -20,10 +20,9 @@ class Mode(StrEnum):
     real = "real"
     """A run on a real clock."""
 
-    @property
-    def clock(self) -> Clock:
+    def clock(self, seed: int = 1) -> Clock:
         """The clock of its plan; what is predicted alone has none of a machine's time in it."""
-        return Clock("real" if self is Mode.real else "virtual")
+        return Clock("real" if self is Mode.real else "virtual", seed)
 
 
 class Quantity(StrEnum):

@@ -267,7 +267,7 @@ def with_combinations(plan: Plan, combined: Sequence[Combination], made: Sequenc
     """The plan with these cases, all flows on their default routes; per job, what is `made` of its choices."""
     chosen = [
         tuple(
-            _job_schedule(job, choice, mine.get(choice.label))
+            job_schedule(job, choice, mine.get(choice.label))
             for job, choice, mine in zip(plan.jobs, combination.choices, made, strict=True)
         )
         for combination in combined
@@ -285,7 +285,8 @@ def with_combinations(plan: Plan, combined: Sequence[Combination], made: Sequenc
     return replace(plan, flows=flows, cases=cases)
 
 
-def _job_schedule(job: Job, choice: ScheduleChoice, made: Generated | None) -> JobSchedule:
+def job_schedule(job: Job, choice: ScheduleChoice, made: Generated | None) -> JobSchedule:
+    """What a job does in a case: what was made, or None where only a run can make it."""
     rows, proof, remarks = (made.schedule.rows, made.proof, made.remarks) if made else (None, None, ())
     return JobSchedule(choice, costs.stages_of(job, choice), rows, proof, remarks)
 
@@ -367,7 +368,12 @@ def with_clock(plan: Plan, clock: Clock) -> Plan:
     """The same plan on another clock, with what the engine costs there."""
     if clock.name == plan.clock.name:
         return replace(plan, clock=clock)
-    there = replace(plan, clock=clock, host_costs=measured_costs(clock.name))
+    return with_costs_of_this_version(replace(plan, clock=clock))
+
+
+def with_costs_of_this_version(plan: Plan) -> Plan:
+    """The same plan with what the engine costs on its clock today, whichever version wrote it."""
+    there = replace(plan, host_costs=measured_costs(plan.clock.name))
     return _one_after_the_other(there) if plan == _one_after_the_other(plan) else there
 
 

@@ -30,7 +30,7 @@ BEHIND = {
     "torch": {"train"},
     "numba": {"model"},
     "ortools": {"search", "schedule", "routing"},
-    "yaml": {"spec", "baseline"},
+    "yaml": {"spec"},
     "rich": {"cli"},
     "typer": {"cli"},
 }
