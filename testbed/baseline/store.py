@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.baseline import tolerance
-from testbed.baseline.earlier_format import plan_of_format_1
+from testbed.baseline.earlier_baselines import plan_of_format_1
 from testbed.baseline.environment import Environment
 from testbed.baseline.regression import Figures
 from testbed.baseline.tolerance import Mode, Tolerances

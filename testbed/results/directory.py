@@ -17,6 +17,7 @@ from testbed.files import saving
 from testbed.judge import numerics
 from testbed.judge.fidelity import NetworkEvidence
 from testbed.judge.iterations import IterationRow
+from testbed.results.earlier_runs import BASELINE_TABLE
 from testbed.schedule import schedule_file
 from testbed.schedule.registry import Generated
 from testbed.trace.tables import FORMAT, KINDS, MESSAGE_KINDS, Trace
@@ -96,7 +97,7 @@ class Results:
         expected = [
             parameter_table("", job, one.parameters) for job, one in enumerate(self.references) if one.parameters
         ]
-        self._save("usual", self.baseline)
+        self._save(BASELINE_TABLE, self.baseline)
         self._save("parameters", expected + self.parameters)
         compared = {
             job: numerics.as_document(reference, {label: jobs[job] for label, jobs in self.rows.items() if job in jobs})

@@ -21,6 +21,7 @@ from testbed.planning import file
 from testbed.planning.prediction import loads_of_case, parts_of
 from testbed.results.contents import case_of, comparison_of, json_of
 from testbed.results.destination import COMPARISON
+from testbed.results.earlier_runs import baseline_table, upgraded_evidence
 from testbed.results.load import load_traces
 from testbed.trace.tables import Trace
 from testbed.train.assignment import Expected, Fingerprint, ReferenceOutcome
@@ -63,33 +64,16 @@ class RunFiles:
     @cached_property
     def evidence(self) -> Mapping[str, Any]:
         """evidence.json: by label, what the network counted, and `jobs` by name."""
-        document = self.needed("evidence.json")
-        return document if self.manifest["format"] > 2 else self._evidence_of_format_2(document)
+        version = self.manifest["format"]
+        comparison = comparison_of(self.directory / COMPARISON) if version == 2 else None
+        compared = comparison["schedules"] if comparison else ()
+        return upgraded_evidence(self.needed("evidence.json"), version, compared, self.plan.jobs[0].name)
 
     @cached_property
     def numerics(self) -> Mapping[str, Any]:
         """numerics.json: of `jobs` by name."""
         document = self.needed("numerics.json")
         return document if "jobs" in document else {"jobs": {self.plan.jobs[0].name: document}}
-
-    def _evidence_of_format_2(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Of a single job it was not by name, and what was expected on this machine stood in the comparison only."""
-        found = {label: {"jobs": {}, **entry} for label, entry in document.items()}
-        for row in (comparison_of(self.directory / COMPARISON) or {})["schedules"]:
-            case = found[row["label"]]
-            known = case["jobs"][row["job"]] if "job" in row else case
-            low_s, high_s = row.get("predicted_low_s"), row.get("predicted_high_s")
-            earlier = {
-                "usual_differs_s": (),
-                "super_packets_s": (),
-                "ways": (),
-                "in_run_s": None,
-                "modelled": known["usual_extra_s"] is not None,
-                "range_s": None if low_s is None or high_s is None else (low_s, high_s),
-                "on_this_host_s": row["predicted_on_this_host_s"],
-            }
-            case["jobs"][row.get("job", self.plan.jobs[0].name)] = earlier | known
-        return found
 
     def known_of(self, label: str, job: int) -> Mapping[str, Any]:
         """What evidence.json has of a job in a case."""
@@ -112,7 +96,7 @@ class RunFiles:
 
     def baseline(self, label: str, job: int) -> list[IterationRow]:
         """Those measured before it; [] where there are none."""
-        path = self.directory / "usual.parquet"
+        path = self.directory / f"{baseline_table(self.manifest['format'])}.parquet"
         return _rows(path, label, job) if path.is_file() else []
 
     @cached_property

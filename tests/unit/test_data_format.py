@@ -138,10 +138,10 @@ def write(directory: Path, case: Found) -> None:
     files = RunFiles(directory)
     flows = by_flow(files.message_times(LABEL, order_sensitive=False)[0])
     known = {
-        "usual_extra_s": [0.0] * len(flows),
-        "usual_differs_s": (),
+        "baseline_extra_s": [0.0] * len(flows),
+        "baseline_differs_s": (),
         "super_packets_s": [case.packet_s] * len(flows) if case.packet_s else (),
-        "ways": (),
+        "routes": (),
         "range_s": None,
         "on_this_host_s": case.on_this_host_s,
         "in_run_s": None,
@@ -158,11 +158,11 @@ def write(directory: Path, case: Found) -> None:
     results.save_json("comparison.json", as_document(FACTS, [compared]))
 
 
-@pytest.mark.parametrize("table", ["actions", "messages", "iterations", "links", "usual", "parameters"])
+@pytest.mark.parametrize("table", ["actions", "messages", "iterations", "links", "baseline_iterations", "parameters"])
 def test_every_column_is_documented_and_every_documented_one_written(tmp_path: Path, table: str) -> None:
     write(tmp_path, found())
     written = set(pq.read_schema(tmp_path / f"{table}.parquet").names)
-    assert written == documented("iterations.parquet" if table == "usual" else f"{table}.parquet")
+    assert written == documented("iterations.parquet" if table == "baseline_iterations" else f"{table}.parquet")
 
 
 def test_every_key_of_a_comparison_is_documented(tmp_path: Path) -> None:
