@@ -29,7 +29,7 @@ STYLES = {"F": "white on blue", "B": "white on green", "I": "black on cyan", "W"
 
 
 def plan_table(plan: Plan) -> Table:
-    """Where the ranks of every job are, what joins the datacenters, and which way traffic goes."""
+    """Where the ranks of every job are, what joins the datacenters, and which routes traffic takes."""
     names = ", ".join(job.name for job in plan.jobs)
     table = Table(title=f"{names} on {plan.network.name}", title_justify="left", show_header=False)
     table.add_column(overflow="fold")
@@ -75,9 +75,9 @@ def _add_unusual(table: Table, plan: Plan) -> None:
 
 
 def _unusual(plan: Plan, case: Case) -> list[str]:
-    ways, default_route = routes_of_nodes(plan, case), planned(plan.network).default_route
-    crossing = {ends: way for ends, way in ways.items() if way}
-    moved = sum(way != default_route(*ends) for ends, way in crossing.items())
+    taken, default_route = routes_of_nodes(plan, case), planned(plan.network).default_route
+    crossing = {ends: route for ends, route in taken.items() if route}
+    moved = sum(route != default_route(*ends) for ends, route in crossing.items())
     said = [f"{moved} of {len(crossing)} flows leave their default routes"] if moved else []
     if any(case.starts_s):
         said.append(f"jobs begin at {', '.join(map(show_time, case.starts_s))}")

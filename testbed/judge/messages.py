@@ -137,7 +137,7 @@ def message_times(
 
 
 def _shared(extra_s: Floats, rows: Table, twin: Table, sites: Sequence[str]) -> Floats:
-    """Extra times where collectives' messages of one size that share a way in an iteration have their mean.
+    """Extra times where collectives' messages of one size that share a route in an iteration have their mean.
 
     It is known where the arrival of all is.
     """

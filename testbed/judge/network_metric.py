@@ -109,17 +109,17 @@ def counts(plan: Plan) -> bool:
 
 def flows_of(plan: Plan, case: Case, predicted: Trace) -> Flows:
     """The flows of a case that count, by the predicted trace of one iteration."""
-    least, route_of = plan.elephants_from or 0.0, routes.routes_of_nodes(plan, case)
+    least, taken = plan.elephants_from or 0.0, routes.routes_of_nodes(plan, case)
     rank_at = {node: rank for rank, node in routes.nodes_of_ranks(plan).items()}
     found = [commodity for commodity in commodities_in(plan, predicted) if commodity.wire_bytes >= least]
 
-    def way(commodity: Commodity) -> tuple[int, ...]:
-        return route_of.get((commodity.source, commodity.target), ())
+    def route_of(commodity: Commodity) -> tuple[int, ...]:
+        return taken.get((commodity.source, commodity.target), ())
 
     crossing = frozenset(
-        (rank_at[commodity.source], rank_at[commodity.target]) for commodity in found if way(commodity)
+        (rank_at[commodity.source], rank_at[commodity.target]) for commodity in found if route_of(commodity)
     )
-    return Flows(settled_problem(network_at(plan, case), found, [way(commodity) for commodity in found]), crossing)
+    return Flows(settled_problem(network_at(plan, case), found, [route_of(commodity) for commodity in found]), crossing)
 
 
 def filled(plan: Plan, case: Case, flows: Flows) -> Filled:

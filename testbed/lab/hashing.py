@@ -43,7 +43,7 @@ class Connection(NamedTuple):
 
 
 def equal_hops(network: NetworkState) -> dict[tuple[str, str], tuple[int, ...]]:
-    """(place, datacenter) -> all directions with which a way as short as the shortest begins, where there are several.
+    """(place, datacenter) -> the directions with which routes as short as the shortest begin, where there are several.
 
     As short is: the same delay and as many links.
     """
@@ -91,7 +91,7 @@ def hash_by_ports(pid: int, where: str, seed: int) -> dict[str, str]:
 
 
 class Hashing:
-    """Asks the routers of a lab which way packets take, rules and all. A context manager."""
+    """Asks the routers of a lab which route packets take, rules and all. A context manager."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -118,7 +118,7 @@ class Hashing:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self._opened.close()
 
-    def way(self, connection: Connection) -> Route:
+    def route_taken(self, connection: Connection) -> Route:
         """The directions that packets of a connection take. Raises RunFailed when a router has no route for them."""
         lab = self._lab
         packet = connection._replace(source=lab.address(connection.source), target=lab.address(connection.target))

@@ -211,7 +211,7 @@ class Lab:
     # --- routes --------------------------------------------------------------------------------
 
     def use_routes(self, wanted: Mapping[tuple[str, str], Route]) -> Enforced:
-        """Send traffic between these (source node, target node) this way from now on, all other as by default.
+        """Send traffic between these (source node, target node) over these routes from now on, all other as by default.
 
         Returns which of it the routers' own hash sends there, and what is pinned by rule. Raises RunFailed.
         """
@@ -238,7 +238,7 @@ class Lab:
         """
         address_of = {node: self.address(node) for node in self.nodes}
         with Hashing(self) as hashing:
-            chosen = ports.choose(self._both_directions(wanted), wanted, address_of, hashing.way)
+            chosen = ports.choose(self._both_directions(wanted), wanted, address_of, hashing.route_taken)
         for node, port in chosen.port_of.items():
             with inside(self.containers[node].pid):
                 transport.set_sysctl(ports.RANGE, f"{port} {port + 1}", node)
@@ -289,7 +289,7 @@ class Lab:
             for source in {source for source, _ in wanted}:
                 for one in ports.connections(self.containers[source].pid, source, node_at):
                     if (source, one.target) in wanted:
-                        taken.setdefault((source, one.target), set()).add(hashing.way(one))
+                        taken.setdefault((source, one.target), set()).add(hashing.route_taken(one))
         return frozenset(pair for pair, found in taken.items() if found == {wanted[pair]})
 
     def _check_memory(self) -> None:

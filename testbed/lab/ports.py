@@ -1,4 +1,4 @@
-"""Ports with which the routers' hash sends every pair of nodes the wanted way, and the connections that there are.
+"""Ports with which the routers' hash sends every pair of nodes over the wanted route, and the connections there are.
 
 Gloo leaves its ports to the kernel, which picks them from a node's ip_local_port_range. In a range of two, its listener
 gets the odd one and all its connections the even one: Linux keeps odd ports for bind and even ones for connect, and one
@@ -47,7 +47,7 @@ def choose(
     wanted: Mapping[NodePair, Route],
     first: Iterable[NodePair],
     address_of: Mapping[str, str],
-    way: Callable[[Connection], Route],
+    route_taken: Callable[[Connection], Route],
 ) -> PortChoice:
     """Ports node by node, each with as many of the wanted routes to the nodes before it as can be had.
 
@@ -61,7 +61,7 @@ def choose(
         best: tuple[tuple[int, int], int, list[NodePair]] = ((-1, -1), _FIRST, [])
         for port in range(_FIRST, min(_LAST, _FIRST + 2 * _TRIES), 2):
             tried = port_of | {node: port}
-            took = [pair for pair in mine if way(between(pair, tried, address_of)) == wanted[pair]]
+            took = [pair for pair in mine if route_taken(between(pair, tried, address_of)) == wanted[pair]]
             worth = sum(pair in important for pair in took), len(took)
             if worth > best[0]:
                 best = worth, port, took

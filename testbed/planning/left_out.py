@@ -10,11 +10,11 @@ from itertools import pairwise, product
 
 from testbed.pipeline.ir import Action, Kind
 from testbed.pipeline.problem import Problem
-from testbed.plan import routes
 from testbed.plan.costs import problem_of_case
 from testbed.plan.events import at_work
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Job, Plan
+from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.tensor_exchanges import of_actions
 from testbed.planning.prediction import RangesByLabel, predict_together, ranges_of_plan
 from testbed.planning.ring_order import of_rings
@@ -116,9 +116,9 @@ def _of_gloo(plan: Plan, job: Job) -> str:
     for rank in range(job.mesh.pp):
         members = [node_of[job.mesh.rank(replica, rank)] for replica in range(job.mesh.dp)]
         for one, other in pairwise([*members, members[0]]):
-            ways = (*network.default_route(one, other), *network.default_route(other, one))
-            trips.append(sum(network.links[index].delay_s for index in ways))
-            rates += [network.links[index].rate_bps for index in ways]
+            crossed = (*network.default_route(one, other), *network.default_route(other, one))
+            trips.append(sum(network.links[index].delay_s for index in crossed))
+            rates += [network.links[index].rate_bps for index in crossed]
     size = job.workload.stage_bytes(job.mesh.pp)
     about = show_time(gloo_all_reduce_s(job.mesh.dp, size, max(trips), min(rates)))
     return (
@@ -184,36 +184,27 @@ def most_waiting(plan: Plan, case: Case, trace: Trace) -> list[float]:
 
     A message comes to its first direction at once, to the next as the one before lets it out; first come, first served.
     """
-    ways = _ways(plan, case)
-    directions = network_at(plan, case).everything
+    route_of = RankRoutes(plan, case)
+    directions = route_of.network.everything
     most, free_s = [0.0] * len(directions), [0.0] * len(directions)
     # first bit and last bit at a hop, a number for order, hop, wire bytes, route
     coming = [
-        (float(row["sent_s"]), float(row["sent_s"]), number, 0, float(row["wire_bytes"]), way)
+        (float(row["sent_s"]), float(row["sent_s"]), number, 0, float(row["wire_bytes"]), route)
         for number, row in enumerate(trace.messages)
-        if (way := ways.get((int(row["source_rank"]), int(row["target_rank"])), ()))
+        if (route := route_of(int(row["source_rank"]), int(row["target_rank"])))
     ]
     heapq.heapify(coming)
     while coming:
-        first_s, last_s, number, hop, size, way = heapq.heappop(coming)
-        at: Direction = directions[way[hop]]
-        begin_s = max(first_s, free_s[way[hop]])
+        first_s, last_s, number, hop, size, route = heapq.heappop(coming)
+        at: Direction = directions[route[hop]]
+        begin_s = max(first_s, free_s[route[hop]])
         end_s = max(begin_s + 8 * size / at.rate_bps, last_s)
-        free_s[way[hop]] = end_s
-        most[way[hop]] = max(most[way[hop]], (end_s - last_s) * at.rate_bps / 8)
-        if hop + 1 < len(way):
-            onward = (begin_s + at.delay_s, end_s + at.delay_s, number, hop + 1, size, way)
+        free_s[route[hop]] = end_s
+        most[route[hop]] = max(most[route[hop]], (end_s - last_s) * at.rate_bps / 8)
+        if hop + 1 < len(route):
+            onward = (begin_s + at.delay_s, end_s + at.delay_s, number, hop + 1, size, route)
             heapq.heappush(coming, onward)
     return most
-
-
-def _ways(plan: Plan, case: Case) -> dict[tuple[int, int], tuple[int, ...]]:
-    """(source rank, target rank) -> the directions between them in a case, the source's network card first."""
-    nodes, cards = routes.nodes_of_ranks(plan), network_at(plan, case).card_routes
-    return {
-        (flow.source, flow.target): cards.get(nodes[flow.source], ()) + route
-        for flow, route in zip(plan.flows, case.routes, strict=True)
-    }
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -47,14 +47,14 @@ class Combination(NamedTuple):
 def network_of(topology: Topology, at: Scales | None = None) -> Network:
     """Nodes, directions and default routes of a topology, its links as large as the lab has them. Raises BadInput."""
     nodes = tuple(Node(name, routes.datacenter_of(name)) for name in topology.nodes())
-    ways = routes.default_routes(topology)
+    default_routes = routes.default_routes(topology)
     directions = [(f"links.{index // 2}.rate", direction) for index, direction in enumerate(topology.directions())]
     cards = [(f"datacenters.{card.target}.inside.rate", card) for card in topology.cards()]
     links, ends = (
         tuple(_in_the_lab(topology, field, direction, at) for field, direction in some) for some in (directions, cards)
     )
     switches = tuple(name for name, site in topology.datacenters.items() if not site.nodes)
-    return Network(topology.name, nodes, links, ways, ends, switches)
+    return Network(topology.name, nodes, links, default_routes, ends, switches)
 
 
 def _in_the_lab(topology: Topology, field: str, asked: Direction, at: Scales | None) -> Direction:
@@ -121,7 +121,7 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
         seed=workloads[0].seed,
     )
     for job in jobs:
-        _check_ways(network, job)
+        _check_routes(network, job)
     return _one_after_the_other(plan)
 
 
@@ -159,7 +159,7 @@ def _check_together(workloads: Sequence[Workload]) -> None:
             raise BadInput.of(workload.name, "transport", workload.transport, expected)
 
 
-def _check_ways(network: Network, job: Job) -> None:
+def _check_routes(network: Network, job: Job) -> None:
     default_route = planned(network).default_route
     for replica in range(job.mesh.dp):
         nodes = pipeline_nodes(job, replica)

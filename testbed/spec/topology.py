@@ -153,7 +153,7 @@ CARD = "card"
 class RouteSpec(StrictModel):
     """The links that traffic from one datacenter to another takes, instead of those that the policy would choose.
 
-    It says nothing of the way back, which is another route.
+    The one back is another route.
     """
 
     source: Name = Field(alias="from")
@@ -220,7 +220,7 @@ class Topology(StrictModel):
             index, at = leaving[at][link]
             taken.append(index)
             if at in seen:
-                raise FieldError(f"{field}.via.{number}", link, f"a way that does not come to {at} twice")
+                raise FieldError(f"{field}.via.{number}", link, f"a route that does not come to {at} twice")
             seen.add(at)
         if at != route.target:
             raise FieldError(f"{field}.via", list(route.via), f"links that end in {route.target}, not in {at}")

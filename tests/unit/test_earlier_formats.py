@@ -25,7 +25,7 @@ RUN, PLAIN_RUN = RECORDED / "format-1-run", RECORDED / "format-1-plain-run"
 """On the virtual clock, one of which lost a link; without what they said of packages and lab, and the second without a
 detour that nothing took."""
 JOBS_RUN, FORMAT_3_RUN = RECORDED / "format-2-run", RECORDED / "format-3-run"
-"""On the real clock: of two jobs beside each other and each by itself, with the machine too busy to be trusted; of one."""
+"""On the real clock: of two jobs beside each other and each by itself, on a machine too busy to be trusted; of one."""
 PREDICTED_S = {
     EVENTS: [
         [0.23436789128592944],
