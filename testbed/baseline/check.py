@@ -73,10 +73,14 @@ def on_one_text(baseline: Baseline, before: list[Figures], now: CheckResult) -> 
     python = [environment.get("versions", {}).get("python") for environment in (baseline.environment, now.environment)]
     if python[0] == python[1]:
         return before, now
-    others = tuple(replace(one, losses=()) for one in now.figures)
-    return [replace(one, losses=()) for one in before], replace(now, figures=others)
+    without = tuple(replace(figures, losses=()) for figures in now.figures)
+    return [replace(figures, losses=()) for figures in before], replace(now, figures=without)
 
 
 def _comparable(baseline: Baseline, task: Measurement) -> list[Figures]:
     """Without what was measured where nothing is measured now."""
-    return list(baseline.figures) if task.mode is baseline.mode else [one.predicted_only() for one in baseline.figures]
+    return (
+        list(baseline.figures)
+        if task.mode is baseline.mode
+        else [figures.predicted_only() for figures in baseline.figures]
+    )

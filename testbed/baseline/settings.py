@@ -59,7 +59,11 @@ def _of_files(plan: Plan) -> bool:
 def _schedules(plan: Plan, job: int) -> dict[str, RecordedSchedule]:
     """By label, what the plan has of a job's schedules."""
     chosen = [case.jobs[job] for case in plan.cases]
-    return {one.choice.label: RecordedSchedule(one.rows, one.proof) for one in chosen if one.rows is not None}
+    return {
+        schedule.choice.label: RecordedSchedule(schedule.rows, schedule.proof)
+        for schedule in chosen
+        if schedule.rows is not None
+    }
 
 
 def _written(spec: Topology | Workload) -> dict[str, Any]:

@@ -79,11 +79,11 @@ def find(root: Path, asked: Sequence[str]) -> list[Path]:
             raise BadInput.of("baseline", "directory", str(root), "a directory with baselines (testbed baseline save)")
         return found
     directories: list[Path] = []
-    for one in asked:
-        directory = next((path for path in (root / one, Path(one)) if (path / BASELINE).is_file()), None)
+    for name in asked:
+        directory = next((path for path in (root / name, Path(name)) if (path / BASELINE).is_file()), None)
         if directory is None:
             known = ", ".join(sorted(path.parent.name for path in root.glob(f"*/{BASELINE}"))) or "none"
-            raise BadInput.of("baseline", "name", one, f"a directory with {BASELINE}, or one of {root} ({known})")
+            raise BadInput.of("baseline", "name", name, f"a directory with {BASELINE}, or one of {root} ({known})")
         if directory.resolve() not in [path.resolve() for path in directories]:
             directories.append(directory)
     if len({path.resolve().name for path in directories}) < len(directories):

@@ -209,17 +209,17 @@ def _listed(found: Sequence[Baseline], width: int) -> list[RenderableType]:
     from testbed.cli.table_layout import Column, Section, fitted
 
     columns = [
-        Column("by", [f"{one.mode}{', quick' if one.quick else ''}" for one in found], left=True),
-        Column("schedules", [str(len(one.figures)) for one in found]),
-        Column("saved", [one.saved[:10] for one in found], left=True),
+        Column("by", [f"{baseline.mode}{', quick' if baseline.quick else ''}" for baseline in found], left=True),
+        Column("schedules", [str(len(baseline.figures)) for baseline in found]),
+        Column("saved", [baseline.saved[:10] for baseline in found], left=True),
     ]
-    key = Column("name", [one.name for one in found], left=True)
+    key = Column("name", [baseline.name for baseline in found], left=True)
     groups: dict[str, list[str]] = {}
-    for one in found:
-        kernel = one.environment.get("kernel")
-        facts = [f"kernel {environment.kernel_name(kernel)}" if kernel else "", one.reason]
+    for baseline in found:
+        kernel = baseline.environment.get("kernel")
+        facts = [f"kernel {environment.kernel_name(kernel)}" if kernel else "", baseline.reason]
         for fact in filter(None, facts):
-            groups.setdefault(fact, []).append(one.name)
+            groups.setdefault(fact, []).append(baseline.name)
     below = [Text(f"{'all' if len(names) == len(found) else ', '.join(names)}: {why}") for why, names in groups.items()]
     return [*fitted(key, [Section("baselines", columns)], width), *below]
 

@@ -183,7 +183,7 @@ def routing_of(
         raise BadInput.of(events[0].option, "option", events[0].name, expected)
     if events and len(chosen) > 1:
         expected = f"one at most, with {events[0].option}"
-        raise BadInput.of("--policy", "policy", ", ".join(one.label for one in chosen), expected)
+        raise BadInput.of("--policy", "policy", ", ".join(choice.label for choice in chosen), expected)
     if events and chosen:
         policy_of(chosen[0].label)
     return Routing(chosen, reach, tuple(events), alone)

@@ -195,7 +195,9 @@ def blamed(moved: Sequence[FlowParts], flows: Sequence[FlowParts]) -> list[str]:
         if not places[best] & left:
             break
         directions = {direction for flow in flows for direction in flow.route}
-        same = [one for one in places if places[one] == places[best] and (one in directions) == (best in directions)]
+        same = [
+            place for place in places if places[place] == places[best] and (place in directions) == (best in directions)
+        ]
         found.append(" or ".join(same[:_MOST_NAMED]))
         left -= places[best]
     return found

@@ -127,7 +127,7 @@ def filled(plan: Plan, case: Case, flows: Flows) -> Filled:
     metric = measured_by(flows.problem, np.zeros(flows.problem.n_flows, np.int64))
     missing = [math.nan] * (len(plan.jobs) - flows.problem.n_jobs)
     rates, reduced = (
-        [_finite(one) for number, one in enumerate([*values.tolist(), *missing]) if number in at_work(plan, case)]
+        [_finite(value) for number, value in enumerate([*values.tolist(), *missing]) if number in at_work(plan, case)]
         for values in (metric.job_rates_bps, metric.all_reduce_s)
     )
     return Filled(rates, metric.most_flows, reduced, metric.jain)
@@ -151,7 +151,7 @@ def seen(
         middle.append(float(np.median(took)) if took else None)
         worst.append(max(took, default=None))
     reduced = [_reduction_s(trace.messages[trace.messages["job"] == number]) for number in jobs]
-    jain = jain_index(np.array([math.inf if one is None else one for one in rates]))
+    jain = jain_index(np.array([math.inf if rate is None else rate for rate in rates]))
     return Seen(rates, most_flows, jain, list(took_s), reduced, middle, worst)
 
 

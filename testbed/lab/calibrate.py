@@ -202,7 +202,7 @@ def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
         arriving = math.prod(1.0 - direction.loss for direction in asked)
         slowest_bps = min(direction.rate_bps for direction in asked)
         pings = round_trips([line.ends for line in link], rtt, slowest_bps, arriving=arriving)
-        found = [MeasuredDirection(rtt=_less(one, overhead)) for one in pings]
+        found = [MeasuredDirection(rtt=_less(ping, overhead)) for ping in pings]
     except RunFailed as error:
         trouble = [[str(error)] for _ in link]
     for i, (_, direction, ends) in enumerate(link):

@@ -52,7 +52,9 @@ def equal_hops(network: NetworkState) -> dict[tuple[str, str], tuple[int, ...]]:
     shortest = {place: network.routes_from(place) for place in places}
     found = {}
     for at in places:
-        leaving = [index for index, one in enumerate(directions) if one.source == at and index not in network.down]
+        leaving = [
+            index for index, direction in enumerate(directions) if direction.source == at and index not in network.down
+        ]
         for target in network.datacenters:
             if target == at or target not in shortest[at]:
                 continue
@@ -110,8 +112,9 @@ class Hashing:
                 with inside(router.pid):
                     for index, interface in socket.if_nameindex():
                         self._index[name, interface] = index
-            for number, one in enumerate(lab.directions):
-                self._leaving[one.source, self._index[one.source, lab.places.link_interface(number)]] = number
+            for number, direction in enumerate(lab.directions):
+                there = self._index[direction.source, lab.places.link_interface(number)]
+                self._leaving[direction.source, there] = number
             self._opened = opened.pop_all()
         return self
 

@@ -57,7 +57,7 @@ def choose(
     port_of: dict[str, int] = {}
     hashed: set[NodePair] = set()
     for node in dict.fromkeys(node for pair in wanted for node in pair):
-        mine = [pair for pair in wanted if node in pair and all(one in port_of or one == node for one in pair)]
+        mine = [pair for pair in wanted if node in pair and all(end in port_of or end == node for end in pair)]
         best: tuple[tuple[int, int], int, list[NodePair]] = ((-1, -1), _FIRST, [])
         for port in range(_FIRST, min(_LAST, _FIRST + 2 * _TRIES), 2):
             tried = port_of | {node: port}

@@ -296,7 +296,7 @@ class _Maker:
         found_now = candidates(self.plan, fresh, self.watch, job=self.job, source=self.source, judge=False)
         made |= {predicted.choice.label: predicted.generated for predicted in found_now.found}
         left_out |= found_now.left_out
-        in_order = {one.label: made[one.label] for one in resolved if one.label in made}
+        in_order = {choice.label: made[choice.label] for choice in resolved if choice.label in made}
         return Selection(resolved, in_order, left_out)
 
     def _best(self, best: ScheduleChoice, by_content: dict[str, Generated]) -> tuple[ScheduleChoice, Generated | None]:

@@ -119,7 +119,7 @@ def comparison_of(path: Path) -> dict[str, Any] | None:
     validate(_Comparison, document, source)
     _check_fairness(document.get("fairness", ()), source)
     kind, names = row_type(document), [job.name for job in jobs_of(document)]
-    known = {one.name for one in fields(kind)}
+    known = {declared.name for declared in fields(kind)}
     for index, row in enumerate(document["schedules"]):
         at = f"schedules.{index}"
         for name in row.keys() - known:
@@ -185,7 +185,7 @@ def case_of(
         (texts, _is_text, "text in every row"),
     ):
         for name in names:
-            if wrong := [one for one in frame[name] if not good(one)]:
+            if wrong := [value for value in frame[name] if not good(value)]:
                 raise BadInput.of(str(path), name, wrong[0], expected)
     return frame
 
@@ -195,7 +195,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_numbers(value: object) -> bool:
-    return isinstance(value, np.ndarray | list) and all(isinstance(one, Number) for one in value)
+    return isinstance(value, np.ndarray | list) and all(isinstance(number, Number) for number in value)
 
 
 def _is_text(value: object) -> bool:

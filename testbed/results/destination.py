@@ -79,7 +79,7 @@ def require_place(path: Path, *, overwrite: bool) -> None:
     """Raises BadInput now where `results_directory` would later, after long work."""
     try:
         _refuse_contents(path, overwrite)
-        there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+        there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:

@@ -139,7 +139,7 @@ class RunFiles:
     def reference(self, label: str, job: int) -> ReferenceOutcome:
         """What one process got that trained the same as a job in a case."""
         written = self.numerics["jobs"][self.plan.jobs[job].name]
-        (cases,) = (cases for cases in trainings(self.plan.cases) if label in [one.label for one in cases])
+        (cases,) = (cases for cases in trainings(self.plan.cases) if label in [case.label for case in cases])
         whole = ReferenceOutcome(
             losses=_numbers(written["reference_losses"]),
             gradient_norms=tuple(map(_numbers, written["reference_gradient_norms"])),
@@ -174,7 +174,7 @@ def _rows(path: Path, label: str, job: int) -> list[IterationRow]:
         frame[name] = frame[name].map(tuple)
     machine = [Witnesses(*values) for values in frame[list(Witnesses._fields)].itertuples(index=False)]
     own = (dict(zip(names, values, strict=True)) for values in frame[names].itertuples(index=False))
-    return [IterationRow(**row, witnesses=one) for row, one in zip(own, machine, strict=True)]
+    return [IterationRow(**row, witnesses=witnesses) for row, witnesses in zip(own, machine, strict=True)]
 
 
 def _numbers(values: list[float | None]) -> tuple[float, ...]:

@@ -111,13 +111,13 @@ def with_policies(
         else _routed(plan, chosen, reach)
         for chosen in policies
     ]
-    flows = tuple(dict.fromkeys(flow for one in made for flow in one.flows))
+    flows = tuple(dict.fromkeys(flow for planned_cases in made for flow in planned_cases.flows))
     cases, remarks = [], []
-    for chosen, one in zip(policies, made, strict=True):
-        for case in one.cases:
+    for chosen, planned_cases in zip(policies, made, strict=True):
+        for case in planned_cases.cases:
             label = f"{case.label} on {chosen.words}" if len(policies) > 1 else case.label
-            cases.append(replace(with_flows(plan, case, one.flows, flows), label=label))
-        remarks += [f"{chosen.label}: {remark}" for remark in one.remarks]
+            cases.append(replace(with_flows(plan, case, planned_cases.flows, flows), label=label))
+        remarks += [f"{chosen.label}: {remark}" for remark in planned_cases.remarks]
     plan = replace(plan, flows=flows, cases=tuple(cases), elephants_from=reach.elephants_from)
     return plan, tuple(remarks)
 

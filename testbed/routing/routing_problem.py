@@ -120,7 +120,7 @@ def routing_problem(network: NetworkState, wanted: Sequence[Commodity], detour: 
     directions = DirectionsByPlace(network)
     known: dict[tuple[str, str], int] = {}
     candidates: list[tuple[Route, ...]] = []
-    ends = [(routes.datacenter_of(one.source), routes.datacenter_of(one.target)) for one in wanted]
+    ends = [(routes.datacenter_of(commodity.source), routes.datacenter_of(commodity.target)) for commodity in wanted]
     for flow, pair in zip(wanted, ends, strict=True):
         if pair not in known:
             known[pair] = len(candidates)

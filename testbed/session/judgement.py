@@ -130,7 +130,7 @@ def _evidence(plan: Plan, case: TrainedCase, job: TrainedJob, times: MessageTime
     # on the virtual clock messages are held against the model, which has not all that a plan may ask for
     comparable = plan.clock.name == "real" or modelled
     # of late receives nothing else than the prediction says what messages should take
-    comparable &= job.predicted_range is None or all(one.load.receives == "early" for one in case.jobs)
+    comparable &= job.predicted_range is None or all(trained.load.receives == "early" for trained in case.jobs)
     return {
         "baseline_extra_s": baseline_s if paced and comparable else None,
         "baseline_differs_s": differs_s,

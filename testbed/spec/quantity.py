@@ -63,7 +63,7 @@ class _Range(NamedTuple):
 def _ascending(units: dict[str, float]) -> list[tuple[str, float]]:
     """Units by size; powers of two and spellings beside the usual one are not for showing."""
     plain = ((name, size) for name, size in units.items() if name.isascii() and not name.endswith("iB"))
-    return sorted(plain, key=lambda one: one[1])
+    return sorted(plain, key=lambda unit: unit[1])
 
 
 _Read = Callable[[object, ValidationInfo], float]

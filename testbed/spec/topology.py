@@ -199,8 +199,8 @@ class Topology(StrictModel):
         if not self.routes:
             return {}
         leaving: dict[str, dict[str, tuple[int, str]]] = {name: {} for name in self.datacenters}
-        for index, one in enumerate(self.directions()):
-            leaving[one.source][one.link] = index, one.target
+        for index, direction in enumerate(self.directions()):
+            leaving[direction.source][direction.link] = index, direction.target
         return {
             (route.source, route.target): self._followed(f"routes.{number}", route, leaving)
             for number, route in enumerate(self.routes)
