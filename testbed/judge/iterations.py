@@ -38,7 +38,7 @@ class Witnesses(NamedTuple):
 
 
 class IterationRow(NamedTuple):
-    """One iteration as a whole; a row of iterations.parquet."""
+    """One iteration as a whole; a row of iterations.parquet. A column that is added is nan in earlier runs."""
 
     iteration: int
     warmup: bool

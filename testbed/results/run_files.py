@@ -164,10 +164,13 @@ class RunFiles:
 
 
 def _rows(path: Path, label: str, job: int) -> list[IterationRow]:
+    """A number that has a default (nan) is a column that a file may lack: one that was added since it was written."""
     lists = ("peak_in_flight", "held", "gradient_norms")
     names = [name for name in IterationRow._fields if name != "witnesses"]
     numbers = [name for name in (*names, *Witnesses._fields) if name not in lists]
-    frame = case_of(path, label, numbers, lists)
+    defaults = {**IterationRow._field_defaults, **Witnesses._field_defaults}
+    unknown = [name for name in numbers if name in defaults]
+    frame = case_of(path, label, numbers, lists, unknown=unknown)
     if "job" in frame:  # runs of earlier versions had one job
         frame = frame[frame["job"] == job].copy()
     for name in lists:  # a file holds lists
