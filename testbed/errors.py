@@ -46,7 +46,7 @@ def nearest(name: object, known: Iterable[object]) -> str | None:
     """The one of the `known` names that somebody may have meant; None where none is near."""
     from difflib import get_close_matches  # only where something is wrong already
 
-    near = get_close_matches(str(name).lower(), [str(one) for one in known], n=1, cutoff=0.6)
+    near = get_close_matches(str(name).lower(), [str(candidate) for candidate in known], n=1, cutoff=0.6)
     return near[0] if near else None
 
 
@@ -58,7 +58,9 @@ def meant(name: object, known: Iterable[object]) -> str:
 
 def _printable(text: str) -> str:
     """On one line, and such that any terminal can show it."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 _MOST_CHARACTERS = 600

@@ -7,10 +7,11 @@ from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
-from testbed.baseline import plan_files, store
-from testbed.baseline.measure import Measurement, measure, require_possible
+from testbed.baseline import store
+from testbed.baseline.measure import Measurement, is_paced, measure, require_possible
 from testbed.baseline.regression import CheckResult, Figures, judge
 from testbed.baseline.report import Checked
+from testbed.baseline.settings import with_settings
 from testbed.baseline.store import Baseline
 from testbed.baseline.tolerance import Mode, Tolerances, default_tolerances
 from testbed.errors import BadInput
@@ -36,13 +37,11 @@ def load(
     subjects = []
     for directory in store.find(root, names):
         baseline = store.read(directory)
-        subject = plan_files.read(directory, baseline.mode, settings)
+        plan = with_settings(store.plan_of(directory), settings, str(directory))
         run = extent is Extent.all or (extent is Extent.quick and baseline.quick)
-        if not run and not subject.paced:
+        if not run and not is_paced(plan):
             continue
-        task = Measurement(
-            baseline.name, subject, baseline.mode if run else Mode.predict, baseline.seed, baseline.shaper
-        )
+        task = Measurement(baseline.name, plan, baseline.mode if run else Mode.predict, baseline.shaper)
         require_possible(task)
         subjects.append((baseline, task))
     if not subjects:
@@ -74,10 +73,14 @@ def on_one_text(baseline: Baseline, before: list[Figures], now: CheckResult) -> 
     python = [environment.get("versions", {}).get("python") for environment in (baseline.environment, now.environment)]
     if python[0] == python[1]:
         return before, now
-    others = tuple(replace(one, losses=()) for one in now.figures)
-    return [replace(one, losses=()) for one in before], replace(now, figures=others)
+    without = tuple(replace(figures, losses=()) for figures in now.figures)
+    return [replace(figures, losses=()) for figures in before], replace(now, figures=without)
 
 
 def _comparable(baseline: Baseline, task: Measurement) -> list[Figures]:
     """Without what was measured where nothing is measured now."""
-    return list(baseline.figures) if task.mode is baseline.mode else [one.predicted_only() for one in baseline.figures]
+    return (
+        list(baseline.figures)
+        if task.mode is baseline.mode
+        else [figures.predicted_only() for figures in baseline.figures]
+    )

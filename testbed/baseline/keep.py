@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from testbed.baseline import plan_files, store
-from testbed.baseline.measure import Measurement, measure, of_run, require_possible, with_remade
+from testbed.baseline import store
+from testbed.baseline.measure import Measurement, is_paced, measure, of_run, require_possible, with_remade
 from testbed.baseline.regression import CheckResult
 from testbed.baseline.tolerance import Mode, default_tolerances
 from testbed.errors import BadInput, RunFailed, UntrustedRun
-from testbed.files import MOST_JSON_BYTES, read_text
+from testbed.plan.plan import Plan
 from testbed.planning import file
-from testbed.planning.resolve import make_plan, with_clock
-from testbed.planning.schedules import make
+from testbed.planning.resolve import with_clock, with_costs_of_this_version
+from testbed.planning.schedules import choices_of, make, with_schedules
 from testbed.progress import Reporter
 from testbed.results.load import load_run
 from testbed.scratch import scratch_directory
@@ -29,38 +29,40 @@ class Terms:
     reason: str
     quick: bool
     mode: Mode = Mode.virtual
-    seed: int = 1
     shaper: str = "auto"
 
 
-def save(directory: Path, specs: plan_files.Specs, terms: Terms, *, limit_s: float, reporter: Reporter) -> None:
-    """Measure a plan and keep it. Raises BadInput, RunFailed or UntrustedRun; then nothing has changed."""
-    unfinished = with_clock(make_plan(*specs), terms.mode.clock)
-    with reporter.solving() as watch:
-        selected = make(unfinished, specs.workload.schedules, watch=watch, strict=True)
-    specs = specs._replace(workload=specs.workload.model_copy(update={"schedules": selected.choices}))
+def save(directory: Path, plan: Plan, terms: Terms, *, limit_s: float, reporter: Reporter) -> None:
+    """Measure a plan, on its clock, and keep it. Raises BadInput, RunFailed or UntrustedRun: then nothing changed."""
     with store.replacing(directory) as fresh:
-        plan_files.write(fresh, specs, selected.made)
-        task = Measurement(directory.name, plan_files.read(fresh, terms.mode), terms.mode, terms.seed, _shaper(terms))
+        task = Measurement(directory.name, plan, terms.mode, _shaper(terms))
         _take([(fresh, task, terms)], limit_s, reporter)
 
 
 def save_run(directory: Path, run: Path, terms: Terms) -> None:
     """Keep a finished run. Raises BadInput or UntrustedRun."""
-    outcome = of_run(run)
+    outcome, plan = of_run(run), file.read(run)
     manifest = load_run(run).manifest
-    specs = plan_files.of_run(file.read(run), str(run / file.NAME))
     mode, vm = Mode(manifest["clock"]), manifest.get("vm", {})
     if mode is Mode.real and vm:
         raise BadInput.of(str(run), "vm", vm, "a run on this machine or the virtual clock: others cannot be repeated")
     if mode is Mode.virtual and "kernel_seed" not in vm:
         raise BadInput.of(str(run / "manifest.json"), "vm", sorted(vm), "a kernel_seed, as runs of this version have")
+    plan = with_clock(plan, mode.clock(vm.get("kernel_seed", 1)))
+    if not is_paced(plan):
+        plan = _before_its_profile(plan)
     with store.replacing(directory) as fresh:
-        plan_files.write(fresh, specs, read_text(run / "schedules.json", MOST_JSON_BYTES))
-        task = Measurement(
-            directory.name, plan_files.read(fresh, mode), mode, vm.get("kernel_seed", 1), manifest["shaper"]
-        )
-        _write(fresh, task, with_remade(outcome, task.subject), terms)
+        task = Measurement(directory.name, plan, mode, manifest["shaper"])
+        _write(fresh, task, with_remade(outcome, with_costs_of_this_version(plan)), terms)
+
+
+def _before_its_profile(plan: Plan) -> Plan:
+    """The plan of an unpaced run as it was before: what actions take, and the schedules for it, a run finds anew."""
+    jobs = tuple(replace(job, profile=None) for job in plan.jobs)
+    cases = tuple(
+        replace(case, jobs=tuple(replace(chosen, rows=None, proof=None) for chosen in case.jobs)) for case in plan.cases
+    )
+    return replace(plan, jobs=jobs, cases=cases)
 
 
 def renew(
@@ -70,19 +72,21 @@ def renew(
     with ExitStack() as stack:
         prepared = []
         for directory in directories:
-            before = store.read(directory)
-            subject = plan_files.read(directory, before.mode)
-            made = subject.made
+            before, plan = store.read(directory), store.plan_of(directory)
             if schedules_anew:
-                with reporter.solving() as watch:
-                    made = make(subject.plan, subject.choices, watch=watch, strict=True).made
+                plan = _made_anew(plan, reporter)
             fresh = stack.enter_context(store.replacing(directory))
-            plan_files.write(fresh, subject.specs, made)
-            task = Measurement(
-                before.name, plan_files.read(fresh, before.mode), before.mode, before.seed, before.shaper
-            )
+            task = Measurement(before.name, plan, before.mode, before.shaper)
             prepared.append((fresh, task, Terms(reason, before.quick)))
         _take(prepared, limit_s, reporter)
+
+
+def _made_anew(plan: Plan, reporter: Reporter) -> Plan:
+    with reporter.solving() as watch:
+        made = [
+            make(plan, choices_of(plan, job), watch=watch, job=job, strict=True).made for job in range(len(plan.jobs))
+        ]
+    return with_schedules(plan, made)
 
 
 def _shaper(terms: Terms) -> str:
@@ -103,8 +107,8 @@ def _take(prepared: Sequence[tuple[Path, Measurement, Terms]], limit_s: float, r
 def _write(directory: Path, task: Measurement, outcome: CheckResult, terms: Terms) -> None:
     if outcome.failure:
         raise RunFailed(f"{task.name}: {outcome.failure}; nothing was saved")
-    reasons = [f"{one.schedule}: {reason}" for one in outcome.figures for reason in one.reasons]
-    if not all(one.trusted for one in outcome.figures):
+    reasons = [f"{figures.name}: {reason}" for figures in outcome.figures for reason in figures.reasons]
+    if not all(figures.trusted for figures in outcome.figures):
         raise UntrustedRun(f"{task.name} cannot be trusted, nothing was saved: {'; '.join(reasons)}")
     baseline = store.Baseline(
         name=task.name,
@@ -112,10 +116,9 @@ def _write(directory: Path, task: Measurement, outcome: CheckResult, terms: Term
         saved=datetime.now(UTC).isoformat(timespec="seconds"),
         reason=terms.reason,
         quick=terms.quick,
-        seed=task.seed,
         shaper=task.shaper,
-        tolerances=default_tolerances(task.mode, paced=task.subject.paced),
+        tolerances=default_tolerances(task.mode, paced=is_paced(task.plan)),
         environment=dict(outcome.environment),
         figures=outcome.figures,
     )
-    store.write(directory, baseline)
+    store.write(directory, baseline, task.plan)

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from testbed.baseline import environment
-from testbed.baseline.plan_files import Subject
 from testbed.baseline.regression import CheckResult, Figures
 from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput, Interrupted, RunFailed
-from testbed.plan.costs import predict
-from testbed.plan.plan import Clock
-from testbed.planning.resolve import require_trainable, with_clock
-from testbed.planning.schedules import candidates
+from testbed.judge.comparison import jobs_of
+from testbed.plan.events import at_work
+from testbed.plan.plan import Plan
+from testbed.planning.prediction import parts_of, predict_together
+from testbed.planning.resolve import require_trainable
+from testbed.planning.schedules import candidates, choices_of, with_schedules
 from testbed.progress import Reporter
 from testbed.results.contents import table_of
 from testbed.results.destination import is_complete
 from testbed.results.load import load_run
-from testbed.schedule.registry import family_of
+from testbed.schedule.registry import Generated, family_of
 from testbed.trace.summary import summaries
 
 
@@ -30,21 +31,25 @@ class Measurement:
     """A plan, and how its figures are to be taken."""
 
     name: str
-    subject: Subject
+    plan: Plan
     mode: Mode
-    seed: int
     shaper: str
+
+
+def is_paced(plan: Plan) -> bool:
+    """Whether it is known what all actions take, before a run."""
+    return all(job.workload.pacing is not None for job in plan.jobs)
 
 
 def require_possible(task: Measurement) -> None:
     """Raises BadInput for a plan whose figures cannot be taken that way."""
-    plan = task.subject.plan
+    plan = task.plan
     if task.mode is Mode.predict:
-        if not task.subject.paced:
+        if not is_paced(plan):
             raise BadInput.of(task.name, "pacing", "none", "seconds for F, I and W: nothing else can be predicted")
         return
     require_trainable(plan)
-    if task.mode is Mode.virtual and not task.subject.paced:
+    if task.mode is Mode.virtual and not is_paced(plan):
         raise BadInput.of(task.name, "pacing", "none", "seconds for F, I and W: computation takes no virtual time")
 
 
@@ -60,9 +65,9 @@ def measure(
     by_seed: dict[int, list[Measurement]] = {}
     for task in tasks:
         if task.mode is Mode.virtual:
-            by_seed.setdefault(task.seed, []).append(task)
-    for seed, together in by_seed.items():
-        failures |= _run_in_guest(together, seed, scratch, limit_s, reporter)
+            by_seed.setdefault(task.plan.clock.seed, []).append(task)
+    for together in by_seed.values():
+        failures |= _run_in_guest(together, scratch, limit_s, reporter)
     stopped = ""
     for task in tasks:
         if task.mode is Mode.real:
@@ -74,8 +79,8 @@ def measure(
         for task in tasks:
             step.detail(f"predicting {task.name}")
             failure = failures.get(task.name, "")
-            outcome = _predicted(task.subject) if task.mode is Mode.predict else _of_run(scratch / task.name, failure)
-            outcomes[task.name] = with_remade(outcome, task.subject)
+            outcome = _predicted(task.plan) if task.mode is Mode.predict else _of_run(scratch / task.name, failure)
+            outcomes[task.name] = with_remade(outcome, task.plan)
             step.advance()
     return outcomes
 
@@ -85,52 +90,70 @@ def of_run(directory: Path) -> CheckResult:
     found = load_run(directory)
     if not found.complete or not found.manifest:
         raise BadInput.of(str(directory), "comparison.json", "complete: false", "the results of a finished run")
-    losses = _losses(directory / "iterations.parquet")
+    losses, jobs = _losses(directory / "iterations.parquet"), [job.name for job in jobs_of(found.comparison)]
     figures = []
     for index, row in enumerate(found.comparison["schedules"]):
-        mine = losses.get(row["label"], [])
-        named = row | {"schedule": row["label"], "losses": mine}
+        number = jobs.index(row["job"]) if jobs else 0
+        named = row | {"schedule": row["label"], "losses": losses.get((row["label"], number), [])}
         figures.append(Figures.from_json(named, str(directory / "comparison.json"), f"schedules.{index}"))
     return CheckResult(tuple(figures), environment=environment.of_run(found.manifest, str(directory / "manifest.json")))
 
 
-def with_remade(outcome: CheckResult, subject: Subject) -> CheckResult:
-    """The same with what generators make today. One that refuses the plan now has no time."""
-    if not subject.paced:
+def with_remade(outcome: CheckResult, plan: Plan) -> CheckResult:
+    """The same with what a case takes whose schedules generators make today.
+
+    A solver's schedule has no such time, nor one whose generator refuses the plan now.
+    """
+    if not is_paced(plan):
         return outcome
-    times: dict[str, float] = {}
-    for choice in subject.choices:
+    remade = [_made_today(plan, job) for job in range(len(plan.jobs))]
+    names = {job.name: number for number, job in enumerate(plan.jobs)}
+    chosen = {case.label: case.jobs for case in plan.cases}
+    times_s = {(found.schedule, found.job): found.predicted_s for found in _figures(with_schedules(plan, remade))}
+
+    def remade_s(kept: Figures) -> float | None:
+        number = names[kept.job] if kept.job else 0
+        made = kept.schedule in chosen and chosen[kept.schedule][number].choice.label in remade[number]
+        return times_s.get((kept.schedule, kept.job)) if made else None
+
+    return replace(outcome, figures=tuple(replace(kept, remade_s=remade_s(kept)) for kept in outcome.figures))
+
+
+def _made_today(plan: Plan, job: int) -> dict[str, Generated]:
+    """By label, what generators make of a job's choices; not a solver, which would take its whole time limit."""
+    made: dict[str, Generated] = {}
+    for choice in choices_of(plan, job):
         if not family_of(choice).solver:
             try:
-                found = candidates(subject.plan, [choice]).found
+                found = candidates(plan, [choice], job=job, judge=False).found
             except BadInput:
                 continue  # the judge calls it missing, as the baseline has a time
-            times |= {one.choice.label: one.makespan_s for one in found}
-    figures = tuple(replace(one, remade_s=times.get(one.schedule)) for one in outcome.figures)
-    return replace(outcome, figures=figures)
+            made |= {candidate.choice.label: candidate.generated for candidate in found}
+    return made
 
 
-def _predicted(subject: Subject) -> CheckResult:
+def _predicted(plan: Plan) -> CheckResult:
+    return CheckResult(tuple(_figures(plan)), environment=environment.of_this_process())
+
+
+def _figures(plan: Plan) -> list[Figures]:
+    """What the model says of every case, job by job at work."""
     figures = []
-    for choice in subject.choices:
-        schedule = subject.made[choice.label].schedule
-        (found,) = summaries(predict(subject.plan, choice, schedule))
-        figures.append(Figures(choice.label, found.makespan_s, found.bubble_ratio, max(found.peaks)))
-    return CheckResult(tuple(figures), environment=environment.of_this_process())
+    for case in plan.cases:
+        parts = parts_of(plan, case, predict_together(plan, case))
+        for number, part in zip(at_work(plan, case), parts, strict=True):
+            name = plan.jobs[number].name if len(plan.jobs) > 1 else ""
+            (found,) = summaries(part)
+            figures.append(Figures(case.label, found.makespan_s, found.bubble_ratio, max(found.peaks), job=name))
+    return figures
 
 
-def _run_in_guest(
-    tasks: Sequence[Measurement], seed: int, scratch: Path, limit_s: float, reporter: Reporter
-) -> dict[str, str]:
-    """Train all plans in one boot; returns why, for those that left no comparison."""
+def _run_in_guest(tasks: Sequence[Measurement], scratch: Path, limit_s: float, reporter: Reporter) -> dict[str, str]:
+    """Train all plans, of one seed, in one boot; returns why, for those that left no comparison."""
     from testbed.vm import command
 
-    clock = Clock("virtual", seed)
-    machine = command.choose_machine(clock)
-    trainings = [
-        command.Training(with_clock(task.subject.plan, clock), _made(scratch / task.name), task.shaper)
-        for task in tasks
-    ]
+    machine = command.choose_machine(tasks[0].plan.clock)
+    trainings = [command.Training(task.plan, _made(scratch / task.name), task.shaper) for task in tasks]
     try:
         boot, documents = command.train(machine, trainings, limit_s=limit_s, reporter=reporter)
     except Interrupted:
@@ -150,14 +173,13 @@ def _run_here(task: Measurement, directory: Path, reporter: Reporter) -> str:
     from testbed.lab.machine_witness import MachineWitness
     from testbed.lab.sandbox import run_with_own_files
 
-    subject = task.subject
     _made(directory)
 
     def body() -> int:
         from testbed.session.machine_report import this_machine
         from testbed.session.run import SessionOptions, run
 
-        run(subject.plan, SessionOptions(directory, task.shaper, this_machine(), witness), reporter)
+        run(task.plan, SessionOptions(directory, task.shaper, this_machine(), witness), reporter)
         return 0
 
     with MachineWitness() as witness:
@@ -179,8 +201,11 @@ def _of_run(directory: Path, failure: str) -> CheckResult:
     return CheckResult((), failure, environment.of_run(manifest) if manifest else {})
 
 
-def _losses(path: Path) -> dict[str, list[float]]:
-    """Per schedule, the loss of every measured iteration."""
-    frame = table_of(path, ["schedule", "warmup", "loss"])
-    measured = frame[~frame["warmup"]]
-    return {str(name): [float(x) for x in rows["loss"]] for name, rows in measured.groupby("schedule", sort=False)}
+def _losses(path: Path) -> dict[tuple[str, int], list[float]]:
+    """Per schedule and number of a job, the loss of every measured iteration."""
+    frame = table_of(path, ["schedule", "job", "warmup", "loss"])
+    found: dict[tuple[str, int], list[float]] = {}
+    for name, job, warmup, loss in frame[["schedule", "job", "warmup", "loss"]].itertuples(index=False):
+        if not warmup:
+            found.setdefault((str(name), int(job)), []).append(float(loss))
+    return found

@@ -16,6 +16,7 @@ class Figures:
     """What is kept of one schedule; names as in comparison.json. Without a run nothing is measured (None)."""
 
     schedule: str
+    """Label of the case."""
     predicted_s: float
     bubble_predicted: float
     peak_in_flight_predicted: float
@@ -33,10 +34,20 @@ class Figures:
     """Why it cannot be trusted."""
     losses: tuple[float, ...] = ()
     """Of the measured iterations."""
+    job: str = ""
+    """Whose they are; "" where there is one job only."""
+
+    @property
+    def name(self) -> str:
+        """What they are called: the label, of several jobs with the job's name."""
+        return f"{self.schedule}: {self.job}" if self.job else self.schedule
 
     def as_json(self) -> dict[str, Any]:
         """An entry of a baseline's comparison.json."""
-        return asdict(self)
+        document = asdict(self)
+        if not self.job:
+            del document["job"]
+        return document
 
     @classmethod
     def from_json(cls, document: object, source: str, at: str) -> Figures:
@@ -46,7 +57,12 @@ class Figures:
     def predicted_only(self) -> Figures:
         """Without what a run measured."""
         return Figures(
-            self.schedule, self.predicted_s, self.bubble_predicted, self.peak_in_flight_predicted, self.remade_s
+            self.schedule,
+            self.predicted_s,
+            self.bubble_predicted,
+            self.peak_in_flight_predicted,
+            self.remade_s,
+            job=self.job,
         )
 
     def value(self, quantity: Quantity, first: Figures | None = None) -> float | None:
@@ -93,6 +109,7 @@ class Finding:
 
     baseline: str
     schedule: str
+    """The name of its figures."""
     verdict: Verdict
     quantity: Quantity | None = None
     before: float | None = None
@@ -124,27 +141,28 @@ class CheckResult:
 
 def judge(name: str, before: Sequence[Figures], now: CheckResult, tolerances: Tolerances) -> list[Finding]:
     """Findings for every schedule of a baseline, in its order: one that says "same", or all that is not."""
-    by_name = {figures.schedule: figures for figures in now.figures}
+    by_name = {figures.name: figures for figures in now.figures}
     findings = []
     for figures in before:
-        present = by_name.pop(figures.schedule, None)
+        present = by_name.pop(figures.name, None)
         if present is None:
             verdict = Verdict.failed if now.failure else Verdict.missing
             note = now.failure or "in the baseline, but not in what was repeated"
-            findings.append(Finding(name, figures.schedule, verdict, note=note))
+            findings.append(Finding(name, figures.name, verdict, note=note))
             continue
-        first_now = next((one for one in now.figures if one.schedule == before[0].schedule), None)
-        findings += _judge_schedule(name, (figures, before[0]), (present, first_now), tolerances)
+        first = next(other for other in before if other.job == figures.job)
+        first_now = next((other for other in now.figures if other.name == first.name), None)
+        findings += _judge_schedule(name, (figures, first), (present, first_now), tolerances)
     findings += [Finding(name, extra, Verdict.missing, note="not in the baseline") for extra in by_name]
     return findings
 
 
 Side = tuple[Figures, Figures | None]
-"""A schedule's figures, and those of the first schedule beside it."""
+"""A schedule's figures, and those of the first schedule of the same job."""
 
 
 def _judge_schedule(name: str, before: Side, now: Side, tolerances: Tolerances) -> list[Finding]:
-    schedule = before[0].schedule
+    schedule = before[0].name
     if before[0].trusted and not now[0].trusted:
         note = "; ".join(now[0].reasons)
         return [Finding(name, schedule, Verdict.untrusted, Quantity.measured, *_values(before, now), note=note)]

@@ -56,13 +56,13 @@ class CheckReport:
     @property
     def outside(self) -> list[Finding]:
         """The findings that make it fail."""
-        findings = (finding for one in self.checked for finding in one.findings)
+        findings = (finding for check in self.checked for finding in check.findings)
         return [finding for finding in findings if is_regression(finding, allow_faster=self.allow_faster)]
 
     @property
     def verdict(self) -> str:
         """One line."""
-        schedules = {(finding.baseline, finding.schedule) for one in self.checked for finding in one.findings}
+        schedules = {(finding.baseline, finding.schedule) for check in self.checked for finding in check.findings}
         total = f"{_count(len(self.checked), 'baseline')}, {_count(len(schedules), 'schedule')}"
         if not self.outside:
             return f"within tolerance: {total}"
@@ -74,9 +74,9 @@ class CheckReport:
     def hints(self) -> dict[str, list[str]]:
         """What differs from when the baselines were saved -> the baselines for which it does."""
         found: dict[str, list[str]] = {}
-        for one in self.checked:
-            for hint in one.hints:
-                found.setdefault(hint, []).append(one.baseline.name)
+        for check in self.checked:
+            for hint in check.hints:
+                found.setdefault(hint, []).append(check.baseline.name)
         return found
 
     def remarks(self) -> list[str]:
@@ -84,19 +84,19 @@ class CheckReport:
         lines = [f"{hint} ({_count(len(names), 'baseline')})" for hint, names in self.hints.items()]
         if self.settings:
             lines.insert(0, f"plans changed on purpose: {', '.join(self.settings)}")
-        if any(finding.verdict is Verdict.faster for one in self.checked for finding in one.findings):
+        if any(finding.verdict is Verdict.faster for check in self.checked for finding in check.findings):
             lines.append("what is faster for a good reason is saved anew: testbed baseline renew NAME --reason TEXT")
         return lines
 
     def bands(self) -> list[tuple[str, list[str]]]:
         """(for which baselines, tolerances and their reasons)"""
         groups: dict[tuple[Mode, str], list[Checked]] = {}
-        for one in self.checked:
-            groups.setdefault((one.mode, str(tolerance.as_document(one.tolerances))), []).append(one)
+        for check in self.checked:
+            groups.setdefault((check.mode, str(tolerance.as_document(check.tolerances))), []).append(check)
         modes = Counter(mode for mode, _ in groups)
         result = []
         for (mode, _), members in groups.items():
-            names = f": {', '.join(one.baseline.name for one in members)}" if modes[mode] > 1 else ""
+            names = f": {', '.join(check.baseline.name for check in members)}" if modes[mode] > 1 else ""
             words = {Mode.predict: "predictions", Mode.virtual: "virtual clock", Mode.real: "real clock"}[mode]
             result.append((f"{words}{names}", tolerance.describe(members[0].tolerances, mode)))
         return result
@@ -175,9 +175,9 @@ def table(report: CheckReport) -> list[tuple[str, str]]:
     """(line, style) at 80 columns: verdict, a row per schedule or finding, hints, tolerances."""
     lines = [(text, "bold red" if report.outside else "bold green") for text in textwrap.wrap(report.verdict, WIDTH)]
     lines += [("", ""), *((text, "bold") for text in _lines(_HEADER))]
-    for one in report.checked:
-        lines.append((one.title, "bold"))
-        for finding in one.findings:
+    for check in report.checked:
+        lines.append((check.title, "bold"))
+        for finding in check.findings:
             bad = is_regression(finding, allow_faster=report.allow_faster)
             style = "red" if bad else "" if finding.verdict is Verdict.same else "yellow"
             lines += [(text, style) for text in _lines(_cells(finding))]
@@ -198,7 +198,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
 def markdown(report: CheckReport) -> str:
     """A summary for a pull request: verdict, what is outside, one row per baseline."""
     lines = ["## Baselines", "", f"**{report.verdict}**", ""]
-    moved = [f for one in report.checked for f in one.findings if f.verdict is not Verdict.same]
+    moved = [f for check in report.checked for f in check.findings if f.verdict is not Verdict.same]
     if moved:
         lines += _markdown_row("baseline", *_HEADER, "note")
         lines += ["| --- | --- | --- | ---: | ---: | ---: | --- | --- |"]
@@ -206,11 +206,11 @@ def markdown(report: CheckReport) -> str:
         lines.append("")
     lines += [f"* {_escaped(remark)}" for remark in report.remarks()]
     lines += ["", "| baseline | checked by | schedules | result |", "| --- | --- | ---: | --- |"]
-    for one in report.checked:
-        verdicts = Counter(str(finding.verdict) for finding in one.findings)
-        schedules = len({finding.schedule for finding in one.findings})
+    for check in report.checked:
+        verdicts = Counter(str(finding.verdict) for finding in check.findings)
+        schedules = len({finding.schedule for finding in check.findings})
         result = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
-        lines += _markdown_row(one.baseline.name, str(one.mode), str(schedules), result)
+        lines += _markdown_row(check.baseline.name, str(check.mode), str(schedules), result)
     for title, bands in report.bands():
         lines += ["", f"Tolerances, {title}:", "", *(f"* {_escaped(band)}" for band in bands)]
     return "\n".join(lines) + "\n"
@@ -236,17 +236,17 @@ def as_document(report: CheckReport) -> dict[str, Any]:
         "settings": list(report.settings),
         "baselines": [
             {
-                "name": one.baseline.name,
-                "mode": str(one.mode),
-                "saved": one.baseline.saved,
-                "reason": one.baseline.reason,
-                "environment_before": one.baseline.environment,
-                "environment_now": dict(one.outcome.environment),
-                "hints": one.hints,
-                "tolerances": tolerance.as_document(one.tolerances),
-                "findings": [finding.as_json() for finding in one.findings],
+                "name": check.baseline.name,
+                "mode": str(check.mode),
+                "saved": check.baseline.saved,
+                "reason": check.baseline.reason,
+                "environment_before": check.baseline.environment,
+                "environment_now": dict(check.outcome.environment),
+                "hints": check.hints,
+                "tolerances": tolerance.as_document(check.tolerances),
+                "findings": [finding.as_json() for finding in check.findings],
             }
-            for one in report.checked
+            for check in report.checked
         ],
     }
 
@@ -254,14 +254,14 @@ def as_document(report: CheckReport) -> dict[str, Any]:
 def junit(report: CheckReport) -> str:
     """A test suite per baseline, a test case per schedule."""
     suites = ElementTree.Element("testsuites", name="testbed baseline check")
-    for one in report.checked:
+    for check in report.checked:
         by_schedule: dict[str, list[Finding]] = {}
-        for finding in one.findings:
+        for finding in check.findings:
             by_schedule.setdefault(finding.schedule, []).append(finding)
-        suite = ElementTree.SubElement(suites, "testsuite", name=one.baseline.name)
+        suite = ElementTree.SubElement(suites, "testsuite", name=check.baseline.name)
         failed = 0
         for schedule, findings in by_schedule.items():
-            case = ElementTree.SubElement(suite, "testcase", classname=f"baseline.{one.baseline.name}", name=schedule)
+            case = ElementTree.SubElement(suite, "testcase", classname=f"baseline.{check.baseline.name}", name=schedule)
             bad = [finding for finding in findings if is_regression(finding, allow_faster=report.allow_faster)]
             if bad:
                 failed += 1
@@ -270,7 +270,7 @@ def junit(report: CheckReport) -> str:
                 failure.text = _xml_text("\n".join(_explained(finding) for finding in bad))
         suite.set("tests", str(len(by_schedule)))
         suite.set("failures", str(failed))
-        ElementTree.SubElement(suite, "system-out").text = _xml_text("\n".join([one.title, *one.hints]))
+        ElementTree.SubElement(suite, "system-out").text = _xml_text("\n".join([check.title, *check.hints]))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 

@@ -1,4 +1,4 @@
-"""Baselines on disk: a directory each, with the plan (plan_files), its figures (comparison.json) and baseline.json."""
+"""Baselines on disk: a directory each, with plan.json, the figures (comparison.json) and baseline.json."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from testbed.baseline import tolerance
+from testbed.baseline.earlier_baselines import plan_of_format_1
 from testbed.baseline.environment import Environment
 from testbed.baseline.regression import Figures
 from testbed.baseline.tolerance import Mode, Tolerances
 from testbed.errors import BadInput
 from testbed.files import read_json
+from testbed.plan.plan import Plan
+from testbed.planning import file
+from testbed.planning.resolve import with_costs_of_this_version
 from testbed.spec.document import validate
 
-FORMAT = 1
+FORMAT = 2
+"""Of baseline.json. In format 1 there was no plan.json, and it had the `seed` of the plan's clock."""
 BASELINE, COMPARISON = "baseline.json", "comparison.json"
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,59}")
@@ -29,7 +32,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,59}")
 
 @dataclass(frozen=True)
 class Baseline:
-    """What baseline.json and comparison.json say; the plan is read by plan_files."""
+    """What baseline.json and comparison.json say; `plan_of` reads the plan."""
 
     name: str
     mode: Mode
@@ -39,8 +42,6 @@ class Baseline:
     """Why it was saved, or saved anew."""
     quick: bool
     """Whether `check --quick` repeats the run too, not the prediction alone."""
-    seed: int
-    """Of the virtual clock's kernel."""
     shaper: str
     tolerances: Tolerances
     environment: dict[str, Any]
@@ -55,7 +56,6 @@ class _Document:
     saved: str
     reason: str
     quick: bool
-    seed: Annotated[int, Field(ge=0, lt=2**31)]
     shaper: str
     tolerances: dict[str, Any]
     environment: Environment
@@ -79,11 +79,11 @@ def find(root: Path, asked: Sequence[str]) -> list[Path]:
             raise BadInput.of("baseline", "directory", str(root), "a directory with baselines (testbed baseline save)")
         return found
     directories: list[Path] = []
-    for one in asked:
-        directory = next((path for path in (root / one, Path(one)) if (path / BASELINE).is_file()), None)
+    for name in asked:
+        directory = next((path for path in (root / name, Path(name)) if (path / BASELINE).is_file()), None)
         if directory is None:
             known = ", ".join(sorted(path.parent.name for path in root.glob(f"*/{BASELINE}"))) or "none"
-            raise BadInput.of("baseline", "name", one, f"a directory with {BASELINE}, or one of {root} ({known})")
+            raise BadInput.of("baseline", "name", name, f"a directory with {BASELINE}, or one of {root} ({known})")
         if directory.resolve() not in [path.resolve() for path in directories]:
             directories.append(directory)
     if len({path.resolve().name for path in directories}) < len(directories):
@@ -95,8 +95,8 @@ def read(directory: Path) -> Baseline:
     """A baseline without its plan. Raises BadInput naming file and field."""
     document, comparison = _json(directory / BASELINE), _json(directory / COMPARISON)
     where = str(directory / BASELINE)
-    if document.get("format") != FORMAT:
-        raise BadInput.of(where, "format", document.get("format"), f"{FORMAT} (save it anew)")
+    if document.get("format") not in (1, FORMAT):
+        raise BadInput.of(where, "format", document.get("format"), f"1 or {FORMAT} (save it anew)")
     fields = validate(_Document, document, where)
     rows = comparison.get("schedules")
     if not isinstance(rows, list) or not rows:
@@ -107,7 +107,6 @@ def read(directory: Path) -> Baseline:
         saved=fields.saved,
         reason=fields.reason,
         quick=fields.quick,
-        seed=fields.seed,
         shaper=fields.shaper,
         tolerances=tolerance.from_document(fields.tolerances, where),
         environment=document["environment"],
@@ -117,15 +116,24 @@ def read(directory: Path) -> Baseline:
     )
 
 
-def write(directory: Path, baseline: Baseline) -> None:
-    """Write baseline.json and comparison.json beside a plan that is there."""
+def plan_of(directory: Path) -> Plan:
+    """The plan of a baseline, with what this version's engine costs: that is under test. Raises BadInput."""
+    document = _json(directory / BASELINE)
+    plan = plan_of_format_1(directory, document) if document.get("format") == 1 else file.read(directory / file.NAME)
+    if not plan.cases:
+        raise BadInput.of(str(directory / file.NAME), "cases", "none", "something to measure")
+    return with_costs_of_this_version(plan)
+
+
+def write(directory: Path, baseline: Baseline, plan: Plan) -> None:
+    """Write plan.json, baseline.json and comparison.json."""
+    file.write(plan, directory / file.NAME)
     document = {
         "format": FORMAT,
         "mode": baseline.mode,
         "saved": baseline.saved,
         "reason": baseline.reason,
         "quick": baseline.quick,
-        "seed": baseline.seed,
         "shaper": baseline.shaper,
         "tolerances": tolerance.as_document(baseline.tolerances),
         "environment": baseline.environment,

@@ -20,10 +20,9 @@ class Mode(StrEnum):
     real = "real"
     """A run on a real clock."""
 
-    @property
-    def clock(self) -> Clock:
+    def clock(self, seed: int = 1) -> Clock:
         """The clock of its plan; what is predicted alone has none of a machine's time in it."""
-        return Clock("real" if self is Mode.real else "virtual")
+        return Clock("real" if self is Mode.real else "virtual", seed)
 
 
 class Quantity(StrEnum):
@@ -144,7 +143,10 @@ def from_document(document: object, source: str) -> Tolerances:
             raise BadInput.of(source, field, value, f"one of {', '.join(Quantity)}")
         if not isinstance(value, dict) or set(value) != set(Band._fields):
             raise BadInput.of(source, field, value, "an object with absolute and relative")
-        if not all(isinstance(one, int | float) and not isinstance(one, bool) and one >= 0 for one in value.values()):
+        if not all(
+            isinstance(number, int | float) and not isinstance(number, bool) and number >= 0
+            for number in value.values()
+        ):
             raise BadInput.of(source, field, value, "numbers of 0 or more")
         result[Quantity(name)] = Band(**value)
     return result

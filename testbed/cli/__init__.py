@@ -62,10 +62,10 @@ app.command("test-determinism")(determinism.determinism)
 
 def _with_help(commands: typer.Typer) -> None:
     """Help in our form. Line ends of a docstring are of the code, only its empty lines mean something."""
-    for one in commands.registered_commands:
-        written = inspect.getdoc(one.callback) or ""
-        one.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in written.split("\n\n"))
-        one.cls = GroupedCommand
+    for command in commands.registered_commands:
+        written = inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in written.split("\n\n"))
+        command.cls = GroupedCommand
     for group in commands.registered_groups:
         if group.typer_instance is not None:
             _with_help(group.typer_instance)

@@ -13,7 +13,6 @@ from testbed.cli.options import (
     AUTO_SHAPER,
     AsJson,
     ClockName,
-    ClockOption,
     Iterations,
     Quiet,
     Schedules,
@@ -26,6 +25,7 @@ from testbed.cli.options import (
     stdout_console,
     wall_limit_of,
 )
+from testbed.cli.plan import complete, read_plan, refuse_beside_plan
 from testbed.errors import BadInput, ExitCode
 from testbed.files import output_directory, require_writable, write_output
 
@@ -52,15 +52,19 @@ MANY_PLANS_S = 1800.0
 @baseline_app.command("save")
 def save(
     name: Annotated[str, typer.Argument(help="Name of the baseline: a directory in results/baselines/.")],
-    topology: Annotated[Path | None, typer.Argument(metavar="[TOPOLOGY]", help="As for `testbed run`.")] = None,
-    workload: Annotated[Path | None, typer.Argument(metavar="[WORKLOAD]", help="As for `testbed run`.")] = None,
+    what: Annotated[Path | None, typer.Argument(metavar="[TOPOLOGY|PLAN]", help="As for `testbed run`.")] = None,
+    workloads: Annotated[
+        list[Path] | None, typer.Argument(metavar="[WORKLOAD]...", help="As for `testbed run`.")
+    ] = None,
     from_run: Annotated[
         Path | None, typer.Option("--run", metavar="DIR", help="Take plan and figures of a finished run instead.")
     ] = None,
     schedule: Schedules = None,
     settings: Settings = None,
     iterations: Iterations = None,
-    clock: ClockOption = ClockName.virtual,
+    clock: Annotated[
+        ClockName | None, typer.Option(help="virtual: in a guest, in its time; default: virtual, or the plan's.")
+    ] = None,
     predict_only: Annotated[bool, typer.Option("--predict-only", help="The model alone: no run.")] = False,
     shaper: ShaperOption = AUTO_SHAPER,
     seed: SeedOption = None,
@@ -71,27 +75,40 @@ def save(
     wall_limit: WallLimit = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run a plan (or take a finished run) and keep plan and figures. A run that cannot be trusted is not kept."""
-    from testbed.baseline import keep, plan_files, store
+    """Run a plan (or take a finished run) and keep plan and figures. A run that cannot be trusted is not kept.
+
+    With one argument behind the name, the plan is plan.json, or a directory with one in it. Several workloads are jobs
+    at the same time, as of `testbed plan`; each has figures of its own.
+    """
+    from testbed.baseline import keep, store
     from testbed.baseline.tolerance import Mode
     from testbed.cli.progress import Terminal
+    from testbed.planning import resolve
 
     directory = root / store.checked_name(name)
     store.require_free(directory, overwrite=overwrite)
     if from_run is not None:
-        options = (topology, workload, schedule, settings, iterations, seed, wall_limit)
+        options = (what, workloads, schedule, settings, iterations, clock, seed, wall_limit)
         if predict_only or any(option is not None for option in options):
             raise BadInput.of("baseline save", "--run", str(from_run), "no plan beside it: the run has one")
         keep.save_run(directory, from_run, keep.Terms(reason, quick))
-    elif topology is None or workload is None:
-        raise BadInput.of("baseline save", "plan", name, "TOPOLOGY and WORKLOAD, or --run DIR")
+    elif what is None:
+        raise BadInput.of("baseline save", "plan", name, "TOPOLOGY and WORKLOAD, a plan, or --run DIR")
     else:
-        specs = plan_files.resolve(topology, workload, settings or [], schedule or [], iterations=iterations)
-        mode = Mode.predict if predict_only else Mode(clock.value)
-        number = seed_of(seed, virtual=mode is Mode.virtual)
+        if workloads:
+            refuse_beside_plan(what, workloads)
+            plan = resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations)
+        else:
+            plan = read_plan(what, {"--schedule": schedule, "--set": settings, "--iterations": iterations})
+        name_of_clock = clock or (ClockName.virtual if workloads else plan.clock.name)
+        mode = Mode.predict if predict_only else Mode(name_of_clock)
+        number = seed_of(seed, virtual=mode is Mode.virtual, otherwise=plan.clock.seed)
         limit_s = wall_limit_of(wall_limit, guest=mode is Mode.virtual)
-        terms = keep.Terms(reason, quick, mode, number, shaper)
-        keep.save(directory, specs, terms, limit_s=limit_s, reporter=Terminal(quiet=quiet))
+        plan = resolve.with_clock(plan, mode.clock(number))
+        if workloads:
+            plan = complete(plan, schedule, None, quiet=quiet, strict=True, sources=workloads)
+        terms = keep.Terms(reason, quick, mode, shaper)
+        keep.save(directory, plan, terms, limit_s=limit_s, reporter=Terminal(quiet=quiet))
     print(f"saved {directory}/")
 
 
@@ -168,12 +185,14 @@ def list_baselines(root: Root = ROOT, as_json: AsJson = False) -> None:
     """The baselines that there are."""
     from testbed.baseline import store
 
-    found = [store.read(directory) for directory in store.find(root, [])]
+    directories = store.find(root, [])
+    found = [store.read(directory) for directory in directories]
     if as_json:
-        keys = ("name", "mode", "saved", "reason", "quick", "seed", "shaper", "environment")
+        keys = ("name", "mode", "saved", "reason", "quick", "shaper", "environment")
         documents = [
-            {key: getattr(one, key) for key in keys} | {"schedules": [figures.schedule for figures in one.figures]}
-            for one in found
+            {key: getattr(baseline, key) for key in keys}
+            | {"seed": store.plan_of(directory).clock.seed, "schedules": [figures.name for figures in baseline.figures]}
+            for directory, baseline in zip(directories, found, strict=True)
         ]
         emit({"baselines": documents})
         return
@@ -190,17 +209,17 @@ def _listed(found: Sequence[Baseline], width: int) -> list[RenderableType]:
     from testbed.cli.table_layout import Column, Section, fitted
 
     columns = [
-        Column("by", [f"{one.mode}{', quick' if one.quick else ''}" for one in found], left=True),
-        Column("schedules", [str(len(one.figures)) for one in found]),
-        Column("saved", [one.saved[:10] for one in found], left=True),
+        Column("by", [f"{baseline.mode}{', quick' if baseline.quick else ''}" for baseline in found], left=True),
+        Column("schedules", [str(len(baseline.figures)) for baseline in found]),
+        Column("saved", [baseline.saved[:10] for baseline in found], left=True),
     ]
-    key = Column("name", [one.name for one in found], left=True)
+    key = Column("name", [baseline.name for baseline in found], left=True)
     groups: dict[str, list[str]] = {}
-    for one in found:
-        kernel = one.environment.get("kernel")
-        facts = [f"kernel {environment.kernel_name(kernel)}" if kernel else "", one.reason]
+    for baseline in found:
+        kernel = baseline.environment.get("kernel")
+        facts = [f"kernel {environment.kernel_name(kernel)}" if kernel else "", baseline.reason]
         for fact in filter(None, facts):
-            groups.setdefault(fact, []).append(one.name)
+            groups.setdefault(fact, []).append(baseline.name)
     below = [Text(f"{'all' if len(names) == len(found) else ', '.join(names)}: {why}") for why, names in groups.items()]
     return [*fitted(key, [Section("baselines", columns)], width), *below]
 

@@ -97,7 +97,7 @@ def compare_axes(
 
         heading = f"{asked.name}: which axis should cross the link, and how many times longer the other one takes"
         with output(picture, "--picture") as partial:
-            draw(found, partial, heading=heading, measured=[one.predicted for one in measured])
+            draw(found, partial, heading=heading, measured=[point.predicted for point in measured])
     if as_json:
         emit(document)
     else:
@@ -105,7 +105,7 @@ def compare_axes(
         _print(console, asked.name, found, measured)
         if picture is not None:
             console.print(f"drawn in {picture}", highlight=False, soft_wrap=True)
-    if not all(one.trusted and one.as_predicted for one in measured):
+    if not all(point.trusted and point.as_predicted for point in measured):
         raise typer.Exit(ExitCode.UNTRUSTED)
 
 
@@ -124,8 +124,8 @@ def _values(texts: Sequence[str], units: dict[str, float], option: str) -> list[
 def _document(name: str, found: Sequence[Compared], measured: Sequence[MeasuredPoint]) -> dict[str, Any]:
     return {
         "workload": name,
-        "points": [one.as_json() for one in found],
-        "measured": [one.as_json() for one in measured],
+        "points": [point.as_json() for point in found],
+        "measured": [point.as_json() for point in measured],
     }
 
 
@@ -133,28 +133,30 @@ def _print(console: Console, name: str, found: Sequence[Compared], measured: Seq
     from testbed.units import show_rate, show_time
 
     def keys(points: Sequence[Compared]) -> Column:
-        delays = [show_time(one.point.delay_s) for one in points]
+        delays = [show_time(point.point.delay_s) for point in points]
         said = ["" if number and delays[number - 1] == delay else delay for number, delay in enumerate(delays)]
         widest = max(map(len, delays))
-        words = [f"{delay:>{widest}}  {show_rate(one.point.rate_bps)}" for delay, one in zip(said, points, strict=True)]
+        words = [
+            f"{delay:>{widest}}  {show_rate(point.point.rate_bps)}" for delay, point in zip(said, points, strict=True)
+        ]
         return Column("link:\ndelay, rate", words, left=True)
 
     times = [
-        Column("pipeline\nover it", [_seconds(one.pipeline.best_s) for one in found]),
-        Column("data\nover it", [_seconds(one.data.best_s) for one in found]),
-        Column("data /\npipeline", [f"{one.gain:.2f}" for one in found]),
-        Column("should\ncross", [one.winner for one in found], left=True),
+        Column("pipeline\nover it", [_seconds(point.pipeline.best_s) for point in found]),
+        Column("data\nover it", [_seconds(point.data.best_s) for point in found]),
+        Column("data /\npipeline", [f"{point.gain:.2f}" for point in found]),
+        Column("should\ncross", [point.winner for point in found], left=True),
     ]
     further = [
-        Column("pipeline\nwith", [one.pipeline.best for one in found], left=True),
-        Column("data\nwith", [one.data.best for one in found], left=True),
-        Column("data, not\noverlapped", [_seconds(one.data_not_overlapped_s) for one in found]),
+        Column("pipeline\nwith", [point.pipeline.best for point in found], left=True),
+        Column("data\nwith", [point.data.best for point in found], left=True),
+        Column("data, not\noverlapped", [_seconds(point.data_not_overlapped_s) for point in found]),
     ]
     sections = [Section(f"{name}: predicted at full scale", times), Section("the fastest schedule of each", further)]
     for table in fitted(keys(found), sections, console.width):
         console.print(table)
     if measured:
-        for table in fitted(keys([one.predicted for one in measured]), [_measured(measured)], console.width):
+        for table in fitted(keys([point.predicted for point in measured]), [_measured(measured)], console.width):
             console.print(table)
 
 
@@ -165,9 +167,9 @@ def _seconds(value: float) -> str:
 def _measured(measured: Sequence[MeasuredPoint]) -> Section:
     columns = []
     for axis in ("pipeline", "data"):
-        rows = [getattr(one, axis) for one in measured]
+        rows = [getattr(point, axis) for point in measured]
         shown = ["-" if row is None else _seconds(row["full_scale"]["measured_s"]) for row in rows]
         errors = ["-" if row is None else f"{row['error']:+.3%}" for row in rows]
         columns += [Column(f"{axis}\nover it", shown), Column("off by", errors)]
-    agreed = [("yes" if one.as_predicted else "NO") if one.trusted else "untrusted" for one in measured]
+    agreed = [("yes" if point.as_predicted else "NO") if point.trusted else "untrusted" for point in measured]
     return Section("measured in virtual time, at full scale", [*columns, Column("as\npredicted", agreed)])

@@ -17,7 +17,7 @@ def fairness_tables(cases: Sequence[CaseFairness], width: int) -> list[Table]:
         return []
     key = Column("case", [case.label for case in cases], left=True)
     worst = [
-        [min((rate for rate in one.rates_bps if rate is not None), default=None) for one in both]
+        [min((rate for rate in side.rates_bps if rate is not None), default=None) for side in both]
         for both in ((case.filled, case.predicted, case.measured) for case in cases)
     ]
     most = [f"{case.measured.most_flows} / {case.filled.most_flows}" for case in cases]
@@ -70,12 +70,12 @@ def _jobs_tables(cases: Sequence[CaseFairness], width: int) -> list[Table]:
         ]
         sections.append(Section("rate of each job's slowest flow", _rates(each)))
     outcomes = [
-        *_both("all-reduce", cases, lambda one: one.all_reduce_s),
-        *_both("median FCT", cases, lambda one: one.fct_median_s),
-        *_both("worst FCT", cases, lambda one: one.fct_worst_s),
+        *_both("all-reduce", cases, lambda metric: metric.all_reduce_s),
+        *_both("median FCT", cases, lambda metric: metric.fct_median_s),
+        *_both("worst FCT", cases, lambda metric: metric.fct_worst_s),
     ]
     sections.append(Section("reductions, and flow completion times of messages", outcomes))
-    return [table for one in sections if one.columns for table in fitted(key, [one], width)]
+    return [table for section in sections if section.columns for table in fitted(key, [section], width)]
 
 
 def _rates(rows: Sequence[Sequence[float | None]]) -> list[Column]:
@@ -89,9 +89,9 @@ def _rates(rows: Sequence[Sequence[float | None]]) -> list[Column]:
 def _both(what: str, cases: Sequence[CaseFairness], of: Callable[[Seen], Each]) -> list[Column]:
     """Predicted / measured; nothing where no job has it."""
     pairs = [pair for case in cases for pair in zip(of(case.predicted), of(case.measured), strict=True)]
-    if all(one is None for pair in pairs for one in pair):
+    if all(value is None for pair in pairs for value in pair):
         return []
-    unit, cells = _bare(show_times([one for pair in pairs for one in pair]))
+    unit, cells = _bare(show_times([value for pair in pairs for value in pair]))
     both = [f"{measured} / {predicted}" for predicted, measured in zip(cells[0::2], cells[1::2], strict=True)]
     return [Column(f"{what}\nm/p, {unit}", both)]
 

@@ -27,22 +27,22 @@ def full_scale_tables(rows: Sequence[tuple[str, Mapping[str, Any]]], width: int)
     if not rows:
         return []
     times = [
-        ("\nmeasured", [one.get("measured_s") for _, one in rows]),
-        ("\npredicted", [one["predicted_s"] for _, one in rows]),
-        ("without\nlab", [one["ideal_s"] for _, one in rows]),
+        ("\nmeasured", [row.get("measured_s") for _, row in rows]),
+        ("\npredicted", [row["predicted_s"] for _, row in rows]),
+        ("without\nlab", [row["ideal_s"] for _, row in rows]),
     ]
     flat = show_times([value for _, values in times for value in values])
     parts = [flat[place : place + len(rows)] for place in range(0, len(flat), len(rows))]
     columns = [Column(name, part) for (name, values), part in zip(times, parts, strict=True) if any(values)]
-    columns.append(Column("lab adds\nat most", [f"{one['bound_s'] / one['ideal_s']:.3%}" for _, one in rows]))
-    columns.append(Column("HBM of the\nfullest", [_fullest(one) for _, one in rows]))
-    columns.append(Column("\nmost of it", [_largest(one["causes"]) for _, one in rows], left=True))
+    columns.append(Column("lab adds\nat most", [f"{row['bound_s'] / row['ideal_s']:.3%}" for _, row in rows]))
+    columns.append(Column("HBM of the\nfullest", [_fullest(row) for _, row in rows]))
+    columns.append(Column("\nmost of it", [_largest(row["causes"]) for _, row in rows], left=True))
     key = Column("\nschedule", [label for label, _ in rows], left=True)
     return fitted(key, [Section("at full scale", columns)], width)
 
 
-def _fullest(one: Mapping[str, Any]) -> str:
-    return f"{max(sum(rank.values()) for rank in one['memory']) / one['memory_limit']:.0%}"
+def _fullest(row: Mapping[str, Any]) -> str:
+    return f"{max(sum(rank.values()) for rank in row['memory']) / row['memory_limit']:.0%}"
 
 
 def _largest(causes: Mapping[str, float]) -> str:

@@ -114,15 +114,17 @@ class GroupedCommand(TyperCommand):
         formatter.write_paragraph()
         formatter.write_text(self.help or "")
         params: list[Any] = list(self.params)
-        arguments = [(one.metavar or one.name.upper(), one.help) for one in params if one.param_type_name == "argument"]
+        arguments = [
+            (param.metavar or param.name.upper(), param.help) for param in params if param.param_type_name == "argument"
+        ]
         _section(formatter, "Arguments", arguments)
-        options = [one for one in params if one.param_type_name == "option" and not one.hidden]
+        options = [param for param in params if param.param_type_name == "option" and not param.hidden]
         for title, names in GROUPS.items():
-            mine = [one for one in options if max(one.opts, key=len) in names]
-            mine.sort(key=lambda one: names.index(max(one.opts, key=len)))
-            _section(formatter, title, (one.get_help_record(ctx) for one in mine))
+            mine = [param for param in options if max(param.opts, key=len) in names]
+            mine.sort(key=lambda param: names.index(max(param.opts, key=len)))
+            _section(formatter, title, (param.get_help_record(ctx) for param in mine))
         known = {name for names in GROUPS.values() for name in names}
-        rest = [one.get_help_record(ctx) for one in options if max(one.opts, key=len) not in known]
+        rest = [param.get_help_record(ctx) for param in options if max(param.opts, key=len) not in known]
         _section(formatter, _OTHERS, [*rest, (", ".join(HELP_OPTIONS), "Show this message and exit.")])
         with formatter.section("Examples"):
             for line in EXAMPLES.get(str(self.name), ()):
@@ -140,8 +142,10 @@ class HelpfulGroup(TyperGroup):
         formatter.write_paragraph()
         formatter.write_text(self.help or "")
         commands = [self.commands[name] for name in self.list_commands(ctx)]
-        _section(formatter, "Commands", ((str(one.name), _first_sentence(one.help or "")) for one in commands))
-        options = [one.get_help_record(ctx) for one in self.params if one.param_type_name == "option"]
+        _section(
+            formatter, "Commands", ((str(command.name), _first_sentence(command.help or "")) for command in commands)
+        )
+        options = [param.get_help_record(ctx) for param in self.params if param.param_type_name == "option"]
         _section(formatter, "Options", [*options, (", ".join(HELP_OPTIONS), "Show this message and exit.")])
         formatter.write_paragraph()
         formatter.write_text(f"`{ctx.command_path} COMMAND --help` has options, examples and exit codes of each.")

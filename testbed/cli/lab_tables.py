@@ -110,7 +110,7 @@ def _constants(document: Mapping[str, Any], width: int) -> list[RenderableType]:
     model, sizes = document["model"], document["sizes"]
     added = [row["gloo_bytes"] for row in sizes]
     ready = [row["ready_wait_s"] for row in sizes]
-    waits = show_times([one and one[name] for name in ("median", "p99") for one in ready])
+    waits = show_times([wait and wait[name] for name in ("median", "p99") for wait in ready])
     limit = show_times([model["unnoticed_wait_s"]] * len(sizes))
     columns = [
         Column("gloo\nadds", ["-" if extra is None else f"{extra:.0f} B" for extra in added]),

@@ -84,7 +84,7 @@ def plan(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write plan.json: who is where, which way everything goes, every schedule. `testbed run plan.json` measures it.
+    """Write plan.json: who is where, the routes, every schedule. `testbed run plan.json` measures it.
 
     Several workloads are jobs at the same time, on nodes of their own. The first schedules of all of them are one case,
     the second ones another, and so on; a workload with one schedule has it in every case. To be trained together they
@@ -143,7 +143,7 @@ def enforced(plan: Plan, enforcement: Enforcement | None) -> Plan:
     from testbed.planning.resolve import with_enforcement
 
     if enforcement is Enforcement.ports and not equal_hops(planned(plan.network)):
-        expected = "rules: routers hash among ways of equal delay and length, as in a Clos, and this network has none"
+        expected = "rules: routers hash among routes of equal delay and length, as in a Clos, and this network has none"
         raise BadInput.of("--enforce", "option", enforcement.value, expected)
     return with_enforcement(plan, None if enforcement is None else enforcement.value)
 
@@ -183,7 +183,7 @@ def routing_of(
         raise BadInput.of(events[0].option, "option", events[0].name, expected)
     if events and len(chosen) > 1:
         expected = f"one at most, with {events[0].option}"
-        raise BadInput.of("--policy", "policy", ", ".join(one.label for one in chosen), expected)
+        raise BadInput.of("--policy", "policy", ", ".join(choice.label for choice in chosen), expected)
     if events and chosen:
         policy_of(chosen[0].label)
     return Routing(chosen, reach, tuple(events), alone)

@@ -29,7 +29,7 @@ STYLES = {"F": "white on blue", "B": "white on green", "I": "black on cyan", "W"
 
 
 def plan_table(plan: Plan) -> Table:
-    """Where the ranks of every job are, what joins the datacenters, and which way traffic goes."""
+    """Where the ranks of every job are, what joins the datacenters, and which routes traffic takes."""
     names = ", ".join(job.name for job in plan.jobs)
     table = Table(title=f"{names} on {plan.network.name}", title_justify="left", show_header=False)
     table.add_column(overflow="fold")
@@ -45,10 +45,10 @@ def plan_table(plan: Plan) -> Table:
     for hop in network.links:
         queue = f", queue {show_size(hop.queue_bytes)}" if hop.queue_bytes else ""
         table.add_row(f"link {hop.label}", f"{show_time(hop.delay_s)} one way, {show_rate(hop.rate_bps)}{queue}")
-    for one in plan.network.routes:
-        over = [network.links[index] for index in one.route]
-        if len(over) > 1 or _has_parallel(network, one.route[0]):
-            table.add_row(f"route {one.source}->{one.target}", " ".join(direction.label for direction in over))
+    for default in plan.network.routes:
+        over = [network.links[index] for index in default.route]
+        if len(over) > 1 or _has_parallel(network, default.route[0]):
+            table.add_row(f"route {default.source}->{default.target}", " ".join(direction.label for direction in over))
     for job in plan.jobs:
         _add_job(table, job, f"{job.name}: " if len(plan.jobs) > 1 else "")
     _add_unusual(table, plan)
@@ -60,7 +60,7 @@ def _node(job: Job, rank: int) -> str:
 
 
 def _has_parallel(network: NetworkState, index: int) -> bool:
-    ends = [(one.source, one.target) for one in network.links]
+    ends = [(direction.source, direction.target) for direction in network.links]
     return ends.count(ends[index]) > 1
 
 
@@ -75,9 +75,9 @@ def _add_unusual(table: Table, plan: Plan) -> None:
 
 
 def _unusual(plan: Plan, case: Case) -> list[str]:
-    ways, default_route = routes_of_nodes(plan, case), planned(plan.network).default_route
-    crossing = {ends: way for ends, way in ways.items() if way}
-    moved = sum(way != default_route(*ends) for ends, way in crossing.items())
+    taken, default_route = routes_of_nodes(plan, case), planned(plan.network).default_route
+    crossing = {ends: route for ends, route in taken.items() if route}
+    moved = sum(route != default_route(*ends) for ends, route in crossing.items())
     said = [f"{moved} of {len(crossing)} flows leave their default routes"] if moved else []
     if any(case.starts_s):
         said.append(f"jobs begin at {', '.join(map(show_time, case.starts_s))}")
@@ -164,7 +164,9 @@ def causes_tables(plan: Plan, comparison: Comparison, width: int) -> list[Table]
         Column("schedule", [row.label for row in rows], left=True),
         [
             Section(f"{plan.jobs[0].name} on {plan.network.name}: predicted{_in_the_lab(plan)}", result),
-            Section("where the time of an iteration goes", [Column(one, [s[one] for s in shares]) for one in causes]),
+            Section(
+                "where the time of an iteration goes", [Column(cause, [s[cause] for s in shares]) for cause in causes]
+            ),
         ],
         width,
     )
@@ -178,7 +180,9 @@ def _in_the_lab(plan: Plan) -> str:
 def _lost_shares(row: ComparedSchedule) -> dict[str, str]:
     lost = row.causes._asdict() | {"memory_s": row.memory_s, "DP_s": row.causes.data_parallel_s}
     seconds = {cause: lost[f"{cause}_s"] for cause in (*CAUSES, "DP")}
-    return {cause: "-" if one is None else f"{one / row.predicted_s:z.1%}" for cause, one in seconds.items()}
+    return {
+        cause: "-" if spent_s is None else f"{spent_s / row.predicted_s:z.1%}" for cause, spent_s in seconds.items()
+    }
 
 
 def _peaks(peaks: Sequence[float]) -> str:
@@ -190,12 +194,20 @@ def best_line(comparison: Comparison) -> str | None:
     if len(comparison.schedules) < 2:
         return None
     first, second = comparison.schedules[:2]
-    tied = [one.label for one in comparison.schedules if one.low_s < first.high_s and one.high_s > first.predicted_s]
+    tied = [
+        schedule.label
+        for schedule in comparison.schedules
+        if schedule.low_s < first.high_s and schedule.high_s > first.predicted_s
+    ]
     if first.predicted_range is not None and first.predicted_range.order_sensitive and len(tied) > 1:
         return f"best: {', '.join(tied)}: who comes first of messages that meet decides"
     gain = f"{second.predicted_s / first.predicted_s - 1:.1%}"
     if float(gain.rstrip("%")) == 0:
-        equal = [one.label for one in comparison.schedules if f"{one.predicted_s / first.predicted_s - 1:.1%}" == gain]
+        equal = [
+            schedule.label
+            for schedule in comparison.schedules
+            if f"{schedule.predicted_s / first.predicted_s - 1:.1%}" == gain
+        ]
         return f"best: {', '.join(equal)}, less than 0.05% apart"
     return f"best: {first.label}, {gain} ahead of {second.label}"
 

@@ -70,8 +70,8 @@ def report(
         asked = {ReportPart.memory: memory, ReportPart.messages: messages, ReportPart.checks: checks}
         wanted = set(ReportPart) if everything else {part for part, given in asked.items() if given}
         if found.schedules:
-            for one in details(found.comparison, wanted, console.width):
-                console.print(one)
+            for table in details(found.comparison, wanted, console.width):
+                console.print(table)
         for label in changed:
             said = f"{label}: comparison.json says something else than the data files"
             console.print(said, style="bold red", highlight=False)

@@ -121,16 +121,16 @@ def _show(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[PolicyOutc
 def _document(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[PolicyOutcome]) -> dict[str, Any]:
     from testbed.plan.network_state import planned
 
-    labels = [one.label for one in planned(plan.network).everything]
+    labels = [direction.label for direction in planned(plan.network).everything]
     return {
         "topology": plan.network.name,
         "jobs": [job.name for job in plan.jobs],
         "case": case.label,
         "flows": _flow_documents(plan, wanted),
         "policies": [
-            _policy_document(one, labels)
-            | ({} if one.wanted is wanted else {"flows": _flow_documents(plan, one.wanted)})
-            for one in outcomes
+            _policy_document(outcome, labels)
+            | ({} if outcome.wanted is wanted else {"flows": _flow_documents(plan, outcome.wanted)})
+            for outcome in outcomes
         ],
     }
 
@@ -138,42 +138,42 @@ def _document(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[Policy
 def _flow_documents(plan: Plan, wanted: Demands) -> list[dict[str, Any]]:
     return [
         {
-            "job": plan.jobs[one.job].name,
-            "kinds": [kind.value for kind in one.kinds],
-            "source": one.source,
-            "target": one.target,
-            "wire_bytes": one.wire_bytes,
-            "collective_bytes": one.collective_bytes,
-            "when_s": [list(span) for span in one.when],
+            "job": plan.jobs[commodity.job].name,
+            "kinds": [kind.value for kind in commodity.kinds],
+            "source": commodity.source,
+            "target": commodity.target,
+            "wire_bytes": commodity.wire_bytes,
+            "collective_bytes": commodity.collective_bytes,
+            "when_s": [list(span) for span in commodity.when],
             "routed": routed,
         }
         for routed, mine in ((True, wanted.elephants), (False, wanted.mice))
-        for one in mine
+        for commodity in mine
     ]
 
 
-def _policy_document(one: PolicyOutcome, labels: Sequence[str]) -> dict[str, Any]:
+def _policy_document(outcome: PolicyOutcome, labels: Sequence[str]) -> dict[str, Any]:
     """Rates of flows that cross nothing, and times of jobs that reduce nothing, are null."""
-    metric = one.metric
+    metric = outcome.metric
     return {
-        "policy": one.label,
+        "policy": outcome.label,
         "most_flows": metric.most_flows,
         "job_rates_bps": [_finite(rate) for rate in metric.job_rates_bps.tolist()],
         "all_reduce_s": [_finite(seconds) for seconds in metric.all_reduce_s.tolist()],
         "jain": metric.jain,
-        "iteration_s": list(one.iteration_s),
-        "predicted_low_s": [each and each.low_s for each in one.predicted_ranges],
-        "predicted_high_s": [each and each.high_s for each in one.predicted_ranges],
-        "controller_s": one.routed.seconds,
-        "remark": one.routed.remark,
+        "iteration_s": list(outcome.iteration_s),
+        "predicted_low_s": [each and each.low_s for each in outcome.predicted_ranges],
+        "predicted_high_s": [each and each.high_s for each in outcome.predicted_ranges],
+        "controller_s": outcome.routed.seconds,
+        "remark": outcome.routed.remark,
         "rates_bps": [_finite(rate) for rate in metric.rates_bps.tolist()],
         "routes": [
-            [labels[index] for index in one.wanted.problem.routes_of(flow)[number]]
-            for flow, number in enumerate(one.routed.choice.tolist())
+            [labels[index] for index in outcome.wanted.problem.routes_of(flow)[number]]
+            for flow, number in enumerate(outcome.routed.choice.tolist())
         ],
         "links": [
             {"direction": label, "flows": flows, "wire_bytes": size}
-            for label, flows, size in zip(labels, one.flows.tolist(), one.wire_bytes.tolist(), strict=True)
+            for label, flows, size in zip(labels, outcome.flows.tolist(), outcome.wire_bytes.tolist(), strict=True)
         ],
     }
 

@@ -169,7 +169,7 @@ def jobs_tables(title: str, rows: Sequence[ScheduleComparison], width: int) -> l
         both = [f"{row.label}: {row.job}" for row in known]
         sections = (Section(f"{title}: predicted", columns), Section("measured, alone and together", measured))
         key = Column("case: job", both, left=True)
-        return [table for one in sections for table in fitted(key, [one], width)]
+        return [table for section in sections for table in fitted(key, [section], width)]
     columns.append(Column("measured", shown[3::4]))
     before = ["", *(row.label for row in known)]
     labels = ["" if row.label == label else row.label for row, label in zip(known, before, strict=False)]

@@ -203,7 +203,7 @@ def schedule_export(
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     choices = schedules.choose(plan, [schedule])
     if len(choices) > 1:
-        raise BadInput.of("--schedule", "label", schedule, f"one of {', '.join(one.label for one in choices)}")
+        raise BadInput.of("--schedule", "label", schedule, f"one of {', '.join(choice.label for choice in choices)}")
     reporter = Terminal(quiet=quiet)
     with said_by_the_library(reporter.say), reporter.solving() as watch:
         selected = schedules.make(plan, choices, None, watch, source=str(workload))

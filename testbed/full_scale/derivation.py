@@ -60,7 +60,7 @@ def _model(full: FullScale, ranks: int) -> list[Line]:
 
 def _times(full: FullScale, rank: int, ranks: int) -> list[Line]:
     flop = counts.stage_flop(full, rank, ranks)
-    seconds = [counts.seconds(full, one) for one in flop]
+    seconds = [counts.seconds(full, counted) for counted in flop]
     accelerator = full.accelerator
     speed = f"{show_compute(accelerator.flops)} x {full.efficiency:g} x {full.tensor} accelerators"
     formulas = (

@@ -32,7 +32,7 @@ class FlowParts(NamedTuple):
     source_rank: int
     target_rank: int
     kind: str
-    way: tuple[str, ...]
+    route: tuple[str, ...]
     """The directions that it crosses, a network card first."""
     shift_s: Floats
     """Per iteration, since before the run (virtual clock: since predicted); nan where no arrival is known."""
@@ -194,8 +194,10 @@ def blamed(moved: Sequence[FlowParts], flows: Sequence[FlowParts]) -> list[str]:
         best = max(places, key=lambda place: _likeness(places[place], left))
         if not places[best] & left:
             break
-        directions = {direction for flow in flows for direction in flow.way}
-        same = [one for one in places if places[one] == places[best] and (one in directions) == (best in directions)]
+        directions = {direction for flow in flows for direction in flow.route}
+        same = [
+            place for place in places if places[place] == places[best] and (place in directions) == (best in directions)
+        ]
         found.append(" or ".join(same[:_MOST_NAMED]))
         left -= places[best]
     return found
@@ -210,7 +212,7 @@ def _places(flows: Sequence[FlowParts]) -> Mapping[str, set[tuple[int, int, str]
 
 def _places_of(flows: Sequence[FlowParts]) -> Iterator[tuple[str, tuple[int, int, str]]]:
     for flow in flows:
-        yield from ((direction, flow[:3]) for direction in flow.way)
+        yield from ((direction, flow[:3]) for direction in flow.route)
     for flow in flows:
         yield f"what leaves rank {flow.source_rank} (its node's interface, or the rank itself)", flow[:3]
         yield f"what comes to rank {flow.target_rank}", flow[:3]

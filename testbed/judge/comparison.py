@@ -251,8 +251,8 @@ def _compared(
     )
 
 
-def _at_full_scale(one: FullScaleTime | None, measured_s: float) -> dict[str, Any] | None:
-    return None if one is None else one.as_json() | {"measured_s": measured_s / one.lab_seconds}
+def _at_full_scale(full_scale: FullScaleTime | None, measured_s: float) -> dict[str, Any] | None:
+    return None if full_scale is None else full_scale.as_json() | {"measured_s": measured_s / full_scale.lab_seconds}
 
 
 def _on_this_host(run: MeasuredCase) -> dict[str, Any]:
@@ -302,7 +302,7 @@ def same_ranking(schedules: Sequence[ScheduleComparison], tie: float = TIE) -> b
 
 def jobs_at_work(schedules: Sequence[ScheduleComparison]) -> dict[str, frozenset[str]]:
     """Per label of a case the jobs that trained in it."""
-    return _at_work((one.label, job_of(one)) for one in schedules)
+    return _at_work((row.label, job_of(row)) for row in schedules)
 
 
 def job_of(row: ScheduleComparison) -> str:
@@ -344,4 +344,4 @@ def rows_of(comparison: Mapping[str, Any]) -> list[ScheduleComparison]:
 
 def jobs_of(document: Mapping[str, Any]) -> list[RunJob]:
     """The jobs that a manifest or a comparison names; [] where there is one job only."""
-    return [RunJob(**one) for one in document.get("jobs", ())]
+    return [RunJob(**job) for job in document.get("jobs", ())]

@@ -188,7 +188,7 @@ def _seldom(case: Evidence) -> list[bool]:
         return []
     count = len(case.measured)
     known = case.flows, case.baseline_extra_s, case.baseline_differs_s, case.super_packets_s
-    limit_of = {one.flow[:3]: one.limit_s for one in fidelity.shifts_of(*known, real=False)}
+    limit_of = {shift.flow[:3]: shift.limit_s for shift in fidelity.shifts_of(*known, real=False)}
     found = []
     for flow, baseline_s, each in zip(case.flows, case.baseline_extra_s, case.quartiles_s, strict=True):
         limit_s = limit_of.get(flow[:3], MESSAGE_SHIFT_S.value)
@@ -235,7 +235,7 @@ def _baseline_parts(case: Evidence) -> list[FlowParts]:
     lower = [each[0] for each in case.quartiles_s]
     if case.baseline_extra_s is not None:
         known = case.flows, case.baseline_extra_s, case.baseline_differs_s, case.super_packets_s
-        limit_of = {one.flow[:3]: one.limit_s for one in fidelity.shifts_of(*known, real=case.real)}
+        limit_of = {shift.flow[:3]: shift.limit_s for shift in fidelity.shifts_of(*known, real=case.real)}
         limits_s = [limit_of.get(flow[:3], MESSAGE_SHIFT_S.value) for flow in case.flows]
         shifts = [
             changes.smoothed(each - baseline) for each, baseline in zip(lower, case.baseline_extra_s, strict=True)
@@ -243,7 +243,7 @@ def _baseline_parts(case: Evidence) -> list[FlowParts]:
         return _parts(case, shifts, limits_s)
     shifts = [changes.smoothed(changes.from_first(each)) for each in lower]
     scatter_s = [CHANGE_CERTAIN * changes.scatter(each) for each in shifts]
-    return _parts(case, shifts, [max(MESSAGE_SHIFT_S.value, one) for one in scatter_s])
+    return _parts(case, shifts, [max(MESSAGE_SHIFT_S.value, seconds) for seconds in scatter_s])
 
 
 def _parts(case: Evidence, shifts: Sequence[NDArray[np.float64]], limits_s: Sequence[float]) -> list[FlowParts]:

@@ -63,20 +63,20 @@ def planned_rows(mesh: Mesh, rows: Sequence[Row] | None) -> dict[int, Row]:
 def execution_check(executed: Sequence[ExecutedRow], planned: Mapping[int, Row]) -> Check:
     """Whether every rank executed in every iteration what the plan has for the case."""
     why = "a time is that of the schedule whose name it has, or says nothing"
-    otherwise = [one for one in executed if one.row != planned.get(one.rank)]
-    missing = sorted(planned.keys() - {one.rank for one in executed})
+    otherwise = [order for order in executed if order.row != planned.get(order.rank)]
+    missing = sorted(planned.keys() - {order.rank for order in executed})
     reasons = [f"rank {', '.join(map(str, missing))} executed nothing"] if missing else []
     if otherwise:
-        ranks, named = len({one.rank for one in otherwise}), _named(otherwise, planned)
+        ranks, named = len({order.rank for order in otherwise}), _named(otherwise, planned)
         reasons.append(f"{ranks} of {len(planned)} ranks executed another schedule than the plan's: {named}")
-    right = len(planned.keys() - {one.rank for one in otherwise} - set(missing))
+    right = len(planned.keys() - {order.rank for order in otherwise} - set(missing))
     found = f"{right} of {len(planned)} ranks"
     return Check("actions executed as planned", found, "all", why, tuple(reasons))
 
 
 def _named(otherwise: Sequence[ExecutedRow], planned: Mapping[int, Row]) -> str:
     """The first action that is not the plan's, of the first iteration in which one is not."""
-    first = min(otherwise, key=lambda one: (one.iterations[0], one.rank))
+    first = min(otherwise, key=lambda order: (order.iterations[0], order.rank))
     each = zip_longest(map(str, first.row), map(str, planned.get(first.rank, ())), fillvalue="nothing")
     place, (did, should) = next((place, both) for place, both in enumerate(each) if both[0] != both[1])
     when = f"iteration {first.iterations[0]}"

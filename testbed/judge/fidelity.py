@@ -169,14 +169,14 @@ def network_check(network: NetworkEvidence) -> Check:
 def traffic_check(traffic: Sequence[DirectionCounters], *, lossless: bool) -> Check:
     """Whether directions carried what the plan's routes send over them; where data is sent again, more is right."""
     reasons, worst = [], 0.0
-    for one in traffic:
-        allowed = TRAFFIC_SHARE * one.planned_bytes + TRAFFIC_PER_MESSAGE_BYTES * one.messages + TRAFFIC_BYTES
-        off = one.counted_bytes - one.planned_bytes
+    for counters in traffic:
+        allowed = TRAFFIC_SHARE * counters.planned_bytes + TRAFFIC_PER_MESSAGE_BYTES * counters.messages + TRAFFIC_BYTES
+        off = counters.counted_bytes - counters.planned_bytes
         worst = max(worst, (-off if off < 0 else off * lossless) / allowed)
         if off < -allowed or (lossless and off > allowed):
             reasons.append(
-                f"{one.direction} carried {one.counted_bytes:.0f} bytes, its routes should bring "
-                f"{one.planned_bytes:.0f} (±{allowed:.0f}): traffic did not take the routes of the plan"
+                f"{counters.direction} carried {counters.counted_bytes:.0f} bytes, its routes should bring "
+                f"{counters.planned_bytes:.0f} (±{allowed:.0f}): traffic did not take the routes of the plan"
             )
     why = "headers and acknowledgements differ a little, a flow elsewhere by all"
     return Check("bytes off the plan, of allowed", f"{worst:.0%}", "100%", why, tuple(reasons))
@@ -197,11 +197,11 @@ def message_check(
     `differs_s` (by chance) and `super_packets_s` as in Evidence. Not `real`: on the virtual clock.
     Flows that shifted `seldom` do not count: where only late arrivals are known, the quartile is that of these alone.
     """
-    rare = {flow[:3] for flow, one in zip(flows, seldom, strict=False) if one}
+    rare = {flow[:3] for flow, rarely in zip(flows, seldom, strict=False) if rarely}
     shifts = shifts_of(flows, baseline_s, differs_s, super_packets_s, real=real)
-    shifts = [one for one in shifts if one.flow[:3] not in rare]
-    reasons = tuple(one.reason() for one in shifts if abs(one.seconds) > one.limit_s)
-    worst = max(shifts, key=lambda one: abs(one.seconds) / one.limit_s, default=None)
+    shifts = [shift for shift in shifts if shift.flow[:3] not in rare]
+    reasons = tuple(shift.reason() for shift in shifts if abs(shift.seconds) > shift.limit_s)
+    worst = max(shifts, key=lambda shift: abs(shift.seconds) / shift.limit_s, default=None)
     found_s, limit_s = (worst.seconds, worst.limit_s) if worst else (0.0, MESSAGE_SHIFT_S.value)
     why = "; ".join(filter(None, (MESSAGE_SHIFT_S.why, worst and worst.why_more())))
     question = "messages' times since measured"

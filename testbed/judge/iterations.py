@@ -38,7 +38,7 @@ class Witnesses(NamedTuple):
 
 
 class IterationRow(NamedTuple):
-    """One iteration as a whole; a row of iterations.parquet."""
+    """One iteration as a whole; a row of iterations.parquet. A column that is added is nan in earlier runs."""
 
     iteration: int
     warmup: bool
@@ -100,13 +100,13 @@ def iteration_row(records: Sequence[IterationRecord], warmup: int, machine: Mach
 
 def _witnesses(ranks: Sequence[RankWitness], machine: MachineCounts) -> Witnesses:
     return Witnesses(
-        rank_queued_s=max(one.rank_queued_s for one in ranks),
-        threads_queued_s=max(one.threads_queued_s for one in ranks),
+        rank_queued_s=max(rank.rank_queued_s for rank in ranks),
+        threads_queued_s=max(rank.threads_queued_s for rank in ranks),
         relay_queued_s=machine.relay_queued_s,
         kernel_queued_s=machine.kernel_queued_s,
         steal_s=machine.steal_s,
-        involuntary_switches=sum(one.involuntary_switches for one in ranks),
-        wake_late_s=max(one.wake_late_s for one in ranks),
+        involuntary_switches=sum(rank.involuntary_switches for rank in ranks),
+        wake_late_s=max(rank.wake_late_s for rank in ranks),
         clock_step_s=machine.clock_offset_s,
     )
 

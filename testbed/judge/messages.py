@@ -76,7 +76,7 @@ class MessageTimes(NamedTuple):
     def median_overtaken_s(self) -> float:
         """The worst of an iteration, as the median over iterations; 0 where no message is known."""
         iterations = np.unique(self.rows["iteration"])
-        worst = [float(self.overtaken_s[self.rows["iteration"] == one].max()) for one in iterations]
+        worst = [float(self.overtaken_s[self.rows["iteration"] == iteration].max()) for iteration in iterations]
         return float(np.median(worst)) if worst else 0.0
 
 
@@ -137,7 +137,7 @@ def message_times(
 
 
 def _shared(extra_s: Floats, rows: Table, twin: Table, sites: Sequence[str]) -> Floats:
-    """Extra times where collectives' messages of one size that share a way in an iteration have their mean.
+    """Extra times where collectives' messages of one size that share a route in an iteration have their mean.
 
     It is known where the arrival of all is.
     """

@@ -109,17 +109,17 @@ def counts(plan: Plan) -> bool:
 
 def flows_of(plan: Plan, case: Case, predicted: Trace) -> Flows:
     """The flows of a case that count, by the predicted trace of one iteration."""
-    least, route_of = plan.elephants_from or 0.0, routes.routes_of_nodes(plan, case)
+    least, taken = plan.elephants_from or 0.0, routes.routes_of_nodes(plan, case)
     rank_at = {node: rank for rank, node in routes.nodes_of_ranks(plan).items()}
     found = [commodity for commodity in commodities_in(plan, predicted) if commodity.wire_bytes >= least]
 
-    def way(commodity: Commodity) -> tuple[int, ...]:
-        return route_of.get((commodity.source, commodity.target), ())
+    def route_of(commodity: Commodity) -> tuple[int, ...]:
+        return taken.get((commodity.source, commodity.target), ())
 
     crossing = frozenset(
-        (rank_at[commodity.source], rank_at[commodity.target]) for commodity in found if way(commodity)
+        (rank_at[commodity.source], rank_at[commodity.target]) for commodity in found if route_of(commodity)
     )
-    return Flows(settled_problem(network_at(plan, case), found, [way(commodity) for commodity in found]), crossing)
+    return Flows(settled_problem(network_at(plan, case), found, [route_of(commodity) for commodity in found]), crossing)
 
 
 def filled(plan: Plan, case: Case, flows: Flows) -> Filled:
@@ -127,7 +127,7 @@ def filled(plan: Plan, case: Case, flows: Flows) -> Filled:
     metric = measured_by(flows.problem, np.zeros(flows.problem.n_flows, np.int64))
     missing = [math.nan] * (len(plan.jobs) - flows.problem.n_jobs)
     rates, reduced = (
-        [_finite(one) for number, one in enumerate([*values.tolist(), *missing]) if number in at_work(plan, case)]
+        [_finite(value) for number, value in enumerate([*values.tolist(), *missing]) if number in at_work(plan, case)]
         for values in (metric.job_rates_bps, metric.all_reduce_s)
     )
     return Filled(rates, metric.most_flows, reduced, metric.jain)
@@ -151,7 +151,7 @@ def seen(
         middle.append(float(np.median(took)) if took else None)
         worst.append(max(took, default=None))
     reduced = [_reduction_s(trace.messages[trace.messages["job"] == number]) for number in jobs]
-    jain = jain_index(np.array([math.inf if one is None else one for one in rates]))
+    jain = jain_index(np.array([math.inf if rate is None else rate for rate in rates]))
     return Seen(rates, most_flows, jain, list(took_s), reduced, middle, worst)
 
 

@@ -27,7 +27,7 @@ from testbed.lab.probes import (
     round_trips,
     wire_rate,
 )
-from testbed.lab.sizing import PathFacts
+from testbed.lab.sizing import RouteFacts
 from testbed.plan.framing import ETHERNET_HEADER, MTU
 from testbed.spec.topology import Direction
 from testbed.thresholds import ATTEMPTS, DELAY_BAND_S, LOSS_CHANCE, RELATIVE_BAND
@@ -202,7 +202,7 @@ def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
         arriving = math.prod(1.0 - direction.loss for direction in asked)
         slowest_bps = min(direction.rate_bps for direction in asked)
         pings = round_trips([line.ends for line in link], rtt, slowest_bps, arriving=arriving)
-        found = [MeasuredDirection(rtt=_less(one, overhead)) for one in pings]
+        found = [MeasuredDirection(rtt=_less(ping, overhead)) for ping in pings]
     except RunFailed as error:
         trouble = [[str(error)] for _ in link]
     for i, (_, direction, ends) in enumerate(link):
@@ -244,12 +244,12 @@ _ROOM_FOR_PROBE_BYTES = 16 * (MTU + ETHERNET_HEADER)
 
 
 def _rate(lab: Lab, line: _Line, rtt: float) -> float:
-    room, path = lab.queue_room(line.number), PathFacts(line.asked.rate_bps, rtt)
+    room, route = lab.queue_room(line.number), RouteFacts(line.asked.rate_bps, rtt)
     if room >= _ROOM_FOR_PROBE_BYTES:
-        return wire_rate(line.ends, line.asked.delay_s, path, room)
+        return wire_rate(line.ends, line.asked.delay_s, route, room)
     lab.change_link(line.number, queue_bytes=_ROOM_FOR_PROBE_BYTES)
     try:
-        return wire_rate(line.ends, line.asked.delay_s, path, _ROOM_FOR_PROBE_BYTES)
+        return wire_rate(line.ends, line.asked.delay_s, route, _ROOM_FOR_PROBE_BYTES)
     finally:
         lab.change_link(line.number, queue_bytes=room)
 

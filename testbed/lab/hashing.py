@@ -43,7 +43,7 @@ class Connection(NamedTuple):
 
 
 def equal_hops(network: NetworkState) -> dict[tuple[str, str], tuple[int, ...]]:
-    """(place, datacenter) -> all directions with which a way as short as the shortest begins, where there are several.
+    """(place, datacenter) -> the directions with which routes as short as the shortest begin, where there are several.
 
     As short is: the same delay and as many links.
     """
@@ -52,7 +52,9 @@ def equal_hops(network: NetworkState) -> dict[tuple[str, str], tuple[int, ...]]:
     shortest = {place: network.routes_from(place) for place in places}
     found = {}
     for at in places:
-        leaving = [index for index, one in enumerate(directions) if one.source == at and index not in network.down]
+        leaving = [
+            index for index, direction in enumerate(directions) if direction.source == at and index not in network.down
+        ]
         for target in network.datacenters:
             if target == at or target not in shortest[at]:
                 continue
@@ -91,7 +93,7 @@ def hash_by_ports(pid: int, where: str, seed: int) -> dict[str, str]:
 
 
 class Hashing:
-    """Asks the routers of a lab which way packets take, rules and all. A context manager."""
+    """Asks the routers of a lab which route packets take, rules and all. A context manager."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -110,15 +112,16 @@ class Hashing:
                 with inside(router.pid):
                     for index, interface in socket.if_nameindex():
                         self._index[name, interface] = index
-            for number, one in enumerate(lab.directions):
-                self._leaving[one.source, self._index[one.source, lab.places.link_interface(number)]] = number
+            for number, direction in enumerate(lab.directions):
+                there = self._index[direction.source, lab.places.link_interface(number)]
+                self._leaving[direction.source, there] = number
             self._opened = opened.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self._opened.close()
 
-    def way(self, connection: Connection) -> Route:
+    def route_taken(self, connection: Connection) -> Route:
         """The directions that packets of a connection take. Raises RunFailed when a router has no route for them."""
         lab = self._lab
         packet = connection._replace(source=lab.address(connection.source), target=lab.address(connection.target))

@@ -211,7 +211,7 @@ class Lab:
     # --- routes --------------------------------------------------------------------------------
 
     def use_routes(self, wanted: Mapping[tuple[str, str], Route]) -> Enforced:
-        """Send traffic between these (source node, target node) this way from now on, all other as by default.
+        """Send traffic between these (source node, target node) over these routes from now on, all other as by default.
 
         Returns which of it the routers' own hash sends there, and what is pinned by rule. Raises RunFailed.
         """
@@ -238,7 +238,7 @@ class Lab:
         """
         address_of = {node: self.address(node) for node in self.nodes}
         with Hashing(self) as hashing:
-            chosen = ports.choose(self._both_directions(wanted), wanted, address_of, hashing.way)
+            chosen = ports.choose(self._both_directions(wanted), wanted, address_of, hashing.route_taken)
         for node, port in chosen.port_of.items():
             with inside(self.containers[node].pid):
                 transport.set_sysctl(ports.RANGE, f"{port} {port + 1}", node)
@@ -287,9 +287,9 @@ class Lab:
         taken: dict[tuple[str, str], set[Route]] = {}
         with Hashing(self) as hashing:
             for source in {source for source, _ in wanted}:
-                for one in ports.connections(self.containers[source].pid, source, node_at):
-                    if (source, one.target) in wanted:
-                        taken.setdefault((source, one.target), set()).add(hashing.way(one))
+                for connection in ports.connections(self.containers[source].pid, source, node_at):
+                    if (source, connection.target) in wanted:
+                        taken.setdefault((source, connection.target), set()).add(hashing.route_taken(connection))
         return frozenset(pair for pair, found in taken.items() if found == {wanted[pair]})
 
     def _check_memory(self) -> None:
@@ -324,8 +324,8 @@ class Lab:
     def processes(self) -> dict[str, int]:
         """What must live for the lab to live, in words, and its process id."""
         relay = {} if self._shaper.pid is None else {"the relay process, which carries the links,": self._shaper.pid}
-        routers = {f"the router of {name}": one.pid for name, one in self.routers.items()}
-        return relay | routers | {f"container {name}": one.pid for name, one in self.containers.items()}
+        routers = {f"the router of {name}": router.pid for name, router in self.routers.items()}
+        return relay | routers | {f"container {name}": container.pid for name, container in self.containers.items()}
 
     @contextmanager
     def blaming(self, meanwhile: str) -> Iterator[None]:

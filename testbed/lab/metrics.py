@@ -18,7 +18,7 @@ class Metrics:
     def __init__(self, network: Network, largest_burst_bytes: int) -> None:
         self._nodes, self._burst_bytes = len(network.nodes), largest_burst_bytes
         whole = planned(network)
-        self._everything, self._card_of, self._paths = whole.everything, whole.card_routes, whole.routes
+        self._everything, self._card_of, self._routes = whole.everything, whole.card_routes, whole.routes
         self._rtt_s = self._longest_round_trips()
 
     def queue_room(self, index: int) -> float:
@@ -31,7 +31,7 @@ class Metrics:
         Its windows have room for all that a measurement sends.
         """
         there, back = (index,), (index ^ 1,)
-        out, into = (sizing.rate_probe_bytes(self._facts(*ways)) for ways in ((there, back), (back, there)))
+        out, into = (sizing.rate_probe_bytes(self._facts(*pair)) for pair in ((there, back), (back, there)))
         return self._of(there, back, out, into)
 
     def of_route(self, node: str, target: str, there: Route, back: Route) -> dict[str, int]:
@@ -41,24 +41,24 @@ class Metrics:
 
     def largest_window_bytes(self) -> float:
         """The most that TCP may have in flight on a default route: two bandwidth-delay products, and the burst."""
-        wan = [self._facts(route, self._paths.get((b, a), ())) for (a, b), route in self._paths.items() if a != b]
+        wan = [self._facts(route, self._routes.get((b, a), ())) for (a, b), route in self._routes.items() if a != b]
         return 2 * max((facts.bdp_bytes for facts in wan), default=0.0) + self._burst_bytes
 
     def _longest_round_trips(self) -> list[float]:
         """Per direction and card, in seconds: over its own link, and of all default routes that cross it."""
-        cards = {way for card in self._card_of.values() for way in card}
+        cards = {index for card in self._card_of.values() for index in card}
         numbers = range(len(self._everything))
-        found = [self._facts((way,), (way if way in cards else way ^ 1,)).rtt_s for way in numbers]
-        for (source, target), there in self._paths.items():
-            rtt_s = self._facts(there, self._paths.get((target, source), ())).rtt_s
-            for way in (*there, *(way for way in cards if self._everything[way].target == source)):
-                found[way] = max(found[way], rtt_s)
+        found = [self._facts((index,), (index if index in cards else index ^ 1,)).rtt_s for index in numbers]
+        for (source, target), there in self._routes.items():
+            rtt_s = self._facts(there, self._routes.get((target, source), ())).rtt_s
+            for index in (*there, *(index for index in cards if self._everything[index].target == source)):
+                found[index] = max(found[index], rtt_s)
         return found
 
     def _of(self, there: Route, back: Route, more_there: float = 0.0, more_back: float = 0.0) -> dict[str, int]:
         """No slow start, acknowledgements at once, no timeout while a segment may wait in the queues on the way.
 
-        Windows for so many bytes more than a burst, each way.
+        Windows for so many bytes more than a burst, in each direction.
         """
         out, into = self._facts(there, back), self._facts(back, there)
         metrics = {
@@ -66,11 +66,11 @@ class Metrics:
             "initrwnd": sizing.initial_window(into, self._burst_bytes + more_back),
             "quickack": 1,
         }
-        crossed = ((self._everything[way], self.queue_room(way)) for way in (*there, *back))
+        crossed = ((self._everything[index], self.queue_room(index)) for index in (*there, *back))
         floor_s = sizing.retransmission_floor_s(crossed)
         if floor_s is not None:
             metrics |= {"lock": 1 << _RTAX_RTO_MIN, "rto_min": math.ceil(1e3 * floor_s)}
         return metrics
 
-    def _facts(self, there: Route, back: Route) -> sizing.PathFacts:
-        return sizing.path_facts([self._everything[i] for i in there], [self._everything[i] for i in back])
+    def _facts(self, there: Route, back: Route) -> sizing.RouteFacts:
+        return sizing.route_facts([self._everything[i] for i in there], [self._everything[i] for i in back])

@@ -1,4 +1,4 @@
-"""Ports with which the routers' hash sends every pair of nodes the wanted way, and the connections that there are.
+"""Ports with which the routers' hash sends every pair of nodes over the wanted route, and the connections there are.
 
 Gloo leaves its ports to the kernel, which picks them from a node's ip_local_port_range. In a range of two, its listener
 gets the odd one and all its connections the even one: Linux keeps odd ports for bind and even ones for connect, and one
@@ -47,7 +47,7 @@ def choose(
     wanted: Mapping[NodePair, Route],
     first: Iterable[NodePair],
     address_of: Mapping[str, str],
-    way: Callable[[Connection], Route],
+    route_taken: Callable[[Connection], Route],
 ) -> PortChoice:
     """Ports node by node, each with as many of the wanted routes to the nodes before it as can be had.
 
@@ -57,11 +57,11 @@ def choose(
     port_of: dict[str, int] = {}
     hashed: set[NodePair] = set()
     for node in dict.fromkeys(node for pair in wanted for node in pair):
-        mine = [pair for pair in wanted if node in pair and all(one in port_of or one == node for one in pair)]
+        mine = [pair for pair in wanted if node in pair and all(end in port_of or end == node for end in pair)]
         best: tuple[tuple[int, int], int, list[NodePair]] = ((-1, -1), _FIRST, [])
         for port in range(_FIRST, min(_LAST, _FIRST + 2 * _TRIES), 2):
             tried = port_of | {node: port}
-            took = [pair for pair in mine if way(between(pair, tried, address_of)) == wanted[pair]]
+            took = [pair for pair in mine if route_taken(between(pair, tried, address_of)) == wanted[pair]]
             worth = sum(pair in important for pair in took), len(took)
             if worth > best[0]:
                 best = worth, port, took

@@ -23,7 +23,7 @@ from testbed.errors import RunFailed
 from testbed.lab.container import Container
 from testbed.lab.loss import LossCount, packets_to_send
 from testbed.lab.namespaces import inside
-from testbed.lab.sizing import PathFacts, rate_probe_bytes
+from testbed.lab.sizing import RouteFacts, rate_probe_bytes
 from testbed.plan.framing import ETHERNET_HEADER, MSS, MTU
 
 _PING_BYTES = 98  # ping's frame: Ethernet, IP, ICMP, 56 bytes
@@ -315,25 +315,25 @@ class _Flow:
         return int.from_bytes(fcntl.ioctl(self._sender, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
-def wire_rate(ends: Ends, delay_s: float, path: PathFacts, queue_bytes: float) -> float:
+def wire_rate(ends: Ends, delay_s: float, route: RouteFacts, queue_bytes: float) -> float:
     """The rate of a direction in bit/s on the wire, from what a TCP receiver gets in a steady window.
 
     The window is about 0.4 s, longer on slow links. A full frame carries the MSS in the MTU and an Ethernet header.
     The probe never fills more than half of the queue: it is paced where it could. What is under way fills the one-way
     delay; TCP keeps it for a round trip, and longer where acknowledgements wait on the way back, so its buffers hold
-    all that is sent. `path` has the asked rate and round trip. Raises RunFailed when nothing arrives.
+    all that is sent. `route` has the asked rate and round trip. Raises RunFailed when nothing arrives.
     """
-    rate_bps, rtt_s = path
+    rate_bps, rtt_s = route
     waiting = max(2 * MTU, min(queue_bytes / 2, rate_bps * _WAITING_S / 8))
     window = int(rate_bps * delay_s / 8 + waiting)
     block = int(max(MSS, min(waiting / 4, rate_bps * _BLOCK_S / 8)))
-    windows = max(0.0, math.log2((path.bdp_bytes + waiting) / _FIRST_WINDOW_BYTES)) * rtt_s
+    windows = max(0.0, math.log2((route.bdp_bytes + waiting) / _FIRST_WINDOW_BYTES)) * rtt_s
     settle = 2 * rtt_s + windows + waiting * 8 / rate_bps / (_PACING - 1) * 0.2 + 0.02
     measure = max(_WINDOW_S, _FEWEST_PACKETS * serialisation_s(MTU + ETHERNET_HEADER, rate_bps))
     patience = 4 * rtt_s + 5
-    buffers = min(_LARGEST_BUFFER, int(4 * window + 2 * rate_probe_bytes(path)) + (1 << 20))
+    buffers = min(_LARGEST_BUFFER, int(4 * window + 2 * rate_probe_bytes(route)) + (1 << 20))
     paced = window > min(queue_bytes / 2, _BURST_BYTES)
-    # Until the first byte arrives nothing but the pace keeps the path from overfilling.
+    # Until the first byte arrives nothing but the pace keeps the route from overfilling.
     fill_pace = 1 + min(_PACING - 1, waiting / 2 / max(1.0, window - waiting))
     with _socket(ends.target, socket.SOCK_STREAM) as listener, _socket(ends.source, socket.SOCK_STREAM) as sender:
         listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffers)

@@ -16,7 +16,7 @@ _RATE_PROBE_S, _RATE_PROBE_ROUND_TRIPS, _RATE_PROBE_PACKETS = 0.6, 12, 100
 _SHORTEST_TIMEOUT_S, _LONGEST_TIMEOUT_S = 1.0, 60.0
 
 
-class PathFacts(NamedTuple):
+class RouteFacts(NamedTuple):
     """A route between two datacenters: its slowest rate (bit/s), its round-trip time (s), the BDP of both (bytes)."""
 
     rate_bps: float
@@ -24,31 +24,31 @@ class PathFacts(NamedTuple):
 
     @property
     def bdp_bytes(self) -> float:
-        """Bytes that fill the path for one round trip."""
+        """Bytes that fill the route for one round trip."""
         return self.rate_bps * self.rtt_s / 8
 
 
-def path_facts(there: Sequence[Direction], back: Sequence[Direction]) -> PathFacts:
-    """Facts of a way there and back; the rate is that of the way there, infinite inside a datacenter."""
-    rate = min((hop.rate_bps for hop in there), default=math.inf)
-    return PathFacts(rate, sum(hop.delay_s for hop in (*there, *back)))
+def route_facts(there: Sequence[Direction], back: Sequence[Direction]) -> RouteFacts:
+    """Facts of a route and of the one back; the rate is that of the first, infinite inside a datacenter."""
+    rate = min((direction.rate_bps for direction in there), default=math.inf)
+    return RouteFacts(rate, sum(direction.delay_s for direction in (*there, *back)))
 
 
-def initial_window(path: PathFacts, largest_burst_bytes: float) -> int:
-    """Segments of a window for what is sent along a path: twice the BDP, and the largest burst.
+def initial_window(route: RouteFacts, largest_burst_bytes: float) -> int:
+    """Segments of a window for what is sent along a route: twice the BDP, and the largest burst.
 
-    initcwnd is that of the way there; initrwnd, for what comes in, that of the way back.
+    initcwnd is that of the route; initrwnd, for what comes in, that of the route back.
     """
-    bdp = path.bdp_bytes if math.isfinite(path.rate_bps) else 0.0
+    bdp = route.bdp_bytes if math.isfinite(route.rate_bps) else 0.0
     return max(10, math.ceil(min(_LARGEST_WINDOW, 2 * bdp + largest_burst_bytes) / MSS))
 
 
-def rate_probe_bytes(path: PathFacts) -> float:
-    """What the link gate's measurement of a rate (probes.py) may send along a path.
+def rate_probe_bytes(route: RouteFacts) -> float:
+    """What the link gate's measurement of a rate (probes.py) may send along a route.
 
     Its windows hold all of it: where acknowledgements come back more slowly than data goes, they would limit the rate.
     """
-    return _RATE_PROBE_PACKETS * MTU + path.rate_bps * (_RATE_PROBE_S + _RATE_PROBE_ROUND_TRIPS * path.rtt_s) / 8
+    return _RATE_PROBE_PACKETS * MTU + route.rate_bps * (_RATE_PROBE_S + _RATE_PROBE_ROUND_TRIPS * route.rtt_s) / 8
 
 
 def retransmission_floor_s(directions: Iterable[tuple[Direction, float]]) -> float | None:
@@ -73,7 +73,7 @@ def queue_room(direction: Direction, rtt_s: float, nodes: int, largest_burst_byt
     """
     if direction.queue_bytes > 0:
         return direction.queue_bytes
-    bdp = PathFacts(direction.rate_bps, rtt_s).bdp_bytes
+    bdp = RouteFacts(direction.rate_bps, rtt_s).bdp_bytes
     return max(_SMALLEST_QUEUE, nodes * (2 * bdp + 2 * largest_burst_bytes))
 
 
@@ -81,7 +81,7 @@ def netem_limit(direction: Direction, queue_bytes: float) -> int:
     """netem's `limit`: packets in flight and waiting together, twice over.
 
     R x D / 8 bytes are in flight. It bounds packets, not bytes: a GSO packet counts as one, and so does an
-    acknowledgement. On a slow way back from a fast link nearly all are acknowledgements, so all are taken for as small.
+    acknowledgement. On a slow route back nearly all are acknowledgements, so all are taken for as small.
     """
     in_flight = direction.rate_bps * (direction.delay_s + direction.jitter_s) / 8
     return 2 * math.ceil((in_flight + queue_bytes) / ACK_BYTES)

@@ -90,11 +90,11 @@ def _link_bounds(problem: Problem, earliest: EarliestStarts) -> list[Bound]:
         ready_up = earliest.input_s[s + 1] + problem.least_input_s[s + 1]
         rest_up = problem.least_input_s[s] + earliest.after_input_s[s]
         for source, target, ready, rest in ((s, s + 1, ready_down, rest_down), (s + 1, s, ready_up, rest_up)):
-            way = route(problem, source, target)
-            for hop, index in enumerate(way):
+            crossed = route(problem, source, target)
+            for hop, index in enumerate(crossed):
                 link = problem.links[index]
-                before = sum(problem.links[other].delay_s for other in way[:hop])
-                behind = sum(problem.links[other].delay_s for other in way[hop:]) + hand_over_s(problem)
+                before = sum(problem.links[other].delay_s for other in crossed[:hop])
+                behind = sum(problem.links[other].delay_s for other in crossed[hop:]) + hand_over_s(problem)
                 # the other tensor ranks' parts of a boundary tensor, without which nothing behind it begins
                 ends_of = problem.stage_to_rank[source], problem.stage_to_rank[target]
                 parts = sum(index in pipeline.route(*ends_of) for pipeline in problem.pipelines[: problem.tensor])
@@ -106,11 +106,11 @@ def _link_bounds(problem: Problem, earliest: EarliestStarts) -> list[Bound]:
         # whichever replica sends: no stage has its gradients before it has run all its blocks
         blocks_s = m * (problem.forward_s[s] + problem.least_input_s[s] + problem.least_weight_s[s])
         for step in (step for step in collective.steps if step.own):
-            way = collective.route(step)
-            for hop, index in enumerate(way):
+            crossed = collective.route(step)
+            for hop, index in enumerate(crossed):
                 link = problem.links[index]
-                before = sum(problem.links[other].delay_s for other in way[:hop])
-                behind = sum(problem.links[other].delay_s for other in way[hop:])
+                before = sum(problem.links[other].delay_s for other in crossed[:hop])
+                behind = sum(problem.links[other].delay_s for other in crossed[hop:])
                 work = collective.size(step) * link.seconds_per_byte
                 loads[index].append(_Load(blocks_s + before, work, behind))
                 ends[index] = ends[index] or f"link {index} (replicas of rank {rank})"

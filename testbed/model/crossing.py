@@ -164,7 +164,7 @@ def acknowledge_all(
 def acknowledged(
     program: Program, state: State, wires: LinkOccupancy, events: list[Event], message: int, hops: int, now: float
 ) -> None:
-    """Put an acknowledgement of a message on the next link of its way back."""
+    """Put an acknowledgement of a message on the next link of its route back."""
     back = program.back[message]
     hop = program.route_start[back] + hops
     link = program.route_links[hop]

@@ -52,7 +52,7 @@ class ExtraTimes(NamedTuple):
         same_ranks = [parts for name, parts in flows if name[:2] == flow[:2]]
         as_far = [parts for name, parts in flows if (name in self.crossing) is crosses]
         for parts in ([self.by_flow.get(flow, ())], same_ranks, as_far, list(self.by_flow.values())):
-            if times := [one for part in parts for one in part if len(one)]:
+            if times := [seconds for part in parts for seconds in part if len(seconds)]:
                 return np.concatenate(times)
         raise ValueError("no message was measured")
 

@@ -4,7 +4,7 @@ A message occupies a link for its bytes' time on the wire, first come, first ser
 delay occupies nothing (CrossPipe, section 3.5). Several links are cut through: a message may leave a router while its
 tail still comes in. Where a message travels in super-packets, each of them is stored, queued and forwarded by itself,
 so what a router's own site sends meanwhile comes between them. Every super-packet is acknowledged as it arrives;
-acknowledgements take their turn on the links of the way back: over one link they are carried when somebody next looks
+acknowledgements take their turn on the links of the route back: over one link they are carried when somebody next looks
 at it, over several each is an event at every link, since what else comes to the second one is not known before.
 
 Plain functions on arrays: interpreted as they are, or compiled (compile.py). Simpler views elsewhere, on purpose:
@@ -32,8 +32,10 @@ INLINED = ("carry_acknowledgements", "occupy", "acknowledge")
 
 
 class LinkOccupancy(NamedTuple):
-    """All links and what is on them. Acknowledgements that come to a link by different ways have a queue each there, so
-    that each queue is in the order of time. `free_s`, `queued`, `head` and `tail` change as time goes on."""
+    """Links and what is on them: `free_s`, `queued`, `head` and `tail` change as time goes on.
+
+    Acknowledgements that come to a link by different routes have a queue each there, so that each is in order of time.
+    """
 
     delay_s: Floats
     """Per link, one way."""

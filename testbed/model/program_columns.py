@@ -59,7 +59,7 @@ class ProgramColumns:
         self.n_links = n_links
         self.routes: dict[Route, int] = {}
         self.answered: dict[tuple[Route, Route], int] = {}
-        """(route, route back of one link) -> how many messages and pieces are acknowledged that way."""
+        """(route, route back of one link) -> how many messages and pieces are acknowledged over it."""
         self.groups: list[Group] = []
         self.n_messages = 0
         self.named: list[np.ndarray[tuple[int], np.dtype[np.void]]] = []

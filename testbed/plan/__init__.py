@@ -1,1 +1,1 @@
-"""A plan as a value: who is where, which way data goes, what everything costs, the network at a moment."""
+"""A plan as a value: who is where, which routes data takes, what everything costs, the network at a moment."""

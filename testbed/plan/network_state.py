@@ -58,10 +58,10 @@ class NetworkState:
 
     @cached_property
     def routes(self) -> Mapping[tuple[str, str], Route]:
-        """(source, target) -> default route; a pair without a way is left out.
+        """(source, target) -> default route; a pair without one is left out.
 
-        As planned where nothing of it is down, else the way of least delay. What answers a flow takes it where nothing
-        is sent the other way.
+        As planned where nothing of it is down, else the one of least delay. What answers a flow takes it where nothing
+        is sent in the other direction.
         """
         if not self.down:
             return self.planned_routes
@@ -74,7 +74,7 @@ class NetworkState:
         return found
 
     def routes_from(self, source: str) -> dict[str, Route]:
-        """The ways of least delay from a place to all that can be reached over links that are up."""
+        """The routes of least delay from a place to all that can be reached over links that are up."""
         if not self.down:
             return shortest_from(self.links, source)
         up = [number for number in range(len(self.links)) if number not in self.down]
@@ -82,7 +82,7 @@ class NetworkState:
         return {target: tuple(up[index] for index in route) for target, route in found.items()}
 
     def default_route(self, source: str, target: str) -> Route:
-        """The default route between two nodes. Raises BadInput when there is no way."""
+        """The default route between two nodes. Raises BadInput when there is none."""
         pair = datacenter_of(source), datacenter_of(target)
         route = self.routes.get(pair)
         if route is None:

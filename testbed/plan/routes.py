@@ -14,12 +14,12 @@ from testbed.spec.topology import Direction, Topology
 
 
 def shortest(directions: Sequence[Direction], source: str, target: str) -> Route | None:
-    """The way of least one-way delay; of equals the one with fewer links, then with the links listed first."""
+    """The route of least one-way delay; of equals the one with fewer links, then with the links listed first."""
     return shortest_from(directions, source).get(target)
 
 
 def shortest_from(directions: Sequence[Direction], source: str) -> dict[str, Route]:
-    """The ways that `shortest` finds from a datacenter to every other that can be reached (Dijkstra's algorithm)."""
+    """The routes that `shortest` finds from a datacenter to every other that can be reached (Dijkstra's algorithm)."""
     return _shortest_from(_leaving(directions), source)
 
 
@@ -32,15 +32,15 @@ def _leaving(directions: Sequence[Direction]) -> Mapping[str, Sequence[_Step]]:
 
 
 def _shortest_from(leaving: Mapping[str, Sequence[_Step]], source: str) -> dict[str, Route]:
-    start: _Way = (0.0, 0, ())
-    queue: list[tuple[_Way, str]] = [(start, source)]
+    start: _Reached = (0.0, 0, ())
+    queue: list[tuple[_Reached, str]] = [(start, source)]
     best = {source: start}
     found: dict[str, Route] = {}
     while queue:
-        way, at = heapq.heappop(queue)
+        nearest, at = heapq.heappop(queue)
         if at in found:
             continue
-        delay_s, links, found[at] = way
+        delay_s, links, found[at] = nearest
         for index, target, more_s in leaving.get(at, ()):
             known = best.get(target)
             if target in found or (known is not None and delay_s + more_s > known[0]):
@@ -55,7 +55,7 @@ def _shortest_from(leaving: Mapping[str, Sequence[_Step]], source: str) -> dict[
 _Step = tuple[int, str, float]
 """Number of a direction, where it leads, its delay in seconds."""
 
-_Way = tuple[float, int, Route]
+_Reached = tuple[float, int, Route]
 """Delay in seconds, number of links, directions."""
 
 
@@ -74,7 +74,7 @@ def default_routes(topology: Topology) -> tuple[DefaultRoute, ...]:
 
 
 def by_datacenters(network: Network) -> dict[tuple[str, str], Route]:
-    """(source, target) -> default route; () inside a datacenter. A pair without a way is left out."""
+    """(source, target) -> default route; () inside a datacenter. A pair without one is left out."""
     datacenters = datacenters_of(network)
     return {(name, name): () for name in datacenters} | {
         (default.source, default.target): default.route for default in network.routes

@@ -74,7 +74,7 @@ class LinkLost(Event):
     between_iterations = True
 
     def on_network(self, network: NetworkState) -> NetworkState:
-        """Without its directions; default routes that crossed them become the ways of least delay."""
+        """Without its directions; default routes that crossed them become those of least delay."""
         return network.without(self.name)
 
 

@@ -26,11 +26,11 @@ class PlannedTraffic(NamedTuple):
 
 def planned_traffic(plan: Plan, case: Case) -> tuple[PlannedTraffic, ...]:
     """Per direction of the network, then per network card."""
-    way = RankRoutes(plan, case)
-    count = len(way.network.everything)
+    route_of = RankRoutes(plan, case)
+    count = len(route_of.network.everything)
     bytes_, messages = [0.0] * count, [0] * count
     for source, target, size, number in _sent(plan, case):
-        for index in way(source, target):
+        for index in route_of(source, target):
             bytes_[index] += number * size
             messages[index] += number
     return tuple(PlannedTraffic(*totals) for totals in zip(bytes_, messages, strict=True))
@@ -39,24 +39,24 @@ def planned_traffic(plan: Plan, case: Case) -> tuple[PlannedTraffic, ...]:
 def notices_s(plan: Plan, case: Case) -> float:
     """How long the fullest direction is busy with gloo's notices of the receives that ranks post for an iteration, and
     with their acknowledgements: an iteration that begins earlier finds them in its way."""
-    way = RankRoutes(plan, case)
-    directions = way.network.everything
+    route_of = RankRoutes(plan, case)
+    directions = route_of.network.everything
     bytes_ = [0.0] * len(directions)
     for source, target, _, number in _posted_ahead(plan, case):
-        for index in way(target, source):
+        for index in route_of(target, source):
             bytes_[index] += number * plan.host_costs.notice_bytes
-        for index in way(source, target):
+        for index in route_of(source, target):
             bytes_[index] += number * ACK_BYTES
     return max((8 * size / direction.rate_bps for size, direction in zip(bytes_, directions, strict=True)), default=0.0)
 
 
 def notices_round_trip_s(plan: Plan, case: Case) -> float:
     """How long the farthest of these notices and its acknowledgement are on their way, links being free."""
-    way = RankRoutes(plan, case)
-    directions = way.network.everything
+    route_of = RankRoutes(plan, case)
+    directions = route_of.network.everything
     return max(
         (
-            sum(directions[index].delay_s for index in (*way(target, source), *way(source, target)))
+            sum(directions[index].delay_s for index in (*route_of(target, source), *route_of(source, target)))
             for source, target, _, _ in _posted_ahead(plan, case)
         ),
         default=0.0,
@@ -66,19 +66,19 @@ def notices_round_trip_s(plan: Plan, case: Case) -> float:
 def super_packets_s(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]) -> list[float]:
     """Per (source rank, target rank), how long the slowest direction on the way is busy with one super-packet of the
     source; 0 where there is none on it. In so large steps messages on a link change places."""
-    way = RankRoutes(plan, case)
-    directions, found = way.network.everything, []
+    route_of = RankRoutes(plan, case)
+    directions, found = route_of.network.everything, []
     for source, target in pairs:
-        size = super_packet_bytes(plan.framing.gso_bytes[way.datacenter(source)])
-        found.append(max((8 * size / directions[index].rate_bps for index in way(source, target)), default=0.0))
+        size = super_packet_bytes(plan.framing.gso_bytes[route_of.datacenter(source)])
+        found.append(max((8 * size / directions[index].rate_bps for index in route_of(source, target)), default=0.0))
     return found
 
 
 def directions_of_pairs(plan: Plan, case: Case, pairs: Iterable[tuple[int, int]]) -> list[list[str]]:
     """Per (source rank, target rank), the labels of the directions on the way, a network card first."""
-    way = RankRoutes(plan, case)
-    directions = way.network.everything
-    return [[directions[index].label for index in way(source, target)] for source, target in pairs]
+    route_of = RankRoutes(plan, case)
+    directions = route_of.network.everything
+    return [[directions[index].label for index in route_of(source, target)] for source, target in pairs]
 
 
 def _sent(plan: Plan, case: Case) -> Iterator[tuple[int, int, float, int]]:

@@ -169,7 +169,7 @@ def _check_route(network: NetworkState, route: Route, ends: tuple[str, str], sou
         known = 0 <= index < len(network.links)
         _require(known, source, field, index, f"directions below {len(network.links)}")
         up = index not in network.down
-        _require(up, source, field, list(route), f"no way by {network.links[index].label}, which is lost")
+        _require(up, source, field, list(route), f"no route by {network.links[index].label}, which is lost")
         _require(network.links[index].source == at, source, field, list(route), f"a direction that leaves {at}")
         at = network.links[index].target
     _require(at == ends[1], source, field, list(route), f"a route from {ends[0]} to {ends[1]}")

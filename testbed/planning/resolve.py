@@ -47,14 +47,14 @@ class Combination(NamedTuple):
 def network_of(topology: Topology, at: Scales | None = None) -> Network:
     """Nodes, directions and default routes of a topology, its links as large as the lab has them. Raises BadInput."""
     nodes = tuple(Node(name, routes.datacenter_of(name)) for name in topology.nodes())
-    ways = routes.default_routes(topology)
+    default_routes = routes.default_routes(topology)
     directions = [(f"links.{index // 2}.rate", direction) for index, direction in enumerate(topology.directions())]
     cards = [(f"datacenters.{card.target}.inside.rate", card) for card in topology.cards()]
     links, ends = (
         tuple(_in_the_lab(topology, field, direction, at) for field, direction in some) for some in (directions, cards)
     )
     switches = tuple(name for name, site in topology.datacenters.items() if not site.nodes)
-    return Network(topology.name, nodes, links, ways, ends, switches)
+    return Network(topology.name, nodes, links, default_routes, ends, switches)
 
 
 def _in_the_lab(topology: Topology, field: str, asked: Direction, at: Scales | None) -> Direction:
@@ -121,7 +121,7 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
         seed=workloads[0].seed,
     )
     for job in jobs:
-        _check_ways(network, job)
+        _check_routes(network, job)
     return _one_after_the_other(plan)
 
 
@@ -159,7 +159,7 @@ def _check_together(workloads: Sequence[Workload]) -> None:
             raise BadInput.of(workload.name, "transport", workload.transport, expected)
 
 
-def _check_ways(network: Network, job: Job) -> None:
+def _check_routes(network: Network, job: Job) -> None:
     default_route = planned(network).default_route
     for replica in range(job.mesh.dp):
         nodes = pipeline_nodes(job, replica)
@@ -267,7 +267,7 @@ def with_combinations(plan: Plan, combined: Sequence[Combination], made: Sequenc
     """The plan with these cases, all flows on their default routes; per job, what is `made` of its choices."""
     chosen = [
         tuple(
-            _job_schedule(job, choice, mine.get(choice.label))
+            job_schedule(job, choice, mine.get(choice.label))
             for job, choice, mine in zip(plan.jobs, combination.choices, made, strict=True)
         )
         for combination in combined
@@ -285,7 +285,8 @@ def with_combinations(plan: Plan, combined: Sequence[Combination], made: Sequenc
     return replace(plan, flows=flows, cases=cases)
 
 
-def _job_schedule(job: Job, choice: ScheduleChoice, made: Generated | None) -> JobSchedule:
+def job_schedule(job: Job, choice: ScheduleChoice, made: Generated | None) -> JobSchedule:
+    """What a job does in a case: what was made, or None where only a run can make it."""
     rows, proof, remarks = (made.schedule.rows, made.proof, made.remarks) if made else (None, None, ())
     return JobSchedule(choice, costs.stages_of(job, choice), rows, proof, remarks)
 
@@ -367,7 +368,12 @@ def with_clock(plan: Plan, clock: Clock) -> Plan:
     """The same plan on another clock, with what the engine costs there."""
     if clock.name == plan.clock.name:
         return replace(plan, clock=clock)
-    there = replace(plan, clock=clock, host_costs=measured_costs(clock.name))
+    return with_costs_of_this_version(replace(plan, clock=clock))
+
+
+def with_costs_of_this_version(plan: Plan) -> Plan:
+    """The same plan with what the engine costs on its clock today, whichever version wrote it."""
+    there = replace(plan, host_costs=measured_costs(plan.clock.name))
     return _one_after_the_other(there) if plan == _one_after_the_other(plan) else there
 
 

@@ -13,8 +13,8 @@ from testbed.model.lower import Load, Receives
 from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import OverMemory
 from testbed.plan import costs, counts
-from testbed.plan.plan import Job, Plan
-from testbed.planning.resolve import BEST, combinations, generate, given, with_combinations
+from testbed.plan.plan import Case, Job, Plan
+from testbed.planning.resolve import BEST, combinations, generate, given, job_schedule, with_combinations
 from testbed.planning.ties import ranges_of_orders, worst_s
 from testbed.plugins import Unusable
 from testbed.schedule.registry import FAMILIES, Generated, family_of
@@ -89,6 +89,11 @@ def _named(listed: Sequence[ScheduleChoice], name: str) -> list[ScheduleChoice]:
         expected = f"a file called otherwise: the workload has another schedule {choice.label}"
         raise BadInput.of("schedule", "name", name, expected)
     return [choice]
+
+
+def choices_of(plan: Plan, job: int) -> list[ScheduleChoice]:
+    """What a job's schedules in the cases are made by, each once."""
+    return list({case.jobs[job].choice.label: case.jobs[job].choice for case in plan.cases}.values())
 
 
 def every_choice(plan: Plan, *, job: int = 0) -> list[ScheduleChoice]:
@@ -240,6 +245,19 @@ def with_selected(plan: Plan, selected: Sequence[Selection]) -> Plan:
     return replace(with_combinations(plan, combined, [mine.made for mine in selected]), left_out=left_out)
 
 
+def with_schedules(plan: Plan, made: Sequence[Mapping[str, Generated]]) -> Plan:
+    """The plan with other schedules of the same choices on the same stages: per job by label, those that were made."""
+    return replace(plan, cases=tuple(_rescheduled(plan, case, made) for case in plan.cases))
+
+
+def _rescheduled(plan: Plan, case: Case, made: Sequence[Mapping[str, Generated]]) -> Case:
+    jobs = []
+    for job, chosen, found in zip(plan.jobs, case.jobs, made, strict=True):
+        generated = found.get(chosen.choice.label)
+        jobs.append(chosen if generated is None else job_schedule(job, chosen.choice, generated))
+    return replace(case, jobs=tuple(jobs))
+
+
 @dataclass
 class _Maker:
     """What making the schedules of one job needs."""
@@ -278,7 +296,7 @@ class _Maker:
         found_now = candidates(self.plan, fresh, self.watch, job=self.job, source=self.source, judge=False)
         made |= {predicted.choice.label: predicted.generated for predicted in found_now.found}
         left_out |= found_now.left_out
-        in_order = {one.label: made[one.label] for one in resolved if one.label in made}
+        in_order = {choice.label: made[choice.label] for choice in resolved if choice.label in made}
         return Selection(resolved, in_order, left_out)
 
     def _best(self, best: ScheduleChoice, by_content: dict[str, Generated]) -> tuple[ScheduleChoice, Generated | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Number
 from pathlib import Path
@@ -119,7 +119,7 @@ def comparison_of(path: Path) -> dict[str, Any] | None:
     validate(_Comparison, document, source)
     _check_fairness(document.get("fairness", ()), source)
     kind, names = row_type(document), [job.name for job in jobs_of(document)]
-    known = {one.name for one in fields(kind)}
+    known = {declared.name for declared in fields(kind)}
     for index, row in enumerate(document["schedules"]):
         at = f"schedules.{index}"
         for name in row.keys() - known:
@@ -169,23 +169,32 @@ def table_of(path: Path, columns: Sequence[str]) -> pd.DataFrame:
 
 
 def case_of(
-    path: Path, label: str, numbers: Sequence[str], lists: Sequence[str] = (), texts: Sequence[str] = ()
+    path: Path,
+    label: str,
+    numbers: Sequence[str],
+    lists: Sequence[str] = (),
+    texts: Sequence[str] = (),
+    unknown: Collection[str] = (),
 ) -> Any:
     """The rows of a case in a table that has these columns: of numbers, of lists of numbers, of text.
 
-    Raises BadInput naming the file and the column, or the label where nothing is of it.
+    Of the numbers, those in `unknown` are nan in a file that an earlier version wrote without them. Raises BadInput
+    naming the file and the column, or the label where nothing is of it.
     """
-    frame = table_of(path, ["schedule", *numbers, *lists, *texts])
+    names = (*numbers, *lists, *texts)
+    frame = table_of(path, ["schedule", *(name for name in names if name not in unknown)])
     frame = frame[frame["schedule"] == label].copy()
+    for name in set(unknown) - set(frame.columns):
+        frame[name] = math.nan
     if frame.empty:
         raise BadInput.of(str(path), "schedule", f"nothing of {label}", "rows of every schedule that the run finished")
-    for names, good, expected in (
+    for columns, good, expected in (
         (numbers, _is_number, "a number in every row"),
         (lists, _is_numbers, "a list of numbers in every row"),
         (texts, _is_text, "text in every row"),
     ):
-        for name in names:
-            if wrong := [one for one in frame[name] if not good(one)]:
+        for name in columns:
+            if wrong := [value for value in frame[name] if not good(value)]:
                 raise BadInput.of(str(path), name, wrong[0], expected)
     return frame
 
@@ -195,7 +204,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_numbers(value: object) -> bool:
-    return isinstance(value, np.ndarray | list) and all(isinstance(one, Number) for one in value)
+    return isinstance(value, np.ndarray | list) and all(isinstance(number, Number) for number in value)
 
 
 def _is_text(value: object) -> bool:

@@ -24,10 +24,10 @@ class Document(dict[str, Any]):
 def as_document(value: Any, source: str, at: str = "") -> Any:
     """What a JSON file holds, with Documents for its objects; `at` is where that is, with a dot behind it."""
     if isinstance(value, dict):
-        inside = {key: as_document(one, source, f"{at}{key}.") for key, one in value.items()}
+        inside = {key: as_document(item, source, f"{at}{key}.") for key, item in value.items()}
         return Document(inside, source, at)
     if isinstance(value, list):
-        return [as_document(one, source, f"{at}{index}.") for index, one in enumerate(value)]
+        return [as_document(item, source, f"{at}{index}.") for index, item in enumerate(value)]
     return value
 
 

@@ -26,7 +26,7 @@ FILES = (
     "messages.parquet",
     "iterations.parquet",
     "links.parquet",
-    "usual.parquet",
+    "baseline_iterations.parquet",
     "evidence.json",
     "numerics.json",
     "parameters.parquet",
@@ -40,7 +40,7 @@ FILES = (
 _BEFORE_MEASURING = ("plan.json", "links.json")
 """What a run writes before it starts workers: all that one leaves whose lab could not be built, or has wrong links."""
 
-_EARLIER_FILES = ("events.parquet",)
+EARLIER_FILES = ("events.parquet", "usual.parquet")
 """What runs of earlier versions wrote: replaced as well."""
 
 LOGS = "logs"
@@ -79,7 +79,7 @@ def require_place(path: Path, *, overwrite: bool) -> None:
     """Raises BadInput now where `results_directory` would later, after long work."""
     try:
         _refuse_contents(path, overwrite)
-        there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+        there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
@@ -97,7 +97,7 @@ def _refuse_links(path: Path) -> None:
     """What another user has prepared there must not lead what a run writes, as root, to another place."""
     if path.is_symlink() and path.lstat().st_uid not in (0, os.geteuid()):
         raise BadInput.of("--out", "directory", str(path), "no symbolic link of another user")
-    for name in (LOCK, LOGS, *FILES, *_EARLIER_FILES):
+    for name in (LOCK, LOGS, *FILES, *EARLIER_FILES):
         if (path / name).is_symlink():
             raise BadInput.of("--out", name, f"a symbolic link to {(path / name).readlink()}", "no symbolic link")
 
@@ -146,7 +146,7 @@ def _beside(path: Path) -> Iterator[Path]:
 
 def _replace(path: Path, working: Path) -> None:
     """Move the files of a run over those of an earlier one. Without comparison.json, as meanwhile, it is incomplete."""
-    for file in (*(path / name for name in (*reversed(FILES), *_EARLIER_FILES)), *path.glob(_FURTHER_PAGES)):
+    for file in (*(path / name for name in (*reversed(FILES), *EARLIER_FILES)), *path.glob(_FURTHER_PAGES)):
         file.unlink(missing_ok=True)
     shutil.rmtree(path / LOGS, ignore_errors=True)
     (working / LOGS).rename(path / LOGS)
@@ -162,7 +162,7 @@ def pictures_in(path: Path) -> list[Path]:
 
 
 def _results_in(path: Path) -> bool:
-    names = (*FILES, *_EARLIER_FILES)
+    names = (*FILES, *EARLIER_FILES)
     return any((path / name).exists() for name in names) or any(path.glob(f"{LOGS}/rank*.log"))
 
 

@@ -17,6 +17,7 @@ from testbed.files import saving
 from testbed.judge import numerics
 from testbed.judge.fidelity import NetworkEvidence
 from testbed.judge.iterations import IterationRow
+from testbed.results.earlier_runs import BASELINE_TABLE
 from testbed.schedule import schedule_file
 from testbed.schedule.registry import Generated
 from testbed.trace.tables import FORMAT, KINDS, MESSAGE_KINDS, Trace
@@ -82,21 +83,25 @@ class Results:
 
     def add_finished(self, schedule: str, network: NetworkEvidence, jobs: Mapping[int, FinishedJob]) -> None:
         """What only the session knows of a case: what its verdict rests on, and the orders that were trained."""
-        self.rows[schedule] = {number: one.rows for number, one in jobs.items()}
-        self.baseline += [_iterations(schedule, number, one.baseline) for number, one in jobs.items() if one.baseline]
-        printed = {number: one.fingerprints for number, one in jobs.items() if one.fingerprints}
-        self.parameters += [parameter_table(schedule, *one) for one in printed.items()]
-        told = self._by_name({number: one.evidence for number, one in jobs.items()})
-        self.evidence[schedule] = network._asdict() | told
-        made = {number: schedule_file.as_entry(one.generated) for number, one in jobs.items()}
+        self.rows[schedule] = {number: finished.rows for number, finished in jobs.items()}
+        self.baseline += [
+            _iterations(schedule, number, finished.baseline) for number, finished in jobs.items() if finished.baseline
+        ]
+        printed = {number: finished.fingerprints for number, finished in jobs.items() if finished.fingerprints}
+        self.parameters += [parameter_table(schedule, *prints) for prints in printed.items()]
+        evidence = self._by_name({number: finished.evidence for number, finished in jobs.items()})
+        self.evidence[schedule] = network._asdict() | evidence
+        made = {number: schedule_file.as_entry(finished.generated) for number, finished in jobs.items()}
         self.schedules[schedule] = self._by_name(made)
 
     def save_finished(self) -> None:
         """Write all of that, and how far the finished cases are from the references."""
         expected = [
-            parameter_table("", job, one.parameters) for job, one in enumerate(self.references) if one.parameters
+            parameter_table("", job, reference.parameters)
+            for job, reference in enumerate(self.references)
+            if reference.parameters
         ]
-        self._save("usual", self.baseline)
+        self._save(BASELINE_TABLE, self.baseline)
         self._save("parameters", expected + self.parameters)
         compared = {
             job: numerics.as_document(reference, {label: jobs[job] for label, jobs in self.rows.items() if job in jobs})
@@ -107,7 +112,7 @@ class Results:
         self.save_json("schedules.json", self.schedules)
 
     def _by_name(self, documents: Mapping[int, Any]) -> dict[str, Any]:
-        return {"jobs": {self.jobs[number]: one for number, one in documents.items()}}
+        return {"jobs": {self.jobs[number]: document for number, document in documents.items()}}
 
     def _save(self, name: str, frames: Sequence[pd.DataFrame]) -> None:
         if not frames:
@@ -127,7 +132,7 @@ class Results:
 def parameter_table(schedule: str, job: int, fingerprints: Sequence[Fingerprint | Expected]) -> pd.DataFrame:
     """What was told of gradients and weights; of one process, whose `schedule` is empty, with what only that knows."""
     blank = {"replica": ALL, "tensor_rank": ALL, "size": math.nan, "rounding": math.nan, "last_digit": math.nan}
-    frame = pd.DataFrame([blank | one._asdict() for one in fingerprints])
+    frame = pd.DataFrame([blank | fingerprint._asdict() for fingerprint in fingerprints])
     frame.insert(0, "schedule", schedule)
     frame.insert(1, "job", job)
     return frame

@@ -58,7 +58,8 @@ def load_traces(directory: Path) -> dict[tuple[str, str], Trace]:
     if manifest is None:
         raise BadInput.of(str(directory), "manifest.json", "no such file", "the results of a run")
     if manifest.get("format", 1) not in READABLE_FORMATS:
-        expected = f"format {FORMAT}, that of this version, or 2"
+        earlier = ", ".join(map(str, READABLE_FORMATS[:-1]))
+        expected = f"format {FORMAT}, that of this version, or an earlier one ({earlier})"
         raise BadInput.of(str(directory / "manifest.json"), "format", manifest.get("format", 1), expected)
     done = _by_run(directory / "actions.parquet", [str(kind) for kind in KINDS], ACTION)
     sent = _by_run(directory / "messages.parquet", list(MESSAGE_KINDS), MESSAGE)

@@ -43,13 +43,13 @@ def evidence_of(files: RunFiles, label: str) -> dict[int, Evidence]:
     """Job by job at work in a case (by number), what was found out. Raises BadInput where a file is missing."""
     working = at_work(files.plan, files.case(label))
     known = {number: files.known_of(label, number) for number in working}
-    order_sensitive = any(one["range_s"] is not None for one in known.values())
+    order_sensitive = any(entry["range_s"] is not None for entry in known.values())
     times = files.message_times(label, order_sensitive=order_sensitive)
     predicted, measured = (files.parts(label, source) for source in ("predicted", "measured"))
     manifest, network, traffic = files.manifest, files.network(label), files.traffic(label)
     found = {}
     for number in working:
-        job, told, rows = files.plan.jobs[number], known[number], files.rows(label, number)
+        job, written, rows = files.plan.jobs[number], known[number], files.rows(label, number)
         paced, reference = job.workload.pacing is not None, files.reference(label, number)
         own_predicted_s = predicted_times_s(predicted[number], [row.iteration for row in rows if not row.warmup])
         profiling = None
@@ -70,16 +70,16 @@ def evidence_of(files: RunFiles, label: str) -> dict[int, Evidence]:
             planned=planned_rows(job.mesh, files.case(label).jobs[number].rows),
             predicted_s=float(np.median(own_predicted_s)),
             own_predicted_s=own_predicted_s,
-            on_this_host_s=told["on_this_host_s"],
+            on_this_host_s=written["on_this_host_s"],
             flows=by_flow(times[number], job.mesh.first_rank),
             overtaken_s=times[number].median_overtaken_s(),
-            baseline_extra_s=told["usual_extra_s"],
-            baseline_differs_s=told["usual_differs_s"],
-            super_packets_s=told["super_packets_s"],
+            baseline_extra_s=written["baseline_extra_s"],
+            baseline_differs_s=written["baseline_differs_s"],
+            super_packets_s=written["super_packets_s"],
             quartiles_s=by_iteration(times[number]),
-            routes=told["ways"],
-            range_s=told["range_s"],
-            in_run_s=told["in_run_s"],
-            modelled=told["modelled"],
+            routes=written["routes"],
+            range_s=written["range_s"],
+            in_run_s=written["in_run_s"],
+            modelled=written["modelled"],
         )
     return found

@@ -21,6 +21,7 @@ from testbed.planning import file
 from testbed.planning.prediction import loads_of_case, parts_of
 from testbed.results.contents import case_of, comparison_of, json_of
 from testbed.results.destination import COMPARISON
+from testbed.results.earlier_runs import baseline_table, upgraded_evidence
 from testbed.results.load import load_traces
 from testbed.trace.tables import Trace
 from testbed.train.assignment import Expected, Fingerprint, ReferenceOutcome
@@ -63,33 +64,16 @@ class RunFiles:
     @cached_property
     def evidence(self) -> Mapping[str, Any]:
         """evidence.json: by label, what the network counted, and `jobs` by name."""
-        document = self.needed("evidence.json")
-        return document if self.manifest["format"] > 2 else self._evidence_of_format_2(document)
+        version = self.manifest["format"]
+        comparison = comparison_of(self.directory / COMPARISON) if version == 2 else None
+        compared = comparison["schedules"] if comparison else ()
+        return upgraded_evidence(self.needed("evidence.json"), version, compared, self.plan.jobs[0].name)
 
     @cached_property
     def numerics(self) -> Mapping[str, Any]:
         """numerics.json: of `jobs` by name."""
         document = self.needed("numerics.json")
         return document if "jobs" in document else {"jobs": {self.plan.jobs[0].name: document}}
-
-    def _evidence_of_format_2(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Of a single job it was not by name, and what was expected on this machine stood in the comparison only."""
-        found = {label: {"jobs": {}, **entry} for label, entry in document.items()}
-        for row in (comparison_of(self.directory / COMPARISON) or {})["schedules"]:
-            case = found[row["label"]]
-            known = case["jobs"][row["job"]] if "job" in row else case
-            low_s, high_s = row.get("predicted_low_s"), row.get("predicted_high_s")
-            earlier = {
-                "usual_differs_s": (),
-                "super_packets_s": (),
-                "ways": (),
-                "in_run_s": None,
-                "modelled": known["usual_extra_s"] is not None,
-                "range_s": None if low_s is None or high_s is None else (low_s, high_s),
-                "on_this_host_s": row["predicted_on_this_host_s"],
-            }
-            case["jobs"][row.get("job", self.plan.jobs[0].name)] = earlier | known
-        return found
 
     def known_of(self, label: str, job: int) -> Mapping[str, Any]:
         """What evidence.json has of a job in a case."""
@@ -112,7 +96,7 @@ class RunFiles:
 
     def baseline(self, label: str, job: int) -> list[IterationRow]:
         """Those measured before it; [] where there are none."""
-        path = self.directory / "usual.parquet"
+        path = self.directory / f"{baseline_table(self.manifest['format'])}.parquet"
         return _rows(path, label, job) if path.is_file() else []
 
     @cached_property
@@ -155,7 +139,7 @@ class RunFiles:
     def reference(self, label: str, job: int) -> ReferenceOutcome:
         """What one process got that trained the same as a job in a case."""
         written = self.numerics["jobs"][self.plan.jobs[job].name]
-        (cases,) = (cases for cases in trainings(self.plan.cases) if label in [one.label for one in cases])
+        (cases,) = (cases for cases in trainings(self.plan.cases) if label in [case.label for case in cases])
         whole = ReferenceOutcome(
             losses=_numbers(written["reference_losses"]),
             gradient_norms=tuple(map(_numbers, written["reference_gradient_norms"])),
@@ -180,17 +164,20 @@ class RunFiles:
 
 
 def _rows(path: Path, label: str, job: int) -> list[IterationRow]:
+    """A number that has a default (nan) is a column that a file may lack: one that was added since it was written."""
     lists = ("peak_in_flight", "held", "gradient_norms")
     names = [name for name in IterationRow._fields if name != "witnesses"]
     numbers = [name for name in (*names, *Witnesses._fields) if name not in lists]
-    frame = case_of(path, label, numbers, lists)
+    defaults = {**IterationRow._field_defaults, **Witnesses._field_defaults}
+    unknown = [name for name in numbers if name in defaults]
+    frame = case_of(path, label, numbers, lists, unknown=unknown)
     if "job" in frame:  # runs of earlier versions had one job
         frame = frame[frame["job"] == job].copy()
     for name in lists:  # a file holds lists
         frame[name] = frame[name].map(tuple)
     machine = [Witnesses(*values) for values in frame[list(Witnesses._fields)].itertuples(index=False)]
     own = (dict(zip(names, values, strict=True)) for values in frame[names].itertuples(index=False))
-    return [IterationRow(**row, witnesses=one) for row, one in zip(own, machine, strict=True)]
+    return [IterationRow(**row, witnesses=witnesses) for row, witnesses in zip(own, machine, strict=True)]
 
 
 def _numbers(values: list[float | None]) -> tuple[float, ...]:

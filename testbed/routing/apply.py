@@ -62,7 +62,7 @@ def framing_for(plan: Plan, detour: int) -> Framing:
 
     So that what is predicted of one choice does not depend on which others are in the same plan.
     """
-    reachable = [(source, way) for (source, _), candidates in _possible(plan, detour) for way in candidates]
+    reachable = [(source, taken) for (source, _), candidates in _possible(plan, detour) for taken in candidates]
     return framing_of(plan.network, reachable)
 
 
@@ -86,7 +86,7 @@ def with_flows(plan: Plan, case: Case, own: Sequence[Flow], flows: Sequence[Flow
     What it has no route for goes as everything else between the same nodes, else by the default route.
     """
     nodes, default_route = routes.nodes_of_ranks(plan), planned(plan.network).default_route
-    known = {(nodes[flow.source], nodes[flow.target]): way for flow, way in zip(own, case.routes, strict=True)}
+    known = {(nodes[flow.source], nodes[flow.target]): taken for flow, taken in zip(own, case.routes, strict=True)}
     ends = [(nodes[flow.source], nodes[flow.target]) for flow in flows]
     return replace(case, routes=tuple(known[pair] if pair in known else default_route(*pair) for pair in ends))
 
@@ -111,13 +111,13 @@ def with_policies(
         else _routed(plan, chosen, reach)
         for chosen in policies
     ]
-    flows = tuple(dict.fromkeys(flow for one in made for flow in one.flows))
+    flows = tuple(dict.fromkeys(flow for planned_cases in made for flow in planned_cases.flows))
     cases, remarks = [], []
-    for chosen, one in zip(policies, made, strict=True):
-        for case in one.cases:
+    for chosen, planned_cases in zip(policies, made, strict=True):
+        for case in planned_cases.cases:
             label = f"{case.label} on {chosen.words}" if len(policies) > 1 else case.label
-            cases.append(replace(with_flows(plan, case, one.flows, flows), label=label))
-        remarks += [f"{chosen.label}: {remark}" for remark in one.remarks]
+            cases.append(replace(with_flows(plan, case, planned_cases.flows, flows), label=label))
+        remarks += [f"{chosen.label}: {remark}" for remark in planned_cases.remarks]
     plan = replace(plan, flows=flows, cases=tuple(cases), elephants_from=reach.elephants_from)
     return plan, tuple(remarks)
 

@@ -41,7 +41,7 @@ def clos_problem(
         link_target=np.array(
             [end for leaf in range(leaves) for spine in range(width) for end in (leaves + spine, leaf)], np.int64
         ),
-        candidates=tuple(candidates(*divmod(int(one), leaves)) for one in pairs),
+        candidates=tuple(candidates(*divmod(int(pair), leaves)) for pair in pairs),
         pair=pair.astype(np.int64).reshape(-1),
         source=ends[:, 0].astype(np.int64),
         target=ends[:, 1].astype(np.int64),

@@ -36,7 +36,7 @@ def arrows(
     directions: Sequence[Direction], at: Mapping[str, CurvePoint], half_widths: Mapping[str, float]
 ) -> list[Arrow]:
     """One for each direction; `half_widths` are those of the boxes."""
-    several = Counter((way.source, way.target) for way in directions)
+    several = Counter((direction.source, direction.target) for direction in directions)
     taken: dict[tuple[str, str], list[float]] = {}
     found = []
     for direction in directions:

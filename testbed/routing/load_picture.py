@@ -122,11 +122,11 @@ def _panel(
     panel.axis("off")
 
 
-def _name(panel: Axes, way: Arrow, *, used: bool) -> None:
+def _name(panel: Axes, arrow: Arrow, *, used: bool) -> None:
     """The name of one of parallel links, of an idle one behind what is used."""
     frame = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
-    (x, y), colour, layer = way.label_at, _INK if used else _GREY, 4.0 if used else 1.5
-    panel.text(x, y, way.label, ha="center", va="center", fontsize=5.5, color=colour, bbox=frame, zorder=layer)
+    (x, y), colour, layer = arrow.label_at, _INK if used else _GREY, 4.0 if used else 1.5
+    panel.text(x, y, arrow.label, ha="center", va="center", fontsize=5.5, color=colour, bbox=frame, zorder=layer)
 
 
 def _short(name: str, everything: dict[str, CurvePoint]) -> str:

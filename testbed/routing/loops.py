@@ -89,9 +89,9 @@ def reduce_rings(first: Ints, crossed: Ints, rate_bps: Floats, ring: Ints, steps
     left, step, end_s = message_bits[ring], np.zeros(len(steps), np.int64), np.zeros(len(steps))
     sending, members = np.ones(len(ring), np.bool_), np.bincount(ring, minlength=len(steps))
     waiting, now = members.copy(), 0.0
-    for one in range(len(steps)):
-        if steps[one] == 0:
-            step[one] = -1
+    for number in range(len(steps)):
+        if steps[number] == 0:
+            step[number] = -1
     for flow in range(len(ring)):
         sending[flow] = steps[ring[flow]] > 0
     while sending.any():
@@ -107,13 +107,13 @@ def reduce_rings(first: Ints, crossed: Ints, rate_bps: Floats, ring: Ints, steps
                 if left[flow] <= TOLERANCE * message_bits[ring[flow]]:
                     sending[flow] = False
                     waiting[ring[flow]] -= 1
-        for one in range(len(steps)):
-            if waiting[one] == 0 and step[one] >= 0:
-                step[one] += 1
-                if step[one] < steps[one]:
-                    waiting[one] = members[one]
+        for number in range(len(steps)):
+            if waiting[number] == 0 and step[number] >= 0:
+                step[number] += 1
+                if step[number] < steps[number]:
+                    waiting[number] = members[number]
                 else:
-                    step[one], end_s[one] = -1, now
+                    step[number], end_s[number] = -1, now
         for flow in range(len(ring)):
             if not sending[flow] and step[ring[flow]] >= 0 and waiting[ring[flow]] == members[ring[flow]]:
                 sending[flow], left[flow] = True, message_bits[ring[flow]]

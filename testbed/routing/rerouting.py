@@ -39,7 +39,7 @@ def with_timeline(plan: Plan, events: Iterable[Event]) -> Plan:
 def with_continuations(plan: Plan, controller: Controller) -> Plan:
     """The plan in which every case is followed by one for each of its events, on the routes that are chosen then.
 
-    What happens after the same iteration is one event. Raises BadInput for events that leave ranks without a way.
+    What happens after the same iteration is one event. Raises BadInput for events that leave ranks without a route.
     """
     iterations = list(dict.fromkeys(event.at.iteration for event in plan.events))
     found: list[Case] = []
@@ -93,9 +93,9 @@ def _framing(plan: Plan, cases: Sequence[Case]) -> Framing:
     """With super-packets short enough for the routes that are chosen later, too."""
     nodes = routes.nodes_of_ranks(plan)
     taken = [
-        (routes.datacenter_of(nodes[flow.source]), way)
+        (routes.datacenter_of(nodes[flow.source]), route)
         for case in cases
-        for flow, way in zip(plan.flows, case.routes, strict=True)
+        for flow, route in zip(plan.flows, case.routes, strict=True)
     ]
     needed = framing_of(plan.network, taken).gso_bytes
     return replace(plan.framing, gso_bytes={at: min(size, needed[at]) for at, size in plan.framing.gso_bytes.items()})
@@ -105,14 +105,14 @@ def rerouted(plan: Plan, before: Case, case: Case) -> tuple[Route, ...]:
     """A route for every flow of the plan in a case that goes on from another.
 
     The policy routes what the jobs at work send. Without one, what has lost its route takes the default one of the
-    network that is left, and nothing else moves. Raises BadInput where there is no way left, or for a policy that makes
+    network that is left, and nothing else moves. Raises BadInput where no route is left, or for a policy that makes
     whole cases.
     """
     assert case.continues is not None
     network, nodes = network_at(plan, case), routes.nodes_of_ranks(plan)
     kept = tuple(
-        way if network.down.isdisjoint(way) else network.default_route(nodes[flow.source], nodes[flow.target])
-        for flow, way in zip(plan.flows, before.routes, strict=True)
+        route if network.down.isdisjoint(route) else network.default_route(nodes[flow.source], nodes[flow.target])
+        for flow, route in zip(plan.flows, before.routes, strict=True)
     )
     moved = replace(case, routes=kept)
     if case.continues.policy is not None:

@@ -115,12 +115,12 @@ def _ranges(begins: Ints, ends: Ints) -> Ints:
 def routing_problem(network: NetworkState, wanted: Sequence[Commodity], detour: int = 1) -> RoutingProblem:
     """The problem of routing what is `wanted`; inside a place there is nothing to choose.
 
-    `detour` is how many links a route may have more than the shortest one. Raises BadInput where there is no way.
+    `detour` is how many links a route may have more than the shortest one. Raises BadInput where there is no route.
     """
     directions = DirectionsByPlace(network)
     known: dict[tuple[str, str], int] = {}
     candidates: list[tuple[Route, ...]] = []
-    ends = [(routes.datacenter_of(one.source), routes.datacenter_of(one.target)) for one in wanted]
+    ends = [(routes.datacenter_of(commodity.source), routes.datacenter_of(commodity.target)) for commodity in wanted]
     for flow, pair in zip(wanted, ends, strict=True):
         if pair not in known:
             known[pair] = len(candidates)

@@ -206,15 +206,17 @@ def _busy_s(problem: Problem) -> list[float]:
 
 def _trips(problem: Problem) -> dict[int, float]:
     """Per cut, seconds of a message there and another one back."""
-    return {cut: sum(_one_way(problem, *pair) for pair in _both_ways(cut)) for cut in cuts(problem)}
+    return {cut: sum(_one_way(problem, *pair) for pair in _both_directions(cut)) for cut in cuts(problem)}
 
 
 def _period_s(problem: Problem) -> float:
     """The shortest time in which a microbatch can pass: max(tau, S/B)."""
-    return max([*_busy_s(problem), *(_wire_s(problem, *pair) for cut in cuts(problem) for pair in _both_ways(cut))])
+    return max(
+        [*_busy_s(problem), *(_wire_s(problem, *pair) for cut in cuts(problem) for pair in _both_directions(cut))]
+    )
 
 
-def _both_ways(cut: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def _both_directions(cut: int) -> tuple[tuple[int, int], tuple[int, int]]:
     return (cut, cut + 1), (cut + 1, cut)
 
 

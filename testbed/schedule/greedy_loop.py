@@ -252,13 +252,13 @@ def pass_on(ranks: SubBlockProgress, cost: Costs, rank: int, kind: int) -> tuple
         ranks.available[rank, I, ranks.arrived[rank, I]] = came
         ranks.arrived[rank, I] += 1
         return -1, 0
-    target, way = (rank + 1, 0) if kind == F else (rank - 1, 1)
+    target, upward = (rank + 1, 0) if kind == F else (rank - 1, 1)
     boundary = min(rank, target)
     for hop in range(cost.route_links.shape[2]):
-        link = cost.route_links[way, boundary, hop]
+        link = cost.route_links[upward, boundary, hop]
         if link >= 0:
-            over = reserve(ranks.busy[link], ranks.reserved, link, came, cost.wire[way, boundary, hop])
-            came = over + cost.delay[way, boundary, hop]
+            over = reserve(ranks.busy[link], ranks.reserved, link, came, cost.wire[upward, boundary, hop])
+            came = over + cost.delay[upward, boundary, hop]
     if kind == F:
         came = max(came, cost.ready[target])
     ranks.available[target, kind, ranks.arrived[target, kind]] = came

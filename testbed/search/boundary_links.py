@@ -25,14 +25,15 @@ class BoundaryLinks(NamedTuple):
 def boundary_links(problem: Problem) -> BoundaryLinks:
     """Of a problem in ticks."""
     pairs = list(pairwise(problem.stage_to_rank))
-    both_ways = [[problem.route(a, b) if a != b else () for a, b in way] for way in (pairs, [p[::-1] for p in pairs])]
-    hops = max([1, *(len(route) for way in both_ways for route in way)])
+    back = [(b, a) for a, b in pairs]
+    both_directions = [[problem.route(a, b) if a != b else () for a, b in ends] for ends in (pairs, back)]
+    hops = max([1, *(len(route) for routes in both_directions for route in routes)])
     links = np.full((2, problem.n_stages, hops), -1, np.int64)
     wire, delay = np.zeros(links.shape, np.int64), np.zeros(links.shape, np.int64)
-    for way, routes in enumerate(both_ways):
+    for upward, routes in enumerate(both_directions):
         for boundary, route in enumerate(routes):
             for hop, link in enumerate(route):
-                cost, at = problem.links[link], (way, boundary, hop)
+                cost, at = problem.links[link], (upward, boundary, hop)
                 links[at], delay[at] = link, round(cost.delay_s)
                 wire[at] = round(cost.seconds_per_byte * problem.planned_bytes[boundary])
     return BoundaryLinks(links, wire, delay)

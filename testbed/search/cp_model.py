@@ -85,8 +85,8 @@ class CpModel:
             stage, kind, microbatch, _ = action
             assert microbatch is not None
             begin, end = value(start), value(self.end[action])
-            way = {Kind.F: (stage, 0), Kind.I: (2 * last + 1 - stage, 0), Kind.W: (2 * last + 1 - stage, 1)}[kind]
-            key = (begin, int(end > begin), microbatch, *way)
+            position = {Kind.F: (stage, 0), Kind.I: (2 * last + 1 - stage, 0), Kind.W: (2 * last + 1 - stage, 1)}[kind]
+            key = (begin, int(end > begin), microbatch, *position)
             rows[self.problem.stage_to_rank[stage]].append((key, action))
         ordered = tuple(tuple(self._in_order(sorted(row), value)) for row in rows)
         return Schedule(self.hint.name, ordered, self.problem.stage_to_rank, self.problem.n_microbatches)

@@ -188,19 +188,19 @@ def end_block(ranks: BlockProgress, stage: int, kind: int, microbatch: int, now:
 def cross(
     cost: LoopCosts, wires: LinkOccupancy, stage: int, kind: int, hop: int, now: float, last_bit: float
 ) -> tuple[float, float]:
-    """Put a stage's message, whose first bit is there now, on the next link of its way, if there is one.
+    """Put a stage's message, whose first bit is there now, on the next link of its route, if there is one.
 
     Returns when its first bit is at the next link behind that, or -1, and when its last bit is there.
     """
-    way, boundary = (0, stage) if kind == F else (1, stage - 1)
+    upward, boundary = (0, stage) if kind == F else (1, stage - 1)
     hops, link = cost.route_links.shape[2], -1
     if hop < hops:
-        link = cost.route_links[way, boundary, hop]
+        link = cost.route_links[upward, boundary, hop]
     if link < 0:
         return -1.0, last_bit
-    start = occupy(wires, link, cost.wire[way, boundary, hop], now, last_bit)
+    start = occupy(wires, link, cost.wire[upward, boundary, hop], now, last_bit)
     over = wires.free_s[link] + wires.delay_s[link]
-    if hop + 1 < hops and cost.route_links[way, boundary, hop + 1] >= 0:
+    if hop + 1 < hops and cost.route_links[upward, boundary, hop + 1] >= 0:
         return start + wires.delay_s[link], over
     return -1.0, over
 

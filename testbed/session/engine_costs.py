@@ -103,7 +103,7 @@ def _of_size(plan: Plan, seen: Observed, counted: Sequence[float]) -> dict[str, 
 def _of_kind(costs: MessageCosts, crosses: bool) -> Floats | None:
     """The extra times of all flows that cross links, or of all that do not."""
     flows = costs.extra.by_flow.items()
-    times = [one for flow, parts in flows if (flow in costs.extra.crossing) is crosses for one in parts]
+    times = [part for flow, parts in flows if (flow in costs.extra.crossing) is crosses for part in parts]
     return np.concatenate(times) if times else None
 
 
@@ -114,10 +114,11 @@ def _shown(times: Floats | None) -> dict[str, float] | None:
 def _gloo_bytes(plan: Plan, seen: Observed, counted: Sequence[float]) -> float | None:
     """What gloo adds to a message on the wire; None where no message crosses a link."""
     planned = planned_traffic(plan, plan.cases[0])
-    crossed = sum(one.messages for one in planned) / 2  # each counts where it goes, and where it is acknowledged
+    # each counts where it goes, and where it is acknowledged
+    crossed = sum(direction.messages for direction in planned) / 2
     if not crossed:
         return None
-    more = sum(counted) - seen.iterations * sum(one.wire_bytes for one in planned)
+    more = sum(counted) - seen.iterations * sum(direction.wire_bytes for direction in planned)
     return float(more / (seen.iterations * crossed) + plan.host_costs.gloo_bytes)
 
 

@@ -28,7 +28,7 @@ def report_of(plan: Plan, before: TrainedCase, after: TrainedCase, handled: Hand
 
 def _iterations(plan: Plan, before: TrainedCase, after: TrainedCase) -> list[dict[str, Any]]:
     """Of every job that was there before or after: medians, and the one during which it settled, the first."""
-    old, new = ({one.number: one for one in case.jobs} for case in (before, after))
+    old, new = ({job.number: job for job in case.jobs} for case in (before, after))
     found = []
     for number in sorted({*old, *new}):
         was, now = old.get(number), new.get(number)

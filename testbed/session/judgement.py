@@ -130,12 +130,12 @@ def _evidence(plan: Plan, case: TrainedCase, job: TrainedJob, times: MessageTime
     # on the virtual clock messages are held against the model, which has not all that a plan may ask for
     comparable = plan.clock.name == "real" or modelled
     # of late receives nothing else than the prediction says what messages should take
-    comparable &= job.predicted_range is None or all(one.load.receives == "early" for one in case.jobs)
+    comparable &= job.predicted_range is None or all(trained.load.receives == "early" for trained in case.jobs)
     return {
-        "usual_extra_s": baseline_s if paced and comparable else None,
-        "usual_differs_s": differs_s,
+        "baseline_extra_s": baseline_s if paced and comparable else None,
+        "baseline_differs_s": differs_s,
         "super_packets_s": super_packets_s(plan, case.case, pairs) if _by_chance(plan, job) else (),
-        "ways": directions_of_pairs(plan, case.case, pairs),
+        "routes": directions_of_pairs(plan, case.case, pairs),
         "range_s": job.predicted_range and (job.predicted_range.low_s, job.predicted_range.high_s),
         "on_this_host_s": job.on_this_host and job.on_this_host.median_s,
         "in_run_s": _in_run_s(case, job, times),

@@ -106,9 +106,9 @@ def _most_in_flight(plan: Plan, job: Job) -> int:
 def _train(job: Job, loop: Loop, schedule: Schedule, witness: MachineWitness, step: ProgressStep) -> _Run:
     run = _Run([], [])
     task = unknown_task(job, schedule, WARM_UP + MEASURED_ITERATIONS)
-    for one in WitnessedRounds(loop, {0: task}, deadlines.of_unknown_iteration(), witness):
-        run.traces.append(one.trace(0))
-        run.rows.append(one.row(0, WARM_UP))
+    for finished in WitnessedRounds(loop, {0: task}, deadlines.of_unknown_iteration(), witness):
+        run.traces.append(finished.trace(0))
+        run.rows.append(finished.row(0, WARM_UP))
         step.advance()
     return _Run(run.traces[WARM_UP:], run.rows[WARM_UP:])
 
@@ -116,7 +116,7 @@ def _train(job: Job, loop: Loop, schedule: Schedule, witness: MachineWitness, st
 def _spread(traces: list[Trace]) -> float:
     worst = 0.0
     for rank in range(traces[0].n_ranks):
-        busy_s = [float(durations(one.actions[one.actions["rank"] == rank]).sum()) for one in traces]
+        busy_s = [float(durations(trace.actions[trace.actions["rank"] == rank]).sum()) for trace in traces]
         median_s, iqr_s = iterations.median_and_iqr(np.array(busy_s))
         worst = max(worst, iqr_s / median_s)
     return worst
@@ -176,7 +176,7 @@ def _extra_s(plan: Plan, schedule: Schedule, traces: list[Trace]) -> float:
     times = message_times(measured, predicted, paced=False)
     known, extra_s = ~np.isnan(times.extra_s), times.extra_s
     numbers = times.rows["iteration"]
-    means = [float(extra_s[known & (numbers == one)].mean()) for one in sorted(set(numbers[known].tolist()))]
+    means = [float(extra_s[known & (numbers == number)].mean()) for number in sorted(set(numbers[known].tolist()))]
     return statistics.median(means) if means else 0.0
 
 
@@ -188,8 +188,8 @@ def _document(found: Profile, samples: list[Samples], handover_s: float) -> dict
             name: {
                 "in_flight": held,
                 "pacing": {kind: [f"{time:.9f} s" for time in getattr(pacing, kind)] for kind in ("F", "I", "W", "B")},
-                "mean_s_per_iteration": {f"{kind} rank {rank}": some for (kind, rank), some in sorted(one.items())},
+                "mean_s_per_iteration": {f"{kind} rank {rank}": some for (kind, rank), some in sorted(spent.items())},
             }
-            for name, pacing, held, one in parts
+            for name, pacing, held, spent in parts
         },
     }

@@ -93,4 +93,4 @@ class WitnessedRounds:
 
     def swap(self, schedules: Mapping[int, TimedSchedule]) -> None:
         """Have jobs, by their numbers, go on with another schedule from the next round on; see Rounds.swap."""
-        self._rounds.swap({self._jobs.index(number): one for number, one in schedules.items()})
+        self._rounds.swap({self._jobs.index(number): run for number, run in schedules.items()})

@@ -228,11 +228,11 @@ def _train_cases(
     comparison: dict[str, Any] = {}
     for begins, *goes_on in trainings(plan.cases):
         made = _made_of(plan, (begins, *goes_on), reporter)
-        cases = [_with_rows(*one) for one in zip((begins, *goes_on), made, strict=True)]
+        cases = [_with_rows(*pair) for pair in zip((begins, *goes_on), made, strict=True)]
         if profiled is not None:
             # the plan is kept with what only the run could tell: its predictions can be repeated
             known = {case.label: case for case in cases}
-            plan = replace(plan, cases=tuple(known.get(one.label, one) for one in plan.cases))
+            plan = replace(plan, cases=tuple(known.get(case.label, case) for case in plan.cases))
             file.write(plan, live.options.directory / file.NAME)
         for pair in pairwise(cases):
             require_same_choice(plan, *pair)
@@ -262,7 +262,7 @@ def _asked(plan: Plan) -> dict[str, Any]:
         "workload_specs": [job.workload.model_dump(mode="json") for job in plan.jobs],
         "nodes": [node for job in plan.jobs for node in job.nodes],
         "schedules": [
-            {"label": case.label, "jobs": [one.choice.as_identity() for one in case.jobs]} for case in plan.cases
+            {"label": case.label, "jobs": [chosen.choice.as_identity() for chosen in case.jobs]} for case in plan.cases
         ],
     }
 
@@ -282,7 +282,7 @@ def _save_costs(plan: Plan, results: Results, costs: Mapping[tuple[int, ...], Se
     """What is known so far, by the jobs at work: of all, and beside it of each one alone."""
     documents = {jobs: message_costs.as_document(found) for jobs, found in costs.items() if found is not None}
     whole = documents.pop(tuple(range(len(plan.jobs))), {})
-    alone = {plan.jobs[number].name: one for (number,), one in documents.items()}
+    alone = {plan.jobs[number].name: document for (number,), document in documents.items()}
     if whole or alone:
         results.save_json("message_costs.json", whole | ({"alone": alone} if alone else {}))
 
@@ -290,7 +290,7 @@ def _save_costs(plan: Plan, results: Results, costs: Mapping[tuple[int, ...], Se
 def _with_rows(case: Case, made: Sequence[Generated]) -> Case:
     """The case with the schedules that were made for its jobs."""
     chosen = [
-        replace(one, rows=mine.schedule.rows, proof=mine.proof) for one, mine in zip(case.jobs, made, strict=True)
+        replace(chosen, rows=mine.schedule.rows, proof=mine.proof) for chosen, mine in zip(case.jobs, made, strict=True)
     ]
     return replace(case, jobs=tuple(chosen))
 
@@ -299,7 +299,7 @@ def _made_of(plan: Plan, cases: Sequence[Case], reporter: Reporter) -> list[list
     """Per case of a training, the schedule of every job: with the same choice as before it goes on as it is."""
     found: list[list[Generated]] = []
     for index, case in enumerate(cases):
-        same = [index > 0 and one == cases[index - 1].jobs[job] for job, one in enumerate(case.jobs)]
+        same = [index > 0 and chosen == cases[index - 1].jobs[job] for job, chosen in enumerate(case.jobs)]
         found.append([found[-1][job] if kept else _made(plan, case, job, reporter) for job, kept in enumerate(same)])
     return found
 

@@ -93,10 +93,13 @@ def with_labels(choices: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
     labelled = list(choices)
     for indexes in (indexes for indexes in indexes_of.values() if len(indexes) > 1):
         settings = [_settings(choices[index]) for index in indexes]
-        names = list(dict.fromkeys(name for one in settings for name in one))
-        differing = [name for name in names if len({repr(one.get(name)) for one in settings}) > 1]
-        for index, one in zip(indexes, settings, strict=True):
-            words = [choices[index].label, *(f"{name}={_shown(one[name])}" for name in differing if name in one)]
+        names = list(dict.fromkeys(name for options in settings for name in options))
+        differing = [name for name in names if len({repr(options.get(name)) for options in settings}) > 1]
+        for index, options in zip(indexes, settings, strict=True):
+            words = [
+                choices[index].label,
+                *(f"{name}={_shown(options[name])}" for name in differing if name in options),
+            ]
             labelled[index] = choices[index].model_copy(update={"label": " ".join(words)})
     first: dict[str, int] = {}
     for index, choice in enumerate(labelled):

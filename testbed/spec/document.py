@@ -44,7 +44,7 @@ def _file_meant(path: Path) -> str:
     """Where there is no such file, one that may have been meant: beside it, or under that name among the presets."""
     name = path.name.removesuffix(path.suffix)
     places = dict.fromkeys([path.parent, *map(Path, _OUR_DIRECTORIES)])
-    found = {one.stem: one for place in places if place.is_dir() for one in sorted(place.glob("*.yaml"))}
+    found = {file.stem: file for place in places if place.is_dir() for file in sorted(place.glob("*.yaml"))}
     near = nearest(name, found)
     return "" if near is None else f" (did you mean {found[near]}?)"
 
@@ -101,8 +101,8 @@ def validate(kind: type[T], document: object, source: str, context: object = Non
         return validated(kind, document, context)
     except ValidationError as error:
         found = [
-            one._replace(field=".".join(filter(None, (at, "" if one.field == WHOLE else one.field))) or WHOLE)
-            for one in faults(error, kind)
+            fault._replace(field=".".join(filter(None, (at, "" if fault.field == WHOLE else fault.field))) or WHOLE)
+            for fault in faults(error, kind)
         ]
         raise BadInput.of_all(source, found) from error
 
@@ -151,33 +151,33 @@ def faults(error: ValidationError, kind: Any = None) -> list[Fault]:
     Where `kind` is given, what is misspelt is told from the fields that it has.
     """
     by_field: dict[tuple[int | str, ...], Any] = {}
-    for one in error.errors(include_url=False):
-        place = tuple(takewhile(lambda part: not _is_alternative(part), one["loc"]))
-        if place not in by_field or len(one["loc"]) > len(by_field[place]["loc"]):
-            by_field[place] = one
-    return [fault for one in by_field.values() for fault in _in_our_words(one, kind)]
+    for entry in error.errors(include_url=False):
+        place = tuple(takewhile(lambda part: not _is_alternative(part), entry["loc"]))
+        if place not in by_field or len(entry["loc"]) > len(by_field[place]["loc"]):
+            by_field[place] = entry
+    return [fault for entry in by_field.values() for fault in _in_our_words(entry, kind)]
 
 
-def _in_our_words(one: Mapping[str, Any], kind: Any) -> list[Fault]:
+def _in_our_words(entry: Mapping[str, Any], kind: Any) -> list[Fault]:
     """One of pydantic's errors: mostly one fault, of a model inside a field maybe more."""
-    parts = [str(part) if str(part).strip() else repr(part) for part in one["loc"] if not _is_alternative(part)]
+    parts = [str(part) if str(part).strip() else repr(part) for part in entry["loc"] if not _is_alternative(part)]
     if parts[-1:] == ["[key]"]:
         parts = parts[:-2]
-    value, further = one.get("input"), list[Fault]()
-    context: dict[str, Any] = one.get("ctx", {})
-    match one["type"]:
+    value, further = entry.get("input"), list[Fault]()
+    context: dict[str, Any] = entry.get("ctx", {})
+    match entry["type"]:
         case "extra_forbidden" | "unexpected_keyword_argument":
             expected = no_such_field(parts[-1], _fields_at(kind, parts[:-1]))
         case "missing" | "missing_argument":
             value, expected = "nothing", "this field to be given"
         case "value_error" if isinstance(context["error"], FieldError):
             cause = context["error"]
-            further = [one._replace(field=".".join([*parts, one.field])) for one in cause.further]
+            further = [fault._replace(field=".".join([*parts, fault.field])) for fault in cause.further]
             parts, value, expected = [*parts, *filter(None, [cause.field])], cause.value, cause.expected
         case "value_error":
             expected = str(context["error"])
         case name:
-            expected = _expected(name, context, str(one["msg"]))
+            expected = _expected(name, context, str(entry["msg"]))
     return [Fault(".".join(parts) or WHOLE, value, expected), *further]
 
 
@@ -190,17 +190,19 @@ def _fields_at(kind: Any, parts: Sequence[str]) -> list[str]:
     """The fields that a `kind` has at the place that `parts` lead to, as a file names them; [] where nobody knows."""
     models = _models_in(kind)
     for part in parts:  # a part that is no field is a number or a key of what holds the models
-        fields = [one for model in models for name, one in model.model_fields.items() if part in (name, one.alias)]
+        fields = [
+            field for model in models for name, field in model.model_fields.items() if part in (name, field.alias)
+        ]
         if fields:
             models = [model for field in fields for model in _models_in(field.annotation)]
-    return [one.alias or name for model in models for name, one in model.model_fields.items()]
+    return [field.alias or name for model in models for name, field in model.model_fields.items()]
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     """The models that an annotation is made of: itself, its alternatives, what a list or a mapping holds."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for one in get_args(annotation) for model in _models_in(one)]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]
 
 
 def _is_alternative(part: int | str) -> bool:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from pydantic import BeforeValidator, ValidationInfo
+from pydantic import BeforeValidator, GetCoreSchemaHandler, ValidationInfo
+from pydantic_core import core_schema
 
 from testbed.spec.document import FieldError
 from testbed.units import COMPUTE, LENGTH, RATE, SIZE, TIME, parse
 
 SI_UNITS = "numbers are SI units"
 """Validation context of a document that a program wrote: quantities are plain numbers, not text with a unit."""
+
+WITH_UNITS = "quantities have units"
+"""Serialization context of a document for people, as they would write it; without it quantities are SI numbers."""
 
 
 class _Range(NamedTuple):
@@ -37,6 +42,11 @@ class _Range(NamedTuple):
             raise ValueError(self.expected())
         return number
 
+    def written(self, value: float) -> str:
+        """The value in its SI unit, as text that is read as the same number to the last bit."""
+        digits = f"{value:.15g}" if float(f"{value:.15g}") == value else f"{value:.17g}"
+        return f"{digits} {next(name for name, factor in self.units.items() if factor == 1)}"
+
     def expected(self) -> str:
         """For an error."""
         least, most = self._shown(self.least), self._shown(self.most)
@@ -53,15 +63,37 @@ class _Range(NamedTuple):
 def _ascending(units: dict[str, float]) -> list[tuple[str, float]]:
     """Units by size; powers of two and spellings beside the usual one are not for showing."""
     plain = ((name, size) for name, size in units.items() if name.isascii() and not name.endswith("iB"))
-    return sorted(plain, key=lambda one: one[1])
+    return sorted(plain, key=lambda unit: unit[1])
 
 
 _Read = Callable[[object, ValidationInfo], float]
 
 
-def _field(kind: str, units: dict[str, float]) -> Callable[..., BeforeValidator]:
-    def between(least: float, most: float, *, above: bool = False) -> BeforeValidator:
-        return BeforeValidator(_Range(kind, units, least, most, above).read)
+@dataclass(frozen=True)
+class Quantity:
+    """In an annotation: how the field is read out of a file, and written with its unit."""
+
+    read: Callable[[object, ValidationInfo], object]
+    written: Callable[[float], str]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """What pydantic makes of the annotation."""
+        return core_schema.with_info_before_validator_function(
+            self.read,
+            handler(source),
+            serialization=core_schema.plain_serializer_function_ser_schema(self._serialized, info_arg=True),
+        )
+
+    def _serialized(self, value: Any, info: core_schema.SerializationInfo) -> object:
+        if info.context != WITH_UNITS or value is None:
+            return value
+        return list(map(self.written, value)) if isinstance(value, list) else self.written(value)
+
+
+def _field(kind: str, units: dict[str, float]) -> Callable[..., Quantity]:
+    def between(least: float, most: float, *, above: bool = False) -> Quantity:
+        bounds = _Range(kind, units, least, most, above)
+        return Quantity(bounds.read, bounds.written)
 
     return between
 
@@ -74,9 +106,10 @@ metres = _field("a length", LENGTH)
 flop_per_second = _field("a rate of computation", COMPUTE)
 
 
-def seconds_per_rank(least: float, most: float) -> BeforeValidator:
+def seconds_per_rank(least: float, most: float) -> Quantity:
     """One time, or a list with one for every rank."""
-    return _per_rank(_Range("a time", TIME, least, most, above=False).read)
+    bounds = _Range("a time", TIME, least, most, above=False)
+    return Quantity(_per_rank(bounds.read), bounds.written)
 
 
 def number_per_rank(kind: str, least: float, most: float) -> BeforeValidator:
@@ -87,19 +120,19 @@ def number_per_rank(kind: str, least: float, most: float) -> BeforeValidator:
             raise ValueError(f"{kind} from {least:.0f} to {most:.0f}")
         return float(value)
 
-    return _per_rank(read)
+    return BeforeValidator(_per_rank(read))
 
 
-def _per_rank(one: _Read) -> BeforeValidator:
+def _per_rank(read_each: _Read) -> Callable[[object, ValidationInfo], object]:
     def read(value: object, info: ValidationInfo) -> object:
         if value is None or not isinstance(value, list):
-            return None if value is None else one(value, info)
+            return None if value is None else read_each(value, info)
         found = []
         for index, entry in enumerate(value):
             try:
-                found.append(one(entry, info))
+                found.append(read_each(entry, info))
             except ValueError as error:
                 raise FieldError(str(index), entry, str(error)) from error
         return found
 
-    return BeforeValidator(read)
+    return read

@@ -153,7 +153,7 @@ CARD = "card"
 class RouteSpec(StrictModel):
     """The links that traffic from one datacenter to another takes, instead of those that the policy would choose.
 
-    It says nothing of the way back, which is another route.
+    The one back is another route.
     """
 
     source: Name = Field(alias="from")
@@ -199,8 +199,8 @@ class Topology(StrictModel):
         if not self.routes:
             return {}
         leaving: dict[str, dict[str, tuple[int, str]]] = {name: {} for name in self.datacenters}
-        for index, one in enumerate(self.directions()):
-            leaving[one.source][one.link] = index, one.target
+        for index, direction in enumerate(self.directions()):
+            leaving[direction.source][direction.link] = index, direction.target
         return {
             (route.source, route.target): self._followed(f"routes.{number}", route, leaving)
             for number, route in enumerate(self.routes)
@@ -220,7 +220,7 @@ class Topology(StrictModel):
             index, at = leaving[at][link]
             taken.append(index)
             if at in seen:
-                raise FieldError(f"{field}.via.{number}", link, f"a way that does not come to {at} twice")
+                raise FieldError(f"{field}.via.{number}", link, f"a route that does not come to {at} twice")
             seen.add(at)
         if at != route.target:
             raise FieldError(f"{field}.via", list(route.via), f"links that end in {route.target}, not in {at}")

@@ -336,8 +336,10 @@ def workload_document(path: Path, settings: dict[str, str] | None = None) -> dic
         document["model"] = _with_content(model, "kind", path, "model")
     if isinstance(schedules := document.get("schedules"), list):
         document["schedules"] = [
-            _with_content({"schedule": one} if isinstance(one, str) else one, "schedule", path, f"schedules.{index}")
-            for index, one in enumerate(schedules)
+            _with_content(
+                {"schedule": choice} if isinstance(choice, str) else choice, "schedule", path, f"schedules.{index}"
+            )
+            for index, choice in enumerate(schedules)
         ]
     return document
 

@@ -141,7 +141,7 @@ def made_over(
     found = candidates(plan, choose(plan, names))
     if not found.found:
         raise BadInput(next(iter(found.left_out.values())))
-    return plan, sorted(found.found, key=lambda one: one.makespan_s)
+    return plan, sorted(found.found, key=lambda candidate: candidate.makespan_s)
 
 
 def compare(workload: Workload, point: LinkPoint, names: Sequence[str] = ()) -> Compared:
@@ -155,7 +155,7 @@ def compare(workload: Workload, point: LinkPoint, names: Sequence[str] = ()) -> 
 def _times(plan: Plan, found: Sequence[Candidate]) -> AxisTimes:
     at = similitude.scales(plan.jobs[0].workload, plan.host_costs.gloo_bytes)
     assert at is not None  # asked for by require_axes
-    return AxisTimes({one.choice.label: one.makespan_s / at.seconds for one in found})
+    return AxisTimes({candidate.choice.label: candidate.makespan_s / at.seconds for candidate in found})
 
 
 def _gradient_bytes(workload: Workload) -> float:

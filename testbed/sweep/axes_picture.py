@@ -33,10 +33,12 @@ def draw(points: Sequence[Compared], path: Path, *, heading: str, measured: Sequ
     In every cell: the axis that should cross, how many times longer the other one takes, and its fastest schedule. A
     line runs between the cells of one axis and those of the other.
     """
-    delays = sorted({one.point.delay_s for one in points})
-    rates = sorted({one.point.rate_bps for one in points})
-    grid = {(delays.index(one.point.delay_s), rates.index(one.point.rate_bps)): one for one in points}
-    dots = {one.point for one in measured}
+    delays = sorted({compared.point.delay_s for compared in points})
+    rates = sorted({compared.point.rate_bps for compared in points})
+    grid = {
+        (delays.index(compared.point.delay_s), rates.index(compared.point.rate_bps)): compared for compared in points
+    }
+    dots = {compared.point for compared in measured}
     gains = [
         [math.log2(grid[row, column].gain) if (row, column) in grid else math.nan for column in range(len(rates))]
         for row in range(len(delays))
@@ -46,9 +48,9 @@ def draw(points: Sequence[Compared], path: Path, *, heading: str, measured: Sequ
         figure = Figure((2.0 + _CELL_INCHES * len(rates), 1.9 + 0.62 * len(delays)), layout="constrained")
         axes = figure.subplots()
         axes.imshow(gains, cmap="PuOr_r", norm=TwoSlopeNorm(0.0, -_PALER * span, _PALER * span), aspect="auto")
-        for (row, column), one in grid.items():
-            _words(axes, row, column, one)
-            if one.point in dots:
+        for (row, column), compared in grid.items():
+            _words(axes, row, column, compared)
+            if compared.point in dots:
                 axes.plot([column + 0.42], [row - 0.36], "o", color=_DARK, markersize=4)
         _border(axes, grid)
         axes.set_xticks(range(len(rates)), [show_rate(rate) for rate in rates])
@@ -59,20 +61,20 @@ def draw(points: Sequence[Compared], path: Path, *, heading: str, measured: Sequ
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=150)
 
 
-def _words(axes: Axes, row: int, column: int, one: Compared) -> None:
+def _words(axes: Axes, row: int, column: int, compared: Compared) -> None:
     """What is said in a cell."""
-    best = one.data.best if one.winner == "data" else one.pipeline.best
-    times = max(one.gain, 1 / one.gain)
-    said = "either" if one.winner == "either" else f"{one.winner} {times:.2f}x"
+    best = compared.data.best if compared.winner == "data" else compared.pipeline.best
+    times = max(compared.gain, 1 / compared.gain)
+    said = "either" if compared.winner == "either" else f"{compared.winner} {times:.2f}x"
     axes.text(column, row - 0.13, said, ha="center", va="center", fontsize=9, fontweight="bold", color=_DARK)
     axes.text(column, row + 0.22, best, ha="center", va="center", fontsize=7, color=_DARK)
 
 
 def _border(axes: Axes, grid: _Grid) -> None:
     """Between cells with different winners."""
-    for (row, column), one in grid.items():
+    for (row, column), compared in grid.items():
         right, below = grid.get((row, column + 1)), grid.get((row + 1, column))
-        if right is not None and right.winner != one.winner:
+        if right is not None and right.winner != compared.winner:
             axes.plot([column + 0.5] * 2, [row - 0.5, row + 0.5], color=_DARK, linewidth=1.6)
-        if below is not None and below.winner != one.winner:
+        if below is not None and below.winner != compared.winner:
             axes.plot([column - 0.5, column + 0.5], [row + 0.5] * 2, color=_DARK, linewidth=1.6)

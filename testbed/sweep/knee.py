@@ -84,10 +84,10 @@ class Sweep(NamedTuple):
 def links_of(topology: Topology, plan: Plan, name: str | None) -> Links:
     """The link of that name, or all links alike. Raises BadInput for an unknown one, or where there is none."""
     directions = topology.directions()
-    names = dict.fromkeys(one.link for one in directions)
+    names = dict.fromkeys(direction.link for direction in directions)
     if not names or (name is not None and name not in names):
         raise BadInput.of("--link", "option", name, f"a link of {topology.name} ({listed(names) or 'it has none'})")
-    chosen = tuple(index for index, one in enumerate(directions) if name in (None, one.link))
+    chosen = tuple(index for index, direction in enumerate(directions) if name in (None, direction.link))
     first = chosen[0]
     what = name or (next(iter(names)) if len(names) == 1 else "all links")
     return Links(what, chosen, planned(plan.network).links[first].rate_bps / directions[first].rate_bps)
@@ -159,7 +159,7 @@ def sweep(
     unlimited = judged(at_rate(plan, links, math.inf), choices, math.inf, watch)
     knees = []
     for case in unlimited.plan.cases:
-        (choice,) = (one for one in choices if one.label == case.label)
+        (choice,) = (choice for choice in choices if choice.label == case.label)
         limit_s = unlimited.worst_s(case.label) * (1 + share)
         enough, full = _enough(plan, links, choice, swept, limit_s, watch), full_bps(plan, choice, links)
         found = unlimited.seconds[case.label], unlimited.ranges[case.label]

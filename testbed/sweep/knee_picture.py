@@ -59,9 +59,9 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab
     axis = figure.subplots()
     axis.spines["top"].set_visible(False)
     axis.spines["right"].set_visible(lab_seconds is not None)
-    coinciding = _coinciding(curves if lab_seconds is None else [one.slower(1 / lab_seconds) for one in curves])
+    coinciding = _coinciding(curves if lab_seconds is None else [member.slower(1 / lab_seconds) for member in curves])
     for number, group in enumerate(coinciding):
-        curve, colour, label = group[0], COLOURS[number % len(COLOURS)], " = ".join(one.label for one in group)
+        curve, colour, label = group[0], COLOURS[number % len(COLOURS)], " = ".join(member.label for member in group)
         rates, seconds = zip(*curve.predicted, strict=True)
         from_there = "" if curve.enough_bps is None else f", within {share:.0%} from {show_rate(curve.enough_bps)}"
         dashes = DASHES[number % len(DASHES)]
@@ -71,7 +71,7 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab
             words = f"{label}, by who comes first of messages that meet"
             axis.fill_between(places, least, most, color=colour, alpha=0.25, linewidth=0, label=words)
         axis.axhline(curve.unlimited_s, color=colour, linewidth=0.7, linestyle=":")
-        if points := [point for one in group for point in one.measured]:
+        if points := [point for member in group for point in member.measured]:
             axis.plot(*zip(*points, strict=True), "o", color=colour, label=f"{label}, measured")
         if curve.enough_bps is not None:
             at = curve.unlimited_s * (1 + share)
@@ -125,7 +125,7 @@ def _by_rate(curves: Sequence[Curve]) -> Mapping[float, list[str]]:
     """The labels of schedules that fill the link at the same rate."""
     found: dict[float, list[str]] = {}
     for curve in curves:
-        rate = next((one for one in found if abs(one / curve.full_bps - 1) < 1e-6), curve.full_bps)
+        rate = next((rate for rate in found if abs(rate / curve.full_bps - 1) < 1e-6), curve.full_bps)
         found.setdefault(rate, []).append(curve.label)
     return found
 

@@ -60,10 +60,10 @@ def measure(
     """Both axes at every point; results go to directories of their own. Raises MachineLacks, RunFailed or BadInput."""
     machine = command.choose_machine(CLOCK)
     trainings = []
-    for number, one in enumerate(points):
+    for number, point in enumerate(points):
         for axis in AXES:
-            best = (one.pipeline if axis == "pipeline" else one.data).best
-            plan, (found,) = made_over(workload, axis, one.point, [best])
+            best = (point.pipeline if axis == "pipeline" else point.data).best
+            plan, (found,) = made_over(workload, axis, point.point, [best])
             cased = with_clock(with_cases(plan, [found.choice], {found.choice.label: found.generated}), CLOCK)
             place = directory / f"{number:02}-{axis}"
             place.mkdir(parents=True, exist_ok=True)
@@ -72,5 +72,5 @@ def measure(
     rows = [None if document is None else document["schedules"][0] for document in documents]
     rows += [None] * (len(trainings) - len(rows))
     return [
-        MeasuredPoint(one, *pair) for one, pair in zip(points, zip(rows[::2], rows[1::2], strict=True), strict=True)
+        MeasuredPoint(point, *pair) for point, pair in zip(points, zip(rows[::2], rows[1::2], strict=True), strict=True)
     ]

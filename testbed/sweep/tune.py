@@ -98,27 +98,27 @@ class Space(NamedTuple):
 
     def points(self) -> Iterator[Setting]:
         """Every point that memory allows."""
-        for shape, one in self.shapes.items():
-            for extra in product(*(range(most + 1) for most in one.most)):
-                if fits(one.problem, dict(zip(one.cuts, extra, strict=True))):
+        for shape, prepared in self.shapes.items():
+            for extra in product(*(range(most + 1) for most in prepared.most)):
+                if fits(prepared.problem, dict(zip(prepared.cuts, extra, strict=True))):
                     yield Setting(shape, extra)
 
     def judge(self, point: Setting) -> PredictedSetting:
         """The iteration time of a point by the event model, and its range."""
-        one = self.shapes.get(point.shape)
-        if one is None or not fits(one.problem, ahead := dict(zip(one.cuts, point.extra, strict=True))):
+        prepared = self.shapes.get(point.shape)
+        if prepared is None or not fits(prepared.problem, ahead := dict(zip(prepared.cuts, point.extra, strict=True))):
             return PredictedSetting(point, math.inf)
-        schedule, receives = with_ahead(one.problem, ahead), self.workload.receives
-        seconds = makespan(one.problem, schedule, receives=receives)
-        (predicted_range,) = ranges_of_orders([Load(one.problem, schedule, 0.0, receives)])
+        schedule, receives = with_ahead(prepared.problem, ahead), self.workload.receives
+        seconds = makespan(prepared.problem, schedule, receives=receives)
+        (predicted_range,) = ranges_of_orders([Load(prepared.problem, schedule, 0.0, receives)])
         return PredictedSetting(
-            point, seconds / one.problem_s, predicted_range and predicted_range.scaled(1 / one.problem_s)
+            point, seconds / prepared.problem_s, predicted_range and predicted_range.scaled(1 / prepared.problem_s)
         )
 
     def in_flight(self, point: Setting) -> float:
         """Microbatches on the rank that holds most."""
-        one = self.shapes[point.shape]
-        return max(peak_in_flight(with_ahead(one.problem, dict(zip(one.cuts, point.extra, strict=True)))))
+        prepared = self.shapes[point.shape]
+        return max(peak_in_flight(with_ahead(prepared.problem, dict(zip(prepared.cuts, point.extra, strict=True)))))
 
 
 # --- the grid ------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def space(
         left_out[shape] = reason
     if not shapes:
         raise BadInput.of(workload.name, "grid", "nothing that can be tried", "; ".join(sorted({*left_out.values()})))
-    count = sum(math.prod(most + 1 for most in one.most) for one in shapes.values())
+    count = sum(math.prod(most + 1 for most in prepared.most) for prepared in shapes.values())
     if count > MOST_POINTS:
         expected = f"at most {MOST_POINTS}: fewer microbatch sizes or sequence lengths"
         raise BadInput.of(workload.name, "points of the grid", count, expected)
@@ -240,7 +240,7 @@ def _reshaped_at_full_scale(workload: Workload, shape: Shape, fixed_s: float) ->
 
 def _slots(workload: Workload, pacing: Pacing, shape: Shape, fixed_s: float) -> dict[str, list[float]]:
     given, ranks = shape_of(workload), range(workload.parallelism.pipeline)
-    before, after = (flop_per_token(workload, one.sequence) for one in (given, shape))
+    before, after = (flop_per_token(workload, shaped.sequence) for shaped in (given, shape))
     found: dict[str, list[float]] = {}
     for kind in ("F", "I", "W", *(("B",) if pacing.B is not None else ())):
         grown = after[kind] / before[kind] * shape.tokens / given.tokens
@@ -290,7 +290,7 @@ def altered(workload: Workload, sequence: int) -> str | None:
     given = shape_of(workload).sequence
     if sequence == given:
         return None
-    before, after = (flop_per_token(workload, one) for one in (given, sequence))
+    before, after = (flop_per_token(workload, length) for length in (given, sequence))
     more = (after["F"] + after["B"]) / (before["F"] + before["B"]) - 1
     words = f"sequence {sequence} is another workload: attention looks at {sequence} tokens instead of {given}"
     words += f", {more:+.1%} FLOP for the same tokens"
@@ -316,15 +316,15 @@ def exhaustive(grid: Space, tell: Callable[[], None] = lambda: None) -> list[Pre
     for point in grid.points():
         judged.append(grid.judge(point))
         tell()
-    return sorted(judged, key=lambda one: _order(grid, one))
+    return sorted(judged, key=lambda setting: _order(grid, setting))
 
 
-def _order(grid: Space, one: PredictedSetting) -> tuple[float, int, Shape]:
+def _order(grid: Space, setting: PredictedSetting) -> tuple[float, int, Shape]:
     """By the most that it may take, then by what all ranks hold more; times that differ by rounding are equal."""
-    pipeline = grid.shapes.get(one.point.shape)
+    pipeline = grid.shapes.get(setting.point.shape)
     places = pipeline.cuts if pipeline else ()
-    held = sum(more * (place + 1) for more, place in zip(one.point.extra, places, strict=False))
-    return float(f"{one.worst_s:.12g}"), held, one.point.shape
+    held = sum(more * (place + 1) for more, place in zip(setting.point.extra, places, strict=False))
+    return float(f"{setting.worst_s:.12g}"), held, setting.point.shape
 
 
 class Evolved(NamedTuple):
@@ -348,8 +348,8 @@ def genetic(grid: Space, seed: int = 1) -> Evolved:
     """
     draw, judged, best_after = random.Random(seed), dict[Setting, PredictedSetting](), 0
     sizes, sequences = (sorted({shape[axis] for shape in grid.shapes}) for axis in (0, 1))
-    most = [max(one.most[cut] for one in grid.shapes.values()) for cut in range(_n_cuts(grid))]
-    lengths = [len(sizes), len(sequences), *(one + 1 for one in most)]
+    most = [max(prepared.most[cut] for prepared in grid.shapes.values()) for cut in range(_n_cuts(grid))]
+    lengths = [len(sizes), len(sequences), *(steps + 1 for steps in most)]
 
     def judge(genes: Sequence[int]) -> PredictedSetting:
         nonlocal best_after
@@ -377,7 +377,7 @@ def genetic(grid: Space, seed: int = 1) -> Evolved:
         population = children
     for genes in population:
         judge(genes)
-    return Evolved(min(judged.values(), key=lambda one: _order(grid, one)), len(judged), best_after)
+    return Evolved(min(judged.values(), key=lambda setting: _order(grid, setting)), len(judged), best_after)
 
 
 def _n_cuts(grid: Space) -> int:

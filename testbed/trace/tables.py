@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 
 from testbed.pipeline.ir import KINDS as KINDS  # by the code in the `kind` column of actions
 
-FORMAT = 3
+FORMAT = 4
 """Version of a run's files: kept in its manifest and in every parquet file.
 
 1: `events.parquet`, with `enter_s` and `done_s`, without job and replica. 2: the JSON files of a single job had another
-shape than those of several. 3: as described in docs/data-format.md.
+shape than those of several. 3: other names of what was measured before a schedule, and of routes in evidence.json.
+4: as described in docs/data-format.md.
 """
 
-READABLE_FORMATS = (2, 3)
+READABLE_FORMATS = (2, 3, 4)
 
 ACTION = np.dtype(
     [

@@ -199,7 +199,7 @@ class Messages:
     def _take_in(self) -> None:
         """Take in what has come, and send what waited for that, until nothing more follows."""
         while self.ready:
-            index = next((one for one in self.held if self.left.issuperset(self.steps[one].behind)), None)
+            index = next((step for step in self.held if self.left.issuperset(self.steps[step].behind)), None)
             if index is None:
                 return
             del self.held[index]

@@ -32,7 +32,7 @@ class WorldSpec:
     timeout_s: float
     """Deadline of any wait for a peer."""
     warmup_bytes: int
-    """Sent both ways over every connection before anything is timed."""
+    """Sent in both directions over every connection before anything is timed."""
     neighbours: tuple[tuple[int, int], ...]
     """Pairs of ranks that exchange messages."""
     logs: str

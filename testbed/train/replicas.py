@@ -69,7 +69,7 @@ class Replicas:
         """The iteration begins: send what this member keeps of every stage, then pass on what came before its turn."""
         for collective in self.gathers.values():
             collective.begin()
-        for collective in sorted(self.gathers.values(), key=lambda one: one.first_came_s()):
+        for collective in sorted(self.gathers.values(), key=lambda gather: gather.first_came_s()):
             collective.admit()
 
     def wait_for(self, stage: int) -> None:

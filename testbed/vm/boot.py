@@ -138,9 +138,9 @@ def run_assignments(
     torch is imported once, before the first of them. Call it while single-threaded, as root.
     Raises RunFailed when the wall-clock limit passes, the kernel dies or the user interrupts.
     """
-    for one in assignments:
-        if one.out is not None:
-            one.out.mkdir(parents=True, exist_ok=True)
+    for assignment in assignments:
+        if assignment.out is not None:
+            assignment.out.mkdir(parents=True, exist_ok=True)
     answer = os.memfd_create("testbed-boot")
     try:
         run_in_sandbox(
@@ -151,9 +151,9 @@ def run_assignments(
             text = stream.read()
     finally:
         os.close(answer)
-        for one in assignments:  # of a guest that was ended while it wrote
-            if one.out is not None:
-                remove_partial(one.out)
+        for assignment in assignments:  # of a guest that was ended while it wrote
+            if assignment.out is not None:
+                remove_partial(assignment.out)
     if not text:
         raise Interrupted("interrupted, and ended before the guest did")
     document = json.loads(text)
@@ -168,8 +168,10 @@ def _to_stderr(text: str) -> None:
 
 
 def _boot_from(document: dict[str, Any]) -> Boot:
-    heard = tuple(Heard(one["wall_s"], GuestProgress.from_json(json.dumps(one["report"]))) for one in document["heard"])
-    ended = tuple(Ended(**one) for one in document["ended"])
+    heard = tuple(
+        Heard(entry["wall_s"], GuestProgress.from_json(json.dumps(entry["report"]))) for entry in document["heard"]
+    )
+    ended = tuple(Ended(**entry) for entry in document["ended"])
     return Boot(ended, heard, document["wall_s"], document["interrupts"], document["peak_memory_kb"], document["cpu_s"])
 
 
@@ -233,8 +235,8 @@ def _supervise(
     ]
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
-        "ended": [asdict(one) for one in ended],
-        "heard": [asdict(one) for one in watch.heard],
+        "ended": [asdict(entry) for entry in ended],
+        "heard": [asdict(entry) for entry in watch.heard],
         "wall_s": time.monotonic() - began,
         "interrupts": found["interrupts"],
         "peak_memory_kb": used.ru_maxrss,
@@ -252,14 +254,17 @@ def _await_last_word(kernel: subprocess.Popen[bytes], watch: _Watch, began: floa
 
 def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], training: bool) -> Path:
     """Lay out what the guest sees: everything read-only, a tmpfs with the job, the results directories in it."""
-    results = [None if one.out is None else os.open(one.out, os.O_PATH | os.O_DIRECTORY) for one in assignments]
+    results = [
+        None if assignment.out is None else os.open(assignment.out, os.O_PATH | os.O_DIRECTORY)
+        for assignment in assignments
+    ]
     ns.make_read_only("/")
     ns.mount("testbed-vm", str(_PRIVATE), "tmpfs")
     job, out = _PRIVATE / "job", _PRIVATE / "out"
     for directory in (job, out, _PRIVATE / "memory", _PRIVATE / "uml"):
         directory.mkdir()
     tasks = []
-    for number, (one, result) in enumerate(zip(assignments, results, strict=True)):
+    for number, (assignment, result) in enumerate(zip(assignments, results, strict=True)):
         if result is not None:
             target = out / str(number)
             target.mkdir()
@@ -267,11 +272,17 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], training:
             ns.make_writable(str(target))
             os.close(result)
         # names do not tell where anything came from: in virtual time even a name's length is input
-        (job / f"{number}.plan.json").write_text(one.plan, encoding="utf-8")
+        (job / f"{number}.plan.json").write_text(assignment.plan, encoding="utf-8")
         directory_there = None if result is None else f"{GUEST_OUT}/{number}"
         plan_there = f"{JOB_DIRECTORY}/{number}.plan.json"
-        asked = _shaper(one.shaper, job, number), one.quiet, one.beside_mininet, one.strict, one.sizes
-        tasks.append(GuestTask(one.what, plan_there, directory_there, *asked))
+        asked = (
+            _shaper(assignment.shaper, job, number),
+            assignment.quiet,
+            assignment.beside_mininet,
+            assignment.strict,
+            assignment.sizes,
+        )
+        tasks.append(GuestTask(assignment.what, plan_there, directory_there, *asked))
         (job / standard_error(number)).touch()
     try:
         lay_out(_ROOT)

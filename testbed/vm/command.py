@@ -67,7 +67,7 @@ def train(
 
 def _memory_mb(trainings: Sequence[Training]) -> int:
     """What a guest needs: memory that is not touched costs nothing, too little makes it reclaim without end."""
-    return max(MEMORY_MB, *(_needed_mb(one.plan) for one in trainings))
+    return max(MEMORY_MB, *(_needed_mb(training.plan) for training in trainings))
 
 
 def _needed_mb(plan: Plan) -> int:

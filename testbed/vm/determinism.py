@@ -132,11 +132,11 @@ def measure(
 def judge(directory: Path, done: Sequence[BootResult]) -> Determinism:
     """Compare the boots of every seed, then the seeds."""
     verdicts, typical = [], []
-    for seed in sorted({one.seed for one in done}):
-        boots = sorted((one for one in done if one.seed == seed), key=lambda one: one.boot)
-        commonest, count = Counter(one.fingerprint for one in boots).most_common(1)[0]
-        reference = next(one for one in boots if one.fingerprint == commonest)
-        others = [one for one in boots if one.fingerprint != commonest]
+    for seed in sorted({boot.seed for boot in done}):
+        boots = sorted((boot for boot in done if boot.seed == seed), key=lambda boot: boot.boot)
+        commonest, count = Counter(boot.fingerprint for boot in boots).most_common(1)[0]
+        reference = next(boot for boot in boots if boot.fingerprint == commonest)
+        others = [boot for boot in boots if boot.fingerprint != commonest]
         times = nanoseconds(_boot_directory(directory, reference.seed, reference.boot))
         differences = [
             largest_difference(times, nanoseconds(_boot_directory(directory, o.seed, o.boot))) for o in others
@@ -145,10 +145,10 @@ def judge(directory: Path, done: Sequence[BootResult]) -> Determinism:
         typical.append(reference)
     spreads = []
     for schedule in typical[0].medians_s:
-        values = [one.medians_s[schedule] for one in typical]
+        values = [boot.medians_s[schedule] for boot in typical]
         deviation = statistics.stdev(values) if len(values) > 1 else 0.0
         spreads.append(SeedSpread(schedule, statistics.median(values), min(values), max(values), deviation))
-    return Determinism(tuple(verdicts), tuple(spreads), tuple(sorted(done, key=lambda one: (one.seed, one.boot))))
+    return Determinism(tuple(verdicts), tuple(spreads), tuple(sorted(done, key=lambda boot: (boot.seed, boot.boot))))
 
 
 def nanoseconds(directory: Path) -> pd.DataFrame:

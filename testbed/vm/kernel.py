@@ -275,9 +275,9 @@ def _built(series: str | None) -> Kernel | None:
             f"built kernels cannot be read ({in_words(error)}); set XDG_CACHE_HOME to a place that can"
         ) from error
     kernels = [
-        one
-        for one in described
-        if one is not None and one.key == _directory(one.source_version).name and series in (None, one.series)
+        build
+        for build in described
+        if build is not None and build.key == _directory(build.source_version).name and series in (None, build.series)
     ]
     order = sorted(kernels, key=lambda kernel: (kernel.series != BACKPORTED, *(-n for n in numbers_of(kernel.series))))
     return order[0] if order else None

@@ -119,7 +119,7 @@ def require_results(out: Path) -> None:
     links = pd.read_parquet(out / "links.parquet")
     assert (links["wire_bytes"] / links["planned_bytes"] - 1).abs().max() < 0.05
     for table in sorted(out.glob("*.parquet")):
-        section = "iterations.parquet" if table.stem == "usual" else table.name
+        section = "iterations.parquet" if table.stem == "baseline_iterations" else table.name
         assert set(pq.read_schema(table).names) == documented(section), table.name
     assert set(found.manifest) == documented("manifest.json") - {"vm", "workload_seed"}
     assert set(found.manifest["jobs"][0]) == documented("An entry of `jobs`")

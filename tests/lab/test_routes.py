@@ -153,7 +153,7 @@ def hashed() -> list[dict[str, Any]]:
             there = Connection("a/0", sender.getsockname()[1], "b/0", listener.getsockname()[1])
             back = Connection("b/0", there.target_port, "a/0", there.source_port)
             carried = [now.since(then).packets for now, then in zip(lab.counters(), before, strict=True)]
-            found.append({"ways": sorted(hashing.way(there) + hashing.way(back)), "carried": carried})
+            found.append({"routes": sorted(hashing.route_taken(there) + hashing.route_taken(back)), "carried": carried})
             sender.close()
             receiver.close()
     return found
@@ -162,8 +162,8 @@ def hashed() -> list[dict[str, Any]]:
 def test_the_kernels_hash_sends_tcp_where_a_look_up_says() -> None:
     found = in_sandbox(hashed)
     for one in found:
-        assert [index for index, packets in enumerate(one["carried"]) if packets > 2] == one["ways"], one
-    assert len({tuple(one["ways"]) for one in found}) == 4  # either spine there, either spine back
+        assert [index for index, packets in enumerate(one["carried"]) if packets > 2] == one["routes"], one
+    assert len({tuple(one["routes"]) for one in found}) == 4  # either spine there, either spine back
 
 
 def lost_twice() -> list[list[int]]:

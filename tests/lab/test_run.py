@@ -171,7 +171,7 @@ def test_files_hold_what_the_page_says_no_more_no_less(
     names = {path.name for path in out.iterdir() if path.is_file()} - {LOCK}
     assert names == set(FILES) - {"profile.json"}, "what is not listed would be lost when older results are replaced"
     for table in sorted(out.glob("*.parquet")):
-        section = "iterations.parquet" if table.stem == "usual" else table.name
+        section = "iterations.parquet" if table.stem == "baseline_iterations" else table.name
         assert set(pq.read_schema(table).names) == documented(section), table.name
     manifest, comparison = (json.loads((out / name).read_text()) for name in ("manifest.json", "comparison.json"))
     assert set(manifest) == documented("manifest.json") - {"vm"}

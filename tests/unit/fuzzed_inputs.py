@@ -38,7 +38,7 @@ class Samples(NamedTuple):
     csvs: list[Path]
     kept: Path
     """A schedules.json."""
-    baseline: Path
+    baselines: list[Path]
     results: Path
 
 
@@ -58,10 +58,9 @@ def samples(directory: Path) -> Samples:
     results = directory / "run"
     results.mkdir()
     write_run(results, *ASKED)
-    kept = ROOT / "results/baselines/longhaul-pp4"
-    return Samples(
-        topologies, workloads, plans, [ROOT / "examples/my_schedule.csv"], kept / "schedules.json", kept, results
-    )
+    baselines = [ROOT / "results/baselines/longhaul-pp4", ROOT / "tests/recorded/format-1-baseline"]
+    kept = baselines[1] / "schedules.json"
+    return Samples(topologies, workloads, plans, [ROOT / "examples/my_schedule.csv"], kept, baselines, results)
 
 
 def _called(*arguments: str) -> None:
@@ -196,7 +195,7 @@ def _damage_one_of(directory: Path, names: list[str], rng: random.Random) -> Non
 
 def _bad_baseline(rng: random.Random, good: Samples, place: Path) -> _Made:
     bad = place / "bad"
-    shutil.copytree(good.baseline, bad)
+    shutil.copytree(rng.choice(good.baselines), bad)
     _damage_one_of(bad, sorted(path.name for path in bad.iterdir()), rng)
     if rng.random() < 0.5:
         return ["baseline", "list", "--baselines", str(place)], ""
@@ -242,7 +241,7 @@ def _bad_option(rng: random.Random, good: Samples, place: Path) -> _Made:
         case "report":
             arguments = ["report", str(good.results)]
         case "baseline check":
-            arguments = ["baseline", "check", "--predict-only", "--quiet", str(good.baseline)]
+            arguments = ["baseline", "check", "--predict-only", "--quiet", str(good.baselines[0])]
         case _:  # nothing to work on: what is refused is the option or that
             arguments = [
                 *command.split(),

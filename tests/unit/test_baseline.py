@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,23 +13,26 @@ import pandas as pd
 import pytest
 from in_process import Done, run_testbed
 
-from testbed.baseline import plan_files, report, store
+from testbed.baseline import report, store
 from testbed.baseline.check import on_one_text
 from testbed.baseline.environment import differences
 from testbed.baseline.measure import Measurement, measure
 from testbed.baseline.regression import CheckResult, Figures, Finding, Verdict, is_regression, judge
+from testbed.baseline.settings import with_settings
 from testbed.baseline.tolerance import Band, Mode, Quantity, default_tolerances, describe, from_document
 from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.judge.comparison import ScheduleComparison
+from testbed.plan.plan import Plan
 from testbed.planning import file as plan_file
-from testbed.planning.resolve import make_plan, with_cases
-from testbed.planning.schedules import make
+from testbed.planning.resolve import load_plan, with_clock
+from testbed.planning.schedules import choose, make, with_selected
 from testbed.progress import Lines
 from testbed.vm import command
 from testbed.vm.command import Training
 
 ROOT = Path(__file__).parents[2]
 LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
+KEPT, FORMAT_1 = ROOT / "results/baselines/longhaul-pp4", ROOT / "tests/recorded/format-1-baseline"
 ENVIRONMENT = {"kernel": {"key": "6.12-abc", "sha256": "0123456789"}, "versions": {"python": "3.11.2"}}
 
 VIRTUAL = default_tolerances(Mode.virtual, paced=True)
@@ -49,6 +53,12 @@ def figures(schedule: str = "1f1b", measured_s: float = 0.8, predicted_s: float 
         peak_in_flight_measured=4,
         losses=(5.0, 4.5),
     )
+
+
+def planned_with(names: Sequence[str], *settings: str) -> Plan:
+    """The shipped plan with these schedules."""
+    plan = load_plan(LONGHAUL, PP4, settings=settings)
+    return with_selected(plan, [make(plan, choose(plan, names), strict=True)])
 
 
 FACTS = {
@@ -75,7 +85,7 @@ def write_run(directory: Path) -> None:
         "packages": {},
     }
     (directory / "manifest.json").write_text(json.dumps(manifest))
-    rows = {"schedule": ["1f1b"] * 3, "warmup": [True, False, False], "loss": [9.0, 5.0, 4.5]}
+    rows = {"schedule": ["1f1b"] * 3, "job": [0] * 3, "warmup": [True, False, False], "loss": [9.0, 5.0, 4.5]}
     pd.DataFrame(rows).to_parquet(directory / "iterations.parquet")
 
 
@@ -196,7 +206,7 @@ def test_another_kernel_or_version_is_a_hint() -> None:
 @pytest.mark.parametrize(("python", "verdict"), [("3.11.2", "changed"), ("3.13.5", "same")])
 def test_losses_are_compared_where_the_same_python_is_at_work(python: str, verdict: str) -> None:
     """The text that is trained on is its standard library."""
-    baseline = store.Baseline("longhaul", Mode.virtual, "2026-01-01", "", False, 1, "netem", VIRTUAL, ENVIRONMENT, ())
+    baseline = store.Baseline("longhaul", Mode.virtual, "2026-01-01", "", False, "netem", VIRTUAL, ENVIRONMENT, ())
     now = CheckResult((replace(figures(), losses=(5.0, 4.6)),), "", {"versions": {"python": python}})
     before, now = on_one_text(baseline, [figures()], now)
     assert [finding.verdict for finding in judge("longhaul", before, now, VIRTUAL)] == [verdict]
@@ -209,13 +219,8 @@ def test_a_prediction_depends_on_no_kernel() -> None:
 
 
 def test_a_boot_that_fails_leaves_what_it_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_files.resolve(LONGHAUL, PP4, [], ["1f1b"])
-    made = make(make_plan(*plan), plan.workload.schedules).made
-    plan_files.write(tmp_path, plan, made)
-    tasks = [
-        Measurement(name, plan_files.read(tmp_path, Mode.virtual), Mode.virtual, 1, "netem")
-        for name in ("first", "second")
-    ]
+    plan = with_clock(planned_with(["1f1b"]), Mode.virtual.clock())
+    tasks = [Measurement(name, plan, Mode.virtual, "netem") for name in ("first", "second")]
     error: Exception = RunFailed("the guest did not finish within 9 s")
 
     def fails(chosen: object, trainings: Sequence[Training], **_: object) -> None:
@@ -237,7 +242,7 @@ def test_a_boot_that_fails_leaves_what_it_finished(tmp_path: Path, monkeypatch: 
 
 
 def checked(now: CheckResult, *before: Figures, mode: Mode = Mode.virtual) -> report.Checked:
-    baseline = store.Baseline("longhaul", mode, "2026-01-01", "", False, 1, "netem", VIRTUAL, ENVIRONMENT, before)
+    baseline = store.Baseline("longhaul", mode, "2026-01-01", "", False, "netem", VIRTUAL, ENVIRONMENT, before)
     return report.Checked(baseline, mode, VIRTUAL, now, tuple(judge("longhaul", before, now, VIRTUAL)))
 
 
@@ -330,30 +335,48 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_a_plan_is_kept_to_the_last_bit(tmp_path: Path) -> None:
-    ways = "forward: {rate: 3 Mbit/s}, reverse: {rate: 0.7 Gbit/s, queue: 1.1 MB}"
-    settings = (
-        f"topology.links=[{{between: [paris, warsaw], fibre: 1234.567 km, delay: 0.1 ms, {ways}}}]",
-        "pacing.F=[1.1 ms, 2.3 ms, 0.7 us, 3 s]",
-    )
-    plan = plan_files.resolve(LONGHAUL, PP4, settings, ["zb-h1", "geopipe"], iterations=3)
-    made = make(make_plan(*plan), plan.workload.schedules).made
-    plan_files.write(tmp_path, plan, made)
-    read = plan_files.read(tmp_path, Mode.virtual)
-    assert read.specs == plan
-    assert list(read.made) == ["zb-h1", "geopipe"]
-    # a run keeps its plan, in which a delay is one number
-    run = with_cases(make_plan(*plan), plan.workload.schedules, made)
-    again = plan_files.of_run(plan_file.from_json(plan_file.to_json(run), "plan.json"), "plan.json")
-    assert again.workload == plan.workload
-    assert again.topology.directions() == plan.topology.directions()
-    assert again.topology.nodes() == plan.topology.nodes()
+def test_settings_are_laid_over_what_the_plan_was_made_of() -> None:
+    """Values that no decimal number has come back to the last bit; nothing else changes."""
+    directions = "forward: {rate: 3 Mbit/s}, reverse: {rate: 0.7 Gbit/s, queue: 1.1 MB}"
+    link = f"topology.links=[{{between: [paris, warsaw], fibre: 1234.567 km, delay: 0.1 ms, {directions}}}]"
+    plan = planned_with(["zb-h1", "geopipe"], link, "pacing.F=[1.1 ms, 2.3 ms, 0.7 us, 3 s]", "iterations=3")
+    again = with_settings(plan, ["iterations=5"], "plan.json")
+    assert again.network == plan.network
+    assert [case.routes for case in again.cases] == [case.routes for case in plan.cases]
+    assert [case.jobs[0].rows for case in again.cases] == [case.jobs[0].rows for case in plan.cases]
+    schedules = [case.jobs[0].choice for case in plan.cases]
+    workload = plan.jobs[0].workload.model_copy(update={"iterations": 5, "schedules": schedules})
+    assert again.jobs == (replace(plan.jobs[0], workload=workload),)
 
 
-def test_a_plan_without_pacing_is_kept_without_it(tmp_path: Path) -> None:
-    plan = plan_files.resolve(LONGHAUL, PP4, ["pacing=none"], [])
-    plan_files.write(tmp_path, plan, {})
-    assert plan_files.read(tmp_path, Mode.virtual).specs.workload.pacing is None
+def test_a_setting_of_a_link_is_for_both_directions() -> None:
+    plan = with_settings(planned_with(["1f1b"]), ["topology.links.0.delay=5 ms"], "plan.json")
+    assert [(link.delay_s, link.rate_bps) for link in plan.network.directions] == [(0.005, 1e9)] * 2
+    with pytest.raises(BadInput, match=r"links.0.fibre: got '9 km', expected delay: a plan has all of it in one value"):
+        with_settings(plan, ["topology.links.0.fibre=9 km"], "plan.json")
+
+
+def test_settings_of_a_job_at_full_scale_are_those_of_its_file() -> None:
+    files = ROOT / "topologies/longhaul-240km.yaml", ROOT / "workloads/paper-llama2-13b.yaml"
+    plan = load_plan(*files)
+    plan = with_selected(plan, [make(plan, choose(plan, ["1f1b"]), strict=True)])
+    again = with_settings(plan, ["iterations=2"], "plan.json")
+    assert again.jobs[0].workload.pacing == plan.jobs[0].workload.pacing
+    link, before = again.network.directions[0], plan.network.directions[0]
+    assert (link.delay_s, link.rate_bps) == pytest.approx((before.delay_s, before.rate_bps), rel=1e-12)
+
+
+def test_settings_are_refused_where_more_was_decided_than_the_files_say() -> None:
+    plan = replace(planned_with(["1f1b"]), elephants_from=1e6)
+    assert with_settings(plan, [], "plan.json") == plan
+    with pytest.raises(BadInput, match=r"plan.json: plan: got '1f1b', expected no --set: a policy chose its routes"):
+        with_settings(plan, ["iterations=2"], "plan.json")
+
+
+def test_a_plan_without_pacing_is_kept_without_it() -> None:
+    plan = load_plan(LONGHAUL, PP4, settings=["pacing=none"])
+    plan = with_selected(plan, [make(plan, choose(plan))])
+    assert with_settings(plan, ["iterations=2"], "plan.json").jobs[0].workload.pacing is None
 
 
 def test_what_is_saved_is_found_the_same(root: Path) -> None:
@@ -401,7 +424,7 @@ FEW_PARAMETERS = ("--set", "parallelism.data=2", "--set", "data_parallel.paramet
         (("check", "nothing"), "got 'nothing', expected a directory with baseline.json"),
         (("save", "longhaul", LONGHAUL, PP4, "--predict-only"), "expected a new name (or --overwrite)"),
         (("save", "Long Haul", LONGHAUL, PP4), "expected lower-case letters"),
-        (("save", "other"), "expected TOPOLOGY and WORKLOAD, or --run DIR"),
+        (("save", "other"), "expected TOPOLOGY and WORKLOAD, a plan, or --run DIR"),
         (("save", "other", LONGHAUL, PP4, "--run", ROOT), "expected no plan beside it"),
         (("save", "other", "--run", ROOT / "docs"), "expected the results of a run"),
         (("save", "other", LONGHAUL, PP4, "--set", "pacing=none"), "computation takes no virtual time"),
@@ -427,7 +450,91 @@ def test_a_baseline_of_another_format_is_refused(root: Path, tmp_path: Path) -> 
     (old / "baseline.json").write_text(json.dumps(document | {"format": 0}))
     done = run_baseline("check", old)
     assert done.returncode == 2
-    assert "format: got 0, expected 1" in done.stderr
+    assert "format: got 0, expected 1 or 2" in done.stderr
+
+
+def test_a_baseline_without_a_plan_of_its_own_is_read(tmp_path: Path) -> None:
+    """One that an earlier version saved: renewed, it has plan.json."""
+    kept = tmp_path / "longhaul"
+    shutil.copytree(FORMAT_1, kept)
+    done = run_baseline("check", "--predict-only", "--baselines", tmp_path, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["verdict"] == "within tolerance: 1 baseline, 4 schedules"
+    assert (kept / "comparison.json").read_text() == (KEPT / "comparison.json").read_text()
+    assert store.plan_of(kept) == store.plan_of(KEPT)
+    (kept / "workload.yaml").unlink()
+    done = run_baseline("check", "--predict-only", "--baselines", tmp_path)
+    assert done.returncode == 2
+    assert "workload.yaml: file: got" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("plan.json", lambda _: "", "expected a plan as `testbed plan` writes it"),
+        ("plan.json", lambda text: text.replace('"0F0 ', '"1F0 '), "expected a schedule that can be run"),
+        ("plan.json", lambda text: json.dumps(json.loads(text) | {"cases": []}), "cases: got 'none'"),
+        ("comparison.json", lambda text: text.replace('"predicted_s"', '"told_s"', 1), "schedules.0.predicted_s"),
+        ("baseline.json", lambda text: text.replace('"mode": "predict"', '"mode": "guess"'), "mode: got 'guess'"),
+    ],
+)
+def test_a_damaged_baseline_is_one_clear_line(
+    root: Path, tmp_path: Path, name: str, damage: Callable[[str], str], message: str
+) -> None:
+    bad = tmp_path / "bad"
+    shutil.copytree(root / "longhaul", bad)
+    (bad / name).write_text(damage((bad / name).read_text()))
+    done = run_baseline("check", bad, "--predict-only")
+    assert done.returncode == 2, done
+    assert f"bad/{name}: " in done.stderr
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+TWO_JOBS = ("--set", "microbatches=4", "--schedule", "1f1b", "--schedule", "zb-h1")
+
+
+def test_every_job_has_figures_of_its_own(tmp_path: Path) -> None:
+    done = run_baseline("save", "jobs", LONGHAUL, PP4, PP4, *TWO_JOBS, "--predict-only", "--baselines", tmp_path)
+    assert done.returncode == 0, done.stderr
+    kept = json.loads((tmp_path / "jobs/comparison.json").read_text())["schedules"]
+    names = [(label, job) for label in ("1f1b", "zb-h1") for job in ("tiny-gpt-pp4", "tiny-gpt-pp4-2")]
+    assert [(row["schedule"], row["job"]) for row in kept] == names
+    predicted = json.loads(run_testbed("predict", tmp_path / "jobs/plan.json", "--json").stdout)["cases"]
+    assert [row["predicted_s"] for row in kept] == [job["predicted_s"] for case in predicted for job in case["jobs"]]
+    assert run_baseline("check", "--baselines", tmp_path).returncode == 0
+    longer = run_baseline("check", "--baselines", tmp_path, "--json", "--set", "pacing.F=[20 ms, 20 ms, 21 ms, 20 ms]")
+    assert longer.returncode == 1
+    found = json.loads(longer.stdout)["baselines"][0]["findings"]
+    assert {(finding["schedule"], finding["verdict"]) for finding in found} == {
+        (f"{label}: {job}", "slower") for label, job in names
+    }
+    listed = json.loads(run_baseline("list", "--json", "--baselines", tmp_path).stdout)["baselines"]
+    assert listed[0]["schedules"] == [f"{label}: {job}" for label, job in names]
+
+
+def test_a_job_is_held_against_its_own_figures() -> None:
+    """Ratios too are over the first schedule of the same job."""
+    before = [replace(figures(label, time_s), job=job) for label in "ab" for job, time_s in (("x", 1.0), ("y", 0.5))]
+    now = [replace(row, measured_s=1.0) if row.name == "b: y" else row for row in before]
+    found = judge("baseline", before, CheckResult(tuple(now)), REAL)
+    assert [(finding.schedule, finding.verdict) for finding in found] == [
+        ("a: x", "same"),
+        ("a: y", "same"),
+        ("b: x", "same"),
+        ("b: y", "slower"),
+    ]
+
+
+def test_a_plan_in_a_file_is_kept(tmp_path: Path) -> None:
+    """On the clock that it has, unless another one is asked for."""
+    written, kept = tmp_path / "plan.json", tmp_path / "kept"
+    written.write_text(plan_file.to_json(with_clock(planned_with(["1f1b"]), Mode.virtual.clock(7))))
+    done = run_baseline("save", "mine", written, "--predict-only", "--baselines", kept)
+    assert done.returncode == 0, done.stderr
+    assert store.plan_of(kept / "mine").cases == plan_file.read(written).cases
+    done = run_baseline("save", "mine", written, "--schedule", "1f1b", "--baselines", tmp_path)
+    assert "--schedule: option: got" in done.stderr
 
 
 def test_renewed_figures_have_the_new_reason(root: Path, tmp_path: Path) -> None:

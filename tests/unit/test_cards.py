@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from testbed.baseline.plan_files import of_run
+from testbed.baseline.settings import with_settings
 from testbed.errors import BadInput, MachineLacks
 from testbed.lab.cards import choose as choose_cards
 from testbed.lab.cards import delay_note
@@ -124,9 +124,11 @@ def test_all_nodes_of_a_datacenter_have_a_card_or_none() -> None:
         file.from_json(json.dumps(document), "plan.json")
 
 
-def test_a_baseline_keeps_cards() -> None:
-    network = topology(SLOW, None)
-    assert of_run(planned(network), "results").topology.cards() == network.cards()
+def test_settings_leave_the_cards_of_a_plan() -> None:
+    plan = planned(topology(SLOW, None))
+    again = with_settings(plan, ["iterations=3"], "plan.json")
+    assert again.network == plan.network
+    assert again.jobs[0].workload.iterations == 3
 
 
 # --- the model ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -138,10 +139,10 @@ def write(directory: Path, case: Found) -> None:
     files = RunFiles(directory)
     flows = by_flow(files.message_times(LABEL, order_sensitive=False)[0])
     known = {
-        "usual_extra_s": [0.0] * len(flows),
-        "usual_differs_s": (),
+        "baseline_extra_s": [0.0] * len(flows),
+        "baseline_differs_s": (),
         "super_packets_s": [case.packet_s] * len(flows) if case.packet_s else (),
-        "ways": (),
+        "routes": (),
         "range_s": None,
         "on_this_host_s": case.on_this_host_s,
         "in_run_s": None,
@@ -158,11 +159,23 @@ def write(directory: Path, case: Found) -> None:
     results.save_json("comparison.json", as_document(FACTS, [compared]))
 
 
-@pytest.mark.parametrize("table", ["actions", "messages", "iterations", "links", "usual", "parameters"])
+@pytest.mark.parametrize("table", ["actions", "messages", "iterations", "links", "baseline_iterations", "parameters"])
 def test_every_column_is_documented_and_every_documented_one_written(tmp_path: Path, table: str) -> None:
     write(tmp_path, found())
     written = set(pq.read_schema(tmp_path / f"{table}.parquet").names)
-    assert written == documented("iterations.parquet" if table == "usual" else f"{table}.parquet")
+    assert written == documented("iterations.parquet" if table == "baseline_iterations" else f"{table}.parquet")
+
+
+def test_a_run_of_before_a_column_was_added_has_no_value_for_it(tmp_path: Path) -> None:
+    write(tmp_path, found())
+    path = tmp_path / "iterations.parquet"
+    pd.read_parquet(path).drop(columns="clock_step_s").to_parquet(path)
+    rows = RunFiles(tmp_path).rows(LABEL, 0)
+    assert [row.makespan_s for row in rows] == [row.makespan_s for row in found().rows]
+    assert all(math.isnan(row.witnesses.clock_step_s) for row in rows)
+    pd.read_parquet(path).drop(columns="makespan_s").to_parquet(path)
+    with pytest.raises(BadInput, match=r"iterations.parquet: makespan_s: got 'nothing', expected a column"):
+        RunFiles(tmp_path).rows(LABEL, 0)
 
 
 def test_every_key_of_a_comparison_is_documented(tmp_path: Path) -> None:

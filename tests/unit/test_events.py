@@ -168,7 +168,7 @@ def test_a_plan_with_a_loss_is_predicted_before_and_after(tmp_path: Path) -> Non
     assert rows[0]["predicted_s"] < rows[1]["predicted_s"]
     text = out.read_text()
     for change, expected in (
-        (lambda one: one["events"][0].update(name="pod-spine0"), "expected no way by .*pod-spine0, which is lost"),
+        (lambda one: one["events"][0].update(name="pod-spine0"), "expected no route by .*pod-spine0, which is lost"),
         (
             lambda one: one["cases"][1].update(starts_s=[0.0]),
             "expected the same schedules and starts as the",

@@ -61,16 +61,16 @@ def test_a_subnet_beyond_the_network_is_refused() -> None:
 
 
 def test_initial_window_covers_twice_the_bdp_and_the_burst() -> None:
-    path = sizing.path_facts([direction()], [direction()])
+    path = sizing.route_facts([direction()], [direction()])
     assert path.bdp_bytes == 2.5e6
     assert sizing.initial_window(path, 1e6) == math.ceil(6e6 / 8948)
-    inside = sizing.path_facts([], [])
+    inside = sizing.route_facts([], [])
     assert sizing.initial_window(inside, 1e6) == math.ceil(1e6 / 8948)
     assert sizing.initial_window(inside, 0) == 10
 
 
 def test_the_slowest_hop_and_all_delays_count() -> None:
-    path = sizing.path_facts([direction(), direction(rate_bps=1e8)], [direction(delay_s=0.03)])
+    path = sizing.route_facts([direction(), direction(rate_bps=1e8)], [direction(delay_s=0.03)])
     assert path == (1e8, pytest.approx(0.05))  # type: ignore[comparison-overlap]
 
 
@@ -93,13 +93,15 @@ def test_windows_and_queues_hold_a_round_trip_of_each_way_at_its_own_rate() -> N
     assert (from_a["initcwnd"], from_a["initrwnd"]) == (fast, slow)
     assert (from_b["initcwnd"], from_b["initrwnd"]) == (slow, fast)
     assert metrics.queue_room(0) == pytest.approx(2 * (2 * 1e9 * 0.15005 / 8 + 2e6))
-    for way in (0, 1):  # of the link gate: also where no acknowledgement comes back while it measures
-        path = sizing.PathFacts((1e9, 1e8)[way], 0.15005)
-        assert metrics.of_link(way)["initcwnd"] * 8948 >= sizing.rate_probe_bytes(path) >= path.rate_bps * 1.5 / 8
+    for route_taken in (0, 1):  # of the link gate: also where no acknowledgement comes back while it measures
+        path = sizing.RouteFacts((1e9, 1e8)[route_taken], 0.15005)
+        assert (
+            metrics.of_link(route_taken)["initcwnd"] * 8948 >= sizing.rate_probe_bytes(path) >= path.rate_bps * 1.5 / 8
+        )
 
 
 def test_no_window_is_larger_than_tcp_can_have() -> None:
-    assert sizing.initial_window(sizing.PathFacts(34e9, 1.0), 1e6) * 8948 < 2**30 + 8948
+    assert sizing.initial_window(sizing.RouteFacts(34e9, 1.0), 1e6) * 8948 < 2**30 + 8948
 
 
 def test_a_timeout_comes_after_the_longest_wait_in_lossless_queues() -> None:

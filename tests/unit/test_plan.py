@@ -216,7 +216,7 @@ def test_an_iteration_begins_when_the_notices_of_its_receives_have_left() -> Non
     ("route", "expected"),
     [
         ({"from": "a", "to": "b", "via": ["west"]}, "routes.0.via.0: got 'west', expected a link that leaves a"),
-        ({"from": "a", "to": "b", "via": ["north", "south"]}, "a way that does not come to a twice"),
+        ({"from": "a", "to": "b", "via": ["north", "south"]}, "a route that does not come to a twice"),
         ({"from": "a", "to": "c", "via": ["north"]}, "routes.0.to: got 'c', expected one of the datacenters (a, b)"),
         ({"from": "a", "to": "b", "via": []}, "routes.0.via"),
     ],

@@ -124,7 +124,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     del manifest["format"]  # as the first version wrote it
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(BadInput, match="format: got 1, expected format 3"):
+    with pytest.raises(BadInput, match="format: got 1, expected format 4"):
         load_traces(tmp_path)
 
 

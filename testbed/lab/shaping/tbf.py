@@ -127,8 +127,8 @@ class Buckets:
     def describe(self) -> list[dict[str, Any]]:
         """Per direction, what is in force."""
         return [
-            {"direction": one.asked.label, "shaper": self.name, **parameters(one, gso)._asdict()}
-            for one, gso in self._shaped.values()
+            {"direction": direction.asked.label, "shaper": self.name, **parameters(direction, gso)._asdict()}
+            for direction, gso in self._shaped.values()
         ]
 
     def _put(self, direction: ShapedDirection, gso: int, flags: int) -> None:

@@ -1,0 +1,126 @@
+"""Settings (`--set`) laid over a plan that is kept: over the topology and workloads that would lead to it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from testbed.errors import BadInput
+from testbed.full_scale import similitude
+from testbed.full_scale.similitude import Scales
+from testbed.plan.plan import Plan
+from testbed.plan.routes import default_routes
+from testbed.planning.resolve import make_plan, overrides_of, with_clock
+from testbed.planning.schedules import choices_of, choose, make, with_selected
+from testbed.schedule.schedule_file import RecordedSchedule
+from testbed.spec.document import override, validate
+from testbed.spec.quantity import SI_UNITS, WITH_UNITS
+from testbed.spec.topology import Direction, Topology
+from testbed.spec.workload import DERIVED, Workload
+
+_PARTS_OF_DELAY = re.compile(r"links\.[0-9]+\.(.+\.)?(fibre|equipment_delay)")
+
+
+def with_settings(plan: Plan, settings: Sequence[str], source: str) -> Plan:
+    """The plan with its schedules, as it would be with these settings. Without any it is as it was.
+
+    Raises BadInput naming `source`, also for a plan in which more was decided than topology and workloads say.
+    """
+    if not settings:
+        return plan
+    if not _of_files(plan):
+        expected = "no --set: a policy chose its routes, or it has events, jobs by themselves or kept ports"
+        raise BadInput.of(source, "plan", plan.cases[0].label, expected)
+    of_workloads, of_topology = overrides_of(settings)
+    for key in filter(_PARTS_OF_DELAY.fullmatch, of_topology):
+        raise BadInput.of(source, f"--set topology.{key}", of_topology[key], "delay: a plan has all of it in one value")
+    topology = validate(Topology, override(_written(_topology(plan, source)), of_topology, source), source)
+    workloads = [
+        validate(Workload, override(_workload_document(plan, job), of_workloads, source), source)
+        for job in range(len(plan.jobs))
+    ]
+    fresh = with_clock(make_plan(topology, *workloads), plan.clock)
+    selected = []
+    for job in range(len(plan.jobs)):
+        choices, kept = choose(fresh, job=job), _schedules(plan, job)
+        known = {choice.label: kept[choice.label] for choice in choices if choice.label in kept}
+        selected.append(make(fresh, choices, known, job=job, source=source, strict=True))
+    return with_selected(fresh, selected)
+
+
+def _of_files(plan: Plan) -> bool:
+    """Whether topology and workloads alone lead to the plan: nobody chose routes, starts, events or ports."""
+    decided = (plan.events, plan.elephants_from is not None, plan.enforcement != "rules")
+    return not any(decided) and not any(case.continues or case.starts_s or case.alone for case in plan.cases)
+
+
+def _schedules(plan: Plan, job: int) -> dict[str, RecordedSchedule]:
+    """By label, what the plan has of a job's schedules."""
+    chosen = [case.jobs[job] for case in plan.cases]
+    return {
+        schedule.choice.label: RecordedSchedule(schedule.rows, schedule.proof)
+        for schedule in chosen
+        if schedule.rows is not None
+    }
+
+
+def _written(spec: Topology | Workload) -> dict[str, Any]:
+    """As a file would have it."""
+    return spec.model_dump(mode="json", by_alias=True, exclude_none=True, context=WITH_UNITS)
+
+
+def _workload_document(plan: Plan, job: int) -> dict[str, Any]:
+    """A job's workload as a file would have it, with the schedules that the cases have."""
+    workload = plan.jobs[job].workload
+    document = _written(workload.model_copy(update={"schedules": choices_of(plan, job)}))
+    if workload.full_scale is None:
+        return {"pacing": "none"} | document
+    document["data_parallel"].pop("parameters", None)
+    return {name: value for name, value in document.items() if name not in DERIVED}
+
+
+def _topology(plan: Plan, source: str) -> Topology:
+    """A topology with the plan's nodes, directions and routes; what a delay was made of (fibre, equipment) is lost."""
+    network = plan.network
+    at = similitude.common_scales([job.workload for job in plan.jobs], plan.host_costs.gloo_bytes)
+    directions, cards = _at_full_scale(network.directions, at), _at_full_scale(network.cards, at)
+    inside = {card.target: {"inside": {"delay": card.delay_s, "rate": card.rate_bps}} for card in cards}
+    nodes = Counter(node.datacenter for node in network.nodes)
+    document: dict[str, Any] = {
+        "name": network.name,
+        "datacenters": {name: {"nodes": count, **inside.get(name, {})} for name, count in nodes.items()}
+        | {name: {"nodes": 0} for name in network.switches},
+        "links": [_link(*pair) for pair in zip(directions[::2], directions[1::2], strict=True)],
+    }
+    plain = default_routes(validate(Topology, document, source, SI_UNITS))
+    default = {(route.source, route.target): route.route for route in plain}
+    document["routes"] = [
+        {"from": given.source, "to": given.target, "via": [directions[index].link for index in given.route]}
+        for given in network.routes
+        if default[given.source, given.target] != given.route
+    ]
+    return validate(Topology, document, source, SI_UNITS)
+
+
+def _at_full_scale(directions: Iterable[Direction], at: Scales | None) -> list[Direction]:
+    """As the topology has them."""
+    return [direction if at is None else similitude.full_scale_of(direction, at) for direction in directions]
+
+
+def _link(forward: Direction, reverse: Direction) -> dict[str, Any]:
+    """An entry of `links`: what both directions have is the link's, so that a setting of it is for both."""
+    ends = [forward.source, forward.target]
+    sides = _values(forward), _values(reverse)
+    both = {name: value for name, value in sides[0].items() if sides[1].get(name) == value}
+    forward_only, reverse_only = ({name: side[name] for name in side if name not in both} for side in sides)
+    named = {} if forward.link == "--".join(ends) else {"name": forward.link}
+    return {"between": ends, **named, **both, "forward": forward_only, "reverse": reverse_only}
+
+
+def _values(direction: Direction) -> dict[str, float]:
+    """What a file says of a direction: delay and rate, and what else is not 0."""
+    always = {"delay": direction.delay_s, "rate": direction.rate_bps}
+    more = {"queue": direction.queue_bytes, "jitter": direction.jitter_s, "loss": direction.loss}
+    return always | {name: value for name, value in more.items() if value}
