@@ -11,7 +11,7 @@ from rich.table import Table
 from testbed.cli.range_cells import show_ranges
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.network_state import planned
-from testbed.units import show_rates, show_size, show_sizes, show_time, show_times
+from testbed.units import finite, show_rates, show_size, show_sizes, show_time, show_times
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Case, Plan, Route
@@ -66,7 +66,7 @@ def demand_table(plan: Plan, wanted: Demands) -> Table:
 def metric_tables(outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
     """The metric of every policy, a row each."""
     metrics = [outcome.metric for outcome in outcomes]
-    worst = [_finite(min(metric.vector(), default=math.inf)) for metric in metrics]
+    worst = [finite(min(metric.vector(), default=math.inf)) for metric in metrics]
     reduced = [max((s for s in metric.all_reduce_s.tolist() if s == s), default=None) for metric in metrics]
     jain = Column("Jain\nindex", [f"{metric.jain:.3f}" for metric in metrics])
     columns = [
@@ -98,7 +98,7 @@ def job_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> lis
         return []
     sections = []
     for number, job in enumerate(plan.jobs):
-        rates = [_finite(_of(outcome.metric.job_rates_bps.tolist(), number)) for outcome in outcomes]
+        rates = [finite(_of(outcome.metric.job_rates_bps.tolist(), number)) for outcome in outcomes]
         seconds = [outcome.iteration_s[number] for outcome in outcomes]
         ranges = [outcome.predicted_ranges[number] for outcome in outcomes]
         columns = [Column("rate", show_rates(rates)), Column("iteration", show_ranges(seconds, ranges))]
@@ -178,7 +178,3 @@ def remarks(wanted: Demands, outcomes: Sequence[PolicyOutcome]) -> list[str]:
 
 def _policies(outcomes: Sequence[PolicyOutcome]) -> Column:
     return Column("policy", [outcome.label for outcome in outcomes], left=True)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
