@@ -210,7 +210,7 @@ def _compared(
     run: MeasuredCase, baseline: MeasuredCase | None, alone_s: Mapping[tuple[str, str], float]
 ) -> ScheduleComparison:
     measured_s, iqr_s = median_and_iqr(np.array([row.makespan_s for row in run.rows]))
-    predicted_s, at_full_scale = run.predicted.makespan_s, run.full_scale
+    predicted_s, full = run.predicted.makespan_s, run.full_scale
     known: dict[str, Any] = {
         "schedule": run.schedule,
         "label": run.label,
@@ -237,8 +237,7 @@ def _compared(
         "covered": not run.left_out,
         "left_out": list(run.left_out),
         "packets_lost": run.packets_lost,
-        "full_scale": at_full_scale
-        and at_full_scale.as_json() | {"measured_s": measured_s / at_full_scale.lab_seconds},
+        "full_scale": full and full.as_json() | {"measured_s": measured_s / full.lab_seconds},
     }
     if run.beside is None:
         return ScheduleComparison(**known)
