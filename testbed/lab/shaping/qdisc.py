@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST
 
 from testbed.errors import RunFailed
+from testbed.lab.namespaces import scratch_network
 from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import LinkCounters, ShapedDirection
 
@@ -19,6 +21,16 @@ ADD = CHANGE | NLM_F_CREATE | NLM_F_EXCL
 
 LARGEST_RATE_BPS = UINT32 * 8.0
 """The plain rate field of qdiscs: 32 bits of bytes per second. What is beyond cannot be read back through pyroute2."""
+
+
+def refusal(attempt: Callable[[Netlink], object]) -> str | None:
+    """Why this kernel refuses something, tried in a scratch network; None when it does not."""
+    try:
+        with scratch_network(), Netlink(None, "scratch namespace") as netlink:
+            attempt(netlink)
+    except (RunFailed, OSError) as error:
+        return str(error)
+    return None
 
 
 def at_parent(netlink: Netlink, interface: str, kind: str, parent: int = ROOT) -> Any:
