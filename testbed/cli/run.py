@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from testbed.cli import options
-from testbed.cli.plan import (
-    complete,
-    enforced,
-    events_of,
-    read_plan,
-    refuse_beside_plan,
-    refuse_kept_for_several,
-    routed,
-    routing_of,
-)
+from testbed.cli import plan as planning
 from testbed.errors import ExitCode, RunFailed
 from testbed.lab.host_settings import HostPriority
 
@@ -104,10 +95,10 @@ def run(
             "--depart": depart,
             "--alone": alone or None,
         }
-        plan = read_plan(what, {**given, "--schedules-from": schedules_from})
+        plan = planning.read_plan(what, {**given, "--schedules-from": schedules_from})
     else:
-        refuse_beside_plan(what, workloads)
-        refuse_kept_for_several(workloads, schedules_from)
+        planning.refuse_beside_plan(what, workloads)
+        planning.refuse_kept_for_several(workloads, schedules_from)
         plan = resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations)
     name = plan.clock.name if clock is None else clock.value
     number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
@@ -117,7 +108,7 @@ def run(
         options.host_priority_of(host_priority, guest=guest),
     )
     plan = resolve.with_clock(plan, PlannedClock(name, number))
-    plan = enforced(plan, enforce)
+    plan = planning.enforced(plan, enforce)
     resolve.require_trainable(plan)
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     jobs = "-".join(job.name for job in plan.jobs)
@@ -125,12 +116,14 @@ def run(
     require_place(directory, overwrite=overwrite)
     remarks: tuple[str, ...] = ()
     if workloads:  # what cannot be scheduled or routed is refused before anything starts
-        routing = routing_of(policy, elephants_from, detour, events_of(lose, arrive, depart), alone=alone)
+        routing = planning.routing_of(
+            policy, elephants_from, detour, planning.events_of(lose, arrive, depart), alone=alone
+        )
         if alone:
             require_several(plan)
-        plan = complete(plan, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
+        plan = planning.complete(plan, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
         resolve.require_trainable(plan)
-        plan, remarks = routed(plan, routing, quiet=quiet)
+        plan, remarks = planning.routed(plan, routing, quiet=quiet)
     request = Request(directory, overwrite, shaper, priority, strict, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request, remarks))
 
