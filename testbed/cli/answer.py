@@ -223,7 +223,8 @@ def _of_jobs(rows: Sequence[ScheduleComparison]) -> list[str]:
     if len(by_job) > 1:
         slowed = max(beside, key=_slowdown)
         how = "measured" if slowed.slowdown_measured is not None else "predicted"
-        parts.append(f"most slowed by the others: {slowed.job} under {slowed.label}, {_cost(slowed)} ({how})")
+        cost = show_change(_slowdown(slowed) - 1)
+        parts.append(f"most slowed by the others: {slowed.job} under {slowed.label}, {cost} ({how})")
     return parts
 
 
@@ -244,10 +245,6 @@ def _of_events(events: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _slowdown(row: JobComparison) -> float:
     return row.slowdown_predicted if row.slowdown_measured is None else row.slowdown_measured
-
-
-def _cost(row: JobComparison) -> str:
-    return show_change(_slowdown(row) - 1)
 
 
 def _order(rows: Sequence[ScheduleComparison], tie: float) -> str:

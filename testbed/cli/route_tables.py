@@ -114,7 +114,10 @@ def _of(values: Sequence[float], number: int) -> float:
 def load_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
     """The most loaded directions of links: under each policy bytes of all flows, and how many are routed over it."""
     directions = planned(plan.network).links
-    heaviest = [max(float(outcome.wire_bytes[index]) / rate for outcome in outcomes) for index, rate in _rates(plan)]
+    heaviest = [
+        max(float(outcome.wire_bytes[index]) / direction.rate_bps for outcome in outcomes)
+        for index, direction in enumerate(directions)
+    ]
     loaded = [index for index, seconds in enumerate(heaviest) if seconds > 0]
     rows = sorted(sorted(loaded, key=lambda index: -heaviest[index])[:_MOST_ROWS])
     if not rows:
@@ -127,10 +130,6 @@ def load_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> li
         cells = [f"{size} ({outcome.flows[index]})" for size, index in zip(sizes, rows, strict=True)]
         columns.append(Column(outcome.label.replace(", ", "\n"), cells))
     return fitted(key, [Section(f"bytes of an iteration on links (flows){more}", columns)], width)
-
-
-def _rates(plan: Plan) -> list[tuple[int, float]]:
-    return [(index, direction.rate_bps) for index, direction in enumerate(planned(plan.network).links)]
 
 
 def route_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:

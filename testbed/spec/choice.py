@@ -92,7 +92,8 @@ def with_labels(choices: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
             indexes_of[choice.label].append(index)
     labelled = list(choices)
     for indexes in (indexes for indexes in indexes_of.values() if len(indexes) > 1):
-        settings = [_settings(choices[index]) for index in indexes]
+        given = [(choices[index].options(), choices[index].memory) for index in indexes]
+        settings = [options | ({} if memory is None else {"memory": memory}) for options, memory in given]
         names = list(dict.fromkeys(name for one in settings for name in one))
         differing = [name for name in names if len({repr(one.get(name)) for one in settings}) > 1]
         for index, one in zip(indexes, settings, strict=True):
@@ -108,10 +109,6 @@ def with_labels(choices: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
             raise FieldError(f"{index}.label", choice.label, expected)
         first[choice.label] = index
     return labelled
-
-
-def _settings(choice: ScheduleChoice) -> dict[str, Any]:
-    return choice.options() | ({} if choice.memory is None else {"memory": choice.memory})
 
 
 def _shown(value: object) -> str:

@@ -213,7 +213,7 @@ class NetemShaper:
             if direction.asked.queue_bytes:
                 room = police.bucket(direction.asked.rate_bps, direction.queue_bytes, _tick())
                 police.put(netlink, end.interface, room, direction.asked.label)
-            found = read_back(qdisc.at_parent(netlink, end.interface, self.name), _tick())
+            found = read_back(qdisc.at_root(netlink, end.interface, self.name), _tick())
         if wrong := differences(want, found, _tick()):
             raise RunFailed(f"{direction.asked.label}: netem is not as asked: {'; '.join(wrong)}")
 
@@ -223,7 +223,7 @@ class NetemShaper:
         for direction in self._directions:
             end = direction.source
             with Netlink(end.pid, end.border) as netlink:
-                root = qdisc.at_parent(netlink, end.interface, self.name)
+                root = qdisc.at_root(netlink, end.interface, self.name)
                 dropped, of_netem = police.dropped(netlink, end.interface), qdisc.drops(root)
                 lost = of_netem if direction.asked.loss else 0
                 rows.append(qdisc.counted(netlink, direction, root, dropped=dropped + of_netem - lost, lost=lost))
@@ -246,7 +246,7 @@ class NetemShaper:
         for direction in self._directions:
             end = direction.source
             with Netlink(end.pid, end.border) as netlink:
-                found = read_back(qdisc.at_parent(netlink, end.interface, self.name), _tick())
+                found = read_back(qdisc.at_root(netlink, end.interface, self.name), _tick())
             room = direction.queue_bytes if direction.asked.queue_bytes else None
             rows.append(
                 {"direction": direction.asked.label, "shaper": self.name, "queue_bytes": room, **found._asdict()}

@@ -33,12 +33,11 @@ def refusal(attempt: Callable[[Netlink], object]) -> str | None:
     return None
 
 
-def at_parent(netlink: Netlink, interface: str, kind: str, parent: int = ROOT) -> Any:
-    """The decoded message of the qdisc below `parent`. Raises RunFailed when it is not of that kind."""
-    found = [m for m in netlink.ask("get_qdiscs", index=netlink.index(interface)) if m["parent"] == parent]
+def at_root(netlink: Netlink, interface: str, kind: str) -> Any:
+    """The decoded message of an interface's root qdisc. Raises RunFailed when it is not of that kind."""
+    found = [m for m in netlink.ask("get_qdiscs", index=netlink.index(interface)) if m["parent"] == ROOT]
     if len(found) != 1 or found[0].get_attr("TCA_KIND") != kind:
-        place = "root" if parent == ROOT else f"{parent:#x}"
-        raise RunFailed(f"{interface}: no {kind} at its {place}, but {[m.get_attr('TCA_KIND') for m in found]}")
+        raise RunFailed(f"{interface}: no {kind} at its root, but {[m.get_attr('TCA_KIND') for m in found]}")
     return found[0]
 
 

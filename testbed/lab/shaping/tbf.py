@@ -113,7 +113,7 @@ class Buckets:
         for direction, _ in self._shaped.values():
             end = direction.source
             with Netlink(end.pid, end.border) as netlink:
-                root = qdisc.at_parent(netlink, end.interface, self.name)
+                root = qdisc.at_root(netlink, end.interface, self.name)
                 rows.append(qdisc.counted(netlink, direction, root, dropped=qdisc.drops(root), lost=0))
         return rows
 
@@ -128,7 +128,7 @@ class Buckets:
         want, end = parameters(direction, gso), direction.source
         with Netlink(end.pid, f"{end.border} ({direction.asked.label})") as netlink:
             _send(netlink, netlink.index(end.interface), want, flags)
-            root = qdisc.at_parent(netlink, end.interface, self.name)
+            root = qdisc.at_root(netlink, end.interface, self.name)
             found = root.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")
         # the burst comes back as a time, rounded
         if (found["rate"], found["limit"]) != (want.rate_bytes_per_s, want.limit_bytes):
