@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from harness import options
 from harness.record import Claim, Topic, finish
+from oracles.closed_form import Cut, overlap_period
 
-from testbed.model.closed_form import Cut, overlap_period
 from testbed.model.simulate import makespan
 from testbed.pipeline.link import LinkCost
 from testbed.pipeline.problem import Problem, uniform

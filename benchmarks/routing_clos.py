@@ -22,10 +22,10 @@ import numpy as np
 from harness import options
 from harness.record import Claim, Topic, each, finish
 from harness.report import show_table
+from oracles import rings
+from oracles.clos import clos_problem
 
-from testbed.routing.clos_study import clos_problem
 from testbed.routing.fairness import measured_by
-from testbed.routing.loops import loops
 from testbed.routing.policies import PolicyChoice, choose, route
 from testbed.routing.routing_problem import RoutingProblem
 
@@ -112,10 +112,10 @@ def drawn(n_jobs: int, replicas: int, dead: int, placement: str, seed: int) -> C
 def all_reduce_s(case: Case, choice: np.ndarray) -> np.ndarray:
     """Per job, seconds until its slowest ring is reduced."""
     first, crossed = case.problem.crossed(choice)
-    run = loops(len(crossed)).reduce_rings
-    rings = run(first, crossed, case.problem.rate_bps, case.ring, case.steps, case.message_bits)
+    sizes = case.ring, case.steps, case.message_bits
+    ends_s = rings.compiled().reduce_rings(first, crossed, case.problem.rate_bps, *sizes)
     found = np.zeros(case.problem.n_jobs)
-    np.maximum.at(found, case.ring_job, rings)
+    np.maximum.at(found, case.ring_job, ends_s)
     return found
 
 

@@ -11,8 +11,8 @@ import time
 import numpy as np
 from harness import options
 from harness.record import Claim, Topic, finish
+from oracles.clos import clos_problem
 
-from testbed.routing.clos_study import clos_problem
 from testbed.routing.policies import choose, route
 from testbed.routing.routing_problem import RoutingProblem
 

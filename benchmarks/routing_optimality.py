@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from harness import options
 from harness.record import Claim, Topic, finish
+from oracles.clos import clos_problem
 
-from testbed.routing.clos_study import clos_problem
 from testbed.routing.fairness import flows_per_direction, max_min_rates
 from testbed.routing.policies import choose, route
 from testbed.routing.routing_problem import RoutingProblem

@@ -56,9 +56,9 @@ def read_text(path: Path, most: int, expected: str = "a readable file") -> str:
 MOST_JSON_BYTES = 32_000_000
 
 
-def read_json(path: Path, expected: str, most: int = MOST_JSON_BYTES) -> dict[str, Any]:
+def read_json(path: Path, expected: str) -> dict[str, Any]:
     """The object in a JSON file; `expected` says what it should hold. Raises BadInput."""
-    return json_object(read_text(path, most, expected), str(path), expected)
+    return json_object(read_text(path, MOST_JSON_BYTES, expected), str(path), expected)
 
 
 def json_object(text: str | bytes, source: str, expected: str) -> dict[str, Any]:

@@ -134,6 +134,11 @@ def show_sizes(sizes_bytes: Sequence[float | None]) -> list[str]:
     return _show_column(sizes_bytes, SIZE, _SIZES)
 
 
+def finite(value: float) -> float | None:
+    """A number as JSON and tables have it: None for what is infinite or none."""
+    return value if math.isfinite(value) else None
+
+
 def show_change(share: float, decimals: int = 1) -> str:
     """A relative difference in per cent with its sign, e.g. 0.0042 -> "+0.4%"; what rounds to nothing has no sign."""
     text = f"{share:+z.{decimals}%}"

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from testbed.cli.options import show
 from testbed.cli.run_tables import all_of, name_of, number_in, show_trusted, uncovered
 from testbed.cli.table_layout import Column, Section, fitted, indented
 from testbed.judge.comparison import BASELINE, JobComparison, ScheduleComparison, jobs_at_work, ranked_pairs, rows_of
@@ -35,10 +36,7 @@ def print_answer(console: Console, run: Run, directory: Path, *, pages: int) -> 
     """
     if run.schedules:
         rows, place = rows_of(run.comparison), shlex.quote(str(directory))
-        for table in answer_tables(run.comparison, rows, console.width):
-            console.print(table)
-        for line in _checks(rows, place, console.width):
-            console.print(line)
+        show(console, *answer_tables(run.comparison, rows, console.width), *_checks(rows, place, console.width))
         further = f" to timeline-{pages}.svg" if pages > 1 else ""
         look = f" (look at timeline.svg{further})" if pages else ""
         for text in (f"results in {directory}/{look}", f"details: testbed report {place} --details"):
@@ -225,7 +223,8 @@ def _of_jobs(rows: Sequence[ScheduleComparison]) -> list[str]:
     if len(by_job) > 1:
         slowed = max(beside, key=_slowdown)
         how = "measured" if slowed.slowdown_measured is not None else "predicted"
-        parts.append(f"most slowed by the others: {slowed.job} under {slowed.label}, {_cost(slowed)} ({how})")
+        cost = show_change(_slowdown(slowed) - 1)
+        parts.append(f"most slowed by the others: {slowed.job} under {slowed.label}, {cost} ({how})")
     return parts
 
 
@@ -246,10 +245,6 @@ def _of_events(events: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _slowdown(row: JobComparison) -> float:
     return row.slowdown_predicted if row.slowdown_measured is None else row.slowdown_measured
-
-
-def _cost(row: JobComparison) -> str:
-    return show_change(_slowdown(row) - 1)
 
 
 def _order(rows: Sequence[ScheduleComparison], tie: float) -> str:

@@ -9,22 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from testbed.cli.options import (
-    AUTO_SHAPER,
-    AsJson,
-    ClockName,
-    Iterations,
-    Quiet,
-    Schedules,
-    SeedOption,
-    Settings,
-    ShaperOption,
-    WallLimit,
-    emit,
-    seed_of,
-    stdout_console,
-    wall_limit_of,
-)
+from testbed.cli import options
 from testbed.cli.plan import complete, read_plan, refuse_beside_plan
 from testbed.errors import BadInput, ExitCode
 from testbed.files import output_directory, require_writable, write_output
@@ -59,21 +44,22 @@ def save(
     from_run: Annotated[
         Path | None, typer.Option("--run", metavar="DIR", help="Take plan and figures of a finished run instead.")
     ] = None,
-    schedule: Schedules = None,
-    settings: Settings = None,
-    iterations: Iterations = None,
+    schedule: options.Schedules = None,
+    settings: options.Settings = None,
+    iterations: options.Iterations = None,
     clock: Annotated[
-        ClockName | None, typer.Option(help="virtual: in a guest, in its time; default: virtual, or the plan's.")
+        options.ClockName | None,
+        typer.Option(help="virtual: in a guest, in its time; default: virtual, or the plan's."),
     ] = None,
     predict_only: Annotated[bool, typer.Option("--predict-only", help="The model alone: no run.")] = False,
-    shaper: ShaperOption = AUTO_SHAPER,
-    seed: SeedOption = None,
+    shaper: options.ShaperOption = options.AUTO_SHAPER,
+    seed: options.SeedOption = None,
     reason: Reason = "",
     quick: QuickMark = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the baseline of that name.")] = False,
     root: Root = ROOT,
-    wall_limit: WallLimit = None,
-    quiet: Quiet = False,
+    wall_limit: options.WallLimit = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run a plan (or take a finished run) and keep plan and figures. A run that cannot be trusted is not kept.
 
@@ -88,8 +74,8 @@ def save(
     directory = root / store.checked_name(name)
     store.require_free(directory, overwrite=overwrite)
     if from_run is not None:
-        options = (what, workloads, schedule, settings, iterations, clock, seed, wall_limit)
-        if predict_only or any(option is not None for option in options):
+        of_plan = (what, workloads, schedule, settings, iterations, clock, seed, wall_limit)
+        if predict_only or any(option is not None for option in of_plan):
             raise BadInput.of("baseline save", "--run", str(from_run), "no plan beside it: the run has one")
         keep.save_run(directory, from_run, keep.Terms(reason, quick))
     elif what is None:
@@ -100,10 +86,10 @@ def save(
             plan = resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations)
         else:
             plan = read_plan(what, {"--schedule": schedule, "--set": settings, "--iterations": iterations})
-        name_of_clock = clock or (ClockName.virtual if workloads else plan.clock.name)
+        name_of_clock = clock or (options.ClockName.virtual if workloads else plan.clock.name)
         mode = Mode.predict if predict_only else Mode(name_of_clock)
-        number = seed_of(seed, virtual=mode is Mode.virtual, otherwise=plan.clock.seed)
-        limit_s = wall_limit_of(wall_limit, guest=mode is Mode.virtual)
+        number = options.seed_of(seed, virtual=mode is Mode.virtual, otherwise=plan.clock.seed)
+        limit_s = options.wall_limit_of(wall_limit, guest=mode is Mode.virtual)
         plan = resolve.with_clock(plan, mode.clock(number))
         if workloads:
             plan = complete(plan, schedule, None, quiet=quiet, strict=True, sources=workloads)
@@ -120,15 +106,15 @@ def renew(
         bool, typer.Option("--schedules-anew", help="Make schedules anew as well; default: those of the baseline.")
     ] = False,
     root: Root = ROOT,
-    wall_limit: WallLimit = None,
-    quiet: Quiet = False,
+    wall_limit: options.WallLimit = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Measure baselines again and keep the new figures in place of the old ones, with the reason."""
     from testbed.baseline import keep, store
     from testbed.cli.progress import Terminal
 
     directories = store.find(root, names)
-    reporter, limit_s = Terminal(quiet=quiet), wall_limit_of(wall_limit, guest=True, otherwise=MANY_PLANS_S)
+    reporter, limit_s = Terminal(quiet=quiet), options.wall_limit_of(wall_limit, guest=True, otherwise=MANY_PLANS_S)
     keep.renew(directories, reason, schedules_anew=schedules_anew, limit_s=limit_s, reporter=reporter)
     print(f"saved anew: {', '.join(directory.name for directory in directories)}")
 
@@ -150,9 +136,9 @@ def check(
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a summary in Markdown.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the runs here; default: not kept.")] = None,
     root: Root = ROOT,
-    wall_limit: WallLimit = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    wall_limit: options.WallLimit = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Repeat baselines and say what is slower, faster or less true, by how much. Exit code 1: outside tolerance."""
     from testbed.baseline import report as reports
@@ -162,7 +148,7 @@ def check(
     for option, file in (("--junit", junit), ("--markdown", markdown)):
         if file is not None:
             require_writable(file, option)
-    limit_s = wall_limit_of(wall_limit, guest=not predict_only, otherwise=MANY_PLANS_S)
+    limit_s = options.wall_limit_of(wall_limit, guest=not predict_only, otherwise=MANY_PLANS_S)
     wanted = Extent.predictions if predict_only else Extent.quick if quick else Extent.all
     subjects = load(root, names or [], settings or [], wanted)
     with _place(out) as scratch:
@@ -173,7 +159,7 @@ def check(
     if markdown is not None:
         write_output(markdown, reports.markdown(report), "--markdown")
     if as_json:
-        emit(reports.as_document(report))
+        options.emit(reports.as_document(report))
     else:
         _print(report)
     if report.outside:
@@ -181,7 +167,7 @@ def check(
 
 
 @baseline_app.command("list")
-def list_baselines(root: Root = ROOT, as_json: AsJson = False) -> None:
+def list_baselines(root: Root = ROOT, as_json: options.AsJson = False) -> None:
     """The baselines that there are."""
     from testbed.baseline import store
 
@@ -194,11 +180,10 @@ def list_baselines(root: Root = ROOT, as_json: AsJson = False) -> None:
             | {"seed": store.plan_of(directory).clock.seed, "schedules": [figures.name for figures in baseline.figures]}
             for directory, baseline in zip(directories, found, strict=True)
         ]
-        emit({"baselines": documents})
+        options.emit({"baselines": documents})
         return
-    console = stdout_console(120)
-    for line in _listed(found, console.width):
-        console.print(line)
+    console = options.stdout_console(120)
+    options.show(console, *_listed(found, console.width))
 
 
 def _listed(found: Sequence[Baseline], width: int) -> list[RenderableType]:
@@ -241,6 +226,6 @@ def _print(report: CheckReport) -> None:
 
     from testbed.baseline.report import table
 
-    console = stdout_console(80)
+    console = options.stdout_console(80)
     for line, style in table(report):
         console.print(Text(line, style=style), soft_wrap=True)

@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.cli.options import (
-    AUTO_SHAPER,
-    AsJson,
-    ClockName,
-    ClockOption,
-    HostPriorityOption,
-    Quiet,
-    SeedOption,
-    ShaperOption,
-    TopologyFile,
-    VmOption,
-    emit,
-    host_priority_of,
-    in_sandbox,
-    seed_of,
-    stdout_console,
-)
+from testbed.cli import options
 from testbed.errors import BadInput, ExitCode
 from testbed.lab.host_settings import HostPriority
 
 if TYPE_CHECKING:
-    from testbed.plan.plan import Clock as PlannedClock
+    from testbed.plan.plan import Clock, Plan
+    from testbed.progress import Reporter
 
 LARGEST_BYTES = 1e9
 """As a workload's messages may be."""
 
 
 def calibrate(
-    topology: TopologyFile,
-    shaper: ShaperOption = AUTO_SHAPER,
-    host_priority: HostPriorityOption = None,
-    vm: VmOption = False,
-    clock: ClockOption = ClockName.real,
-    seed: SeedOption = None,
+    topology: options.TopologyFile,
+    shaper: options.ShaperOption = options.AUTO_SHAPER,
+    host_priority: options.HostPriorityOption = None,
+    vm: options.VmOption = False,
+    clock: options.ClockOption = options.ClockName.real,
+    seed: options.SeedOption = None,
     beside_mininet: Annotated[
         bool, typer.Option("--beside-mininet", help="Also measure a plain Mininet TCLink for every link.")
     ] = False,
@@ -52,142 +38,131 @@ def calibrate(
     size: Annotated[
         list[str] | None, typer.Option(help="With --engine: a message's size (repeatable); default: the workload's.")
     ] = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Build the network and measure every link: asked against measured. Needs root.
 
     With --engine, measure what engine and network stack add to every message.
     """
     from testbed.cli.progress import Terminal
-    from testbed.plan.plan import Clock as PlannedClock
+    from testbed.plan.plan import Clock
     from testbed.planning.resolve import measurement_of
     from testbed.spec import load_topology
 
-    number = seed_of(seed, virtual=clock is ClockName.virtual)
-    priority = host_priority_of(host_priority, guest=vm or clock is ClockName.virtual)
+    virtual, reporter = clock is options.ClockName.virtual, Terminal(quiet=quiet)
+    number, guest = options.seed_of(seed, virtual=virtual), vm or virtual
+    how = _Way(shaper, options.host_priority_of(host_priority, guest=guest), reporter, as_json)
     if engine is not None:
-        chosen = PlannedClock("virtual" if vm or clock is ClockName.virtual else "real", number)
-        asked = _Asked(topology, engine, tuple(size or ()), shaper, priority, vm, as_json, quiet)
-        raise typer.Exit(_measure_engine(asked, chosen))
+        planned = Clock("virtual" if guest else "real", number)
+        plan, sizes = _of_engine(topology, engine, size or (), planned, quiet=quiet)
+        raise typer.Exit(_measure_engine(plan, sizes, how, guest=guest))
     if size:
         raise BadInput.of("--size", "option", size[0], "--engine WORKLOAD beside it")
-    plan, reporter = measurement_of(load_topology(topology)), Terminal(quiet=quiet)
-    if vm or clock is ClockName.virtual:
+    boot = Clock(clock.value, number) if guest else None
+    plan = measurement_of(load_topology(topology))
+    raise typer.Exit(_measure_links(plan, boot, how, beside_mininet=beside_mininet))
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How it is to be measured and shown."""
+
+    shaper: str
+    host_priority: HostPriority
+    reporter: Reporter
+    as_json: bool
+
+
+def _measure_links(plan: Plan, boot: Clock | None, how: _Way, *, beside_mininet: bool) -> int:
+    """Exit code of `testbed calibrate`; `boot`: the clock of a guest, None on this machine."""
+    if boot is not None:
         from testbed.vm import command
 
-        machine = command.choose_machine(PlannedClock(clock.value, number))
-        code, document = command.calibrate(machine, plan, beside_mininet=beside_mininet, reporter=reporter)
-        if document is not None:
-            _show(document, as_json=as_json)
-        raise typer.Exit(code)
+        machine = command.choose_machine(boot)
+        code, document = command.calibrate(machine, plan, beside_mininet=beside_mininet, reporter=how.reporter)
+        return _shown(code, document, how)
 
     def body() -> int:
         from testbed.session.links import measure_links
 
-        document = measure_links(
-            plan,
-            shaper=shaper,
-            host_priority=priority,
-            beside_mininet=beside_mininet,
-            reporter=reporter,
+        priority, shaper = how.host_priority, how.shaper
+        found = measure_links(
+            plan, shaper=shaper, host_priority=priority, beside_mininet=beside_mininet, reporter=how.reporter
         )
-        _show(document, as_json=as_json)
-        return ExitCode.OK if all(link["ok"] for link in document["links"]) else ExitCode.UNTRUSTED
+        return _shown(ExitCode.OK if all(link["ok"] for link in found["links"]) else ExitCode.UNTRUSTED, found, how)
 
-    raise typer.Exit(in_sandbox(body))
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """How the engine is to be measured."""
-
-    topology: Path
-    workload: Path
-    sizes: tuple[str, ...]
-    shaper: str
-    host_priority: HostPriority
-    vm: bool
-    as_json: bool
-    quiet: bool
+    return options.in_sandbox(body)
 
 
-def _measure_engine(asked: _Asked, clock: PlannedClock) -> int:
-    """Exit code of `testbed calibrate --engine`."""
+def _of_engine(
+    topology: Path, workload: Path, sizes: Sequence[str], clock: Clock, *, quiet: bool
+) -> tuple[Plan, list[int]]:
+    """The plan to measure messages with, and their sizes. Raises BadInput."""
     from testbed.cli.plan import complete
-    from testbed.cli.progress import Terminal
     from testbed.planning import resolve
 
-    plan = resolve.with_clock(resolve.load_plan(asked.topology, asked.workload), clock)
-    workload = plan.jobs[0].workload
-    if workload.pacing is None:
-        raise BadInput.of(str(asked.workload), "pacing", "none", "times: what a message adds to a slot is measured")
-    plan = complete(plan, ["1f1b"], None, quiet=asked.quiet)
+    plan = resolve.with_clock(resolve.load_plan(topology, workload), clock)
+    asked = plan.jobs[0].workload
+    if asked.pacing is None:
+        raise BadInput.of(str(workload), "pacing", "none", "times: what a message adds to a slot is measured")
+    plan = complete(plan, ["1f1b"], None, quiet=quiet)
     resolve.require_trainable(plan)
-    sizes = [_bytes(text) for text in asked.sizes] or [workload.message_bytes()]
-    reporter = Terminal(quiet=asked.quiet)
-    if asked.vm or clock.name == "virtual":
+    return plan, [_bytes(text) for text in sizes] or [asked.message_bytes()]
+
+
+def _measure_engine(plan: Plan, sizes: Sequence[int], how: _Way, *, guest: bool) -> int:
+    """Exit code of `testbed calibrate --engine`."""
+    if guest:
         from testbed.vm import command
 
-        code, document = command.measure_engine(command.choose_machine(clock), plan, sizes, reporter=reporter)
-        if document is not None:
-            _show_engine(document, as_json=asked.as_json)
-        return code
-
-    def body() -> int:
-        from testbed.session.engine_costs import measure_engine
-        from testbed.session.machine_report import this_machine
-
-        document = measure_engine(
-            plan,
-            sizes,
-            machine=this_machine(),
-            shaper=asked.shaper,
-            host_priority=asked.host_priority,
-            witness=witness,
-            reporter=reporter,
-        )
-        _show_engine(document, as_json=asked.as_json)
-        return ExitCode.OK
-
+        machine = command.choose_machine(plan.clock)
+        return _shown(*command.measure_engine(machine, plan, sizes, reporter=how.reporter), how)
     from testbed.lab.machine_witness import MachineWitness
 
     with MachineWitness() as witness:
-        return in_sandbox(body)
+
+        def body() -> int:
+            from testbed.session.engine_costs import measure_engine
+            from testbed.session.machine_report import this_machine
+
+            document = measure_engine(
+                plan,
+                sizes,
+                machine=this_machine(),
+                shaper=how.shaper,
+                host_priority=how.host_priority,
+                witness=witness,
+                reporter=how.reporter,
+            )
+            return _shown(ExitCode.OK, document, how)
+
+        return options.in_sandbox(body)
 
 
 def _bytes(text: str) -> int:
     """Raises BadInput."""
-    from testbed.units import SIZE, parse
+    from testbed.units import SIZE
 
-    try:
-        size = parse(text, SIZE, "a size")
-    except ValueError as error:
-        raise BadInput.of("--size", "option", text, str(error)) from error
+    size = options.quantity("--size", text, SIZE, "a size")
     if not 1 <= size <= LARGEST_BYTES:
         raise BadInput.of("--size", "option", text, "1 B to 1 GB")
     return int(size)
 
 
-def _show_engine(document: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        emit(document)
-        return
-    from testbed.cli.lab_tables import engine_tables
+def _shown(code: int, document: Mapping[str, Any] | None, how: _Way) -> int:
+    """Show what was measured, if anything was; returns the exit code."""
+    from testbed.cli.lab_tables import engine_tables, link_tables, mininet_tables
 
-    console = stdout_console(140)
-    for table in engine_tables(document, console.width):
-        console.print(table)
-
-
-def _show(document: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        emit(document)
-        return
-    from testbed.cli.lab_tables import link_tables, mininet_tables
-
-    console = stdout_console(140)
-    for table in link_tables(document["topology"], document["links"], console.width):
-        console.print(table)
-    for table in mininet_tables(document.get("mininet") or [], console.width):
-        console.print(table)
+    if document is None:
+        return code
+    if how.as_json:
+        options.emit(document)
+        return code
+    console = options.stdout_console(140)
+    if "links" not in document:
+        options.show(console, *engine_tables(document, console.width))
+        return code
+    links = link_tables(document["topology"], document["links"], console.width)
+    options.show(console, *links, *mininet_tables(document.get("mininet") or [], console.width))
+    return code

@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from testbed.cli.options import (
-    AsJson,
-    Quiet,
-    Schedules,
-    Settings,
-    WallLimit,
-    WorkloadFile,
-    drawable,
-    emit,
-    only_beside_measure,
-    stdout_console,
-)
+from testbed.cli import options
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.errors import BadInput, ExitCode
 from testbed.files import output, require_writable, write_output
@@ -36,25 +25,25 @@ RATES = ("32 Gbit/s", "128 Gbit/s", "512 Gbit/s", "2.048 Tbit/s", "8.192 Tbit/s"
 
 
 def compare_axes(
-    workload: WorkloadFile,
+    workload: options.WorkloadFile,
     delay: Annotated[
         list[str] | None, typer.Option(metavar="TIME", help="One way, repeatable; default: 4 ms to 128 ms.")
     ] = None,
     rate: Annotated[
         list[str] | None, typer.Option(metavar="RATE", help="Of each direction; default: 32 Gbit/s to 8.192 Tbit/s.")
     ] = None,
-    schedule: Schedules = None,
+    schedule: options.Schedules = None,
     measure: Annotated[
         int, typer.Option(min=0, max=1000, metavar="N", help="Measure N of the points in virtual time. Needs root.")
     ] = 0,
     picture: Annotated[
-        Path | None, typer.Option(metavar="FILE", callback=drawable, help="Draw a map (.svg or .png).")
+        Path | None, typer.Option(metavar="FILE", callback=options.drawable, help="Draw a map (.svg or .png).")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Keep what is measured, and axes.json, here.")] = None,
-    settings: Settings = None,
-    wall_limit: WallLimit = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    settings: options.Settings = None,
+    wall_limit: options.WallLimit = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Which axis should cross two datacenters, pipeline or data parallelism, at which delay and rate of the link.
 
@@ -67,8 +56,9 @@ def compare_axes(
     from testbed.sweep.axes import LinkPoint, compare, require_axes
     from testbed.units import RATE, TIME
 
-    delays, rates = _values(delay or DELAYS, TIME, "--delay"), _values(rate or RATES, RATE, "--rate")
-    only_beside_measure(measure, {"--wall-limit": wall_limit})
+    delays = sorted({options.quantity("--delay", text, TIME, "a time") for text in delay or DELAYS})
+    rates = sorted({options.quantity("--rate", text, RATE, "a rate") for text in rate or RATES})
+    options.only_beside_measure(measure, {"--wall-limit": wall_limit})
     if measure and out is None:
         raise BadInput.of("--measure", "option", measure, "--out beside it, where the results go")
     asked = load_workload(workload, overrides_of(settings or [])[0])
@@ -99,26 +89,14 @@ def compare_axes(
         with output(picture, "--picture") as partial:
             draw(found, partial, heading=heading, measured=[point.predicted for point in measured])
     if as_json:
-        emit(document)
+        options.emit(document)
     else:
-        console = stdout_console(100)
+        console = options.stdout_console(100)
         _print(console, asked.name, found, measured)
         if picture is not None:
             console.print(f"drawn in {picture}", highlight=False, soft_wrap=True)
     if not all(point.trusted and point.as_predicted for point in measured):
         raise typer.Exit(ExitCode.UNTRUSTED)
-
-
-def _values(texts: Sequence[str], units: dict[str, float], option: str) -> list[float]:
-    from testbed.units import parse
-
-    found = []
-    for text in texts:
-        try:
-            found.append(parse(text, units, "a time" if option == "--delay" else "a rate"))
-        except ValueError as error:
-            raise BadInput.of(option, "option", text, str(error)) from error
-    return sorted(set(found))
 
 
 def _document(name: str, found: Sequence[Compared], measured: Sequence[MeasuredPoint]) -> dict[str, Any]:
@@ -153,11 +131,10 @@ def _print(console: Console, name: str, found: Sequence[Compared], measured: Seq
         Column("data, not\noverlapped", [_seconds(point.data_not_overlapped_s) for point in found]),
     ]
     sections = [Section(f"{name}: predicted at full scale", times), Section("the fastest schedule of each", further)]
-    for table in fitted(keys(found), sections, console.width):
-        console.print(table)
+    options.show(console, *fitted(keys(found), sections, console.width))
     if measured:
-        for table in fitted(keys([point.predicted for point in measured]), [_measured(measured)], console.width):
-            console.print(table)
+        key = keys([point.predicted for point in measured])
+        options.show(console, *fitted(key, [_measured(measured)], console.width))
 
 
 def _seconds(value: float) -> str:

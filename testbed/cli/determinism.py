@@ -12,19 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from testbed.cli.options import (
-    AsJson,
-    Iterations,
-    Quiet,
-    Schedules,
-    Settings,
-    TopologyFile,
-    WallLimit,
-    WorkloadFile,
-    emit,
-    stdout_console,
-    wall_limit_of,
-)
+from testbed.cli import options
 from testbed.cli.plan import complete
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.errors import ExitCode
@@ -35,18 +23,18 @@ if TYPE_CHECKING:
 
 
 def determinism(
-    topology: TopologyFile,
-    workload: WorkloadFile,
+    topology: options.TopologyFile,
+    workload: options.WorkloadFile,
     boots: Annotated[int, typer.Option(min=1, max=10_000, help="Boots per seed.")] = 2,
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Seeds 1 to this number.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, max=1000, help="Boots at once.")] = 2,
-    schedule: Schedules = None,
-    iterations: Iterations = None,
-    settings: Settings = None,
+    schedule: options.Schedules = None,
+    iterations: options.Iterations = None,
+    settings: options.Settings = None,
     out: Annotated[Path | None, typer.Option(help="Keep every boot's results here; default: not kept.")] = None,
-    wall_limit: WallLimit = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    wall_limit: options.WallLimit = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Boot the same virtual-clock run again and again: are all ranks' times the same to the nanosecond? Needs root.
 
@@ -75,7 +63,7 @@ def determinism(
                 boots=boots,
                 seeds=range(1, seeds + 1),
                 jobs=jobs,
-                limit_s=wall_limit_of(wall_limit, guest=True),
+                limit_s=options.wall_limit_of(wall_limit, guest=True),
                 reporter=Terminal(quiet=quiet),
             )
         except KeyboardInterrupt:
@@ -86,7 +74,7 @@ def determinism(
             text = json.dumps(found.as_json(), indent=2) + "\n"
             write_output(out / "determinism.json", text, "--out")
     if as_json:
-        emit(found.as_json())
+        options.emit(found.as_json())
     else:
         _print(found, f"{topology.stem} x {workload.stem}")
     if not found.identical:
@@ -94,14 +82,12 @@ def determinism(
 
 
 def _print(found: Determinism, name: str) -> None:
-    console = stdout_console(120)
+    console = options.stdout_console(120)
     table = Table("seed", "boots", "identical", "largest difference", title=name, title_justify="left")
     for verdict in found.seeds:
         difference = f"{verdict.largest_difference_ns} ns"
         table.add_row(str(verdict.seed), str(verdict.boots), str(verdict.identical), difference)
-    console.print(table)
-    for spread in spread_tables(found.spreads, console.width):
-        console.print(spread)
+    options.show(console, table, *spread_tables(found.spreads, console.width))
 
 
 def spread_tables(spreads: Sequence[SeedSpread], width: int) -> list[Table]:

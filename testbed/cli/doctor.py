@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import typer
 
-from testbed.cli.options import AsJson, emit, stdout_console
+from testbed.cli.options import AsJson, emit, show, stdout_console
 from testbed.errors import ExitCode
 
 
@@ -20,8 +20,6 @@ def doctor(as_json: AsJson = False) -> None:
     if as_json:
         emit({"findings": [asdict(finding) for finding in findings]})
     else:
-        console = stdout_console(100)
-        for line in doctor_lines(findings):
-            console.print(line, highlight=False)
+        show(stdout_console(100), *doctor_lines(findings))
     if not usable(findings):
         raise typer.Exit(ExitCode.MACHINE_LACKS)

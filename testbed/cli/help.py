@@ -9,35 +9,18 @@ from typer.core import TyperCommand, TyperGroup
 
 from testbed.errors import ExitCode
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "What is trained": (
-        *(
-            "--schedule",
-            "--schedules-from",
-            "--iterations",
-            "--set",
-            "--strict",
-            "--alone",
-            "--run",
-            "--schedules-anew",
-        ),
-    ),
-    "What is tried": (
-        *("--delay", "--rate", "--link", "--points", "--within", "--microbatch-size", "--sequence", "--fixed"),
-        *("--measure", "--boots", "--seeds", "--quick", "--predict-only", "--allow-faster"),
-        *("--beside-mininet", "--engine", "--size"),
-    ),
-    "Routes": ("--policy", "--elephants-from", "--detour", "--enforce"),
-    "Events during training": ("--lose", "--arrive", "--depart"),
-    "Where it runs": (
-        *("--clock", "--seed", "--vm", "--shaper", "--host-priority", "--wall-limit", "--jobs", "--source"),
-    ),
-    "What is shown": (
-        *("--details", "--memory", "--messages", "--checks", "--recheck", "--order", "--json", "--quiet"),
-    ),
-    "What is written": (
-        *("--out", "--overwrite", "--picture", "--svg", "--junit", "--markdown", "--comms", "--baselines", "--reason"),
-    ),
+GROUPS = {
+    title: tuple(f"--{name}" for name in names.split())
+    for title, names in {
+        "What is trained": "schedule schedules-from iterations set strict alone run schedules-anew",
+        "What is tried": "delay rate link points within microbatch-size sequence fixed measure boots seeds quick "
+        "predict-only allow-faster beside-mininet engine size",
+        "Routes": "policy elephants-from detour enforce",
+        "Events during training": "lose arrive depart",
+        "Where it runs": "clock seed vm shaper host-priority wall-limit jobs source",
+        "What is shown": "details memory messages checks recheck order json quiet",
+        "What is written": "out overwrite picture svg junit markdown comms baselines reason",
+    }.items()
 }
 """The options of all commands, by what they are for."""
 

@@ -2,55 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from testbed.cli.options import (
-    AsJson,
-    Quiet,
-    Schedules,
-    Settings,
-    TopologyFile,
-    WallLimit,
-    WorkloadFile,
-    drawable,
-    emit,
-    only_beside_measure,
-    stdout_console,
-)
+from testbed.cli import options
 from testbed.cli.range_cells import show_ranges
 from testbed.errors import ExitCode
 
 if TYPE_CHECKING:
-    from testbed.planning.ties import Range
     from testbed.sweep.knee import Knee, Sweep, Swept
     from testbed.sweep.measured_rates import MeasuredRates
 
 
 def knee(
-    topology: TopologyFile,
-    workload: WorkloadFile,
+    topology: options.TopologyFile,
+    workload: options.WorkloadFile,
     link: Annotated[str | None, typer.Option(metavar="NAME", help="The link to sweep; default: all alike.")] = None,
-    schedule: Schedules = None,
+    schedule: options.Schedules = None,
     points: Annotated[int, typer.Option(min=3, max=1000, metavar="N", help="Rates to predict.")] = 29,
     measure: Annotated[int, typer.Option(min=0, max=100, metavar="N", help="Of them, how many to measure too.")] = 0,
     within: Annotated[
         float, typer.Option(min=0.001, max=50, metavar="PERCENT", help="What counts as nothing gained.")
     ] = 1.0,
     picture: Annotated[
-        Path, typer.Option(metavar="FILE", callback=drawable, help="The picture to write, .svg or .png.")
+        Path, typer.Option(metavar="FILE", callback=options.drawable, help="The picture to write, .svg or .png.")
     ] = Path("knee.svg"),
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep the measured runs in this new directory.")
     ] = None,
-    wall_limit: WallLimit = None,
-    settings: Settings = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    wall_limit: options.WallLimit = None,
+    settings: options.Settings = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Sweep the rate of a link: where the iteration stops getting shorter, drawn and named.
 
@@ -58,14 +44,13 @@ def knee(
     with an infinite rate, and at which a microbatch's messages take as long on the link as its computation,
     S / (B tau) = 1. --measure trains at some of the rates on the virtual clock, as `testbed run` does.
     """
-    from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
     from testbed.full_scale.similitude import lab_seconds, scale_warnings
     from testbed.planning import resolve
     from testbed.results.destination import require_place
     from testbed.sweep import knee as sweeping
 
-    only_beside_measure(measure, {"--out": None if out is None else str(out), "--wall-limit": wall_limit})
+    options.only_beside_measure(measure, {"--out": None if out is None else str(out), "--wall-limit": wall_limit})
     if out is not None:
         require_place(out, overwrite=False)
     network, (job,) = resolve.load_files(topology, workload, settings=settings or [])
@@ -73,14 +58,10 @@ def knee(
     links = sweeping.links_of(network, plan, link)
     choices = sweeping.choices_of(plan, schedule or [])
     reporter, warned = Terminal(quiet=quiet), scale_warnings(plan)
-    for line in warned:
-        reporter.say(f"warning: {line}")
+    for line in options.warnings(warned):
+        reporter.say(line)
     rates = sweeping.rates_around(max(sweeping.full_bps(plan, choice, links) for choice in choices), points)
-    with (
-        said_by_the_library(reporter.say),
-        reporter.solving() as watch,
-        reporter.step("predicting", points + len(choices)) as step,
-    ):
+    with reporter.solving() as watch, reporter.step("predicting", points + len(choices)) as step:
         found = sweeping.sweep(plan, links, choices, rates, within / 100, step.advance, watch)
     measured: MeasuredRates = {}
     if measure:
@@ -94,7 +75,7 @@ def knee(
     _draw(found, measured, picture, heading, within / 100, lab)
     if as_json:
         facts = {"topology": network.name, "workload": job.name, "warnings": warned}
-        emit({**facts, **_document(found, measured, within, picture, lab)})
+        options.emit({**facts, **_document(found, measured, within, picture, lab)})
     else:
         _show(found, measured, heading, within, lab)
         print(f"drawn in {picture}")
@@ -128,51 +109,28 @@ def _show(found: Sweep, measured: MeasuredRates, heading: str, within: float, la
     from testbed.cli.table_layout import Column, Section, fitted
     from testbed.units import show_change, show_rate, show_rates
 
-    console = stdout_console(100)
+    console = options.stdout_console(100)
     rates = Column("rate", show_rates([at.rate_bps for at in found.swept]))
-    columns, really = [], []
-    for knee in found.knees:
-        seconds = [at.seconds.get(knee.label) for at in found.swept]
-        ranges = [at.ranges.get(knee.label) for at in found.swept]
-        columns.append(Column(knee.label, show_ranges(seconds, ranges)))
-        if lab is not None:
-            really.append(Column(knee.label, _scaled(seconds, ranges, 1 / lab)))
-        if measured:
-            rows = [measured.get(at.rate_bps, {}).get(knee.label) for at in found.swept]
-            columns.append(Column("off by", ["" if row is None else show_change(row["error"], 3) for row in rows]))
-    sections = [Section(f"{heading}: iteration{'' if lab is None else ' in the lab'}", columns)]
-    if lab is not None:
-        sections.insert(0, Section(f"{heading}: iteration at full scale", really))
-    for section in sections:
-        for table in fitted(rates, [section], console.width):
-            console.print(table)
-    unlimited = {
-        f"infinite rate{where}": _scaled(
-            [knee.unlimited_s for knee in found.knees], [knee.unlimited_range for knee in found.knees], factor
-        )
-        for where, factor in _worlds(lab).items()
-    }
+    last, unlimited = show_rate(found.swept[-1].rate_bps), {}
+    for where, factor in ({"": 1.0} if lab is None else {" at full scale": 1 / lab, " in the lab": 1.0}).items():
+        swept, columns = [at.scaled(factor) for at in found.swept], []
+        for knee in found.knees:
+            times = [at.seconds.get(knee.label) for at in swept], [at.ranges.get(knee.label) for at in swept]
+            columns.append(Column(knee.label, show_ranges(*times)))
+            if measured and factor == 1.0:
+                rows = [measured.get(at.rate_bps, {}).get(knee.label) for at in swept]
+                columns.append(Column("off by", ["" if row is None else show_change(row["error"], 3) for row in rows]))
+        options.show(console, *fitted(rates, [Section(f"{heading}: iteration{where}", columns)], console.width))
+        knees = [knee.scaled(factor) for knee in found.knees]
+        times_s, ranges = [knee.unlimited_s for knee in knees], [knee.unlimited_range for knee in knees]
+        unlimited[f"infinite rate{where}"] = show_ranges(times_s, ranges)
     table = Table(title="beyond which nothing is gained", title_justify="left")
     for number, column in enumerate(("schedule", *unlimited, f"within {within:g}% from", "S/(B tau) = 1 at")):
         table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
-    for knee, *times in zip(found.knees, *unlimited.values(), strict=True):
-        last = show_rate(found.swept[-1].rate_bps)
+    for knee, *shown in zip(found.knees, *unlimited.values(), strict=True):
         enough = f"beyond {last}" if knee.enough_bps is None else show_rate(knee.enough_bps)
-        table.add_row(knee.label, *times, enough, show_rate(knee.full_bps))
+        table.add_row(knee.label, *shown, enough, show_rate(knee.full_bps))
     console.print(table)
-
-
-def _scaled(seconds: Sequence[float | None], ranges: Sequence[Range | None], factor: float) -> list[str]:
-    """A column of times that are so many times as long."""
-    return show_ranges(
-        [None if time_s is None else time_s * factor for time_s in seconds],
-        [None if span is None else span.scaled(factor) for span in ranges],
-    )
-
-
-def _worlds(lab: float | None) -> dict[str, float]:
-    """What is added to a time's name, and its seconds per second in the lab."""
-    return {"": 1.0} if lab is None else {" at full scale": 1 / lab, " in the lab": 1.0}
 
 
 def _document(found: Sweep, measured: MeasuredRates, within: float, picture: Path, lab: float | None) -> dict[str, Any]:
@@ -182,25 +140,16 @@ def _document(found: Sweep, measured: MeasuredRates, within: float, picture: Pat
         rows = {label: dict(row) for label, row in measured.get(at.rate_bps, {}).items()}
         at_full_scale = None
         if lab is not None:
-            at_full_scale = {
-                **_predicted(at, 1 / lab),
-                "measured_s": {label: row["measured_s"] / lab for label, row in rows.items()},
-            }
-        rates.append(
-            {
-                "rate_bps": at.rate_bps,
-                **_predicted(at, 1.0),
-                "measured": rows,
-                "full_scale": at_full_scale,
-            }
-        )
+            measured_s = {label: row["measured_s"] / lab for label, row in rows.items()}
+            at_full_scale = {**_predicted(at.scaled(1 / lab)), "measured_s": measured_s}
+        rates.append({"rate_bps": at.rate_bps, **_predicted(at), "measured": rows, "full_scale": at_full_scale})
     knees = [
         {
             "label": knee.label,
-            **_unlimited(knee, 1.0),
+            **_unlimited(knee),
             "enough_bps": knee.enough_bps,
             "full_bps": knee.full_bps,
-            "full_scale": None if lab is None else _unlimited(knee, 1 / lab),
+            "full_scale": None if lab is None else _unlimited(knee.scaled(1 / lab)),
         }
         for knee in found.knees
     ]
@@ -208,21 +157,17 @@ def _document(found: Sweep, measured: MeasuredRates, within: float, picture: Pat
     return {**facts, "rates": rates, "knees": knees, "picture": str(picture)}
 
 
-def _predicted(at: Swept, factor: float) -> dict[str, dict[str, float]]:
+def _predicted(at: Swept) -> dict[str, dict[str, float]]:
     """Per label; the ends of ranges only of times that are some."""
-    ranges = {label: span.scaled(factor) for label, span in at.ranges.items() if span is not None}
+    ranges = {label: span for label, span in at.ranges.items() if span is not None}
     return {
-        "predicted_s": {label: seconds * factor for label, seconds in at.seconds.items()},
+        "predicted_s": dict(at.seconds),
         "predicted_low_s": {label: span.low_s for label, span in ranges.items()},
         "predicted_high_s": {label: span.high_s for label, span in ranges.items()},
     }
 
 
-def _unlimited(knee: Knee, factor: float) -> dict[str, float | None]:
+def _unlimited(knee: Knee) -> dict[str, float | None]:
     """The iteration with an infinite rate, and the ends of its range."""
-    predicted_range = knee.unlimited_range and knee.unlimited_range.scaled(factor)
-    return {
-        "unlimited_s": knee.unlimited_s * factor,
-        "unlimited_low_s": predicted_range and predicted_range.low_s,
-        "unlimited_high_s": predicted_range and predicted_range.high_s,
-    }
+    low_s, high_s = knee.unlimited_range or (None, None)
+    return {"unlimited_s": knee.unlimited_s, "unlimited_low_s": low_s, "unlimited_high_s": high_s}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 _MARK_WIDTH = len("no, optional")
+_YES, _NO = Text("yes", style="green"), Text("NO", style="bold red")
 
 
 def link_tables(title: str, checks: Sequence[Mapping[str, Any]], width: int) -> list[RenderableType]:
@@ -52,9 +53,11 @@ def link_tables(title: str, checks: Sequence[Mapping[str, Any]], width: int) -> 
         *_losses(asked, measured),
         Column("\ndropped", [str(direction["dropped"]) for direction in measured]),
         Column("\nattempts", [str(check["attempts"]) for check in checks]),
-        Column("\nas asked", [_mark(check["ok"]) for check in checks], left=True),
+        Column("\nas asked", [_YES if check["ok"] else _NO for check in checks], left=True),
     ]
-    key = Column("\ndirection", [_marked(check["label"], ok=check["ok"]) for check in checks], left=True)
+    key = Column(
+        "\ndirection", [Text(check["label"], style="" if check["ok"] else "red") for check in checks], left=True
+    )
     tables = fitted(key, [Section(f"{title}: delays", delays), Section(f"{title}: rates", rest)], width)
     if len(tables) == 1:
         tables[0].title = title
@@ -75,14 +78,6 @@ def _losses(asked: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, 
     found = ["-" if count is None else f"{100 * count['lost'] / count['sent']:.3g}%" for count in counts]
     wanted = [f"{100 * direction['loss']:.3g}%" if direction["loss"] else "-" for direction in asked]
     return [Column("loss\nasked", wanted), Column("\nfound", found)]
-
-
-def _mark(ok: bool) -> Text:
-    return Text("yes", style="green") if ok else Text("NO", style="bold red")
-
-
-def _marked(text: str, *, ok: bool) -> Text:
-    return Text(text, style="" if ok else "red")
 
 
 def engine_tables(document: Mapping[str, Any], width: int) -> list[RenderableType]:

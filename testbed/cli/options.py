@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
 from testbed import files
 from testbed.errors import BadInput
@@ -72,6 +73,10 @@ TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="A file s
 WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")]
 WorkloadFiles = Annotated[
     list[Path], typer.Argument(metavar="WORKLOAD...", help="Files such as workloads/*.yaml, each a job of its own.")
+]
+MoreWorkloads = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="WORKLOAD...", help="Files such as workloads/*.yaml, each a job of its own."),
 ]
 TopologyOrPlan = Annotated[
     Path, typer.Argument(metavar="TOPOLOGY|PLAN", help="A topology, or plan.json or a results directory with one.")
@@ -279,7 +284,17 @@ def host_priority_of(given: HostPriority | None, *, guest: bool) -> HostPriority
     return given or HostPriority.on
 
 
-def emit(document: dict[str, Any]) -> None:
+def show(console: Console, *parts: RenderableType) -> None:
+    """Print tables below each other, and text in lines of its own, nothing of it as markup."""
+    console.print(Group(*(Text(part) if isinstance(part, str) else part for part in parts)))
+
+
+def warnings(lines: Iterable[str]) -> list[str]:
+    """Lines that begin with what they are."""
+    return [f"warning: {line}" for line in lines]
+
+
+def emit(document: Mapping[str, Any]) -> None:
     """JSON on stdout, where progress never goes."""
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
@@ -289,16 +304,16 @@ def reach_of(elephants_from: str | None, detour: int | None) -> Reach:
     """What policies route, as options say or as usual. Raises BadInput."""
     from testbed.routing.planner import DETOUR, Reach
 
-    least = bytes_of_elephants(ELEPHANTS if elephants_from is None else elephants_from)
+    least = quantity("--elephants-from", ELEPHANTS if elephants_from is None else elephants_from, SIZE, "a size")
     return Reach(least, DETOUR if detour is None else detour)
 
 
-def bytes_of_elephants(text: str) -> float:
-    """What `--elephants-from` says. Raises BadInput."""
+def quantity(option: str, text: str, units: dict[str, float], kind: str) -> float:
+    """What an option says that takes a value with a unit. Raises BadInput."""
     try:
-        return parse(text, SIZE, "a size")
+        return parse(text, units, kind)
     except ValueError as error:
-        raise BadInput.of("--elephants-from", "option", text, str(error)) from error
+        raise BadInput.of(option, "option", text, str(error)) from error
 
 
 def read_text(path: Path) -> str:

@@ -8,34 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from testbed.cli.options import (
-    Alone,
-    Arrive,
-    AsJson,
-    ClockName,
-    ClockOption,
-    Depart,
-    Detour,
-    ElephantsFrom,
-    Enforce,
-    Enforcement,
-    Iterations,
-    Lose,
-    Policies,
-    Quiet,
-    Schedules,
-    SchedulesFrom,
-    SeedOption,
-    Settings,
-    StrictOption,
-    TopologyFile,
-    WorkloadFiles,
-    emit,
-    reach_of,
-    read_text,
-    seed_of,
-    stdout_console,
-)
+from testbed.cli import options
 from testbed.errors import BadInput
 from testbed.files import require_writable, write_output
 
@@ -63,26 +36,26 @@ class Routing(NamedTuple):
 
 
 def plan(
-    topology: TopologyFile,
-    workloads: WorkloadFiles,
+    topology: options.TopologyFile,
+    workloads: options.WorkloadFiles,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")] = Path("plan.json"),
-    schedule: Schedules = None,
-    iterations: Iterations = None,
-    schedules_from: SchedulesFrom = None,
-    policy: Policies = None,
-    elephants_from: ElephantsFrom = None,
-    detour: Detour = None,
-    enforce: Enforce = None,
-    lose: Lose = None,
-    arrive: Arrive = None,
-    depart: Depart = None,
-    alone: Alone = False,
-    clock: ClockOption = ClockName.real,
-    seed: SeedOption = None,
-    settings: Settings = None,
-    strict: StrictOption = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    schedule: options.Schedules = None,
+    iterations: options.Iterations = None,
+    schedules_from: options.SchedulesFrom = None,
+    policy: options.Policies = None,
+    elephants_from: options.ElephantsFrom = None,
+    detour: options.Detour = None,
+    enforce: options.Enforce = None,
+    lose: options.Lose = None,
+    arrive: options.Arrive = None,
+    depart: options.Depart = None,
+    alone: options.Alone = False,
+    clock: options.ClockOption = options.ClockName.real,
+    seed: options.SeedOption = None,
+    settings: options.Settings = None,
+    strict: options.StrictOption = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Write plan.json: who is where, the routes, every schedule. `testbed run plan.json` measures it.
 
@@ -106,7 +79,7 @@ def plan(
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
     require_writable(out, "--out")
-    clocked = PlannedClock(clock.value, seed_of(seed, virtual=clock is ClockName.virtual))
+    clocked = PlannedClock(clock.value, options.seed_of(seed, virtual=clock is options.ClockName.virtual))
     made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
     made = enforced(resolve.with_clock(made, clocked), enforce)
     routing = routing_of(policy, elephants_from, detour, events_of(lose, arrive, depart), alone=alone)
@@ -120,29 +93,25 @@ def plan(
     if as_json:
         facts = {"written_to": str(out), "cases": [case.label for case in made.cases], "left_out": dict(made.left_out)}
         facts["warnings"] = warned
-        emit(facts | {"derivation": [line._asdict() for line in derived], "full_scale": full_scale_times(made)})
+        options.emit(facts | {"derivation": [line._asdict() for line in derived], "full_scale": full_scale_times(made)})
         return
-    console = stdout_console(140)
-    console.print(plan_tables.plan_table(made))
+    console = options.stdout_console(140)
+    options.show(console, plan_tables.plan_table(made))
     if derived:
-        console.print(derivation_lines(derived))
-        for table in full_scale_tables(list(full_scale_times(made).items()), console.width):
-            console.print(table)
+        times = full_scale_tables(list(full_scale_times(made).items()), console.width)
+        options.show(console, derivation_lines(derived), *times)
     plan_tables.print_remarks(console, made)
-    for remark in remarks:
-        console.print(remark, highlight=False, markup=False)
-    for line in warned:
-        console.print(f"warning: {line}", highlight=False, markup=False)
+    options.show(console, *remarks, *options.warnings(warned))
     console.print(f"written to {out}", highlight=False, soft_wrap=True)
 
 
-def enforced(plan: Plan, enforcement: Enforcement | None) -> Plan:
+def enforced(plan: Plan, enforcement: options.Enforcement | None) -> Plan:
     """The plan whose flows are kept to their routes as asked, Raises BadInput, also where nothing would use it."""
     from testbed.lab.hashing import equal_hops
     from testbed.plan.network_state import planned
     from testbed.planning.resolve import with_enforcement
 
-    if enforcement is Enforcement.ports and not equal_hops(planned(plan.network)):
+    if enforcement is options.Enforcement.ports and not equal_hops(planned(plan.network)):
         expected = "rules: routers hash among routes of equal delay and length, as in a Clos, and this network has none"
         raise BadInput.of("--enforce", "option", enforcement.value, expected)
     return with_enforcement(plan, None if enforcement is None else enforcement.value)
@@ -150,7 +119,7 @@ def enforced(plan: Plan, enforcement: Enforcement | None) -> Plan:
 
 def refuse_beside_plan(what: Path, workloads: Sequence[Path]) -> None:
     """Raises BadInput for workloads beside a plan or a results directory."""
-    if what.is_dir() or (what.suffix == ".json" and '"cases"' in read_text(what)):
+    if what.is_dir() or (what.suffix == ".json" and '"cases"' in options.read_text(what)):
         raise BadInput.of(str(what), "WORKLOAD", str(workloads[0]), "none: a plan has its jobs already")
 
 
@@ -176,7 +145,7 @@ def routing_of(
     for option, value in (("--elephants-from", elephants_from), ("--detour", detour)):
         if value is not None and not policies:
             raise BadInput.of(option, "option", value, "--policy beside it: all flows take default routes without one")
-    reach = reach_of(elephants_from, detour)
+    reach = options.reach_of(elephants_from, detour)
     chosen = tuple(map(choose, policies or ()))
     if events and alone:
         expected = "no --alone: what an event costs a job by itself is a run of that job"
@@ -245,7 +214,6 @@ def complete(
 
     `strict`: also for one schedule that does not fit, instead of leaving it out. `sources` are the workloads' files.
     """
-    from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
     from testbed.full_scale.similitude import scale_warnings
     from testbed.pipeline.validate import InvalidSchedule
@@ -253,10 +221,10 @@ def complete(
     from testbed.schedule.schedule_file import kept_in
 
     reporter = Terminal(quiet=quiet)
-    for line in scale_warnings(unfinished):
-        reporter.say(f"warning: {line}")
-    with said_by_the_library(reporter.say), reporter.solving() as watch:
-        kept = kept_in(read_text(schedules_from), str(schedules_from)) if schedules_from else None
+    for line in options.warnings(scale_warnings(unfinished)):
+        reporter.say(line)
+    with reporter.solving() as watch:
+        kept = kept_in(options.read_text(schedules_from), str(schedules_from)) if schedules_from else None
         selected = []
         for job in range(len(unfinished.jobs)):
             source = str(sources[job]) if sources else None
@@ -271,6 +239,25 @@ def complete(
         plan = schedules.with_selected(unfinished, selected)
     resolve.require_room_for_parameters(plan)
     return plan
+
+
+def plan_of(
+    what: Path,
+    workloads: Sequence[Path] | None,
+    schedule: Sequence[str] | None,
+    settings: Sequence[str] | None,
+    *,
+    quiet: bool,
+    strict: bool = False,
+) -> Plan:
+    """A plan or the one in a results directory; with workloads that of a topology and these. Raises BadInput."""
+    from testbed.planning import resolve
+
+    if not workloads:
+        return read_plan(what, {"--schedule": schedule, "--set": settings})
+    refuse_beside_plan(what, workloads)
+    unfinished = resolve.load_plan(what, *workloads, settings=settings or [])
+    return complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
 
 
 def read_plan(path: Path, given: Mapping[str, object]) -> Plan:

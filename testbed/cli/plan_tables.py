@@ -36,7 +36,10 @@ def plan_table(plan: Plan) -> Table:
     table.add_column(overflow="fold")
     for name in datacenters_of(plan.network):
         ranks = [
-            str(rank) for job in plan.jobs for rank in job.mesh.ranks_of(0) if datacenter_of(_node(job, rank)) == name
+            str(rank)
+            for job in plan.jobs
+            for rank in job.mesh.ranks_of(0)
+            if datacenter_of(job.nodes[rank - job.mesh.first_rank]) == name
         ]
         card = next((card for card in plan.network.cards if card.target == name), None)
         inside = f"; network cards {show_time(card.delay_s)} one way, {show_rate(card.rate_bps)}" if card else ""
@@ -53,10 +56,6 @@ def plan_table(plan: Plan) -> Table:
         _add_job(table, job, f"{job.name}: " if len(plan.jobs) > 1 else "")
     _add_unusual(table, plan)
     return table
-
-
-def _node(job: Job, rank: int) -> str:
-    return job.nodes[rank - job.mesh.first_rank]
 
 
 def _has_parallel(network: NetworkState, index: int) -> bool:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
-from testbed.cli.options import AsJson, Quiet, Schedules, Settings, StrictOption, TopologyOrPlan, emit
-from testbed.cli.plan import complete, read_plan, refuse_beside_plan
+from testbed.cli import options
+from testbed.cli.plan import plan_of
 from testbed.cli.range_cells import range_keys, show_ranges
 
 if TYPE_CHECKING:
@@ -22,16 +20,13 @@ if TYPE_CHECKING:
 
 
 def predict(
-    what: TopologyOrPlan,
-    workloads: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="WORKLOAD...", help="Files such as workloads/*.yaml, each a job of its own."),
-    ] = None,
-    schedule: Schedules = None,
-    settings: Settings = None,
-    strict: StrictOption = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    what: options.TopologyOrPlan,
+    workloads: options.MoreWorkloads = None,
+    schedule: options.Schedules = None,
+    settings: options.Settings = None,
+    strict: options.StrictOption = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Predict the iteration time of every schedule. Needs no root, starts no containers.
 
@@ -39,17 +34,10 @@ def predict(
     from one common start). Their schedules meet one by one, as `testbed plan --help` says.
     """
     gc.set_threshold(50_000)  # imports leave no garbage; to look for it takes a tenth of the command's time
-    from testbed.planning import resolve
     from testbed.planning.left_out import warnings
     from testbed.planning.prediction import predict_jobs, ranges_of_plan
 
-    if workloads:
-        refuse_beside_plan(what, workloads)
-    if not workloads:
-        plan = read_plan(what, {"--schedule": schedule, "--set": settings})
-    else:
-        unfinished = resolve.load_plan(what, *workloads, settings=settings or [])
-        plan = complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
+    plan = plan_of(what, workloads, schedule, settings, quiet=quiet, strict=strict)
     predicted = [(case, predict_jobs(plan, case)) for case in plan.cases]
     ranges = ranges_of_plan(plan)
     warned = warnings(plan, ranges)
@@ -59,8 +47,7 @@ def predict(
     else:
         _show_several(plan, predicted, ranges, warned, as_json=as_json)
     if not as_json:
-        for line in warned:
-            Console().print(f"warning: {line}", highlight=False, markup=False)
+        options.show(Console(), *options.warnings(warned))
 
 
 def _show_one(
@@ -104,17 +91,16 @@ def _show_one(
         ]
         every = [*warned, *scale_warnings(plan)]
         facts = {"topology": plan.network.name, "workload": plan.jobs[0].name, "warnings": every}
-        emit({**facts, "schedules": documents, "left_out": dict(plan.left_out)})
+        options.emit({**facts, "schedules": documents, "left_out": dict(plan.left_out)})
         return
     console = Console()
-    console.print(plan_tables.plan_table(plan))
-    for table in plan_tables.prediction_tables(plan, rows, ranges, console.width):
-        console.print(table)
-    for table in full_scale_tables(list(at_full_scale.items()), console.width):
-        console.print(table)
-    for row, prediction in zip(rows, chosen, strict=True):
-        if prediction.proof is not None:
-            console.print(plan_tables.proof_line(row[0], prediction.proof), highlight=False)
+    options.show(
+        console,
+        plan_tables.plan_table(plan),
+        *plan_tables.prediction_tables(plan, rows, ranges, console.width),
+        *full_scale_tables(list(at_full_scale.items()), console.width),
+        *(plan_tables.proof_line(row[0], one.proof) for row, one in zip(rows, chosen, strict=True) if one.proof),
+    )
     plan_tables.print_remarks(console, plan)
 
 
@@ -141,11 +127,11 @@ def _show_several(
     if as_json:
         names = [job.name for job in plan.jobs]
         facts = {"topology": plan.network.name, "workloads": names, "warnings": list(warned)}
-        emit({**facts, "cases": documents, "left_out": dict(plan.left_out)})
+        options.emit({**facts, "cases": documents, "left_out": dict(plan.left_out)})
         return
     console = Console()
-    console.print(plan_tables.plan_table(plan))
-    console.print(_jobs_table(plan, documents, [each for case, _ in predicted for each in ranges[case.label]]))
+    of_jobs = [each for case, _ in predicted for each in ranges[case.label]]
+    options.show(console, plan_tables.plan_table(plan), _jobs_table(plan, documents, of_jobs))
     plan_tables.print_remarks(console, plan)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from testbed.cli.notices import said_by_the_library
 from testbed.progress import NoBar, ProgressStep, SolverLines, indented, standing_line
 
 if TYPE_CHECKING:
@@ -80,15 +81,19 @@ class Terminal:
 
     @contextmanager
     def solving(self) -> Iterator[Watch]:
-        """Solvers at work, one after the other: a live line on a terminal, elsewhere one per better schedule."""
-        if not self.live:
-            yield SolverLines(self.say)
-            return
-        from rich.live import Live
+        """Solvers at work, one after the other: a live line on a terminal, elsewhere one per better schedule.
 
-        display = _SolverDisplay()
-        with Live(display, console=self.console, refresh_per_second=4, transient=True):
-            yield display
+        What the library has to say meanwhile is said as well.
+        """
+        with said_by_the_library(self.say):
+            if not self.live:
+                yield SolverLines(self.say)
+                return
+            from rich.live import Live
+
+            display = _SolverDisplay()
+            with Live(display, console=self.console, refresh_per_second=4, transient=True):
+                yield display
 
 
 class _SolverDisplay:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from testbed.cli.options import AsJson, drawable, emit, stdout_console
+from testbed.cli.options import AsJson, drawable, emit, show, stdout_console
 from testbed.errors import BadInput, ExitCode
 from testbed.files import output
 
@@ -70,8 +70,7 @@ def report(
         asked = {ReportPart.memory: memory, ReportPart.messages: messages, ReportPart.checks: checks}
         wanted = set(ReportPart) if everything else {part for part, given in asked.items() if given}
         if found.schedules:
-            for table in details(found.comparison, wanted, console.width):
-                console.print(table)
+            show(console, *details(found.comparison, wanted, console.width))
         for label in changed:
             said = f"{label}: comparison.json says something else than the data files"
             console.print(said, style="bold red", highlight=False)

@@ -9,22 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.cli.options import (
-    AsJson,
-    Detour,
-    ElephantsFrom,
-    Policies,
-    Quiet,
-    Schedules,
-    Settings,
-    TopologyOrPlan,
-    drawable,
-    emit,
-    reach_of,
-    stdout_console,
-)
-from testbed.cli.plan import complete, read_plan, refuse_beside_plan
+from testbed.cli import options
+from testbed.cli.plan import plan_of
 from testbed.errors import BadInput
+from testbed.units import finite
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Case, Plan
@@ -33,26 +21,23 @@ if TYPE_CHECKING:
 
 
 def route(
-    what: TopologyOrPlan,
-    workloads: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="WORKLOAD...", help="Files such as workloads/*.yaml, each a job of its own."),
-    ] = None,
-    policy: Policies = None,
-    schedule: Schedules = None,
+    what: options.TopologyOrPlan,
+    workloads: options.MoreWorkloads = None,
+    policy: options.Policies = None,
+    schedule: options.Schedules = None,
     seeds: Annotated[
         int,
         typer.Option(min=1, max=10_000, metavar="N", help="Draws of a policy with a seed: the median and the worst."),
     ] = 20,
-    elephants_from: ElephantsFrom = None,
-    detour: Detour = None,
+    elephants_from: options.ElephantsFrom = None,
+    detour: options.Detour = None,
     picture: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", callback=drawable, help="Draw the network and its load: an .svg or .png."),
+        typer.Option(metavar="FILE", callback=options.drawable, help="Draw the network and its load: an .svg or .png."),
     ] = None,
-    settings: Settings = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    settings: options.Settings = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Choose routes by each policy and compare them: rates, loads, iteration times. Needs no root.
 
@@ -61,20 +46,14 @@ def route(
     are the event model's. `testbed plan --policy` writes a plan with such routes.
     """
     from testbed.cli.progress import Terminal
-    from testbed.planning import resolve
     from testbed.planning.left_out import warnings
     from testbed.routing.apply import demands, framing_for
     from testbed.routing.policies import choose
     from testbed.routing.policy_comparison import PolicyComparison, compare
 
     chosen = [choose(text) for text in policy or ["shortest", "ecmp", "greedy"]]
-    reach = reach_of(elephants_from, detour)
-    if workloads:
-        refuse_beside_plan(what, workloads)
-        unfinished = resolve.load_plan(what, *workloads, settings=settings or [])
-        plan = complete(unfinished, schedule, None, quiet=quiet, sources=workloads)
-    else:
-        plan = read_plan(what, {"--schedule": schedule, "--set": settings})
+    reach = options.reach_of(elephants_from, detour)
+    plan = plan_of(what, workloads, schedule, settings, quiet=quiet)
     if not plan.cases:
         raise BadInput.of(str(what), "schedules", "none that fits", "one whose messages can be routed")
     plan, case = replace(plan, framing=framing_for(plan, reach.detour), events=()), plan.cases[0]
@@ -91,31 +70,28 @@ def route(
         with output(picture, "--picture") as partial:
             draw(planned(plan.network), outcomes, partial)
     if as_json:
-        emit(_document(plan, case, wanted, outcomes) | {"warnings": warned})
+        options.emit(_document(plan, case, wanted, outcomes) | {"warnings": warned})
         return
-    _show(plan, case, wanted, outcomes)
-    for line in warned:
-        stdout_console(80).print(f"warning: {line}", highlight=False, markup=False)
+    _show(plan, case, wanted, outcomes, options.warnings(warned))
     if picture is not None:
-        stdout_console(80).print(f"drawn in {picture}", highlight=False, soft_wrap=True)
+        options.stdout_console(80).print(f"drawn in {picture}", highlight=False, soft_wrap=True)
 
 
-def _show(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[PolicyOutcome]) -> None:
+def _show(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[PolicyOutcome], warnings: Sequence[str]) -> None:
     from testbed.cli import route_tables
 
-    console = stdout_console(80)
-    console.print(route_tables.heading(plan, case, wanted), highlight=False, markup=False)
-    console.print(route_tables.demand_table(plan, wanted))
-    for tables in (
-        route_tables.metric_tables(outcomes, console.width),
-        route_tables.job_tables(plan, outcomes, console.width),
-        route_tables.load_tables(plan, outcomes, console.width),
-        route_tables.route_tables(plan, outcomes, console.width),
-    ):
-        for table in tables:
-            console.print(table)
-    for line in route_tables.remarks(wanted, outcomes):
-        console.print(line, highlight=False, markup=False)
+    console = options.stdout_console(80)
+    options.show(
+        console,
+        route_tables.heading(plan, case, wanted),
+        route_tables.demand_table(plan, wanted),
+        *route_tables.metric_tables(outcomes, console.width),
+        *route_tables.job_tables(plan, outcomes, console.width),
+        *route_tables.load_tables(plan, outcomes, console.width),
+        *route_tables.route_tables(plan, outcomes, console.width),
+        *route_tables.remarks(wanted, outcomes),
+        *warnings,
+    )
 
 
 def _document(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[PolicyOutcome]) -> dict[str, Any]:
@@ -158,15 +134,15 @@ def _policy_document(outcome: PolicyOutcome, labels: Sequence[str]) -> dict[str,
     return {
         "policy": outcome.label,
         "most_flows": metric.most_flows,
-        "job_rates_bps": [_finite(rate) for rate in metric.job_rates_bps.tolist()],
-        "all_reduce_s": [_finite(seconds) for seconds in metric.all_reduce_s.tolist()],
+        "job_rates_bps": [finite(rate) for rate in metric.job_rates_bps.tolist()],
+        "all_reduce_s": [finite(seconds) for seconds in metric.all_reduce_s.tolist()],
         "jain": metric.jain,
         "iteration_s": list(outcome.iteration_s),
         "predicted_low_s": [each and each.low_s for each in outcome.predicted_ranges],
         "predicted_high_s": [each and each.high_s for each in outcome.predicted_ranges],
         "controller_s": outcome.routed.seconds,
         "remark": outcome.routed.remark,
-        "rates_bps": [_finite(rate) for rate in metric.rates_bps.tolist()],
+        "rates_bps": [finite(rate) for rate in metric.rates_bps.tolist()],
         "routes": [
             [labels[index] for index in outcome.wanted.problem.routes_of(flow)[number]]
             for flow, number in enumerate(outcome.routed.choice.tolist())
@@ -176,7 +152,3 @@ def _policy_document(outcome: PolicyOutcome, labels: Sequence[str]) -> dict[str,
             for label, flows, size in zip(labels, outcome.flows.tolist(), outcome.wire_bytes.tolist(), strict=True)
         ],
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if abs(value) < float("inf") else None

@@ -11,7 +11,7 @@ from rich.table import Table
 from testbed.cli.range_cells import show_ranges
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.network_state import planned
-from testbed.units import show_rates, show_size, show_sizes, show_time, show_times
+from testbed.units import finite, show_rates, show_size, show_sizes, show_time, show_times
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Case, Plan, Route
@@ -66,7 +66,7 @@ def demand_table(plan: Plan, wanted: Demands) -> Table:
 def metric_tables(outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
     """The metric of every policy, a row each."""
     metrics = [outcome.metric for outcome in outcomes]
-    worst = [_finite(min(metric.vector(), default=math.inf)) for metric in metrics]
+    worst = [finite(min(metric.vector(), default=math.inf)) for metric in metrics]
     reduced = [max((s for s in metric.all_reduce_s.tolist() if s == s), default=None) for metric in metrics]
     jain = Column("Jain\nindex", [f"{metric.jain:.3f}" for metric in metrics])
     columns = [
@@ -98,7 +98,7 @@ def job_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> lis
         return []
     sections = []
     for number, job in enumerate(plan.jobs):
-        rates = [_finite(_of(outcome.metric.job_rates_bps.tolist(), number)) for outcome in outcomes]
+        rates = [finite(_of(outcome.metric.job_rates_bps.tolist(), number)) for outcome in outcomes]
         seconds = [outcome.iteration_s[number] for outcome in outcomes]
         ranges = [outcome.predicted_ranges[number] for outcome in outcomes]
         columns = [Column("rate", show_rates(rates)), Column("iteration", show_ranges(seconds, ranges))]
@@ -114,7 +114,10 @@ def _of(values: Sequence[float], number: int) -> float:
 def load_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
     """The most loaded directions of links: under each policy bytes of all flows, and how many are routed over it."""
     directions = planned(plan.network).links
-    heaviest = [max(float(outcome.wire_bytes[index]) / rate for outcome in outcomes) for index, rate in _rates(plan)]
+    heaviest = [
+        max(float(outcome.wire_bytes[index]) / direction.rate_bps for outcome in outcomes)
+        for index, direction in enumerate(directions)
+    ]
     loaded = [index for index, seconds in enumerate(heaviest) if seconds > 0]
     rows = sorted(sorted(loaded, key=lambda index: -heaviest[index])[:_MOST_ROWS])
     if not rows:
@@ -127,10 +130,6 @@ def load_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> li
         cells = [f"{size} ({outcome.flows[index]})" for size, index in zip(sizes, rows, strict=True)]
         columns.append(Column(outcome.label.replace(", ", "\n"), cells))
     return fitted(key, [Section(f"bytes of an iteration on links (flows){more}", columns)], width)
-
-
-def _rates(plan: Plan) -> list[tuple[int, float]]:
-    return [(index, direction.rate_bps) for index, direction in enumerate(planned(plan.network).links)]
 
 
 def route_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
@@ -178,7 +177,3 @@ def remarks(wanted: Demands, outcomes: Sequence[PolicyOutcome]) -> list[str]:
 
 def _policies(outcomes: Sequence[PolicyOutcome]) -> Column:
     return Column("policy", [outcome.label for outcome in outcomes], left=True)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

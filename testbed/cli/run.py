@@ -11,48 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from testbed.cli.options import (
-    AUTO_SHAPER,
-    NETEM,
-    Alone,
-    Arrive,
-    AsJson,
-    ClockName,
-    Depart,
-    Detour,
-    ElephantsFrom,
-    Enforce,
-    HostPriorityOption,
-    Iterations,
-    Lose,
-    Policies,
-    Quiet,
-    Schedules,
-    SchedulesFrom,
-    SeedOption,
-    Settings,
-    ShaperOption,
-    StrictOption,
-    TopologyOrPlan,
-    VmOption,
-    WallLimit,
-    emit,
-    host_priority_of,
-    in_sandbox,
-    seed_of,
-    stdout_console,
-    wall_limit_of,
-)
-from testbed.cli.plan import (
-    complete,
-    enforced,
-    events_of,
-    read_plan,
-    refuse_beside_plan,
-    refuse_kept_for_several,
-    routed,
-    routing_of,
-)
+from testbed.cli import options
+from testbed.cli import plan as planning
 from testbed.errors import ExitCode, RunFailed
 from testbed.lab.host_settings import HostPriority
 
@@ -78,40 +38,37 @@ class Request:
 
 
 def run(
-    what: TopologyOrPlan,
-    workloads: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="WORKLOAD...", help="Files such as workloads/*.yaml, each a job of its own."),
-    ] = None,
-    schedule: Schedules = None,
-    iterations: Iterations = None,
+    what: options.TopologyOrPlan,
+    workloads: options.MoreWorkloads = None,
+    schedule: options.Schedules = None,
+    iterations: options.Iterations = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Results directory; default: in results/, by names and time.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
-    shaper: ShaperOption = AUTO_SHAPER,
-    host_priority: HostPriorityOption = None,
-    strict: StrictOption = False,
-    schedules_from: SchedulesFrom = None,
-    policy: Policies = None,
-    elephants_from: ElephantsFrom = None,
-    detour: Detour = None,
-    enforce: Enforce = None,
-    lose: Lose = None,
-    arrive: Arrive = None,
-    depart: Depart = None,
-    alone: Alone = False,
-    vm: VmOption = False,
+    shaper: options.ShaperOption = options.AUTO_SHAPER,
+    host_priority: options.HostPriorityOption = None,
+    strict: options.StrictOption = False,
+    schedules_from: options.SchedulesFrom = None,
+    policy: options.Policies = None,
+    elephants_from: options.ElephantsFrom = None,
+    detour: options.Detour = None,
+    enforce: options.Enforce = None,
+    lose: options.Lose = None,
+    arrive: options.Arrive = None,
+    depart: options.Depart = None,
+    alone: options.Alone = False,
+    vm: options.VmOption = False,
     clock: Annotated[
-        ClockName | None,
+        options.ClockName | None,
         typer.Option(help="virtual: in a guest whose time does not depend on this machine; default: the plan's."),
     ] = None,
-    seed: SeedOption = None,
-    wall_limit: WallLimit = None,
+    seed: options.SeedOption = None,
+    wall_limit: options.WallLimit = None,
     picture: Annotated[bool, typer.Option(help="Draw timeline.svg; the data files hold the same.")] = True,
-    settings: Settings = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    settings: options.Settings = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train across emulated datacenters under each schedule and compare with the model. Needs root.
 
@@ -138,17 +95,20 @@ def run(
             "--depart": depart,
             "--alone": alone or None,
         }
-        plan = read_plan(what, {**given, "--schedules-from": schedules_from})
+        plan = planning.read_plan(what, {**given, "--schedules-from": schedules_from})
     else:
-        refuse_beside_plan(what, workloads)
-        refuse_kept_for_several(workloads, schedules_from)
+        planning.refuse_beside_plan(what, workloads)
+        planning.refuse_kept_for_several(workloads, schedules_from)
         plan = resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations)
     name = plan.clock.name if clock is None else clock.value
-    number = seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
+    number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
     guest = vm or name == "virtual"
-    limit_s, priority = wall_limit_of(wall_limit, guest=guest), host_priority_of(host_priority, guest=guest)
+    limit_s, priority = (
+        options.wall_limit_of(wall_limit, guest=guest),
+        options.host_priority_of(host_priority, guest=guest),
+    )
     plan = resolve.with_clock(plan, PlannedClock(name, number))
-    plan = enforced(plan, enforce)
+    plan = planning.enforced(plan, enforce)
     resolve.require_trainable(plan)
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     jobs = "-".join(job.name for job in plan.jobs)
@@ -156,12 +116,14 @@ def run(
     require_place(directory, overwrite=overwrite)
     remarks: tuple[str, ...] = ()
     if workloads:  # what cannot be scheduled or routed is refused before anything starts
-        routing = routing_of(policy, elephants_from, detour, events_of(lose, arrive, depart), alone=alone)
+        routing = planning.routing_of(
+            policy, elephants_from, detour, planning.events_of(lose, arrive, depart), alone=alone
+        )
         if alone:
             require_several(plan)
-        plan = complete(plan, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
+        plan = planning.complete(plan, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
         resolve.require_trainable(plan)
-        plan, remarks = routed(plan, routing, quiet=quiet)
+        plan, remarks = planning.routed(plan, routing, quiet=quiet)
     request = Request(directory, overwrite, shaper, priority, strict, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request, remarks))
 
@@ -186,7 +148,7 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
     from testbed.vm import command
 
     machine = command.choose_machine(plan.clock)
-    shaper = NETEM if request.shaper == AUTO_SHAPER else request.shaper
+    shaper = options.NETEM if request.shaper == options.AUTO_SHAPER else request.shaper
     with results_directory(request.directory, overwrite=request.overwrite) as working:
         training = command.Training(plan, working, shaper, strict=request.strict)
         try:
@@ -212,13 +174,13 @@ def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
             from testbed.session.run import SessionOptions
             from testbed.session.run import run as run_plan
 
-            options = SessionOptions(
+            how = SessionOptions(
                 working, request.shaper, this_machine(), witness, request.host_priority, strict=request.strict
             )
-            document = run_plan(plan, options, reporter)
+            document = run_plan(plan, how, reporter)
             return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
-        code = in_sandbox(body)
+        code = options.in_sandbox(body)
         _show(plan, working, request, reporter, code)
         return code
 
@@ -249,9 +211,9 @@ def _print_files(working: Path, request: Request, named: Path, pages: int) -> in
 
     found = load_run(working)
     if not request.as_json:
-        print_answer(stdout_console(140), found, named, pages=pages)
+        print_answer(options.stdout_console(140), found, named, pages=pages)
     elif found.schedules:
-        emit(found.comparison)
+        options.emit(found.comparison)
     return len(found.schedules)
 
 

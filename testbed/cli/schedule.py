@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from testbed.cli.options import (
-    AsJson,
-    Quiet,
-    Schedules,
-    Settings,
-    StrictOption,
-    TopologyFile,
-    WorkloadFile,
-    WorkloadFiles,
-    drawable,
-    emit,
-    read_text,
-    stdout_console,
-)
+from testbed.cli import options
 from testbed.cli.plan import complete
 from testbed.errors import BadInput, DoesNotFit
 from testbed.files import output, require_writable, write_output
@@ -36,18 +23,20 @@ schedule_app = typer.Typer(help="Look at schedules.", no_args_is_help=True)
 
 @schedule_app.command("show")
 def schedule_show(
-    topology: TopologyFile,
-    workloads: WorkloadFiles,
-    schedule: Schedules = None,
-    settings: Settings = None,
+    topology: options.TopologyFile,
+    workloads: options.WorkloadFiles,
+    schedule: options.Schedules = None,
+    settings: options.Settings = None,
     svg: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", callback=drawable, help="Also draw the predicted timelines into this file."),
+        typer.Option(
+            metavar="FILE", callback=options.drawable, help="Also draw the predicted timelines into this file."
+        ),
     ] = None,
     order: Annotated[bool, typer.Option("--order", help="Print every rank's actions instead of a timeline.")] = False,
-    strict: StrictOption = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    strict: options.StrictOption = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Show the predicted timeline of schedules, in the terminal or as a picture.
 
@@ -64,7 +53,7 @@ def schedule_show(
     console = Console()
     panels = [(case, predict_together(plan, case)) for case in plan.cases]
     if as_json:
-        emit(_rows_document(plan))
+        options.emit(_rows_document(plan))
     for case, timeline in panels if not as_json else ():
         console.print(f"\n[bold]{case.label}[/bold]")
         if order:
@@ -74,8 +63,7 @@ def schedule_show(
             console.print(plan_tables.grid(timeline, list(lanes.values()), console.width), soft_wrap=True)
     if not as_json:
         plan_tables.print_remarks(console, plan)
-        for line in of_ties(plan):
-            console.print(f"warning: {line}", highlight=False, markup=False)
+        options.show(console, *options.warnings(of_ties(plan)))
     if svg is not None:
         from testbed.results.timeline_picture import Panel, draw
 
@@ -133,18 +121,17 @@ def _cuts(plan: Plan) -> list[int]:
 
 @schedule_app.command("compare")
 def schedule_compare(
-    topology: TopologyFile,
-    workload: WorkloadFile,
-    schedule: Schedules = None,
-    settings: Settings = None,
-    strict: StrictOption = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    topology: options.TopologyFile,
+    workload: options.WorkloadFile,
+    schedule: options.Schedules = None,
+    settings: options.Settings = None,
+    strict: options.StrictOption = False,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root."""
     from testbed.cli import plan_tables
     from testbed.cli.full_scale_tables import full_scale_tables
-    from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
     from testbed.full_scale.similitude import scale_warnings
     from testbed.planning import resolve, schedules
@@ -152,48 +139,40 @@ def schedule_compare(
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
     reporter, warned = Terminal(quiet=quiet), scale_warnings(plan)
-    for line in warned:
-        reporter.say(f"warning: {line}")
-    with said_by_the_library(reporter.say), reporter.solving() as watch:
+    for line in options.warnings(warned):
+        reporter.say(line)
+    with reporter.solving() as watch:
         choices = schedules.choose(plan, schedule) if schedule else schedules.quick_choices(plan)
         comparison = compare_schedules(plan, choices, watch, source=str(workload), strict=strict)
     if as_json:
         rows = [row.as_json() for row in comparison.schedules]
-        emit({"schedules": rows, "left_out": comparison.left_out, "warnings": warned})
+        options.emit({"schedules": rows, "left_out": comparison.left_out, "warnings": warned})
         return
-    console = stdout_console(150)
+    console = options.stdout_console(150)
     result, *causes = plan_tables.causes_tables(plan, comparison, console.width)
-    for table in causes:
-        console.print(table)
     at_full_scale = [(row.label, row.full_scale.as_json()) for row in comparison.schedules if row.full_scale]
-    for table in full_scale_tables(at_full_scale, console.width):
-        console.print(table)
+    said: list[str] = []
     for row in comparison.schedules:
-        if row.proof is not None:
-            console.print(plan_tables.proof_line(row.label, row.proof), highlight=False)
-        for remark in row.remarks:
-            console.print(f"{row.label}: {remark}", highlight=False)
-    for reason in comparison.left_out.values():
-        console.print(f"left out: {reason}", highlight=False)
-    console.print(result)  # last, so that it stays on a screen of 24 lines
-    if (best := plan_tables.best_line(comparison)) is not None:
-        console.print(best, highlight=False)
+        said += [plan_tables.proof_line(row.label, row.proof)] if row.proof else []
+        said += [f"{row.label}: {remark}" for remark in row.remarks]
+    said += [f"left out: {reason}" for reason in comparison.left_out.values()]
+    options.show(console, *causes, *full_scale_tables(at_full_scale, console.width), *said)
+    options.show(console, result, *filter(None, [plan_tables.best_line(comparison)]))  # last: it stays on a screen
 
 
 @schedule_app.command("export")
 def schedule_export(
-    topology: TopologyFile,
-    workload: WorkloadFile,
+    topology: options.TopologyFile,
+    workload: options.WorkloadFile,
     schedule: Annotated[str, typer.Option("--schedule", help="The schedule to write.")],
     out: Annotated[Path | None, typer.Option(help="The file to write; default: stdout.")] = None,
     comms: Annotated[
         bool, typer.Option("--comms", help="compute_comms (with SEND and RECV) for compute_only.")
     ] = False,
-    settings: Settings = None,
-    quiet: Quiet = False,
+    settings: options.Settings = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Write a schedule in torch.distributed.pipelining's CSV, for its runtime or torchtitan."""
-    from testbed.cli.notices import said_by_the_library
     from testbed.cli.progress import Terminal
     from testbed.pipeline.torch_csv import to_csv
     from testbed.planning import resolve, schedules
@@ -204,8 +183,7 @@ def schedule_export(
     choices = schedules.choose(plan, [schedule])
     if len(choices) > 1:
         raise BadInput.of("--schedule", "label", schedule, f"one of {', '.join(choice.label for choice in choices)}")
-    reporter = Terminal(quiet=quiet)
-    with said_by_the_library(reporter.say), reporter.solving() as watch:
+    with Terminal(quiet=quiet).solving() as watch:
         selected = schedules.make(plan, choices, None, watch, source=str(workload))
     if not selected.made:
         raise BadInput.of(str(workload), "pacing", "none", "times for F, I and W: without them only a run can make it")
@@ -219,11 +197,11 @@ def schedule_export(
 
 @schedule_app.command("validate")
 def schedule_validate(
-    topology: TopologyFile,
-    workload: WorkloadFile,
+    topology: options.TopologyFile,
+    workload: options.WorkloadFile,
     csv: Annotated[Path, typer.Argument(metavar="CSV", help="A schedule in torch's CSV, a row per rank.")],
-    settings: Settings = None,
-    as_json: AsJson = False,
+    settings: options.Settings = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Check a schedule in torch's CSV against a plan, and say what it would take."""
     from testbed.model.simulate import simulate
@@ -234,7 +212,7 @@ def schedule_validate(
     from testbed.planning import resolve
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    loaded = from_csv(read_text(csv), csv.stem)
+    loaded = from_csv(options.read_text(csv), csv.stem)
     try:
         problem = costs.problem_for(plan, loaded)
         validate(loaded, problem)
@@ -245,6 +223,6 @@ def schedule_validate(
     trace = simulate(problem, loaded, receives=plan.jobs[0].workload.receives)
     seconds = float(trace.makespans()[0])
     if as_json:
-        emit({"file": str(csv), "predicted_s": seconds, "peak_in_flight_by_rank": list(peak_in_flight(loaded))})
+        options.emit({"file": str(csv), "predicted_s": seconds, "peak_in_flight_by_rank": list(peak_in_flight(loaded))})
     else:
         print(f"{csv}: valid; the model says {seconds * 1e3:.3f} ms per iteration")

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from testbed.cli.options import (
-    AUTO_SHAPER,
-    HostPriorityOption,
-    ShaperOption,
-    TopologyFile,
-    host_priority_of,
-    in_sandbox,
-)
+from testbed.cli import options
 from testbed.errors import ExitCode
 
 
 def shell(
-    topology: TopologyFile,
-    shaper: ShaperOption = AUTO_SHAPER,
-    host_priority: HostPriorityOption = None,
+    topology: options.TopologyFile,
+    shaper: options.ShaperOption = options.AUTO_SHAPER,
+    host_priority: options.HostPriorityOption = None,
 ) -> None:
     """Open Mininet's command line in the lab, or read its commands from a pipe. Needs root."""
     from testbed.planning.resolve import measurement_of
@@ -32,8 +25,10 @@ def shell(
         from testbed.lab.lab import Lab
 
         say = Terminal(quiet=False).say
-        with Lab(plan, shaper=shaper, progress=say, host_priority=host_priority_of(host_priority, guest=False)) as lab:
+        with Lab(
+            plan, shaper=shaper, progress=say, host_priority=options.host_priority_of(host_priority, guest=False)
+        ) as lab:
             open_shell(lab)
         return ExitCode.OK
 
-    raise typer.Exit(in_sandbox(body, interactive=True))
+    raise typer.Exit(options.in_sandbox(body, interactive=True))

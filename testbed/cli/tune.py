@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from testbed.cli.options import AsJson, Quiet, Settings, emit, stdout_console
+from testbed.cli import options
 from testbed.cli.range_cells import range_keys, show_ranges
-from testbed.errors import BadInput
 
 if TYPE_CHECKING:
     from testbed.sweep.tune import Evolved, PredictedSetting, Setting, Space
@@ -37,9 +36,9 @@ def tune(
         str, typer.Option(metavar="TIME", help="What every slot takes whatever its microbatch, such as '1 ms'.")
     ] = "0 s",
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of the genetic heuristic.")] = 1,
-    settings: Settings = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
+    settings: options.Settings = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Find the fastest microbatch size, sequence length and dN of GeoPipe under the memory limit. Needs no root.
 
@@ -51,14 +50,11 @@ def tune(
     from testbed.cli.progress import Terminal
     from testbed.planning.resolve import load_files
     from testbed.sweep import tune as tuning
-    from testbed.units import TIME, parse
+    from testbed.units import TIME
 
     topology, workload = _in_order(topology, workload)
     network, (job,) = load_files(topology, workload, settings=settings or [])
-    try:
-        fixed_s = parse(fixed, TIME, "a time")
-    except ValueError as error:
-        raise BadInput.of("--fixed", "option", fixed, str(error)) from error
+    fixed_s = options.quantity("--fixed", fixed, TIME, "a time")
     sizes, lengths = tuning.around(tuning.shape_of(job))
     grid = tuning.space(network, job, sorted({*(microbatch_size or sizes)}), sorted({*(sequence or lengths)}), fixed_s)
     points = sum(1 for _ in grid.points())
@@ -68,15 +64,11 @@ def tune(
     with reporter.step("the same by a genetic heuristic"):
         evolved = tuning.genetic(grid, seed)
     if as_json:
-        emit({"topology": network.name, "workload": job.name, **_document(grid, judged, evolved)})
+        options.emit({"topology": network.name, "workload": job.name, **_document(grid, judged, evolved)})
         return
-    console = stdout_console(100)
-    for table in _tables(
-        grid, judged, f"{job.name} on {network.name}: {grid.tokens} tokens per iteration", console.width
-    ):
-        console.print(table)
-    for line in _lines(grid, judged, evolved):
-        console.print(line, highlight=False)
+    console = options.stdout_console(100)
+    title = f"{job.name} on {network.name}: {grid.tokens} tokens per iteration"
+    options.show(console, *_tables(grid, judged, title, console.width), *_lines(grid, judged, evolved))
 
 
 def _in_order(topology: Path, workload: Path) -> tuple[Path, Path]:

@@ -210,7 +210,7 @@ def _compared(
     run: MeasuredCase, baseline: MeasuredCase | None, alone_s: Mapping[tuple[str, str], float]
 ) -> ScheduleComparison:
     measured_s, iqr_s = median_and_iqr(np.array([row.makespan_s for row in run.rows]))
-    predicted_s = run.predicted.makespan_s
+    predicted_s, full = run.predicted.makespan_s, run.full_scale
     known: dict[str, Any] = {
         "schedule": run.schedule,
         "label": run.label,
@@ -237,7 +237,7 @@ def _compared(
         "covered": not run.left_out,
         "left_out": list(run.left_out),
         "packets_lost": run.packets_lost,
-        "full_scale": _at_full_scale(run.full_scale, measured_s),
+        "full_scale": full and full.as_json() | {"measured_s": measured_s / full.lab_seconds},
     }
     if run.beside is None:
         return ScheduleComparison(**known)
@@ -249,10 +249,6 @@ def _compared(
         measured_alone_s=alone,
         slowdown_measured=None if alone is None else measured_s / alone,
     )
-
-
-def _at_full_scale(full_scale: FullScaleTime | None, measured_s: float) -> dict[str, Any] | None:
-    return None if full_scale is None else full_scale.as_json() | {"measured_s": measured_s / full_scale.lab_seconds}
 
 
 def _on_this_host(run: MeasuredCase) -> dict[str, Any]:

@@ -127,8 +127,7 @@ def judge(case: Evidence) -> list[Check]:
         checks.append(fidelity.host_check(case.predicted_s, host_s))
     if case.in_run_s is not None:
         checks.append(fidelity.in_run_check(case.predicted_s, case.in_run_s))
-    if case.baseline_extra_s is not None:
-        known = case.flows, case.baseline_extra_s, case.baseline_differs_s, case.super_packets_s
+    if (known := _shifted(case)) is not None:
         checks.append(fidelity.message_check(*known, real=case.real, seldom=_seldom(case)))
     if case.quartiles_s:
         checks.append(_against_model(case) if _exact(case) else _against_each_other(case))
@@ -178,6 +177,23 @@ def _against_model(case: Evidence) -> Check:
     return Check("iterations against the model", f"{off:+.3%}", limit, MODEL_SHARE.why, tuple(reasons), tuple(notes))
 
 
+def _shifted(
+    case: Evidence,
+) -> tuple[Sequence[FlowMessages], Sequence[float], Sequence[float], Sequence[float]] | None:
+    """What `fidelity.shifts_of` tells by; None where it is not known what messages should take."""
+    if case.baseline_extra_s is None:
+        return None
+    return case.flows, case.baseline_extra_s, case.baseline_differs_s, case.super_packets_s
+
+
+def _limits_s(case: Evidence) -> list[float]:
+    """Per flow, how much its messages may take other than before the run."""
+    known = _shifted(case)
+    shifts = [] if known is None else fidelity.shifts_of(*known, real=case.real)
+    limit_of = {one.flow[:3]: one.limit_s for one in shifts}
+    return [limit_of.get(flow[:3], MESSAGE_SHIFT_S.value) for flow in case.flows]
+
+
 def _seldom(case: Evidence) -> list[bool]:
     """Per flow, whether its messages were beyond their limit in some iterations, and in half of all at most.
 
@@ -186,12 +202,8 @@ def _seldom(case: Evidence) -> list[bool]:
     """
     if not _exact(case) or case.baseline_extra_s is None or not case.quartiles_s:
         return []
-    count = len(case.measured)
-    known = case.flows, case.baseline_extra_s, case.baseline_differs_s, case.super_packets_s
-    limit_of = {shift.flow[:3]: shift.limit_s for shift in fidelity.shifts_of(*known, real=False)}
-    found = []
-    for flow, baseline_s, each in zip(case.flows, case.baseline_extra_s, case.quartiles_s, strict=True):
-        limit_s = limit_of.get(flow[:3], MESSAGE_SHIFT_S.value)
+    count, found = len(case.measured), []
+    for limit_s, baseline_s, each in zip(_limits_s(case), case.baseline_extra_s, case.quartiles_s, strict=True):
         far = int((np.nan_to_num(np.abs(each[0] - baseline_s)) > limit_s).sum())
         found.append(far > 0 and 2 * far <= count)
     return found
@@ -234,13 +246,8 @@ def _baseline_parts(case: Evidence) -> list[FlowParts]:
     then, else since the first iterations."""
     lower = [each[0] for each in case.quartiles_s]
     if case.baseline_extra_s is not None:
-        known = case.flows, case.baseline_extra_s, case.baseline_differs_s, case.super_packets_s
-        limit_of = {shift.flow[:3]: shift.limit_s for shift in fidelity.shifts_of(*known, real=case.real)}
-        limits_s = [limit_of.get(flow[:3], MESSAGE_SHIFT_S.value) for flow in case.flows]
-        shifts = [
-            changes.smoothed(each - baseline) for each, baseline in zip(lower, case.baseline_extra_s, strict=True)
-        ]
-        return _parts(case, shifts, limits_s)
+        pairs = zip(lower, case.baseline_extra_s, strict=True)
+        return _parts(case, [changes.smoothed(each - baseline) for each, baseline in pairs], _limits_s(case))
     shifts = [changes.smoothed(changes.from_first(each)) for each in lower]
     scatter_s = [CHANGE_CERTAIN * changes.scatter(each) for each in shifts]
     return _parts(case, shifts, [max(MESSAGE_SHIFT_S.value, seconds) for seconds in scatter_s])

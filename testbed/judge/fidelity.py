@@ -78,6 +78,14 @@ def given_check(question: str, reasons: Sequence[str], why: str) -> Check:
     return Check(question, "no" if reasons else "yes", "yes", why, tuple(reasons))
 
 
+def share_check(
+    question: str, share: float, limit: Limit, reason: str, *, found: str = ".2%", allowed: str = ".0%"
+) -> Check:
+    """A question whose answer is a share, failed for `reason` where that is above its limit; the two are written so."""
+    reasons = (reason,) if share > limit.value else ()
+    return Check(question, f"{share:{found}}", f"{limit.value:{allowed}}", limit.why, reasons)
+
+
 def run_checks(
     rows: Sequence[IterationRow], times_s: NDArray[np.float64], *, paced: bool, spread: Limit = SPREAD
 ) -> list[Check]:
@@ -102,35 +110,27 @@ def _slots(rows: Sequence[IterationRow]) -> Check:
         f"{share:.1%} of the actions did not fit into their slots (worst by {worst * 1e3:.1f} ms, "
         f"limit {OVERRUN_SHARE.value:.0%}): longer pacing or a smaller model is needed"
     )
-    over = share > OVERRUN_SHARE.value
-    limit = f"{OVERRUN_SHARE.value:.0%}"
-    return Check("actions beyond their slots", f"{share:.2%}", limit, OVERRUN_SHARE.why, (reason,) if over else ())
+    return share_check("actions beyond their slots", share, OVERRUN_SHARE, reason)
 
 
 def _starts(rows: Sequence[IterationRow]) -> Check:
     share = float(np.mean([row.late_start_s > LATE_START_S for row in rows]))
     worst = max(row.late_start_s for row in rows)
     reason = f"a rank started late in {share:.0%} of the iterations (worst by {worst * 1e3:.1f} ms)"
-    late = share > LATE_START_SHARE.value
-    question = f"iterations begun {show_time(LATE_START_S)} late"
-    limit = f"{LATE_START_SHARE.value:.0%}"
-    return Check(question, f"{share:.0%}", limit, LATE_START_SHARE.why, (reason,) if late else ())
+    return share_check(f"iterations begun {show_time(LATE_START_S)} late", share, LATE_START_SHARE, reason, found=".0%")
 
 
 def _spread(times_s: NDArray[np.float64], allowed: Limit) -> Check:
     low, median, high = np.percentile(times_s, (25, 50, 75))
-    spread, limit = (high - low) / median, f"{allowed.value:.1%}"
-    reason = f"iteration times spread by {spread:.1%} (limit {limit})"
-    wide = spread > allowed.value
-    return Check("spread of iteration times", f"{spread:.2%}", limit, allowed.why, (reason,) if wide else ())
+    spread = (high - low) / median
+    reason = f"iteration times spread by {spread:.1%} (limit {allowed.value:.1%})"
+    return share_check("spread of iteration times", spread, allowed, reason, allowed=".1%")
 
 
 def profile_check(spread: float) -> Check:
     """Whether an unpaced job took the same time whenever it was profiled: its prediction is made of nothing else."""
     reason = f"what a rank was busy with spread by {spread:.1%} while it was profiled (limit {SPREAD.value:.0%})"
-    wide = spread > SPREAD.value
-    limit = f"{SPREAD.value:.0%}"
-    return Check("spread of the profile", f"{spread:.2%}", limit, SPREAD.why, (reason,) if wide else ())
+    return share_check("spread of the profile", spread, SPREAD, reason)
 
 
 def core_check(rows: Sequence[IterationRow], baseline: Sequence[IterationRow]) -> Check:
@@ -144,9 +144,7 @@ def core_check(rows: Sequence[IterationRow], baseline: Sequence[IterationRow]) -
         f"a rank stood in its core's queue for {share(rows):.1%} of the time, {share(baseline):.1%} while it was "
         f"profiled (limit: {CORE_SHARE.value:.1%} more): others computed on its core"
     )
-    limit = f"{CORE_SHARE.value:.1%}"
-    off = beyond > CORE_SHARE.value
-    return Check("a core taken by others", f"{beyond:.2%}", limit, CORE_SHARE.why, (reason,) if off else ())
+    return share_check("a core taken by others", beyond, CORE_SHARE, reason, allowed=".1%")
 
 
 def network_check(network: NetworkEvidence) -> Check:
@@ -276,9 +274,7 @@ def host_check(predicted_s: float, on_this_host_s: float) -> Check:
         f"this machine adds {share:.1%} to the iteration, as measured before the run (limit "
         f"{HOST_SHARE.value:.1%}): longer slots, smaller messages, a quieter machine, or --clock virtual"
     )
-    slow = share > HOST_SHARE.value
-    limit = f"{HOST_SHARE.value:.1%}"
-    return Check("what this machine adds", f"{share:.2%}", limit, HOST_SHARE.why, (reason,) if slow else ())
+    return share_check("what this machine adds", share, HOST_SHARE, reason, allowed=".1%")
 
 
 def in_run_check(predicted_s: float, in_run_s: float) -> Check:
@@ -305,9 +301,7 @@ def order_check(overtaken_s: float, predicted_s: float) -> Check:
         f"what replicas send each other over one link came out of turn, by {show_time(overtaken_s)} "
         f"or {share:.1%} of the iteration (limit {ORDER_SHARE.value:.1%}); --clock virtual keeps the order"
     )
-    off = share > ORDER_SHARE.value
-    limit = f"{ORDER_SHARE.value:.1%}"
-    return Check("replicas' messages out of turn", f"{share:.2%}", limit, ORDER_SHARE.why, (reason,) if off else ())
+    return share_check("replicas' messages out of turn", share, ORDER_SHARE, reason, allowed=".1%")
 
 
 def disturbance_check(rows: Sequence[IterationRow], baseline: Sequence[IterationRow]) -> Check:
@@ -318,6 +312,4 @@ def disturbance_check(rows: Sequence[IterationRow], baseline: Sequence[Iteration
         f"the machine was busy otherwise: stolen time, late wake-ups and queues could explain {share:.1%} of the "
         f"median iteration (limit {DISTURBED_SHARE.value:.0%}); stop other work, or use --clock virtual"
     )
-    busy = share > DISTURBED_SHARE.value
-    limit = f"{DISTURBED_SHARE.value:.0%}"
-    return Check("what disturbances explain", f"{share:.2%}", limit, DISTURBED_SHARE.why, (reason,) if busy else ())
+    return share_check("what disturbances explain", share, DISTURBED_SHARE, reason)

@@ -207,8 +207,7 @@ def by_flow(times: MessageTimes, first_rank: int = 0) -> list[FlowMessages]:
     """One row per kind of message and pair of ranks, in the order of ranks, which are numbered from `first_rank` on."""
     rows = times.rows
     found = []
-    for source, target, kind in _flows(rows):
-        mine = (rows["source_rank"] == source) & (rows["target_rank"] == target) & (rows["kind"] == kind)
+    for (source, target, kind), mine in _flows(rows):
         off_s, extra_s = (values[mine & ~np.isnan(values)] for values in (times.arrival_off_s, times.extra_s))
         impossible = mine & ~rows["awaited"] & ~np.isnan(times.arrival_off_s)
         found.append(
@@ -236,19 +235,21 @@ def by_iteration(times: MessageTimes) -> list[Floats]:
     rows = times.rows
     iterations = np.unique(rows["iteration"])
     found = []
-    for source, target, kind in _flows(rows):
-        mine = (rows["source_rank"] == source) & (rows["target_rank"] == target) & (rows["kind"] == kind)
-        mine &= ~np.isnan(times.extra_s)
+    for _, mine in _flows(rows):
+        known = mine & ~np.isnan(times.extra_s)
         each = np.full((3, len(iterations)), np.nan)
         for place, iteration in enumerate(iterations):
-            if len(values := times.extra_s[mine & (rows["iteration"] == iteration)]):
+            if len(values := times.extra_s[known & (rows["iteration"] == iteration)]):
                 each[:, place] = np.percentile(values, (25, 50, 75))
         found.append(each)
     return found
 
 
-def _flows(rows: Table) -> list[tuple[int, int, int]]:
-    return sorted({(int(r["source_rank"]), int(r["target_rank"]), int(r["kind"])) for r in rows})
+def _flows(rows: Table) -> Iterator[tuple[tuple[int, int, int], NDArray[np.bool_]]]:
+    """Every flow by ranks and code of its kind, in this order, and which rows are its own."""
+    for source, target, kind in sorted({*_columns(rows, ("source_rank", "target_rank", "kind"))}):
+        mine = (rows["source_rank"] == source) & (rows["target_rank"] == target) & (rows["kind"] == kind)
+        yield (source, target, kind), mine
 
 
 def _slot_ends(measured: Trace, predicted: Trace, numbers: Mapping[int, int]) -> Floats:

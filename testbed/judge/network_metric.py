@@ -28,6 +28,7 @@ from testbed.routing.fairness import better, bytes_per_direction, flows_per_dire
 from testbed.routing.routing_problem import RoutingProblem, settled_problem
 from testbed.thresholds import TIE
 from testbed.trace.tables import ALL_REDUCE, NOTICE, REDUCE_SCATTER, Table, Trace
+from testbed.units import finite
 
 Each = list[float | None]
 """Per job; None where a job has nothing of the kind."""
@@ -127,7 +128,7 @@ def filled(plan: Plan, case: Case, flows: Flows) -> Filled:
     metric = measured_by(flows.problem, np.zeros(flows.problem.n_flows, np.int64))
     missing = [math.nan] * (len(plan.jobs) - flows.problem.n_jobs)
     rates, reduced = (
-        [_finite(value) for number, value in enumerate([*values.tolist(), *missing]) if number in at_work(plan, case)]
+        [finite(value) for number, value in enumerate([*values.tolist(), *missing]) if number in at_work(plan, case)]
         for values in (metric.job_rates_bps, metric.all_reduce_s)
     )
     return Filled(rates, metric.most_flows, reduced, metric.jain)
@@ -264,7 +265,3 @@ def _flows_counted(problem: RoutingProblem, plan: Plan, case: Case, traffic: Seq
     each = np.where(flows > 0, sizes / np.maximum(flows, 1), mean_bytes)
     most = ((counted - planned + sizes) / each)[: problem.n_links]
     return int(np.rint(most).max(initial=0))
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

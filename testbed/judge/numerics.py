@@ -18,6 +18,7 @@ from testbed.thresholds import (
     WEIGHTS,
 )
 from testbed.train.assignment import ReferenceOutcome
+from testbed.units import finite
 
 
 def worst_difference(losses: Sequence[float], reference: Sequence[float]) -> float:
@@ -85,22 +86,17 @@ def count_check(measured: int) -> Check:
 def as_document(reference: ReferenceOutcome, cases: Mapping[str, Sequence[IterationRow]]) -> dict[str, Any]:
     """numerics.json: the reference's losses, and by how much losses and gradients of every case (by label) differ."""
     return {
-        "reference_losses": [_written(loss) for loss in reference.losses],
-        "reference_gradient_norms": [[_written(norm) for norm in norms] for norms in reference.gradient_norms],
+        "reference_losses": [finite(loss) for loss in reference.losses],
+        "reference_gradient_norms": [[finite(norm) for norm in norms] for norms in reference.gradient_norms],
         "reference_took_s": round(reference.took_s, 3),
         "refused": reference.refused,
         "limits": {"loss": LOSS_DIFFERENCE.value, "gradient_norm": GRADIENT_DIFFERENCE.value}
         | ({} if reference.parameters is None else {"gradient": FIRST_GRADIENTS.value, "weight": WEIGHTS.value}),
         "worst": {
             label: {
-                "loss": _written(worst_difference([row.loss for row in rows[:COMPARED_ITERATIONS]], reference.losses)),
-                "gradient_norm": _written(worst_gradient_difference(rows, reference)),
+                "loss": finite(worst_difference([row.loss for row in rows[:COMPARED_ITERATIONS]], reference.losses)),
+                "gradient_norm": finite(worst_gradient_difference(rows, reference)),
             }
             for label, rows in cases.items()
         },
     }
-
-
-def _written(value: float) -> float | None:
-    """JSON knows no infinity, nor what is not a number."""
-    return value if math.isfinite(value) else None

@@ -202,13 +202,13 @@ def _measure_link(lab: Lab, link: Sequence[_Line]) -> list[LinkCheck]:
         arriving = math.prod(1.0 - direction.loss for direction in asked)
         slowest_bps = min(direction.rate_bps for direction in asked)
         pings = round_trips([line.ends for line in link], rtt, slowest_bps, arriving=arriving)
-        found = [MeasuredDirection(rtt=_less(ping, overhead)) for ping in pings]
+        found = [MeasuredDirection(rtt=ping.less(overhead)) for ping in pings]
     except RunFailed as error:
         trouble = [[str(error)] for _ in link]
     for i, (_, direction, ends) in enumerate(link):
         try:
             probes = one_way_delays(ends, direction.delay_s, direction.rate_bps, arriving=1.0 - direction.loss)
-            found[i] = replace(found[i], one_way=_less(probes, probe_overhead_s(direction.rate_bps)))
+            found[i] = replace(found[i], one_way=probes.less(probe_overhead_s(direction.rate_bps)))
             if direction.loss > 0:
                 lost = losses(ends, direction.delay_s, direction.rate_bps, direction.loss)
                 found[i] = replace(found[i], losses=lost)
@@ -288,7 +288,3 @@ def verdict(asked: AskedDirection, measured: MeasuredDirection, *, jitter_s: flo
     if measured.dropped:
         reasons.append(f"{measured.dropped} packets dropped")
     return reasons
-
-
-def _less(found: Spread, overhead_s: float) -> Spread:
-    return Spread(found.minimum - overhead_s, found.median - overhead_s, found.p99 - overhead_s, found.samples)

@@ -8,7 +8,6 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,28 +162,32 @@ def _tap() -> str:
     return "TAP with vnet headers and TCP segmentation"
 
 
+def _unless(lacks: str | None, works: str) -> str:
+    if lacks is not None:
+        raise _MissingError(lacks)
+    return works
+
+
+def _taken(what: str, refused: str | None, works: str) -> str:
+    return _unless(refused and f"the kernel refuses {what}: {refused.rpartition('was refused: ')[2]}", works)
+
+
 def _netem() -> str:
     from testbed.lab.shaping import netem
 
-    if (reason := netem.available()) is not None:
-        raise _MissingError(f"the kernel refuses a netem qdisc: {reason.rpartition('was refused: ')[2]}")
-    return "sch_netem takes delay, rate and limit"
+    return _taken("a netem qdisc", netem.available(), "sch_netem takes delay, rate and limit")
 
 
 def _police() -> str:
     from testbed.lab.shaping import netem
 
-    if (reason := netem.no_room_in_bytes()) is not None:
-        raise _MissingError(f"the kernel refuses a policer: {reason.rpartition('was refused: ')[2]}")
-    return "police bounds queues in bytes before netem"
+    return _taken("a policer", netem.no_room_in_bytes(), "police bounds queues in bytes before netem")
 
 
 def _tbf() -> str:
     from testbed.lab.shaping import tbf
 
-    if (reason := tbf.available()) is not None:
-        raise _MissingError(f"the kernel refuses a tbf qdisc: {reason.rpartition('was refused: ')[2]}")
-    return "sch_tbf takes rate, burst and limit"
+    return _taken("a tbf qdisc", tbf.available(), "sch_tbf takes rate, burst and limit")
 
 
 def _multipath() -> str:
@@ -223,19 +226,15 @@ def _sched_fifo() -> str:
 
 
 def _spinners() -> str:
-    from testbed.lab.steadiness import spinners_lack
+    from testbed.lab.host_settings import spinner_refused
 
-    if (lacks := spinners_lack()) is not None:
-        raise _MissingError(lacks)
-    return "spinners at idle priority (SCHED_IDLE) may keep processors awake"
+    return _unless(spinner_refused(), "spinners at idle priority (SCHED_IDLE) may keep processors awake")
 
 
 def _real_time() -> str:
     from testbed.lab.steadiness import real_time_lacks
 
-    if (lacks := real_time_lacks()) is not None:
-        raise _MissingError(lacks)
-    return "workers may run under SCHED_RR"
+    return _unless(real_time_lacks(), "workers may run under SCHED_RR")
 
 
 def _halting() -> str:
@@ -248,21 +247,15 @@ def _tcp_mem() -> str:
     from testbed.lab.transport import get_sysctl, tcp_memory_warning
 
     value = get_sysctl("net.ipv4.tcp_mem")
-    if (warning := tcp_memory_warning(value, _TCP_MEM_BYTES)) is not None:
-        raise _MissingError(warning)
-    return f"net.ipv4.tcp_mem = {value} pages"
+    return _unless(tcp_memory_warning(value, _TCP_MEM_BYTES), f"net.ipv4.tcp_mem = {value} pages")
 
 
 def _timers() -> str:
-    lateness = []
-    for _ in range(50):
-        begin = time.monotonic()
-        time.sleep(0.001)
-        lateness.append(time.monotonic() - begin - 0.001)
-    median = sorted(lateness)[len(lateness) // 2]
-    if median > 500e-6:
-        raise _MissingError(f"a sleep of 1 ms is {median * 1e6:.0f} us late (median)")
-    return f"a sleep of 1 ms is {median * 1e6:.0f} us late (median)"
+    from testbed.lab.disturbance import sleep_lateness
+
+    median = sleep_lateness(sleeps=50).median
+    said = f"a sleep of 1 ms is {median * 1e6:.0f} us late (median)"
+    return _unless(said if median > 500e-6 else None, said)
 
 
 def _torch() -> str:

@@ -11,7 +11,6 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.errors import RunFailed
@@ -118,7 +117,7 @@ class Hashing:
             self._opened = opened.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._opened.close()
 
     def route_taken(self, connection: Connection) -> Route:

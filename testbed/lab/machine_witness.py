@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
@@ -95,9 +94,7 @@ class MachineWitness:
     def __enter__(self) -> MachineWitness:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._kernel.close()
         self._relay.close()
         os.close(self._stat)

@@ -83,10 +83,8 @@ def measure(asked: Direction) -> MininetLink:
             for host in net.hosts:
                 host.shell.kill()  # the holder of the namespaces: its interfaces go with it
                 host.cleanup()
-    rtt = Spread(found.minimum - overhead, found.median - overhead, found.p99 - overhead, found.samples)
-    return MininetLink(
-        asked.delay_s, asked.rate_bps, rtt, payload_bps * _FRAME_OVER_PAYLOAD, retransmits, dropped, tuple(said)
-    )
+    rate_bps = payload_bps * _FRAME_OVER_PAYLOAD
+    return MininetLink(asked.delay_s, asked.rate_bps, found.less(overhead), rate_bps, retransmits, dropped, tuple(said))
 
 
 @contextmanager
@@ -108,16 +106,7 @@ def iperf3(ends: Ends) -> tuple[float, int]:
     """
     server = ends.target.popen(["iperf3", "--server", "--one-off", "--bind", ends.target_address])
     try:
-        client = [
-            "iperf3",
-            "--client",
-            ends.target_address,
-            "--json",
-            "--time",
-            str(_WINDOW_S),
-            "--omit",
-            str(_SETTLE_S),
-        ]
+        client = f"iperf3 --client {ends.target_address} --json --time {_WINDOW_S} --omit {_SETTLE_S}".split()
         for _ in range(20):  # until the server listens
             running = ends.source.popen(client)
             try:

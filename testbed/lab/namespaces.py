@@ -89,39 +89,38 @@ def die_with_parent(signal_number: int) -> None:
 
 
 @contextlib.contextmanager
+def _coming_home() -> Iterator[None]:
+    """Bring the calling thread back to its network namespace after the body."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        setns(home, CLONE_NEWNET)
+        os.close(home)
+
+
+@contextlib.contextmanager
 def inside(target: int | str) -> Iterator[None]:
     """Run the body in the network namespace of process `target` (a pid) or of a path such as /proc/5/ns/net.
 
     Only the calling thread moves, and it comes back. Sockets and TAPs opened in the body stay in that namespace.
     """
     path = f"/proc/{target}/ns/net" if isinstance(target, int) else target
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with _coming_home():
         there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             setns(there, CLONE_NEWNET)
         finally:
             os.close(there)
-        try:
-            yield
-        finally:
-            setns(home, CLONE_NEWNET)
-    finally:
-        os.close(home)
+        yield
 
 
 @contextlib.contextmanager
 def scratch_network() -> Iterator[None]:
     """Run the body in a new, empty network namespace that ends with it (calling thread only). Raises OSError."""
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with _coming_home():
         unshare(CLONE_NEWNET)
-        try:
-            yield
-        finally:
-            setns(home, CLONE_NEWNET)
-    finally:
-        os.close(home)
+        yield
 
 
 def attach(pid: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from pyroute2 import IPRoute
@@ -31,7 +30,7 @@ class Netlink:
     def __enter__(self) -> Netlink:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ipr.close()
 
     def ask(self, method: str, *args: object, **settings: object) -> list[Any]:

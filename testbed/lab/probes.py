@@ -16,7 +16,8 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from testbed.errors import RunFailed
@@ -71,6 +72,11 @@ class Spread(NamedTuple):
     median: float
     p99: float
     samples: int
+
+    def less(self, overhead_s: float) -> Spread:
+        """The same without what each of them has on top."""
+        minimum, median, p99, samples = self
+        return Spread(minimum - overhead_s, median - overhead_s, p99 - overhead_s, samples)
 
 
 def spread(values: list[float]) -> Spread:
@@ -165,6 +171,16 @@ def _round_trips_at_once(both: Sequence[Ends], rtt_s: float, slowest_bps: float,
 _STAMP = struct.Struct("=iq")
 
 
+@contextmanager
+def _udp(ends: Ends) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """What sends from one end, and what receives at the other without blocking."""
+    with _socket(ends.source, socket.SOCK_DGRAM) as sender, _socket(ends.target, socket.SOCK_DGRAM) as receiver:
+        receiver.bind((ends.target_address, 0))
+        receiver.setblocking(False)
+        sender.connect(receiver.getsockname())
+        yield sender, receiver
+
+
 def one_way_delays(ends: Ends, delay_s: float, rate_bps: float, *, arriving: float = 1.0) -> Spread:
     """Delays from source to target by UDP probes, one every 10 ms, of which `arriving` should come.
 
@@ -172,10 +188,7 @@ def one_way_delays(ends: Ends, delay_s: float, rate_bps: float, *, arriving: flo
     """
     count, needed = probes_for(arriving)
     interval = max(0.010, 4 * serialisation_s(_PROBE_BYTES, rate_bps))
-    with _socket(ends.source, socket.SOCK_DGRAM) as sender, _socket(ends.target, socket.SOCK_DGRAM) as receiver:
-        receiver.bind((ends.target_address, 0))
-        receiver.setblocking(False)
-        sender.connect(receiver.getsockname())
+    with _udp(ends) as (sender, receiver):
         begin = time.monotonic()
         deadline = begin + count * interval + 3 * delay_s + 2
         delays: list[float] = []
@@ -202,11 +215,8 @@ def losses(ends: Ends, delay_s: float, rate_bps: float, loss: float) -> LossCoun
     """
     interval = max(50e-6, 2 * serialisation_s(_PROBE_BYTES, rate_bps))
     count, arrived, sent = packets_to_send(loss, interval), 0, 0
-    with _socket(ends.source, socket.SOCK_DGRAM) as sender, _socket(ends.target, socket.SOCK_DGRAM) as receiver:
+    with _udp(ends) as (sender, receiver):
         receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 26)
-        receiver.bind((ends.target_address, 0))
-        receiver.setblocking(False)
-        sender.connect(receiver.getsockname())
         begin = time.monotonic()
         while sent < count:
             due = min(count, 1 + int((time.monotonic() - begin) / interval))

@@ -9,7 +9,7 @@ import resource
 from pathlib import Path
 
 from testbed.lab.disturbance import sleep_lateness
-from testbed.lab.host_settings import Host, HostPriority, real_time_refused, spinner_refused
+from testbed.lab.host_settings import Host, HostPriority, real_time_refused
 from testbed.lab.probes import Spread
 from testbed.units import show_time
 
@@ -27,11 +27,6 @@ def real_time_lacks() -> str | None:
     if _has_sys_nice() or limit > 0:
         return f"{refused}: this process has the right, so its cgroup has no share of real-time (cpu.rt_runtime_us)"
     return f"{refused}: neither CAP_SYS_NICE nor a limit (RLIMIT_RTPRIO) above 0"
-
-
-def spinners_lack() -> str | None:
-    """What the machine lacks for spinners at idle priority; None when it allows them."""
-    return spinner_refused()
 
 
 def halting() -> tuple[Spread, Spread | None]:

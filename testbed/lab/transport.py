@@ -63,7 +63,7 @@ def profile(name: str, largest_window_bytes: float) -> TcpProfile:
         return TcpProfile(name, {}, (), initial_windows=False)
     if name != "otn-lossless":
         raise BadInput.of("--transport", "transport", name, "otn-lossless or tcp-default")
-    middle = min(_KERNEL_MOST_BYTES, max(_MIDDLE_BYTES, _power_of_two(2 * largest_window_bytes)))
+    middle = min(_KERNEL_MOST_BYTES, max(_MIDDLE_BYTES, 1 << (int(2 * largest_window_bytes) - 1).bit_length()))
     buffers = f"4096 {middle} {min(_KERNEL_MOST_BYTES, max(_LARGEST_BYTES, 4 * middle))}"
     return TcpProfile(
         name,
@@ -143,10 +143,6 @@ def tcp_memory_warning(tcp_mem: str, needed_bytes: float) -> str | None:
 
 def _path(key: str) -> Path:
     return Path("/proc/sys") / key.replace(".", "/")
-
-
-def _power_of_two(size: float) -> int:
-    return 1 << max(0, int(size) - 1).bit_length()
 
 
 _CONTAINER_SYSCTLS = {

@@ -49,20 +49,11 @@ class Cabling:
         lab, pair = self._lab, self._lab.places.subnet(name)
         datacenter, _, number = name.partition("/")
         outer, inner = addresses.access_interface(int(number)), addresses.NODE_INTERFACE
-        router.ask(
-            "link",
-            "add",
-            kind="veth",
-            ifname=outer,
-            address=addresses.hardware_address(pair.first),
-            mtu=self._framing.mtu,
-            peer={
-                "ifname": inner,
-                "address": addresses.hardware_address(pair.second),
-                "mtu": self._framing.mtu,
-                "net_ns_pid": lab.containers[name].pid,
-            },
-        )
+        ends = [
+            {"ifname": interface, "address": addresses.hardware_address(address), "mtu": self._framing.mtu}
+            for interface, address in ((outer, pair.first), (inner, pair.second))
+        ]
+        router.ask("link", "add", kind="veth", **ends[0], peer=ends[1] | {"net_ns_pid": lab.containers[name].pid})
         # towards the node as large as any may come: a router that cuts a super-packet has every segment acknowledged
         bring_up(router, outer, pair.first, pair.second, LARGEST_GSO)
         with lab.netlink(lab.containers[name]) as netlink:

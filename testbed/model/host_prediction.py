@@ -108,14 +108,14 @@ class HostPrediction(NamedTuple):
     """... and this, as far as so few measured ones can tell."""
 
 
-def predict_on_host(load: Load, extra: ExtraTimes, *, draws: int = DRAWS, seed: int = 1) -> HostPrediction:
+def predict_on_host(load: Load, extra: ExtraTimes, *, draws: int = DRAWS) -> HostPrediction:
     """Of a job alone; see `predict_jobs_on_host`."""
-    (found,) = predict_jobs_on_host([load], [extra], draws=draws, seed=seed)
+    (found,) = predict_jobs_on_host([load], [extra], draws=draws)
     return found
 
 
 def predict_jobs_on_host(
-    loads: Sequence[Load], extras: Sequence[ExtraTimes], *, draws: int = DRAWS, seed: int = 1
+    loads: Sequence[Load], extras: Sequence[ExtraTimes], *, draws: int = DRAWS
 ) -> list[HostPrediction]:
     """Simulate iterations of jobs together, each message with an extra time of its own, as measured of its job.
 
@@ -125,7 +125,7 @@ def predict_jobs_on_host(
     """
     program, names = lower(loads)
     drawn = [_Drawn(names, number, load, extra) for number, (load, extra) in enumerate(zip(loads, extras, strict=True))]
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(1)
 
     def simulated(number: int) -> list[float]:
         times = sum((draw.once(random, len(program.release), number) for draw in drawn), np.zeros(len(program.release)))

@@ -9,7 +9,8 @@ at it, over several each is an event at every link, since what else comes to the
 
 Plain functions on arrays: interpreted as they are, or compiled (compile.py). Simpler views elsewhere, on purpose:
 `greedy` reserves windows of links out of turn (Algorithm 1's bw_model); `cp_model` and `bounds` keep a message together
-and leave acknowledgements out; `closed_form` knows formulas. All of them take no longer than this, or say so.
+and leave acknowledgements out; `benchmarks/oracles/closed_form.py` knows formulas. All of them take no longer than
+this, or say so.
 """
 
 from __future__ import annotations

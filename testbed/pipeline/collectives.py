@@ -85,17 +85,15 @@ After = dict[int, list[int]]
 """Member -> indexes of the messages after which it has what it is to have."""
 
 
-def ring_reduce(
-    steps: CollectiveMessages, members: Sequence[int], parts: Sequence[Cells], after: After | None = None
-) -> After:
+def ring_reduce(steps: CollectiveMessages, members: Sequence[int], parts: Sequence[Cells]) -> After:
     """Every member adds its own share to what it passes on.
 
-    Part k begins its way behind the k-th member, so that it comes there last, as the sum of all. `after`: what a member
-    adds is there only then. Returns after which messages it has its part.
+    Part k begins its way behind the k-th member, so that it comes there last, as the sum of all. Returns after which
+    messages each member has its part.
     """
-    count, come = len(members), after or {}
+    count, come = len(members), After()
     for k in range(count - 1):
-        before, come = come, {member: list((after or {}).get(member, ())) for member in members}
+        before, come = come, {member: [] for member in members}
         for place, source in enumerate(members):
             target, part = members[(place + 1) % count], parts[(place - k - 1) % count]
             come[target].append(steps.add((source, target), part, before.get(source, ()), own=True, adds=True))

@@ -71,28 +71,21 @@ def schedule_of(plan: Plan, case: Case, *, job: int = 0) -> Schedule | None:
     return Schedule(case.label, chosen.rows, chosen.stage_to_rank, plan.jobs[job].workload.microbatches)
 
 
-def predict(
-    plan: Plan, choice: ScheduleChoice, schedule: Schedule, pacing: Pacing | None = None, *, job: int = 0
-) -> Trace:
-    """The trace the event model predicts for one iteration of a job alone, on the default routes."""
-    return _simulate(plan.jobs[job], problem(plan, choice, pacing, job=job), schedule)
+def predict(plan: Plan, choice: ScheduleChoice, schedule: Schedule) -> Trace:
+    """The trace the event model predicts for one iteration of a plan's first job alone, on the default routes."""
+    return simulate(problem(plan, choice), schedule, receives=plan.jobs[0].workload.receives)
 
 
-def predict_case(plan: Plan, case: Case, schedule: Schedule, pacing: Pacing | None = None, *, job: int = 0) -> Trace:
+def predict_case(plan: Plan, case: Case, schedule: Schedule, *, job: int = 0) -> Trace:
     """The same on the routes of a case; without pacing, with what actions take in a schedule that holds so much."""
-    return _simulate(plan.jobs[job], timed_problem(plan, case, schedule, pacing, job=job), schedule)
+    receives = plan.jobs[job].workload.receives
+    return simulate(timed_problem(plan, case, schedule, job=job), schedule, receives=receives)
 
 
-def timed_problem(plan: Plan, case: Case, schedule: Schedule, pacing: Pacing | None = None, *, job: int = 0) -> Problem:
+def timed_problem(plan: Plan, case: Case, schedule: Schedule, *, job: int = 0) -> Problem:
     """As `problem_of_case`, with the times that a profiled job's actions take under this very schedule."""
     profile = plan.jobs[job].profile
-    if pacing is None and profile is not None:
-        pacing = profiled(profile, schedule)
-    return problem_of_case(plan, case, pacing, job=job)
-
-
-def _simulate(job: Job, problem: Problem, schedule: Schedule) -> Trace:
-    return simulate(problem, schedule, receives=job.workload.receives)
+    return problem_of_case(plan, case, None if profile is None else profiled(profile, schedule), job=job)
 
 
 def profiled(profile: Profile, schedule: Schedule) -> Pacing:

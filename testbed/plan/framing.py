@@ -58,8 +58,4 @@ def gso_bytes(directions: Iterable[Direction]) -> int:
 
 def super_packet_bytes(gso: int) -> int:
     """Wire bytes of the longest super-packet that TCP makes under a limit of `gso` bytes: full segments."""
-    return _segments(gso) * (MTU + ETHERNET_HEADER)
-
-
-def _segments(gso: int) -> int:
-    return max(1, gso // MTU)
+    return max(1, gso // MTU) * (MTU + ETHERNET_HEADER)

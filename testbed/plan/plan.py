@@ -134,11 +134,7 @@ def _read_row(value: object) -> Row:
     return tuple(row)
 
 
-def _write_row(row: Row) -> str:
-    return " ".join(map(str, row))
-
-
-WrittenRow = Annotated[Row, PlainValidator(_read_row), PlainSerializer(_write_row)]
+WrittenRow = Annotated[Row, PlainValidator(_read_row), PlainSerializer(lambda row: " ".join(map(str, row)))]
 
 
 @_written

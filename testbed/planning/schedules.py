@@ -107,12 +107,14 @@ def every_choice(plan: Plan, *, job: int = 0) -> list[ScheduleChoice]:
 def quick_choices(plan: Plan, *, job: int = 0) -> list[ScheduleChoice]:
     """As `every_choice`; families beside the workload's own with what they have of the options in QUICK."""
     listed = plan.jobs[job].workload.schedules
-    return [choice if choice in listed else _with_options(choice, QUICK) for choice in every_choice(plan, job=job)]
+    return [choice if choice in listed else with_options(choice, QUICK) for choice in every_choice(plan, job=job)]
 
 
-def _with_options(choice: ScheduleChoice, options: Mapping[str, Any]) -> ScheduleChoice:
+def with_options(choice: ScheduleChoice, options: Mapping[str, Any]) -> ScheduleChoice:
     """The choice with those of these options that its family has."""
-    return choice.model_copy(update={name: options[name] for name in _options(choice) if name in options})
+    return choice.model_copy(
+        update={name: options[name] for name in family_of(choice).option_names() if name in options}
+    )
 
 
 def candidates(
@@ -185,10 +187,6 @@ def _by_worst(found: Sequence[Candidate], receives: Receives) -> list[Candidate]
         (predicted_range,) = ranges_of_orders([Load(candidate.problem, candidate.generated.schedule, 0.0, receives)])
         front.append((worst_s(candidate.makespan_s, predicted_range), candidate))
     return [candidate for _, candidate in sorted(front, key=lambda pair: pair[0])] + rest
-
-
-def _options(choice: ScheduleChoice) -> list[str]:
-    return family_of(choice).option_names()
 
 
 def make(

@@ -14,24 +14,15 @@ import numpy as np
 from testbed.plan import routes
 from testbed.plan.plan import Case, Plan, TrafficKind
 from testbed.planning.prediction import predict_together
-from testbed.trace.tables import (
-    ACTIVATION,
-    ALL_GATHER,
-    ALL_REDUCE,
-    GRADIENT,
-    REDUCE_SCATTER,
-    TENSOR,
-    Table,
-    Trace,
-)
+from testbed.trace import tables
 
 TRAFFIC_NAMES = {
-    ACTIVATION: TrafficKind.ACTIVATION,
-    GRADIENT: TrafficKind.GRADIENT,
-    ALL_GATHER: TrafficKind.DATA_PARALLEL,
-    REDUCE_SCATTER: TrafficKind.DATA_PARALLEL,
-    ALL_REDUCE: TrafficKind.DATA_PARALLEL,
-    TENSOR: TrafficKind.TENSOR_PARALLEL,
+    tables.ACTIVATION: TrafficKind.ACTIVATION,
+    tables.GRADIENT: TrafficKind.GRADIENT,
+    tables.ALL_GATHER: TrafficKind.DATA_PARALLEL,
+    tables.REDUCE_SCATTER: TrafficKind.DATA_PARALLEL,
+    tables.ALL_REDUCE: TrafficKind.DATA_PARALLEL,
+    tables.TENSOR: TrafficKind.TENSOR_PARALLEL,
 }
 """What a flow carries, by the code of the kind of its messages; notices of receives are left out."""
 
@@ -65,7 +56,7 @@ def commodities(plan: Plan, case: Case) -> tuple[Commodity, ...]:
     return commodities_in(plan, predict_together(plan, case))
 
 
-def commodities_in(plan: Plan, predicted: Trace) -> tuple[Commodity, ...]:
+def commodities_in(plan: Plan, predicted: tables.Trace) -> tuple[Commodity, ...]:
     """The same of a trace of one iteration of all jobs."""
     messages = predicted.messages
     messages = messages[np.isin(messages["kind"], list(TRAFFIC_NAMES))]
@@ -82,7 +73,7 @@ def commodities_in(plan: Plan, predicted: Trace) -> tuple[Commodity, ...]:
     return tuple(found)
 
 
-def _commodity(messages: Table, job: int, source: str, target: str) -> Commodity:
+def _commodity(messages: tables.Table, job: int, source: str, target: str) -> Commodity:
     kinds = tuple(dict.fromkeys(TRAFFIC_NAMES[int(code)] for code in np.sort(messages["kind"])))
     sizes = messages["wire_bytes"]
     collective = np.isin(

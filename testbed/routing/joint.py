@@ -21,7 +21,7 @@ from testbed.full_scale.similitude_bound import ideal
 from testbed.plan import costs, routes
 from testbed.plan.plan import Case, JobSchedule, Plan, Route
 from testbed.planning.resolve import Combination, with_combinations
-from testbed.planning.schedules import candidates, every_choice
+from testbed.planning.schedules import candidates, every_choice, with_options
 from testbed.routing.apply import demands, on_routes, with_flows
 from testbed.routing.case_evaluator import CaseEvaluator, EvaluationLimit, Key
 from testbed.routing.interleave import better_starts
@@ -240,10 +240,7 @@ def _choices(plan: Plan, job: int) -> dict[str, ScheduleChoice]:
     found = {}
     for choice in every_choice(plan, job=job):
         listed = choice in plan.jobs[job].workload.schedules
-        options = (
-            {} if listed else {name: _SEARCHED[name] for name in family_of(choice).option_names() if name in _SEARCHED}
-        )
-        found[choice.label] = choice.model_copy(update=options)
+        found[choice.label] = choice if listed else with_options(choice, _SEARCHED)
     return found
 
 

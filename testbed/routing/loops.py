@@ -18,7 +18,7 @@ from testbed.routing.routing_problem import Routes
 if TYPE_CHECKING:
     from testbed.model.compile import CompiledFunctions
 
-COMPILED = ("fill", "reduce_rings", "place", "colour")
+COMPILED = ("fill", "place", "colour")
 """What `loops` compiles of this module."""
 
 LARGE = 4_000
@@ -78,46 +78,6 @@ def fill(first: Ints, crossed: Ints, rate_bps: Floats, sending: Bools) -> Floats
                     count[crossed[place_]] -= 1
                     left[crossed[place_]] = max(0.0, left[crossed[place_]] - level)
     return rates
-
-
-def reduce_rings(first: Ints, crossed: Ints, rate_bps: Floats, ring: Ints, steps: Ints, message_bits: Floats) -> Floats:
-    """Per ring, seconds from the common start until its last step is over, at max-min-fair rates of what is sending.
-
-    Every flow of a ring sends one message in each step, and the next step waits for all of them. `ring` is per flow,
-    `steps` and `message_bits` are per ring. Delays are left out.
-    """
-    left, step, end_s = message_bits[ring], np.zeros(len(steps), np.int64), np.zeros(len(steps))
-    sending, members = np.ones(len(ring), np.bool_), np.bincount(ring, minlength=len(steps))
-    waiting, now = members.copy(), 0.0
-    for number in range(len(steps)):
-        if steps[number] == 0:
-            step[number] = -1
-    for flow in range(len(ring)):
-        sending[flow] = steps[ring[flow]] > 0
-    while sending.any():
-        rates = fill(first, crossed, rate_bps, sending)
-        passed = np.inf
-        for flow in range(len(ring)):
-            if sending[flow]:
-                passed = min(passed, left[flow] / rates[flow])
-        now += passed
-        for flow in range(len(ring)):
-            if sending[flow]:
-                left[flow] = left[flow] - passed * rates[flow] if rates[flow] < np.inf else 0.0
-                if left[flow] <= TOLERANCE * message_bits[ring[flow]]:
-                    sending[flow] = False
-                    waiting[ring[flow]] -= 1
-        for number in range(len(steps)):
-            if waiting[number] == 0 and step[number] >= 0:
-                step[number] += 1
-                if step[number] < steps[number]:
-                    waiting[number] = members[number]
-                else:
-                    step[number], end_s[number] = -1, now
-        for flow in range(len(ring)):
-            if not sending[flow] and step[ring[flow]] >= 0 and waiting[ring[flow]] == members[ring[flow]]:
-                sending[flow], left[flow] = True, message_bits[ring[flow]]
-    return end_s
 
 
 def place(order: Ints, pair: Ints, routes: Routes, weight: Floats, scale: Floats, job: Ints, load: Floats) -> Ints:

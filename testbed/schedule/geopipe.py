@@ -2,7 +2,8 @@
 
 The paper's text says that the number of warm-up forwards changes by dN, not by which formula. The rule is ours: it
 removes the steady state's waiting exactly where stages are equal and messages take less time on the wire than a stage
-computes (closed_form.geopipe). Wherever that does not come to a lower bound, dN is what the event model finds fastest.
+computes (benchmarks/oracles/closed_form.py). Wherever that does not come to a lower bound, dN is what the event model
+finds fastest.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -70,7 +71,7 @@ class Solution(NamedTuple):
 
 def solve(
     problem: Problem,
-    hint: Schedule,
+    hint: Schedule | Callable[[], Schedule],
     *,
     time_limit_s: float = 30.0,
     relative_gap: float = 0.01,
@@ -80,25 +81,16 @@ def solve(
 ) -> Solution:
     """The best schedule found within `time_limit_s` wall seconds, or as soon as it is within `relative_gap` of optimal.
 
-    `hint` is a valid schedule in the problem's placement; the result is never worse. With one worker the same seed
-    gives the same result, unless the time limit ends the search. `bound_s` stays a true bound: all durations are
-    rounded *down* to integer time, so rounding down the starts of any real schedule solves the rounded problem.
-    Raises InvalidSchedule when the hint, made of whole blocks, is not a schedule for the problem, and BadInput when
-    its microbatches are not in order.
+    `hint` is a valid schedule in the problem's placement, or makes one in that time; the result is never worse. With
+    one worker the same seed gives the same result, unless the time limit ends the search. `bound_s` stays a true bound:
+    all durations are rounded *down* to integer time, so rounding down the starts of any real schedule solves the
+    rounded problem. Raises InvalidSchedule when the hint, made of whole blocks, is not a schedule for the problem, and
+    BadInput when its microbatches are not in order.
     """
     incumbent: Incumbent[Schedule] = Incumbent(time_limit_s, lower_bound(problem).seconds, progress)
-    return _solve(problem, hint, incumbent, relative_gap, workers, seed)
-
-
-def _solve(
-    problem: Problem,
-    hint: Schedule,
-    incumbent: Incumbent[Schedule],
-    relative_gap: float = 0.01,
-    workers: int = 4,
-    seed: int = 0,
-) -> Solution:
-    """As `solve`, in the time that is left of the incumbent's."""
+    if not isinstance(hint, Schedule):
+        incumbent.report()
+        hint = hint()
     hint = whole_blocks(hint)
     validate(hint, problem)
     check_order(hint)
@@ -265,10 +257,8 @@ def _crosspipe(
     expected = stage_to_rank(placement, problem.n_ranks)
     if problem.stage_to_rank != expected:
         raise BadInput.of(name, "stages on ranks", problem.stage_to_rank, str(expected))
-    incumbent: Incumbent[Schedule] = Incumbent(time_limit_s, lower_bound(problem).seconds, progress)
-    incumbent.report()
-    hint = best_hint(problem, time_limit_s=HINT_SHARE * time_limit_s).renamed(name)
-    return _solve(problem, hint, incumbent)
+    hint = partial(best_hint, problem, time_limit_s=HINT_SHARE * time_limit_s)
+    return solve(problem, lambda: hint().renamed(name), time_limit_s=time_limit_s, progress=progress)
 
 
 def crosspipe_ud(problem: Problem, time_limit_s: TimeLimit = 30.0, progress: Progress | None = None) -> Solution:

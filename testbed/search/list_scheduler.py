@@ -87,7 +87,6 @@ def list_schedule(
     priority: Priority = input_first,
     alternate: bool = False,
     patience_s: float = 0.0,
-    name: str = "list",
 ) -> Schedule:
     """A valid schedule of whole F, I and W blocks, microbatches in order per stage and kind.
 
@@ -97,7 +96,7 @@ def list_schedule(
     """
     lister = Lister(problem)
     keys = priority(problem.n_stages, problem.n_microbatches)
-    return lister.schedule(lister.order(keys, alternate=alternate, patience_s=patience_s), name)
+    return lister.schedule(lister.order(keys, alternate=alternate, patience_s=patience_s), "list")
 
 
 def _costs(problem: Problem, ready: Floats) -> LoopCosts:

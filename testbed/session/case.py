@@ -267,7 +267,8 @@ def _counted(running: Running, plan: Plan, part: _Part, deadline: Deadline, befo
     """A case that is over, with what was counted since `before`."""
     now = _Counts.of(running.lab)
     links = [after.since(then) for after, then in zip(now.links, before.links, strict=True)]
-    planned = [_times(carried, len(part.phase.rounds)) for carried in planned_traffic(plan, part.case)]
+    count = len(part.phase.rounds)
+    planned = [PlannedTraffic(count * size, count * many) for size, many in planned_traffic(plan, part.case)]
     running.results.add_links(
         part.case.label, [link_row(row, carried) for row, carried in zip(links, planned, strict=True)]
     )
@@ -278,10 +279,6 @@ def _counted(running: Running, plan: Plan, part: _Part, deadline: Deadline, befo
 def link_row(counted: LinkCounters, planned: PlannedTraffic) -> dict[str, object]:
     """One direction in links.parquet: what was counted, and what the plan should bring."""
     return counted.as_row() | {"planned_bytes": planned.wire_bytes, "planned_messages": planned.messages}
-
-
-def _times(carried: PlannedTraffic, count: int) -> PlannedTraffic:
-    return PlannedTraffic(carried.wire_bytes * count, carried.messages * count)
 
 
 def _network(plan: Plan, case: Case, links: Sequence[LinkCounters], tcp: dict[str, int]) -> fidelity.NetworkEvidence:

@@ -13,7 +13,6 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import TypeVar
 
 from testbed.errors import RunFailed
@@ -52,15 +51,13 @@ class Loop:
             try:
                 self._guards[os.pidfd_open(pid)] = what
             except ProcessLookupError as error:
-                self.__exit__(None, None, None)
+                self.__exit__()
                 raise RunFailed(f"{what} has ended") from error
 
     def __enter__(self) -> Loop:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for descriptor in self._guards:
             os.close(descriptor)
 

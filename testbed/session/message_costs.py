@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from testbed.errors import BadInput
 from testbed.judge import iterations
@@ -262,27 +263,27 @@ def of_observed(seen: Sequence[Observed]) -> list[MessageCosts] | None:
 
 
 def _extra_times(seen: Observed, chosen: Sequence[int]) -> ExtraTimes:
-    flows: dict[FlowName, list[list[float]]] = {}
-    for number, index in enumerate(chosen):
-        due_s = seen.on_the_way_s[index]
-        times = message_times(seen.traces[index], seen.predicted, paced=True, ranks=seen.ranks, on_the_way_s=due_s)
-        for row, extra_s in zip(times.rows, times.extra_s, strict=True):
-            if not np.isnan(extra_s):
-                flow = int(row["source_rank"]), int(row["target_rank"]), int(row["kind"])
-                flows.setdefault(flow, [[] for _ in chosen])[number].append(float(extra_s))
-    by_flow = {flow: [np.array(part) for part in parts] for flow, parts in sorted(flows.items())}
-    return ExtraTimes(by_flow, frozenset(flow for flow in by_flow if seen.problem.crosses(*flow[:2])))
+    each = [
+        message_times(trace, seen.predicted, paced=True, ranks=seen.ranks, on_the_way_s=due_s)
+        for trace, due_s in ((seen.traces[index], seen.on_the_way_s[index]) for index in chosen)
+    ]
+    return _of_iterations([(times, np.ones(len(times.rows), bool)) for times in each], seen.problem)
 
 
 def in_the_run(times: MessageTimes, problem: Problem) -> ExtraTimes:
     """The extra times of all messages of a case, iteration by iteration."""
-    rows, known = times.rows, ~np.isnan(times.extra_s)
-    iterations = np.unique(rows["iteration"])
-    names = list(zip(*(rows[name].tolist() for name in ("source_rank", "target_rank", "kind")), strict=True))
+    numbers = times.rows["iteration"]
+    return _of_iterations([(times, numbers == iteration) for iteration in np.unique(numbers)], problem)
+
+
+def _of_iterations(each: Sequence[tuple[MessageTimes, NDArray[np.bool_]]], problem: Problem) -> ExtraTimes:
+    """The extra times of the messages of each iteration: which rows are its own."""
     flows: dict[FlowName, list[list[float]]] = {}
-    for place in np.flatnonzero(known).tolist():
-        parts = flows.setdefault(names[place], [[] for _ in iterations])
-        parts[int(np.searchsorted(iterations, rows["iteration"][place]))].append(float(times.extra_s[place]))
+    for number, (times, mine) in enumerate(each):
+        known = mine & ~np.isnan(times.extra_s)
+        names = zip(*(times.rows[name][known].tolist() for name in ("source_rank", "target_rank", "kind")), strict=True)
+        for flow, extra_s in zip(names, times.extra_s[known].tolist(), strict=True):
+            flows.setdefault(flow, [[] for _ in each])[number].append(extra_s)
     by_flow = {flow: [np.array(part) for part in parts] for flow, parts in sorted(flows.items())}
     return ExtraTimes(by_flow, frozenset(flow for flow in by_flow if problem.crosses(*flow[:2])))
 

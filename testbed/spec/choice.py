@@ -92,14 +92,13 @@ def with_labels(choices: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
             indexes_of[choice.label].append(index)
     labelled = list(choices)
     for indexes in (indexes for indexes in indexes_of.values() if len(indexes) > 1):
-        settings = [_settings(choices[index]) for index in indexes]
+        given = [(choices[index].options(), choices[index].memory) for index in indexes]
+        settings = [options | ({} if memory is None else {"memory": memory}) for options, memory in given]
         names = list(dict.fromkeys(name for options in settings for name in options))
         differing = [name for name in names if len({repr(options.get(name)) for options in settings}) > 1]
         for index, options in zip(indexes, settings, strict=True):
-            words = [
-                choices[index].label,
-                *(f"{name}={_shown(options[name])}" for name in differing if name in options),
-            ]
+            shown = (f"{name}={_shown(options[name])}" for name in differing if name in options)
+            words = [choices[index].label, *shown]
             labelled[index] = choices[index].model_copy(update={"label": " ".join(words)})
     first: dict[str, int] = {}
     for index, choice in enumerate(labelled):
@@ -111,10 +110,6 @@ def with_labels(choices: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
             raise FieldError(f"{index}.label", choice.label, expected)
         first[choice.label] = index
     return labelled
-
-
-def _settings(choice: ScheduleChoice) -> dict[str, Any]:
-    return choice.options() | ({} if choice.memory is None else {"memory": choice.memory})
 
 
 def _shown(value: object) -> str:

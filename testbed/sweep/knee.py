@@ -54,6 +54,13 @@ class Swept(NamedTuple):
         predicted_range = self.ranges.get(label)
         return predicted_range is not None and predicted_range.order_sensitive
 
+    def scaled(self, factor: float) -> Swept:
+        """The same with times that are so many times as long."""
+        return self._replace(
+            seconds={label: seconds * factor for label, seconds in self.seconds.items()},
+            ranges={label: span and span.scaled(factor) for label, span in self.ranges.items()},
+        )
+
     def worst_s(self, label: str) -> float:
         """The most that an iteration may take; infinite where the schedule does not fit."""
         return worst_s(self.seconds[label], self.ranges[label]) if label in self.seconds else math.inf
@@ -71,6 +78,11 @@ class Knee(NamedTuple):
     """From here on it is within the share of that; None: nowhere in the sweep."""
     full_bps: float
     """Where a microbatch's messages take as long on the link as the slowest rank computes: S / (B tau) = 1."""
+
+    def scaled(self, factor: float) -> Knee:
+        """The same with times that are so many times as long."""
+        span = self.unlimited_range
+        return self._replace(unlimited_s=self.unlimited_s * factor, unlimited_range=span and span.scaled(factor))
 
 
 class Sweep(NamedTuple):

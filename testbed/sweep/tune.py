@@ -348,7 +348,10 @@ def genetic(grid: Space, seed: int = 1) -> Evolved:
     """
     draw, judged, best_after = random.Random(seed), dict[Setting, PredictedSetting](), 0
     sizes, sequences = (sorted({shape[axis] for shape in grid.shapes}) for axis in (0, 1))
-    most = [max(prepared.most[cut] for prepared in grid.shapes.values()) for cut in range(_n_cuts(grid))]
+    most = [
+        max(prepared.most[cut] for prepared in grid.shapes.values())
+        for cut in range(len(next(iter(grid.shapes.values())).cuts))
+    ]
     lengths = [len(sizes), len(sequences), *(steps + 1 for steps in most)]
 
     def judge(genes: Sequence[int]) -> PredictedSetting:
@@ -378,7 +381,3 @@ def genetic(grid: Space, seed: int = 1) -> Evolved:
     for genes in population:
         judge(genes)
     return Evolved(min(judged.values(), key=lambda setting: _order(grid, setting)), len(judged), best_after)
-
-
-def _n_cuts(grid: Space) -> int:
-    return len(next(iter(grid.shapes.values())).cuts)

@@ -18,17 +18,8 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from testbed.errors import RunFailed
+from testbed.train import protocol
 from testbed.train.assignment import ReferenceOutcome
-from testbed.train.protocol import (
-    Exited,
-    Failed,
-    Imported,
-    ReferenceTrained,
-    StartWorkers,
-    Stop,
-    TrainReference,
-    WorldSpec,
-)
 
 IMPORT_DEADLINE_S = 300.0
 _ANSWER_MARGIN_S = 10.0
@@ -115,10 +106,10 @@ class Launcher:
 
     def __init__(self, n_ranks: int) -> None:
         self.n_ranks = n_ranks
-        self.world: WorldSpec | None = None
+        self.world: protocol.WorldSpec | None = None
         self._ended: dict[int, int] = {}
         self._imported_s: float | None = None
-        self._asked: TrainReference | None = None
+        self._asked: protocol.TrainReference | None = None
         pairs = [socket.socketpair() for _ in range(n_ranks + 1)]
         ours = [Connection(pair[0].detach()) for pair in pairs]
         theirs = [pair[1].detach() for pair in pairs]
@@ -136,7 +127,7 @@ class Launcher:
         if kind is None:
             for worker in self.workers:
                 with contextlib.suppress(BrokenPipeError):  # its container has ended already, and it with it
-                    worker.send(Stop())
+                    worker.send(protocol.Stop())
         for connection in (self.fork_server, *self.workers):
             connection.close()
         try:
@@ -158,12 +149,12 @@ class Launcher:
         """Wait until torch is imported; returns how long that took, in s."""
         if self._imported_s is None:
             imported = self._receive(self.fork_server, IMPORT_DEADLINE_S, "import torch")
-            if not isinstance(imported, Imported):
+            if not isinstance(imported, protocol.Imported):
                 raise RunFailed(f"the fork server said {imported!r} instead of Imported")
             self._imported_s = imported.seconds
         return self._imported_s
 
-    def ask_for_reference(self, request: TrainReference) -> None:
+    def ask_for_reference(self, request: protocol.TrainReference) -> None:
         """Have one process train the same, as soon as torch is imported; `reference` waits for it. Raises RunFailed."""
         self._asked = request
         self._tell_fork_server(request)
@@ -173,14 +164,14 @@ class Launcher:
         assert self._asked is not None
         self.imported()
         answer = self._receive(self.fork_server, self._asked.deadline_s + _ANSWER_MARGIN_S, "train the reference")
-        if not isinstance(answer, ReferenceTrained):
+        if not isinstance(answer, protocol.ReferenceTrained):
             raise RunFailed(f"the fork server said {answer!r} instead of Trained")
         return answer.reference
 
-    def fork_workers(self, world: WorldSpec) -> None:
+    def fork_workers(self, world: protocol.WorldSpec) -> None:
         """Have the workers forked; each says Ready when its connections are up and warm. Raises RunFailed."""
         self.world = world
-        self._tell_fork_server(StartWorkers(world))
+        self._tell_fork_server(protocol.StartWorkers(world))
 
     def reply(self, rank: int) -> Any:
         """What a worker that has something to say says; None when it has ended."""
@@ -195,7 +186,7 @@ class Launcher:
             message = self.fork_server.recv()
         except (EOFError, ConnectionResetError):
             raise RunFailed(_FORK_SERVER_DIED) from None
-        if isinstance(message, Exited):
+        if isinstance(message, protocol.Exited):
             self._ended[message.rank] = message.status
             if message.status < 0:
                 self.fail(message.rank, None, "stay alive")
@@ -212,13 +203,13 @@ class Launcher:
                     message = self.fork_server.recv()
                 except (EOFError, ConnectionResetError):
                     break
-                if isinstance(message, Exited):
+                if isinstance(message, protocol.Exited):
                     self._ended[message.rank] = message.status
         for culprit, status in self._ended.items():
             if status < 0:
                 died = f"{self.called(culprit)} was killed by signal {-status}"
                 raise RunFailed(f"{died}; it did not {what}{self.log(culprit)}")
-        reason = reply.reason if isinstance(reply, Failed) else "the worker ended without a word"
+        reason = reply.reason if isinstance(reply, protocol.Failed) else "the worker ended without a word"
         raise RunFailed(f"{self.called(rank)} did not {what}: {reason}{self.log(rank)}")
 
     def _unexplained(self) -> bool:

@@ -19,21 +19,10 @@ import torch.distributed as dist
 
 from testbed.lab.host_settings import become_real_time, priorities
 from testbed.lab.namespaces import attach
+from testbed.train import protocol
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
 from testbed.train.pacing import needed_spin_s
-from testbed.train.protocol import (
-    WARMUP_ROUNDS,
-    Done,
-    Failed,
-    Go,
-    PostReceives,
-    Prepare,
-    Ready,
-    Stop,
-    SwapSchedule,
-    WorldSpec,
-)
 from testbed.train.rank_witness import Accounts
 from testbed.train.schedule_run import RankProcess, ScheduleRun
 from testbed.train.training_state import TrainingState
@@ -44,7 +33,7 @@ _PR_SET_NAME, _PR_SET_TIMERSLACK = 15, 29
 
 def become_worker(
     rank: int,
-    world: WorldSpec,
+    world: protocol.WorldSpec,
     fork_server: Connection,
     worker_fds: Sequence[int],
     corpus: Corpus,
@@ -79,12 +68,12 @@ def become_worker(
                     signal.signal(-status, signal.SIG_DFL)
                 os.kill(os.getpid(), -status)
     except BaseException as error:  # noqa: BLE001 - nothing may escape a fork, and the launcher must hear of it
-        launcher.send(Failed(rank, f"cannot enter its container: {error!r}"))
+        launcher.send(protocol.Failed(rank, f"cannot enter its container: {error!r}"))
     finally:
         os._exit(status)
 
 
-def _work(rank: int, world: WorldSpec, launcher: Connection, corpus: Corpus, longest_spin_s: float) -> int:
+def _work(rank: int, world: protocol.WorldSpec, launcher: Connection, corpus: Corpus, longest_spin_s: float) -> int:
     """Serve the launcher until it says Stop; returns the exit status. Anything that goes wrong is reported first."""
     name = world.first_rank + rank
     log = (Path(world.logs) / f"rank{name}.log").open("a", buffering=1)
@@ -97,11 +86,11 @@ def _work(rank: int, world: WorldSpec, launcher: Connection, corpus: Corpus, lon
             become_real_time()
         _show(name, "joining")
         _join(rank, world)
-        launcher.send(Ready(rank))
+        launcher.send(protocol.Ready(rank))
         _serve(rank, launcher, corpus, world, longest_spin_s)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
         traceback.print_exc()
-        launcher.send(Failed(rank, f"{type(error).__name__}: {error}"))
+        launcher.send(protocol.Failed(rank, f"{type(error).__name__}: {error}"))
         return 1
     return 0
 
@@ -120,7 +109,7 @@ def _show(rank: int, doing: str) -> None:
     _prctl(_PR_SET_NAME, f"rank {rank} {doing}".encode()[:15])
 
 
-def _join(rank: int, world: WorldSpec) -> None:
+def _join(rank: int, world: protocol.WorldSpec) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = world.places[rank].interface
     dist.init_process_group(
         "gloo",
@@ -131,7 +120,7 @@ def _join(rank: int, world: WorldSpec) -> None:
     )
     peers = [b if a == rank else a for a, b in world.neighbours if rank in (a, b)]
     outgoing = torch.zeros(world.warmup_bytes, dtype=torch.uint8)
-    for round_ in range(WARMUP_ROUNDS):
+    for round_ in range(protocol.WARMUP_ROUNDS):
         tag = _WARMUP_TAG + round_
         incoming = [torch.empty_like(outgoing) for _ in peers]
         works = [dist.irecv(buffer, src=peer, tag=tag) for peer, buffer in zip(peers, incoming, strict=True)]
@@ -141,7 +130,7 @@ def _join(rank: int, world: WorldSpec) -> None:
             pending.wait()
 
 
-def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec, longest_spin_s: float) -> None:
+def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.WorldSpec, longest_spin_s: float) -> None:
     run: ScheduleRun | None = None
     spin_s = min(longest_spin_s, needed_spin_s())
     accounts, groups = Accounts(active=world.witness), GlooGroups(world.timeout_s)
@@ -151,7 +140,7 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec, lo
     while True:
         message = launcher.recv()
         match message:
-            case Prepare(task):
+            case protocol.Prepare(task):
                 if run is not None:
                     run.state.close()
                     run = None
@@ -159,17 +148,17 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: WorldSpec, lo
                 gc.collect()
                 run = ScheduleRun(TrainingState(task, rank, corpus, at.messaging, groups), task.begins_with, process)
                 run.prepare()
-                launcher.send(Ready(rank))
-            case SwapSchedule(timed):
+                launcher.send(protocol.Ready(rank))
+            case protocol.SwapSchedule(timed):
                 run = _prepared(run, message).followed_by(timed)
-                launcher.send(Ready(rank))
-            case PostReceives(iteration):
+                launcher.send(protocol.Ready(rank))
+            case protocol.PostReceives(iteration):
                 _prepared(run, message).post_receives(iteration)
-                launcher.send(Ready(rank))
-            case Go(iteration, start_s):
+                launcher.send(protocol.Ready(rank))
+            case protocol.Go(iteration, start_s):
                 _show(world.first_rank + rank, f"it {iteration}")
-                launcher.send(Done(_prepared(run, message).iterate(iteration, start_s)))
-            case Stop():
+                launcher.send(protocol.Done(_prepared(run, message).iterate(iteration, start_s)))
+            case protocol.Stop():
                 return
             case other:
                 raise TypeError(f"not a message for a worker: {other!r}")

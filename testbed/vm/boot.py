@@ -29,23 +29,9 @@ from testbed.plugins import in_file
 from testbed.progress import Replay
 from testbed.session.machine_report import MACHINE_VARIABLE
 from testbed.train.launcher import WORKER_ENVIRONMENT
+from testbed.vm import guest_request as request
 from testbed.vm.guest_files import PYTHON, SEARCH_PATH, SOURCE, lay_out
 from testbed.vm.guest_machine import GuestMachine
-from testbed.vm.guest_request import (
-    FINISHED,
-    GUEST_LOG,
-    GUEST_OUT,
-    INTERRUPT_FILE,
-    JOB_DIRECTORY,
-    JOB_FILE,
-    REPORT_FILE,
-    RESULT_FILE,
-    GuestJob,
-    GuestProgress,
-    GuestTask,
-    result_file,
-    standard_error,
-)
 from testbed.vm.idle import idlest_cpu
 from testbed.vm.kernel import SEED_VARIABLE
 
@@ -101,7 +87,7 @@ class Heard:
     """A report of the guest, and when the host heard it (seconds since the kernel was started)."""
 
     wall_s: float
-    report: GuestProgress
+    report: request.GuestProgress
 
 
 @dataclass(frozen=True)
@@ -168,9 +154,8 @@ def _to_stderr(text: str) -> None:
 
 
 def _boot_from(document: dict[str, Any]) -> Boot:
-    heard = tuple(
-        Heard(entry["wall_s"], GuestProgress.from_json(json.dumps(entry["report"]))) for entry in document["heard"]
-    )
+    reports = ((entry["wall_s"], json.dumps(entry["report"])) for entry in document["heard"])
+    heard = tuple(Heard(wall_s, request.GuestProgress.from_json(report)) for wall_s, report in reports)
     ended = tuple(Ended(**entry) for entry in document["ended"])
     return Boot(ended, heard, document["wall_s"], document["interrupts"], document["peak_memory_kb"], document["cpu_s"])
 
@@ -216,7 +201,7 @@ def _supervise(
                 raise RunFailed(f"the guest did not come up within {_STARTED_BY_S:g} s{_kernel_output()}")
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
-        (job_directory / INTERRUPT_FILE).touch()
+        (job_directory / request.INTERRUPT_FILE).touch()
         _await_last_word(kernel, watch, began, _END_GRACE_S)
         raise
     finally:
@@ -225,12 +210,12 @@ def _supervise(
         watch.look(time.monotonic() - began)
         if hear is not None:
             hear.close()
-    result = job_directory / RESULT_FILE
+    result = job_directory / request.RESULT_FILE
     if not result.is_file():
         raise RunFailed(f"the guest's kernel ended before its work did{_kernel_output()}")
     found = json.loads(result.read_text(encoding="utf-8"))
     ended = [
-        Ended(code if code >= 0 else int(ExitCode.RUN_FAILED), _document(job_directory / result_file(n)))
+        Ended(code if code >= 0 else int(ExitCode.RUN_FAILED), _document(job_directory / request.result_file(n)))
         for n, code in enumerate(found["codes"])
     ]
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -273,8 +258,8 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], training:
             os.close(result)
         # names do not tell where anything came from: in virtual time even a name's length is input
         (job / f"{number}.plan.json").write_text(assignment.plan, encoding="utf-8")
-        directory_there = None if result is None else f"{GUEST_OUT}/{number}"
-        plan_there = f"{JOB_DIRECTORY}/{number}.plan.json"
+        directory_there = None if result is None else f"{request.GUEST_OUT}/{number}"
+        plan_there = f"{request.JOB_DIRECTORY}/{number}.plan.json"
         asked = (
             _shaper(assignment.shaper, job, number),
             assignment.quiet,
@@ -282,15 +267,15 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], training:
             assignment.strict,
             assignment.sizes,
         )
-        tasks.append(GuestTask(assignment.what, plan_there, directory_there, *asked))
-        (job / standard_error(number)).touch()
+        tasks.append(request.GuestTask(assignment.what, plan_there, directory_there, *asked))
+        (job / request.standard_error(number)).touch()
     try:
         lay_out(_ROOT)
         ns.bind(machine.kernel, _KERNEL)
     except OSError as error:
         raise MachineLacks(f"the guest's file system cannot be laid out: {error}") from error
-    (job / REPORT_FILE).touch()
-    (job / GUEST_LOG).touch()
+    (job / request.REPORT_FILE).touch()
+    (job / request.GUEST_LOG).touch()
     environment = {
         **_environment(),
         "HOME": "/run/tmp",
@@ -299,8 +284,9 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], training:
         "PATH": SEARCH_PATH,
         MACHINE_VARIABLE: json.dumps(machine.identity()),
     }
-    document = GuestJob(tuple(tasks), environment, machine.modules, training, machine.virtual, _phase_s(machine))
-    (job / JOB_FILE).write_text(document.as_json(), encoding="utf-8")
+    clock = machine.virtual, _phase_s(machine)
+    document = request.GuestJob(tuple(tasks), environment, machine.modules, training, *clock)
+    (job / request.JOB_FILE).write_text(document.as_json(), encoding="utf-8")
     return job
 
 
@@ -311,7 +297,7 @@ def _shaper(name: str, job: Path, number: int) -> str:
         return name
     copy = f"{number}.shaper.py"
     shutil.copyfile(reference.file, job / copy)
-    return f"{JOB_DIRECTORY}/{copy}:{reference.name}"
+    return f"{request.JOB_DIRECTORY}/{copy}:{reference.name}"
 
 
 def _phase_s(machine: GuestMachine) -> float:
@@ -369,7 +355,7 @@ def _start(machine: GuestMachine, memory_mb: int) -> subprocess.Popen[bytes]:
 
 def _kernel_output() -> str:
     said = ""
-    for who, path in (("kernel", _PRIVATE / "kernel.log"), ("guest", _PRIVATE / "job" / GUEST_LOG)):
+    for who, path in (("kernel", _PRIVATE / "kernel.log"), ("guest", _PRIVATE / "job" / request.GUEST_LOG)):
         said += "".join(f"\n  {who} | {line}" for line in path.read_text(errors="replace").splitlines()[-25:])
     return said
 
@@ -380,8 +366,8 @@ class _Watch:
     def __init__(self, directory: Path, tasks: int, hear: Callable[[str], None]) -> None:
         self.heard: list[Heard] = []
         self._hear = hear
-        self._reports = (directory / REPORT_FILE).open("rb")
-        self._errors = [(directory / standard_error(n)).open("rb") for n in range(tasks)]
+        self._reports = (directory / request.REPORT_FILE).open("rb")
+        self._errors = [(directory / request.standard_error(n)).open("rb") for n in range(tasks)]
         self._partial = b""
 
     def look(self, wall_s: float) -> None:
@@ -390,11 +376,11 @@ class _Watch:
             if said := stream.read():
                 self._hear(said.decode(errors="replace"))
         *lines, self._partial = (self._partial + self._reports.read()).split(b"\n")
-        self.heard += [Heard(wall_s, GuestProgress.from_json(line.decode())) for line in lines]
+        self.heard += [Heard(wall_s, request.GuestProgress.from_json(line.decode())) for line in lines]
 
     def finished(self) -> bool:
         """Whether the guest has done what it had to, and written it: all but powering off."""
-        return any(heard.report.event == FINISHED for heard in self.heard)
+        return any(heard.report.event == request.FINISHED for heard in self.heard)
 
     def last(self, wall_s: float) -> str:
         """Where the guest was when it was last heard of."""

@@ -59,15 +59,12 @@ def train(
     started = datetime.now(UTC).isoformat(timespec="seconds")
     reporter.say(f"booting the {_name(chosen)} kernel ...")
     work = [training.assignment(quiet=reporter.quiet) for training in trainings]
-    boot = run_assignments(chosen, work, limit_s=limit_s, hear=_ear(reporter), memory_mb=_memory_mb(trainings))
+    # memory that is not touched costs nothing, too little makes a guest reclaim without end
+    memory_mb = max(MEMORY_MB, *(_needed_mb(one.plan) for one in trainings))
+    boot = run_assignments(chosen, work, limit_s=limit_s, hear=_ear(reporter), memory_mb=memory_mb)
     for training in trainings[: len(boot.ended)]:
         _sign(training.directory / "manifest.json", started)
     return boot, [ended.document for ended in boot.ended]
-
-
-def _memory_mb(trainings: Sequence[Training]) -> int:
-    """What a guest needs: memory that is not touched costs nothing, too little makes it reclaim without end."""
-    return max(MEMORY_MB, *(_needed_mb(training.plan) for training in trainings))
 
 
 def _needed_mb(plan: Plan) -> int:

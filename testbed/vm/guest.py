@@ -24,21 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from testbed.lab import namespaces as ns
-from testbed.vm.guest_request import (
-    FINISHED,
-    GUEST_LOG,
-    GUEST_OUT,
-    INTERRUPT_FILE,
-    JOB_DIRECTORY,
-    JOB_FILE,
-    REPORT_FILE,
-    RESULT_FILE,
-    GuestJob,
-    GuestProgress,
-    GuestTask,
-    result_file,
-    standard_error,
-)
+from testbed.vm import guest_request as request
 
 LOOK_S = 0.1
 """How often process 1 looks whether the user wants it to stop ..."""
@@ -76,7 +62,7 @@ def main() -> NoReturn:
         reporter.say("booted")
         codes = _run_job(job, reporter)
         _write_result(codes)
-        reporter.say(FINISHED)
+        reporter.say(request.FINISHED)
         code = 0
     except BaseException:  # noqa: BLE001 - the last chance to say what went wrong; the host prints the kernel's output
         traceback.print_exc()
@@ -107,19 +93,19 @@ def _mount_basics() -> None:
         except OSError as error:
             if error.errno != errno.EBUSY:  # busy: Debian's kernel mounts /dev itself
                 raise
-    for directory in ("/run/netns", "/run/tmp", JOB_DIRECTORY, GUEST_OUT):
+    for directory in ("/run/netns", "/run/tmp", request.JOB_DIRECTORY, request.GUEST_OUT):
         Path(directory).mkdir(parents=True)
     # synchronous: what was written is on the host at once, even when the machine is killed
-    ns.mount("none", JOB_DIRECTORY, "hostfs", ns.MS_SYNCHRONOUS, os.environ["TESTBED_JOB"])
-    ns.mount("none", GUEST_OUT, "hostfs", ns.MS_SYNCHRONOUS, os.environ["TESTBED_OUT"])
-    log = os.open(Path(JOB_DIRECTORY) / GUEST_LOG, os.O_WRONLY | os.O_APPEND)
+    ns.mount("none", request.JOB_DIRECTORY, "hostfs", ns.MS_SYNCHRONOUS, os.environ["TESTBED_JOB"])
+    ns.mount("none", request.GUEST_OUT, "hostfs", ns.MS_SYNCHRONOUS, os.environ["TESTBED_OUT"])
+    log = os.open(Path(request.JOB_DIRECTORY) / request.GUEST_LOG, os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     socket.sethostname("testbed")
 
 
-def _read_job() -> GuestJob:
-    job = GuestJob.from_json((Path(JOB_DIRECTORY) / JOB_FILE).read_text(encoding="utf-8"))
+def _read_job() -> request.GuestJob:
+    job = request.GuestJob.from_json((Path(request.JOB_DIRECTORY) / request.JOB_FILE).read_text(encoding="utf-8"))
     os.environ.clear()
     os.environ.update(job.environment)
     _load_modules(job.modules)
@@ -148,15 +134,15 @@ class _Reporter:
     """Tells the host where the guest is, a line per event, with the guest's own time."""
 
     def __init__(self) -> None:
-        self._file = os.open(Path(JOB_DIRECTORY) / REPORT_FILE, os.O_WRONLY | os.O_APPEND)
+        self._file = os.open(Path(request.JOB_DIRECTORY) / request.REPORT_FILE, os.O_WRONLY | os.O_APPEND)
         self.task: int | None = None
 
     def say(self, event: str, processes: Sequence[str] = ()) -> None:
-        report = GuestProgress(event, time.monotonic(), self.task, tuple(processes))
+        report = request.GuestProgress(event, time.monotonic(), self.task, tuple(processes))
         os.write(self._file, (report.as_json() + "\n").encode())
 
 
-def _run_job(job: GuestJob, reporter: _Reporter) -> list[int]:
+def _run_job(job: request.GuestJob, reporter: _Reporter) -> list[int]:
     if not job.tasks:
         return []
     if job.training:
@@ -238,7 +224,7 @@ def _warm(modules: Sequence[str], reporter: _Reporter, event: str) -> None:
     reporter.say(event)
 
 
-def _run_task(number: int, task: GuestTask, reporter: _Reporter) -> int:
+def _run_task(number: int, task: request.GuestTask, reporter: _Reporter) -> int:
     """Run one task in a process of its own; returns its exit code, negative for a signal."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     pid = os.fork()
@@ -250,7 +236,7 @@ def _run_task(number: int, task: GuestTask, reporter: _Reporter) -> int:
         if ended:
             if os.WIFSIGNALED(status):
                 said = f"the task was killed by {signal.Signals(os.WTERMSIG(status)).name}\n"
-                with (Path(JOB_DIRECTORY) / standard_error(number)).open("a", encoding="utf-8") as file:
+                with (Path(request.JOB_DIRECTORY) / request.standard_error(number)).open("a", encoding="utf-8") as file:
                     file.write(said)
             return os.waitstatus_to_exitcode(status)
         if signal.sigtimedwait({signal.SIGCHLD}, LOOK_S) is None:
@@ -274,20 +260,20 @@ def _reap(pid: int) -> tuple[bool, int]:
 
 
 def _interrupted() -> bool:
-    return (Path(JOB_DIRECTORY) / INTERRUPT_FILE).exists()
+    return (Path(request.JOB_DIRECTORY) / request.INTERRUPT_FILE).exists()
 
 
-def _task(number: int, task: GuestTask) -> NoReturn:
+def _task(number: int, task: request.GuestTask) -> NoReturn:
     status = 1
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        errors = os.open(Path(JOB_DIRECTORY) / standard_error(number), os.O_WRONLY | os.O_APPEND)
+        errors = os.open(Path(request.JOB_DIRECTORY) / request.standard_error(number), os.O_WRONLY | os.O_APPEND)
         os.dup2(errors, 1)
         os.dup2(errors, 2)
         os.close(errors)
         from testbed.vm.task import perform
 
-        status = perform(task, Path(JOB_DIRECTORY) / result_file(number))
+        status = perform(task, Path(request.JOB_DIRECTORY) / request.result_file(number))
     except BaseException:  # noqa: BLE001 - the top of a process
         traceback.print_exc()
     finally:
@@ -319,7 +305,7 @@ def _write_result(codes: list[int]) -> None:
         "codes": codes,
         "interrupts": Path("/proc/interrupts").read_text(encoding="ascii"),
     }
-    (Path(JOB_DIRECTORY) / RESULT_FILE).write_text(json.dumps(document), encoding="utf-8")
+    (Path(request.JOB_DIRECTORY) / request.RESULT_FILE).write_text(json.dumps(document), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import QUICK, fitting, quick, with_collectives
+from oracles import closed_form
 
-from testbed.model import closed_form
 from testbed.model.bounds import lower_bound
 from testbed.model.simulate import simulate
 from testbed.pipeline.link import LinkCost

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from oracles import closed_form
 
-from testbed.model import closed_form
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import Problem, uniform
 from testbed.schedule.registry import generate

@@ -10,9 +10,10 @@ from itertools import product
 
 import numpy as np
 import pytest
+from oracles import closed_form
 
 from testbed.errors import BadInput
-from testbed.model import closed_form, compiled
+from testbed.model import compiled
 from testbed.model.simulate import simulate
 from testbed.pipeline.memory import peak_in_flight, peaks
 from testbed.pipeline.problem import Problem, uniform

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from oracles.closed_form import Cut, overlap_period
 
-from testbed.model.closed_form import Cut, overlap_period
 from testbed.model.simulate import makespan
 from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import uniform

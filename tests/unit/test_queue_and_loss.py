@@ -245,10 +245,10 @@ class FakeNetlink:
 @pytest.mark.parametrize("kind", ["netem", "tbf"])
 def test_every_qdisc_is_read_in_one_way(kind: str) -> None:
     netlink: Any = FakeNetlink(kind)
-    root = qdisc.at_parent(netlink, "wan0", kind)
+    root = qdisc.at_root(netlink, "wan0", kind)
     dropped = police.dropped(netlink, "wan0")
     assert (qdisc.drops(root), dropped) == (4, 3)
     found = qdisc.counted(netlink, shaped(loss=0.1), root, dropped=dropped, lost=4)
     assert (found.packets, found.wire_bytes, found.dropped, found.lost) == (70, 5000, 5, 4)
     with pytest.raises(RunFailed, match="no fq at its root"):
-        qdisc.at_parent(netlink, "wan0", "fq")
+        qdisc.at_root(netlink, "wan0", "fq")

@@ -12,7 +12,7 @@ from test_screens import require_legible
 from typer.testing import CliRunner
 
 from testbed.cli import app
-from testbed.cli.options import ELEPHANTS, bytes_of_elephants
+from testbed.cli.options import ELEPHANTS, reach_of
 from testbed.errors import BadInput
 from testbed.plan import routes
 from testbed.plan.framing import wire_bytes
@@ -234,7 +234,7 @@ def test_route_is_legible_and_draws(width: int, tmp_path: Path) -> None:
 
 
 def test_the_default_threshold_is_the_one_of_the_library() -> None:
-    assert bytes_of_elephants(ELEPHANTS) == ELEPHANT_BYTES
+    assert reach_of(ELEPHANTS, None).elephants_from == reach_of(None, None).elephants_from == ELEPHANT_BYTES
 
 
 def test_where_there_is_nothing_to_choose_it_says_so() -> None:

@@ -11,13 +11,14 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from oracles import rings
+from oracles.clos import clos_problem
 
 from testbed.errors import BadInput
 from testbed.plan.network_state import NetworkState
 from testbed.routing.annealing import annealing
 from testbed.routing.by_time import bytes_per_slot, greedy_time
 from testbed.routing.candidates import DirectionsByPlace
-from testbed.routing.clos_study import clos_problem
 from testbed.routing.demand import joined
 from testbed.routing.edge_coloring import edge_coloring
 from testbed.routing.exact import ilp, lexicographic
@@ -102,7 +103,7 @@ def test_bytes_per_direction_are_all_bytes_twice() -> None:
 def test_a_ring_takes_as_long_as_its_steps() -> None:
     """Two rings of two over one direction each way: alone one of 4 bits in 2 steps takes 8 s, both together 16 s."""
     first, crossed, rate = np.array([0, 1, 2, 3, 4]), np.array([0, 1, 0, 1]), np.array([1.0, 1.0])
-    run = loops(0).reduce_rings
+    run = rings.reduce_rings
     ring, steps = np.array([0, 0, 1, 1]), np.array([2, 2])
     assert run(first, crossed, rate, ring, steps, np.array([4.0, 4.0])).tolist() == [16.0, 16.0]
     # the shorter one is over after 8 s, of which the longer one has half the rate, and all of it from then on
@@ -233,10 +234,8 @@ def test_compiled_loops_do_what_the_plain_ones_do() -> None:
     assert plain.colour(*ends).tolist() == fast.colour(*ends).tolist()
     first, crossed = problem.crossed(placed(plain))
     ring = np.arange(problem.n_flows) // 4
-    rings = ring, np.full(ring[-1] + 1, 3), np.linspace(1.0, 2.0, ring[-1] + 1)
-    assert plain.reduce_rings(first, crossed, problem.rate_bps, *rings) == pytest.approx(
-        fast.reduce_rings(first, crossed, problem.rate_bps, *rings)
-    )
+    reduced = first, crossed, problem.rate_bps, ring, np.full(ring[-1] + 1, 3), np.linspace(1.0, 2.0, ring[-1] + 1)
+    assert rings.reduce_rings(*reduced) == pytest.approx(rings.compiled().reduce_rings(*reduced))
 
 
 # --- routes and names ----------------------------------------------------------------------------

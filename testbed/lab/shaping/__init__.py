@@ -92,19 +92,9 @@ class LinkCounters:
 
     def as_row(self) -> dict[str, object]:
         """A flat row for tables and files; times in seconds."""
-        return {
-            "direction": self.direction,
-            "label": self.label,
-            "packets": self.packets,
-            "wire_bytes": self.wire_bytes,
-            "payload_bytes": self.payload_bytes,
-            "dropped": self.dropped,
-            "lost": self.lost,
-            "queue_high_water_bytes": self.queue_high_water_bytes,
-            "lateness_p50_s": self.lateness_s(0.5),
-            "lateness_p99_s": self.lateness_s(0.99),
-            "lateness_max_s": self.lateness_s(1.0),
-        }
+        shares = {"lateness_p50_s": 0.5, "lateness_p99_s": 0.99, "lateness_max_s": 1.0}
+        counts = {name: count for name, count in vars(self).items() if name != "lateness"}
+        return counts | {name: self.lateness_s(share) for name, share in shares.items()}
 
 
 @runtime_checkable

@@ -8,6 +8,7 @@ Everything asked for is read back and compared; a difference is fatal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,6 @@ from pyroute2.netlink.rtnl import RTM_NEWQDISC
 from pyroute2.netlink.rtnl.tcmsg import sched_netem, tcmsg
 
 from testbed.errors import BadInput, MachineLacks, RunFailed
-from testbed.lab.namespaces import scratch_network
 from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import CHANGEABLE, LinkCounters, ShapedDirection, ShapedLink, police, qdisc
 from testbed.lab.sizing import netem_limit
@@ -140,14 +140,7 @@ def tick_nanoseconds(psched: str) -> float:
 def available() -> str | None:
     """None when this kernel has netem (tried on a scratch interface), else why not."""
     want = NetemParameters(1_000_000, 0, 125_000, 10, 0)
-    try:
-        with scratch_network(), Netlink(None, "scratch namespace") as netlink:
-            _send(netlink, netlink.index("lo"), want, 1, qdisc.ADD)
-    except RunFailed as refused:
-        return str(refused)
-    except OSError as error:
-        return str(error)
-    return None
+    return qdisc.refusal(lambda netlink: _send(netlink, netlink.index("lo"), want, 1, qdisc.ADD))
 
 
 def require() -> None:
@@ -206,22 +199,11 @@ class NetemShaper:
     def _make_wire(self, link: ShapedLink) -> None:
         here, there = link.forward.source, link.forward.target
         with Netlink(here.pid, here.border) as netlink:
-            netlink.ask(
-                "link",
-                "add",
-                kind="veth",
-                ifname=here.interface,
-                address=here.hardware_address,
-                mtu=link.mtu,
-                txqlen=_TX_QUEUE_PACKETS,
-                peer={
-                    "ifname": there.interface,
-                    "address": there.hardware_address,
-                    "mtu": link.mtu,
-                    "txqlen": _TX_QUEUE_PACKETS,
-                    "net_ns_pid": there.pid,
-                },
-            )
+            ends = [
+                {"ifname": end.interface, "address": end.hardware_address, "mtu": link.mtu, "txqlen": _TX_QUEUE_PACKETS}
+                for end in (here, there)
+            ]
+            netlink.ask("link", "add", kind="veth", **ends[0], peer=ends[1] | {"net_ns_pid": there.pid})
 
     def _shape(self, direction: ShapedDirection, flags: int) -> None:
         want = parameters(direction)
@@ -231,7 +213,7 @@ class NetemShaper:
             if direction.asked.queue_bytes:
                 room = police.bucket(direction.asked.rate_bps, direction.queue_bytes, _tick())
                 police.put(netlink, end.interface, room, direction.asked.label)
-            found = read_back(qdisc.at_parent(netlink, end.interface, self.name), _tick())
+            found = read_back(qdisc.at_root(netlink, end.interface, self.name), _tick())
         if wrong := differences(want, found, _tick()):
             raise RunFailed(f"{direction.asked.label}: netem is not as asked: {'; '.join(wrong)}")
 
@@ -241,7 +223,7 @@ class NetemShaper:
         for direction in self._directions:
             end = direction.source
             with Netlink(end.pid, end.border) as netlink:
-                root = qdisc.at_parent(netlink, end.interface, self.name)
+                root = qdisc.at_root(netlink, end.interface, self.name)
                 dropped, of_netem = police.dropped(netlink, end.interface), qdisc.drops(root)
                 lost = of_netem if direction.asked.loss else 0
                 rows.append(qdisc.counted(netlink, direction, root, dropped=dropped + of_netem - lost, lost=lost))
@@ -253,9 +235,8 @@ class NetemShaper:
             raise ValueError(f"cannot change {sorted(unknown)}")
         place = next(i for i, d in enumerate(self._directions) if d.index == direction)
         old = self._directions[place]
-        queue = values.get("queue_bytes", old.queue_bytes)
-        asked = Direction(**(old.asked._asdict() | values))
-        new = ShapedDirection(old.index, asked, old.source, old.target, queue, old.seed)
+        asked, queue = Direction(**(old.asked._asdict() | values)), values.get("queue_bytes", old.queue_bytes)
+        new = replace(old, asked=asked, queue_bytes=queue)
         self._shape(new, qdisc.CHANGE)
         self._directions[place] = new
 
@@ -265,7 +246,7 @@ class NetemShaper:
         for direction in self._directions:
             end = direction.source
             with Netlink(end.pid, end.border) as netlink:
-                found = read_back(qdisc.at_parent(netlink, end.interface, self.name), _tick())
+                found = read_back(qdisc.at_root(netlink, end.interface, self.name), _tick())
             room = direction.queue_bytes if direction.asked.queue_bytes else None
             rows.append(
                 {"direction": direction.asked.label, "shaper": self.name, "queue_bytes": room, **found._asdict()}

@@ -16,7 +16,6 @@ from pyroute2.netlink.rtnl.tcmsg import tcmsg
 from pyroute2.netlink.rtnl.tcmsg.act_police import options as police_options
 
 from testbed.errors import RunFailed
-from testbed.lab.namespaces import scratch_network
 from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import qdisc
 
@@ -133,14 +132,7 @@ def dropped(netlink: Netlink, interface: str) -> int:
 
 def available(tick_ns: float) -> str | None:
     """None when this kernel can police (tried on a scratch interface), else why not."""
-    try:
-        with scratch_network(), Netlink(None, "scratch namespace") as netlink:
-            put(netlink, "lo", bucket(1e6, 10e3, tick_ns), "scratch interface")
-    except RunFailed as refused:
-        return str(refused)
-    except OSError as error:
-        return str(error)
-    return None
+    return qdisc.refusal(lambda netlink: put(netlink, "lo", bucket(1e6, 10e3, tick_ns), "scratch interface"))
 
 
 def _hook(netlink: Netlink, index: int) -> Any:

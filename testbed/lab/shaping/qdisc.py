@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST
 
 from testbed.errors import RunFailed
+from testbed.lab.namespaces import scratch_network
 from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import LinkCounters, ShapedDirection
 
@@ -21,12 +23,21 @@ LARGEST_RATE_BPS = UINT32 * 8.0
 """The plain rate field of qdiscs: 32 bits of bytes per second. What is beyond cannot be read back through pyroute2."""
 
 
-def at_parent(netlink: Netlink, interface: str, kind: str, parent: int = ROOT) -> Any:
-    """The decoded message of the qdisc below `parent`. Raises RunFailed when it is not of that kind."""
-    found = [m for m in netlink.ask("get_qdiscs", index=netlink.index(interface)) if m["parent"] == parent]
+def refusal(attempt: Callable[[Netlink], object]) -> str | None:
+    """Why this kernel refuses something, tried in a scratch network; None when it does not."""
+    try:
+        with scratch_network(), Netlink(None, "scratch namespace") as netlink:
+            attempt(netlink)
+    except (RunFailed, OSError) as error:
+        return str(error)
+    return None
+
+
+def at_root(netlink: Netlink, interface: str, kind: str) -> Any:
+    """The decoded message of an interface's root qdisc. Raises RunFailed when it is not of that kind."""
+    found = [m for m in netlink.ask("get_qdiscs", index=netlink.index(interface)) if m["parent"] == ROOT]
     if len(found) != 1 or found[0].get_attr("TCA_KIND") != kind:
-        place = "root" if parent == ROOT else f"{parent:#x}"
-        raise RunFailed(f"{interface}: no {kind} at its {place}, but {[m.get_attr('TCA_KIND') for m in found]}")
+        raise RunFailed(f"{interface}: no {kind} at its root, but {[m.get_attr('TCA_KIND') for m in found]}")
     return found[0]
 
 

@@ -91,13 +91,7 @@ class RelayShaper:
         ours.settimeout(_ANSWER_S)
         self._control = ours
         self._in_force = [
-            {
-                "delay_s": d.asked.delay_s,
-                "rate_bps": d.asked.rate_bps,
-                "jitter_s": d.asked.jitter_s,
-                "loss": d.asked.loss,
-                "queue_bytes": d.queue_bytes,
-            }
+            {name: getattr(d.asked, name) for name in sorted(CHANGEABLE)} | {"queue_bytes": d.queue_bytes}
             for d in self._directions
         ]
         entries = []
@@ -109,20 +103,12 @@ class RelayShaper:
     def counters(self, *, reset_peaks: bool = False) -> list[LinkCounters]:
         """See Shaper. Frames that the kernel dropped at a TAP count as dropped."""
         counted = self._ask({"op": "counters", "reset_peaks": reset_peaks})["directions"]
-        return [
-            LinkCounters(
-                direction=direction.index,
-                label=direction.asked.label,
-                packets=row["packets"],
-                wire_bytes=row["wire_bytes"],
-                payload_bytes=row["payload_bytes"],
-                dropped=row["dropped"] + row["refused"] + _kernel_drops(direction),
-                lost=row["lost"],
-                queue_high_water_bytes=row["queue_high_water_bytes"],
-                lateness=tuple(row["lateness"]),
-            )
-            for direction, row in zip(self._directions, counted, strict=True)
-        ]
+        rows = []
+        for direction, row in zip(self._directions, counted, strict=True):
+            row["dropped"] += row.pop("refused") + _kernel_drops(direction)
+            row["lateness"] = tuple(row["lateness"])
+            rows.append(LinkCounters(direction.index, direction.asked.label, **row))
+        return rows
 
     def change(self, direction: int, **values: float) -> None:
         """See Shaper."""
@@ -175,14 +161,8 @@ def _make_tap(end: End, mtu: int) -> int:
     with inside(end.pid):
         fd = open_tap(end.interface)
     with Netlink(end.pid, end.border) as netlink:
-        netlink.ask(
-            "link",
-            "set",
-            index=netlink.index(end.interface),
-            address=end.hardware_address,
-            mtu=mtu,
-            txqlen=_TAP_QUEUE_PACKETS,
-        )
+        ours = {"address": end.hardware_address, "mtu": mtu, "txqlen": _TAP_QUEUE_PACKETS}
+        netlink.ask("link", "set", index=netlink.index(end.interface), **ours)
     return fd
 
 

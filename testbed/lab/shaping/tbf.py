@@ -6,6 +6,7 @@ earlier than over a wire. Everything asked for is read back and compared; a diff
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pyroute2.netlink import nla, nlmsg
@@ -13,7 +14,6 @@ from pyroute2.netlink.rtnl import RTM_NEWQDISC
 from pyroute2.netlink.rtnl.tcmsg import sched_tbf, tcmsg
 
 from testbed.errors import BadInput, RunFailed
-from testbed.lab.namespaces import scratch_network
 from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import LinkCounters, ShapedDirection, qdisc
 from testbed.plan.framing import super_packet_bytes
@@ -81,14 +81,8 @@ def request(interface_index: int, want: TbfParameters) -> BucketMessage:
 
 def available() -> str | None:
     """None when this kernel has tbf (tried on a scratch interface), else why not."""
-    try:
-        with scratch_network(), Netlink(None, "scratch namespace") as netlink:
-            _send(netlink, netlink.index("lo"), TbfParameters(125_000, 10_000, 100_000), qdisc.ADD)
-    except RunFailed as refused:
-        return str(refused)
-    except OSError as error:
-        return str(error)
-    return None
+    want = TbfParameters(125_000, 10_000, 100_000)
+    return qdisc.refusal(lambda netlink: _send(netlink, netlink.index("lo"), want, qdisc.ADD))
 
 
 class Buckets:
@@ -109,8 +103,7 @@ class Buckets:
         if unknown := set(values) - {"rate_bps"}:
             raise ValueError(f"tbf cannot change {sorted(unknown)}")
         old, gso = self._shaped[direction]
-        asked = Direction(**(old.asked._asdict() | values))
-        new = ShapedDirection(old.index, asked, old.source, old.target, old.queue_bytes, old.seed)
+        new = replace(old, asked=Direction(**(old.asked._asdict() | values)))
         self._put(new, gso, qdisc.CHANGE)
         self._shaped[direction] = new, gso
 
@@ -120,7 +113,7 @@ class Buckets:
         for direction, _ in self._shaped.values():
             end = direction.source
             with Netlink(end.pid, end.border) as netlink:
-                root = qdisc.at_parent(netlink, end.interface, self.name)
+                root = qdisc.at_root(netlink, end.interface, self.name)
                 rows.append(qdisc.counted(netlink, direction, root, dropped=qdisc.drops(root), lost=0))
         return rows
 
@@ -135,7 +128,7 @@ class Buckets:
         want, end = parameters(direction, gso), direction.source
         with Netlink(end.pid, f"{end.border} ({direction.asked.label})") as netlink:
             _send(netlink, netlink.index(end.interface), want, flags)
-            root = qdisc.at_parent(netlink, end.interface, self.name)
+            root = qdisc.at_root(netlink, end.interface, self.name)
             found = root.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")
         # the burst comes back as a time, rounded
         if (found["rate"], found["limit"]) != (want.rate_bytes_per_s, want.limit_bytes):
