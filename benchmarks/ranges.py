@@ -71,7 +71,7 @@ def documents(number: int, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     }
     if dp > 1:
         job["data_parallel"] = {
-            "parameters": f"{10 ** draw.uniform(4.5, 6):.0f} B",
+            "parameters": f"{max(60_000, 10 ** draw.uniform(4.5, 6)):.0f} B",
             "sharding": draw.choice(("zero-1", "none")),
             "algorithm": draw.choice(("ring", "hierarchical")),
             "replicas": each[1:],

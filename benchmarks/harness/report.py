@@ -84,9 +84,11 @@ def truth(
 ) -> Claim:
     """That rows (all, if none are named) are trusted and within a limit of their prediction or range.
 
+    Without those that the model does not cover, which are counted: what tensor ranks exchange does not fit into slots.
     `median`: a limit for the median as well; `ranked`: whether their plans must rank schedules as predicted.
     """
-    judged = taken.rows if rows is None else rows
+    every = taken.rows if rows is None else rows
+    judged = [row for row in every if row.covered]
     missed = [row.missed for row in judged] or [math.inf]
     over, untrusted = sum(share > limit for share in missed), sum(not row.trusted for row in judged)
     middle, plans = statistics.median(missed), {row.plan for row in judged}
@@ -95,6 +97,8 @@ def truth(
     asked = f"<= {limit:.2%}" + (f", median <= {median:.2%}" if median else "") + ", trusted" + ", ranked" * ranked
     got = f"{len(judged)} runs: worst {max(missed):.4%}, median {middle:.4%}, {over} beyond, {untrusted} untrusted"
     got += f", {sum(row.width > 0 for row in judged)} ranges"
+    if len(judged) < len(every):
+        got += f"; {len(every) - len(judged)} more not in the model"
     if misranked:
         got += f"; not ranked as predicted: {', '.join(misranked[:4])}{', ...' if len(misranked) > 4 else ''}"
     worst = max(missed) if judged else None
