@@ -211,11 +211,12 @@ def knee(found: Measured, _: Path) -> list[Row]:
     meet = (flat[1] - steep[1]) / (steep[0] - flat[0])
     plain = [line(sigmas, "1f1b")[0] for sigmas in (FLAT, STEEP)]
     times = " ".join(f"{seconds(found, f'knee-s{s:g}', 'geopipe'):.3f}" for s in (*FLAT, 1.0, *STEEP))
-    ahead, usual = steep[0] / flat[0], plain[1] / plain[0]
-    slopes, fine = "slope above over slope below, dN* and 1F1B", ahead > 10 and usual < 1.25
+    slopes = "slope above over slope below, dN* and 1F1B"
+    got = f"{steep[0] / flat[0]:.1f} and {plain[1] / plain[0]:.2f}"
+    fine = steep[0] > 10 * flat[0] and plain[1] < 1.25 * plain[0]
     return [
         Row("knee of dN* in S/(B tau)", "1 +-3 %", f"{meet:.4f}", abs(meet - 1) <= 0.03),
-        Row(slopes, "> 10; < 1.25", f"{ahead:.1f} and {usual:.2f}", fine),
+        Row(slopes, "> 10; < 1.25", got, fine),
         Row(f"s at {' '.join(f'{s:g}' for s in (*FLAT, 1.0, *STEEP))}", "(report)", times, True),
     ]
 
