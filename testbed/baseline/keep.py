@@ -16,7 +16,7 @@ from testbed.errors import BadInput, RunFailed, UntrustedRun
 from testbed.plan.plan import Plan
 from testbed.planning import file
 from testbed.planning.resolve import with_clock, with_costs_of_this_version
-from testbed.planning.schedules import choices_of, make, with_schedules
+from testbed.planning.schedules import choices_in_cases, make, with_schedules
 from testbed.progress import Reporter
 from testbed.results.load import load_run
 from testbed.scratch import scratch_directory
@@ -84,7 +84,8 @@ def renew(
 def _made_anew(plan: Plan, reporter: Reporter) -> Plan:
     with reporter.solving() as watch:
         made = [
-            make(plan, choices_of(plan, job), watch=watch, job=job, strict=True).made for job in range(len(plan.jobs))
+            make(plan, choices_in_cases(plan, job), watch=watch, job=job, strict=True).made
+            for job in range(len(plan.jobs))
         ]
     return with_schedules(plan, made)
 

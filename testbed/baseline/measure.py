@@ -17,7 +17,7 @@ from testbed.plan.events import at_work
 from testbed.plan.plan import Plan
 from testbed.planning.prediction import parts_of, predict_together
 from testbed.planning.resolve import require_trainable
-from testbed.planning.schedules import candidates, choices_of, with_schedules
+from testbed.planning.schedules import candidates, choices_in_cases, with_schedules
 from testbed.progress import Reporter
 from testbed.results.contents import table_of
 from testbed.results.destination import is_complete
@@ -122,7 +122,7 @@ def with_remade(outcome: CheckResult, plan: Plan) -> CheckResult:
 def _made_today(plan: Plan, job: int) -> dict[str, Generated]:
     """By label, what generators make of a job's choices; not a solver, which would take its whole time limit."""
     made: dict[str, Generated] = {}
-    for choice in choices_of(plan, job):
+    for choice in choices_in_cases(plan, job):
         if not family_of(choice).solver:
             try:
                 found = candidates(plan, [choice], job=job, judge=False).found

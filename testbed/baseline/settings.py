@@ -13,7 +13,7 @@ from testbed.full_scale.similitude import Scales
 from testbed.plan.plan import Plan
 from testbed.plan.routes import default_routes
 from testbed.planning.resolve import make_plan, overrides_of, with_clock
-from testbed.planning.schedules import choices_of, choose, make, with_selected
+from testbed.planning.schedules import choices_in_cases, choose, make, with_selected
 from testbed.schedule.schedule_file import RecordedSchedule
 from testbed.spec.document import override, validate
 from testbed.spec.quantity import SI_UNITS, WITH_UNITS
@@ -74,7 +74,7 @@ def _written(spec: Topology | Workload) -> dict[str, Any]:
 def _workload_document(plan: Plan, job: int) -> dict[str, Any]:
     """A job's workload as a file would have it, with the schedules that the cases have."""
     workload = plan.jobs[job].workload
-    document = _written(workload.model_copy(update={"schedules": choices_of(plan, job)}))
+    document = _written(workload.model_copy(update={"schedules": choices_in_cases(plan, job)}))
     if workload.full_scale is None:
         return {"pacing": "none"} | document
     document["data_parallel"].pop("parameters", None)

@@ -24,7 +24,7 @@ from testbed.plan import costs
 from testbed.plan.memory_bytes import full_scale_bytes
 from testbed.plan.plan import Job, Plan
 
-_TURN_S = 1e-7
+_STAGGER_S = 1e-7
 """Seconds at full scale by which ranks begin after each other: enough to tell whose message a link takes first, as in
 the lab."""
 
@@ -108,7 +108,7 @@ def _chain(plan: Plan, job: Job, problem: Problem, at: Scales) -> list[Problem]:
         send_s_per_byte=0.0,
         wake_s=0.0,
         unnoticed_wait_s=0.0,
-        begins_s=tuple(turn * _TURN_S * at.seconds for turn in range(len(problem.begins_s))),
+        begins_s=tuple(rank * _STAGGER_S * at.seconds for rank in range(len(problem.begins_s))),
     )
     first = replace(
         plain,

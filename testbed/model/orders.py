@@ -55,7 +55,7 @@ class Orders:
         hops = np.diff(program.route_start)[program.route]
         return len(program.duration_s) + int((np.maximum(program.pieces, 1) * np.maximum(hops, 1)).sum())
 
-    def meet(self) -> bool:
+    def tied(self) -> bool:
         """Whether chance may decide anything: messages come to one link within that time of each other, as predicted,
         or a rank waits just as long as nobody notices.
 

@@ -117,7 +117,7 @@ class Problem:
     first by chance; empty: all at once."""
     unnoticed_wait_s: float = 0.0
     """A rank that waits for its input no longer than this is not delayed (the engine's logical clock)."""
-    meet_s: float = 20e-6
+    tie_s: float = 20e-6
     """What this has within so much of each other may come the other way round."""
     notice_bytes: float = 0.0
     """Wire bytes of the notice that gloo sends when a send, and when a receive, is posted."""

@@ -60,7 +60,7 @@ def in_ticks(problem: Problem, tick: float | None = None) -> Problem:
         wake_s=whole(problem.wake_s),
         begins_s=every(problem.begins_s),
         unnoticed_wait_s=whole(problem.unnoticed_wait_s),
-        meet_s=whole(problem.meet_s),
+        tie_s=whole(problem.tie_s),
     )
 
 

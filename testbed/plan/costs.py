@@ -213,9 +213,9 @@ def _problem(
         send_s=host.send_s,
         send_s_per_byte=host.send_s_per_byte,
         wake_s=host.wake_s,
-        begins_s=_turns(plan, job, stages, [gather for gather, _ in exchanged]).begins_s if exchanged else (),
+        begins_s=_staggered(plan, job, stages, [gather for gather, _ in exchanged]).begins_s if exchanged else (),
         unnoticed_wait_s=host.unnoticed_wait_s if workload.pacing else 0.0,
-        meet_s=host.meet_s,
+        tie_s=host.tie_s,
         notice_bytes=host.notice_bytes,
         all_gather=tuple(gather for gather, _ in exchanged if gather.steps),
         reductions=tuple(reduction for _, reduction in exchanged),
@@ -262,7 +262,7 @@ def _limits(workload: Workload, memory: float | None) -> list[float]:
     return asked if caps is None else [min(pair) for pair in zip(asked, caps, strict=True)]
 
 
-class _Turns(NamedTuple):
+class _Stagger(NamedTuple):
     """How far the ranks of a job with replicas begin apart, so that no chance tells whose message comes first."""
 
     begins_s: tuple[float, ...]
@@ -271,26 +271,29 @@ class _Turns(NamedTuple):
     """When somebody else may begin."""
 
 
-def _turns(plan: Plan, job: Job, stages: tuple[int, ...], gathers: Sequence[Collective]) -> _Turns:
+def _staggered(plan: Plan, job: Job, stages: tuple[int, ...], gathers: Sequence[Collective]) -> _Stagger:
     """`gathers` are per stage, and none without replicas: their pipeline has nobody to wait for."""
-    host, turns = plan.host_costs, range(job.mesh.dp * job.mesh.pp)
-    sites = [sites_of(job)[turn * job.mesh.tp] for turn in turns]
+    host, positions = plan.host_costs, range(job.mesh.dp * job.mesh.pp)
+    sites = [sites_of(job)[position * job.mesh.tp] for position in positions]
     at_once: Counter[tuple[int, int]] = Counter()
     """By member of a collective (replicas, of each its tensor ranks) and pipeline rank, bytes sent as it begins ..."""
     leaving: Counter[int] = Counter()
-    """... and by turn, those that leave the datacenter."""
+    """... and by position (Mesh.position), those that leave the datacenter."""
     for rank, gather in zip(stages, gathers, strict=True):
         for step in gather.steps:
             if not step.after:
-                turn, target = (member // job.mesh.tp * job.mesh.pp + rank for member in (step.source, step.target))
+                position, target = (member // job.mesh.tp * job.mesh.pp + rank for member in (step.source, step.target))
                 size = math.ceil(gather.size(step))
                 at_once[step.source, rank] += size
-                leaving[turn] += size * (sites[turn] != sites[target])
-    each_s = host.turn_s + host.turn_s_per_byte * max(at_once.values(), default=0)
-    shared_s = host.shared_turn_s + host.shared_turn_s_per_byte * max(leaving.values(), default=0)
-    before = [sum(leaving[other] > 0 and sites[other] == sites[turn] for other in range(turn)) for turn in turns]
-    begins_s = [turn * each_s + before[turn] * (leaving[turn] > 0) * shared_s for turn in turns]
-    return _Turns(tuple(begins_s), max(begins_s) + each_s + shared_s)
+                leaving[position] += size * (sites[position] != sites[target])
+    each_s = host.stagger_s + host.stagger_s_per_byte * max(at_once.values(), default=0)
+    shared_s = host.shared_stagger_s + host.shared_stagger_s_per_byte * max(leaving.values(), default=0)
+    before = [
+        sum(leaving[other] > 0 and sites[other] == sites[position] for other in range(position))
+        for position in positions
+    ]
+    begins_s = [position * each_s + before[position] * (leaving[position] > 0) * shared_s for position in positions]
+    return _Stagger(tuple(begins_s), max(begins_s) + each_s + shared_s)
 
 
 def beginning_s(plan: Plan, job: Job) -> float:
@@ -300,7 +303,7 @@ def beginning_s(plan: Plan, job: Job) -> float:
     """
     stages, taken = tuple(range(job.mesh.pp)), RankRoutes(plan, None)
     gathers = [_collectives(plan, taken, job, rank, 1)[0] for rank in stages] if job.mesh.dp > 1 else []
-    return _turns(plan, job, stages if gathers else (), gathers).next_s
+    return _staggered(plan, job, stages if gathers else (), gathers).next_s
 
 
 def _stages_per_rank(job: Job, stages: tuple[int, ...]) -> int:

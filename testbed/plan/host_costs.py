@@ -38,23 +38,23 @@ WAKE_S = 1e-6
 is answered first whose thread is awake because data has just come in. Found with late receives on
 benchmarks/virtual_grid.py, P = 4; checked on cells 74 to 98 of benchmarks/random_grid.py."""
 
-TURN_S = 20e-6
+STAGGER_S = 20e-6
 """Ranks of a job with replicas begin an iteration this much apart, one after the other: at one and the same instant
 nothing but chance would tell whose data a shared link takes first. It is thrice what a machine takes to wake one rank
 after the other."""
 
-TURN_S_PER_BYTE = 70e-12
+STAGGER_S_PER_BYTE = 70e-12
 """And for each byte that a rank sends as it begins, while nobody else wakes: a shard of 1.7 MB takes 90 us, and ranks
 that were to begin meanwhile come after others."""
 
-SHARED_TURN_S, SHARED_TURN_S_PER_BYTE = 200e-6, 1e-9
+SHARED_STAGGER_S, SHARED_STAGGER_S_PER_BYTE = 200e-6, 1e-9
 """On a real clock, what more lies between two ranks that begin by sending over one link: there a rank may wake 0.1 to
 0.2 ms late, and handing a shard of 1 MB to the kernel takes 0.3 to 1 ms while others do the same. What began 0.1 ms
 later was on the link first in half of the iterations. A run in which it still is says so (judge/fidelity.py,
 order_check)."""
 
 
-MEET_S = 20e-6
+TIE_S = 20e-6
 """What the model has within so much of each other may come the other way round: gloo's threads take some 10 us to
 answer, 6 us for each rank that was woken before, and with late receives every second flow's messages are some 20 us
 off."""
@@ -64,7 +64,7 @@ VIRTUAL_HANDOVER_S = 40e-9
 (`testbed calibrate --engine`), checked on benchmarks/messages_at_once.py. Its programs read the clock at 1 ns each, and
 two of their calls fail, at 10 ns each (vm/kernel.py); nothing else there takes time."""
 
-VIRTUAL_MEET_S = 2e-6
+VIRTUAL_TIE_S = 2e-6
 """And there: messages come within 0.2 us of what the model says, on links and inside datacenters (`message_times.py
 --read` on plans 110 to 115 of benchmarks/option_pairs.py); ten times that, for hundreds at one instant. Checked on
 benchmarks/ranges.py."""
@@ -79,8 +79,8 @@ def measured_costs(clock: Literal["real", "virtual"]) -> HostCosts:
             gloo_bytes=GLOO_BYTES,
             notice_bytes=NOTICE_BYTES,
             wake_s=0.0,
-            turn_s=TURN_S,
-            meet_s=VIRTUAL_MEET_S,
+            stagger_s=STAGGER_S,
+            tie_s=VIRTUAL_TIE_S,
         )
     return HostCosts(
         handover_s=HANDOVER_S,
@@ -90,9 +90,9 @@ def measured_costs(clock: Literal["real", "virtual"]) -> HostCosts:
         wake_s=WAKE_S,
         send_s=SEND_S,
         send_s_per_byte=SEND_S_PER_BYTE,
-        turn_s=TURN_S,
-        turn_s_per_byte=TURN_S_PER_BYTE,
-        shared_turn_s=SHARED_TURN_S,
-        shared_turn_s_per_byte=SHARED_TURN_S_PER_BYTE,
-        meet_s=MEET_S,
+        stagger_s=STAGGER_S,
+        stagger_s_per_byte=STAGGER_S_PER_BYTE,
+        shared_stagger_s=SHARED_STAGGER_S,
+        shared_stagger_s_per_byte=SHARED_STAGGER_S_PER_BYTE,
+        tie_s=TIE_S,
     )

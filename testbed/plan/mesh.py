@@ -58,7 +58,7 @@ class Mesh:
         """The ranks of all replicas that have the same parameters, in the order of replicas."""
         return tuple(self.rank(replica, pipeline_rank, tensor_rank) for replica in range(self.dp))
 
-    def turn(self, rank: int) -> int:
+    def position(self, rank: int) -> int:
         """Where a rank stands among those of its job, counting the tensor ranks of a stage as one."""
         return (rank - self.first_rank) // self.tp
 

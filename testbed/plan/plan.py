@@ -216,15 +216,15 @@ class HostCosts:
     send_s: float = 0.0
     """Of the call that sends a message where no link is on its route; plans of an earlier testbed have none."""
     send_s_per_byte: float = 0.0
-    turn_s: float = 0.0
+    stagger_s: float = 0.0
     """Between the beginnings of one rank and the next of a job with replicas; earlier plans have none."""
-    turn_s_per_byte: float = 0.0
+    stagger_s_per_byte: float = 0.0
     """And for each byte that a rank sends as it begins."""
-    shared_turn_s: float = 0.0
+    shared_stagger_s: float = 0.0
     """As much more where a rank begins by sending to another datacenter, behind every rank of its own that does."""
-    shared_turn_s_per_byte: float = 0.0
+    shared_stagger_s_per_byte: float = 0.0
     """And for each byte that a rank sends there."""
-    meet_s: float = 20e-6
+    tie_s: float = 20e-6
     """What the model has within so much of each other may come the other way round; so much in earlier plans."""
 
 
@@ -254,5 +254,5 @@ class Plan:
     metric; None where no policy chose routes: all flows count."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Schedules that were asked for and do not fit: by label, why there is no case with them."""
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     """Of plan.json; one more for every change that an older reader would misunderstand. See upgrade.py."""

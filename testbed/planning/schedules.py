@@ -91,7 +91,7 @@ def _named(listed: Sequence[ScheduleChoice], name: str) -> list[ScheduleChoice]:
     return [choice]
 
 
-def choices_of(plan: Plan, job: int) -> list[ScheduleChoice]:
+def choices_in_cases(plan: Plan, job: int) -> list[ScheduleChoice]:
     """What a job's schedules in the cases are made by, each once."""
     return list({case.jobs[job].choice.label: case.jobs[job].choice for case in plan.cases}.values())
 

@@ -18,7 +18,7 @@ from testbed.model.simulate import compile_for
 from testbed.thresholds import ONE_PREDICTION
 
 MOVED = 10
-"""A message that takes so many times `meet_s` longer or shorter in another order hangs on it. What is drawn moves
+"""A message that takes so many times `tie_s` longer or shorter in another order hangs on it. What is drawn moves
 messages by up to 7 times it without changing any order, found on 30 plans of benchmarks/ranges.py."""
 
 ORDERS = 64
@@ -60,8 +60,8 @@ def ranges_of_orders(loads: Sequence[Load]) -> list[Range | None]:
 
     None where nothing hangs on them. The same jobs give the same ranges. Raises as a prediction.
     """
-    orders = Orders(loads, max(load.problem.meet_s for load in loads))
-    if not orders.meet():
+    orders = Orders(loads, max(load.problem.tie_s for load in loads))
+    if not orders.tied():
         return [None] * len(loads)
     compile_for(FIRST_ORDERS * orders.events)
     drawn, predicted = orders.drawn(), orders.predicted_s
@@ -78,7 +78,7 @@ def _ranges(loads: Sequence[Load], predicted_s: Sequence[float], found: Sequence
         ends = [predicted_s[job], *(order.ends_s[job] for order in found)]
         over_orders = Range(min(ends) - load.start_s, max(ends) - load.start_s)
         if not over_orders.order_sensitive:
-            moved = max(order.moved_s[job] for order in found) > MOVED * load.problem.meet_s
+            moved = max(order.moved_s[job] for order in found) > MOVED * load.problem.tie_s
             alone = predicted_s[job] - load.start_s
             ranges.append(Range(alone, alone) if moved else None)
         else:

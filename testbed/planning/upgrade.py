@@ -1,7 +1,8 @@
 """plan.json of an earlier format, as this version would have written it.
 
 Format 1 had no events of their own: each case said what was gone (`lost`) and who did not train (`away`), and `event`
-when it went on from the case before it. What happened is what two cases of a training differ in.
+when it went on from the case before it. What happened is what two cases of a training differ in. Up to format 2, some
+of `host_costs` had other names.
 """
 
 from __future__ import annotations
@@ -40,6 +41,15 @@ class _Plan(BaseModel):
 
 _GONE = ("event", "lost", "away")
 
+_EARLIER_COSTS = {
+    "turn_s": "stagger_s",
+    "turn_s_per_byte": "stagger_s_per_byte",
+    "shared_turn_s": "shared_stagger_s",
+    "shared_turn_s_per_byte": "shared_stagger_s_per_byte",
+    "meet_s": "tie_s",
+}
+"""Of `host_costs`, up to format 2."""
+
 
 def upgraded(document: Mapping[str, Any], source: str) -> Mapping[str, Any]:
     """The document of a plan in this version's format. One of this version, or of none that is known, is as it was.
@@ -47,8 +57,16 @@ def upgraded(document: Mapping[str, Any], source: str) -> Mapping[str, Any]:
     Raises BadInput for one of format 1 whose trainings have different events: this version has one list for all.
     """
     version = document.get("format", 1)
-    if version != 1 or isinstance(version, bool):
+    if version not in (1, 2) or isinstance(version, bool):
         return document
+    costs = document.get("host_costs")
+    if isinstance(costs, dict):
+        document = {**document, "host_costs": {_EARLIER_COSTS.get(name, name): cost for name, cost in costs.items()}}
+    return {**(_of_format_2(document, source) if version == 1 else document), "format": 3}
+
+
+def _of_format_2(document: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    """The document of format 1 with one list of events. Raises as `upgraded`."""
     if "events" in document:
         raise BadInput.of(source, "events", document["events"], "no such field in format 1")
     before = validate(_Plan, document, source)
@@ -66,7 +84,7 @@ def upgraded(document: Mapping[str, Any], source: str) -> Mapping[str, Any]:
         for written, case in zip(document["cases"], before.cases, strict=True)
     ]
     events = [{"kind": event.kind, "name": event.name, "at": vars(event.at)} for event in found]
-    return {**document, "network": network, "events": events, "cases": cases, "format": 2}
+    return {**document, "network": network, "events": events, "cases": cases}
 
 
 def _trainings(cases: Sequence[_Case]) -> list[list[_Case]]:

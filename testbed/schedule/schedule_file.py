@@ -5,7 +5,6 @@ Rows are lists of actions as text, one list per rank; `solver` is what a solver 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from testbed.errors import BadInput
@@ -21,11 +20,6 @@ class RecordedSchedule(NamedTuple):
 
     rows: tuple[Row, ...]
     proof: Proof | None
-
-
-def as_document(schedules: Mapping[str, Generated]) -> dict[str, Any]:
-    """What schedules.json holds."""
-    return {name: as_entry(schedule) for name, schedule in schedules.items()}
 
 
 def as_entry(generated: Generated) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class TimedSchedule:
     durations_s: tuple[tuple[float, ...], ...] | None
     """Per rank, the slot of every action in its row; None: no pacing."""
     begins_s: tuple[float, ...] = ()
-    """How long after the common start each rank begins, by its turn (Mesh.turn); empty: all at once."""
+    """How long after the common start each rank begins, by its position (Mesh.position); empty: all at once."""
 
     def renamed(self, name: str) -> TimedSchedule:
         """The same under another name."""

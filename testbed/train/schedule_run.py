@@ -131,7 +131,7 @@ class ScheduleRun:
         if replicas is not None:
             replicas.attend(iteration)
         begins_s = self.timed.begins_s
-        begin_s = start_s + (begins_s[task.mesh.turn(self.rank)] if begins_s else 0.0)
+        begin_s = start_s + (begins_s[task.mesh.position(self.rank)] if begins_s else 0.0)
         late_start_s = max(0.0, now_s() - begin_s)
         self.process.accounts.begin()
         sleep_until(begin_s, self.process.spin_s)

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from in_process import Done, run_testbed
 
-from testbed.baseline import report, store
+from testbed.baseline import keep, report, store
 from testbed.baseline.check import on_one_text
 from testbed.baseline.environment import differences
 from testbed.baseline.measure import Measurement, measure
@@ -22,11 +22,12 @@ from testbed.baseline.settings import with_settings
 from testbed.baseline.tolerance import Band, Mode, Quantity, default_tolerances, describe, from_document
 from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.judge.comparison import ScheduleComparison
-from testbed.plan.plan import Plan
+from testbed.plan.plan import Plan, Profile
 from testbed.planning import file as plan_file
 from testbed.planning.resolve import load_plan, with_clock
 from testbed.planning.schedules import choose, make, with_selected
 from testbed.progress import Lines
+from testbed.spec.workload import Pacing
 from testbed.vm import command
 from testbed.vm.command import Training
 
@@ -377,6 +378,25 @@ def test_a_plan_without_pacing_is_kept_without_it() -> None:
     plan = load_plan(LONGHAUL, PP4, settings=["pacing=none"])
     plan = with_selected(plan, [make(plan, choose(plan))])
     assert with_settings(plan, ["iterations=2"], "plan.json").jobs[0].workload.pacing is None
+
+
+def test_a_run_without_pacing_is_kept_as_it_was_before_its_profile(tmp_path: Path) -> None:
+    """What actions took there, and the schedules for that, the run to come finds for itself."""
+    plan, run = planned_with(["1f1b"]), tmp_path / "run"
+    (job,), took, held = plan.jobs, Pacing.model_construct(F=0.01, I=0.01, W=0.01, B=0.02), (1.0,) * 4
+    unpaced = job.workload.model_copy(update={"pacing": None})
+    profiled = replace(job, workload=unpaced, profile=Profile(took, took, held, held))
+    run.mkdir()
+    write_run(run)
+    plan_file.write(replace(plan, jobs=(profiled,)), run / "plan.json")
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["vm"]
+    (run / "manifest.json").write_text(json.dumps(manifest | {"clock": "real"}))
+    keep.save_run(tmp_path / "kept", run, keep.Terms("", quick=False))
+    kept = store.plan_of(tmp_path / "kept")
+    assert kept.jobs == (replace(profiled, profile=None),)
+    assert [case.jobs[0].rows for case in kept.cases] == [None]
+    assert Quantity.predicted not in store.read(tmp_path / "kept").tolerances
 
 
 def test_what_is_saved_is_found_the_same(root: Path) -> None:

@@ -43,14 +43,22 @@ PREDICTED_S = {
 def test_cases_are_without_what_the_file_says(path: Path) -> None:
     plan, written = file.read(path), json.loads(path.read_text())
     assert written["format"] == 1
-    assert plan.format == 2
+    assert plan.format == 3
     for case, before in zip(plan.cases, written["cases"], strict=True):
         assert [*lost(plan, case)] == before.get("lost", [])
         assert [*away(plan, case)] == before.get("away", [])
         assert (case.continues and case.continues.after) == before.get("event", {}).get("after")
     again = file.to_json(plan)
     assert file.from_json(again, "plan.json") == plan
-    assert json.loads(again)["format"] == 2
+    assert json.loads(again)["format"] == 3
+
+
+def test_costs_of_a_plan_of_format_2_have_the_names_of_this_version() -> None:
+    written = json.loads((JOBS_RUN / "plan.json").read_text())
+    assert written["format"] == 2
+    costs, before = file.read(JOBS_RUN).host_costs, written["host_costs"]
+    assert (costs.stagger_s, costs.shared_stagger_s_per_byte) == (before["turn_s"], before["shared_turn_s_per_byte"])
+    assert file.read(FORMAT_3_RUN).host_costs.tie_s == 20e-6
 
 
 def test_what_cases_differ_in_is_what_happened() -> None:

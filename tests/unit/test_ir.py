@@ -12,7 +12,7 @@ from testbed.errors import BadInput
 from testbed.pipeline.ir import COMPUTE, WHOLE, WHOLE_STAGE, Action, Kind, Part, parse_action
 from testbed.pipeline.problem import uniform
 from testbed.schedule.registry import Generated, generate
-from testbed.schedule.schedule_file import as_document, kept_in
+from testbed.schedule.schedule_file import as_entry, kept_in
 from testbed.search.proof import Proof
 
 
@@ -86,9 +86,10 @@ def test_schedules_survive_their_file() -> None:
         ),
         "greedy": Generated(generate("crosspipe-greedy", problem), None),
     }
-    kept = kept_in(json.dumps(as_document(made)), "schedules.json")
+    entries = {name: as_entry(one) for name, one in made.items()}
+    kept = kept_in(json.dumps(entries), "schedules.json")
     assert kept == {name: (one.schedule.rows, one.proof) for name, one in made.items()}
-    by_job = {name: {"jobs": {"a job": one}} for name, one in as_document(made).items()}
+    by_job = {name: {"jobs": {"a job": one}} for name, one in entries.items()}
     assert kept_in(json.dumps(by_job), "schedules.json") == kept, "as a run writes them"
     assert any(action.part.of > 1 for row in kept["greedy"].rows for action in row), "sub-blocks among them"
 

@@ -99,7 +99,7 @@ def test_a_read_plan_costs_the_same() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "expected"),
     [
-        (("format",), 3, "format: got 3"),
+        (("format",), 4, "format: got 4"),
         (("colour",), "red", "colour: got 'red', expected no such field"),
         (("jobs", 0, "mesh", "pp"), 3, "jobs.0.nodes: got 4, expected a node for 3 ranks"),
         (("jobs", 0, "nodes", 1), "narnia/0", "a node of the network"),

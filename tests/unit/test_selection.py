@@ -18,7 +18,7 @@ from testbed.errors import BadInput, DoesNotFit
 from testbed.model.compile import announce
 from testbed.pipeline.problem import Problem, uniform
 from testbed.pipeline.validate import InvalidSchedule
-from testbed.plan.host_costs import TURN_S
+from testbed.plan.host_costs import STAGGER_S
 from testbed.plan.plan import Plan
 from testbed.planning.resolve import load_plan
 from testbed.planning.schedule_comparison import compare_schedules
@@ -241,7 +241,7 @@ def test_the_order_of_replicas_does_not_matter(way: dict[str, Any], tmp_path: Pa
         plan = load_plan(tmp_path / "net.yaml", tmp_path / "job.yaml")
         found.append({one.choice.label: one.makespan_s for one in candidates(plan, choose(plan)).found})
     # their eight ranks begin one after the other, in that order
-    assert found[0] == pytest.approx(found[1], rel=0, abs=8 * TURN_S)
+    assert found[0] == pytest.approx(found[1], rel=0, abs=8 * STAGGER_S)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def timed(unit_s: float, lengths: tuple[float, ...], size: float = 1.0) -> Probl
     """Two ranks and a link of these lengths, in a unit."""
     f, i, w, delay, wire = (length * unit_s for length in lengths)
     problem = uniform(2, 3, forward_s=f, input_s=i, weight_s=w, delay_s=delay, wire_s=wire / size)
-    return replace(problem, message_bytes=(size,), meet_s=1e-4 * unit_s)
+    return replace(problem, message_bytes=(size,), tie_s=1e-4 * unit_s)
 
 
 @given(st.tuples(*[lengths] * 5), st.sampled_from([1.0, 123_457.0]))

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]  # a boot takes minute
 
 ROOT = Path(__file__).parents[2]
 SMALL, JOBS = "small-longhaul", "two-jobs"
-DEADLINE_S = 240
+DEADLINE_S = 540
 
 
 def baseline(*words: str | Path) -> subprocess.CompletedProcess[str]:
