@@ -180,9 +180,9 @@ def case_of(
     if frame.empty:
         raise BadInput.of(str(path), "schedule", f"nothing of {label}", "rows of every schedule that the run finished")
     for names, good, expected in (
-        (numbers, _is_number, "a number in every row"),
+        (numbers, lambda one: isinstance(one, Number), "a number in every row"),
         (lists, _is_numbers, "a list of numbers in every row"),
-        (texts, _is_text, "text in every row"),
+        (texts, lambda one: isinstance(one, str), "text in every row"),
     ):
         for name in names:
             if wrong := [one for one in frame[name] if not good(one)]:
@@ -190,13 +190,5 @@ def case_of(
     return frame
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, Number)
-
-
 def _is_numbers(value: object) -> bool:
     return isinstance(value, np.ndarray | list) and all(isinstance(one, Number) for one in value)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
