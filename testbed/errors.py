@@ -35,6 +35,12 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:70]}...{text[-20:]}"
 
 
+def require(good: bool, source: str, field: str, value: object, expected: str) -> None:
+    """Raises BadInput unless a value is `good`."""
+    if not good:
+        raise BadInput.of(source, field, value, expected)
+
+
 def listed(names: Iterable[object]) -> str:
     """Names joined by commas; of many only the first."""
     every = [str(name) for name in names]

@@ -14,6 +14,7 @@ from rich.text import Text
 from testbed.cli.options import show
 from testbed.cli.run_tables import all_of, name_of, number_in, show_trusted, uncovered
 from testbed.cli.table_layout import Column, Section, fitted, indented
+from testbed.grouping import grouped
 from testbed.judge.comparison import BASELINE, JobComparison, ScheduleComparison, jobs_at_work, ranked_pairs, rows_of
 from testbed.results.load import Run
 from testbed.thresholds import TIE
@@ -203,11 +204,7 @@ def _rows_by_job(rows: Sequence[ScheduleComparison]) -> dict[str, list[JobCompar
     known = [row for row in rows if isinstance(row, JobComparison) and row.alone_of is None]
     at_work = jobs_at_work(known)
     most = max((len(names) for names in at_work.values()), default=0)
-    found: dict[str, list[JobComparison]] = {}
-    for row in known:
-        if len(at_work[row.label]) == most:
-            found.setdefault(row.job, []).append(row)
-    return found
+    return grouped((row.job, row) for row in known if len(at_work[row.label]) == most)
 
 
 def _fastest_rows(rows: Sequence[ScheduleComparison]) -> list[ScheduleComparison]:

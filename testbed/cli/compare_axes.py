@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -58,6 +58,7 @@ def compare_axes(
 
     delays = sorted({options.quantity("--delay", text, TIME, "a time") for text in delay or DELAYS})
     rates = sorted({options.quantity("--rate", text, RATE, "a rate") for text in rate or RATES})
+    points = [LinkPoint(delay_s, rate_bps) for delay_s in delays for rate_bps in rates]
     options.only_beside_measure(measure, {"--wall-limit": wall_limit})
     if measure and out is None:
         raise BadInput.of("--measure", "option", measure, "--out beside it, where the results go")
@@ -67,27 +68,23 @@ def compare_axes(
         require_writable(out / "axes.json", "--out", make=True)
     reporter = Terminal(quiet=quiet)
     found = []
-    with reporter.step("comparing axes", total=len(delays) * len(rates)) as step:
-        for delay_s in delays:
-            for rate_bps in rates:
-                found.append(compare(asked, LinkPoint(delay_s, rate_bps), schedule or []))
-                step.advance()
+    with reporter.step("comparing axes", total=len(points)) as step:
+        for point in points:
+            found.append(compare(asked, point, schedule or []))
+            step.advance()
     measured: list[MeasuredPoint] = []
     if measure and out is not None:
-        from testbed.sweep.measured_axes import measure as measure_points
-        from testbed.sweep.measured_axes import spread
+        from testbed.sweep import measured_axes
 
-        measured = measure_points(asked, spread(found, measure), out, limit_s=wall_limit or 5400.0, reporter=reporter)
-    document = _document(asked.name, found, measured)
+        some, limit_s = measured_axes.spread(found, measure), wall_limit or 5400.0
+        measured = measured_axes.measure(asked, some, out, limit_s=limit_s, reporter=reporter)
+    shown = {"points": [one.as_json() for one in found], "measured": [one.as_json() for one in measured]}
+    document = {"workload": asked.name, **shown}
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_output(out / "axes.json", json.dumps(document, indent=2) + "\n", "--out")
     if picture is not None:
-        from testbed.sweep.axes_picture import draw
-
-        heading = f"{asked.name}: which axis should cross the link, and how many times longer the other one takes"
-        with output(picture, "--picture") as partial:
-            draw(found, partial, heading=heading, measured=[point.predicted for point in measured])
+        _draw(asked.name, found, measured, picture)
     if as_json:
         options.emit(document)
     else:
@@ -99,12 +96,12 @@ def compare_axes(
         raise typer.Exit(ExitCode.UNTRUSTED)
 
 
-def _document(name: str, found: Sequence[Compared], measured: Sequence[MeasuredPoint]) -> dict[str, Any]:
-    return {
-        "workload": name,
-        "points": [point.as_json() for point in found],
-        "measured": [point.as_json() for point in measured],
-    }
+def _draw(name: str, found: Sequence[Compared], measured: Sequence[MeasuredPoint], picture: Path) -> None:
+    from testbed.sweep.axes_picture import draw
+
+    heading = f"{name}: which axis should cross the link, and how many times longer the other one takes"
+    with output(picture, "--picture") as partial:
+        draw(found, partial, heading=heading, measured=[point.predicted for point in measured])
 
 
 def _print(console: Console, name: str, found: Sequence[Compared], measured: Sequence[MeasuredPoint]) -> None:

@@ -65,13 +65,11 @@ def knee(
         found = sweeping.sweep(plan, links, choices, rates, within / 100, step.advance, watch)
     measured: MeasuredRates = {}
     if measure:
-        from testbed.sweep.measured_rates import measure as measure_rates
-        from testbed.sweep.measured_rates import spread
+        from testbed.sweep import measured_rates
 
-        places = spread(len(found.swept), measure)
-        measured = measure_rates(found.swept, places, out, limit_s=wall_limit or 3600.0, reporter=reporter)
-    heading = f"{job.name} on {network.name}, {links.name}"
-    lab = lab_seconds(plan)
+        places, limit_s = measured_rates.spread(len(found.swept), measure), wall_limit or 3600.0
+        measured = measured_rates.measure(found.swept, places, out, limit_s=limit_s, reporter=reporter)
+    heading, lab = f"{job.name} on {network.name}, {links.name}", lab_seconds(plan)
     _draw(found, measured, picture, heading, within / 100, lab)
     if as_json:
         facts = {"topology": network.name, "workload": job.name, "warnings": warned}

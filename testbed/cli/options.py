@@ -71,13 +71,9 @@ def _settable_fields(begun: str) -> list[str]:
 
 TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="A file such as topologies/two-dc-metro.yaml.")]
 WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")]
-WorkloadFiles = Annotated[
-    list[Path], typer.Argument(metavar="WORKLOAD...", help="Files such as workloads/*.yaml, each a job of its own.")
-]
-MoreWorkloads = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="WORKLOAD...", help="Files such as workloads/*.yaml, each a job of its own."),
-]
+_WORKLOADS = typer.Argument(metavar="WORKLOAD...", help="Files such as workloads/*.yaml, each a job of its own.")
+WorkloadFiles = Annotated[list[Path], _WORKLOADS]
+MoreWorkloads = Annotated[list[Path] | None, _WORKLOADS]
 TopologyOrPlan = Annotated[
     Path, typer.Argument(metavar="TOPOLOGY|PLAN", help="A topology, or plan.json or a results directory with one.")
 ]

@@ -12,11 +12,10 @@ from rich.text import Text
 from testbed.cli.range_cells import show_ranges
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.plan.events import away, lost
-from testbed.plan.network_state import NetworkState, planned
+from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.routes import datacenter_of, datacenters_of, routes_of_nodes
 from testbed.planning.resolve import pipeline_nodes
-from testbed.spec.workload import DataParallel
 from testbed.trace.tables import KINDS, Trace
 from testbed.units import show_change, show_rate, show_size, show_time
 
@@ -48,19 +47,15 @@ def plan_table(plan: Plan) -> Table:
     for hop in network.links:
         queue = f", queue {show_size(hop.queue_bytes)}" if hop.queue_bytes else ""
         table.add_row(f"link {hop.label}", f"{show_time(hop.delay_s)} one way, {show_rate(hop.rate_bps)}{queue}")
+    ends = [(direction.source, direction.target) for direction in network.links]
     for default in plan.network.routes:
         over = [network.links[index] for index in default.route]
-        if len(over) > 1 or _has_parallel(network, default.route[0]):
+        if len(over) > 1 or ends.count(ends[default.route[0]]) > 1:
             table.add_row(f"route {default.source}->{default.target}", " ".join(direction.label for direction in over))
     for job in plan.jobs:
         _add_job(table, job, f"{job.name}: " if len(plan.jobs) > 1 else "")
     _add_unusual(table, plan)
     return table
-
-
-def _has_parallel(network: NetworkState, index: int) -> bool:
-    ends = [(direction.source, direction.target) for direction in network.links]
-    return ends.count(ends[index]) > 1
 
 
 def _add_unusual(table: Table, plan: Plan) -> None:
@@ -104,13 +99,9 @@ def _add_job(table: Table, job: Job, prefix: str) -> None:
         where = "; ".join(" ".join(pipeline_nodes(job, replica)) for replica in range(1, job.mesh.dp))
         size = show_size(workload.stage_bytes(job.mesh.pp))
         table.add_row(f"{prefix}data parallel", f"{job.mesh.dp} pipelines, {size} per rank; more on {where}")
-        table.add_row(f"{prefix}exchanged", _exchange(workload.data_parallel))
-
-
-def _exchange(chosen: DataParallel) -> str:
-    """What replicas do with parameters and gradients, and how."""
-    what = "gathered and reduced (ZeRO-1)" if chosen.sharding == "zero-1" else "all-reduced"
-    return f"{what} {chosen.collective.words}"
+        chosen = workload.data_parallel
+        what = "gathered and reduced (ZeRO-1)" if chosen.sharding == "zero-1" else "all-reduced"
+        table.add_row(f"{prefix}exchanged", f"{what} {chosen.collective.words}")
 
 
 def print_remarks(console: Console, plan: Plan) -> None:
@@ -151,6 +142,7 @@ def causes_tables(plan: Plan, comparison: Comparison, width: int) -> list[Table]
     One table where `width` columns of the screen hold it, else more.
     """
     rows = comparison.schedules
+    where = "" if plan.jobs[0].workload.full_scale is None else ", in the lab"
     causes = (*CAUSES, "DP") if plan.jobs[0].mesh.dp > 1 else CAUSES
     shares = [_lost_shares(row) for row in rows]
     result = [
@@ -162,18 +154,13 @@ def causes_tables(plan: Plan, comparison: Comparison, width: int) -> list[Table]
     return fitted(
         Column("schedule", [row.label for row in rows], left=True),
         [
-            Section(f"{plan.jobs[0].name} on {plan.network.name}: predicted{_in_the_lab(plan)}", result),
+            Section(f"{plan.jobs[0].name} on {plan.network.name}: predicted{where}", result),
             Section(
                 "where the time of an iteration goes", [Column(cause, [s[cause] for s in shares]) for cause in causes]
             ),
         ],
         width,
     )
-
-
-def _in_the_lab(plan: Plan) -> str:
-    """For a title: times of a job that stands for one at full scale are the lab's."""
-    return "" if plan.jobs[0].workload.full_scale is None else ", in the lab"
 
 
 def _lost_shares(row: ComparedSchedule) -> dict[str, str]:

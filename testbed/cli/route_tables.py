@@ -10,6 +10,7 @@ from rich.table import Table
 
 from testbed.cli.range_cells import show_ranges
 from testbed.cli.table_layout import Column, Section, fitted
+from testbed.grouping import grouped
 from testbed.plan.network_state import planned
 from testbed.units import finite, show_rates, show_size, show_sizes, show_time, show_times
 
@@ -38,27 +39,27 @@ def heading(plan: Plan, case: Case, wanted: Demands) -> str:
 
 def demand_table(plan: Plan, wanted: Demands) -> Table:
     """Per job and kinds of traffic, how many flows and how many bytes, and when they are under way."""
-    groups: dict[tuple[int, str, bool], list[tuple[float, float, float, float]]] = {}
-    for routed, mine in ((True, wanted.elephants), (False, wanted.mice)):
-        for flow in mine:
-            kinds = ",\n".join(kind.value for kind in flow.kinds)
-            row = flow.wire_bytes, flow.when[0][0], flow.when[-1][1], flow.busy_s
-            groups.setdefault((flow.job, kinds, routed), []).append(row)
+    groups = grouped(
+        ((flow.job, ",\n".join(kind.value for kind in flow.kinds), routed), flow)
+        for routed, mine in ((True, wanted.elephants), (False, wanted.mice))
+        for flow in mine
+    )
     table = Table(title="what is sent in an iteration", title_justify="left")
     for name in ("job", "kinds"):
         table.add_column(name, overflow="fold")
     for name in ("flows", "bytes each", "when", "under way"):
         table.add_column(name, justify="right")
-    for (job, kinds, routed), rows in groups.items():
-        sizes, begins, ends, busy = zip(*rows, strict=True)
+    for (job, kinds, routed), flows in groups.items():
+        sizes = [flow.wire_bytes for flow in flows]
+        begins, ends = min(flow.when[0][0] for flow in flows), max(flow.when[-1][1] for flow in flows)
         each = show_size(min(sizes)) + (f" to {show_size(max(sizes))}" if max(sizes) > 1.01 * min(sizes) else "")
         table.add_row(
             plan.jobs[job].name,
             kinds + ("" if routed else "\n(too small)"),
-            str(len(rows)),
+            str(len(flows)),
             each,
-            f"{show_time(min(begins))} to\n{show_time(max(ends))}",
-            show_time(sum(busy) / len(busy)),
+            f"{show_time(begins)} to\n{show_time(ends)}",
+            show_time(sum(flow.busy_s for flow in flows) / len(flows)),
         )
     return table
 
@@ -98,17 +99,14 @@ def job_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> lis
         return []
     sections = []
     for number, job in enumerate(plan.jobs):
-        rates = [finite(_of(outcome.metric.job_rates_bps.tolist(), number)) for outcome in outcomes]
+        # nothing limits a job behind the last one that has flows to route
+        limits = ([*outcome.metric.job_rates_bps.tolist()[number:], math.inf] for outcome in outcomes)
+        rates = [finite(each[0]) for each in limits]
         seconds = [outcome.iteration_s[number] for outcome in outcomes]
         ranges = [outcome.predicted_ranges[number] for outcome in outcomes]
         columns = [Column("rate", show_rates(rates)), Column("iteration", show_ranges(seconds, ranges))]
         sections.append(Section(job.name, columns))
     return [table for section in sections for table in fitted(_policies(outcomes), [section], width)]
-
-
-def _of(values: Sequence[float], number: int) -> float:
-    """Of a job behind the last one that has flows to route: nothing limits it."""
-    return values[number] if number < len(values) else math.inf
 
 
 def load_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
@@ -133,14 +131,16 @@ def load_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> li
 
 
 def route_tables(plan: Plan, outcomes: Sequence[PolicyOutcome], width: int) -> list[Table]:
-    """Where a policy has a choice: what each flow goes over."""
+    """Where a policy has a choice: the places between a flow's ends, or the name of the single link it takes."""
+    links = planned(plan.network).links
     routes = [_routes(outcome) for outcome in outcomes]
     flows = list(dict.fromkeys(ends for mine in routes for ends in mine))
     if not flows or len(flows) > _MOST_ROWS:
         return []
     columns = []
     for outcome, mine in zip(outcomes, routes, strict=True):
-        cells = [_over(plan, mine[ends]) if ends in mine else "-" for ends in flows]
+        ways = ([links[index] for index in mine.get(ends, ())] for ends in flows)
+        cells = [", ".join(hop.target for hop in way[:-1]) or (way[0].link if way else "-") for way in ways]
         columns.append(Column(outcome.label.replace(", ", "\n"), cells, left=True))
     names = [f"{source} to {target}" for source, target in flows]
     return fitted(Column("flow, and what it goes over", names, left=True), [Section("routes", columns)], width)
@@ -154,13 +154,6 @@ def _routes(outcome: PolicyOutcome) -> dict[tuple[str, str], Route]:
         for number, flow in enumerate(outcome.wanted.elephants)
         if len(problem.routes_of(number)) > 1
     }
-
-
-def _over(plan: Plan, route: Route) -> str:
-    """The places between the ends; of a single link its name."""
-    links = planned(plan.network).links
-    directions = [links[index] for index in route]
-    return ", ".join(direction.target for direction in directions[:-1]) or directions[0].link
 
 
 def remarks(wanted: Demands, outcomes: Sequence[PolicyOutcome]) -> list[str]:

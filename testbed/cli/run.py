@@ -94,8 +94,9 @@ def run(
             "--arrive": arrive,
             "--depart": depart,
             "--alone": alone or None,
+            "--schedules-from": schedules_from,
         }
-        plan = planning.read_plan(what, {**given, "--schedules-from": schedules_from})
+        plan = planning.read_plan(what, given)
     else:
         planning.refuse_beside_plan(what, workloads)
         planning.refuse_kept_for_several(workloads, schedules_from)
@@ -103,22 +104,17 @@ def run(
     name = plan.clock.name if clock is None else clock.value
     number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
     guest = vm or name == "virtual"
-    limit_s, priority = (
-        options.wall_limit_of(wall_limit, guest=guest),
-        options.host_priority_of(host_priority, guest=guest),
-    )
+    limit_s = options.wall_limit_of(wall_limit, guest=guest)
+    priority = options.host_priority_of(host_priority, guest=guest)
     plan = resolve.with_clock(plan, PlannedClock(name, number))
     plan = planning.enforced(plan, enforce)
     resolve.require_trainable(plan)
-    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    jobs = "-".join(job.name for job in plan.jobs)
-    directory = out or Path("results") / f"{plan.network.name}-{jobs}-{stamp}"
+    directory = out or _named_place(plan)
     require_place(directory, overwrite=overwrite)
     remarks: tuple[str, ...] = ()
     if workloads:  # what cannot be scheduled or routed is refused before anything starts
-        routing = planning.routing_of(
-            policy, elephants_from, detour, planning.events_of(lose, arrive, depart), alone=alone
-        )
+        events = planning.events_of(lose, arrive, depart)
+        routing = planning.routing_of(policy, elephants_from, detour, events, alone=alone)
         if alone:
             require_several(plan)
         plan = planning.complete(plan, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
@@ -126,6 +122,13 @@ def run(
         plan, remarks = planning.routed(plan, routing, quiet=quiet)
     request = Request(directory, overwrite, shaper, priority, strict, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request, remarks))
+
+
+def _named_place(plan: Plan) -> Path:
+    """Where results go if nobody says: by names and time."""
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    jobs = "-".join(job.name for job in plan.jobs)
+    return Path("results") / f"{plan.network.name}-{jobs}-{stamp}"
 
 
 def execute(plan: Plan, request: Request, remarks: Sequence[str] = ()) -> int:

@@ -16,6 +16,7 @@ from testbed.cli.fairness_tables import fairness_lines, fairness_tables
 from testbed.cli.full_scale_tables import full_scale_tables
 from testbed.cli.plan_tables import proof_line
 from testbed.cli.table_layout import Column, Section, fitted, indented
+from testbed.grouping import grouped
 from testbed.judge.comparison import (
     JobComparison,
     ScheduleComparison,
@@ -83,10 +84,10 @@ def _verdict_of_run(rows: Sequence[ScheduleComparison], width: int) -> Iterator[
     if table is not None:
         yield table
     yield from (Text(line, style="yellow") for line in uncovered(rows))
-    for reason, names in _said(rows, "reasons").items():
-        yield Text(f"{', '.join(names)} untrusted: {reason}", style="red")
+    for reason, names in _said(rows, "reasons").items():  # not to trust a schedule
+        yield Text(f"{names} untrusted: {reason}", style="red")
     for note, names in _said(rows, "notes").items():
-        yield Text(f"{', '.join(names)}, noted, which leaves the time right: {note}", style="yellow")
+        yield Text(f"{names}, noted, which leaves the time right: {note}", style="yellow")
 
 
 def ranking_line(rows: Sequence[ScheduleComparison], tie: float) -> str:
@@ -95,14 +96,10 @@ def ranking_line(rows: Sequence[ScheduleComparison], tie: float) -> str:
     And of which schedules the model has not all that was measured, so that an order was predicted of something else.
     """
     beyond = [name_of(row) for row in rows if not row.covered]
-    names = f"; not covered by the model: {all_of(beyond, rows)}{_lost(rows)}" if beyond else ""
+    counts = [str(row.packets_lost) for row in rows if row.packets_lost is not None]  # of what was to lose some
+    lost = f" (packets lost: {', '.join(counts)})" if counts else ""
+    names = f"; not covered by the model: {all_of(beyond, rows)}{lost}" if beyond else ""
     return f"measured ranking: {_ranking(rows, tie)}{names}"
-
-
-def _lost(rows: Sequence[ScheduleComparison]) -> str:
-    """How many packets these lost where they were to lose some; "" where all were to arrive."""
-    counts = [row.packets_lost for row in rows if row.packets_lost is not None]
-    return f" (packets lost: {', '.join(map(str, counts))})" if counts else ""
 
 
 def _ranking(rows: Sequence[ScheduleComparison], tie: float) -> str:
@@ -126,13 +123,10 @@ def _title_of(job: str, rows: Sequence[ScheduleComparison]) -> str:
     return f"{job}, beside the others and alone" if alone else f"{job}, beside the others"
 
 
-def _said(rows: Sequence[ScheduleComparison], what: str) -> dict[str, list[str]]:
-    """Every one of a row's `reasons` (not to trust a schedule) or `notes`, once, with the schedules it is given for."""
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        for text in getattr(row, what):
-            found.setdefault(text, []).append(name_of(row))
-    return {text: [all_of(names, rows)] for text, names in found.items()}
+def _said(rows: Sequence[ScheduleComparison], what: str) -> dict[str, str]:
+    """Every text in that field of rows once, with the schedules it is given for."""
+    found = grouped((text, name_of(row)) for row in rows for text in getattr(row, what))
+    return {text: all_of(names, rows) for text, names in found.items()}
 
 
 def name_of(row: ScheduleComparison) -> str:
@@ -252,13 +246,9 @@ def show_trusted(row: ScheduleComparison) -> Text:
 def uncovered(rows: Sequence[ScheduleComparison]) -> list[str]:
     """A line for everything that was measured and is not in the model, with the schedules that it is true of, and how
     many packets were lost where that is no fault."""
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        for line in row.left_out:
-            found.setdefault(line, []).append(name_of(row))
     rest = "only the measurement can be trusted, not the comparison with the prediction"
     lost = [f"{name_of(row)}: {row.packets_lost} packets lost" for row in rows if row.packets_lost is not None]
-    return [f"{all_of(names, rows)}: {rest}: {line}" for line, names in found.items()] + lost
+    return [f"{names}: {rest}: {line}" for line, names in _said(rows, "left_out").items()] + lost
 
 
 def _on_this_host(rows: Sequence[ScheduleComparison]) -> list[Column]:

@@ -9,13 +9,14 @@ iterations in which nothing changed; else the change is noted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.grouping import grouped
 from testbed.thresholds import CHANGE_CERTAIN, CHANGED_FLOW_SHARE, Limit
 from testbed.units import show_time
 
@@ -188,7 +189,7 @@ def blamed(moved: Sequence[FlowParts], flows: Sequence[FlowParts]) -> list[str]:
     known = {flow[:3] for flow in flows if not np.isnan(flow.shift_s).all()}
     if len(known) > _MOST_NAMED and left >= known:
         return ["every flow whose arrivals are known: all links, or all ranks"]
-    places = {place: members & known for place, members in _places(flows).items()}
+    places = {place: known.intersection(members) for place, members in grouped(_places_of(flows)).items()}
     found: list[str] = []
     while left and len(found) < _MOST_NAMED:
         best = max(places, key=lambda place: _likeness(places[place], left))
@@ -200,13 +201,6 @@ def blamed(moved: Sequence[FlowParts], flows: Sequence[FlowParts]) -> list[str]:
         ]
         found.append(" or ".join(same[:_MOST_NAMED]))
         left -= places[best]
-    return found
-
-
-def _places(flows: Sequence[FlowParts]) -> Mapping[str, set[tuple[int, int, str]]]:
-    found: dict[str, set[tuple[int, int, str]]] = {}
-    for place, flow in _places_of(flows):
-        found.setdefault(place, set()).add(flow)
     return found
 
 

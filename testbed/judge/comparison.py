@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from testbed.full_scale.similitude_bound import FullScaleTime
+from testbed.grouping import grouped
 from testbed.judge.fidelity import Check
 from testbed.judge.iterations import IterationRow, median_and_iqr
 from testbed.judge.messages import FlowMessages
@@ -200,10 +201,7 @@ def _job(run: MeasuredCase) -> str:
 
 def _at_work(found: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
     """Per case the jobs that trained in it; `found` are cases' labels with each of their jobs."""
-    jobs: dict[str, set[str]] = {}
-    for label, job in found:
-        jobs.setdefault(label, set()).add(job)
-    return {label: frozenset(names) for label, names in jobs.items()}
+    return {label: frozenset(names) for label, names in grouped(found).items()}
 
 
 def _compared(

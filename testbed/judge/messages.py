@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.grouping import grouped
 from testbed.pipeline.ir import Kind
 from testbed.plan.mesh import Coordinates, Mesh
 from testbed.trace.predictions import predicted_numbers
@@ -141,14 +142,16 @@ def _shared(extra_s: Floats, rows: Table, twin: Table, sites: Sequence[str]) -> 
 
     It is known where the arrival of all is.
     """
-    together: dict[tuple[Any, ...], list[int]] = {}
-    for index in np.flatnonzero(np.isin(rows["kind"], (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE))).tolist():
+
+    def of(index: int) -> tuple[Any, ...]:
         row = rows[index]
         ends = sites[row["source_rank"]], sites[row["target_rank"]]
         size = round(float(twin["wire_bytes"][index]))
-        together.setdefault((*ends, size, *(int(row[name]) for name in ("job", "iteration", "kind"))), []).append(index)
+        return (*ends, size, *(int(row[name]) for name in ("job", "iteration", "kind")))
+
+    collectives = np.flatnonzero(np.isin(rows["kind"], (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE))).tolist()
     shared_s = extra_s.copy()
-    for mine in together.values():
+    for mine in grouped((of(index), index) for index in collectives).values():
         shared_s[mine] = extra_s[mine].mean()
     return shared_s
 
@@ -177,12 +180,10 @@ def _twins(rows: Table, predicted: Trace, numbers: Mapping[int, int], ranks: Lik
             who = [first_like[source.replica * tensor + source.tensor_rank]]
         return (*(int(row[name]) for name in ("job", "kind", "stage", "microbatch")), *place, *who)
 
-    places: dict[tuple[int, ...], list[int]] = {}
-    for index, row in enumerate(expected):
-        places.setdefault((int(row["iteration"]), *group(row)), []).append(index)
-    found: dict[tuple[int, ...], list[int]] = {}
-    for index, row in enumerate(rows):
-        found.setdefault((int(row["iteration"]), *group(row)), []).append(index)
+    places, found = (
+        grouped(((int(row["iteration"]), *group(row)), index) for index, row in enumerate(each))
+        for each in (expected, rows)
+    )
     twin = np.empty(len(rows), np.int64)
     for (iteration, *name), mine in found.items():
         theirs = places[numbers[iteration], *name]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from testbed.grouping import grouped
 from testbed.judge.fidelity import DirectionCounters
 from testbed.model.network import Floats
 from testbed.plan import routes
@@ -194,9 +195,8 @@ def typical(messages: Table) -> dict[FlowKey, SentMessage]:
     messages = messages[messages["kind"] != NOTICE]
     enough = len(set(messages["iteration"].tolist())) / 2
     known = messages[~np.isnan(messages["arrived_s"])]
-    of: dict[FlowKey, list[int]] = {}
-    for index, name in enumerate(zip(*(known[column].tolist() for column in _NAME), strict=True)):
-        of.setdefault(name, []).append(index)
+    names = zip(*(known[column].tolist() for column in _NAME), strict=True)
+    of = grouped((name, index) for index, name in enumerate(names))
     return {
         name: SentMessage(*(float(np.median(known[column][mine])) for column in SentMessage._fields))
         for name, mine in of.items()
@@ -226,10 +226,8 @@ def vector(one: Filled | Seen) -> tuple[float, ...]:
 
 def _least_rate(messages: Mapping[FlowKey, SentMessage]) -> float | None:
     """Of all pairs of ranks the least payload per second while something is under way, in bit/s."""
-    flows: dict[tuple[int, ...], list[SentMessage]] = {}
-    for name, message in messages.items():
-        flows.setdefault(name[-2:], []).append(message)
-    return min((_rate(mine) for mine in flows.values()), default=None)
+    flows = grouped((name[-2:], message) for name, message in messages.items())
+    return min(map(_rate, flows.values()), default=None)
 
 
 def _rate(messages: Sequence[SentMessage]) -> float:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from testbed.grouping import grouped
 from testbed.judge.fidelity import Check
 from testbed.thresholds import FIRST_GRADIENTS, ROUNDING_FACTOR, WEIGHTS, Limit
 from testbed.train.assignment import ALL, GRADIENT, Expected, Fingerprint, IterationRecord, ReferenceOutcome
@@ -52,13 +53,12 @@ def differences(
 
     Something that the reference has and no rank told of is infinitely far off.
     """
-    by_name: dict[tuple[int, str, str], list[Fingerprint]] = {}
-    for fingerprint in found:
-        by_name.setdefault(fingerprint[:3], []).append(fingerprint)
-    groups: dict[tuple[int, str], list[Expected]] = {}
-    for each in reference.parameters or ():
-        if each.iteration in (0, last) and (each.what != GRADIENT) is weights:
-            groups.setdefault(each[:2], []).append(each)
+    by_name = grouped((fingerprint[:3], fingerprint) for fingerprint in found)
+    groups = grouped(
+        (each[:2], each)
+        for each in reference.parameters or ()
+        if each.iteration in (0, last) and (each.what != GRADIENT) is weights
+    )
     return [
         _difference(copy, expected, _limit(expected, group))
         for group in groups.values()

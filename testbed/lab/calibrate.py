@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from testbed.errors import RunFailed
+from testbed.grouping import grouped
 from testbed.lab.cards import delay_note
 from testbed.lab.disturbance import Disturbance, between, count, sleep_lateness
 from testbed.lab.host_settings import real_time
@@ -127,10 +128,7 @@ def lines(lab: Lab) -> list[tuple[_Line, ...]]:
     for link in range(len(lab.directions) // 2):
         pair = 2 * link, 2 * link + 1
         found.append(tuple(_Line(i, lab.directions[i], Ends(*lab.link_ends(i))) for i in pair))
-    by_site: dict[str, list[int]] = {}
-    for number, card in enumerate(lab.cards):
-        by_site.setdefault(card.target, []).append(number)
-    for site, numbers in by_site.items():
+    for site, numbers in grouped((card.target, number) for number, card in enumerate(lab.cards)).items():
         two = numbers[:2]
         towards = [lab.cards[other].source for other in reversed(two)] if len(two) == 2 else [site]
         found.append(

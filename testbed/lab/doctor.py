@@ -14,6 +14,14 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.lab import namespaces as ns
+from testbed.lab import steadiness
+from testbed.lab.disturbance import sleep_lateness
+from testbed.lab.host_settings import spinner_refused
+from testbed.lab.netlink import Netlink
+from testbed.lab.shaping import netem, tbf
+from testbed.lab.shaping.relay import open_tap
+from testbed.lab.transport import get_sysctl, tcp_memory_warning
+from testbed.plan.framing import MTU
 
 _TCP_MEM_BYTES = 512 * 2**20
 """With less TCP throttled at 1 Gbit/s over 50 ms, with this much it did not (docs/how-true.md)."""
@@ -145,9 +153,6 @@ def _mininet() -> str:
 
 
 def _veth() -> str:
-    from testbed.lab.netlink import Netlink
-    from testbed.plan.framing import MTU
-
     with ns.scratch_network(), Netlink(None, "scratch namespace") as netlink:
         netlink.ask("link", "add", kind="veth", ifname="probe0", mtu=MTU, peer={"ifname": "probe1", "mtu": MTU})
         netlink.ask("link", "set", index=netlink.index("probe0"), state="up", gso_max_size=MTU, gso_max_segs=1)
@@ -155,8 +160,6 @@ def _veth() -> str:
 
 
 def _tap() -> str:
-    from testbed.lab.shaping.relay import open_tap
-
     with ns.scratch_network():
         os.close(open_tap("probe0"))
     return "TAP with vnet headers and TCP segmentation"
@@ -173,26 +176,18 @@ def _taken(what: str, refused: str | None, works: str) -> str:
 
 
 def _netem() -> str:
-    from testbed.lab.shaping import netem
-
     return _taken("a netem qdisc", netem.available(), "sch_netem takes delay, rate and limit")
 
 
 def _police() -> str:
-    from testbed.lab.shaping import netem
-
     return _taken("a policer", netem.no_room_in_bytes(), "police bounds queues in bytes before netem")
 
 
 def _tbf() -> str:
-    from testbed.lab.shaping import tbf
-
     return _taken("a tbf qdisc", tbf.available(), "sch_tbf takes rate, burst and limit")
 
 
 def _multipath() -> str:
-    from testbed.lab.netlink import Netlink
-
     with ns.scratch_network(), Netlink(None, "scratch namespace") as netlink:
         netlink.ask("link", "set", index=1, state="up")
         for number in (1, 2):
@@ -207,8 +202,6 @@ def _multipath() -> str:
 
 
 def _ping() -> str:
-    from testbed.lab.netlink import Netlink
-
     with ns.scratch_network():
         with Netlink(None, "scratch namespace") as netlink:
             netlink.ask("link", "set", index=1, state="up")
@@ -226,33 +219,23 @@ def _sched_fifo() -> str:
 
 
 def _spinners() -> str:
-    from testbed.lab.host_settings import spinner_refused
-
     return _unless(spinner_refused(), "spinners at idle priority (SCHED_IDLE) may keep processors awake")
 
 
 def _real_time() -> str:
-    from testbed.lab.steadiness import real_time_lacks
-
-    return _unless(real_time_lacks(), "workers may run under SCHED_RR")
+    return _unless(steadiness.real_time_lacks(), "workers may run under SCHED_RR")
 
 
 def _halting() -> str:
-    from testbed.lab.steadiness import halting, shown
-
-    return shown(*halting())
+    return steadiness.shown(*steadiness.halting())
 
 
 def _tcp_mem() -> str:
-    from testbed.lab.transport import get_sysctl, tcp_memory_warning
-
     value = get_sysctl("net.ipv4.tcp_mem")
     return _unless(tcp_memory_warning(value, _TCP_MEM_BYTES), f"net.ipv4.tcp_mem = {value} pages")
 
 
 def _timers() -> str:
-    from testbed.lab.disturbance import sleep_lateness
-
     median = sleep_lateness(sleeps=50).median
     said = f"a sleep of 1 ms is {median * 1e6:.0f} us late (median)"
     return _unless(said if median > 500e-6 else None, said)

@@ -22,6 +22,7 @@ from typing import Any
 from mininet.net import Mininet
 
 from testbed.errors import RunFailed, in_words
+from testbed.grouping import grouped
 from testbed.lab import addresses, cards, ports, transport
 from testbed.lab.container import Container
 from testbed.lab.counters import tcp_counters
@@ -283,13 +284,14 @@ class Lab:
     def _as_hashed(self, wanted: Mapping[tuple[str, str], Route]) -> frozenset[tuple[str, str]]:
         """Those pairs that have connections, and whose connections take the wanted route."""
         node_at = {self.address(node): node for node in self.nodes}
-        taken: dict[tuple[str, str], set[Route]] = {}
         with Hashing(self) as hashing:
-            for source in {source for source, _ in wanted}:
-                for connection in ports.connections(self.containers[source].pid, source, node_at):
-                    if (source, connection.target) in wanted:
-                        taken.setdefault((source, connection.target), set()).add(hashing.route_taken(connection))
-        return frozenset(pair for pair, found in taken.items() if found == {wanted[pair]})
+            taken = grouped(
+                ((source, connection.target), hashing.route_taken(connection))
+                for source in {source for source, _ in wanted}
+                for connection in ports.connections(self.containers[source].pid, source, node_at)
+                if (source, connection.target) in wanted
+            )
+        return frozenset(pair for pair, found in taken.items() if {*found} == {wanted[pair]})
 
     def _check_memory(self) -> None:
         # Every node may hold its largest burst twice: not yet acknowledged, and received but not yet read.

@@ -100,12 +100,9 @@ def digest(modules: Iterable[ModuleType]) -> str:
     """Hash of all that decides the machine code of the modules' functions: equal where comments alone differ."""
     total = hashlib.sha256(f"{numba.__version__} {sys.implementation.cache_tag}".encode())
     for module in modules:
-        total.update(repr((module.__name__, syntax(_source(module)), _constants(module))).encode())
+        source = Path(str(module.__file__)).read_text(encoding="utf-8")
+        total.update(repr((module.__name__, syntax(source), _constants(module))).encode())
     return total.hexdigest()[:16]
-
-
-def _source(module: ModuleType) -> str:
-    return Path(str(module.__file__)).read_text(encoding="utf-8")
 
 
 def syntax(source: str) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.grouping import grouped
 from testbed.model.lower import Load, lower
 from testbed.model.network import Floats, Ints
 from testbed.model.program import FREE, NONE, Program
@@ -146,11 +147,8 @@ class Orders:
         """Per message, a number of the thread that sends it: a rank's own as it ends an action or posts a receive, or
         the one that waits for what comes from others. What one thread sends stays in order."""
         messages, leaving = self._names.messages, self._leaving()
-        ends: dict[int, set[float]] = {}
-        for rank, end in zip(self._names.action_rank.tolist(), self._times.end_s.tolist(), strict=True):
-            ends.setdefault(rank, set()).add(end)
-        ranks = messages["source_rank"].tolist()
-        own = [when in ends[rank] for rank, when in zip(ranks, leaving.tolist(), strict=True)]
+        ends = {*zip(self._names.action_rank.tolist(), self._times.end_s.tolist(), strict=True)}
+        own = [one in ends for one in zip(messages["source_rank"].tolist(), leaving.tolist(), strict=True)]
         return _numbered((messages["source_rank"], np.array(own) | (messages["kind"] == NOTICE)))
 
     def _sending_numbers(self) -> Ints:
@@ -180,11 +178,12 @@ class _Coming(NamedTuple):
 
 def _shared_links(program: Program, senders: Ints) -> set[int]:
     """The links that messages of different senders cross."""
-    crossing: dict[int, set[int]] = {}
-    for route, sender in {*zip(program.route.tolist(), senders.tolist(), strict=True)}:
-        for link in program.route_links[program.route_start[route] : program.route_start[route + 1]].tolist():
-            crossing.setdefault(link, set()).add(sender)
-    return {link for link, each in crossing.items() if len(each) > 1}
+    crossing = grouped(
+        (link, sender)
+        for route, sender in {*zip(program.route.tolist(), senders.tolist(), strict=True)}
+        for link in program.route_links[program.route_start[route] : program.route_start[route + 1]].tolist()
+    )
+    return {link for link, each in crossing.items() if len({*each}) > 1}
 
 
 def _at_links(

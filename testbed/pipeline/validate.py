@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from testbed.errors import BadInput, DoesNotFit
-from testbed.pipeline.action_columns import NONE, ActionColumns, Bools, Ints, columns
+from testbed.pipeline.action_columns import NONE, ActionColumns, Bools, columns
 from testbed.pipeline.depend import consumed, local_predecessor
 from testbed.pipeline.ir import KINDS, Action, Kind, Schedule
 from testbed.pipeline.memory import TOLERANCE, usage
@@ -107,7 +107,7 @@ def _check_blocks(schedule: Schedule, problem: Problem, table: ActionColumns) ->
 
 def _check_parts(schedule: Schedule, table: ActionColumns) -> None:
     """Every block's parts follow each other from its beginning to its end."""
-    block = _blocks(schedule, table)
+    block = (table.stage * len(KINDS) + table.kind) * schedule.n_microbatches + table.microbatch
     order = block.argsort(kind="stable")
     follows = np.zeros(len(block), np.bool_)
     follows[order[1:]] = block[order[1:]] == block[order[:-1]]
@@ -152,11 +152,6 @@ def _check_order(schedule: Schedule, table: ActionColumns) -> None:
             early = table.is_kind(kind) & (places < ended)
             rules.append((early, lambda _, needed=needed: f"comes before its {needed}"))  # type: ignore[misc]
     _refuse_first(schedule, table, rules)
-
-
-def _blocks(schedule: Schedule, table: ActionColumns) -> Ints:
-    """A number for the block of every action."""
-    return (table.stage * len(KINDS) + table.kind) * schedule.n_microbatches + table.microbatch
 
 
 def _check_progress(schedule: Schedule, table: ActionColumns) -> None:

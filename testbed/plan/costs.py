@@ -109,11 +109,8 @@ def largest_burst_bytes(plan: Plan) -> int:
 
     Each message out belongs to a microbatch in flight on the rank that sends it (F) or takes it (G).
     """
-    most = 1
-    for case in plan.cases:
-        for job, chosen in zip(plan.jobs, case.jobs, strict=True):
-            most = max(most, _burst_bytes(job, chosen))
-    return most
+    every = (pair for case in plan.cases for pair in zip(plan.jobs, case.jobs, strict=True))
+    return max([1, *(_burst_bytes(job, chosen) for job, chosen in every)])
 
 
 def buffer_bytes(plan: Plan) -> int:
@@ -238,13 +235,8 @@ def _exchanged(plan: Plan, job: Job, stages: tuple[int, ...]) -> tuple[Exchanged
 
     def sent(stage: int, exchanges: Sequence[TensorExchange]) -> float:
         site = routes.datacenter_of(node_of[job.mesh.rank(0, stages[stage], 0)])
-        each = [
-            sum(
-                there_and_back(exchange.payload_bytes, plan.framing.gso_bytes[site], host.gloo_bytes, host.notice_bytes)
-            )
-            for exchange in exchanges
-        ]
-        return sum(size * exchange.number for size, exchange in zip(each, exchanges, strict=True)) * (job.mesh.tp - 1)
+        more = plan.framing.gso_bytes[site], host.gloo_bytes, host.notice_bytes
+        return sum(sum(there_and_back(one.payload_bytes, *more)) * one.number for one in exchanges) * (job.mesh.tp - 1)
 
     found = []
     for stage in range(len(stages)):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from testbed.errors import BadInput, listed
+from testbed.errors import BadInput, listed, require
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Plan
 from testbed.plan.timeline import Event, JobArrives, JobDeparts, LinkLost, begins, events_until
@@ -119,14 +119,14 @@ def check_events(plan: Plan, place: Callable[[int], Place]) -> None:
     for number, event in enumerate(plan.events):
         (source, field), at = place(number), event.at
         playable = event.between_iterations or event.inside_iterations
-        _require(playable, source, f"{field}.kind", event.kind, "a kind that model and lab can play; they cannot yet")
-        _require(at.seconds >= 0, source, f"{field}.at.seconds", at.seconds, "0 s or more")
+        require(playable, source, f"{field}.kind", event.kind, "a kind that model and lab can play; they cannot yet")
+        require(at.seconds >= 0, source, f"{field}.at.seconds", at.seconds, "0 s or more")
         expected = f"0, the beginning of an iteration: no {event.kind} can be played inside one"
-        _require(event.inside_iterations or not at.seconds, source, f"{field}.at.seconds", at.seconds, expected)
+        require(event.inside_iterations or not at.seconds, source, f"{field}.at.seconds", at.seconds, expected)
         during = 0 <= at.iteration < total or _begins_case(event)
-        _require(during, source, f"{field}.at.iteration", at.iteration, f"0 to {total - 1}")
+        require(during, source, f"{field}.at.iteration", at.iteration, f"0 to {total - 1}")
         in_order = number == 0 or plan.events[number - 1].at <= at
-        _require(in_order, source, f"{field}.at.iteration", at.iteration, "events in order of time")
+        require(in_order, source, f"{field}.at.iteration", at.iteration, "events in order of time")
     _check_names(plan, place)
     _check_times(plan, place)
 
@@ -143,26 +143,26 @@ def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
     for number, event in enumerate(plan.events):
         source, field = place(number)
         there = bool(working) or number > 0
-        _require(there, source, f"{field}.name", event.name, "one job or more that is there from the beginning")
+        require(there, source, f"{field}.name", event.name, "one job or more that is there from the beginning")
         if event.of_jobs:
-            _require(event.name in names, source, f"{field}.name", event.name, f"one of the jobs ({listed(names)})")
+            require(event.name in names, source, f"{field}.name", event.name, f"one of the jobs ({listed(names)})")
         if _begins_case(event):
             mark = isinstance(event, JobArrives), event.name
-            _require(mark not in seen, source, f"{field}.name", event.name, "each name once")
+            require(mark not in seen, source, f"{field}.name", event.name, "each name once")
             seen.add(mark)
         if isinstance(event, JobDeparts) and event.name in arrives:
             came = arrives[event.name]
             expected = f"more than {came.iteration}, when it arrives"
-            _require(came < event.at, source, f"{field}.at.iteration", event.at.iteration, expected)
+            require(came < event.at, source, f"{field}.at.iteration", event.at.iteration, expected)
         try:
             after = event.on_network(network)
         except BadInput as error:
             raise BadInput(f"{source}: {field}.{str(error).partition(': ')[2]}") from error
         anew = not isinstance(event, LinkLost) or after.down != network.down
-        _require(anew, source, f"{field}.name", event.name, "something that is not lost already")
+        require(anew, source, f"{field}.name", event.name, "something that is not lost already")
         network, working = after, event.on_jobs(working)
         more = number + 1 < len(plan.events) and plan.events[number + 1].at == event.at
-        _require(bool(working) or more, source, f"{field}.name", event.name, "one job or more at work after it")
+        require(bool(working) or more, source, f"{field}.name", event.name, "one job or more at work after it")
 
 
 def _check_times(plan: Plan, place: Callable[[int], Place]) -> None:
@@ -182,7 +182,7 @@ def _check_times(plan: Plan, place: Callable[[int], Place]) -> None:
             if last <= before:
                 expected = f"more iterations than {total} (--iterations N): some before, some after{why}"
             source, field = place(number)
-            _require(before < after <= last, source, f"{field}.at.iteration", after, expected)
+            require(before < after <= last, source, f"{field}.at.iteration", after, expected)
             before = after + cold
             earlier.add(after)
 
@@ -193,10 +193,10 @@ def check_training(plan: Plan, cases: Sequence[Case], where: Sequence[Place]) ->
     `where` says of every case how errors name it.
     """
     first, (source, field) = cases[0], where[0]
-    _require(first.continues is None, source, field, first.label, "a case before it that it goes on from")
+    require(first.continues is None, source, field, first.label, "a case before it that it goes on from")
     for (before, case), (source, field) in zip(pairwise(cases), where[1:], strict=True):
         same = (case.jobs, case.starts_s) == (before.jobs, before.starts_s)
-        _require(same, source, field, case.label, "the same schedules and starts as the case before it")
+        require(same, source, field, case.label, "the same schedules and starts as the case before it")
     if first.alone is not None:
         return
     iterations = list(dict.fromkeys(event.at.iteration for event in plan.events if _begins_case(event)))
@@ -205,12 +205,7 @@ def check_training(plan: Plan, cases: Sequence[Case], where: Sequence[Place]) ->
         expected = f"{iterations[number]}, as the events" if number < len(iterations) else "no more cases than events"
         fits = number < len(iterations) and after == iterations[number]
         source, field = where[number + 1]
-        _require(fits, source, f"{field}.continues.after", after, expected)
+        require(fits, source, f"{field}.continues.after", after, expected)
     if len(going_on) < len(iterations):
         expected = f"a case behind it that goes on after iteration {iterations[len(going_on)]}, as the events say"
-        _require(False, *where[-1], cases[-1].label, expected)
-
-
-def _require(good: bool, source: str, field: str, value: object, expected: str) -> None:
-    if not good:
-        raise BadInput.of(source, field, value, expected)
+        require(False, *where[-1], cases[-1].label, expected)

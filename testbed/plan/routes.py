@@ -6,9 +6,10 @@ Here are default routes, between datacenters; testbed/routing has policies that 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from testbed.errors import BadInput
+from testbed.grouping import grouped
 from testbed.plan.plan import Case, DefaultRoute, Network, Plan, Route
 from testbed.spec.topology import Direction, Topology
 
@@ -25,10 +26,7 @@ def shortest_from(directions: Sequence[Direction], source: str) -> dict[str, Rou
 
 def _leaving(directions: Sequence[Direction]) -> Mapping[str, Sequence[_Step]]:
     """Per place, the directions that leave it."""
-    found: dict[str, list[_Step]] = {}
-    for index, direction in enumerate(directions):
-        found.setdefault(direction.source, []).append((index, direction.target, direction.delay_s))
-    return found
+    return grouped((one.source, (index, one.target, one.delay_s)) for index, one in enumerate(directions))
 
 
 def _shortest_from(leaving: Mapping[str, Sequence[_Step]], source: str) -> dict[str, Route]:
@@ -114,9 +112,4 @@ def routes_of_ranks(plan: Plan, case: Case) -> dict[tuple[int, int], Route]:
 
 def nodes_of_ranks(plan: Plan) -> Mapping[int, str]:
     """The node of every rank of all jobs."""
-    return dict(_nodes_of_ranks(plan))
-
-
-def _nodes_of_ranks(plan: Plan) -> Iterator[tuple[int, str]]:
-    for job in plan.jobs:
-        yield from zip(job.mesh.ranks, job.nodes, strict=True)
+    return {rank: node for job in plan.jobs for rank, node in zip(job.mesh.ranks, job.nodes, strict=True)}

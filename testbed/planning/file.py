@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from testbed.errors import BadInput, listed
+from testbed.errors import BadInput, listed, require
 from testbed.files import json_object, read_text, saving
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, events, routes
@@ -86,20 +86,20 @@ def check(plan: Plan, source: str) -> None:
         _check_job(plan, job, first, source, f"jobs.{number}")
         first = job.mesh.ranks.stop
     names = [job.name for job in plan.jobs]
-    _require(len(set(names)) == len(names), source, "jobs.name", names, "a name for every job alone")
+    require(len(set(names)) == len(names), source, "jobs.name", names, "a name for every job alone")
     nodes = [node for job in plan.jobs for node in job.nodes]
-    _require(len(set(nodes)) == len(nodes), source, "jobs.nodes", nodes, "a node for every rank alone")
+    require(len(set(nodes)) == len(nodes), source, "jobs.nodes", nodes, "a node for every rank alone")
     once: set[Flow] = set()
     for number, flow in enumerate(plan.flows):
         for rank in (flow.source, flow.target):
-            _require(0 <= rank < first, source, f"flows.{number}", rank, f"a rank below {first}")
+            require(0 <= rank < first, source, f"flows.{number}", rank, f"a rank below {first}")
         ends = f"{flow.kind.value} from {flow.source} to {flow.target}"
-        _require(flow not in once, source, f"flows.{number}", ends, "every flow once")
+        require(flow not in once, source, f"flows.{number}", ends, "every flow once")
         once.add(flow)
     least = plan.elephants_from
-    _require(least is None or 0 <= least < math.inf, source, "elephants_from", least, "0 bytes or more")
+    require(least is None or 0 <= least < math.inf, source, "elephants_from", least, "0 bytes or more")
     labels = [case.label for case in plan.cases]
-    _require(len(set(labels)) == len(labels), source, "cases.label", labels, "a label for every case alone")
+    require(len(set(labels)) == len(labels), source, "cases.label", labels, "a label for every case alone")
     events.check_events(plan, lambda number: (source, f"events.{number}"))
     number = 0
     for cases in events.trainings(plan.cases):  # what a case takes is told on what is left, of those at work
@@ -111,34 +111,29 @@ def check(plan: Plan, source: str) -> None:
         _check_case(plan, case, source, f"cases.{number}")
 
 
-def _require(good: bool, source: str, field: str, value: object, expected: str) -> None:
-    if not good:
-        raise BadInput.of(source, field, value, expected)
-
-
 def _check_network(network: Network, source: str) -> None:
     links = planned(network).links
     names = [node.name for node in network.nodes]
-    _require(bool(names), source, "network.nodes", names, "at least one node")
-    _require(len(set(names)) == len(names), source, "network.nodes", names, "every node once")
+    require(bool(names), source, "network.nodes", names, "at least one node")
+    require(len(set(names)) == len(names), source, "network.nodes", names, "every node once")
     counted: dict[str, int] = {}
     for index, node in enumerate(network.nodes):
         number = counted.setdefault(node.datacenter, 0)
         expected = f"{node.datacenter}/{number}, the next of its datacenter"
-        _require(node.name == f"{node.datacenter}/{number}", source, f"network.nodes.{index}", node.name, expected)
+        require(node.name == f"{node.datacenter}/{number}", source, f"network.nodes.{index}", node.name, expected)
         counted[node.datacenter] += 1
     for index, name in enumerate(network.switches):
-        _require(name not in counted, source, f"network.switches.{index}", name, "a name that no node's datacenter has")
+        require(name not in counted, source, f"network.switches.{index}", name, "a name that no node's datacenter has")
     ends = [*counted, *network.switches]
-    _require(len(links) % 2 == 0, source, "network.directions", len(links), "two of each link")
+    require(len(links) % 2 == 0, source, "network.directions", len(links), "two of each link")
     for index, direction in enumerate(links):
         field = f"network.directions.{index}"
         for end in (direction.source, direction.target):
-            _require(end in ends, source, field, end, f"one of the datacenters ({', '.join(ends)})")
+            require(end in ends, source, field, end, f"one of the datacenters ({', '.join(ends)})")
         other = links[index ^ 1]
         reverse = (other.link, other.target, other.source)
         mine = (direction.link, direction.source, direction.target)
-        _require(mine == reverse, source, field, direction.label, "forward and reverse of a link beside each other")
+        require(mine == reverse, source, field, direction.label, "forward and reverse of a link beside each other")
     _check_cards(network, source)
     for index, default in enumerate(network.routes):
         _check_route(
@@ -151,14 +146,14 @@ def _check_cards(network: Network, source: str) -> None:
     owners = [card.source for card in network.cards]
     for index, card in enumerate(network.cards):
         field = f"network.cards.{index}"
-        _require(card.source in datacenter, source, f"{field}.source", card.source, "a node of the network")
+        require(card.source in datacenter, source, f"{field}.source", card.source, "a node of the network")
         home = datacenter[card.source]
-        _require(card.target == home, source, f"{field}.target", card.target, f"{home}, the datacenter of its node")
-        _require(owners.count(card.source) == 1, source, f"{field}.source", card.source, "one card for a node")
+        require(card.target == home, source, f"{field}.target", card.target, f"{home}, the datacenter of its node")
+        require(owners.count(card.source) == 1, source, f"{field}.source", card.source, "one card for a node")
     for name in dict.fromkeys(datacenter.values()):
         having = sum(card.target == name for card in network.cards)
         nodes = sum(where == name for where in datacenter.values())
-        _require(
+        require(
             having in (0, nodes), source, "network.cards", having, f"cards for all {nodes} nodes of {name}, or none"
         )
 
@@ -167,47 +162,47 @@ def _check_route(network: NetworkState, route: Route, ends: tuple[str, str], sou
     at = ends[0]
     for index in route:
         known = 0 <= index < len(network.links)
-        _require(known, source, field, index, f"directions below {len(network.links)}")
+        require(known, source, field, index, f"directions below {len(network.links)}")
         up = index not in network.down
-        _require(up, source, field, list(route), f"no route by {network.links[index].label}, which is lost")
-        _require(network.links[index].source == at, source, field, list(route), f"a direction that leaves {at}")
+        require(up, source, field, list(route), f"no route by {network.links[index].label}, which is lost")
+        require(network.links[index].source == at, source, field, list(route), f"a direction that leaves {at}")
         at = network.links[index].target
-    _require(at == ends[1], source, field, list(route), f"a route from {ends[0]} to {ends[1]}")
+    require(at == ends[1], source, field, list(route), f"a route from {ends[0]} to {ends[1]}")
     passed = [ends[0], *(network.links[index].target for index in route)]
-    _require(len(set(passed)) == len(passed), source, field, list(route), "no place twice on the way")
+    require(len(set(passed)) == len(passed), source, field, list(route), "no place twice on the way")
 
 
 def _check_job(plan: Plan, job: Job, first: int, source: str, field: str) -> None:
     mesh, workload = job.mesh, job.workload
     _check_start(plan, job.start_s, source, f"{field}.start_s")
     for axis, extent in (("dp", mesh.dp), ("pp", mesh.pp), ("tp", mesh.tp)):
-        _require(extent >= 1, source, f"{field}.mesh.{axis}", extent, "1 or more")
-    _require(mesh.first_rank == first, source, f"{field}.mesh.first_rank", mesh.first_rank, str(first))
-    _require(mesh.size == len(job.nodes), source, f"{field}.nodes", len(job.nodes), f"a node for {mesh.size} ranks")
-    _require(job.start_s >= 0, source, f"{field}.start_s", job.start_s, "0 s or more")
+        require(extent >= 1, source, f"{field}.mesh.{axis}", extent, "1 or more")
+    require(mesh.first_rank == first, source, f"{field}.mesh.first_rank", mesh.first_rank, str(first))
+    require(mesh.size == len(job.nodes), source, f"{field}.nodes", len(job.nodes), f"a node for {mesh.size} ranks")
+    require(job.start_s >= 0, source, f"{field}.start_s", job.start_s, "0 s or more")
     asked = (workload.parallelism.data, workload.parallelism.pipeline, workload.parallelism.tensor)
     extents = (mesh.dp, mesh.pp, mesh.tp)
-    _require(extents == asked, source, f"{field}.mesh", extents, f"dp, pp, tp {asked}, as its workload has")
+    require(extents == asked, source, f"{field}.mesh", extents, f"dp, pp, tp {asked}, as its workload has")
     known = {node.name for node in plan.network.nodes}
     for node in job.nodes:
-        _require(node in known, source, f"{field}.nodes", node, "a node of the network")
+        require(node in known, source, f"{field}.nodes", node, "a node of the network")
     for index, node in enumerate(job.nodes):
         site = routes.datacenter_of(job.nodes[index - index % mesh.tp])
         expected = f"a node of {site}, as the other tensor ranks of its stage"
-        _require(routes.datacenter_of(node) == site, source, f"{field}.nodes", node, expected)
+        require(routes.datacenter_of(node) == site, source, f"{field}.nodes", node, expected)
 
 
 def _check_case(plan: Plan, case: Case, source: str, field: str) -> None:
-    _require(len(case.jobs) == len(plan.jobs), source, f"{field}.jobs", len(case.jobs), "a schedule for every job")
+    require(len(case.jobs) == len(plan.jobs), source, f"{field}.jobs", len(case.jobs), "a schedule for every job")
     flows, taken = len(plan.flows), len(case.routes)
-    _require(taken == flows, source, f"{field}.routes", taken, f"a route for each of {flows} flows")
+    require(taken == flows, source, f"{field}.routes", taken, f"a route for each of {flows} flows")
     nodes, network = routes.nodes_of_ranks(plan), network_at(plan, case)
     for number, (flow, route) in enumerate(zip(plan.flows, case.routes, strict=True)):
         ends = routes.datacenter_of(nodes[flow.source]), routes.datacenter_of(nodes[flow.target])
         _check_route(network, route, ends, source, f"{field}.routes.{number}")
     routes.routes_of_nodes(plan, case)
     starts = len(case.starts_s)
-    _require(starts in (0, len(plan.jobs)), source, f"{field}.starts_s", starts, "a time for every job, or none")
+    require(starts in (0, len(plan.jobs)), source, f"{field}.starts_s", starts, "a time for every job, or none")
     for number, begun_s in enumerate(case.starts_s):
         _check_start(plan, begun_s, source, f"{field}.starts_s.{number}")
     for number, (job, chosen) in enumerate(zip(plan.jobs, case.jobs, strict=True)):
@@ -215,17 +210,17 @@ def _check_case(plan: Plan, case: Case, source: str, field: str) -> None:
 
 
 def _check_start(plan: Plan, start_s: float, source: str, field: str) -> None:
-    _require(0 <= start_s <= LATEST_START_S, source, field, start_s, f"0 to {LATEST_START_S:g} s")
+    require(0 <= start_s <= LATEST_START_S, source, field, start_s, f"0 to {LATEST_START_S:g} s")
     # results of one job say nothing of a start
-    _require(len(plan.jobs) > 1 or start_s == 0, source, field, start_s, "0 s: a job alone begins with the iteration")
+    require(len(plan.jobs) > 1 or start_s == 0, source, field, start_s, "0 s: a job alone begins with the iteration")
 
 
 def _check_continuation(case: Case, source: str, field: str) -> None:
     """What `events.check_training` leaves: whom the controller routes."""
     if case.continues is not None:
         least, detour = case.continues.elephants_from, case.continues.detour
-        _require(least >= 0, source, f"{field}.elephants_from", least, "0 bytes or more")
-        _require(0 <= detour <= 8, source, f"{field}.detour", detour, "0 to 8 links")
+        require(least >= 0, source, f"{field}.elephants_from", least, "0 bytes or more")
+        require(0 <= detour <= 8, source, f"{field}.detour", detour, "0 to 8 links")
 
 
 def _check_alone(plan: Plan, number: int, source: str, field: str) -> None:
@@ -233,28 +228,27 @@ def _check_alone(plan: Plan, number: int, source: str, field: str) -> None:
     if case.alone_of is None and case.alone is None:
         return
     names = [job.name for job in plan.jobs]
-    _require(case.alone in names, source, f"cases.{number}.alone", case.alone, f"a job ({listed(names)})")
+    require(case.alone in names, source, f"cases.{number}.alone", case.alone, f"a job ({listed(names)})")
     alone = [
         replace(before, label=case.label, alone_of=before.label, alone=case.alone) for before in plan.cases[:number]
     ]
-    same = [derived for derived, whole in zip(alone, plan.cases, strict=False) if _is_whole(plan, whole)]
+    same = [
+        derived
+        for derived, whole in zip(alone, plan.cases, strict=False)
+        if whole.continues is None and len(events.at_work(plan, whole)) == len(plan.jobs)
+    ]
     expected = "the label of a case before it with the same schedules, routes and starts, of which one job is at work"
     fits = case.continues is None and len(names) > 1 and case in same
-    _require(fits, source, field, case.alone_of, expected)
-
-
-def _is_whole(plan: Plan, case: Case) -> bool:
-    """Whether all jobs train in it from the beginning."""
-    return case.continues is None and len(events.at_work(plan, case)) == len(plan.jobs)
+    require(fits, source, field, case.alone_of, expected)
 
 
 def _check_schedule(plan: Plan, case: Case, job: Job, chosen: JobSchedule, number: int, where: tuple[str, str]) -> None:
     stages, (source, field) = chosen.stage_to_rank, where
     whole = len(stages) >= job.mesh.pp and all(stages.count(r) * job.mesh.pp == len(stages) for r in range(job.mesh.pp))
-    _require(whole, source, f"{field}.stage_to_rank", list(stages), f"as many stages on each of {job.mesh.pp} ranks")
+    require(whole, source, f"{field}.stage_to_rank", list(stages), f"as many stages on each of {job.mesh.pp} ranks")
     schedule = costs.schedule_of(plan, case, job=number)
     if schedule is None:
-        _require(job.workload.pacing is None, source, f"{field}.rows", None, "rows: this job is paced")
+        require(job.workload.pacing is None, source, f"{field}.rows", None, "rows: this job is paced")
     elif job.workload.pacing is not None or job.profile is not None:
         try:
             validate(schedule, costs.problem_of_case(plan, case, job=number))

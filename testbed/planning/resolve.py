@@ -109,7 +109,9 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
         mesh = Mesh(degrees.data, degrees.pipeline, degrees.tensor, first)
         jobs.append(Job(_job_name(workload.name, jobs), 0.0, mesh, nodes, workload))
         _check_schedules(workload, sources[number] if sources else workload.name)
-    _check_together(workloads)
+        if workload.transport != workloads[0].transport:
+            expected = f"{workloads[0].transport}, as {workloads[0].name} in the same lab"
+            raise BadInput.of(workload.name, "transport", workload.transport, expected)
     plan = Plan(
         network,
         tuple(jobs),
@@ -149,14 +151,6 @@ def _check_schedules(workload: Workload, source: str) -> None:
         for option, value in choice.options().items() if choice.schedule == BEST else ():
             expected = f"an option of {BEST} (memory, label)"
             raise BadInput.of(source, f"schedules.{index}.{option}", value, expected)
-
-
-def _check_together(workloads: Sequence[Workload]) -> None:
-    """What one lab has only one of."""
-    for workload in workloads:
-        if workload.transport != workloads[0].transport:
-            expected = f"{workloads[0].transport}, as {workloads[0].name} in the same lab"
-            raise BadInput.of(workload.name, "transport", workload.transport, expected)
 
 
 def _check_routes(network: Network, job: Job) -> None:
@@ -318,19 +312,15 @@ def require_trainable(plan: Plan) -> None:
     for job in plan.jobs[1:]:
         _require_trainable_beside(plan.jobs[0], job)
     for job in plan.jobs:
-        _require_methods(job)
+        model = job.workload.model
+        if missing := missing_methods(model, tensor_ranks=job.mesh.tp > 1):
+            expected = f"a class that also has {', '.join(missing)} (testbed/train/api.py)"
+            raise BadInput.of(job.workload.name, "model.kind", model.kind, expected)
     require_room_for_parameters(plan)
     if plan.clock.name == "virtual" and not all(job.workload.pacing for job in plan.jobs):
         job = next(job for job in plan.jobs if not job.workload.pacing)
         expected = "times for F, I and W: computation takes no virtual time"
         raise BadInput.of(job.workload.name, "pacing", "none", expected)
-
-
-def _require_methods(job: Job) -> None:
-    model = job.workload.model
-    if missing := missing_methods(model, tensor_ranks=job.mesh.tp > 1):
-        expected = f"a class that also has {', '.join(missing)} (testbed/train/api.py)"
-        raise BadInput.of(job.workload.name, "model.kind", model.kind, expected)
 
 
 def _require_trainable_beside(first: Job, job: Job) -> None:

@@ -189,9 +189,9 @@ def case_of(
     if frame.empty:
         raise BadInput.of(str(path), "schedule", f"nothing of {label}", "rows of every schedule that the run finished")
     for columns, good, expected in (
-        (numbers, _is_number, "a number in every row"),
+        (numbers, lambda value: isinstance(value, Number), "a number in every row"),
         (lists, _is_numbers, "a list of numbers in every row"),
-        (texts, _is_text, "text in every row"),
+        (texts, lambda value: isinstance(value, str), "text in every row"),
     ):
         for name in columns:
             if wrong := [value for value in frame[name] if not good(value)]:
@@ -199,13 +199,5 @@ def case_of(
     return frame
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, Number)
-
-
 def _is_numbers(value: object) -> bool:
     return isinstance(value, np.ndarray | list) and all(isinstance(number, Number) for number in value)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)

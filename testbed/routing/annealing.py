@@ -10,6 +10,7 @@ from pydantic import Field
 
 from testbed.model.network import Ints
 from testbed.routing.routing_problem import RoutingProblem
+from testbed.search.incumbent import Incumbent
 
 _HOTTEST, _COLDEST = 1000.0, 0.1
 _COOLER = 0.99
@@ -43,34 +44,34 @@ def annealing(
     of_flow = of_flow.reshape(-1).astype(np.int64)
     flows = [np.flatnonzero(of_flow == number) for number in range(unique.shape[1])]
     destinations = _Destinations(of_flow, unique[0], flows)
-    start = unique[1]
-    runs = [_cooled(problem, destinations, start, seed + number) for number in range(restarts)]
-    best = min(runs, key=lambda run: run[0])[1]
-    return best[of_flow] % problem.choices
+    incumbent: Incumbent[Ints] = Incumbent()
+    for number in range(restarts):
+        _cool(problem, destinations, unique[1].copy(), np.random.default_rng(seed + number), incumbent)
+    return incumbent.best[of_flow] % problem.choices
 
 
-def _cooled(problem: RoutingProblem, destinations: _Destinations, start: Ints, seed: int) -> tuple[int, Ints]:
-    """The least energy, and the route number of every destination that has it."""
-    random = np.random.default_rng(seed)
-    state, count = start.copy(), len(start)
+def _cool(
+    problem: RoutingProblem, destinations: _Destinations, state: Ints, rng: np.random.Generator, best: Incumbent[Ints]
+) -> None:
+    """Offer the route numbers of every destination that have less energy than all before; `state` is where to begin."""
+    count = len(state)
     load = np.zeros(problem.n_links, np.int64)
     for number in range(count):
         _add(problem, destinations.flows[number], int(state[number]), load, 1)
     energy = _energy(load)
-    best, best_state = energy, state.copy()
+    best.offer(state.copy(), energy)
     temperature = _HOTTEST
     while temperature > _COLDEST and count > 1:
-        one, other = _two(random, destinations.place)
+        one, other = _two(rng, destinations.place)
         _swap(problem, destinations, state, load, (one, other))
         changed = _energy(load)
-        if changed <= energy or random.random() < math.exp((energy - changed) / temperature):
+        if changed <= energy or rng.random() < math.exp((energy - changed) / temperature):
             energy = changed
-            if energy < best:
-                best, best_state = energy, state.copy()
+            if energy < best.best_s:
+                best.offer(state.copy(), energy)
         else:
             _swap(problem, destinations, state, load, (one, other))
         temperature *= _COOLER
-    return best, best_state
 
 
 def _two(random: np.random.Generator, place: Ints) -> tuple[int, int]:

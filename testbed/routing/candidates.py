@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+from testbed.grouping import grouped
 from testbed.plan.network_state import NetworkState
 from testbed.plan.plan import Route
 
@@ -20,13 +21,9 @@ class DirectionsByPlace:
 
     def __init__(self, network: NetworkState) -> None:
         self._directions = network.links
-        self._leaving: dict[str, list[int]] = {}
-        self._arriving: dict[str, list[int]] = {}
-        for index, link in enumerate(network.links):
-            if index in network.down:
-                continue
-            self._leaving.setdefault(link.source, []).append(index)
-            self._arriving.setdefault(link.target, []).append(index)
+        up = [(index, link) for index, link in enumerate(network.links) if index not in network.down]
+        self._leaving = grouped((link.source, index) for index, link in up)
+        self._arriving = grouped((link.target, index) for index, link in up)
         self._links_to: dict[str, dict[str, int]] = {}
 
     def between(self, source: str, target: str, default: Route, detour: int) -> tuple[Route, ...]:

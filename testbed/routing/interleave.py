@@ -129,12 +129,13 @@ def _one_by_one(judge: CaseEvaluator, case: Case, order: Sequence[int], bound_s:
 
 def _moved(judge: CaseEvaluator, case: Case, job: int, bound_s: float, steps: int) -> Case:
     """The case with the best offset of one job: at every step, then closer around the best of them."""
-    offsets = _offsets(judge.plan, case)
+    plan = judge.plan
+    offsets = [start_s(plan, case, number) - one.start_s for number, one in enumerate(plan.jobs)]
     others = offsets[:job] + offsets[job + 1 :]
     least, most = max(others) - bound_s, min(others) + bound_s
 
     def at(offset_s: float) -> Case:
-        return _with_offsets(judge.plan, case, [*offsets[:job], offset_s, *offsets[job + 1 :]])
+        return _with_offsets(plan, case, [*offsets[:job], offset_s, *offsets[job + 1 :]])
 
     def worth(offset_s: float) -> tuple[Key, float]:
         # nothing new is judged when it is over
@@ -155,11 +156,6 @@ def _moved(judge: CaseEvaluator, case: Case, job: int, bound_s: float, steps: in
             best = min(best, *((worth(offset_s), offset_s) for offset_s in around))
         found.append(best)
     return min((case, at(min(found)[1])), key=judge.offer)
-
-
-def _offsets(plan: Plan, case: Case) -> list[float]:
-    """Per job, how much later it begins in a case than in the plan."""
-    return [start_s(plan, case, number) - job.start_s for number, job in enumerate(plan.jobs)]
 
 
 def _with_offsets(plan: Plan, case: Case, offsets: Sequence[float]) -> Case:

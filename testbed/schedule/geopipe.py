@@ -102,7 +102,9 @@ def hiding(problem: Problem) -> Ahead:
 
 def unlimited(problem: Problem) -> Ahead:
     """As `hiding`, whatever memory allows."""
-    period = _period_s(problem)
+    # the shortest time in which a microbatch can pass: max(tau, S/B)
+    wires = (wire_s(*route) for cut in cuts(problem) for route in _both_directions(problem, cut))
+    period = max([*_busy_s(problem), *wires])
     # a trip of exactly n periods needs n, whatever rounding has made of it
     return {cut: math.ceil(trip / period - TOLERANCE) if period else 0 for cut, trip in _trips(problem).items()}
 
@@ -206,33 +208,14 @@ def _busy_s(problem: Problem) -> list[float]:
 
 
 def _trips(problem: Problem) -> dict[int, float]:
-    """Per cut, seconds of a message there and another one back."""
-    return {cut: sum(_one_way(problem, *pair) for pair in _both_directions(cut)) for cut in cuts(problem)}
+    """Per cut, seconds of a message there and another one back, with delays and time on the wire."""
+    return {cut: sum(crossing_s(*route) for route in _both_directions(problem, cut)) for cut in cuts(problem)}
 
 
-def _period_s(problem: Problem) -> float:
-    """The shortest time in which a microbatch can pass: max(tau, S/B)."""
-    return max(
-        [*_busy_s(problem), *(_wire_s(problem, *pair) for cut in cuts(problem) for pair in _both_directions(cut))]
-    )
-
-
-def _both_directions(cut: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    return (cut, cut + 1), (cut + 1, cut)
-
-
-def _one_way(problem: Problem, source: int, target: int) -> float:
-    """Delay and wire time of a message between neighbours."""
-    return crossing_s(_links(problem, source, target), problem.message_bytes[min(source, target)])
-
-
-def _wire_s(problem: Problem, source: int, target: int) -> float:
-    """How long a message between neighbours takes on the slowest of its links."""
-    return wire_s(_links(problem, source, target), problem.message_bytes[min(source, target)])
-
-
-def _links(problem: Problem, source: int, target: int) -> list[LinkCost]:
-    return [problem.links[index] for index in problem.route(source, target)]
+def _both_directions(problem: Problem, cut: int) -> list[tuple[list[LinkCost], float]]:
+    """Of a cut, there and back: the links of a message, and its size."""
+    routes = problem.route(cut, cut + 1), problem.route(cut + 1, cut)
+    return [([problem.links[index] for index in route], problem.message_bytes[cut]) for route in routes]
 
 
 FAMILY = Family(

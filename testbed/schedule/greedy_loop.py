@@ -86,38 +86,30 @@ class SubBlockProgress(NamedTuple):
 def idle_ranks(n_microbatches: int, n_sub: int, cost: Costs) -> SubBlockProgress:
     """Before anything has run: the first rank may begin with every microbatch as soon as it has its parameters."""
     n_ranks, n_links = len(cost.limit), max(1, len(cost.link_free))
-    sequence = np.full((n_ranks, 3 * n_microbatches * n_sub, 3), -1)
-    filled, end, unfinished = np.zeros(n_ranks, np.int64), np.zeros(n_ranks, np.int64), np.zeros(n_ranks, np.int64)
-    available, held = np.zeros((n_ranks, 3, n_microbatches), np.int64), np.zeros(n_ranks)
-    arrived, head = np.zeros((n_ranks, 3), np.int64), np.zeros((n_ranks, 3), np.int64)
-    progress, last_full = np.zeros((n_ranks, 3), np.int64), np.full(n_ranks, F)
-    boundary, open_blocks = np.zeros(n_ranks, np.int64), np.zeros(n_ranks, np.int64)
-    input_done = np.zeros((n_ranks, n_microbatches), np.int64)
-    busy = np.zeros((n_links, 2 * n_ranks * n_microbatches + 1, 2), np.int64)
-    reserved = np.zeros(n_links, np.int64)
+    ranks = SubBlockProgress(
+        sequence=np.full((n_ranks, 3 * n_microbatches * n_sub, 3), -1),
+        filled=np.zeros(n_ranks, np.int64),
+        available=np.zeros((n_ranks, 3, n_microbatches), np.int64),
+        arrived=np.zeros((n_ranks, 3), np.int64),
+        head=np.zeros((n_ranks, 3), np.int64),
+        progress=np.zeros((n_ranks, 3), np.int64),
+        end=np.zeros(n_ranks, np.int64),
+        held=np.zeros(n_ranks),
+        unfinished=np.zeros(n_ranks, np.int64),
+        last_full=np.full(n_ranks, F),
+        boundary=np.zeros(n_ranks, np.int64),
+        open_blocks=np.zeros(n_ranks, np.int64),
+        input_done=np.zeros((n_ranks, n_microbatches), np.int64),
+        busy=np.zeros((n_links, 2 * n_ranks * n_microbatches + 1, 2), np.int64),
+        reserved=np.zeros(n_links, np.int64),
+    )
+    ranks.arrived[0, F] = n_microbatches
+    ranks.available[0, F] = cost.ready[0]
     for link in range(len(cost.link_free)):
         if cost.link_free[link] > 0:
-            busy[link, 0, 1] = cost.link_free[link]
-            reserved[link] = 1
-    arrived[0, F] = n_microbatches
-    available[0, F] = cost.ready[0]
-    return SubBlockProgress(
-        sequence,
-        filled,
-        available,
-        arrived,
-        head,
-        progress,
-        end,
-        held,
-        unfinished,
-        last_full,
-        boundary,
-        open_blocks,
-        input_done,
-        busy,
-        reserved,
-    )
+            ranks.busy[link, 0, 1] = cost.link_free[link]
+            ranks.reserved[link] = 1
+    return ranks
 
 
 def greedy(n_microbatches: int, n_sub: int, cost: Costs) -> Ints:

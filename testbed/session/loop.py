@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import TypeVar
 
 from testbed.errors import RunFailed
+from testbed.grouping import grouped
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import notices_round_trip_s, notices_s
 from testbed.session.deadlines import Deadline
@@ -147,10 +148,7 @@ class Loop:
             raise RunFailed(f"{self._guards[descriptor]} ended while workers were to {what}")  # type: ignore[index]
 
     def _late(self, left: Mapping[Connection, tuple[int, int]], deadline: Deadline, what: str) -> None:
-        missing: dict[int, list[int]] = {}
-        for number, rank in left.values():
-            missing.setdefault(number, []).append(rank)
-        who = " and ".join(self.launchers[number].called(*ranks) for number, ranks in missing.items())
+        who = " and ".join(self.launchers[number].called(*ranks) for number, ranks in grouped(left.values()).items())
         number, rank = min(left.values())
         raise RunFailed(f"{who} did not {what} within {deadline}{self.launchers[number].log(rank)}")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -54,12 +54,11 @@ Submit = Callable[[Callable[[], None]], Future[None]]
 """Has a thread do something."""
 
 
-class MemberCollective(Protocol):
-    """One collective of one member, for all iterations of a job."""
+class MemberCollective:
+    """One collective of one member, for all iterations of a job; what a kind of it leaves to others does nothing."""
 
-    @property
-    def buffer_bytes(self) -> int:
-        """Of what it sends from and receives into."""
+    buffer_bytes: int
+    """Of what it sends from and receives into."""
 
     def post(self, iteration: int) -> None:
         """Post the receives of an iteration."""
@@ -72,6 +71,7 @@ class MemberCollective(Protocol):
 
     def first_came_s(self) -> float:
         """When the first of what has come and is not taken in yet came; infinity where nothing has."""
+        return math.inf
 
     def admit(self) -> None:
         """Take in what has come, and from now on whatever comes."""
@@ -92,7 +92,7 @@ class Membership(NamedTuple):
     group: dist.ProcessGroup
 
 
-class Messages:
+class Messages(MemberCollective):
     """A collective as messages of our own."""
 
     def __init__(
@@ -121,6 +121,7 @@ class Messages:
         """Of iterations with even and odd numbers: receives are posted ahead."""
         self.memory: list[Buffers] = []
         self._take_buffers(cell_elements)
+        self.buffer_bytes = sum(buffers.taken_bytes for buffers in self.memory)
         self.posted: dict[tuple[int, int], tuple[dist.Work, float]] = {}
         self.lock = Lock()
         self.iteration, self.log = 0, CollectiveLog([], [])
@@ -144,11 +145,6 @@ class Messages:
             self.to_send |= dict(zip(leaving, sent_from, strict=True))
             for buffers in self.to_receive:
                 buffers |= {index: self.memory[-1].take() for index in coming}
-
-    @property
-    def buffer_bytes(self) -> int:
-        """As in Collective."""
-        return sum(buffers.taken_bytes for buffers in self.memory)
 
     def _tag(self, index: int, iteration: int) -> int:
         return 2 * (self.first_tag + index) + iteration % 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import Future
 from datetime import timedelta
 
@@ -10,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from testbed.pipeline.collectives import CollectiveMessage
-from testbed.train.collective_runner import CollectiveLog, Received, SentCollectiveMessage, Submit
+from testbed.train.collective_runner import CollectiveLog, MemberCollective, Received, SentCollectiveMessage, Submit
 from testbed.train.pacing import now_s
 
 
@@ -29,8 +28,11 @@ class GlooGroups:
         return self._of[ranks]
 
 
-class AllReduce:
-    """One all-reduce of one member: what stands for it in the trace is the last message that is predicted."""
+class AllReduce(MemberCollective):
+    """One all-reduce of one member: what stands for it in the trace is the last message that is predicted.
+
+    Gloo posts its receives itself, takes in what comes, and who has all has sent all.
+    """
 
     def __init__(
         self,
@@ -47,17 +49,10 @@ class AllReduce:
         self.last = [step for step in steps if step.target == member][-1]
         self.mine = [step for step in steps if step.source == member]
         self.buffer = torch.zeros(elements, dtype=vector.dtype)
+        self.buffer_bytes = self.buffer.nbytes
         self.begun: Future[dist.Work] = Future()
         self.future: Future[None] | None = None
         self.log = CollectiveLog([], [])
-
-    @property
-    def buffer_bytes(self) -> int:
-        """As in Collective."""
-        return self.buffer.nbytes
-
-    def post(self, iteration: int) -> None:
-        """Gloo posts its receives itself."""
 
     def attend(self, iteration: int, log: CollectiveLog, submit: Submit) -> None:
         """As in Collective."""
@@ -71,13 +66,6 @@ class AllReduce:
         self.log.sent.extend(SentCollectiveMessage(self.kind, self.stage, step, now) for step in self.mine)
         self.begun.set_result(self.group.allreduce([self.buffer]))
 
-    def first_came_s(self) -> float:
-        """As in Collective: gloo takes in what comes."""
-        return math.inf
-
-    def admit(self) -> None:
-        """As in Collective: gloo takes in what comes."""
-
     def _receive(self) -> None:
         work, began_s = self.begun.result(), now_s()
         work.wait()
@@ -88,6 +76,3 @@ class AllReduce:
         """As in Collective."""
         if self.future is not None:
             self.future.result()
-
-    def leave(self) -> None:
-        """As in Collective: who has all has sent all."""

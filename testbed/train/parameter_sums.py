@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from testbed.train.assignment import AFTER_STEP, ALL, GRADIENT, IN_USE, Fingerprint
+from testbed.train.assignment import ALL, GRADIENT, IN_USE, Fingerprint
 from testbed.train.projections import projections, squared
 from testbed.train.shards import Shards
 from testbed.train.stage import Stage
@@ -54,24 +54,13 @@ def named_gradients(held: Held) -> dict[str, torch.Tensor]:
     return found
 
 
-def gradient_fingerprints(held: Held, iteration: int) -> list[Fingerprint]:
-    """The gradients that the optimizer is about to use here."""
-    return _fingerprints(held, iteration, GRADIENT)
+def fingerprints(held: Held, iteration: int, what: str) -> list[Fingerprint]:
+    """Each kept by one replica only, or by every replica for itself; the same for tensor ranks.
 
-
-def weight_fingerprints(held: Held, iteration: int) -> list[Fingerprint]:
-    """The weights behind the optimizer's step, as far as it is this rank that steps them."""
-    return _fingerprints(held, iteration, AFTER_STEP)
-
-
-def used_weight_fingerprints(held: Held, iteration: int) -> list[Fingerprint]:
-    """The weights that were computed with, those that other replicas have stepped among them."""
-    return _fingerprints(held._replace(shards=None), iteration, IN_USE)
-
-
-def _fingerprints(held: Held, iteration: int, what: str) -> list[Fingerprint]:
-    """Each kept by one replica only, or by every replica for itself; the same for tensor ranks."""
-    shards = held.shards if held.shards is not None and held.shards.sharded else None
+    `what`: the GRADIENT that the optimizer is about to use here, weights AFTER_STEP as far as this rank steps them, or
+    those IN_USE, that were computed with, those that other replicas have stepped among them.
+    """
+    shards = held.shards if held.shards is not None and held.shards.sharded and what != IN_USE else None
     share, found = held.stage.share, []
     for layer, name, parameter, kept in _parts(held.stage, shards):
         values = parameter.grad if what == GRADIENT else parameter

@@ -17,18 +17,16 @@ import torch.distributed as dist
 from testbed.pipeline.ir import Action, Kind
 from testbed.plan.exchange import exchange_of
 from testbed.train.api import trainable
-from testbed.train.assignment import Fingerprint, TrainingTask, last_compared
+from testbed.train.assignment import AFTER_STEP, GRADIENT, IN_USE, Fingerprint, TrainingTask, last_compared
 from testbed.train.collective_runner import Membership
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
 from testbed.train.optimizer import make_optimizer
 from testbed.train.parameter_sums import (
     Held,
-    gradient_fingerprints,
+    fingerprints,
     gradient_squares,
     named_gradients,
-    used_weight_fingerprints,
-    weight_fingerprints,
 )
 from testbed.train.replicas import Replicas
 from testbed.train.shards import Shards
@@ -175,18 +173,19 @@ class TrainingState:
         """End the iteration: step the optimizer, go on to the next batch. Raises RuntimeError if anything is left."""
         task, iteration = self.task, self.iteration
         losses = [loss for stage in self.stages.values() if (loss := stage.end_iteration()) is not None]
-        gradients = self._gradients() if task.keep_gradients and iteration == task.iterations - 1 else {}
+        gradients = {}
+        if task.keep_gradients and iteration == task.iterations - 1:
+            named = (item for held in self._held() for item in named_gradients(held).items())
+            gradients = {name: gradient.numpy() for name, gradient in named}
         squares = {layer: square for held in self._held() for layer, square in gradient_squares(held).items()}
-        fingerprints = self._before_step()
+        first, last = task.compared and iteration == 0, iteration == self.last_compared
+        compared = self._fingerprints(*([GRADIENT] if first else []), *([IN_USE] if last else []))
         self.optimizer.step()
-        if task.compared and iteration in (0, self.last_compared):
-            fingerprints += [
-                fingerprint for held in self._held() for fingerprint in weight_fingerprints(held, iteration)
-            ]
+        if task.compared and (first or last):
+            compared += self._fingerprints(AFTER_STEP)
         self.iteration += 1
-        return OptimizerStep(
-            losses[0] if losses and self.tensor_rank == 0 else None, squares, gradients, tuple(fingerprints)
-        )
+        loss = losses[0] if losses and self.tensor_rank == 0 else None
+        return OptimizerStep(loss, squares, gradients, tuple(compared))
 
     def _held(self) -> list[Held]:
         spec, place = self.workload.model, (self.replica, self.tensor_rank)
@@ -195,19 +194,8 @@ class TrainingState:
             for index, stage in self.stages.items()
         ]
 
-    def _before_step(self) -> list[Fingerprint]:
-        """What is compared of an iteration before the optimizer's step."""
-        fingerprints: list[Fingerprint] = []
-        for held in self._held():
-            if self.iteration == 0 and self.task.compared:
-                fingerprints += gradient_fingerprints(held, self.iteration)
-            if self.iteration == self.last_compared:
-                fingerprints += used_weight_fingerprints(held, self.iteration)
-        return fingerprints
-
-    def _gradients(self) -> dict[str, np.ndarray[Any, Any]]:
-        named = (item for held in self._held() for item in named_gradients(held).items())
-        return {name: gradient.numpy() for name, gradient in named}
+    def _fingerprints(self, *of: str) -> list[Fingerprint]:
+        return [one for held in self._held() for what in of for one in fingerprints(held, self.iteration, what)]
 
     def close(self) -> None:
         """End what it has started; it is not used again."""

@@ -284,8 +284,9 @@ def _prepare(machine: GuestMachine, assignments: Sequence[Assignment], training:
         "PATH": SEARCH_PATH,
         MACHINE_VARIABLE: json.dumps(machine.identity()),
     }
-    clock = machine.virtual, _phase_s(machine)
-    document = request.GuestJob(tuple(tasks), environment, machine.modules, training, *clock)
+    # another one for every seed, so that the spread over seeds shows what the ticks of timers cost
+    phase_s = _LONGEST_PHASE_S * random.Random(machine.seed).random() if machine.virtual else 0.0
+    document = request.GuestJob(tuple(tasks), environment, machine.modules, training, machine.virtual, phase_s)
     (job / request.JOB_FILE).write_text(document.as_json(), encoding="utf-8")
     return job
 
@@ -298,11 +299,6 @@ def _shaper(name: str, job: Path, number: int) -> str:
     copy = f"{number}.shaper.py"
     shutil.copyfile(reference.file, job / copy)
     return f"{request.JOB_DIRECTORY}/{copy}:{reference.name}"
-
-
-def _phase_s(machine: GuestMachine) -> float:
-    """Another one for every seed, so that the spread over seeds shows what the ticks of timers cost."""
-    return _LONGEST_PHASE_S * random.Random(machine.seed).random() if machine.virtual else 0.0
 
 
 def _document(path: Path) -> dict[str, Any] | None:

@@ -57,14 +57,28 @@ def train(
     Raises RunFailed when the guest does not finish; what the trainings have written until then is kept.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    reporter.say(f"booting the {_name(chosen)} kernel ...")
     work = [training.assignment(quiet=reporter.quiet) for training in trainings]
-    # memory that is not touched costs nothing, too little makes a guest reclaim without end
-    memory_mb = max(MEMORY_MB, *(_needed_mb(one.plan) for one in trainings))
-    boot = run_assignments(chosen, work, limit_s=limit_s, hear=_ear(reporter), memory_mb=memory_mb)
+    boot = _boot(chosen, work, [one.plan for one in trainings], reporter, limit_s=limit_s)
     for training in trainings[: len(boot.ended)]:
         _sign(training.directory / "manifest.json", started)
     return boot, [ended.document for ended in boot.ended]
+
+
+def _boot(
+    chosen: guest_machine.GuestMachine,
+    work: Sequence[Assignment],
+    trained: Sequence[Plan],
+    reporter: Reporter,
+    *,
+    limit_s: float = _CALIBRATE_LIMIT_S,
+) -> Boot:
+    """Do the work in one boot; of it some plans are `trained`."""
+    reporter.say(f"booting the {'time-travel' if chosen.virtual else 'packaged'} kernel ...")
+    # memory that is not touched costs nothing, too little makes a guest reclaim without end
+    memory_mb = max([MEMORY_MB, *map(_needed_mb, trained)])
+    # a quiet guest says errors only: on standard error itself
+    hear = None if reporter.quiet else Replay(reporter)
+    return run_assignments(chosen, work, limit_s=limit_s, training=bool(trained), hear=hear, memory_mb=memory_mb)
 
 
 def _needed_mb(plan: Plan) -> int:
@@ -76,10 +90,8 @@ def measure_engine(
     chosen: guest_machine.GuestMachine, plan: Plan, sizes: Sequence[int], *, reporter: Reporter
 ) -> tuple[int, dict[str, Any] | None]:
     """The exit code and the document of `testbed calibrate --engine` in a guest. Raises RunFailed."""
-    reporter.say(f"booting the {_name(chosen)} kernel ...")
     work = [Assignment("engine", file.to_json(plan), sizes=tuple(sizes), quiet=reporter.quiet)]
-    memory_mb = max(MEMORY_MB, _needed_mb(plan))
-    boot = run_assignments(chosen, work, limit_s=_CALIBRATE_LIMIT_S, hear=_ear(reporter), memory_mb=memory_mb)
+    boot = _boot(chosen, work, [plan], reporter)
     return boot.ended[0].code, boot.ended[0].document
 
 
@@ -87,19 +99,9 @@ def calibrate(
     chosen: guest_machine.GuestMachine, plan: Plan, *, beside_mininet: bool, reporter: Reporter
 ) -> tuple[int, dict[str, Any] | None]:
     """The exit code and the document of `testbed calibrate` in a guest. Raises RunFailed."""
-    reporter.say(f"booting the {_name(chosen)} kernel ...")
     work = [Assignment("calibrate", file.to_json(plan), beside_mininet=beside_mininet, quiet=reporter.quiet)]
-    boot = run_assignments(chosen, work, training=False, limit_s=_CALIBRATE_LIMIT_S, hear=_ear(reporter))
+    boot = _boot(chosen, work, [], reporter)
     return boot.ended[0].code, boot.ended[0].document
-
-
-def _ear(reporter: Reporter) -> Replay | None:
-    """Who hears what a guest says: the reporter, or standard error itself, as a quiet guest says errors only."""
-    return None if reporter.quiet else Replay(reporter)
-
-
-def _name(chosen: guest_machine.GuestMachine) -> str:
-    return "time-travel" if chosen.virtual else "packaged"
 
 
 def _sign(manifest: Path, started: str) -> None:
