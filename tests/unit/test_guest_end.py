@@ -26,7 +26,7 @@ def sleeping(number, task):
     time.sleep(60)
     os._exit(0)
 
-guest.JOB_DIRECTORY, guest._task = sys.argv[1], sleeping
+guest.request.JOB_DIRECTORY, guest._task = sys.argv[1], sleeping
 print(guest._run_task(0, GuestTask("train", "plan.json", None, "netem"), Told()))
 """
 
