@@ -10,6 +10,7 @@ from typing import Any
 
 from testbed.baseline import environment
 from testbed.baseline.regression import CheckResult, Figures
+from testbed.baseline.settings import is_of_files, made_anew
 from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.judge.comparison import jobs_of
@@ -100,12 +101,13 @@ def of_run(directory: Path) -> CheckResult:
 
 
 def with_remade(outcome: CheckResult, plan: Plan) -> CheckResult:
-    """The same with what a case takes whose schedules generators make today.
+    """The same with what a case takes whose schedules generators make today, on the nodes that ranks are given today.
 
     A solver's schedule has no such time, nor one whose generator refuses the plan now.
     """
     if not is_paced(plan):
         return outcome
+    plan = made_anew(plan, [], "plan.json") if is_of_files(plan) else plan
     remade = [_made_today(plan, job) for job in range(len(plan.jobs))]
     names = {job.name: number for number, job in enumerate(plan.jobs)}
     chosen = {case.label: case.jobs for case in plan.cases}

@@ -30,9 +30,18 @@ def with_settings(plan: Plan, settings: Sequence[str], source: str) -> Plan:
     """
     if not settings:
         return plan
-    if not _of_files(plan):
+    if not is_of_files(plan):
         expected = "no --set: a policy chose its routes, or it has events, jobs by themselves or kept ports"
         raise BadInput.of(source, "plan", plan.cases[0].label, expected)
+    return made_anew(plan, settings, source)
+
+
+def made_anew(plan: Plan, settings: Sequence[str], source: str) -> Plan:
+    """A plan that topology and workloads lead to, with its schedules: nodes, flows and framing as they are found today.
+
+    Routes that are not the default ones of today stay, as if the topology had named them. Raises BadInput as
+    `with_settings`.
+    """
     of_workloads, of_topology = overrides_of(settings)
     for key in filter(_PARTS_OF_DELAY.fullmatch, of_topology):
         raise BadInput.of(source, f"--set topology.{key}", of_topology[key], "delay: a plan has all of it in one value")
@@ -50,7 +59,7 @@ def with_settings(plan: Plan, settings: Sequence[str], source: str) -> Plan:
     return with_selected(fresh, selected)
 
 
-def _of_files(plan: Plan) -> bool:
+def is_of_files(plan: Plan) -> bool:
     """Whether topology and workloads alone lead to the plan: nobody chose routes, starts, events or ports."""
     decided = (plan.events, plan.elephants_from is not None, plan.enforcement != "rules")
     return not any(decided) and not any(case.continues or case.starts_s or case.alone for case in plan.cases)
