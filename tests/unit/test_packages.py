@@ -27,7 +27,7 @@ def pins(name: str) -> dict[str, str]:
     return {canonicalize_name(one.name): str(one.specifier)[2:] for one in found}
 
 
-def asked() -> dict[str, SpecifierSet]:
+def supported() -> dict[str, SpecifierSet]:
     """Package -> versions, of pyproject.toml."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     found = map(Requirement, document["project"]["dependencies"] + document["dependency-groups"]["test"])
@@ -36,12 +36,12 @@ def asked() -> dict[str, SpecifierSet]:
 
 def test_the_lock_holds_what_is_asked_for() -> None:
     locked = pins("requirements.txt")
-    for name, versions in asked().items():
+    for name, versions in supported().items():
         assert locked[name] in versions, name
 
 
 def test_every_package_has_an_oldest_and_a_newest_version() -> None:
-    for name, versions in asked().items():
+    for name, versions in supported().items():
         assert {specifier.operator for specifier in versions} in ({"=="}, {">=", "<"}), name
 
 
@@ -79,5 +79,5 @@ def test_set_up_asks_for_the_pythons_that_the_package_does() -> None:
 
 def test_mininet_finds_the_distutils_that_python_dropped() -> None:
     """With the packages that a user has: setuptools is one of them."""
-    assert "setuptools" in asked()
+    assert "setuptools" in supported()
     assert import_module("mininet.node").StrictVersion

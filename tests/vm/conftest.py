@@ -29,11 +29,11 @@ def boot(
     """The plans of all collected files that ask for any, by "file: name", in one boot."""
     place = tmp_path_factory.mktemp("boot")
     asked: dict[str, Asked] = {}
-    for module in dict.fromkeys(item.getparent(pytest.Module).obj for item in request.session.items):
-        if hasattr(module, "asked"):
-            directory = place / module.__name__
-            directory.mkdir()
-            asked |= {f"{module.__name__}: {name}": one for name, one in module.asked(directory).items()}
+    items = (item for item in request.session.items if "measured" in item.fixturenames)
+    for module in dict.fromkeys(item.getparent(pytest.Module).obj for item in items):
+        directory = place / module.__name__
+        directory.mkdir()
+        asked |= {f"{module.__name__}: {name}": one for name, one in module.asked(directory).items()}
     return train(place, asked)
 
 
