@@ -29,7 +29,7 @@ def boot(
     """The plans of all collected files that ask for any, by "file: name", in one boot."""
     place = tmp_path_factory.mktemp("boot")
     asked: dict[str, Asked] = {}
-    items = (item for item in request.session.items if "measured" in item.fixturenames)
+    items = (item for item in request.session.items if "boot" in item.fixturenames)
     for module in dict.fromkeys(item.getparent(pytest.Module).obj for item in items):
         directory = place / module.__name__
         directory.mkdir()
