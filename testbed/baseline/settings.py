@@ -10,6 +10,7 @@ from typing import Any
 from testbed.errors import BadInput
 from testbed.full_scale import similitude
 from testbed.full_scale.similitude import Scales
+from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan
 from testbed.plan.routes import default_routes
 from testbed.planning.resolve import make_plan, overrides_of, with_clock
@@ -94,7 +95,7 @@ def _topology(plan: Plan, source: str) -> Topology:
     """A topology with the plan's nodes, directions and routes; what a delay was made of (fibre, equipment) is lost."""
     network = plan.network
     at = similitude.common_scales([job.workload for job in plan.jobs], plan.host_costs.gloo_bytes)
-    directions, cards = _at_full_scale(network.directions, at), _at_full_scale(network.cards, at)
+    directions, cards = _at_full_scale(planned(network).links, at), _at_full_scale(network.cards, at)
     inside = {card.target: {"inside": {"delay": card.delay_s, "rate": card.rate_bps}} for card in cards}
     nodes = Counter(node.datacenter for node in network.nodes)
     document: dict[str, Any] = {

@@ -1,4 +1,7 @@
-"""What this machine can do for a lab, found by trying each thing, never by guessing from versions."""
+"""What this machine can do for a lab, found by trying each thing, never by guessing from versions.
+
+What a check needs is imported in the check: without Mininet or pyroute2 it is to say so, not to fail.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,6 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.lab import namespaces as ns
-from testbed.lab import steadiness
-from testbed.lab.disturbance import sleep_lateness
-from testbed.lab.host_settings import spinner_refused
-from testbed.lab.netlink import Netlink
-from testbed.lab.shaping import netem, tbf
-from testbed.lab.shaping.relay import open_tap
-from testbed.lab.transport import get_sysctl, tcp_memory_warning
 from testbed.plan.framing import MTU
 
 _TCP_MEM_BYTES = 512 * 2**20
@@ -153,6 +149,8 @@ def _mininet() -> str:
 
 
 def _veth() -> str:
+    from testbed.lab.netlink import Netlink
+
     with ns.scratch_network(), Netlink(None, "scratch namespace") as netlink:
         netlink.ask("link", "add", kind="veth", ifname="probe0", mtu=MTU, peer={"ifname": "probe1", "mtu": MTU})
         netlink.ask("link", "set", index=netlink.index("probe0"), state="up", gso_max_size=MTU, gso_max_segs=1)
@@ -160,6 +158,8 @@ def _veth() -> str:
 
 
 def _tap() -> str:
+    from testbed.lab.shaping.relay import open_tap
+
     with ns.scratch_network():
         os.close(open_tap("probe0"))
     return "TAP with vnet headers and TCP segmentation"
@@ -176,18 +176,26 @@ def _taken(what: str, refused: str | None, works: str) -> str:
 
 
 def _netem() -> str:
+    from testbed.lab.shaping import netem
+
     return _taken("a netem qdisc", netem.available(), "sch_netem takes delay, rate and limit")
 
 
 def _police() -> str:
+    from testbed.lab.shaping import netem
+
     return _taken("a policer", netem.no_room_in_bytes(), "police bounds queues in bytes before netem")
 
 
 def _tbf() -> str:
+    from testbed.lab.shaping import tbf
+
     return _taken("a tbf qdisc", tbf.available(), "sch_tbf takes rate, burst and limit")
 
 
 def _multipath() -> str:
+    from testbed.lab.netlink import Netlink
+
     with ns.scratch_network(), Netlink(None, "scratch namespace") as netlink:
         netlink.ask("link", "set", index=1, state="up")
         for number in (1, 2):
@@ -202,6 +210,8 @@ def _multipath() -> str:
 
 
 def _ping() -> str:
+    from testbed.lab.netlink import Netlink
+
     with ns.scratch_network():
         with Netlink(None, "scratch namespace") as netlink:
             netlink.ask("link", "set", index=1, state="up")
@@ -219,23 +229,33 @@ def _sched_fifo() -> str:
 
 
 def _spinners() -> str:
+    from testbed.lab.host_settings import spinner_refused
+
     return _unless(spinner_refused(), "spinners at idle priority (SCHED_IDLE) may keep processors awake")
 
 
 def _real_time() -> str:
+    from testbed.lab import steadiness
+
     return _unless(steadiness.real_time_lacks(), "workers may run under SCHED_RR")
 
 
 def _halting() -> str:
+    from testbed.lab import steadiness
+
     return steadiness.shown(*steadiness.halting())
 
 
 def _tcp_mem() -> str:
+    from testbed.lab.transport import get_sysctl, tcp_memory_warning
+
     value = get_sysctl("net.ipv4.tcp_mem")
     return _unless(tcp_memory_warning(value, _TCP_MEM_BYTES), f"net.ipv4.tcp_mem = {value} pages")
 
 
 def _timers() -> str:
+    from testbed.lab.disturbance import sleep_lateness
+
     median = sleep_lateness(sleeps=50).median
     said = f"a sleep of 1 ms is {median * 1e6:.0f} us late (median)"
     return _unless(said if median > 500e-6 else None, said)

@@ -559,7 +559,7 @@ def test_a_plan_in_a_file_is_kept(tmp_path: Path) -> None:
 
 def test_ranks_on_other_nodes_than_they_would_be_given_are_found(tmp_path: Path) -> None:
     """As if another version had saved the baseline, which placed ranks in another way."""
-    root, crossed = tmp_path / "baselines", ("paris/0", "warsaw/0", "paris/1", "warsaw/1")
+    root, crossed = tmp_path / "baselines", ["paris/0", "warsaw/0", "paris/1", "warsaw/1"]
     saved = run_baseline("save", "mine", LONGHAUL, PP4, "--schedule", "1f1b", "--predict-only", "--baselines", root)
     assert saved.returncode == 0, saved.stderr
     plan = store.plan_of(root / "mine")
