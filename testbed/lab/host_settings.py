@@ -183,12 +183,13 @@ def _wake(spinner: int) -> None:
         Path(f"/proc/{spinner}/autogroup").write_text("0")
 
 
-def _start_spinner(cpu: int) -> subprocess.Popen[bytes]:
+def _start_spinner(cpu: int, errors: int | None = None) -> subprocess.Popen[bytes]:
     program = Path(__file__).with_name("spinner.py")
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(program), str(cpu), str(os.getpid())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        stderr=errors,
         start_new_session=True,
     )
 

@@ -25,21 +25,30 @@ def _yield_to_other_sessions() -> None:
 
 
 def main(cpu: int, parent: int) -> None:
-    """Never returns when it may spin."""
+    """Never returns when it may spin and the lab has not ended meanwhile."""
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        sys.exit("the lab ended before its spinner began")
+        return
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the lab, which ends its spinners
     try:
         os.sched_setaffinity(0, {cpu})
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         _yield_to_other_sessions()
     except OSError as error:
-        print(error.strerror, flush=True)
+        _say(str(error.strerror))
         return
-    print("spinning", flush=True)
-    while True:
-        pass
+    if _say("spinning"):
+        while True:
+            pass
+
+
+def _say(line: str) -> bool:
+    """Whether the lab still listens: one that was interrupted as it started its spinners has closed their pipes."""
+    try:
+        os.write(1, f"{line}\n".encode())
+    except BrokenPipeError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from testbed.lab.host_settings import Host, HostPriority, _wake
+from testbed.lab.host_settings import Host, HostPriority, _start_spinner, _wake
 
 pytestmark = pytest.mark.root
 
@@ -33,3 +33,14 @@ def test_waking_one_that_has_ended_is_no_error() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     _wake(gone.pid)
+
+
+def test_a_spinner_whose_lab_listens_no_more_ends_without_a_word() -> None:
+    """As when Ctrl-C comes while a lab starts its spinners: the pipe is closed, the lab has yet to end."""
+    spinner = _start_spinner(min(os.sched_getaffinity(0)), errors=subprocess.PIPE)
+    assert spinner.stdout is not None
+    assert spinner.stderr is not None
+    spinner.stdout.close()
+    with spinner.stderr:
+        assert spinner.stderr.read() == b""
+    assert spinner.wait(timeout=60) == 0
