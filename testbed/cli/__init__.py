@@ -3,76 +3,18 @@
 from __future__ import annotations
 
 import errno
-import inspect
 import os
 import sys
-from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
-from testbed import __version__
-from testbed.cli import (
-    baseline,
-    calibrate,
-    compare_axes,
-    determinism,
-    doctor,
-    kernel,
-    knee,
-    plan,
-    predict,
-    report,
-    route,
-    run,
-    schedule,
-    shell,
-    tune,
-)
-from testbed.cli.help import HELP_OPTIONS, GroupedCommand, HelpfulGroup
+from testbed.cli.commands import app
 from testbed.cli.usage import as_bad_input
 from testbed.errors import ExitCode, RunFailed
 from testbed.failure import failed
 
-app = typer.Typer(
-    name="testbed",
-    help="Train real pipelines across emulated datacenters, and compare what is measured with what the model says.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    cls=HelpfulGroup,
-    context_settings={"help_option_names": list(HELP_OPTIONS)},
-)
-app.command("predict")(predict.predict)
-app.command("route")(route.route)
-app.command("plan")(plan.plan)
-app.command("run")(run.run)
-app.command("compare-axes")(compare_axes.compare_axes)
-app.command("calibrate")(calibrate.calibrate)
-app.command("tune")(tune.tune)
-app.command("knee")(knee.knee)
-app.command("shell")(shell.shell)
-app.command("report")(report.report)
-app.command("doctor")(doctor.doctor)
-app.add_typer(schedule.schedule_app, name="schedule", cls=HelpfulGroup)
-app.add_typer(baseline.baseline_app, name="baseline", cls=HelpfulGroup)
-app.add_typer(kernel.kernel_app, name="kernel", cls=HelpfulGroup)
-app.command("test-determinism")(determinism.determinism)
-
-
-def _with_help(commands: typer.Typer) -> None:
-    """Help in our form. Line ends of a docstring are of the code, only its empty lines mean something."""
-    for command in commands.registered_commands:
-        written = inspect.getdoc(command.callback) or ""
-        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in written.split("\n\n"))
-        command.cls = GroupedCommand
-    for group in commands.registered_groups:
-        if group.typer_instance is not None:
-            _with_help(group.typer_instance)
-
-
-_with_help(app)
-
+__all__ = ["app", "main", "run_command"]
 
 _INTERRUPTED = 130
 """What typer makes of Ctrl-C, without a word."""
@@ -123,16 +65,3 @@ def _let_go_of_output(code: int) -> int:
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EBADF)
 """What says that a disk takes no more, wherever it happens, or that standard output is closed."""
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
-) -> None:
-    pass
