@@ -12,6 +12,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import StrEnum
@@ -29,7 +30,9 @@ the same processor has computed, since accelerators do not share one. Below the 
 
 _WORKER_SCHEDULER = f"SCHED_RR {MESSAGE_PRIORITY}, {COMPUTING_PRIORITY} while computing"
 
-_ANSWER_S = 10.0
+_ANSWER_S = 60.0
+_BUSY_S = 2.0
+"""After which a spinner that runs at idle priority has no turn to answer: the processor is busy without it."""
 
 
 class HostPriority(StrEnum):
@@ -197,8 +200,10 @@ def _start_spinner(cpu: int, errors: int | None = None) -> subprocess.Popen[byte
 def _answer(spinner: subprocess.Popen[bytes]) -> str:
     """ "" from a spinner that spins, else why it may not."""
     assert spinner.stdout is not None
-    if not select.select([spinner.stdout], [], [], _ANSWER_S)[0]:
-        if spinner.poll() is None and os.sched_getscheduler(spinner.pid) == os.SCHED_IDLE:
+    deadline = time.monotonic() + _ANSWER_S
+    while not select.select([spinner.stdout], [], [], _BUSY_S)[0]:
+        if os.sched_getscheduler(spinner.pid) == os.SCHED_IDLE:
             return ""  # the processor has not been idle since, so that nothing had to keep it from halting
-        raise RunFailed(f"a spinner did not come up within {_ANSWER_S:g} s; --host-priority off leaves them out")
+        if time.monotonic() > deadline:
+            raise RunFailed(f"a spinner did not come up within {_ANSWER_S:g} s; --host-priority off leaves them out")
     return spinner.stdout.readline().decode().strip().removeprefix("spinning")
