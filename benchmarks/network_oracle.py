@@ -36,7 +36,7 @@ from testbed.model.simulate import run
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import Collective, CollectiveMessage, side_by_side
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Exchanged, PipelineRoutes, Problem, uniform
+from testbed.pipeline.problem import Exchanged, PipelineRoutes, Problem, Sent, uniform
 from testbed.schedule.registry import FAMILIES, generate
 
 Number = int | Fraction
@@ -103,8 +103,10 @@ class World:
         self.duration, self.begin = exact(program.duration_s), exact(program.begin_s)
         self.first_s, self.handover = exact(program.first_s), exact(program.handover_s)
         self.send_s, self.sums = exact(program.send_s), program.sums.tolist()
-        self.gathered, self.summed = exact(program.gathered_bytes), exact(program.summed_bytes)
+        self.gathered, self.gathered_acks = exact(program.gathered_bytes), exact(program.gathered_acks_bytes)
+        self.summed, self.summed_acks = exact(program.summed_bytes), exact(program.summed_acks_bytes)
         (self.exchange_handover,) = exact([program.exchange_handover_s])
+        self.posted = exact([program.exchange_notice_bytes, program.exchange_notice_acks_bytes])
         self.whole, self.piece = exact(program.wire_bytes), exact(program.piece_bytes)
         self.ahead, self.ack = exact(program.notice_ahead_bytes), exact(program.ack_bytes)
         (self.wake,), (self.unnoticed,) = exact([program.wake_s]), exact([program.unnoticed_wait_s])
@@ -123,8 +125,12 @@ class World:
         self.ready: list[Number | None] = [None] * n_ranks
         """When what it waits for came, of a rank that waits for its tensor ranks alone."""
         self.running = [False] * n_ranks
+        self.exchanges: Counter[int] = Counter()
+        """By action, how many exchanges with other tensor ranks are over."""
+        self.exchanging: set[int] = set()
+        """The actions for which a rank has sent its part of the next one."""
         self.parts: Counter[tuple[int, int]] = Counter()
-        """By group and place in its rows, how many parts of an input have come to all."""
+        """By action and number of its exchange, how many parts of others have come."""
         self.waits: list[int | None] = [None] * n_ranks
         """The message that a rank waits for; None where it does not, or for a stage's parameters."""
         self.shards = program.shards.tolist()
@@ -198,41 +204,57 @@ class World:
             self.times["ready_s"][action], self.times["start_s"][action] = came, start
             self.at(start + self.duration[action], partial(self.end, member))
         if p.card[members[0]] != NONE and self.sums[action] and not self.gathered[action]:
-            self.at(self.now, lambda: self.add_up(members, action, self.sums[action]))
+            for member in members:
+                self.at(self.now, partial(self.add_up, member, self.place[member]))
+
+    # --- tensor ranks --------------------------------------------------------------------------
 
     def gather(self, rank: int, action: int) -> None:
-        """A tensor rank sends the others its part of the input; with all parts the sums can begin."""
+        """A tensor rank sends the others its part of the input."""
+        self.send_parts(rank, action, self.gathered[action], self.gathered_acks[action])
+
+    def add_up(self, rank: int, action: int) -> None:
+        """A tensor rank sends the others its summand."""
+        self.sums[action] -= 1
+        self.send_parts(rank, action, self.summed[action], self.summed_acks[action])
+
+    def others(self, rank: int) -> list[int]:
+        """The other tensor ranks of a rank's stage."""
         p, group = self.program, int(self.program.group[rank])
-        key = group, action - int(p.row_start[rank])
-        members = p.together[p.group_start[group] : p.group_start[group + 1]].tolist()
+        members: list[int] = p.together[p.group_start[group] : p.group_start[group + 1]].tolist()
+        return [member for member in members if member != rank]
 
-        def over() -> None:
-            self.parts[key] += 1
-            if self.parts[key] == len(members) and self.sums[action]:
-                self.add_up(members, action, self.sums[action])
+    def send_parts(self, rank: int, action: int, size: Number, acks: Number) -> None:
+        """Each of the others gets its part one after the other; without others nothing is to be waited for."""
+        self.exchanging.add(action)
+        for other in self.others(rank):
+            theirs = action - int(self.program.row_start[rank]) + int(self.program.row_start[other])
+            came = partial(self.take_part, other, theirs, self.exchanges[action], acks)
+            self.over_card(rank, size, came, self.exchange_handover)
+        self.end_exchange(rank, action)
 
-        self.exchange(int(p.card[rank]), self.gathered[action], over)
+    def take_part(self, rank: int, action: int, number: int, acks: Number) -> None:
+        """A part of that exchange has come, and is acknowledged."""
+        self.over_card(rank, acks, lambda: None)
+        self.parts[action, number] += 1
+        self.end_exchange(rank, action)
 
-    def add_up(self, members: Sequence[int], action: int, number: int) -> None:
-        """All tensor ranks send each other a summand; when all have all, the next one."""
-        left = Counter({action: len(members)})
+    def end_exchange(self, rank: int, action: int) -> None:
+        """With all parts its next receives are posted, which the others acknowledge; then comes its next sum."""
+        others = self.others(rank)
+        if action not in self.exchanging or self.parts[action, self.exchanges[action]] < len(others):
+            return
+        self.exchanges[action] += 1
+        self.exchanging.remove(action)
+        for other in others:
+            self.over_card(rank, self.posted[0], partial(self.over_card, other, self.posted[1], lambda: None))
+        if self.sums[action]:
+            self.at(self.now, partial(self.add_up, rank, action))
 
-        def over() -> None:
-            left[action] -= 1
-            if not left[action] and number > 1:
-                self.add_up(members, action, number - 1)
-
-        for member in members:
-            self.exchange(int(self.program.card[member]), self.summed[action], over)
-
-    def exchange(self, card: int, size: Number, over: Callable[[], None]) -> None:
-        """A tensor rank sends the others something; tells when they have it."""
-        link = self.links[card]
-
-        def begun(_: Number, done: Number) -> None:
-            self.at(done + link.delay + self.exchange_handover, over)
-
-        link.take(Unit(size, self.now, begun))
+    def over_card(self, rank: int, size: Number, over: Callable[[], None], after: Number = 0) -> None:
+        """Something crosses a rank's network card; tells, so long after, when it is there."""
+        link = self.links[self.program.card[rank]]
+        link.take(Unit(size, self.now, lambda _, done: self.at(done + link.delay + after, over)))
 
     def end(self, rank: int) -> None:
         """An action is over: what it made leaves, then the shares of a reduction, then the rank goes on."""
@@ -406,7 +428,8 @@ def drawn(number: int, *, real: bool = False) -> list[Load]:
         LinkCost(draw.time(100, of.choice((2_000, 50_000, 1_000_000))), draw.time(1, of.choice((3, 30, 300))))
         for _ in range(of.randint(1, 6))
     )
-    cards = tuple(LinkCost(draw.time(100, 3_000), draw.time(1, 100)) for _ in range(2 * MOST_PATHS * MOST_STAGES))
+    unlike = of.sample(range(1, 200), 2 * MOST_PATHS * MOST_STAGES)
+    cards = tuple(LinkCost(draw.time(100, 3_000), float(seconds_per_byte)) for seconds_per_byte in unlike)
     receives: Receives = of.choice(("early", "late", "late", "late-free-notice"))
     loads = []
     for job in range(of.choice((1, 1, 1, 2))):
@@ -431,7 +454,7 @@ def drawn_problem(draw: Draw, n_links: int, first_card: int) -> Problem:
     """
     of = draw.random
     ranks, microbatches = of.randint(1, MOST_STAGES), of.randint(1, 5)
-    dp, tp = of.choice((1, 1, 2, 3)), of.choice((1, 1, 2))
+    dp, tp = of.choice(((1, 1), (1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (3, 2), (1, 3), (2, 3), (1, 4)))
     stages = FAMILIES[of.choice(("1f1b", "1f1b", "zb-v", "interleaved-1f1b"))].stage_to_rank(ranks)
     unnoticed = draw.time(0, 200) * of.randint(0, 1)
 
@@ -458,9 +481,8 @@ def drawn_problem(draw: Draw, n_links: int, first_card: int) -> Problem:
     ]
 
     def sent() -> Exchanged:
-        sums = of.randint(1, 4), of.randint(1, 4)
-        forward, backward = (float(count * of.randint(0, 700)) for count in sums)
-        return Exchanged(forward, backward, *sums, float(of.randint(0, 900)), float(of.randint(0, 900)))
+        sizes = [Sent(float(of.randint(0, 700)), float(of.randint(0, 90))) for _ in range(4)]
+        return Exchanged(sizes[0], sizes[1], of.randint(1, 4), of.randint(1, 4), sizes[2], sizes[3])
 
     exchanged = tuple(sent() for _ in stages) if paths[0].rank_cards else ()
     limit = 2.0 * max(ranks, microbatches)
@@ -472,6 +494,7 @@ def drawn_problem(draw: Draw, n_links: int, first_card: int) -> Problem:
         message_bytes=tuple(float(of.randint(400, 12_000)) for _ in stages[1:]),
         pipelines=tuple(paths),
         exchanged=exchanged,
+        exchange_notice=Sent(float(of.randint(0, 150)), float(of.randint(0, 90))),
         tensor=tp,
         handover_s=draw.time(20, 300),
         send_s=draw.time(0, 400) * of.randint(0, 1),

@@ -19,19 +19,24 @@ from testbed.model.state import (
     END,
     GATHER,
     LEAVE,
+    PART,
     PASSED_ON,
     POSTS,
     REACH,
+    READY,
     REDUCES,
     SENDS,
     SUM,
+    SUMMAND,
     Event,
     State,
     Times,
     append,
     next_number,
+    part_number,
     push,
     started,
+    which_action,
 )
 
 COMPILED = ("execute", "last_end")
@@ -41,8 +46,9 @@ INLINED = (
     "go_on",
     "post_receive",
     "start_together",
-    "gather_inputs",
-    "sum_up",
+    "exchange",
+    "send_parts",
+    "end_exchange",
     "end_action",
     "send_with_receive",
     "reduce_gradients",
@@ -84,11 +90,8 @@ def execute(program: Program, order: Ints) -> Times:
         if what == REACH:
             reach.append(subject)
             continue
-        if what == GATHER:
-            gather_inputs(program, state, wires, events, subject, detail, now)
-            continue
-        if what == SUM:
-            sum_up(program, state, wires, events, subject, detail, now)
+        if GATHER <= what <= READY:
+            exchange(program, state, wires, events, what, subject, detail, now)
             continue
         if what == ACK:
             acknowledged(program, state, wires, events, subject, detail, now)
@@ -209,38 +212,83 @@ def start_together(program: Program, state: State, order: Ints, events: list[Eve
         push(events, state.end[action], state.numbered[0] - PASSED_ON + 1, END, rank, 0)
     # in their turn among what the ranks pass on meanwhile
     if program.card[last] != NONE and program.gathered_bytes[action] == 0 and state.sums_left[action] > 0:
-        push(events, max(state.start[action], came), next_number(state), SUM, group, action)
+        for place in range(program.group_start[group], program.group_start[group + 1]):
+            rank = program.together[place]
+            at = max(state.start[action], came)
+            push(events, at, next_number(state), SUM, rank, order[state.position[rank]])
 
 
-def gather_inputs(
+def exchange(
+    program: Program,
+    state: State,
+    wires: LinkOccupancy,
+    events: list[Event],
+    what: int,
+    rank: int,
+    detail: int,
+    now: float,
+) -> None:
+    """What a tensor rank does for an exchange with the others of its group: it sends, or something comes to it."""
+    carry_acknowledgements(wires, program.card[rank], now)
+    if what == READY:
+        occupy(wires, program.card[rank], program.exchange_notice_acks_bytes, now, now)
+        return
+    action = detail
+    if what in (PART, SUMMAND):
+        action = which_action(detail)
+        acks = program.gathered_acks_bytes[action] if what == PART else program.summed_acks_bytes[action]
+        occupy(wires, program.card[rank], acks, now, now)
+        state.parts[detail] += 1
+    else:
+        send_parts(program, state, wires, events, what, rank, action, now)
+    end_exchange(program, state, wires, events, rank, action, now)
+
+
+def send_parts(
+    program: Program,
+    state: State,
+    wires: LinkOccupancy,
+    events: list[Event],
+    what: int,
+    rank: int,
+    action: int,
+    now: float,
+) -> None:
+    """A tensor rank sends each other one its part of an action's input, or a summand, over its card."""
+    card, group = program.card[rank], program.group[rank]
+    if what == GATHER:
+        size, comes = program.gathered_bytes[action], PART
+    else:
+        size, comes = program.summed_bytes[action], SUMMAND
+        state.sums_left[action] -= 1
+    state.exchanging[action] = 1
+    for place in range(program.group_start[group], program.group_start[group + 1]):
+        other = program.together[place]
+        if other != rank:
+            occupy(wires, card, size, now, now)
+            there = wires.free_s[card] + wires.delay_s[card] + program.exchange_handover_s
+            theirs = action - program.row_start[rank] + program.row_start[other]
+            push(events, there, next_number(state), comes, other, part_number(theirs, state.exchanges[action]))
+
+
+def end_exchange(
     program: Program, state: State, wires: LinkOccupancy, events: list[Event], rank: int, action: int, now: float
 ) -> None:
-    """A tensor rank sends its part of an action's input over its card; when all have, the sums of the action begin."""
+    """A tensor rank that has what all others sent tells them that its next receives are posted, and goes on."""
     card, group = program.card[rank], program.group[rank]
-    carry_acknowledgements(wires, card, now)
-    occupy(wires, card, program.gathered_bytes[action], now, now)
-    over = wires.free_s[card] + wires.delay_s[card] + program.exchange_handover_s
-    state.gathered_until[group] = max(state.gathered_until[group], over)
-    state.gathering[group] += 1
-    if state.gathering[group] == program.group_start[group + 1] - program.group_start[group]:
-        if state.sums_left[action] > 0:
-            push(events, state.gathered_until[group], next_number(state), SUM, group, action)
-        state.gathering[group], state.gathered_until[group] = 0, 0.0
-
-
-def sum_up(
-    program: Program, state: State, wires: LinkOccupancy, events: list[Event], group: int, action: int, now: float
-) -> None:
-    """The tensor ranks of a group send each other their summands over their cards; the next sum begins after that."""
-    over = now
-    for place in range(program.group_start[group], program.group_start[group + 1]):
-        card = program.card[program.together[place]]
-        carry_acknowledgements(wires, card, now)
-        occupy(wires, card, program.summed_bytes[action], now, now)
-        over = max(over, wires.free_s[card] + wires.delay_s[card] + program.exchange_handover_s)
-    state.sums_left[action] -= 1
+    first, end = program.group_start[group], program.group_start[group + 1]
+    here = part_number(action, state.exchanges[action])
+    if state.exchanging[action] == 0 or state.parts[here] < end - first - 1:
+        return
+    state.parts[here], state.exchanging[action] = 0, 0
+    state.exchanges[action] += 1
+    for place in range(first, end):
+        other = program.together[place]
+        if other != rank:
+            occupy(wires, card, program.exchange_notice_bytes, now, now)
+            push(events, wires.free_s[card] + wires.delay_s[card], next_number(state), READY, other, 0)
     if state.sums_left[action] > 0:
-        push(events, over, next_number(state), SUM, group, action)
+        push(events, now, next_number(state), SUM, rank, action)
 
 
 def end_action(

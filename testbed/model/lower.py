@@ -61,7 +61,9 @@ def _add(columns: ProgramColumns, job: int, load: Load) -> None:
         _messages(columns, job, place // problem.tensor, load, pipeline, here)
         columns.durations.append(rows.durations)
         columns.gathered.append(rows.gathered)
+        columns.gathered_acks.append(rows.gathered_acks)
         columns.summed.append(rows.summed)
+        columns.summed_acks.append(rows.summed_acks)
         columns.sums.append(rows.sums)
         columns.cards += [NONE if card == NO_CARD else card for card in pipeline.rank_cards] or [NONE for _ in ranks]
         columns.needs.append(np.where(rows.needs == NONE, NONE, rows.needs + base))

@@ -36,11 +36,15 @@ class Program(NamedTuple):
     card: Ints
     """Per rank, the link that tensor ranks send each other over, or NONE."""
     duration_s: Floats
-    """Per action, as the next seven."""
+    """Per action, as the next nine."""
     gathered_bytes: Floats
-    """What its rank sends other tensor ranks over its network card as soon as it has its input ..."""
+    """What its rank sends each other tensor rank over its network card as soon as it has its input ..."""
+    gathered_acks_bytes: Floats
+    """... what goes back when that comes ..."""
     summed_bytes: Floats
-    """... and from the action's start on in every sum. The next begins when all of them have what the others sent."""
+    """... and, from the action's start on, the same of every sum. A rank begins the next one when it has what the
+    others sent for the one before."""
+    summed_acks_bytes: Floats
     sums: Ints
     needs: Ints
     """The message it waits for, or NONE."""
@@ -115,6 +119,10 @@ class Program(NamedTuple):
     """Messages that must have arrived before the iteration is over."""
     exchange_handover_s: float
     """From the last bit of what tensor ranks send each other to its use."""
+    exchange_notice_bytes: float
+    """With which a tensor rank, when it has what all sent, tells each other one that its next receive is posted ..."""
+    exchange_notice_acks_bytes: float
+    """... and what goes back when that comes."""
     wake_s: float
     """How long gloo's thread takes to answer a notice, unless something else has just woken it."""
     unnoticed_wait_s: float

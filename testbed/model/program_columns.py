@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from testbed.model.frames import Frame
-from testbed.model.network import Ints
+from testbed.model.network import Floats, Ints
 from testbed.model.program import NONE, Program
 from testbed.pipeline.problem import Problem, Route
 from testbed.trace.tables import NOTICE
@@ -66,8 +66,10 @@ class ProgramColumns:
         self.row_lengths: list[int] = []
         self.begin_s: list[float] = []
         self.durations: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
-        self.gathered: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
-        self.summed: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
+        self.gathered: list[Floats] = []
+        self.gathered_acks: list[Floats] = []
+        self.summed: list[Floats] = []
+        self.summed_acks: list[Floats] = []
         self.sums: list[Ints] = []
         self.cards: list[int] = []
         self.needs: list[Ints] = []
@@ -153,9 +155,13 @@ class ProgramColumns:
             begin_s=np.array(self.begin_s),
             duration_s=np.concatenate(self.durations),
             gathered_bytes=np.concatenate(self.gathered),
+            gathered_acks_bytes=np.concatenate(self.gathered_acks),
             summed_bytes=np.concatenate(self.summed),
+            summed_acks_bytes=np.concatenate(self.summed_acks),
             sums=np.concatenate(self.sums),
             exchange_handover_s=problem.handover_s,
+            exchange_notice_bytes=problem.exchange_notice.there,
+            exchange_notice_acks_bytes=problem.exchange_notice.acks,
             card=np.array(self.cards, np.int64),
             needs=np.concatenate(self.needs),
             makes=np.concatenate(self.makes),

@@ -16,11 +16,13 @@ class Rows:
         table, stages = columns(schedule.rows), range(problem.n_stages)
         seconds = np.array([[problem.duration(Action(stage, kind, 0)) for kind in KINDS] for stage in stages])
         self.durations = seconds[table.stage, table.kind] * table.fraction
-        sent = np.array([[problem.exchanges(Action(stage, kind, 0)) for kind in KINDS] for stage in stages])
-        gathered, summed, sums = np.moveaxis(sent[table.stage, table.kind], 1, 0)
-        self.gathered = gathered * (table.begin == 0)
-        self.sums = np.where(summed > 0, np.ceil(sums * table.fraction), 0).astype(np.int64)
-        self.summed = summed * table.fraction / np.maximum(self.sums, 1)
+        exchanges = [[problem.exchanges(Action(stage, kind, 0)) for kind in KINDS] for stage in stages]
+        sent = np.array([[(*each.gathered, *each.summed, each.sums) for each in of_stage] for of_stage in exchanges])
+        *columns_of_sent, sums = np.moveaxis(sent[table.stage, table.kind], 1, 0)
+        self.sums = np.where(columns_of_sent[2] > 0, np.ceil(sums * table.fraction), 0).astype(np.int64)
+        of_each = sums * table.fraction / np.maximum(self.sums, 1)
+        self.gathered, self.gathered_acks = (column * (table.begin == 0) for column in columns_of_sent[:2])
+        self.summed, self.summed_acks = (column * of_each for column in columns_of_sent[2:])
         self.needs = table.consumed(problem.n_stages, schedule.n_microbatches)
         self.makes = table.produced(problem.n_stages, schedule.n_microbatches)
         completes = table.is_kind(Kind.W, Kind.B) & (table.end == table.of)

@@ -11,13 +11,13 @@ from testbed.model.network import Floats, Ints
 from testbed.model.program import NONE, Program
 
 COMPILED = ("started", "push", "append", "put_first")
-INLINED = ("next_number", "piece_number", "hops_made", "which_piece")
+INLINED = ("next_number", "piece_number", "hops_made", "which_piece", "part_number", "which_action")
 """What compile.py compiles of this module, and what becomes part of the functions that call it."""
 
-REACH, END, LEAVE, HOP, ACK, ARRIVE, GATHER, SUM = 0, 1, 2, 3, 4, 5, 6, 7
+REACH, END, LEAVE, HOP, ACK, ARRIVE, GATHER, SUM, PART, SUMMAND, READY = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 """What happens at an event: a rank begins, an action ends, a message leaves, a piece of one is at a router, an
 acknowledgement where a link begins, a message has come (where gloo's thread may be asleep), a tensor rank sends its
-part of an input, or those of a group their summands."""
+part of an input, or a summand; one of these comes to another, or the word that the next receive is posted."""
 
 EARLIER = 1 << 50
 """Taken off an acknowledgement's number: it comes before all else at that instant, as one out of a queue does."""
@@ -34,7 +34,7 @@ Event = tuple[float, int, int, int, int]
 """(time, number, what, rank or message or group, detail). Numbers break ties: first scheduled, first served.
 
 The detail: of a HOP `piece_number`, of an ACK the hops it has made, of an ARRIVE whether it wakes gloo's thread or is
-its answer, of a GATHER or SUM the action."""
+its answer, of a GATHER or SUM the action, of a PART or SUMMAND `part_number`."""
 
 
 class Times(NamedTuple):
@@ -95,15 +95,18 @@ class State(NamedTuple):
     gradients_left: Ints
     """Microbatches whose gradients are to be completed."""
     missing: Ints
-    """Per group, as the next four: tensor ranks that have not come to the action ..."""
+    """Per group, as the next one: tensor ranks that have not come to the action ..."""
     begin_together: Floats
     """... and when the last one until now had its input."""
-    gathering: Floats
-    """How many have sent their part of an input ..."""
-    gathered_until: Floats
-    """... and when the last one of these is there."""
     sums_left: Ints
-    """Per action, sums that are to be taken."""
+    """Per action, as the next three: sums that are to be taken ..."""
+    exchanges: Ints
+    """... exchanges with the other tensor ranks that are over, ..."""
+    exchanging: Ints
+    """... and whether its rank has sent its part in the next one."""
+    parts: Ints
+    """Per action, how many parts of others have come for its exchanges of even numbers, and of odd ones: nobody is more
+    than one ahead. (2 * actions,)"""
     numbered: Ints
     """(1,): events that have a number."""
 
@@ -137,9 +140,10 @@ def started(program: Program) -> State:
         program.gradients.copy(),
         program.group_start[1:] - program.group_start[:-1],
         np.zeros(n_groups),
-        np.zeros(n_groups),
-        np.zeros(n_groups),
         program.sums.copy(),
+        np.zeros(n_actions, np.int64),
+        np.zeros(n_actions, np.int64),
+        np.zeros(2 * n_actions, np.int64),
         np.zeros(1, np.int64),
     )
 
@@ -148,6 +152,16 @@ def next_number(state: State) -> int:
     """The number of an event that is scheduled now."""
     state.numbered[0] += 1
     return int(state.numbered[0])
+
+
+def part_number(action: int, exchanges: int) -> int:
+    """Of what comes to a tensor rank for one of its actions from one that has made so many exchanges for it."""
+    return 2 * action + exchanges % 2
+
+
+def which_action(part: int) -> int:
+    """Of whose `part_number` this is."""
+    return part // 2
 
 
 def push(events: list[Event], when: float, number: int, what: int, subject: int, detail: int) -> None:

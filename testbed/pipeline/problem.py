@@ -23,31 +23,41 @@ NO_CARD = -1
 """In `rank_cards`: the rank's node has none."""
 
 
-class Exchanges(NamedTuple):
-    """What one action's tensor ranks send each other over their network cards, in wire bytes of each of them."""
+class Sent(NamedTuple):
+    """Wire bytes of what a tensor rank sends each other one of its stage, and of what acknowledges that as it comes."""
 
-    gathered: float = 0.0
+    there: float = 0.0
+    acks: float = 0.0
+
+
+NOTHING_SENT = Sent()
+
+
+class Exchanges(NamedTuple):
+    """What one action's tensor ranks send each other over their network cards."""
+
+    gathered: Sent = Sent()
     """Its part of the action's input, which each of them sends the others as soon as it has come in."""
-    summed: float = 0.0
-    """All sums together."""
+    summed: Sent = Sent()
+    """In every sum."""
     sums: int = 0
 
 
 class Exchanged(NamedTuple):
-    """Wire bytes that each tensor rank of a stage puts on its network card for a microbatch, acknowledgements included.
+    """What each tensor rank of a stage sends every other one for a microbatch.
 
-    Sums follow each other: the next one begins when all tensor ranks have what the others sent for the one before.
+    Sums follow each other: a rank begins the next one when it has what the others sent for the one before.
     """
 
-    forward: float
-    """Of all sums in F ..."""
-    backward: float
-    """... and in I or B."""
+    forward: Sent
+    """In every sum of F ..."""
+    backward: Sent
+    """... and of I or B."""
     forward_sums: int = 1
     backward_sums: int = 1
-    forward_gathered: float = 0.0
-    """Of its part of the tensor that F takes, which each tensor rank sends the others as soon as it has come in ..."""
-    backward_gathered: float = 0.0
+    forward_gathered: Sent = Sent()
+    """Its part of the tensor that F takes, which each tensor rank sends the others as soon as it has come in ..."""
+    backward_gathered: Sent = Sent()
     """... and of the gradient that I or B takes."""
 
 
@@ -104,6 +114,8 @@ class Problem:
     exchanged: tuple[Exchanged, ...] = ()
     """Per stage, what its tensor ranks send each other, within actions' slots, from their inputs and start on. Empty:
     nothing."""
+    exchange_notice: Sent = NOTHING_SENT
+    """With which a tensor rank tells each other one, when it has what all sent, that its next receive is posted."""
     handover_s: float = 0.0
     """From a message's last bit at the receiving rank's host to its use, on every message between ranks."""
     send_s: float = 0.0
@@ -208,11 +220,6 @@ class Problem:
             case _:
                 raise ValueError(f"{action} has no compute time")
         return whole * action.part.fraction
-
-    def exchanged_bytes(self, action: Action) -> float:
-        """Wire bytes that each tensor rank sends the others on its network card during an action."""
-        of = self.exchanges(action)
-        return of.summed * action.part.fraction + of.gathered * action.part.is_first
 
     def exchanges(self, action: Action) -> Exchanges:
         """What the tensor ranks of a stage send each other in all parts of an action."""

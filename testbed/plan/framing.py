@@ -37,9 +37,17 @@ def there_and_back(payload_bytes: float, gso: int, gloo_bytes: float, notice_byt
     There: the message with what gloo adds, and the acknowledgement of its receive's notice. Back: that notice, and the
     acknowledgements of the packet ahead of the message and of its super-packets, which are limited by `gso`.
     """
+    size, acknowledged = sent_and_acknowledged(payload_bytes, gso, gloo_bytes, notice_bytes)
+    return size + ACK_BYTES, acknowledged + notice_bytes
+
+
+def sent_and_acknowledged(payload_bytes: float, gso: int, gloo_bytes: float, notice_bytes: float) -> tuple[float, int]:
+    """Wire bytes of a message with what gloo adds, and of the acknowledgements of its packets: of the one ahead of it,
+    and of its super-packets, which are limited by `gso`.
+    """
     size = wire_bytes(payload_bytes) + gloo_bytes
     packets = 1 + math.ceil((size - notice_bytes) / super_packet_bytes(gso))
-    return size + ACK_BYTES, packets * ACK_BYTES + notice_bytes
+    return size, packets * ACK_BYTES
 
 
 def gso_bytes(directions: Iterable[Direction]) -> int:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from testbed.pipeline.ir import KINDS, Action, Kind
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Problem
+from testbed.pipeline.problem import NO_CARD, Problem
 from testbed.plan.plan import Job
 from testbed.trace.tables import Table, Trace
 
@@ -32,10 +32,12 @@ def overruns(problem: Problem, job: Job, trace: Trace) -> dict[tuple[Kind, int],
     for rank in job.mesh.ranks if problem.exchanged else ():
         replica, pipeline_rank, tensor_rank = job.mesh.coordinates(rank)
         pipeline = problem.pipelines[replica * job.mesh.tp + tensor_rank]
-        card = problem.links[pipeline.rank_cards[pipeline_rank]]
+        card = pipeline.rank_cards[pipeline_rank] if pipeline.rank_cards else NO_CARD
+        if card == NO_CARD:
+            continue
         messages = trace.messages[trace.messages["source_rank"] == rank]
         actions = trace.actions[trace.actions["rank"] == rank - tensor_rank]
-        for key, found in _on_card(problem, card, actions, messages):
+        for key, found in _on_card(problem, problem.links[card], actions, messages):
             if found.takes_s > found.slot_s and found.takes_s - found.slot_s > _over(worst.get(key)):
                 worst[key] = found
     return worst
@@ -55,13 +57,15 @@ def _on_card(
         kind, start_s, stage = KINDS[row["kind"]], float(row["start_s"]), int(row["stage"])
         exchanges = problem.exchanges(Action(stage, kind, 0))
         share = (row["part_end"] - row["part_begin"]) / row["part_of"]
-        size = exchanges.summed * share + exchanges.gathered * (row["part_begin"] == 0)
+        gathered = bool(exchanges.gathered.there) and row["part_begin"] == 0
+        number = exchanges.sums * share * bool(exchanges.summed.there) + gathered
+        size = exchanges.sums * share * sum(exchanges.summed) + gathered * sum(exchanges.gathered)
+        size = (problem.tensor - 1) * (size + number * sum(problem.exchange_notice))
         if not size:
             continue
         while following < len(sent) and sent[following][0] <= start_s:
             free_s = max(free_s, sent[following][0]) + sent[following][1] * card.seconds_per_byte
             following += 1
-        number = exchanges.sums * share + (exchanges.gathered > 0)
         free_s = max(free_s, start_s) + float(size) * card.seconds_per_byte + card.delay_s * float(number)
         while following < len(sent) and sent[following][0] < free_s:
             free_s += sent[following][1] * card.seconds_per_byte

@@ -17,9 +17,9 @@ from testbed.model.simulate import makespan, run, simulate
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import side_by_side
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Exchanged, PipelineRoutes, Problem
+from testbed.pipeline.problem import NOTHING_SENT, Exchanged, PipelineRoutes, Problem, Sent
 from testbed.plan import costs
-from testbed.plan.framing import there_and_back, wire_bytes
+from testbed.plan.framing import sent_and_acknowledged, wire_bytes
 from testbed.plan.host_costs import GLOO_BYTES
 from testbed.plan.mesh import Mesh
 from testbed.plan.plan import Plan, TrafficKind
@@ -167,17 +167,42 @@ def test_slots_need_room_behind_what_replicas_send_in_them() -> None:
         assert any("tensor ranks" in line for line in lines) == reported
 
 
+@pytest.mark.parametrize("order", [("paris", "warsaw"), ("warsaw", "paris")])
+def test_only_the_replicas_with_cards_send_each_other_over_them(order: tuple[str, str]) -> None:
+    """Whichever comes first: the one in Paris has cards, and no room in its slots."""
+    first, second = ([f"{name}/0", f"{name}/1"] for name in order)
+    split = plan(
+        "two-dc-cards",
+        parallelism="{pipeline: 1, data: 2, tensor: 2}",
+        placement=f"[{', '.join(first)}]",
+        data_parallel=f"{{replicas: [[{', '.join(second)}]]}}",
+        pacing="{F: 9 ms, I: 9 ms, W: 9 ms}",
+        message="100 kB",
+        cards="{paris: {nodes: 4, inside: {delay: 10 us, rate: 200 Mbit/s}}, warsaw: {nodes: 4}}",
+    )
+    (line,) = (line for line in warnings(split) if "tensor ranks" in line)
+    assert "F of stage 0" in line
+    program, _ = lower([Load(costs.problem(split, CHOICE), generate(split, CHOICE).schedule)])
+    assert (program.card >= 0).tolist() == [name == "paris" for name in order for _ in range(2)]
+    assert (program.sums > 0).any()
+
+
 def test_what_they_send_each_other_occupies_network_cards() -> None:
     """From the start of an action on: what the action makes goes behind it."""
     split = plan("two-dc-cards", parallelism__tensor="2")
     problem, schedule = costs.problem(split, CHOICE), generate(split, CHOICE).schedule
-    there, back = there_and_back(
+    sent = sent_and_acknowledged(
         split.jobs[0].workload.tensor_bytes(), split.framing.gso_bytes["paris"], GLOO_BYTES, 114
     )
-    assert problem.exchanged[0].forward == 2 * 4 * (there + back), "two sums in each of four blocks"
+    assert problem.exchanged[0].forward == sent
+    assert problem.exchanged[0].forward_sums == 2 * 4, "two sums in each of four blocks"
     per_byte_s = problem.links[problem.pipelines[0].rank_cards[1]].seconds_per_byte
     more = replace(
-        problem, exchanged=(Exchanged(0, 0), Exchanged(0, (problem.whole_backward_s(1) + 5e-3) / per_byte_s))
+        problem,
+        exchanged=(
+            Exchanged(NOTHING_SENT, NOTHING_SENT),
+            Exchanged(NOTHING_SENT, Sent((problem.whole_backward_s(1) + 5e-3) / per_byte_s)),
+        ),
     )
     ways_s = []
     for one in (problem, more):
