@@ -192,9 +192,9 @@ def main() -> int:
     for spines in asked.spines:
         base = with_iterations(planned(topology(spines), jobs()), ITERATIONS, WARMUP)
         each = [(cases_of(base, way), way) for way in WAYS]
-        framing = each[0][0].framing
-        assert all(plan.framing == framing for plan, _ in each)
-        plans[spines] = replace(base, framing=framing, cases=tuple(case for plan, _ in each for case in plan.cases))
+        of_first, _ = each[0]
+        assert all(replace(plan, cases=of_first.cases) == of_first for plan, _ in each)
+        plans[spines] = replace(of_first, cases=tuple(case for plan, _ in each for case in plan.cases))
         rows[spines] = [predicted(plan, way) for plan, way in each]
     if not asked.predict:
         rows = measured(plans, rows, asked.out)
