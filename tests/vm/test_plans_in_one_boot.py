@@ -81,8 +81,8 @@ def plan_of(topology: Path, *settings: str, schedules: str, iterations: int) -> 
 def over_four_datacenters() -> Plan:
     """Loop placement and slow links: messages of the last stage pass other sites' routers."""
     pairs = ("madrid, paris", "paris, berlin", "berlin, stockholm")
-    links = ", ".join(f"{{between: [{pair}], delay: 5 ms, rate: 200 Mbit/s}}" for pair in pairs)
-    settings = ("memory=8", "warmup=2", f"topology.links=[{links}]")
+    links = ", ".join(f"{{between: [{pair}], delay: 5 ms, rate: 20 Mbit/s}}" for pair in pairs)
+    settings = ("memory=8", "warmup=2", "message=100 kB", f"topology.links=[{links}]")
     return plan_of(ROOT / "topologies/four-dc.yaml", *settings, schedules="[zb1p]", iterations=1)
 
 
