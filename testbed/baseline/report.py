@@ -126,11 +126,17 @@ def show_value(quantity: Quantity | None, value: float | None) -> str:
             return f"{value:.7g}"
 
 
+_DECIMALS_S = 10
+"""Of a difference of times: a median of two of a clock's nanoseconds is half of one; what is less, floats have left."""
+
+
 def show_difference(finding: Finding) -> str:
     """By how much, absolute and as a share where that says more."""
     difference, quantity = finding.difference, finding.quantity
     if difference is None:
         return "-"
+    if quantity in TIMES:
+        difference = round(difference, _DECIMALS_S)
     if difference == 0:
         return "0"
     sign = "+" if difference > 0 else "-"

@@ -315,6 +315,7 @@ def test_json_holds_every_finding() -> None:
 
 def test_values_are_shown_in_the_unit_of_their_quantity() -> None:
     assert report.show_value(Quantity.measured, 1.234567) == "1.23457 s"
+    assert report.show_difference(Finding("b", "s", Verdict.same, Quantity.measured, 0.8, 0.8 - 1.1e-13)) == "0"
     assert report.show_difference(Finding("b", "s", Verdict.same, Quantity.predicted, 0.8, 0.8 + 4e-9)).startswith(
         "+4 ns"
     )
