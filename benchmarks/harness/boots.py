@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from harness import plans as files
 from harness.options import ROOT, numbers
 from harness.rows import Comparison, Row, predictions, rows_of
-from testbed.errors import BadInput, RunFailed
+from testbed.errors import BadInput, ExitCode, RunFailed
 from testbed.plan.plan import Clock, Plan
 from testbed.progress import Lines
 from testbed.vm import command
@@ -167,9 +167,9 @@ def run_of_files(out: Path, name: str, words: Sequence[str]) -> dict[str, Any] |
 
 
 def run(name: str, *words: str) -> dict[str, Any] | None:
-    """The comparison of `testbed run`; None where it failed, which stderr says."""
-    _, document, said = run_testbed("run", *words)
-    if document is None:
+    """The comparison of `testbed run`, of what was finished where it failed, which stderr says; None of nothing."""
+    code, document, said = run_testbed("run", *words)
+    if document is None or code == ExitCode.RUN_FAILED:
         print(f"{name}: {said}", file=sys.stderr)
     return document
 
