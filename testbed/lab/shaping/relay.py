@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,8 @@ class RelayShaper:
         self._directions: list[ShapedDirection] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._asking = threading.Lock()
+        """Held for a request and its answer: links may be changed by a thread while counters are read."""
         self._in_force: list[dict[str, Any]] = []
         self._started: dict[str, Any] = {}
 
@@ -141,20 +144,27 @@ class RelayShaper:
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._control is None:
             raise RunFailed("the relay is not running")
-        answer = b""
         try:
-            self._control.sendall(json.dumps(request).encode() + b"\n")
-            while not answer.endswith(b"\n"):
-                part = self._control.recv(1 << 20)
-                if not part:
-                    raise RunFailed("the relay process ended; the links are dead")
-                answer += part
+            with self._asking:
+                answer = self._answer(self._control, request)
         except OSError as error:
             raise RunFailed(f"the relay process does not answer: {error}") from error
         decoded: dict[str, Any] = json.loads(answer)
         if "error" in decoded:
             raise RunFailed(f"relay: {decoded['error']}")
         return decoded
+
+    @staticmethod
+    def _answer(control: socket.socket, request: dict[str, Any]) -> bytes:
+        """A line for a line. Raises OSError, and RunFailed where the other end is closed."""
+        control.sendall(json.dumps(request).encode() + b"\n")
+        answer = b""
+        while not answer.endswith(b"\n"):
+            part = control.recv(1 << 20)
+            if not part:
+                raise RunFailed("the relay process ended; the links are dead")
+            answer += part
+        return answer
 
 
 def _make_tap(end: End, mtu: int) -> int:
