@@ -36,7 +36,7 @@ from testbed.model.simulate import run
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import Collective, CollectiveMessage, side_by_side
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import Exchanged, PipelineRoutes, Problem, Sent, uniform
+from testbed.pipeline.problem import Exchanged, PipelineRoutes, Problem, Transfer, uniform
 from testbed.schedule.registry import FAMILIES, generate
 
 Number = int | Fraction
@@ -481,7 +481,7 @@ def drawn_problem(draw: Draw, n_links: int, first_card: int) -> Problem:
     ]
 
     def sent() -> Exchanged:
-        sizes = [Sent(float(of.randint(0, 700)), float(of.randint(0, 90))) for _ in range(4)]
+        sizes = [Transfer(float(of.randint(0, 700)), float(of.randint(0, 90))) for _ in range(4)]
         return Exchanged(sizes[0], sizes[1], of.randint(1, 4), of.randint(1, 4), sizes[2], sizes[3])
 
     exchanged = tuple(sent() for _ in stages) if paths[0].rank_cards else ()
@@ -494,7 +494,7 @@ def drawn_problem(draw: Draw, n_links: int, first_card: int) -> Problem:
         message_bytes=tuple(float(of.randint(400, 12_000)) for _ in stages[1:]),
         pipelines=tuple(paths),
         exchanged=exchanged,
-        exchange_notice=Sent(float(of.randint(0, 150)), float(of.randint(0, 90))),
+        exchange_notice=Transfer(float(of.randint(0, 150)), float(of.randint(0, 90))),
         tensor=tp,
         handover_s=draw.time(20, 300),
         send_s=draw.time(0, 400) * of.randint(0, 1),

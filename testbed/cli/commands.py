@@ -33,7 +33,7 @@ COMMANDS = {
 """Of every command, or group of commands, its module in this package and its name there, as help lists them."""
 
 
-class _Imported(Mapping[str, Any]):
+class _CommandModules(Mapping[str, Any]):
     """The commands as the parser wants them, each made when it is asked for."""
 
     def __iter__(self) -> Iterator[str]:
@@ -57,12 +57,12 @@ class _Imported(Mapping[str, Any]):
         return name in COMMANDS
 
 
-class _AllCommands(HelpfulGroup):
+class _CommandGroup(HelpfulGroup):
     """The commands that the parser was given, before them those that are imported."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = ChainMap(self.commands, _Imported())  # type: ignore[arg-type]  # nothing is ever written to it
+        self.commands = ChainMap(self.commands, _CommandModules())  # type: ignore[arg-type]  # nothing is ever written to it
 
 
 app = typer.Typer(
@@ -71,7 +71,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    cls=_AllCommands,
+    cls=_CommandGroup,
     context_settings={"help_option_names": list(HELP_OPTIONS)},
 )
 

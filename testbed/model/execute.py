@@ -47,7 +47,7 @@ INLINED = (
     "post_receive",
     "start_together",
     "exchange",
-    "send_parts",
+    "send_each",
     "end_exchange",
     "end_action",
     "send_with_receive",
@@ -240,33 +240,34 @@ def exchange(
         occupy(wires, program.card[rank], acks, now, now)
         state.parts[detail] += 1
     else:
-        send_parts(program, state, wires, events, what, rank, action, now)
+        size, comes = program.gathered_bytes[action], PART
+        if what == SUM:
+            size, comes = program.summed_bytes[action], SUMMAND
+            state.sums_left[action] -= 1
+        state.exchanging[action] = 1
+        send_each(program, state, wires, events, rank, action, comes, size, program.exchange_handover_s, now)
     end_exchange(program, state, wires, events, rank, action, now)
 
 
-def send_parts(
+def send_each(
     program: Program,
     state: State,
     wires: LinkOccupancy,
     events: list[Event],
-    what: int,
     rank: int,
     action: int,
+    comes: int,
+    size: float,
+    handover_s: float,
     now: float,
 ) -> None:
-    """A tensor rank sends each other one its part of an action's input, or a summand, over its card."""
+    """For an action, a tensor rank sends each other one so many bytes over its card: what comes to them as an event."""
     card, group = program.card[rank], program.group[rank]
-    if what == GATHER:
-        size, comes = program.gathered_bytes[action], PART
-    else:
-        size, comes = program.summed_bytes[action], SUMMAND
-        state.sums_left[action] -= 1
-    state.exchanging[action] = 1
     for place in range(program.group_start[group], program.group_start[group + 1]):
         other = program.together[place]
         if other != rank:
             occupy(wires, card, size, now, now)
-            there = wires.free_s[card] + wires.delay_s[card] + program.exchange_handover_s
+            there = wires.free_s[card] + wires.delay_s[card] + handover_s
             theirs = action - program.row_start[rank] + program.row_start[other]
             push(events, there, next_number(state), comes, other, part_number(theirs, state.exchanges[action]))
 
@@ -275,18 +276,13 @@ def end_exchange(
     program: Program, state: State, wires: LinkOccupancy, events: list[Event], rank: int, action: int, now: float
 ) -> None:
     """A tensor rank that has what all others sent tells them that its next receives are posted, and goes on."""
-    card, group = program.card[rank], program.group[rank]
-    first, end = program.group_start[group], program.group_start[group + 1]
-    here = part_number(action, state.exchanges[action])
-    if state.exchanging[action] == 0 or state.parts[here] < end - first - 1:
+    group, here = program.group[rank], part_number(action, state.exchanges[action])
+    others = program.group_start[group + 1] - program.group_start[group] - 1
+    if state.exchanging[action] == 0 or state.parts[here] < others:
         return
     state.parts[here], state.exchanging[action] = 0, 0
     state.exchanges[action] += 1
-    for place in range(first, end):
-        other = program.together[place]
-        if other != rank:
-            occupy(wires, card, program.exchange_notice_bytes, now, now)
-            push(events, wires.free_s[card] + wires.delay_s[card], next_number(state), READY, other, 0)
+    send_each(program, state, wires, events, rank, action, READY, program.exchange_notice_bytes, 0.0, now)
     if state.sums_left[action] > 0:
         push(events, now, next_number(state), SUM, rank, action)
 

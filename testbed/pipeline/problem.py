@@ -23,22 +23,22 @@ NO_CARD = -1
 """In `rank_cards`: the rank's node has none."""
 
 
-class Sent(NamedTuple):
+class Transfer(NamedTuple):
     """Wire bytes of what a tensor rank sends each other one of its stage, and of what acknowledges that as it comes."""
 
     there: float = 0.0
     acks: float = 0.0
 
 
-NOTHING_SENT = Sent()
+NO_TRANSFER = Transfer()
 
 
 class Exchanges(NamedTuple):
     """What one action's tensor ranks send each other over their network cards."""
 
-    gathered: Sent = Sent()
+    gathered: Transfer = Transfer()
     """Its part of the action's input, which each of them sends the others as soon as it has come in."""
-    summed: Sent = Sent()
+    summed: Transfer = Transfer()
     """In every sum."""
     sums: int = 0
 
@@ -49,15 +49,15 @@ class Exchanged(NamedTuple):
     Sums follow each other: a rank begins the next one when it has what the others sent for the one before.
     """
 
-    forward: Sent
+    forward: Transfer
     """In every sum of F ..."""
-    backward: Sent
+    backward: Transfer
     """... and of I or B."""
     forward_sums: int = 1
     backward_sums: int = 1
-    forward_gathered: Sent = Sent()
+    forward_gathered: Transfer = Transfer()
     """Its part of the tensor that F takes, which each tensor rank sends the others as soon as it has come in ..."""
-    backward_gathered: Sent = Sent()
+    backward_gathered: Transfer = Transfer()
     """... and of the gradient that I or B takes."""
 
 
@@ -114,7 +114,7 @@ class Problem:
     exchanged: tuple[Exchanged, ...] = ()
     """Per stage, what its tensor ranks send each other, within actions' slots, from their inputs and start on. Empty:
     nothing."""
-    exchange_notice: Sent = NOTHING_SENT
+    exchange_notice: Transfer = NO_TRANSFER
     """With which a tensor rank tells each other one, when it has what all sent, that its next receive is posted."""
     handover_s: float = 0.0
     """From a message's last bit at the receiving rank's host to its use, on every message between ranks."""

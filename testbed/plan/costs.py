@@ -13,7 +13,7 @@ from testbed.model.simulate import simulate
 from testbed.pipeline.collectives import Collective, CollectiveMessage, side_by_side
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
-from testbed.pipeline.problem import NO_CARD, Exchanged, PipelineRoutes, Problem, Sent
+from testbed.pipeline.problem import NO_CARD, Exchanged, PipelineRoutes, Problem, Transfer
 from testbed.plan import counts, routes
 from testbed.plan.exchange import exchange_at, sites_of
 from testbed.plan.framing import ACK_BYTES, sent_and_acknowledged, super_packet_bytes, wire_bytes
@@ -204,7 +204,7 @@ def _problem(
         cards=frozenset(range(len(taken.network.links), len(taken.network.everything))),
         pipelines=pipelines,
         exchanged=_exchanged(plan, job, stages) if any(pipeline.rank_cards for pipeline in pipelines) else (),
-        exchange_notice=Sent(host.notice_bytes, ACK_BYTES),
+        exchange_notice=Transfer(host.notice_bytes, ACK_BYTES),
         tensor=mesh.tp,
         numbers=tuple(tuple(rank - mesh.first_rank for rank in ranks) for ranks in members),
         handover_s=host.handover_s,
@@ -234,10 +234,10 @@ def _exchanged(plan: Plan, job: Job, stages: tuple[int, ...]) -> tuple[Exchanged
     """What each tensor rank of a stage sends every other one of it."""
     host, node_of = plan.host_costs, dict(zip(job.mesh.ranks, job.nodes, strict=True))
 
-    def sent(stage: int, exchanges: Sequence[TensorExchange]) -> Sent:
+    def sent(stage: int, exchanges: Sequence[TensorExchange]) -> Transfer:
         site = routes.datacenter_of(node_of[job.mesh.rank(0, stages[stage], 0)])
         more = plan.framing.gso_bytes[site], host.gloo_bytes, host.notice_bytes
-        return Sent(*sent_and_acknowledged(exchanges[0].payload_bytes, *more)) if exchanges else Sent()
+        return Transfer(*sent_and_acknowledged(exchanges[0].payload_bytes, *more)) if exchanges else Transfer()
 
     found = []
     for stage in range(len(stages)):

@@ -17,7 +17,7 @@ from testbed.model.simulate import makespan, run, simulate
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import side_by_side
 from testbed.pipeline.link import LinkCost
-from testbed.pipeline.problem import NOTHING_SENT, Exchanged, PipelineRoutes, Problem, Sent
+from testbed.pipeline.problem import NO_TRANSFER, Exchanged, PipelineRoutes, Problem, Transfer
 from testbed.plan import costs
 from testbed.plan.framing import sent_and_acknowledged, wire_bytes
 from testbed.plan.host_costs import GLOO_BYTES
@@ -200,8 +200,8 @@ def test_what_they_send_each_other_occupies_network_cards() -> None:
     more = replace(
         problem,
         exchanged=(
-            Exchanged(NOTHING_SENT, NOTHING_SENT),
-            Exchanged(NOTHING_SENT, Sent((problem.whole_backward_s(1) + 5e-3) / per_byte_s)),
+            Exchanged(NO_TRANSFER, NO_TRANSFER),
+            Exchanged(NO_TRANSFER, Transfer((problem.whole_backward_s(1) + 5e-3) / per_byte_s)),
         ),
     )
     ways_s = []
