@@ -21,6 +21,8 @@ COMMANDS = {
     "compare-axes": "compare_axes:compare_axes",
     "calibrate": "calibrate:calibrate",
     "tune": "tune:tune",
+    "study": "study:study",
+    "sweep": "study:sweep",
     "knee": "knee:knee",
     "shell": "shell:shell",
     "report": "report:report",

@@ -40,6 +40,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "compare-axes": ("testbed compare-axes workloads/paper-llama3-405b.yaml --picture axes.svg",),
     "calibrate": (f"testbed calibrate {_NET}", f"testbed calibrate {_NET} --engine {_JOB}"),
     "tune": (f"testbed tune {_JOB} {_NET}",),
+    "study": ("testbed study studies/smoke.yaml", "testbed study studies/smoke.yaml --set clock=none"),
+    "sweep": (f"testbed sweep {_NET} {_JOB} --over links.0.delay=1..80ms/12",),
     "knee": (f"testbed knee {_NET} {_JOB} --schedule geopipe",),
     "shell": (f"testbed shell {_NET}", f"echo 'paris/0 ping -c 3 warsaw/0' | testbed shell {_NET}"),
     "report": (
@@ -63,7 +65,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 _MEANS = {
     ExitCode.OK: "success",
-    ExitCode.REGRESSION: "a baseline is outside its tolerances",
+    ExitCode.REGRESSION: "a baseline is outside its tolerances, or a claim fails",
     ExitCode.BAD_INPUT: "bad input: nothing was started",
     ExitCode.MACHINE_LACKS: "the machine lacks something: what adds it is said",
     ExitCode.RUN_FAILED: "it failed, or was interrupted; what was measured is kept",
@@ -75,7 +77,7 @@ _NO_VERDICT = (*_OFFLINE[:2], ExitCode.MACHINE_LACKS, ExitCode.RUN_FAILED)
 EXIT_CODES: dict[str, tuple[ExitCode, ...]] = {
     **dict.fromkeys(("run", "calibrate", "compare-axes", "knee", "test-determinism", "save", "renew"), _LAB),
     **dict.fromkeys(("shell", "doctor", "build"), _NO_VERDICT),
-    "check": tuple(ExitCode),
+    **dict.fromkeys(("check", "study", "sweep"), tuple(ExitCode)),
     "report": (*_OFFLINE, ExitCode.UNTRUSTED),
 }
 """By name of a command, what it may end with; the others as what starts nothing."""

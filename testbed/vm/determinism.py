@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
 import statistics
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +17,12 @@ import pandas as pd
 
 from testbed import source
 from testbed.errors import MachineLacks, RunFailed
-from testbed.lab import namespaces as ns
 from testbed.planning import file
 from testbed.progress import Reporter
 from testbed.results.destination import is_complete
+from testbed.vm.boots_at_once import BootCommand, BootEnded, boots_at_once
 from testbed.vm.command import Training
 
-_POLL_S = 0.1
 _MARGIN_S = 60.0
 """A boot ends itself at its wall-clock limit; this much later it is killed."""
 
@@ -99,33 +94,18 @@ def measure(
     file.write(training.plan, training.directory / file.NAME)
     package = source.freeze(training.directory / "source")
     wanted = [(seed, boot) for boot in range(1, boots + 1) for seed in seeds]
-    waiting = list(reversed(wanted))
-    running: dict[tuple[int, int], tuple[subprocess.Popen[bytes], float, int]] = {}
-    cpus = sorted(os.sched_getaffinity(0))
-    done: list[BootResult] = []
-    with reporter.step(f"{len(wanted)} boots, {jobs} at once", total=len(wanted)) as step:
-        try:
-            while waiting or running:
-                while waiting and len(running) < jobs:
-                    seed, boot = waiting.pop()
-                    cpu = min(cpus, key=[used for *_, used in running.values()].count)
-                    process = _start(training, package, seed, boot, limit_s, cpu)
-                    running[seed, boot] = process, time.monotonic(), cpu
-                time.sleep(_POLL_S)
-                for (seed, boot), (process, began, _) in list(running.items()):
-                    wall_s = time.monotonic() - began
-                    if process.poll() is None:
-                        if wall_s > limit_s + _MARGIN_S:
-                            raise RunFailed(f"seed {seed}, boot {boot}: no end after {wall_s:.0f} s")
-                        continue
-                    del running[seed, boot]
-                    done.append(_collect(training, seed, boot, process.returncode, wall_s))
-                    step.advance(f"seed {seed}, boot {boot}: {done[-1].fingerprint[:12]} in {wall_s:.0f} s")
-        finally:
-            for process, *_ in running.values():
-                process.send_signal(signal.SIGTERM)
-            for process, *_ in running.values():
-                process.wait(timeout=_MARGIN_S)
+    commands = {_command(training, seed, boot, limit_s): (seed, boot) for seed, boot in wanted}
+    following, done = iter(commands), list[BootResult]()
+    with (
+        reporter.step(f"{len(commands)} boots, {jobs} at once", total=len(commands)) as step,
+        closing(boots_at_once(lambda: next(following, None), jobs, package)) as boots_ended,
+    ):
+        for ended in boots_ended:
+            seed, boot = commands[ended.command]
+            if ended.code is None:
+                raise RunFailed(f"seed {seed}, boot {boot}: no end after {ended.wall_s:.0f} s")
+            done.append(_collect(training, seed, boot, ended))
+            step.advance(f"seed {seed}, boot {boot}: {done[-1].fingerprint[:12]} in {ended.wall_s:.0f} s")
     return judge(training.directory, done)
 
 
@@ -177,36 +157,19 @@ def _boot_directory(directory: Path, seed: int, boot: int) -> Path:
     return directory / f"seed-{seed}" / f"boot-{boot}"
 
 
-def _start(
-    training: Training, package: Path, seed: int, boot: int, limit_s: float, cpu: int
-) -> subprocess.Popen[bytes]:
+def _command(training: Training, seed: int, boot: int, limit_s: float) -> BootCommand:
     directory = _boot_directory(training.directory, seed, boot)
     directory.mkdir(parents=True)
     words = ["run", str(training.directory / file.NAME), "--clock", "virtual", "--seed", str(seed)]
     words += ["--out", str(directory), "--overwrite", "--json", "--quiet", "--no-picture", "--wall-limit", str(limit_s)]
-    with (directory / "stderr.log").open("wb") as errors:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "testbed", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            env={**os.environ, "PYTHONPATH": str(package.parent)},
-            preexec_fn=lambda: _prepare_child(cpu),
-        )
+    return BootCommand(directory.name, ("testbed", *words), directory / "stderr.log", limit_s + _MARGIN_S)
 
 
-def _prepare_child(cpu: int) -> None:
-    """A boot on a CPU of its own, gone when we are."""
-    os.sched_setaffinity(0, {cpu})
-    ns.die_with_parent(signal.SIGKILL)
-
-
-def _collect(training: Training, seed: int, boot: int, code: int, wall_s: float) -> BootResult:
+def _collect(training: Training, seed: int, boot: int, ended: BootEnded) -> BootResult:
     directory = _boot_directory(training.directory, seed, boot)
     if not is_complete(directory):
-        said = (directory / "stderr.log").read_text(errors="replace").strip()
-        kind = MachineLacks if code == MachineLacks.exit_code else RunFailed
-        raise kind(f"seed {seed}, boot {boot}: exit code {code}: {said}")
+        kind = MachineLacks if ended.code == MachineLacks.exit_code else RunFailed
+        raise kind(f"seed {seed}, boot {boot}: exit code {ended.code}: {ended.said()}")
     rows = json.loads((directory / "comparison.json").read_text(encoding="utf-8"))["schedules"]
     return BootResult(
         seed,
@@ -214,5 +177,5 @@ def _collect(training: Training, seed: int, boot: int, code: int, wall_s: float)
         fingerprint(nanoseconds(directory)),
         {row["label"]: row["measured_s"] for row in rows},
         all(row["trusted"] for row in rows),
-        round(wall_s, 1),
+        round(ended.wall_s, 1),
     )

@@ -1,0 +1,332 @@
+"""`testbed study` and `testbed sweep`: a grid of plans measured or predicted, drawn, and its claims judged."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from testbed.cli import options
+from testbed.errors import BadInput, ExitCode
+from testbed.grouping import grouped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from testbed.progress import Reporter
+    from testbed.spec.study import Study
+    from testbed.study.axis_plots import Drawn
+    from testbed.study.cells import Cell
+    from testbed.study.outcomes import CellOutcome
+    from testbed.study.study_run import Finished
+
+_RESULTS = Path("results", "studies")
+_MOST_ROWS = 40
+"""Of the table on screen: all are in study.csv."""
+
+_AtOnce = Annotated[
+    int | None,
+    typer.Option("--jobs", min=1, max=256, metavar="N", help="Guests at once; default: one per processor."),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help=f"Where cells and tables go, now and next time; default: {_RESULTS}/NAME."),
+]
+
+
+def study(
+    file: Annotated[Path, typer.Argument(metavar="STUDY", help="A file such as studies/smoke.yaml.")],
+    cell: Annotated[
+        list[str] | None,
+        typer.Option("--cell", metavar="N|N-M", help="Only these cells, by number as --list has them (repeatable)."),
+    ] = None,
+    list_only: Annotated[
+        bool, typer.Option("--list", help="Print the cells, each with a command that measures it; measure none.")
+    ] = False,
+    out: _Out = None,
+    at_once: _AtOnce = None,
+    shaper: options.ShaperOption = options.AUTO_SHAPER,
+    settings: options.Settings = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure a grid of plans, draw it, and judge what is claimed of it.
+
+    Cells that lie in the directory of an earlier try are not measured again, as long as plan and code are the same:
+    what was interrupted goes on. Writes study.parquet and study.csv (a row for every cell, schedule and job), and a
+    picture for every axis. --set overrides fields of the study: --set clock=none only predicts.
+    """
+    from testbed.planning.resolve import overrides_of
+    from testbed.spec.study import load_study
+
+    found = load_study(file, overrides_of(settings or [])[0])
+    _take(found, file, out, cell, list_only, at_once, shaper, as_json=as_json, quiet=quiet)
+
+
+def sweep(
+    topology: options.TopologyFile,
+    workload: options.WorkloadFiles,
+    over: Annotated[
+        list[str],
+        typer.Option(
+            metavar="FIELD=VALUES", help="links.0.delay=1..80ms/12, or microbatches=4,8,16 (repeatable: a grid)."
+        ),
+    ],
+    schedule: options.Schedules = None,
+    policy: options.Policies = None,
+    iterations: options.Iterations = None,
+    clock: Annotated[str, typer.Option(metavar="virtual|real|none", help="none: predicted, not measured.")] = "virtual",
+    repetitions: Annotated[
+        int, typer.Option(min=1, max=1000, metavar="N", help="Of every cell, on the virtual clock with seeds 1 to N.")
+    ] = 1,
+    claim: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="What is to hold: '1f1b <= 0.9 * gpipe' (repeatable).")
+    ] = None,
+    list_only: Annotated[bool, typer.Option("--list", help="Print the cells; measure none.")] = False,
+    out: _Out = None,
+    at_once: _AtOnce = None,
+    shaper: options.ShaperOption = options.AUTO_SHAPER,
+    settings: options.Settings = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure a topology and a workload over values of any field: a study without a file.
+
+    Several workloads are jobs at the same time. Directory and resuming are those of `testbed study`.
+    """
+    from testbed.planning.resolve import overrides_of
+    from testbed.spec import yaml_tree
+    from testbed.spec.document import validate
+    from testbed.spec.study import Study, axis_of_text
+
+    axes: dict[str, Any] = {}
+    for text in over:
+        try:
+            field, axis = axis_of_text(text)
+        except ValueError as error:
+            raise BadInput.of("--over", "option", text, str(error)) from error
+        if field in axes:
+            raise BadInput.of("--over", "option", text, f"{field} once")
+        axes[field] = axis
+    of_workload, of_topology = overrides_of(settings or [])
+    texts = of_workload | {f"topology.{key}": value for key, value in of_topology.items()}
+    document = {
+        "name": "sweep",
+        "description": f"{', '.join(path.stem for path in workload)} on {topology.stem}",
+        "topologies": [str(topology)],
+        "workloads": [[str(path) for path in workload]],
+        "schedules": schedule or None,
+        "policies": policy or [],
+        "set": {key: yaml_tree.parse(value, "--set", key) for key, value in texts.items()},
+        "over": axes,
+        "repetitions": repetitions,
+        "clock": clock,
+        "iterations": iterations,
+        "claims": claim or [],
+    }
+    found = validate(Study, document, "sweep")
+    _take(found, Path("sweep"), out, None, list_only, at_once, shaper, as_json=as_json, quiet=quiet)
+
+
+def _take(
+    study: Study,
+    written_in: Path,
+    out: Path | None,
+    chosen: Sequence[str] | None,
+    list_only: bool,
+    at_once: int | None,
+    shaper: str,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from testbed.cli.progress import Terminal
+    from testbed.study import cells as grid
+    from testbed.study import study_run
+
+    directory, reporter = out or _RESULTS / study.name, Terminal(quiet=quiet)
+    shaper = options.NETEM if study.clock == "virtual" and shaper == options.AUTO_SHAPER else shaper
+    with reporter.step("reading the grid"):
+        every = grid.cells_of(study, written_in, shaper)
+    claims = study_run.claims_of(study, every, str(written_in))
+    cells = every if not chosen else [every[number] for number in _numbers(chosen, len(every))]
+    if list_only:
+        _list(cells, written_in, directory, as_json=as_json)
+        return
+    with study_run.study_directory(directory) as place:
+        done = study_run.run(
+            study,
+            cells,
+            claims if len(cells) == len(every) else [],
+            place,
+            shaper=shaper,
+            at_once=at_once or len(os.sched_getaffinity(0)),
+            reporter=reporter,
+        )
+        drawn = _draw(study, done, place, reporter)
+    _show(study, done, drawn, directory, as_json=as_json)
+    raise typer.Exit(_code(study, done))
+
+
+def _numbers(chosen: Sequence[str], count: int) -> list[int]:
+    """Cells by number. Raises BadInput."""
+    found: dict[int, None] = {}
+    for text in chosen:
+        first, _, last = text.partition("-")
+        ends = [first, last or first]
+        if not all(end.isdecimal() and int(end) < count for end in ends) or int(ends[0]) > int(ends[1]):
+            raise BadInput.of("--cell", "option", text, f"a number from 0 to {count - 1}, or two as in 0-{count - 1}")
+        found |= dict.fromkeys(range(int(ends[0]), int(ends[1]) + 1))
+    return list(found)
+
+
+def _list(cells: Sequence[Cell], written_in: Path, directory: Path, *, as_json: bool) -> None:
+    from testbed.study.cells import described
+
+    if as_json:
+        options.emit({"cells": [described(cell) for cell in cells]})
+        return
+    for cell in cells:
+        words = ["testbed", "study", str(written_in), "--cell", str(cell.number), "--out", str(directory)]
+        comment = f"  # {cell.words()}"
+        print(f"{shlex.join(words)}{comment}" if written_in.suffix else f"{cell.number}{comment}")
+
+
+def _draw(study: Study, done: Finished, directory: Path, reporter: Reporter) -> list[Drawn]:
+    from testbed.study.axis_plots import draw_axes
+    from testbed.study.outcomes import table_of
+
+    table = table_of(done.outcomes)
+    if table.empty or not study.over:
+        return []
+    with reporter.step("drawing"):
+        return draw_axes(study.over, table, directory, study.description or study.name)
+
+
+def _code(study: Study, done: Finished) -> ExitCode:
+    """What the command ends with: a failed claim first, then what could not be measured, then what is not trusted."""
+    from testbed.study.claims import Verdict
+
+    verdicts = {judged.verdict for judged in done.judged}
+    if Verdict.fails in verdicts:
+        return ExitCode.REGRESSION
+    if any(found.failed and not found.does_not_fit for found in done.outcomes):
+        return ExitCode.RUN_FAILED
+    untrusted = any(row.get("trusted") is False for found in done.outcomes for row in found.rows)
+    undecided = Verdict.undecided in verdicts and study.clock != "none"
+    return ExitCode.UNTRUSTED if untrusted or undecided else ExitCode.OK
+
+
+# --- what is shown -------------------------------------------------------------------------------
+
+
+def _show(study: Study, done: Finished, drawn: Sequence[Drawn], directory: Path, *, as_json: bool) -> None:
+    if as_json:
+        options.emit(_document(study, done, drawn, directory))
+        return
+    from rich.text import Text
+
+    console = options.stdout_console(100)
+    parts: list[RenderableType] = [*_tables(study, done, console.width)]
+    options.show(console, *parts)
+    for found in done.outcomes:
+        if found.failed:
+            console.print(
+                Text(f"no result: {found.cell.words()}: {found.failed}", style="" if found.does_not_fit else "red")
+            )
+    for why, labels in _left_out(done).items():
+        console.print(Text(f"left out: {', '.join(labels)}: {why}"))
+    for judged in done.judged:
+        style = {"holds": "green", "fails": "bold red"}.get(judged.verdict, "yellow")
+        console.print(
+            Text.assemble((f"{judged.verdict:>9}", style), f"  {judged.claim}\n{'':>11}", (judged.why, "dim"))
+        )
+    for picture in drawn:
+        more = f" ({picture.left_out} more panels in study.csv only)" if picture.left_out else ""
+        console.print(f"drawn in {picture.path}{more}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"tables in {directory}/study.parquet and study.csv", highlight=False, markup=False, soft_wrap=True)
+    console.print(Text(_answer(study, done), style="bold"))
+
+
+def _left_out(done: Finished) -> dict[str, list[str]]:
+    """By reason, the schedules that are not in every cell, and in how many they are not."""
+    counts = Counter((why, label) for found in done.outcomes for label, why in found.left_out.items())
+    return grouped((why, f"{label} in {count} cells") for (why, label), count in counts.items())
+
+
+def _answer(study: Study, done: Finished) -> str:
+    """The last line: cells, trust, claims."""
+    got = [found for found in done.outcomes if found.rows]
+    rows = [row for found in got for row in found.rows]
+    doing = "predicted" if study.clock == "none" else "measured"
+    earlier = len(done.outcomes) - done.taken
+    parts = [f"{len(got)} of {len(done.outcomes)} cells {doing}{f' ({earlier} of them before)' if earlier else ''}"]
+    if study.clock != "none":
+        untrusted = sum(row["trusted"] is False for row in rows)
+        parts.append("all trusted" if not untrusted else f"{untrusted} of {len(rows)} rows not trusted")
+    if done.judged:
+        holding = sum(judged.verdict == "holds" for judged in done.judged)
+        parts.append(f"{holding} of {len(done.judged)} claims hold")
+    return "; ".join(parts)
+
+
+def _tables(study: Study, done: Finished, width: int) -> list[RenderableType]:
+    """Iteration times: a row per cell, repetitions together, a column per schedule."""
+    from testbed.cli.table_layout import Column, Section, fitted
+    from testbed.study.outcomes import table_of
+    from testbed.units import show_change, show_times
+
+    table = table_of(done.outcomes)
+    if table.empty:
+        return []
+    time, doing = ("predicted_s", "predicted") if study.clock == "none" else ("measured_s", "measured")
+    wheres = [name for name in ("topology", "workload") if table[name].nunique() > 1] + list(study.over)
+    table["place"] = table[wheres or ["workload"]].agg(", ".join, axis=1)
+    grid = table.pivot_table(index="place", columns="label", values=time, aggfunc="median", sort=False)[:_MOST_ROWS]
+    labels = [str(label) for label in dict.fromkeys(table["label"]) if label in grid]
+    seconds = [None if math.isnan(value) else value for label in labels for value in grid[label]]
+    shown, rows = show_times(seconds), len(grid)
+    columns = [Column(label, shown[at * rows : (at + 1) * rows]) for at, label in enumerate(labels)]
+    if study.clock != "none":
+        errors = table.groupby("place", sort=False)["error"].agg(["min", "max"])[:_MOST_ROWS]
+        worst = [max(ends, key=abs) for ends in zip(errors["min"], errors["max"], strict=True)]
+        columns.append(Column("worst\nerror", [show_change(error, 3) for error in worst]))
+    heading = f"{study.name}: {doing} iteration{', medians' if study.repetitions > 1 else ''}"
+    key = Column(", ".join(wheres) or "cell", [str(place) for place in grid.index])
+    parts: list[RenderableType] = [*fitted(key, [Section(heading, columns)], width)]
+    if (further := table["place"].nunique() - rows) > 0:
+        parts.append(f"{further} more rows in study.csv")
+    return parts
+
+
+def _document(study: Study, done: Finished, drawn: Sequence[Drawn], directory: Path) -> dict[str, Any]:
+    from testbed.study.cells import described
+
+    return {
+        "study": study.name,
+        "clock": study.clock,
+        "cells": [_cell(found) | described(found.cell) for found in done.outcomes],
+        "taken_now": done.taken,
+        "claims": [judged._asdict() for judged in done.judged],
+        "pictures": [str(picture.path) for picture in drawn],
+        "tables": [str(directory / f"study.{kind}") for kind in ("parquet", "csv")],
+    }
+
+
+def _cell(found: CellOutcome) -> dict[str, Any]:
+    return {
+        "failed": found.failed or None,
+        "left_out": dict(found.left_out),
+        "order_as_predicted": found.order_as_predicted,
+        "schedules": [
+            {name: row.get(name) for name in ("label", "job", "measured_s", "predicted_s", "error", "trusted")}
+            for row in found.rows
+        ],
+    }

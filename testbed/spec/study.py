@@ -1,0 +1,256 @@
+"""A study as a file: a grid of topologies, workloads, schedules and values of any field, and what is claimed of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from testbed.errors import listed
+from testbed.spec.document import FieldError, StrictModel, matching, override, read_yaml, validate
+from testbed.spec.topology import Name, Topology
+from testbed.spec.workload import Workload
+from testbed.units import COMPUTE, LENGTH, RATE, SIZE, TIME, parse, show_compute, show_rate, show_size, show_time
+
+MOST_CELLS = 100_000
+MOST_VALUES = 10_000
+"""Of one axis."""
+MOST_REPETITIONS = 1000
+
+_KINDS = {"time": TIME, "rate": RATE, "size": SIZE, "length": LENGTH, "computation": COMPUTE}
+
+_SHOWN: dict[str, Callable[[float], str]] = {
+    "time": show_time,
+    "rate": show_rate,
+    "size": show_size,
+    "computation": show_compute,
+    "length": lambda metres: f"{metres / 1e3:g} km",
+}
+
+_RANGE = re.compile(
+    r"\s*(?P<first>[0-9.eE+-]+?)\s*(?P<first_unit>[^\W\d][^\s./]*(?:/s)?)?\s*\.\."
+    r"\s*(?P<last>[0-9.eE+-]+?)\s*(?P<unit>[^\W\d][^\s/]*(?:/s)?)?\s*/\s*(?P<count>[0-9]{1,5})\s*(?P<log>log)?\s*"
+)
+_RANGE_WORDS = "values as in 1..80 ms/12: from 1 to 80 ms in 12 equal steps (or 1..80 ms/12 log, in equal ratios)"
+
+AxisName = Annotated[
+    str,
+    matching(r"[A-Za-z][A-Za-z0-9_.-]{0,59}", "letters, digits, hyphens, dots and _, a letter first, at most 60"),
+]
+
+
+class AxisValue(NamedTuple):
+    """A place on an axis."""
+
+    shown: str
+    """As the file has it."""
+    number: float | None
+    """What it is on a scale: SI units of what has one; None for a word."""
+    kind: str
+    """time, rate, size, length or computation; number, or word."""
+    settings: Mapping[str, Any]
+    """Fields, as `--set` names them, and their values as a YAML file has them."""
+
+
+def _values(value: object) -> object:
+    if isinstance(value, str):
+        return spread(value)
+    of_words = isinstance(value, dict) and all(isinstance(fields, dict) for fields in value.values())
+    if of_words or isinstance(value, list):
+        return value
+    raise ValueError(f"a list, {_RANGE_WORDS}, or a mapping of words to fields and their values")
+
+
+class Axis(StrictModel):
+    """What is varied: a field or several together over values, or words that each stand for values of fields."""
+
+    field: str | list[str] | None = Field(
+        default=None, description="as --set names it; topology.X, or X where only a topology has such a field"
+    )
+    values: Annotated[list[Any] | dict[str, dict[str, Any]], BeforeValidator(_values)] = Field(
+        description="a list, a range as in 1..80 ms/12, or a mapping of words to fields and their values"
+    )
+    times: str | None = Field(
+        default=None, description="what every number is multiplied by: with 20 ms, the value 2 stands for 40 ms"
+    )
+    scale: Literal["linear", "log"] = Field(default="linear", description="of the picture")
+
+    @field_validator("values")
+    @classmethod
+    def _bounded(cls, values: list[Any] | dict[str, Any]) -> list[Any] | dict[str, Any]:
+        if not 1 <= len(values) <= MOST_VALUES:
+            raise ValueError(f"from 1 to {MOST_VALUES} values")
+        return values
+
+    @property
+    def kind(self) -> str:
+        """Of its values: time, rate, size, length or computation; number where they are of several; or word."""
+        kinds = {place.kind for place in self.places()}
+        return "word" if "word" in kinds else kinds.pop() if len(kinds) == 1 else "number"
+
+    def show(self, number: float) -> str:
+        """A place between the values, in the unit that they have."""
+        return _SHOWN.get(self.kind, "{:.4g}".format)(number)
+
+    def places(self) -> list[AxisValue]:
+        """The values with what each sets. Raises FieldError, relative to the axis."""
+        if isinstance(self.values, dict):
+            if self.field is not None or self.times is not None:
+                named = "field" if self.field is not None else "times"
+                raise FieldError(named, getattr(self, named), "nothing: the words of values name the fields they set")
+            return [
+                AxisValue(word, None, "word", {setting(name): value for name, value in fields.items()})
+                for word, fields in self.values.items()
+            ]
+        names = [self.field] if isinstance(self.field, str) else self.field
+        if not names:
+            raise FieldError("field", self.field, "the field that takes these values, or a list of such")
+        found = []
+        for index, value in enumerate(self.values):
+            number, kind = _number(value)
+            given = value if self.times is None else _multiplied(value, self.times, index)
+            found.append(AxisValue(_shown(value), number, kind, {setting(name): given for name in names}))
+        for index, place in enumerate(found):
+            if place.shown in [other.shown for other in found[:index]]:
+                raise FieldError(f"values.{index}", place.shown, "every value once")
+        return found
+
+
+class Study(StrictModel):
+    """A grid: every topology with every workload at every place of all axes, each measured with all schedules."""
+
+    name: Name
+    description: str = ""
+    topologies: list[str] = Field(min_length=1, description="files, relative to this one, or names of ours")
+    workloads: list[str | list[str]] = Field(
+        min_length=1, description="files or names likewise; a list in the list: jobs at the same time"
+    )
+    schedules: list[Any] | None = Field(
+        default=None, min_length=1, description="as a workload lists them; default: those of each workload"
+    )
+    policies: list[str] = Field(default=[], description="as --policy names them; default: default routes only")
+    set: dict[str, Any] = Field(default={}, description="fields, as --set names them, that are the same in all cells")
+    over: dict[AxisName, Axis] = Field(default={}, description="the axes, by name")
+    repetitions: int = Field(
+        default=1, ge=1, le=MOST_REPETITIONS, description="of every cell; on the virtual clock with seeds 1, 2, 3, ..."
+    )
+    clock: Literal["virtual", "real", "none"] = Field(default="virtual", description="none: predicted, not measured")
+    iterations: int | None = Field(default=None, ge=1, description="measured ones; default: each workload's")
+    claims: list[str] = Field(default=[], description="what is to hold, as docs/studies.md writes it")
+
+    @field_validator("over")
+    @classmethod
+    def _axes_name_fields(cls, over: dict[str, Axis]) -> dict[str, Axis]:
+        for name, axis in over.items():
+            try:
+                axis.places()
+            except FieldError as error:
+                raise FieldError(f"{name}.{error.field}", error.value, str(error)) from error
+        return over
+
+
+def load_study(path: Path, settings: Mapping[str, str] | None = None) -> Study:
+    """The study in a YAML file, with `--set` values laid over it. Raises BadInput."""
+    return validate(Study, override(read_yaml(path), settings or {}, str(path)), str(path))
+
+
+def setting(field: str) -> str:
+    """How `--set` names a field: with `topology.` in front of one that only topologies have."""
+    first = field.partition(".")[0]
+    alone = first in Topology.model_fields and first not in Workload.model_fields
+    return f"topology.{field}" if alone else field
+
+
+def axis_of_text(text: str) -> tuple[str, dict[str, Any]]:
+    """FIELD=VALUES of the command line, values a range or comma-separated: the field, and the axis as a file has it.
+
+    Raises ValueError in words.
+    """
+    field, separator, written = text.partition("=")
+    if not separator or not field or not written:
+        raise ValueError("FIELD=VALUES, as in links.0.delay=1..80ms/12 or microbatches=4,8,16")
+    values: Any = written if ".." in written else [_plain(part.strip()) for part in written.split(",")]
+    return field, {"field": field, "values": values}
+
+
+def _plain(text: str) -> Any:
+    """A number where the text is one, as YAML has it."""
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return text
+
+
+def spread(text: str) -> list[Any]:
+    """The values of a range, to four digits: numbers, whole where all are, or texts with a unit.
+
+    Raises ValueError in words.
+    """
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise ValueError(_RANGE_WORDS)
+    try:
+        first, last, count = float(match["first"]), float(match["last"]), int(match["count"])
+    except ValueError:
+        raise ValueError(_RANGE_WORDS) from None
+    unit, log = match["unit"] or "", match["log"] is not None
+    if match["first_unit"] and match["first_unit"] != unit:  # as in 500 us..2 ms
+        units = _units_with(unit)
+        first = parse(f"{match['first']} {match['first_unit']}", units, "both ends") / units[unit]
+    if not 2 <= count <= MOST_VALUES or not first < last or (log and first <= 0) or not math.isfinite(last):
+        raise ValueError(f"{_RANGE_WORDS}, ascending, from 2 to {MOST_VALUES} values")
+    step = [number / (count - 1) for number in range(count)]
+    numbers = [first * (last / first) ** at if log else first + (last - first) * at for at in step]
+    if unit:
+        return [f"{number:.4g} {unit}" for number in numbers]
+    whole = all(math.isclose(number, round(number), abs_tol=1e-9) for number in numbers)
+    return [round(number) if whole else float(f"{number:.4g}") for number in numbers]
+
+
+def _units_with(unit: str) -> dict[str, float]:
+    for units in _KINDS.values():
+        if unit in units:
+            return units
+    raise ValueError(f"a unit of ours ({listed(name for units in _KINDS.values() for name in units)})")
+
+
+def _number(value: object) -> tuple[float | None, str]:
+    """What a value is on a scale, and of what kind."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value), "number"
+    for kind, units in _KINDS.items():
+        try:
+            return parse(value, units, kind), kind
+        except ValueError:
+            continue
+    return None, "word"
+
+
+def quantity(text: str) -> float | None:
+    """The number that a text of a claim stands for, in SI units; None for a word."""
+    return _number(_plain(text))[0]
+
+
+def _multiplied(value: object, unit: str, index: int) -> str:
+    number, kind = _number(value)
+    whole, of = _number(unit)
+    if number is None or kind != "number":
+        raise FieldError(f"values.{index}", value, "a number, which `times` multiplies")
+    if whole is None or of in ("number", "word"):
+        raise FieldError("times", unit, "a quantity with a unit, as in 20 ms")
+    base = next(name for name, factor in _KINDS[of].items() if factor == 1)
+    return f"{number * whole:.12g} {base}" if number else f"0 {base}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,133 @@
+"""A picture for every axis of a study: iteration time over its values, a line per schedule; a panel per other place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter
+
+from testbed.files import saving
+from testbed.spec.study import Axis
+from testbed.units import show_time
+
+COLOURS = ("#4c78c8", "#c0392b", "#3a9a63", "#e0a83c", "#7b5aa6", "#45b5a0", "#8a5a44", "#5b6470")
+MARKS = "osD^vP*X"
+MOST_PANELS = 12
+"""In one picture; of a larger grid the first ones."""
+_COLUMNS = 3
+
+
+class Drawn(NamedTuple):
+    """A picture, and how much of the grid it has."""
+
+    axis: str
+    path: Path
+    panels: int
+    left_out: int
+
+
+def draw_axes(axes: Mapping[str, Axis], table: pd.DataFrame, directory: Path, heading: str) -> list[Drawn]:
+    """A picture for every axis with several values: plot-AXIS.svg. Raises OSError."""
+    drawn = []
+    for name, axis in axes.items():
+        if table[name].nunique() < 2:
+            continue
+        fixed = ["topology", "workload", *(other for other in axes if other != name)]
+        panels = [
+            (
+                ", ".join(
+                    f"{where}={value}" for where, value in zip(fixed, values, strict=True) if _varies(table, where)
+                ),
+                rows,
+            )
+            for values, rows in table.groupby(fixed, sort=False)
+        ]
+        path = directory / f"plot-{name}.svg"
+        with saving(path) as partial:
+            _draw(name, axis, panels[:MOST_PANELS], partial, heading)
+        drawn.append(Drawn(name, path, min(len(panels), MOST_PANELS), max(0, len(panels) - MOST_PANELS)))
+    return drawn
+
+
+def _varies(table: pd.DataFrame, column: str) -> bool:
+    return bool(table[column].nunique() > 1)
+
+
+def _draw(name: str, axis: Axis, panels: Sequence[tuple[str, pd.DataFrame]], path: Path, heading: str) -> None:
+    columns = min(len(panels), _COLUMNS)
+    rows = ceil(len(panels) / columns)
+    size = (9.0 if columns == 1 else 4.2 * columns, 5.2 if rows == 1 else 3.3 * rows)
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1), facecolor="white")
+    places = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+    labels = list(dict.fromkeys(str(label) for _, table in panels for label in table["label"]))
+    words = list(dict.fromkeys(str(shown) for _, table in panels for shown in table[name]))
+    for place, (title, table) in zip(places, panels, strict=False):
+        for number, label in enumerate(labels):
+            rows_of = table[table["label"] == label]
+            if len(rows_of):
+                _curve(place, name, axis, rows_of, words, label, number)
+        place.set_title(title, fontsize=9, loc="left")
+        place.spines[["top", "right"]].set_visible(False)
+        place.grid(color="#eef0f3")
+        place.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: show_time(seconds)))
+        _label(place, name, axis, words)
+    places[0].set_ylim(bottom=0.0)  # all share one axis, which now spans what every panel has
+    for unused in places[len(panels) :]:
+        unused.set_visible(False)
+    figure.legend(
+        *places[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False
+    )
+    figure.suptitle(heading, fontsize=11, x=0.01, ha="left")
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
+        figure.savefig(path, dpi=120, metadata={"Date": None})
+
+
+def _curve(
+    place: Axes, name: str, axis: Axis, rows: pd.DataFrame, words: Sequence[str], label: str, number: int
+) -> None:
+    """Predicted as a line, its range as a band; measured as marks, with bars from the least to the most of them."""
+    at = [float(words.index(str(shown))) for shown in rows[name]] if axis.kind == "word" else rows[f"{name}_value"]
+    ordered = rows.assign(at=at).sort_values("at")
+    by_place = ordered.groupby("at")
+    colour = COLOURS[number % len(COLOURS)]
+    predicted = by_place["predicted_s"].median()
+    place.plot(predicted.index, predicted, color=colour, linewidth=1.6, label=f"{label}, predicted")
+    low, high = by_place["predicted_low_s"].min(), by_place["predicted_high_s"].max()
+    if low.notna().any():
+        place.fill_between(
+            predicted.index, low.fillna(predicted), high.fillna(predicted), color=colour, alpha=0.2, linewidth=0
+        )
+    if ordered["measured_s"].notna().any():
+        middle = by_place["measured_s"].median()
+        half = by_place["measured_iqr_s"].max() / 2
+        below = (middle - by_place["measured_s"].min()).combine(half, max)
+        above = (by_place["measured_s"].max() - middle).combine(half, max)
+        place.errorbar(
+            middle.index,
+            middle,
+            yerr=(below, above),
+            fmt=MARKS[number % len(MARKS)],
+            color=colour,
+            markersize=4.5,
+            elinewidth=1.0,
+            capsize=2.5,
+            label=f"{label}, measured",
+        )
+
+
+def _label(place: Axes, name: str, axis: Axis, words: Sequence[str]) -> None:
+    if axis.kind == "word":
+        many = len(words) > 4
+        place.set_xticks(range(len(words)), words, rotation=30 if many else 0, ha="right" if many else "center")
+    else:
+        place.set_xscale(axis.scale)
+        place.xaxis.set_major_formatter(FuncFormatter(lambda value, _: axis.show(value)))
+    place.set_xlabel(name)

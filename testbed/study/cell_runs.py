@@ -1,0 +1,110 @@
+"""Measures the cells of a study: on the virtual clock several guests side by side, on the real clock one by one.
+
+A directory for every cell, with its plan.json and the files of its run. One that is complete is never measured again,
+so that a study that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from testbed import source
+from testbed.errors import MachineLacks
+from testbed.planning import file
+from testbed.results.contents import comparison_of
+from testbed.results.destination import COMPARISON, is_complete
+from testbed.vm.boots_at_once import BootCommand, BootEnded, boots_at_once
+
+MOST_IN_A_BOOT = 8
+"""Cells: to boot and to import torch costs as much as one of them, and a guest that dies takes the others along."""
+
+_BOOT_LIMIT_S, _CELL_LIMIT_S = 300.0, 600.0
+"""Wall time for a boot, and for each of its cells, on a machine that is busy otherwise."""
+_MARGIN_S = 60.0
+"""A boot ends itself at its limit; this much later it is killed."""
+
+
+def is_measured(directory: Path) -> bool:
+    """Whether a cell's run has finished there."""
+    return (directory / file.NAME).is_file() and is_complete(directory)
+
+
+def outcome(directory: Path) -> dict[str, Any] | None:
+    """The comparison of a finished cell; None of another. Raises BadInput for a damaged file."""
+    return comparison_of(directory / COMPARISON) if is_measured(directory) else None
+
+
+def measure(
+    base: Path,
+    batches: Iterator[Sequence[str]],
+    *,
+    virtual: bool,
+    shaper: str,
+    at_once: int,
+    heard: Callable[[str, str], None],
+) -> None:
+    """Measure batches of cells, those of a batch in one boot; `heard` gets a cell's name, and why it failed or "".
+
+    `batches` is asked for the next one whenever there is room, so that plans may be made meanwhile. A cell that its
+    boot did not finish is tried once more, in a boot of its own. Raises MachineLacks.
+    """
+    again: list[str] = []
+    names_of: dict[BootCommand, Sequence[str]] = {}
+
+    def following() -> BootCommand | None:
+        names = [again.pop()] if again else next(batches, None)
+        if names is None:
+            return None
+        command = _command(base, names, virtual=virtual, shaper=shaper)
+        names_of[command] = names
+        return command
+
+    with (
+        TemporaryDirectory(prefix="testbed-study-") as scratch,
+        closing(boots_at_once(following, at_once, source.freeze(Path(scratch)))) as boots,
+    ):
+        for ended in boots:
+            if ended.code == MachineLacks.exit_code:
+                raise MachineLacks(ended.said())
+            names = names_of.pop(ended.command)
+            for name in names:
+                if is_measured(base / name):
+                    heard(name, "")
+                elif len(names) > 1:
+                    again.append(name)
+                else:
+                    heard(name, _why(ended))
+            if all(is_measured(base / name) for name in names):
+                ended.command.log.unlink()
+
+
+def _command(base: Path, names: Sequence[str], *, virtual: bool, shaper: str) -> BootCommand:
+    for name in names:
+        _empty(base / name)
+    limit_s = _BOOT_LIMIT_S + _CELL_LIMIT_S * len(names)
+    if virtual:
+        words = ["testbed.study.cell_worker", str(base), shaper, str(limit_s), *names]
+    else:
+        (name,) = names
+        words = ["testbed", "run", str(base / name / file.NAME), "--shaper", shaper, "--out", str(base / name)]
+        words += ["--overwrite", "--no-picture", "--quiet"]
+    return BootCommand(names[0], tuple(words), base / f"{names[0]}.log", limit_s + _MARGIN_S, on_one_cpu=virtual)
+
+
+def _empty(directory: Path) -> None:
+    """Remove what an unfinished run left of a cell, but not its plan."""
+    for entry in directory.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != file.NAME:
+            entry.unlink()
+
+
+def _why(ended: BootEnded) -> str:
+    how = "it took longer than its limit" if ended.code is None else f"it ended with exit code {ended.code}"
+    return "\n".join(filter(None, [how, ended.said()]))

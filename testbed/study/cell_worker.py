@@ -1,0 +1,38 @@
+"""Trains cells of a study in one boot of the virtual clock; `cell_runs.py` starts it in a process of its own.
+
+    python -m testbed.study.cell_worker DIRECTORY SHAPER LIMIT_S NAME...
+
+Every DIRECTORY/NAME holds the plan.json of a cell, and gets the files of its run.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from testbed.errors import ExitCode, Interrupted, TestbedError
+from testbed.interrupts import persistent_interrupts
+from testbed.planning import file
+from testbed.progress import Lines
+from testbed.vm import command
+
+
+def main(directory: str, shaper: str, limit_s: str, *names: str) -> int:
+    """Train the plans of these cells; returns the exit code of the boot: what became of the cells their files say."""
+    places = [Path(directory, name) for name in names]
+    trainings = [command.Training(file.read(place / file.NAME), place, shaper, quiet=True) for place in places]
+    machine = command.choose_machine(trainings[0].plan.clock)
+    command.train(machine, trainings, limit_s=float(limit_s), reporter=Lines(quiet=True))
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    try:
+        with persistent_interrupts():
+            code = main(*sys.argv[1:])
+    except TestbedError as error:
+        print(error, file=sys.stderr)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = Interrupted.exit_code
+    sys.exit(code)

@@ -1,0 +1,141 @@
+"""The cells of a study: what each is of, and its plan."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from testbed import source
+from testbed.errors import BadInput
+from testbed.plan.plan import Clock, Plan
+from testbed.planning import file, resolve, schedules
+from testbed.routing.apply import with_policies
+from testbed.routing.policies import choose
+from testbed.spec.choice import ScheduleChoice
+from testbed.spec.study import MOST_CELLS, AxisValue, Study
+
+_KEY_DIGITS = 16
+
+
+class Cell(NamedTuple):
+    """One plan of the grid, of which only the schedules are still to be made."""
+
+    number: int
+    """In the order of the grid, from 0."""
+    key: str
+    """Of all that decides what it gives: its plan, what chooses its schedules and routes, and this version's code."""
+    topology: str
+    workload: str
+    """The jobs' names, joined by " + "."""
+    values: Mapping[str, AxisValue]
+    """By axis."""
+    repetition: int
+    """From 1."""
+    unfinished: Plan
+    sources: tuple[Path, ...]
+    """The workloads' files."""
+
+    def words(self) -> str:
+        """What tells it from the others, in a line."""
+        places = [f"{name}={value.shown}" for name, value in self.values.items()]
+        return ", ".join([f"{self.workload} on {self.topology}", *places, f"repetition {self.repetition}"])
+
+
+def cells_of(study: Study, written_in: Path, shaper: str = "auto") -> list[Cell]:
+    """All cells, ordered by topology, workload, the axes as they are written, and repetition.
+
+    `written_in` is the study's file: others that it names lie relative to it. Raises BadInput for what is wrong with
+    any of them.
+    """
+    axes = {name: axis.places() for name, axis in study.over.items()}
+    n_cells = len(study.topologies) * len(study.workloads) * prod(map(len, axes.values())) * study.repetitions
+    if n_cells > MOST_CELLS:
+        raise BadInput.of(str(written_in), "over", f"{n_cells} cells", f"at most {MOST_CELLS}")
+    for policy in study.policies:
+        choose(policy)
+    return list(_cells(study, written_in, axes, shaper))
+
+
+def _cells(study: Study, written_in: Path, axes: Mapping[str, Sequence[AxisValue]], shaper: str) -> Iterator[Cell]:
+    digest, number = source.identity()["source"], 0
+    everywhere = dict(study.set) | (
+        {} if study.schedules is None or names_of(study) else {"schedules": study.schedules}
+    )
+    for topology, workload, *places in product(study.topologies, study.workloads, *axes.values()):
+        files = [_file(name, written_in) for name in ([workload] if isinstance(workload, str) else workload)]
+        values = dict(zip(axes, places, strict=True))
+        settings = everywhere | {key: value for place in places for key, value in place.settings.items()}
+        made = resolve.load_plan(
+            _file(topology, written_in),
+            *files,
+            settings=[f"{key}={json.dumps(value)}" for key, value in settings.items()],
+            iterations=study.iterations,
+        )
+        names = made.network.name, " + ".join(job.name for job in made.jobs)
+        for repetition in range(1, study.repetitions + 1):
+            virtual = study.clock == "virtual"
+            clock = Clock("virtual", repetition) if virtual else Clock("real")
+            plan = resolve.with_clock(made, clock)
+            if study.clock != "none":
+                resolve.require_trainable(plan)
+            decides = [
+                file.to_json(plan),
+                *names_of(study),
+                *study.policies,
+                study.clock,
+                shaper,
+                str(repetition),
+                str(digest),
+            ]
+            key = hashlib.sha256("\n".join(decides).encode()).hexdigest()[:_KEY_DIGITS]
+            yield Cell(number, key, *names, values, repetition, plan, tuple(files))
+            number += 1
+
+
+def _file(name: str, written_in: Path) -> Path:
+    """What a study names: a file relative to it, else as on the command line."""
+    beside = written_in.parent / name
+    return beside if beside.is_file() else Path(name)
+
+
+def names_of(study: Study) -> list[str]:
+    """The schedules that the study names as --schedule does; [] where it has options for one, or leaves them all."""
+    listed = study.schedules or []
+    return list(listed) if all(isinstance(entry, str) for entry in listed) else []
+
+
+def choices_of(cell: Cell, study: Study) -> list[list[ScheduleChoice]]:
+    """By job, the schedules that a cell is to be measured with. Raises BadInput."""
+    plan = cell.unfinished
+    return [schedules.choose(plan, names_of(study), job=job) for job in range(len(plan.jobs))]
+
+
+def finished_plan(cell: Cell, study: Study) -> Plan:
+    """The plan of a cell with its schedules and routes. Raises BadInput, DoesNotFit where no schedule fits."""
+    plan = cell.unfinished
+    selected = [
+        schedules.make(plan, choices, job=job, source=str(cell.sources[job]))
+        for job, choices in enumerate(choices_of(cell, study))
+    ]
+    plan = schedules.with_selected(plan, selected)
+    resolve.require_room_for_parameters(plan)
+    if study.policies:
+        plan, _ = with_policies(plan, tuple(map(choose, study.policies)))
+    return plan
+
+
+def described(cell: Cell) -> dict[str, Any]:
+    """For machines: what a cell is of."""
+    return {
+        "number": cell.number,
+        "key": cell.key,
+        "topology": cell.topology,
+        "workload": cell.workload,
+        "values": {name: value.shown for name, value in cell.values.items()},
+        "repetition": cell.repetition,
+    }

@@ -1,0 +1,296 @@
+"""What may be claimed of a study, and whether what was measured bears it out."""
+
+from __future__ import annotations
+
+import math
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import NamedTuple
+
+import pandas as pd
+
+from testbed.spec.study import Axis, quantity
+from testbed.thresholds import TIE
+from testbed.units import show_change, show_time
+
+
+class Verdict(StrEnum):
+    """What became of a claim."""
+
+    holds = "holds"
+    fails = "fails"
+    undecided = "undecided"
+    """What it speaks of was not measured, or cannot be trusted."""
+
+
+class Judged(NamedTuple):
+    """A claim and its verdict."""
+
+    claim: str
+    verdict: Verdict
+    why: str
+    """The nearest that it came to failing, or where and by how much it failed, in words."""
+    cells: int
+    """So many did it speak of."""
+
+
+class Evidence(NamedTuple):
+    """What claims are judged by."""
+
+    table: pd.DataFrame
+    """As outcomes.table_of."""
+    cells: pd.DataFrame
+    """As outcomes.cells_of: what each is of, why there is nothing of it, and whether its order was as predicted."""
+    axes: Mapping[str, Axis]
+    measured: bool
+    """Whether times are those measured, or predicted ones: of these, the worse end of a range."""
+
+
+class Places(NamedTuple):
+    """Where a claim is made: columns and the values that they have there."""
+
+    conditions: Sequence[tuple[str, str]]
+
+    def of(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows that are meant."""
+        chosen = table
+        for name, value in self.conditions:
+            number, column = quantity(value), f"{name}_value"
+            if name not in chosen:  # a job, of a table of cells
+                continue
+            if number is not None and column in chosen:
+                near = (chosen[column] - number).abs() <= 1e-9 * abs(number)
+                chosen = chosen[near | (chosen[name] == value)]
+            else:
+                chosen = chosen[chosen[name] == value]
+        return chosen
+
+
+class Side(NamedTuple):
+    """What is compared: so many times what a schedule takes, or a time."""
+
+    factor: float
+    label: str
+    seconds: float | None
+
+    def times(self, seconds: Mapping[str, float]) -> float | None:
+        """What it comes to where schedules take this; None where its schedule is not there."""
+        taken = self.seconds if self.seconds is not None else seconds.get(self.label)
+        return None if taken is None else self.factor * taken
+
+    def words(self) -> str:
+        """The schedule, or the time."""
+        return self.label or show_time(self.seconds or 0.0)
+
+
+@dataclass(frozen=True)
+class Claim(ABC):
+    """Something that can be judged, at some places of the grid."""
+
+    text: str
+    """As the study has it."""
+    places: Places
+
+    @abstractmethod
+    def judged(self, evidence: Evidence) -> Judged:
+        """Whether it holds."""
+
+
+_COMPARED: Mapping[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    "<": operator.lt,
+    ">=": operator.ge,
+    ">": operator.gt,
+}
+
+
+class _Place(NamedTuple):
+    """What the schedules took at one place of the grid, repetitions together: medians, in seconds."""
+
+    grid: tuple[str, str]
+    """Topology and workload."""
+    shown: Mapping[str, str]
+    values: Mapping[str, float]
+    """By axis, as the study has it and in SI units."""
+    low_s: Mapping[str, float]
+    high_s: Mapping[str, float]
+    """By label; of what was measured both are the same."""
+    trusted: bool
+
+    @property
+    def words(self) -> str:
+        """Where it is."""
+        workload, topology = self.grid[1], self.grid[0]
+        return ", ".join(f"{name}={value}" for name, value in self.shown.items()) or f"{workload} on {topology}"
+
+
+class _Margin(NamedTuple):
+    """By how much a claim holds at a place, as a share: negative where it fails."""
+
+    share: float
+    words: str
+    trusted: bool
+
+
+def _places(evidence: Evidence, places: Places) -> Iterator[_Place]:
+    chosen = places.of(evidence.table)
+    columns = ("measured_s", "measured_s") if evidence.measured else ("predicted_low_s", "predicted_high_s")
+    for where, rows in chosen.groupby(["topology", "workload", *evidence.axes], sort=False):
+        topology, workload, *shown = map(str, where)
+        numbers = {name: float(rows[f"{name}_value"].iloc[0]) for name in evidence.axes}
+        label = rows["label"].astype(str)
+        low, high = (rows[name].fillna(rows["predicted_s"]) for name in columns)
+        trusted = bool(rows["trusted"].fillna(value=False).all()) if evidence.measured else True
+        medians = dict(low.groupby(label).median()), dict(high.groupby(label).median())
+        by_axis = dict(zip(evidence.axes, shown, strict=True))
+        yield _Place((topology, workload), by_axis, numbers, *medians, trusted)
+
+
+def _concluded(claim: Claim, places: Places, evidence: Evidence, margins: Sequence[_Margin]) -> Judged:
+    """The verdict that the worst of the margins leads to."""
+    asked = places.of(evidence.cells)
+    missing = asked[asked["failed"] != ""]
+    failed = sorted(margin for margin in margins if margin.share < 0)
+    if failed:
+        more = f" (and at {len(failed) - 1} more)" if len(failed) > 1 else ""
+        return Judged(claim.text, Verdict.fails, f"{failed[0].words}{more}", len(asked))
+    if not margins:
+        return Judged(claim.text, Verdict.undecided, "nothing that it speaks of was measured", len(asked))
+    if len(missing):
+        why = f"{len(missing)} of {len(asked)} cells are missing: {missing['failed'].iloc[0]}"
+        return Judged(claim.text, Verdict.undecided, why, len(asked))
+    if untrusted := [margin.words for margin in margins if not margin.trusted]:
+        return Judged(claim.text, Verdict.undecided, f"cannot be trusted: {untrusted[0]}", len(asked))
+    nearest = min(margins)
+    return Judged(claim.text, Verdict.holds, nearest.words, len(asked))
+
+
+@dataclass(frozen=True)
+class RelationClaim(Claim):
+    """A schedule takes less, or more, than another one or a time."""
+
+    left: Side
+    right: Side
+    sign: str
+
+    def judged(self, evidence: Evidence) -> Judged:
+        """Whether it holds at every place, of ranges at their worse ends."""
+        less = self.sign.startswith("<")
+        margins = []
+        for place in _places(evidence, self.places):
+            of_left, of_right = (place.high_s, place.low_s) if less else (place.low_s, place.high_s)
+            left, right = self.left.times(of_left), self.right.times(of_right)
+            if left is None or right is None:
+                continue
+            share = (right - left) / right if less else (left - right) / right
+            holds = _COMPARED[self.sign](left, right)
+            share = max(share, 0.0) if holds else min(share, -math.ulp(1.0))
+            margins.append(_Margin(share, f"{self._words(place)} at {place.words}", place.trusted))
+        return _concluded(self, self.places, evidence, margins)
+
+    def _words(self, place: _Place) -> str:
+        taken = [side._replace(factor=1.0).times(place.high_s) or math.nan for side in (self.left, self.right)]
+        return f"{self.left.words()} is {taken[0] / taken[1]:.3f} x {self.right.words()}"
+
+
+@dataclass(frozen=True)
+class FastestClaim(Claim):
+    """A schedule takes the least of all, or as little as another one within a tie."""
+
+    label: str
+
+    def judged(self, evidence: Evidence) -> Judged:
+        """Whether it does at every place."""
+        margins = []
+        for place in _places(evidence, self.places):
+            others = {label: low_s for label, low_s in place.low_s.items() if label != self.label}
+            if self.label not in place.high_s or not others:
+                continue
+            second = min(others, key=lambda label: others[label])
+            share = others[second] / place.high_s[self.label] - 1
+            words = f"{second} takes {show_change(share)} at {place.words}"
+            margins.append(_Margin(0.0 if -TIE < share < 0 else share, words, place.trusted))
+        return _concluded(self, self.places, evidence, margins)
+
+
+@dataclass(frozen=True)
+class OrderClaim(Claim):
+    """Schedules were measured in the order of their predictions, but for ties."""
+
+    def judged(self, evidence: Evidence) -> Judged:
+        """Whether they were, in every cell."""
+        asked = self.places.of(evidence.cells)
+        trusted = self.places.of(evidence.table).groupby("cell")["trusted"].all()
+        margins = [
+            _Margin(
+                1.0 if row.order_as_predicted else -1.0, f"cell {row.cell}", bool(trusted.get(row.cell, default=False))
+            )
+            for row in asked.itertuples()
+            if row.order_as_predicted in (True, False)
+        ]
+        found = _concluded(self, self.places, evidence, margins)
+        return found._replace(why=f"in {len(margins)} cells") if found.verdict is Verdict.holds else found
+
+
+@dataclass(frozen=True)
+class ErrorClaim(Claim):
+    """What was measured is within a share of what was predicted, or of the nearer end of its range."""
+
+    limit: float
+
+    def judged(self, evidence: Evidence) -> Judged:
+        """Whether every time that the model covers is."""
+        rows = self.places.of(evidence.table)
+        rows = rows[rows["covered"].fillna(value=True) & rows["measured_s"].notna()]
+        low, high = (rows[f"predicted_{end}_s"].fillna(rows["predicted_s"]) for end in ("low", "high"))
+        beyond = (rows["measured_s"] - high).clip(lower=0) / high - (low - rows["measured_s"]).clip(lower=0) / low
+        margins = [
+            _Margin(self.limit - abs(off), f"{label} {show_change(off, 4)} in cell {cell}", bool(trusted))
+            for off, label, cell, trusted in zip(
+                beyond, rows["label"], rows["cell"], rows["trusted"].fillna(value=False), strict=True
+            )
+        ]
+        return _concluded(self, self.places, evidence, margins)
+
+
+@dataclass(frozen=True)
+class CrossingClaim(Claim):
+    """Of two schedules one is faster before, the other behind a value of an axis that lies between two others."""
+
+    one: str
+    other: str
+    between: tuple[float, float]
+    axis: str
+
+    def judged(self, evidence: Evidence) -> Judged:
+        """Whether they cross there, once, wherever on the other axes."""
+        axis = self.axis
+        lines: dict[tuple[str, ...], list[_Place]] = {}
+        for place in _places(evidence, self.places):
+            elsewhere = (shown for name, shown in place.shown.items() if name != axis)
+            if {self.one, self.other} <= place.high_s.keys() and not math.isnan(place.values[axis]):
+                lines.setdefault((*place.grid, *elsewhere), []).append(place)
+        margins = []
+        for line in lines.values():
+            crossings = self._crossings(line, axis)
+            low, high = self.between
+            words = ", ".join(evidence.axes[axis].show(at) for at in crossings) or "nowhere"
+            at = crossings[0] if len(crossings) == 1 else math.nan
+            share = min(at - low, high - at) / max(abs(high), abs(low)) if len(crossings) == 1 else -1.0
+            margins.append(_Margin(share, f"they cross at {axis} = {words}", all(place.trusted for place in line)))
+        return _concluded(self, self.places, evidence, margins)
+
+    def _crossings(self, line: Sequence[_Place], axis: str) -> list[float]:
+        """Where the difference changes its sign, between two values by a straight line."""
+        points = sorted((place.values[axis], place.high_s[self.one] - place.high_s[self.other]) for place in line)
+        found = []
+        for (x, before), (further, behind) in pairwise(points):
+            if before * behind < 0:
+                found.append(x + (further - x) * before / (before - behind))
+            elif behind == 0 and before != 0:
+                found.append(further)
+        return found

@@ -1,0 +1,338 @@
+"""Studies that only predict: grids, what lies there already, claims, tables; measured ones are in tests/vm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from in_process import run_testbed
+
+from testbed.errors import BadInput
+from testbed.plan.network_state import planned
+from testbed.spec.study import Axis, axis_of_text, load_study, setting, spread
+from testbed.study import cells, outcomes, study_run
+from testbed.study.claim_text import parse
+from testbed.study.claims import Evidence, Verdict
+
+ROOT = Path(__file__).parents[2]
+FILES = [str(ROOT / "topologies/two-dc-longhaul.yaml"), str(ROOT / "workloads/tiny-gpt-pp4.yaml")]
+
+
+def study_file(directory: Path, **fields: Any) -> Path:
+    document = {"name": "mine", "topologies": FILES[:1], "workloads": FILES[1:], "clock": "none"} | fields
+    path = directory / "study.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
+# --- values of an axis -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("1..80ms/3", ["1 ms", "40.5 ms", "80 ms"]),
+        ("0 .. 1 s / 2", ["0 s", "1 s"]),
+        ("500us..2ms/4", ["0.5 ms", "1 ms", "1.5 ms", "2 ms"]),
+        ("1ms..1s/4 log", ["0.001 s", "0.01 s", "0.1 s", "1 s"]),
+        ("100..400 Mbit/s/4", ["100 Mbit/s", "200 Mbit/s", "300 Mbit/s", "400 Mbit/s"]),
+        ("4..16/4", [4, 8, 12, 16]),
+        ("0.5..2/4", [0.5, 1.0, 1.5, 2.0]),
+    ],
+)
+def test_a_range_has_the_values_that_it_says(text: str, values: list[Any]) -> None:
+    assert spread(text) == values
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1..", "1..2", "2..1/3", "1..2/1", "0..1 s/3 log", "1 ms..2 Gbit/s/3", "1..2 ms/x"]
+)
+def test_a_range_that_says_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"1\.\.80 ms/12|unit of ours|both ends"):
+        spread(text)
+
+
+def test_numbers_stand_for_multiples() -> None:
+    places = Axis(field=["links.0.delay", "message"], values=[0, 2.5], times="20 ms").places()
+    assert [place.settings["topology.links.0.delay"] for place in places] == ["0 s", "0.05 s"]
+    assert [place.number for place in places] == [0, 2.5]
+
+
+def test_a_field_is_the_topologys_where_only_that_has_it() -> None:
+    assert [setting(name) for name in ("links.0.delay", "microbatches", "topology.name", "name")] == [
+        "topology.links.0.delay",
+        "microbatches",
+        "topology.name",
+        "name",
+    ]
+
+
+def test_values_of_the_command_line() -> None:
+    assert axis_of_text("microbatches=4,8") == ("microbatches", {"field": "microbatches", "values": [4, 8]})
+    assert axis_of_text("links.0.delay=1..2ms/2")[1]["values"] == "1..2ms/2"
+
+
+# --- cells -----------------------------------------------------------------------------------------
+
+
+def test_cells_are_the_whole_grid_in_order(tmp_path: Path) -> None:
+    study = load_study(
+        study_file(
+            tmp_path,
+            over={
+                "m": {"field": "microbatches", "values": [4, 8]},
+                "lat": {"field": "links.0.delay", "values": ["1 ms"]},
+            },
+            repetitions=2,
+        )
+    )
+    found = cells.cells_of(study, tmp_path / "study.yaml")
+    assert [(cell.number, cell.values["m"].number, cell.repetition) for cell in found] == [
+        (0, 4, 1),
+        (1, 4, 2),
+        (2, 8, 1),
+        (3, 8, 2),
+    ]
+    assert len({cell.key for cell in found}) == 4
+    assert [cell.unfinished.jobs[0].workload.microbatches for cell in found] == [4, 4, 8, 8]
+
+
+def test_a_key_is_of_all_that_decides_a_cell(tmp_path: Path) -> None:
+    """What does not decide it, such as the grid around it, does not move it."""
+
+    def key(**fields: Any) -> str:
+        path = study_file(tmp_path, **fields)
+        return cells.cells_of(load_study(path), path)[0].key
+
+    same = key()
+    assert key(description="other", over={"m": {"field": "microbatches", "values": [8]}}) == same
+    changed = [
+        key(set={"microbatches": 9}),
+        key(schedules=["1f1b"]),
+        key(policies=["shortest"]),
+        key(clock="virtual"),
+        key(set={"topology.links.0.rate": "2 Gbit/s"}),
+    ]
+    assert len({same, *changed}) == 6
+
+
+def test_words_of_an_axis_set_several_fields(tmp_path: Path) -> None:
+    over = {
+        "net": {"values": {"near": {"links.0.delay": "1 ms"}, "far": {"links.0.delay": "50 ms", "message": "2 MB"}}}
+    }
+    path = study_file(tmp_path, over=over)
+    near, far = cells.cells_of(load_study(path), path)
+    delays = [planned(cell.unfinished.network).links[0].delay_s for cell in (near, far)]
+    assert delays[1] - delays[0] == pytest.approx(0.049)
+    assert far.unfinished.jobs[0].workload.message == 2e6
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"over": {"m": {"field": "microbatchs", "values": [4]}}}, "microbatchs"),
+        ({"over": {"m": {"field": "microbatches", "values": [4, 4]}}}, "over.m.values.1"),
+        ({"over": {"m": {"values": [4]}}}, "over.m.field"),
+        ({"over": {"m": {"field": "message", "values": ["x"], "times": "20 ms"}}}, "over.m.values.0"),
+        ({"over": {"m": {"field": "message", "values": [1], "times": "20"}}}, "over.m.times"),
+        ({"over": {"label": {"field": "microbatches", "values": [4]}}}, "over.label"),
+        ({"over": {"m": {"field": "microbatches", "values": "1..2"}}}, "over.m.values"),
+        ({"topologies": ["nowhere.yaml"]}, "nowhere.yaml"),
+        ({"claims": ["1f1b < gpip", "order"]}, "claims.0"),
+        ({"repetitions": 0}, "repetitions"),
+        ({"clock": "wall"}, "clock"),
+        ({"policies": ["fastest"]}, "fastest"),
+        ({"schedules": ["1f2b"]}, "1f2b"),
+    ],
+)
+def test_a_wrong_study_is_one_error_and_starts_nothing(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    path = study_file(tmp_path, **fields)
+    done = run_testbed("study", path, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+# --- a whole study ---------------------------------------------------------------------------------
+
+
+def test_a_study_predicts_writes_draws_and_judges(tmp_path: Path) -> None:
+    path = study_file(
+        tmp_path,
+        over={
+            "delay": {"field": "links.0.delay", "values": "1..80 ms/4"},
+            "m": {"field": "microbatches", "values": [4, 8]},
+        },
+        claims=[
+            "crosspipe-greedy < 1f1b",
+            "1f1b < gpipe at m=8",
+            "crossing of gpipe and crosspipe-greedy between 30 ms and 60 ms at m=8",
+        ],
+    )
+    out = tmp_path / "out"
+    done = run_testbed("study", path, "--out", out, "--json")
+    document = json.loads(done.stdout)
+    assert done.returncode == 1, "a claim fails"
+    assert [claim["verdict"] for claim in document["claims"]] == ["holds", "fails", "holds"]
+    assert document["taken_now"] == len(document["cells"]) == 8
+    table = pd.read_parquet(out / "study.parquet")
+    assert len(table) == 8 * 4
+    assert list(pd.read_csv(out / "study.csv").columns) == list(table.columns)
+    assert sorted(table["delay_value"].unique())[-1] == pytest.approx(0.080)
+    assert {file.name for file in out.glob("plot-*.svg")} == {"plot-delay.svg", "plot-m.svg"}
+
+    single = run_testbed("predict", *FILES, "--set", "topology.links.0.delay=80 ms", "--json")
+    predicted = {row["label"]: row["predicted_s"] for row in json.loads(single.stdout)["schedules"]}
+    cell = table[(table["delay"] == "80 ms") & (table["m"] == "8")]
+    assert dict(zip(cell["label"], cell["predicted_s"], strict=True)) == predicted
+
+
+def test_what_lies_there_is_not_taken_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_testbed("sweep", *FILES, "--over", "microbatches=4,8", "--clock", "none", "--out", out)
+    again = run_testbed("sweep", *FILES, "--over", "microbatches=4,8,12", "--clock", "none", "--out", out, "--json")
+    document = json.loads(again.stdout)
+    assert document["taken_now"] == 1
+    assert len(document["cells"]) == 3
+
+
+def test_a_cell_that_does_not_fit_is_an_outcome(tmp_path: Path) -> None:
+    done = run_testbed(
+        "sweep",
+        *FILES,
+        "--over",
+        "memory=1,4",
+        "--schedule",
+        "zb-h1",
+        "--clock",
+        "none",
+        "--out",
+        tmp_path / "out",
+        "--json",
+    )
+    document = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert "does not fit" in document["cells"][0]["failed"]
+    assert document["cells"][1]["schedules"][0]["label"] == "zb-h1"
+
+
+def test_two_studies_do_not_share_a_directory(tmp_path: Path) -> None:
+    with study_run.study_directory(tmp_path / "out"), pytest.raises(BadInput, match="no other study"):
+        study_run.study_directory(tmp_path / "out").__enter__()
+
+
+def test_single_cells_and_their_list(tmp_path: Path) -> None:
+    path = study_file(tmp_path, over={"m": {"field": "microbatches", "values": [4, 8, 12]}})
+    listed = run_testbed("study", path, "--list", "--out", tmp_path / "out").stdout.splitlines()
+    assert len(listed) == 3
+    assert f"testbed study {path} --cell 2" in listed[2]
+    document = json.loads(run_testbed("study", path, "--cell", "1-2", "--out", tmp_path / "out", "--json").stdout)
+    assert [cell["number"] for cell in document["cells"]] == [1, 2]
+    assert run_testbed("study", path, "--cell", "3", "--out", tmp_path / "out").returncode == 2
+
+
+# --- claims ----------------------------------------------------------------------------------------
+
+AXES = {
+    "lat": Axis(field="links.0.delay", values=["10 ms", "20 ms", "30 ms"]),
+    "net": Axis(values={"near": {"message": "1 MB"}, "far": {"message": "2 MB"}}),
+}
+
+
+def evidence(times: dict[tuple[str, str], dict[str, float]], *, failed: str = "", trusted: bool = True) -> Evidence:
+    """What was measured at (lat, net), by label; 1 % off the prediction where it is labelled so."""
+    rows, of_cells = [], []
+    for number, ((lat, net), taken) in enumerate(times.items()):
+        place = {"cell": number, "topology": "t", "workload": "w", "lat": lat, "lat_value": float(lat.split()[0]) / 1e3}
+        place |= {"net": net, "net_value": float("nan")}
+        of_cells.append(place | {"failed": "" if number or not failed else failed, "order_as_predicted": number != 1})
+        for label, seconds in taken.items():
+            row = {"label": label, "measured_s": seconds, "predicted_s": seconds / 1.0002, "trusted": trusted}
+            rows.append(
+                place | row | {"predicted_low_s": float("nan"), "predicted_high_s": float("nan"), "covered": True}
+            )
+    return Evidence(pd.DataFrame(rows), pd.DataFrame(of_cells), AXES, measured=True)
+
+
+GRID = evidence(
+    {
+        ("10 ms", "near"): {"a": 1.0, "b": 1.5},
+        ("20 ms", "near"): {"a": 1.4, "b": 1.5},
+        ("30 ms", "near"): {"a": 1.8, "b": 1.6},
+        ("10 ms", "far"): {"a": 1.1, "b": 1.5},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("a <= 0.95 * b at lat=20 ms", "holds"),
+        ("a ≤ 0.93 × b at lat=20 ms", "fails"),
+        ("a < b", "fails"),
+        ("a < b at lat=10ms", "holds"),
+        ("a < b at lat=0.01 s, net=far", "holds"),
+        ("b >= 1.5 s at net=near", "holds"),
+        ("b > 1.5 s at net=near", "fails"),
+        ("a is fastest at lat=20 ms", "holds"),
+        ("b is fastest at lat=30 ms", "holds"),
+        ("b is fastest at lat=20 ms", "fails"),
+        ("error <= 0.05 %", "holds"),
+        ("error < 0.01 %", "fails"),
+        ("order as the model's at lat=10 ms", "holds"),
+        ("order as predicted", "fails"),
+        ("crossing of a and b between 20 ms and 30 ms at net=near", "holds"),
+        ("crossing of b and a between 0.022 s and 0.025 s along lat at net=near", "holds"),
+        ("crossing of a and b between 20 ms and 23 ms at net=near", "fails"),
+        ("crossing of a and b between 20 ms and 30 ms at net=far", "fails"),
+        ("a < b at lat=40 ms", "undecided"),
+    ],
+)
+def test_claims_are_judged(text: str, verdict: str) -> None:
+    judged = parse(text, AXES, ["a", "b"]).judged(GRID)
+    assert (judged.verdict, judged.claim) == (verdict, text)
+    assert judged.why
+
+
+def test_a_crossing_is_where_lines_meet() -> None:
+    judged = parse("crossing of a and b between 20 ms and 30 ms at net=near", AXES, ["a", "b"]).judged(GRID)
+    assert "23.33 ms" in judged.why, "0.1 below and 0.2 above: a third of the way"
+
+
+def test_nothing_is_claimed_of_what_is_missing_or_untrusted() -> None:
+    claim = parse("a < b", AXES, ["a", "b"])
+    times = {("10 ms", "near"): {"a": 1.0, "b": 1.5}, ("20 ms", "near"): {"a": 1.0, "b": 1.5}}
+    assert claim.judged(evidence(times)).verdict is Verdict.holds
+    missing, untrusted = claim.judged(evidence(times, failed="it died")), claim.judged(evidence(times, trusted=False))
+    assert missing.verdict is untrusted.verdict is Verdict.undecided
+    assert "it died" in missing.why
+    assert "trusted" in untrusted.why
+
+
+def test_a_claim_that_fails_fails_whoever_is_missing() -> None:
+    claim = parse("b < a", AXES, ["a", "b"])
+    assert claim.judged(evidence({("10 ms", "near"): {"a": 1.0, "b": 1.5}}, failed="it died")).verdict is Verdict.fails
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a < c", "in place of c"),
+        ("1 s < 2 s", "a schedule"),
+        ("a < b at lot=3", "did you mean lat"),
+        ("crossing of a and b between 30 ms and 20 ms", "the smaller one first"),
+        ("crossing of a and b between 1 and 2 along len", "along"),
+        ("a beats b", "A <= 0.9"),
+    ],
+)
+def test_a_claim_that_nobody_understands_says_what_would_be(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse(text, AXES, ["a", "b"])
+
+
+def test_columns_that_an_axis_cannot_have_are_those_of_the_table() -> None:
+    assert {"cell", "label", "measured_s", "reasons"} <= outcomes.RESERVED
