@@ -224,13 +224,11 @@ class OrderClaim(Claim):
     def judged(self, evidence: Evidence) -> Judged:
         """Whether they were, in every cell."""
         asked = self.places.of(evidence.cells)
+        known = asked[asked["order_as_predicted"].notna()]
         trusted = self.places.of(evidence.table).groupby("cell")["trusted"].all()
         margins = [
-            _Margin(
-                1.0 if row.order_as_predicted else -1.0, f"cell {row.cell}", bool(trusted.get(row.cell, default=False))
-            )
-            for row in asked.itertuples()
-            if row.order_as_predicted in (True, False)
+            _Margin(1.0 if as_predicted else -1.0, f"cell {cell}", bool(trusted.get(cell, default=False)))
+            for cell, as_predicted in zip(known["cell"], known["order_as_predicted"], strict=True)
         ]
         found = _concluded(self, self.places, evidence, margins)
         return found._replace(why=f"in {len(margins)} cells") if found.verdict is Verdict.holds else found

@@ -168,6 +168,7 @@ def test_a_study_predicts_writes_draws_and_judges(tmp_path: Path) -> None:
             "m": {"field": "microbatches", "values": [4, 8]},
         },
         claims=[
+            "order as the model's",
             "crosspipe-greedy < 1f1b",
             "1f1b < gpipe at m=8",
             "crossing of gpipe and crosspipe-greedy between 30 ms and 60 ms at m=8",
@@ -177,7 +178,7 @@ def test_a_study_predicts_writes_draws_and_judges(tmp_path: Path) -> None:
     done = run_testbed("study", path, "--out", out, "--json")
     document = json.loads(done.stdout)
     assert done.returncode == 1, "a claim fails"
-    assert [claim["verdict"] for claim in document["claims"]] == ["holds", "fails", "holds"]
+    assert [claim["verdict"] for claim in document["claims"]] == ["undecided", "holds", "fails", "holds"]
     assert document["taken_now"] == len(document["cells"]) == 8
     table = pd.read_parquet(out / "study.parquet")
     assert len(table) == 8 * 4
