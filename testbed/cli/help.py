@@ -14,7 +14,7 @@ GROUPS = {
     for title, names in {
         "What is trained": "schedule schedules-from iterations set strict alone run schedules-anew",
         "What is tried": "delay rate link points within microbatch-size sequence fixed measure boots seeds quick "
-        "predict-only allow-faster beside-mininet engine size",
+        "over repetitions cell list claim predict-only allow-faster beside-mininet engine size",
         "Routes": "policy elephants-from detour enforce",
         "Events during training": "lose arrive depart",
         "Where it runs": "clock seed vm shaper host-priority wall-limit jobs source",

@@ -23,6 +23,9 @@ from testbed.study.cells import Cell
 PREDICTED = "predicted.json"
 """What the model says of a cell that is not to be measured."""
 
+TABLE = "study"
+"""The table's files, without their endings."""
+
 _OF_ROWS: Mapping[str, str] = {
     "job": "string",
     "schedule": "string",
@@ -170,7 +173,7 @@ def _frame(
 
 def write(table: pd.DataFrame, directory: Path) -> None:
     """study.parquet and study.csv. Raises OSError."""
-    with saving(directory / "study.parquet") as partial:
+    with saving(directory / f"{TABLE}.parquet") as partial:
         table.to_parquet(partial, index=False)
-    with saving(directory / "study.csv") as partial:
+    with saving(directory / f"{TABLE}.csv") as partial:
         table.to_csv(partial, index=False, float_format="%.12g")
