@@ -35,6 +35,7 @@ class Topic(StrEnum):
     ROUTING = "Routing"
     TABLES = "Published tables"
     SPEED = "Speed"
+    STUDIES = "Studies and reports"
     ROBUSTNESS = "Robustness"
     FRONT_DOOR = "Front door"
 

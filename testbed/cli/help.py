@@ -17,7 +17,7 @@ GROUPS = {
         "over repetitions cell list claim predict-only allow-faster beside-mininet engine size",
         "Routes": "policy elephants-from detour enforce",
         "Events during training": "lose arrive depart",
-        "Where it runs": "clock seed vm shaper host-priority wall-limit jobs source",
+        "Where it runs": "clock seed vm shaper host-priority wall-limit jobs ray source",
         "What is shown": "details memory messages checks recheck order json quiet",
         "What is written": "out overwrite picture svg junit markdown comms baselines reason",
     }.items()

@@ -6,8 +6,9 @@ import math
 import os
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -16,8 +17,6 @@ from testbed.errors import BadInput, ExitCode
 from testbed.grouping import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import RenderableType
 
     from testbed.progress import Reporter
@@ -27,6 +26,20 @@ if TYPE_CHECKING:
     from testbed.study.outcomes import CellOutcome
     from testbed.study.study_run import Finished
 
+
+class _How(NamedTuple):
+    """What is asked of a study beside the grid itself."""
+
+    out: Path | None
+    cells: Sequence[str]
+    list_only: bool
+    at_once: int | None
+    ray: str | None
+    shaper: str
+    as_json: bool
+    quiet: bool
+
+
 _RESULTS = Path("results", "studies")
 _MOST_ROWS = 40
 """Of the table on screen: all are in study.csv."""
@@ -34,6 +47,14 @@ _MOST_ROWS = 40
 _AtOnce = Annotated[
     int | None,
     typer.Option("--jobs", min=1, max=256, metavar="N", help="Guests at once; default: one per processor."),
+]
+_Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="A Ray cluster measures the cells; auto: the one of this machine (testbed[ray]).",
+    ),
 ]
 _Out = Annotated[
     Path | None,
@@ -52,6 +73,7 @@ def study(
     ] = False,
     out: _Out = None,
     at_once: _AtOnce = None,
+    ray: _Ray = None,
     shaper: options.ShaperOption = options.AUTO_SHAPER,
     settings: options.Settings = None,
     as_json: options.AsJson = False,
@@ -67,7 +89,7 @@ def study(
     from testbed.spec.study import load_study
 
     found = load_study(file, overrides_of(settings or [])[0])
-    _take(found, file, out, cell, list_only, at_once, shaper, as_json=as_json, quiet=quiet)
+    _take(found, file, _How(out, cell or (), list_only, at_once, ray, shaper, as_json, quiet))
 
 
 def sweep(
@@ -92,6 +114,7 @@ def sweep(
     list_only: Annotated[bool, typer.Option("--list", help="Print the cells; measure none.")] = False,
     out: _Out = None,
     at_once: _AtOnce = None,
+    ray: _Ray = None,
     shaper: options.ShaperOption = options.AUTO_SHAPER,
     settings: options.Settings = None,
     as_json: options.AsJson = False,
@@ -132,33 +155,26 @@ def sweep(
         "claims": claim or [],
     }
     found = validate(Study, document, "sweep")
-    _take(found, Path("sweep"), out, None, list_only, at_once, shaper, as_json=as_json, quiet=quiet)
+    _take(found, Path("sweep"), _How(out, (), list_only, at_once, ray, shaper, as_json, quiet))
 
 
-def _take(
-    study: Study,
-    written_in: Path,
-    out: Path | None,
-    chosen: Sequence[str] | None,
-    list_only: bool,
-    at_once: int | None,
-    shaper: str,
-    *,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def _take(study: Study, written_in: Path, how: _How) -> None:
+    """Measure the cells that are missing, and show what all of them came to; ends with an exit code."""
     from testbed.cli.progress import Terminal
     from testbed.study import cells as grid
     from testbed.study import study_run
 
-    directory, reporter = out or _RESULTS / study.name, Terminal(quiet=quiet)
-    shaper = options.NETEM if study.clock == "virtual" and shaper == options.AUTO_SHAPER else shaper
+    if how.ray is not None and study.clock != "virtual":
+        raise BadInput.of("--ray", "option", how.ray, "clock: virtual: nodes share their processors")
+    directory, reporter = how.out or _RESULTS / study.name, Terminal(quiet=how.quiet)
+    in_guests = study.clock == "virtual" and how.shaper == options.AUTO_SHAPER
+    shaper = options.NETEM if in_guests else how.shaper
     with reporter.step("reading the grid"):
         every = grid.cells_of(study, written_in, shaper)
     claims = study_run.claims_of(study, every, str(written_in))
-    cells = every if not chosen else [every[number] for number in _numbers(chosen, len(every))]
-    if list_only:
-        _list(cells, written_in, directory, as_json=as_json)
+    cells = [every[number] for number in _numbers(how.cells, len(every))] if how.cells else every
+    if how.list_only:
+        _list(cells, written_in, directory, as_json=how.as_json)
         return
     with study_run.study_directory(directory) as place:
         done = study_run.run(
@@ -167,11 +183,12 @@ def _take(
             claims if len(cells) == len(every) else [],
             place,
             shaper=shaper,
-            at_once=at_once or len(os.sched_getaffinity(0)),
+            at_once=how.at_once or len(os.sched_getaffinity(0)),
+            cluster=how.ray,
             reporter=reporter,
         )
         drawn = _draw(study, done, place, reporter)
-    _show(study, done, drawn, directory, as_json=as_json)
+    _show(study, done, drawn, directory, as_json=how.as_json)
     raise typer.Exit(_code(study, done))
 
 

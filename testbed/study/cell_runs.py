@@ -23,8 +23,9 @@ from testbed.vm.boots_at_once import BootCommand, BootEnded, boots_at_once
 MOST_IN_A_BOOT = 8
 """Cells: to boot and to import torch costs as much as one of them, and a guest that dies takes the others along."""
 
+WORKER = "testbed.study.cell_worker"
+
 _BOOT_LIMIT_S, _CELL_LIMIT_S = 300.0, 600.0
-"""Wall time for a boot, and for each of its cells, on a machine that is busy otherwise."""
 _MARGIN_S = 60.0
 """A boot ends itself at its limit; this much later it is killed."""
 
@@ -39,25 +40,35 @@ def outcome(directory: Path) -> dict[str, Any] | None:
     return comparison_of(directory / COMPARISON) if is_measured(directory) else None
 
 
-def measure(
-    base: Path,
-    batches: Iterator[Sequence[str]],
-    *,
-    virtual: bool,
-    shaper: str,
-    at_once: int,
-    heard: Callable[[str, str], None],
-) -> None:
-    """Measure batches of cells, those of a batch in one boot; `heard` gets a cell's name, and why it failed or "".
+class Batches:
+    """Hands out cells that are to be measured together; those of a batch that failed once more, each alone."""
 
-    `batches` is asked for the next one whenever there is room, so that plans may be made meanwhile. A cell that its
-    boot did not finish is tried once more, in a boot of its own. Raises MachineLacks.
-    """
-    again: list[str] = []
+    def __init__(self, base: Path, batches: Iterator[Sequence[str]], heard: Callable[[str, str], None]) -> None:
+        """`base` has a directory for every cell; `heard` gets a cell's name, and why it failed or ""."""
+        self._base, self._batches, self._heard = base, batches, heard
+        self._again: list[str] = []
+
+    def following(self) -> Sequence[str] | None:
+        """The next ones; None where there are none for now. Asked whenever there is room: plans are made meanwhile."""
+        return [self._again.pop()] if self._again else next(self._batches, None)
+
+    def ended(self, names: Sequence[str], why: str) -> None:
+        """What measured these cells is over; `why` says how, for those that it did not finish."""
+        for name in names:
+            if is_measured(self._base / name):
+                self._heard(name, "")
+            elif len(names) > 1:
+                self._again.append(name)
+            else:
+                self._heard(name, why)
+
+
+def measure(base: Path, batches: Batches, *, virtual: bool, shaper: str, at_once: int) -> None:
+    """Measure batches of cells, `at_once` of them at a time, those of a batch in one boot. Raises MachineLacks."""
     names_of: dict[BootCommand, Sequence[str]] = {}
 
     def following() -> BootCommand | None:
-        names = [again.pop()] if again else next(batches, None)
+        names = batches.following()
         if names is None:
             return None
         command = _command(base, names, virtual=virtual, shaper=shaper)
@@ -72,31 +83,30 @@ def measure(
             if ended.code == MachineLacks.exit_code:
                 raise MachineLacks(ended.said())
             names = names_of.pop(ended.command)
-            for name in names:
-                if is_measured(base / name):
-                    heard(name, "")
-                elif len(names) > 1:
-                    again.append(name)
-                else:
-                    heard(name, _why(ended))
+            batches.ended(names, _why(ended))
             if all(is_measured(base / name) for name in names):
                 ended.command.log.unlink()
 
 
+def limit_s(cells: int) -> float:
+    """Wall time for a boot with so many cells, on a machine that is busy otherwise."""
+    return _BOOT_LIMIT_S + _CELL_LIMIT_S * cells
+
+
 def _command(base: Path, names: Sequence[str], *, virtual: bool, shaper: str) -> BootCommand:
     for name in names:
-        _empty(base / name)
-    limit_s = _BOOT_LIMIT_S + _CELL_LIMIT_S * len(names)
+        empty(base / name)
+    boot_limit_s = limit_s(len(names))
     if virtual:
-        words = ["testbed.study.cell_worker", str(base), shaper, str(limit_s), *names]
+        words = [WORKER, str(base), shaper, str(boot_limit_s), *names]
     else:
         (name,) = names
         words = ["testbed", "run", str(base / name / file.NAME), "--shaper", shaper, "--out", str(base / name)]
         words += ["--overwrite", "--no-picture", "--quiet"]
-    return BootCommand(names[0], tuple(words), base / f"{names[0]}.log", limit_s + _MARGIN_S, on_one_cpu=virtual)
+    return BootCommand(names[0], tuple(words), base / f"{names[0]}.log", boot_limit_s + _MARGIN_S, on_one_cpu=virtual)
 
 
-def _empty(directory: Path) -> None:
+def empty(directory: Path) -> None:
     """Remove what an unfinished run left of a cell, but not its plan."""
     for entry in directory.iterdir():
         if entry.is_dir() and not entry.is_symlink():

@@ -91,11 +91,13 @@ def run(
     *,
     shaper: str,
     at_once: int,
+    cluster: str | None = None,
     reporter: Reporter,
 ) -> Finished:
     """Measure, or predict, every cell that does not lie there already; write the tables; judge the claims.
 
-    A cell whose schedules do not fit, or whose run fails, is an outcome. Raises BadInput for another fault of a plan,
+    `cluster` is the address of a Ray cluster that measures them. A cell whose schedules do not fit, or whose run
+    fails, is an outcome. Raises BadInput for another fault of a plan,
     MachineLacks, and Interrupted; what was measured stays, and the next run goes on from there.
     """
     base, failures = directory / CELLS, dict[str, str]()
@@ -118,9 +120,14 @@ def run(
                         reporter.say(f"{todo[key].words()}: {failed}")
                     step.advance(todo[key].words())
 
-                cell_runs.measure(
-                    base, batches, virtual=virtual, shaper=shaper, at_once=at_once if virtual else 1, heard=heard
-                )
+                handed = cell_runs.Batches(base, batches, heard)
+                if cluster is not None:
+                    from testbed.study import cluster as ray_cluster
+
+                    ray_cluster.measure(cluster, base, handed, shaper=shaper)
+                else:
+                    most = at_once if virtual else 1
+                    cell_runs.measure(base, handed, virtual=virtual, shaper=shaper, at_once=most)
     found = [outcomes.outcome_of(cell, base / cell.key, failures.get(cell.key, "")) for cell in cells]
     table = outcomes.table_of(found)
     outcomes.write(table, directory)
