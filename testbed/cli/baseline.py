@@ -37,9 +37,13 @@ MANY_PLANS_S = 1800.0
 @baseline_app.command("save")
 def save(
     name: Annotated[str, typer.Argument(help="Name of the baseline: a directory in results/baselines/.")],
-    what: Annotated[Path | None, typer.Argument(metavar="[TOPOLOGY|PLAN]", help="As for `testbed run`.")] = None,
+    what: Annotated[
+        Path | None,
+        typer.Argument(metavar="[TOPOLOGY|PLAN]", help="As for `testbed run`.", autocompletion=options.topology_names),
+    ] = None,
     workloads: Annotated[
-        list[Path] | None, typer.Argument(metavar="[WORKLOAD]...", help="As for `testbed run`.")
+        list[Path] | None,
+        typer.Argument(metavar="[WORKLOAD]...", help="As for `testbed run`.", autocompletion=options.workload_names),
     ] = None,
     from_run: Annotated[
         Path | None, typer.Option("--run", metavar="DIR", help="Take plan and figures of a finished run instead.")

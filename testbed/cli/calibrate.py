@@ -33,7 +33,11 @@ def calibrate(
     ] = False,
     engine: Annotated[
         Path | None,
-        typer.Option(metavar="WORKLOAD", help="Measure what messages of this workload cost here, instead of links."),
+        typer.Option(
+            metavar="WORKLOAD",
+            help="Measure what messages of this workload cost here, instead of links.",
+            autocompletion=options.workload_names,
+        ),
     ] = None,
     size: Annotated[
         list[str] | None, typer.Option(help="With --engine: a message's size (repeatable); default: the workload's.")

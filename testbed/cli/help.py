@@ -26,10 +26,11 @@ GROUPS = {
 
 _OTHERS = "Others"
 
-_NET, _JOB = "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"
+_NET, _JOB = "two-dc-longhaul", "tiny-gpt-pp4"
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "predict": (f"testbed predict {_NET} {_JOB}", "testbed predict plan.json"),
-    "route": (f"testbed route topologies/clos-pod.yaml {_JOB} --policy ecmp --policy greedy",),
+    "presets": ("testbed presets",),
+    "predict": (f"testbed predict {_NET} {_JOB}", "testbed predict my-network.yaml my-job.yaml"),
+    "route": ("testbed route nsfnet paper-llama2-13b --policy ecmp --policy greedy",),
     "plan": (f"testbed plan {_NET} {_JOB} -o plan.json",),
     "run": (
         f"testbed run {_NET} {_JOB}",
@@ -37,7 +38,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         f"testbed run {_NET} {_JOB} --schedule zb-h1 --schedule 1f1b",
         "testbed run plan.json --out results/again",
     ),
-    "compare-axes": ("testbed compare-axes workloads/paper-llama3-405b.yaml --picture axes.svg",),
+    "compare-axes": ("testbed compare-axes paper-llama3-405b --picture axes.svg",),
     "calibrate": (f"testbed calibrate {_NET}", f"testbed calibrate {_NET} --engine {_JOB}"),
     "tune": (f"testbed tune {_JOB} {_NET}",),
     "knee": (f"testbed knee {_NET} {_JOB} --schedule geopipe",),
