@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from testbed import extras
 from testbed.cli import options
 from testbed.cli.plan import complete, read_plan, refuse_beside_plan
 from testbed.errors import BadInput, ExitCode
@@ -81,6 +82,7 @@ def save(
         of_plan = (what, workloads, schedule, settings, iterations, clock, seed, wall_limit)
         if predict_only or any(option is not None for option in of_plan):
             raise BadInput.of("baseline save", "--run", str(from_run), "no plan beside it: the run has one")
+        extras.require("report")
         keep.save_run(directory, from_run, keep.Terms(reason, quick))
     elif what is None:
         raise BadInput.of("baseline save", "plan", name, "TOPOLOGY and WORKLOAD, a plan, or --run DIR")
