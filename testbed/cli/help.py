@@ -74,10 +74,9 @@ _OFFLINE = (ExitCode.OK, ExitCode.BAD_INPUT, ExitCode.RUN_FAILED)
 _LAB = (ExitCode.OK, *(code for code in ExitCode if code >= ExitCode.BAD_INPUT))
 _NO_VERDICT = (*_OFFLINE[:2], ExitCode.MACHINE_LACKS, ExitCode.RUN_FAILED)
 EXIT_CODES: dict[str, tuple[ExitCode, ...]] = {
-    **dict.fromkeys(("run", "calibrate", "compare-axes", "knee", "test-determinism", "save", "renew"), _LAB),
+    **dict.fromkeys(("run", "calibrate", "compare-axes", "knee", "report", "test-determinism", "save", "renew"), _LAB),
     **dict.fromkeys(("shell", "doctor", "build"), _NO_VERDICT),
     "check": tuple(ExitCode),
-    "report": (*_OFFLINE, ExitCode.UNTRUSTED),
 }
 """By name of a command, what it may end with; the others as what starts nothing."""
 
