@@ -22,6 +22,7 @@ from in_process import run_testbed
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from testbed import __version__
 from testbed.extras import PACKAGES
 
 ROOT = Path(__file__).parents[2]
@@ -134,7 +135,7 @@ def test_the_wheel_has_every_module_and_nothing_beside_the_package(wheel: Path) 
         names = archive.namelist()
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "testbed").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules
-    assert {name.partition("/")[0] for name in names} == {"testbed", "testbed-0.1.0.dist-info"}
+    assert {name.partition("/")[0] for name in names} == {"testbed", f"testbed-{__version__}.dist-info"}
 
 
 def test_predicting_by_name_is_what_it_is_in_the_checkout(elsewhere: Path) -> None:
