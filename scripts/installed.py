@@ -74,11 +74,17 @@ def on_this_machine() -> Iterator[str]:
 def build(python: str, directory: Path) -> Path:
     """The wheel, from a copy of the sources: building writes beside them."""
     sources = directory / "sources"
-    shutil.copytree(ROOT, sources, ignore=shutil.ignore_patterns(".*", "results", "__pycache__"))
+    shutil.copytree(ROOT, sources, ignore=_no_sources)
     call(directory, python, "-m", "venv", "builder")
     call(directory, "builder/bin/python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", ".", sources)
     (wheel,) = directory.glob("*.whl")
     return wheel
+
+
+def _no_sources(directory: str, names: list[str]) -> list[str]:
+    """Of the checkout what git does not have: environments, what was measured, machine code."""
+    at_top = Path(directory) == ROOT
+    return [name for name in names if name == "__pycache__" or (at_top and (name[0] == "." or name == "results"))]
 
 
 def step(said: str, directory: Path, *words: str | Path, allowed: Sequence[int] = (0,)) -> int:
