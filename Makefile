@@ -37,7 +37,7 @@ setup: packages $(READY) $(COMPILED)
 packages:
 	@scripts/provision.sh
 
-$(READY): requirements.txt pyproject.toml | packages
+$(READY): requirements.txt pyproject.toml setup.py | packages
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || \
 		{ echo "$(PYTHON) is no Python 3.11 to 3.14 (PYTHON=... names another)" >&2; exit 3; }
 	$(PYTHON) -m venv $(VENV)

@@ -21,7 +21,13 @@ DEFAULT = ("-m", "not alone", "-q")
 def wanted(end: str) -> list[str]:
     """What pip is to install: the first version of each range, or any (then pip takes the newest)."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    asked = document["project"]["dependencies"] + document["dependency-groups"]["test"]
+    project = document["project"]
+    groups = [
+        project["dependencies"],
+        *project["optional-dependencies"].values(),
+        document["dependency-groups"]["test"],
+    ]
+    asked = list(dict.fromkeys(package for group in groups for package in group))
     return [re.sub(r">=([^,]+),.*", r"==\1", package) if end == "oldest" else package for package in asked]
 
 

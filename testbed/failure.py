@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 
+from testbed import extras
 from testbed.errors import BadInput, RunFailed, TestbedError, in_words
 from testbed.plugins import is_of_file
 
@@ -31,6 +32,8 @@ def _as_ours(error: BaseException) -> TestbedError | None:
     match error:
         case TestbedError():
             return error
+        case ModuleNotFoundError():
+            return extras.of_missing_module(error)
         case OSError() | MemoryError():
             return RunFailed(in_words(error))
         case SystemExit():

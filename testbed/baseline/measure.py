@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from testbed import extras
 from testbed.baseline import environment
 from testbed.baseline.regression import CheckResult, Figures
 from testbed.baseline.settings import is_of_files, made_anew
@@ -43,7 +44,7 @@ def is_paced(plan: Plan) -> bool:
 
 
 def require_possible(task: Measurement) -> None:
-    """Raises BadInput for a plan whose figures cannot be taken that way."""
+    """Raises BadInput for a plan whose figures cannot be taken that way, MachineLacks without what a run needs."""
     plan = task.plan
     if task.mode is Mode.predict:
         if not is_paced(plan):
@@ -52,6 +53,7 @@ def require_possible(task: Measurement) -> None:
     require_trainable(plan)
     if task.mode is Mode.virtual and not is_paced(plan):
         raise BadInput.of(task.name, "pacing", "none", "seconds for F, I and W: computation takes no virtual time")
+    extras.require("train")
 
 
 def measure(

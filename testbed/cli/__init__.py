@@ -16,6 +16,9 @@ from testbed.failure import failed
 
 __all__ = ["app", "main", "run_command"]
 
+_COMPLETION = "_TESTBED_COMPLETE"
+"""In the environment where a shell asks what may be typed next."""
+
 _INTERRUPTED = 130
 """What typer makes of Ctrl-C, without a word."""
 
@@ -38,6 +41,8 @@ def run_command() -> int:
         else:
             return failed(as_bad_input(error))
     except SystemExit as left:
+        if _COMPLETION in os.environ:  # a shell has what it asked for: that is how typer ends then
+            return ExitCode.OK
         if isinstance(left.__context__, BrokenPipeError):  # typer's answer to it; whoever read has seen enough
             return _let_go_of_output(ExitCode.RUN_FAILED)
         return failed(left)

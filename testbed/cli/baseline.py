@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from testbed import extras
 from testbed.cli import options
 from testbed.cli.plan import complete, read_plan, refuse_beside_plan
 from testbed.errors import BadInput, ExitCode
@@ -37,9 +38,13 @@ MANY_PLANS_S = 1800.0
 @baseline_app.command("save")
 def save(
     name: Annotated[str, typer.Argument(help="Name of the baseline: a directory in results/baselines/.")],
-    what: Annotated[Path | None, typer.Argument(metavar="[TOPOLOGY|PLAN]", help="As for `testbed run`.")] = None,
+    what: Annotated[
+        Path | None,
+        typer.Argument(metavar="[TOPOLOGY|PLAN]", help="As for `testbed run`.", autocompletion=options.topology_names),
+    ] = None,
     workloads: Annotated[
-        list[Path] | None, typer.Argument(metavar="[WORKLOAD]...", help="As for `testbed run`.")
+        list[Path] | None,
+        typer.Argument(metavar="[WORKLOAD]...", help="As for `testbed run`.", autocompletion=options.workload_names),
     ] = None,
     from_run: Annotated[
         Path | None, typer.Option("--run", metavar="DIR", help="Take plan and figures of a finished run instead.")
@@ -77,6 +82,7 @@ def save(
         of_plan = (what, workloads, schedule, settings, iterations, clock, seed, wall_limit)
         if predict_only or any(option is not None for option in of_plan):
             raise BadInput.of("baseline save", "--run", str(from_run), "no plan beside it: the run has one")
+        extras.require("report")
         keep.save_run(directory, from_run, keep.Terms(reason, quick))
     elif what is None:
         raise BadInput.of("baseline save", "plan", name, "TOPOLOGY and WORKLOAD, a plan, or --run DIR")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from testbed import extras
 from testbed.cli import options
 from testbed.errors import BadInput, ExitCode
 from testbed.lab.host_settings import HostPriority
@@ -33,7 +34,11 @@ def calibrate(
     ] = False,
     engine: Annotated[
         Path | None,
-        typer.Option(metavar="WORKLOAD", help="Measure what messages of this workload cost here, instead of links."),
+        typer.Option(
+            metavar="WORKLOAD",
+            help="Measure what messages of this workload cost here, instead of links.",
+            autocompletion=options.workload_names,
+        ),
     ] = None,
     size: Annotated[
         list[str] | None, typer.Option(help="With --engine: a message's size (repeatable); default: the workload's.")
@@ -61,6 +66,7 @@ def calibrate(
         raise BadInput.of("--size", "option", size[0], "--engine WORKLOAD beside it")
     boot = Clock(clock.value, number) if guest else None
     plan = measurement_of(load_topology(topology))
+    extras.require("train")
     raise typer.Exit(_measure_links(plan, boot, how, beside_mininet=beside_mininet))
 
 
@@ -106,6 +112,7 @@ def _of_engine(
     asked = plan.jobs[0].workload
     if asked.pacing is None:
         raise BadInput.of(str(workload), "pacing", "none", "times: what a message adds to a slot is measured")
+    extras.require("train")
     plan = complete(plan, ["1f1b"], None, quiet=quiet)
     resolve.require_trainable(plan)
     return plan, [_bytes(text) for text in sizes] or [asked.message_bytes()]

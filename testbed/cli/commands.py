@@ -14,6 +14,7 @@ from testbed import __version__
 from testbed.cli.help import HELP_OPTIONS, GroupedCommand, HelpfulGroup
 
 COMMANDS = {
+    "presets": "presets:presets",
     "predict": "predict:predict",
     "route": "route:route",
     "plan": "plan:plan",

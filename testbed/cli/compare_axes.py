@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from testbed import extras
 from testbed.cli import options
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.errors import BadInput, ExitCode
@@ -62,6 +63,8 @@ def compare_axes(
     options.only_beside_measure(measure, {"--wall-limit": wall_limit})
     if measure and out is None:
         raise BadInput.of("--measure", "option", measure, "--out beside it, where the results go")
+    if measure:
+        extras.require("train")
     asked = load_workload(workload, overrides_of(settings or [])[0])
     require_axes(asked)
     if out is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from testbed import extras
 from testbed.cli import options
 from testbed.cli.plan import complete
 from testbed.cli.table_layout import Column, Section, fitted
@@ -49,6 +50,7 @@ def determinism(
     from testbed.vm.command import Training
     from testbed.vm.determinism import measure
 
+    extras.require("train")
     kernel.require()
     with (
         nullcontext(out) if out else scratch_directory("testbed-determinism-") as place,

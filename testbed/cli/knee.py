@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from testbed import extras
 from testbed.cli import options
 from testbed.cli.range_cells import show_ranges
 from testbed.errors import ExitCode
@@ -51,6 +52,8 @@ def knee(
     from testbed.sweep import knee as sweeping
 
     options.only_beside_measure(measure, {"--out": None if out is None else str(out), "--wall-limit": wall_limit})
+    if measure:
+        extras.require("train")
     if out is not None:
         require_place(out, overwrite=False)
     network, (job,) = resolve.load_files(topology, workload, settings=settings or [])

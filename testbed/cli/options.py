@@ -69,13 +69,52 @@ def _settable_fields(begun: str) -> list[str]:
     return [f"{name}=" for name in Workload.model_fields if name.startswith(begun)]
 
 
-TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help="A file such as topologies/two-dc-metro.yaml.")]
-WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")]
-_WORKLOADS = typer.Argument(metavar="WORKLOAD...", help="Files such as workloads/*.yaml, each a job of its own.")
+def topology_names(begun: str) -> list[str]:
+    """What a shell offers for a topology that is being typed; where it is nothing, the shell offers files."""
+    from testbed.spec.presets import TOPOLOGIES
+
+    return _names_and_files(TOPOLOGIES, begun)
+
+
+def workload_names(begun: str) -> list[str]:
+    """The same for a workload."""
+    from testbed.spec.presets import WORKLOADS
+
+    return _names_and_files(WORKLOADS, begun)
+
+
+def study_names(begun: str) -> list[str]:
+    """The same for a study."""
+    from testbed.spec.presets import STUDIES
+
+    return _names_and_files(STUDIES, begun)
+
+
+def _names_and_files(kind: str, begun: str) -> list[str]:
+    from testbed.spec.presets import preset_files
+
+    here = sorted(path.name for path in Path().iterdir() if path.suffix in (".yaml", ".yml", ".json"))
+    return [name for name in (*preset_files(kind), *here) if name.startswith(begun)]
+
+
+TOPOLOGY_HELP = "A file, or a preset's name such as two-dc-metro (`testbed presets` lists them)."
+WORKLOAD_HELP = "A file, or a preset's name such as tiny-gpt-pp4."
+TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help=TOPOLOGY_HELP, autocompletion=topology_names)]
+WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help=WORKLOAD_HELP, autocompletion=workload_names)]
+_WORKLOADS = typer.Argument(
+    metavar="WORKLOAD...",
+    help="Files, or presets' names such as tiny-gpt-pp4, each a job of its own.",
+    autocompletion=workload_names,
+)
 WorkloadFiles = Annotated[list[Path], _WORKLOADS]
 MoreWorkloads = Annotated[list[Path] | None, _WORKLOADS]
 TopologyOrPlan = Annotated[
-    Path, typer.Argument(metavar="TOPOLOGY|PLAN", help="A topology, or plan.json or a results directory with one.")
+    Path,
+    typer.Argument(
+        metavar="TOPOLOGY|PLAN",
+        help="A topology (a file or a preset's name), or plan.json or a results directory with one.",
+        autocompletion=topology_names,
+    ),
 ]
 Schedules = Annotated[
     list[str] | None,

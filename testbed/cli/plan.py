@@ -119,7 +119,10 @@ def enforced(plan: Plan, enforcement: options.Enforcement | None) -> Plan:
 
 def refuse_beside_plan(what: Path, workloads: Sequence[Path]) -> None:
     """Raises BadInput for workloads beside a plan or a results directory."""
-    if what.is_dir() or (what.suffix == ".json" and '"cases"' in options.read_text(what)):
+    from testbed.spec.presets import is_preset
+
+    of_results = what.is_dir() and not is_preset(what)
+    if of_results or (what.suffix == ".json" and '"cases"' in options.read_text(what)):
         raise BadInput.of(str(what), "WORKLOAD", str(workloads[0]), "none: a plan has its jobs already")
 
 
@@ -263,12 +266,15 @@ def plan_of(
 def read_plan(path: Path, given: Mapping[str, object]) -> Plan:
     """The plan in a file or directory, which decides what options `given` beside it would. Raises BadInput."""
     from testbed.planning import file
+    from testbed.spec.presets import is_preset, preset_meant
 
     for name, value in given.items():
         if value not in (None, []):
             raise BadInput.of(name, "option", str(path), "TOPOLOGY and WORKLOAD: a plan has decided that already")
-    if path.suffix in (".yaml", ".yml"):
+    if path.suffix in (".yaml", ".yml") or (is_preset(path) and not path.is_dir()):
         raise BadInput.of(str(path), "WORKLOAD", "nothing", "a workload after the topology")
+    if not path.exists() and (near := preset_meant(path)) is not None:
+        raise BadInput.of(str(path), "file", "no such file", f"a plan, or TOPOLOGY WORKLOAD (did you mean {near}?)")
     plan = file.read(path)
     if not plan.cases:
         raise BadInput.of(str(path), "cases", "none", "something to measure")

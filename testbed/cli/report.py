@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from testbed import extras
 from testbed.cli.options import AsJson, drawable, emit, show, stdout_console
 from testbed.errors import BadInput, ExitCode
 from testbed.files import output
@@ -53,6 +54,7 @@ def report(
     from testbed.results.load import load_run
     from testbed.results.timeline_picture import draw_run
 
+    extras.require("report")
     found = load_run(directory)
     changed: list[str] = []
     if recheck:

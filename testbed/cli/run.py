@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from testbed import extras
 from testbed.cli import options
 from testbed.cli import plan as planning
 from testbed.errors import ExitCode, RunFailed
@@ -109,6 +110,7 @@ def run(
     plan = resolve.with_clock(plan, PlannedClock(name, number))
     plan = planning.enforced(plan, enforce)
     resolve.require_trainable(plan)
+    extras.require("train")
     directory = out or _named_place(plan)
     require_place(directory, overwrite=overwrite)
     remarks: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from testbed import extras
 from testbed.cli import options
 from testbed.errors import ExitCode
 
@@ -18,6 +19,7 @@ def shell(
     from testbed.spec import load_topology
 
     plan = measurement_of(load_topology(topology))
+    extras.require("train")
 
     def body() -> int:
         from testbed.cli.progress import Terminal

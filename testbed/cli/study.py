@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from testbed import extras
 from testbed.cli import options
 from testbed.errors import BadInput, ExitCode
 from testbed.grouping import grouped
@@ -63,7 +64,12 @@ _Out = Annotated[
 
 
 def study(
-    file: Annotated[Path, typer.Argument(metavar="STUDY", help="A file such as studies/smoke.yaml.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STUDY", help="A file, or a preset's name such as smoke.", autocompletion=options.study_names
+        ),
+    ],
     cell: Annotated[
         list[str] | None,
         typer.Option("--cell", metavar="N|N-M", help="Only these cells, by number as --list has them (repeatable)."),
@@ -160,6 +166,7 @@ def sweep(
 
 def _take(study: Study, written_in: Path, how: _How) -> None:
     """Measure the cells that are missing, and show what all of them came to; ends with an exit code."""
+    extras.require("report" if study.clock == "none" else "train")
     from testbed.cli.progress import Terminal
     from testbed.study import cells as grid
     from testbed.study import study_run

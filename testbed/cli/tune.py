@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 
 def tune(
-    workload: Annotated[Path, typer.Argument(metavar="WORKLOAD", help="A file such as workloads/tiny-gpt-pp4.yaml.")],
+    workload: options.WorkloadFile,
     topology: Annotated[
         Path,
-        typer.Argument(metavar="TOPOLOGY", help="A file such as topologies/two-dc-metro.yaml; either may come first."),
+        typer.Argument(
+            metavar="TOPOLOGY",
+            help="A file, or a preset's name such as two-dc-metro; either may come first.",
+            autocompletion=options.topology_names,
+        ),
     ],
     microbatch_size: Annotated[
         list[int] | None,

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from testbed import extras
 from testbed.errors import TestbedError
 from testbed.lab import namespaces as ns
 from testbed.plan.framing import MTU
@@ -290,7 +291,7 @@ _PROBES = (
     _Probe("namespaces", _namespaces, "use a kernel with namespaces, in a VM or a privileged container"),
     _Probe("util-linux", _util_linux, "apt-get install util-linux"),
     _Probe("mnexec", _mnexec, "apt-get install mininet"),
-    _Probe("mininet", _mininet, "python3 -m pip install mininet==2.3.0.dev6 setuptools==80.9.0"),
+    _Probe("mininet", _mininet, extras.command("train")),
     _Probe("veth", _veth, "modprobe veth"),
     _Probe("tap", _tap, "modprobe tun"),
     _Probe("netem", _netem, _NETEM_REMEDY, needed=False, otherwise=_RELAY),
@@ -306,5 +307,5 @@ _PROBES = (
     _Probe("timers", _timers, "use a kernel with high-resolution timers; stop other load", needed=False),
     _Probe("tcp_mem", _tcp_mem, "sysctl -w net.ipv4.tcp_mem='131072 131072 262144'", needed=False),
     _Probe("memory", _memory, "use a machine with 2 GiB free"),
-    _Probe("torch", _torch, "make .venv"),
+    _Probe("torch", _torch, extras.command("train")),
 )

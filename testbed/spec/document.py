@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, Validat
 
 from testbed.errors import BadInput, meant, nearest
 from testbed.files import read_text
-from testbed.spec import yaml_tree
+from testbed.spec import presets, yaml_tree
 
 T = TypeVar("T")
 
@@ -28,25 +28,26 @@ class StrictModel(BaseModel):
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises BadInput when there is no such file, or it holds anything else."""
-    expected = "a readable YAML file"
-    text = read_text(path, MOST_BYTES, expected if path.exists() else f"{expected}{_file_meant(path)}")
+    """The mapping in a YAML file, or in the preset of that name where there is no such file.
+
+    Raises BadInput when there is neither, or it holds anything else.
+    """
+    file = presets.located(path)
+    expected = "a readable YAML file" if file.exists() else _expected_file(path)
+    text = read_text(file, MOST_BYTES, expected)
     document = yaml_tree.parse(text, str(path))
     if not isinstance(document, dict):
         raise BadInput.of(str(path), "file", document, "a mapping of fields")
     return document
 
 
-_OUR_DIRECTORIES = ("topologies", "workloads")
-
-
-def _file_meant(path: Path) -> str:
-    """Where there is no such file, one that may have been meant: beside it, or under that name among the presets."""
-    name = path.name.removesuffix(path.suffix)
-    places = dict.fromkeys([path.parent, *map(Path, _OUR_DIRECTORIES)])
-    found = {file.stem: file for place in places if place.is_dir() for file in sorted(place.glob("*.yaml"))}
-    near = nearest(name, found)
-    return "" if near is None else f" (did you mean {found[near]}?)"
+def _expected_file(path: Path) -> str:
+    """What is expected where there is no such file: one beside it may have been meant, or a preset."""
+    beside = {file.stem: file for file in sorted(path.parent.glob("*.yaml"))} if path.parent.is_dir() else {}
+    near = nearest(path.name.removesuffix(path.suffix), beside)
+    found = presets.preset_meant(path) if near is None else beside[near]
+    hint = "`testbed presets` lists them" if found is None else f"did you mean {found}?"
+    return f"a YAML file, or the name of a preset ({hint})"
 
 
 def override(document: dict[str, Any], settings: Mapping[str, str], source: str) -> dict[str, Any]:

@@ -6,14 +6,15 @@ Ray (https://www.ray.io) hands batches to whatever node has a processor free, an
 from __future__ import annotations
 
 import io
+import logging
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from testbed import source
-from testbed.errors import BadInput, MachineLacks
+from testbed import extras, source
+from testbed.errors import BadInput
 from testbed.planning import file
 from testbed.study import ray_task
 from testbed.study.cell_runs import WORKER, Batches, empty, limit_s
@@ -29,9 +30,11 @@ def measure(address: str, base: Path, batches: Batches, *, shaper: str) -> None:
     Its nodes need what testbed[train] needs, and the kernel of the virtual clock; our code comes along. Raises
     MachineLacks without Ray, BadInput for an address where none answers.
     """
-    ray = _ray()
+    extras.require("ray")
+    import ray
+
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise BadInput.of("--ray", "option", address, f"the address of a Ray cluster ({error})") from error
     try:
@@ -61,14 +64,6 @@ def _measure(ray: Any, base: Path, batches: Batches, shaper: str) -> None:
             except ray.exceptions.RayError as error:
                 why = str(error)
             batches.ended(names, why)
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise MachineLacks("--ray needs Ray, which is not installed: pip install 'testbed[ray]'") from error
-    return ray
 
 
 def _archive(directory: Path) -> bytes:

@@ -240,8 +240,13 @@ def test_values_are_shortened() -> None:
         (("predict", LONGHAUL, PP4, "--set", "schedules=[1f11b]"), "(did you mean 1f1b?)"),
         (("route", LONGHAUL, PP4, "--policy", "ecpm"), "(did you mean ecmp?)"),
         (("route", LONGHAUL, PP4, "--policy", "ecmp,sed=1"), "(did you mean seed?)"),
-        (("predict", "two-dc-longhal", PP4), "(did you mean topologies/two-dc-longhaul.yaml?)"),
-        (("predict", LONGHAUL, "tiny-gpt-pp44.yaml"), "(did you mean workloads/tiny-gpt-pp4.yaml?)"),
+        (("predict", "two-dc-longhal", PP4), "the name of a preset (did you mean two-dc-longhaul?)"),
+        (("predict", "topologies/two-dc-longhal.yaml", PP4), "(did you mean topologies/two-dc-longhaul.yaml?)"),
+        (("predict", "zzz", PP4), "zzz: file: got 'No such file or directory', expected a YAML file, or the name of"),
+        (("predict", "two-dc-longhaul"), "two-dc-longhaul: WORKLOAD: got 'nothing', expected a workload after"),
+        (("predict", "two-dc-longhal"), "expected a plan, or TOPOLOGY WORKLOAD (did you mean two-dc-longhaul?)"),
+        (("predict", "tiny-gpt-pp4", "two-dc-longhaul"), "tiny-gpt-pp4: file: got 'a workload', expected a topology"),
+        (("predict", LONGHAUL, "tiny-gpt-pp44.yaml"), "(did you mean tiny-gpt-pp4?)"),
     ],
 )
 def test_what_may_have_been_meant_is_named(arguments: tuple[str, ...], said: str) -> None:

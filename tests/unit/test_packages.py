@@ -13,6 +13,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from testbed.extras import PACKAGES
+
 ROOT = Path(__file__).parents[2]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 OF_A_GPU = re.compile(r"nvidia-|cuda-|triton$")
@@ -30,19 +32,37 @@ def pins(name: str) -> dict[str, str]:
 def supported() -> dict[str, SpecifierSet]:
     """Package -> versions, of pyproject.toml."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    found = map(Requirement, document["project"]["dependencies"] + document["dependency-groups"]["test"])
+    lines = [*document["project"]["dependencies"], *document["dependency-groups"]["test"]]
+    found = [*map(Requirement, lines), *(package for extra in extras().values() for package in extra)]
     return {canonicalize_name(package.name): package.specifier for package in found}
 
 
+def extras() -> dict[str, list[Requirement]]:
+    """What each extra in pyproject.toml brings."""
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return {name: [*map(Requirement, lines)] for name, lines in document["project"]["optional-dependencies"].items()}
+
+
 def test_the_lock_holds_what_is_asked_for() -> None:
-    locked = pins("requirements.txt")
+    locked, not_locked = pins("requirements.txt"), {each.name for each in extras()["ray"]}
     for name, versions in supported().items():
-        assert locked[name] in versions, name
+        assert name in not_locked or locked[name] in versions, name
 
 
 def test_every_package_has_an_oldest_and_a_newest_version() -> None:
     for name, versions in supported().items():
         assert {specifier.operator for specifier in versions} in ({"=="}, {">=", "<"}), name
+
+
+def test_commands_ask_for_the_packages_that_the_extras_bring() -> None:
+    assert {extra: {each.name for each in packages} for extra, packages in extras().items()} == {
+        extra: set(packages) for extra, packages in PACKAGES.items()
+    }
+
+
+def test_who_trains_can_read_the_results() -> None:
+    """The same ranges in both: `train` does not ask for testbed[report] by name."""
+    assert {*map(str, extras()["report"])} < {*map(str, extras()["train"])}
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -79,5 +99,5 @@ def test_set_up_asks_for_the_pythons_that_the_package_does() -> None:
 
 def test_mininet_finds_the_distutils_that_python_dropped() -> None:
     """With the packages that a user has: setuptools is one of them."""
-    assert "setuptools" in supported()
+    assert "setuptools" in PACKAGES["train"]
     assert import_module("mininet.node").StrictVersion

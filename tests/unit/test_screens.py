@@ -91,6 +91,7 @@ def chain_of_datacenters(directory: Path) -> str:
         ("schedule", "compare", LONGHAUL, PP4, "--schedule", "zb-h1", "--schedule", "gpipe"),
         ("schedule", "validate", LONGHAUL, PP4, "examples/my_schedule.csv", "--set", "memory=8"),
         ("baseline", "list"),
+        ("presets",),
     ],
     ids=lambda words: " ".join(words[:2]),
 )
