@@ -63,6 +63,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "history": ("testbed baseline history kept", "testbed baseline history kept loop-pp4 --picture times.svg"),
     "list": ("testbed baseline list",),
     "build": ("testbed kernel build",),
+    "key": ("testbed kernel key", "testbed kernel key --source 7.2 --json"),
 }
 """By name of a command, what a user might type."""
 
