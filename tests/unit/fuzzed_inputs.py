@@ -224,7 +224,7 @@ _OPTIONS = {
     "baseline save": ("--run", "--clock", "--seed", "--iterations", "--wall-limit", "--shaper"),
     "calibrate": ("--size", "--seed", "--shaper", "--clock", "--host-priority"),
     "test-determinism": ("--boots", "--seeds", "--jobs", "--wall-limit"),
-    "report": ("--svg",),
+    "report": ("--svg", "--trace"),
     "kernel build": ("--source", "--jobs"),
 }
 
@@ -250,7 +250,7 @@ def _bad_option(rng: random.Random, good: Samples, place: Path) -> _Made:
             ]
             if command == "kernel build":
                 arguments += ["--jobs", "0"]
-    if option in ("--out", "--svg", "--junit"):
+    if option in ("--out", "--svg", "--trace", "--junit"):
         value = rng.choice(
             (
                 "/proc/nowhere/x.svg",
