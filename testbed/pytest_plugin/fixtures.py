@@ -45,6 +45,7 @@ class Fixtures:
         settings: Sequence[str] = (),
     ) -> dict[str, Prediction]:
         """By label, what the model says of every schedule. Raises BadInput or RunFailed."""
+        __tracebackhide__ = True
         options = [*_named(schedules, settings), *(["--strict"] if schedules else [])]
         words = ("predict", topology, workload, *options)
         document = json.loads(command([*words, "--json", "--quiet"], self.root, _PREDICT_DEADLINE_S).stdout)
@@ -66,6 +67,7 @@ class Fixtures:
         deadline_s: float,
     ) -> Training:
         """Train, with results in `place`. Raises BadInput, MachineLacks or RunFailed."""
+        __tracebackhide__ = True
         options = [*_named(schedules, settings), "--clock", clock, "--out", str(place)]
         if iterations is not None:
             options += ["--iterations", str(iterations)]
@@ -86,6 +88,7 @@ class Fixtures:
         self, root: Path, baseline: str | Path, *, predict_only: bool, allow_faster: bool, deadline_s: float
     ) -> tuple[bool, str]:
         """Whether a baseline is within its tolerances, and the comparison. Raises BadInput, MachineLacks, RunFailed."""
+        __tracebackhide__ = True
         options = ["--baselines", str(root)]
         options += ["--predict-only"] if predict_only else ["--wall-limit", f"{deadline_s:g}"]
         options += ["--allow-faster"] if allow_faster else []
@@ -119,6 +122,7 @@ def command(
 
     Raises BadInput, MachineLacks or RunFailed with what it said.
     """
+    __tracebackhide__ = True
     # -P: a directory of the tests that is called testbed is not the testbed
     line = [sys.executable, "-P", "-m", "testbed", *map(str, words)]
     try:

@@ -59,6 +59,7 @@ class LiveLab:
         self._addresses: Mapping[str, str] = {}
 
     def __enter__(self) -> Self:
+        __tracebackhide__ = True
         try:
             self._start()
             built = self._answer(_BUILD_DEADLINE_S)
@@ -123,10 +124,12 @@ class LiveLab:
         return links
 
     def _require_place(self, name: str) -> None:
+        __tracebackhide__ = True
         if name not in self._addresses:
             raise BadInput.of("lab", "place", name, f"one of {', '.join(self._addresses)}")
 
     def _ask(self, request: Mapping[str, Any], deadline_s: float) -> Any:
+        __tracebackhide__ = True
         if self._process is None:
             raise RunFailed("the lab is not there: it lives inside `with`, or until the end of the test")
         try:
@@ -136,6 +139,7 @@ class LiveLab:
         return self._answer(deadline_s)
 
     def _answer(self, deadline_s: float) -> Any:
+        __tracebackhide__ = True
         until = time.monotonic() + deadline_s
         while b"\n" not in self._left_over:
             left_s = until - time.monotonic()

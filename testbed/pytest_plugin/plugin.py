@@ -131,6 +131,7 @@ def testbed_lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Call
     with ExitStack() as stack:
 
         def build(topology: str | Path, *, shaper: str = "auto", settings: Sequence[str] = ()) -> LiveLab:
+            __tracebackhide__ = True
             number = sum(1 for _ in tmp_path.glob("testbed-lab-*"))
             log = tmp_path / f"testbed-lab-{number}.log"
             lab = LiveLab(request.config.rootpath, topology, shaper, settings, log, _show(request))
@@ -175,6 +176,7 @@ def testbed_run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[...,
         seed: int | None = None,
         deadline_s: float = 1800.0,
     ) -> Training:
+        __tracebackhide__ = True
         number = sum(1 for _ in tmp_path.glob("testbed-run-*"))
         place = tmp_path / f"testbed-run-{number}"
         with _skipping(request.config):
@@ -209,6 +211,7 @@ def testbed_baseline(request: pytest.FixtureRequest) -> Callable[..., str]:
         allow_faster: bool = False,
         deadline_s: float = 1800.0,
     ) -> str:
+        __tracebackhide__ = True
         with _skipping(request.config):
             good, text = fixtures.check(
                 root, baseline, predict_only=predict_only, allow_faster=allow_faster, deadline_s=deadline_s

@@ -20,7 +20,10 @@ TESTS = """
     from testbed.errors import BadInput, RunFailed
 
     pytestmark = pytest.mark.testbed_needs("lab")
-    SETTINGS = ["topology.links.0={between: [paris, warsaw], delay: 30 ms, rate: 100 Mbit/s}"]
+    SETTINGS = [
+        "topology.datacenters={paris: {nodes: 2}, warsaw: {nodes: 2}}",
+        "topology.links.0={between: [paris, warsaw], delay: 30 ms, rate: 100 Mbit/s}",
+    ]
 
     def test_a_lab(testbed_lab):
         lab = testbed_lab("two-dc.yaml", shaper="relay", settings=SETTINGS)

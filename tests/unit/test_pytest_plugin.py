@@ -81,6 +81,7 @@ def test_predictions_and_the_report_of_a_test_that_fails(repository: pytest.Pyte
     repository.makepyfile(PREDICTING)
     done = repository.runpytest_subprocess()
     done.assert_outcomes(passed=2, failed=1)
+    assert "fixtures.py" not in done.stdout.str(), "where the testbed was left is no news"
     done.stdout.fnmatch_lines(["*- testbed: predicted, workloads/*.yaml on topologies/*.yaml -*", "gpipe  0.* s"])
     assert "zb-h1  0." not in done.stdout.str(), "of a test that passed nothing is shown"
 

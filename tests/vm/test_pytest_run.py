@@ -20,7 +20,7 @@ TESTS = f"""
     pytestmark = pytest.mark.testbed_needs("virtual-clock")
 
     def test_training(testbed_run, tmp_path):
-        settings = ["microbatches=2", "warmup=0"]
+        settings = ["microbatches=2", "warmup=1"]
         found = testbed_run(*{SHIPPED!r}, schedules=["1f1b", "gpipe"], settings=settings, iterations=1)
         assert list(found.schedules) == ["1f1b", "gpipe"]
         assert found.trusted and not found["1f1b"].reasons
@@ -30,6 +30,9 @@ TESTS = f"""
         assert (found.directory / "actions.parquet").is_file()
         assert tmp_path in found.directory.parents
         assert found[found.fastest].measured_s < 0, "so that the report is seen"
+
+    def test_kept(testbed_baseline):
+        assert testbed_baseline("small-longhaul").startswith("within tolerance: 1 baseline, 2 schedules")
 """
 
 
@@ -40,10 +43,11 @@ def test_a_training_in_a_test_of_another_repository(
     for name in SHIPPED:
         (pytester.path / name).parent.mkdir()
         shutil.copy(ROOT / name, pytester.path / name)
+    shutil.copytree(ROOT / "results/baselines/small-longhaul", pytester.path / "results/baselines/small-longhaul")
     pytester.makeini("[pytest]")
     pytester.makepyfile(TESTS)
     done = pytester.runpytest_subprocess()
-    done.assert_outcomes(failed=1)
+    done.assert_outcomes(failed=1, passed=1)
     shown = done.stdout.str()
     assert "so that the report is seen" in shown, shown
     done.stdout.fnmatch_lines(["*- testbed: workloads/*.yaml on topologies/*.yaml, virtual clock -*", "*measured*"])
