@@ -11,9 +11,10 @@ from rich.text import Text
 
 from testbed.baseline.history import CheckRecord, Series, sparkline
 from testbed.baseline.regression import Verdict
-from testbed.baseline.tolerance import Mode
+from testbed.baseline.report import show_value
+from testbed.baseline.tolerance import Mode, Quantity
 from testbed.cli.table_layout import Column, Section, fitted
-from testbed.units import show_change, show_times
+from testbed.units import show_change
 
 _MOST_BARS = 12
 """Of a sparkline, so that the table fits 80 columns."""
@@ -63,7 +64,7 @@ def _columns(series: Sequence[Series]) -> list[Column]:
         known = [seconds for seconds in one.times_s if seconds is not None]
         changes.append(show_change(known[-1] / known[0] - 1, 3) if len(known) > 1 else "-")
     return [
-        Column("last", show_times([one.times_s[-1] for one in series])),
+        Column("last", [show_value(Quantity.measured, one.times_s[-1]) for one in series]),
         Column("since first", changes),
         Column("times", [sparkline(one.times_s[-_MOST_BARS:]) for one in series], left=True),
         Column("verdict", [str(one.points[-1].record.verdict) for one in series], left=True),

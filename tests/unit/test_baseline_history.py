@@ -165,7 +165,7 @@ def test_the_table_says_what_became_of_each_schedule(tmp_path: Path) -> None:
     (first,) = [line for line in lines if "longhaul: 1f1b" in line and "│" in line]
     assert [cell.strip() for cell in first.split("│")[1:-1]] == [
         "longhaul: 1f1b",
-        "840 ms",
+        "840.000 ms",
         "+5.000%",
         "▁▁▁█",
         "slower",
