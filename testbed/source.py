@@ -61,16 +61,24 @@ def _digest(package: Path) -> str:
     return total.hexdigest()
 
 
-def _git() -> dict[str, object]:
+def git_of(directory: Path) -> dict[str, object]:
+    """Of the checkout that a directory is in: `commit`, and whether files that git knows were `modified`.
+
+    Where it is in none, or git may not look: `commit` None, and the `reason`.
+    """
+    return _git(directory, "--untracked-files=no")
+
+
+def _git(directory: Path = PACKAGE, *options: str) -> dict[str, object]:
     def run(*arguments: str) -> str:
         done = subprocess.run(
-            ["git", *arguments], cwd=PACKAGE, capture_output=True, text=True, timeout=_GIT_LIMIT_S, check=False
+            ["git", *arguments], cwd=directory, capture_output=True, text=True, timeout=_GIT_LIMIT_S, check=False
         )
         if done.returncode:
             raise RunFailed(done.stderr.strip())
         return done.stdout.strip()
 
     try:
-        return {"commit": run("rev-parse", "HEAD"), "modified": bool(run("status", "--porcelain"))}
+        return {"commit": run("rev-parse", "HEAD"), "modified": bool(run("status", "--porcelain", *options))}
     except (OSError, RunFailed, subprocess.TimeoutExpired) as error:  # an installed package without a checkout: say so
         return {"commit": None, "reason": str(error)}

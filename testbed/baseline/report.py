@@ -1,4 +1,4 @@
-"""A check's result for people and machines: table, Markdown, JUnit, JSON; each begins with the verdict."""
+"""A check's result for people and machines: table, Markdown, JSON; each begins with the verdict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from xml.etree import ElementTree
 
 from testbed.baseline import environment, tolerance
 from testbed.baseline.regression import CheckResult, Finding, Verdict, is_regression
@@ -149,7 +148,8 @@ def show_difference(finding: Finding) -> str:
     return f"{difference:+.3g}{share}"
 
 
-def _cells(finding: Finding) -> tuple[str, ...]:
+def cells_of(finding: Finding) -> tuple[str, ...]:
+    """Schedule, quantity, what it was, what it is, difference, verdict."""
     quantity = finding.quantity
     return (
         finding.schedule,
@@ -186,7 +186,7 @@ def table(report: CheckReport) -> list[tuple[str, str]]:
         for finding in check.findings:
             bad = is_regression(finding, allow_faster=report.allow_faster)
             style = "red" if bad else "" if finding.verdict is Verdict.same else "yellow"
-            lines += [(text, style) for text in _lines(_cells(finding))]
+            lines += [(text, style) for text in _lines(cells_of(finding))]
             lines += [(text, style) for text in _wrapped(finding.note, "    ")]
     lines.append(("", ""))
     for remark in report.remarks():
@@ -208,7 +208,7 @@ def markdown(report: CheckReport) -> str:
     if moved:
         lines += _markdown_row("baseline", *_HEADER, "note")
         lines += ["| --- | --- | --- | ---: | ---: | ---: | --- | --- |"]
-        lines += [row for f in moved for row in _markdown_row(f.baseline, *_cells(f), f.note)]
+        lines += [row for f in moved for row in _markdown_row(f.baseline, *cells_of(f), f.note)]
         lines.append("")
     lines += [f"* {_escaped(remark)}" for remark in report.remarks()]
     lines += ["", "| baseline | checked by | schedules | result |", "| --- | --- | ---: | --- |"]
@@ -227,7 +227,7 @@ def _markdown_row(*cells: str) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(text.split()).replace("&", "&amp;").replace("|", "\\|").replace("<", "&lt;")
 
 
 # --- for machines --------------------------------------------------------------------------------
@@ -255,37 +255,3 @@ def as_document(report: CheckReport) -> dict[str, Any]:
             for check in report.checked
         ],
     }
-
-
-def junit(report: CheckReport) -> str:
-    """A test suite per baseline, a test case per schedule."""
-    suites = ElementTree.Element("testsuites", name="testbed baseline check")
-    for check in report.checked:
-        by_schedule: dict[str, list[Finding]] = {}
-        for finding in check.findings:
-            by_schedule.setdefault(finding.schedule, []).append(finding)
-        suite = ElementTree.SubElement(suites, "testsuite", name=check.baseline.name)
-        failed = 0
-        for schedule, findings in by_schedule.items():
-            case = ElementTree.SubElement(suite, "testcase", classname=f"baseline.{check.baseline.name}", name=schedule)
-            bad = [finding for finding in findings if is_regression(finding, allow_faster=report.allow_faster)]
-            if bad:
-                failed += 1
-                message = ", ".join(f"{finding.quantity or ''} {finding.verdict}".strip() for finding in bad)
-                failure = ElementTree.SubElement(case, "failure", message=message, type=str(bad[0].verdict))
-                failure.text = _xml_text("\n".join(_explained(finding) for finding in bad))
-        suite.set("tests", str(len(by_schedule)))
-        suite.set("failures", str(failed))
-        ElementTree.SubElement(suite, "system-out").text = _xml_text("\n".join([check.title, *check.hints]))
-    ElementTree.indent(suites)
-    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _explained(finding: Finding) -> str:
-    _, what, before, now, difference, verdict = _cells(finding)
-    return f"{what}: {before} -> {now} ({difference}): {verdict} {finding.note}".strip()
-
-
-def _xml_text(text: str) -> str:
-    """Without what XML 1.0 cannot hold: a log's control characters."""
-    return "".join(c for c in text if c in "\t\n" or c >= " ")

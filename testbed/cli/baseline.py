@@ -13,11 +13,13 @@ from testbed import extras
 from testbed.cli import options
 from testbed.cli.plan import complete, read_plan, refuse_beside_plan
 from testbed.errors import BadInput, ExitCode
-from testbed.files import output_directory, require_writable, write_output
+from testbed.files import output, output_directory, require_writable, write_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from testbed.baseline.ci_formats import Target
+    from testbed.baseline.history import CheckRecord
     from testbed.baseline.report import CheckReport
     from testbed.baseline.store import Baseline
 
@@ -29,6 +31,16 @@ NamesArgument = Annotated[
 ]
 Reason = Annotated[str, typer.Option(help="Why it is saved, or saved anew.")]
 QuickMark = Annotated[bool, typer.Option("--quick", help="`check --quick` shall repeat its run, too.")]
+
+WriteOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--write",
+        metavar="FORMAT=FILE",
+        help="Also write the times as bencher (Bencher Metric Format) or github-benchmark (customSmallerIsBetter), "
+        "or how many baselines hold as a badge in SVG (repeatable).",
+    ),
+]
 
 ROOT = Path("results/baselines")
 MANY_PLANS_S = 1800.0
@@ -140,6 +152,10 @@ def check(
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the result as JUnit XML.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a summary in Markdown.")] = None,
+    write: WriteOption = None,
+    history: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Append the times to those of earlier checks, kept there.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the runs here; default: not kept.")] = None,
     root: Root = ROOT,
     wall_limit: options.WallLimit = None,
@@ -147,13 +163,21 @@ def check(
     quiet: options.Quiet = False,
 ) -> None:
     """Repeat baselines and say what is slower, faster or less true, by how much. Exit code 1: outside tolerance."""
+    from testbed.baseline import history as histories
     from testbed.baseline import report as reports
     from testbed.baseline.check import Extent, load, repeat
+    from testbed.baseline.ci_formats import targets_of
+    from testbed.baseline.junit import junit as as_junit
     from testbed.cli.progress import Terminal
 
-    for option, file in (("--junit", junit), ("--markdown", markdown)):
+    targets = targets_of(write or [])
+    for option, file in (("--junit", junit), ("--markdown", markdown), *(("--write", one.file) for one in targets)):
         if file is not None:
             require_writable(file, option)
+    if history is not None:
+        if settings:
+            raise BadInput.of("--history", "option", str(history), "no --set beside it: those are not the baselines")
+        histories.require_writable(history)
     limit_s = options.wall_limit_of(wall_limit, guest=not predict_only, otherwise=MANY_PLANS_S)
     wanted = Extent.predictions if predict_only else Extent.quick if quick else Extent.all
     subjects = load(root, names or [], settings or [], wanted)
@@ -161,15 +185,63 @@ def check(
         checked = repeat(subjects, scratch, limit_s=limit_s, reporter=Terminal(quiet=quiet))
     report = reports.CheckReport(checked, allow_faster, tuple(settings or ()))
     if junit is not None:
-        write_output(junit, reports.junit(report), "--junit")
+        write_output(junit, as_junit(report), "--junit")
     if markdown is not None:
         write_output(markdown, reports.markdown(report), "--markdown")
+    record = histories.record_of(report)
+    _write(targets, record)
+    if history is not None:
+        histories.append(history, record)
     if as_json:
         options.emit(reports.as_document(report))
     else:
         _print(report)
     if report.outside:
         raise typer.Exit(ExitCode.REGRESSION)
+
+
+@baseline_app.command("history")
+def history(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What `check --history` was given.")],
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these baselines.")] = None,
+    last: Annotated[
+        int, typer.Option(min=1, max=1_000_000, metavar="N", help="Of the last N checks only; default: 1000.")
+    ] = 1000,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", callback=options.drawable, help="Draw the times into this file (SVG or PNG)."),
+    ] = None,
+    write: WriteOption = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show how the times of every baseline went from check to check. What --write writes is the last check."""
+    from testbed.baseline import history as histories
+    from testbed.baseline.ci_formats import targets_of
+    from testbed.cli.history_tables import history_document, history_tables
+
+    targets = targets_of(write or [])
+    records = histories.read(directory)[-last:]
+    if not records:
+        raise BadInput.of(str(directory / histories.FILE), "checks", 0, "one or more")
+    series = histories.series_of(records, names or [])
+    _write(targets, records[-1])
+    if picture is not None:
+        from testbed.baseline.history_picture import draw
+
+        with output(picture, "--picture") as partial:
+            draw(records, series, partial)
+    if as_json:
+        options.emit(history_document(records, series))
+        return
+    console = options.stdout_console(80)
+    options.show(console, *history_tables(records, series, console.width))
+
+
+def _write(targets: Sequence[Target], record: CheckRecord) -> None:
+    from testbed.baseline.ci_formats import FORMATS
+
+    for target in targets:
+        write_output(target.file, FORMATS[target.format](record), "--write")
 
 
 @baseline_app.command("list")

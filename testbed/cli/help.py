@@ -18,8 +18,8 @@ GROUPS = {
         "Routes": "policy elephants-from detour enforce",
         "Events during training": "lose arrive depart",
         "Where it runs": "clock seed vm shaper host-priority wall-limit jobs ray source",
-        "What is shown": "details memory messages checks recheck order json quiet",
-        "What is written": "out overwrite picture svg junit markdown comms baselines reason",
+        "What is shown": "details memory messages checks recheck order last json quiet",
+        "What is written": "out overwrite picture svg trace junit markdown write history comms baselines reason",
     }.items()
 }
 """The options of all commands, by what they are for."""
@@ -49,6 +49,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "testbed report results/demo",
         "testbed report results/demo --details",
         "testbed report results/demo --recheck",
+        "testbed report results/demo --trace demo.pftrace",
     ),
     "doctor": ("testbed doctor",),
     "test-determinism": (f"testbed test-determinism {_NET} {_JOB} --boots 2 --seeds 2",),
@@ -58,9 +59,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "validate": (f"testbed schedule validate {_NET} {_JOB} mine.csv",),
     "save": (f"testbed baseline save mine {_NET} {_JOB}", "testbed baseline save mine --run results/demo"),
     "renew": ("testbed baseline renew loop-pp4 --reason 'links are modelled better'",),
-    "check": ("testbed baseline check --predict-only", "testbed baseline check loop-pp4"),
+    "check": (
+        "testbed baseline check --predict-only",
+        "testbed baseline check loop-pp4",
+        "testbed baseline check --history kept --junit check.xml --write badge=baselines.svg",
+    ),
+    "history": ("testbed baseline history kept", "testbed baseline history kept loop-pp4 --picture times.svg"),
     "list": ("testbed baseline list",),
     "build": ("testbed kernel build",),
+    "key": ("testbed kernel key", "testbed kernel key --source 7.2 --json"),
 }
 """By name of a command, what a user might type."""
 

@@ -12,7 +12,7 @@ import typer
 from testbed import extras
 from testbed.cli.options import AsJson, drawable, emit, show, stdout_console
 from testbed.errors import BadInput, ExitCode
-from testbed.files import output
+from testbed.files import output, require_writable
 
 
 def report(
@@ -23,6 +23,14 @@ def report(
             metavar="FILE",
             callback=drawable,
             help="Draw the picture into this file; default: DIR/timeline.svg where it is missing.",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write every action and message of the measured iterations, predicted beside measured, as a trace for "
+            "Perfetto (ui.perfetto.dev).",
         ),
     ] = None,
     recheck: Annotated[
@@ -55,6 +63,8 @@ def report(
     from testbed.results.timeline_picture import draw_run
 
     extras.require("report")
+    if trace is not None:
+        require_writable(trace, "--trace")
     found = load_run(directory)
     changed: list[str] = []
     if recheck:
@@ -65,6 +75,11 @@ def report(
     if svg or (found.schedules and found.has_traces and not picture.exists()):
         with judging(directory), output(svg or picture, "--svg") as partial:
             draw_run(directory, partial)
+    if trace is not None:
+        from testbed.results.perfetto_trace import write_run
+
+        with judging(directory), output(trace, "--trace") as partial:
+            write_run(directory, partial)
     if as_json:
         emit(found.comparison)
     else:

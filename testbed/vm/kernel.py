@@ -6,10 +6,11 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -177,6 +178,34 @@ def recipe_hash(version: str) -> str:
     """What is ours in a kernel of that version: configuration and edits."""
     recipe = json.dumps([configuration(), [asdict(edit) for edit in edits_of(version)]], sort_keys=True)
     return hashlib.sha256(recipe.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """What a built kernel depends on besides Debian's source, of which any version of a series gives the same results.
+
+    Where all of it is the same, a kernel that another machine has built is used; where something differs, it is not
+    found, or may not start.
+    """
+
+    architecture: str
+    libc: str
+    """The C library that it is linked with, and its version: an older one may not start it."""
+    recipes: Mapping[str, str]
+    """Per series that may be built, the hash of our configuration and edits."""
+
+    @property
+    def text(self) -> str:
+        """All of it in one word, for a file name or the key of a cache."""
+        recipes = "-".join(f"{series}-{digest}" for series, digest in self.recipes.items())
+        return f"testbed-kernel-{self.architecture}-{self.libc}-{recipes}"
+
+
+def cache_key(series: str | None = None) -> CacheKey:
+    """Of the kernel of a series, or of what `build` makes without one: 7.2, or 6.12 where that cannot be had."""
+    wanted = (BACKPORTED, INSTALLED) if series is None else (series,)
+    libc = "".join(platform.libc_ver()) or "unknown"
+    return CacheKey(platform.machine(), libc, {each: recipe_hash(each) for each in wanted})
 
 
 def cache_directory() -> Path:

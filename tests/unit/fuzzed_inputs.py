@@ -219,11 +219,12 @@ _OPTIONS = {
     "plan": ("--schedule", "--out", "--iterations", "--schedules-from", "--clock", "--seed", "--set"),
     "schedule show": ("--schedule", "--set", "--svg"),
     "schedule export": ("--schedule", "--out", "--set", "--comms"),
-    "baseline check": ("--baselines", "--set", "--junit", "--out", "--wall-limit"),
+    "baseline check": ("--baselines", "--set", "--junit", "--out", "--wall-limit", "--write"),
+    "baseline history": ("--last", "--picture", "--write"),
     "baseline save": ("--run", "--clock", "--seed", "--iterations", "--wall-limit", "--shaper"),
     "calibrate": ("--size", "--seed", "--shaper", "--clock", "--host-priority"),
     "test-determinism": ("--boots", "--seeds", "--jobs", "--wall-limit"),
-    "report": ("--svg",),
+    "report": ("--svg", "--trace"),
     "kernel build": ("--source", "--jobs"),
 }
 
@@ -249,7 +250,7 @@ def _bad_option(rng: random.Random, good: Samples, place: Path) -> _Made:
             ]
             if command == "kernel build":
                 arguments += ["--jobs", "0"]
-    if option in ("--out", "--svg", "--junit"):
+    if option in ("--out", "--svg", "--trace", "--junit"):
         value = rng.choice(
             (
                 "/proc/nowhere/x.svg",

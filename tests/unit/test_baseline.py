@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from in_process import Done, run_testbed
 from testbed.baseline import keep, report, store
 from testbed.baseline.check import on_one_text
 from testbed.baseline.environment import differences
+from testbed.baseline.junit import junit
 from testbed.baseline.measure import Measurement, measure
 from testbed.baseline.regression import CheckResult, Figures, Finding, Verdict, is_regression, judge
 from testbed.baseline.settings import with_settings
@@ -285,15 +287,69 @@ def test_faster_can_be_allowed() -> None:
     assert "zb-h1" not in {f.schedule for f in mixed(allow_faster=True).outside if f.verdict is Verdict.faster}
 
 
-def test_junit_is_well_formed_and_counts_failures() -> None:
-    (suite,) = ElementTree.fromstring(report.junit(mixed()))
-    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("longhaul", "4", "3")
+def test_junit_has_the_times_and_tells_failures_from_errors() -> None:
+    (suite,) = ElementTree.fromstring(junit(mixed()))
+    counted = {name: suite.get(name) for name in ("name", "tests", "failures", "errors")}
+    assert counted == {"name": "longhaul", "tests": "4", "failures": "2", "errors": "1"}
     cases = {case.get("name"): case for case in suite.findall("testcase")}
-    assert cases["1f1b"].find("failure") is None
-    failure = cases["crosspipe-greedy"].find("failure")
+    assert len(cases["1f1b"]) == 0
+    assert cases["crosspipe-greedy"].get("time") == "0.812000000"
+    failure, error = cases["crosspipe-greedy"].find("failure"), cases["interleaved-1f1b"].find("error")
     assert failure is not None
     assert failure.text is not None
     assert "800.000 ms -> 812.000 ms" in failure.text
+    assert error is not None
+    assert (error.get("type"), error.get("message")) == ("untrusted", "measured untrusted")
+    assert error.text is not None
+    assert "rank 1 said: <a> & [31m |" in error.text, "without the control character"
+
+
+CHILDREN = {
+    "testsuites": ("testsuite",),
+    "testsuite": ("properties", "testcase", "system-out", "system-err"),
+    "properties": ("property",),
+    "testcase": ("skipped", "error", "failure", "system-out", "system-err"),
+}
+REQUIRED = {
+    "testsuite": ("name", "tests", "failures", "errors", "time", "timestamp", "hostname"),
+    "testcase": ("name", "classname", "time"),
+    "property": ("name", "value"),
+    "failure": ("type",),
+    "error": ("type",),
+}
+"""What the schemas of Ant's task and of CI systems have in common: elements in this order, with these attributes."""
+
+
+def require_junit(element: ElementTree.Element) -> None:
+    order = CHILDREN.get(element.tag, ())
+    places = [order.index(child.tag) for child in element]
+    assert places == sorted(places), element.tag
+    for name in REQUIRED.get(element.tag, ()):
+        assert element.get(name) is not None, (element.tag, name)
+    for name in ("tests", "failures", "errors"):
+        assert int(element.get(name, "0")) >= 0
+    for name, form in (("time", r"\d+\.\d+"), ("timestamp", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")):
+        assert re.fullmatch(form, element.get(name, "")) or element.get(name) is None
+    for child in element:
+        require_junit(child)
+
+
+ODD_LABEL = "a <b> & \"c\" 'd' ]]> \x1b\ufffe é"
+
+
+def test_junit_is_of_the_structure_that_others_read_whatever_a_label_holds() -> None:
+    labels = (ODD_LABEL, "1f1b")
+    slower = CheckResult((figures(ODD_LABEL, 0.9), figures("1f1b")), "", ENVIRONMENT)
+    nothing = CheckResult((), f"the run ended: {ODD_LABEL}", {})
+    told = report.CheckReport((checked(slower, *map(figures, labels)), checked(nothing, *map(figures, labels))), False)
+    root = ElementTree.fromstring(junit(told))
+    assert root.tag == "testsuites"
+    require_junit(root)
+    first, second = root
+    assert [case.get("name") for case in first.findall("testcase")] == ["a <b> & \"c\" 'd' ]]>  é", "1f1b"]
+    assert (first.get("failures"), first.get("errors")) == ("1", "0")
+    assert (second.get("failures"), second.get("errors")) == ("0", "2"), "nothing to compare is no comparison"
+    assert 'a &lt;b> &amp; "c"' in report.markdown(told)
 
 
 def test_markdown_has_whole_rows() -> None:

@@ -31,6 +31,7 @@ BEHIND = {
     "numba": {"model"},
     "ortools": {"search", "schedule", "routing"},
     "yaml": {"spec"},
+    "perfetto": {"results"},
     "rich": {"cli"},
     "typer": {"cli"},
 }

@@ -61,3 +61,22 @@ def test_editing_the_package_does_not_reach_what_was_frozen(tmp_path: Path) -> N
     copy = source.freeze(tmp_path)
     (copy / "__init__.py").write_text("raise SystemExit('not the frozen one')")
     assert ask(copy, "import testbed; print(testbed.__version__)", tmp_path)
+
+
+def test_the_commit_is_of_the_repository_that_a_directory_is_in(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        named = ("-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "commit.gpgsign=false")
+        line = ["git", *named, *words]
+        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+    assert source.git_of(tmp_path).keys() == {"commit", "reason"}
+    git("init", "--quiet")
+    (tmp_path / "known").write_text("1")
+    git("add", "known")
+    git("commit", "--quiet", "-m", "first")
+    below = tmp_path / "below"
+    below.mkdir()
+    (below / "unknown").write_text("what a check leaves is no change")
+    assert source.git_of(below) == {"commit": git("rev-parse", "HEAD"), "modified": False}
+    (tmp_path / "known").write_text("2")
+    assert source.git_of(below)["modified"] is True

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from in_process import run_testbed
 from processes import command_line, descendants, wait_until, wait_until_gone
 
 from testbed import source
@@ -52,6 +55,24 @@ def test_the_key_follows_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "EDITS", kernel.EDITS[:-1])
     after = [kernel.recipe_hash(version) for version in ("7.2.1-1", "7.3.1-1", "6.12.1-1")]
     assert not set(before) & set(after)
+
+
+def test_the_key_of_a_cache_is_of_all_that_a_built_kernel_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not of Debian's version, which only a download would tell, and which changes no result."""
+    both, one = kernel.cache_key(), kernel.cache_key("7.2")
+    assert dict(both.recipes) == {"7.2": kernel.recipe_hash("7.2.12-1"), "6.12": kernel.recipe_hash("6.12.1-1")}
+    assert one.text == f"testbed-kernel-{both.architecture}-{both.libc}-7.2-{both.recipes['7.2']}"
+    assert re.fullmatch(r"[a-zA-Z0-9._-]+", both.text), "a key that any cache takes"
+    monkeypatch.setattr(kernel, "EDITS", kernel.EDITS[:-1])
+    assert kernel.cache_key().text != both.text
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.99"))
+    assert kernel.cache_key("7.2").libc == "glibc2.99"
+    monkeypatch.undo()
+    done = run_testbed("kernel", "key", "--source", "7.2")
+    assert (done.returncode, done.stdout) == (0, f"{one.text}\n")
+    document = json.loads(run_testbed("kernel", "key", "--json").stdout)
+    assert document["key"] == both.text
+    assert document["directory"] == str(kernel.cache_directory())
 
 
 def test_without_source_the_command_that_adds_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

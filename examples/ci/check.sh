@@ -1,0 +1,18 @@
+#!/bin/sh
+# Checks the baselines in results/baselines/ and leaves in OUT what CI systems show. Options go to `testbed baseline check`,
+# as does the exit code: 1 where a baseline is outside its tolerances.
+set -eu
+VENV=${VENV:-.venv}
+OUT=${OUT:-testbed-check}
+HISTORY=${HISTORY:-testbed-history}
+
+mkdir -p "$OUT"
+code=0
+"$VENV/bin/testbed" baseline check --quiet \
+    --junit "$OUT/junit.xml" --markdown "$OUT/summary.md" --history "$HISTORY" \
+    --write "badge=$OUT/baselines.svg" --write "bencher=$OUT/bencher.json" \
+    --write "github-benchmark=$OUT/github-benchmark.json" "$@" || code=$?
+if [ "$code" -le 1 ]; then
+    "$VENV/bin/testbed" baseline history "$HISTORY" --picture "$OUT/times.svg"
+fi
+exit "$code"
