@@ -26,6 +26,7 @@ COMMANDS = {
     "report": "report:report",
     "doctor": "doctor:doctor",
     "test-determinism": "determinism:determinism",
+    "schema": "schema:schema",
     "schedule": "schedule:schedule_app",
     "baseline": "baseline:baseline_app",
     "kernel": "kernel:kernel_app",

@@ -48,6 +48,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "testbed report results/demo --recheck",
     ),
     "doctor": ("testbed doctor",),
+    "schema": ("testbed schema topology", "testbed schema workload -o workload.schema.json"),
     "test-determinism": (f"testbed test-determinism {_NET} {_JOB} --boots 2 --seeds 2",),
     "show": (f"testbed schedule show {_NET} {_JOB} --svg timelines.svg",),
     "compare": (f"testbed schedule compare {_NET} {_JOB}",),
