@@ -18,7 +18,7 @@ GROUPS = {
         "Routes": "policy elephants-from detour enforce",
         "Events during training": "lose arrive depart",
         "Where it runs": "clock seed vm shaper host-priority wall-limit jobs source",
-        "What is shown": "details memory messages checks recheck order json quiet",
+        "What is shown": "details memory messages checks recheck order json format quiet",
         "What is written": "out overwrite picture svg junit markdown comms baselines reason",
     }.items()
 }
@@ -61,6 +61,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "build": ("testbed kernel build",),
 }
 """By name of a command, what a user might type."""
+
+PRINT_TABLES = (
+    *("predict", "route", "run", "compare-axes", "calibrate", "tune", "knee", "report", "test-determinism"),
+    *("compare", "list"),
+)
+"""By name, the commands whose tables can be had in other forms (--format)."""
 
 _MEANS = {
     ExitCode.OK: "success",
