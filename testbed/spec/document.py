@@ -27,6 +27,9 @@ from testbed.spec import yaml_tree
 
 T = TypeVar("T")
 
+Document = Mapping[str, Any]
+"""What a file holds, as plain values."""
+
 MOST_BYTES = 1_000_000
 
 
@@ -56,6 +59,17 @@ def _file_meant(path: Path) -> str:
     found = {file.stem: file for place in places if place.is_dir() for file in sorted(place.glob("*.yaml"))}
     near = nearest(name, found)
     return "" if near is None else f" (did you mean {found[near]}?)"
+
+
+def plain(document: Document, source: str) -> dict[str, Any]:
+    """A copy of a document that a program made, with lists for tuples. Raises BadInput for what no file can hold."""
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(dict(document), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadInput.of(
+            source, WHOLE, str(error), "text, finite numbers, lists and mappings, as in a file"
+        ) from error
+    return found
 
 
 def override(document: dict[str, Any], settings: Mapping[str, str], source: str) -> dict[str, Any]:

@@ -10,7 +10,17 @@ from pydantic import ConfigDict, Field, model_validator
 
 from testbed.errors import BadInput, listed
 from testbed.spec.clos import ClosSpec, spelt_out
-from testbed.spec.document import FieldError, Matching, StrictModel, WrittenAs, override, read_yaml, validate
+from testbed.spec.document import (
+    Document,
+    FieldError,
+    Matching,
+    StrictModel,
+    WrittenAs,
+    override,
+    plain,
+    read_yaml,
+    validate,
+)
 from testbed.spec.quantity import bits_per_second, metres, seconds, size_bytes
 from testbed.units import FIBRE_SECONDS_PER_METRE, show_time
 
@@ -282,10 +292,14 @@ class Topology(StrictModel):
         return [link.direction(side) for link in self.links for side in ("forward", "reverse")]
 
 
-def load_topology(path: Path, settings: dict[str, str] | None = None) -> Topology:
-    """The topology in a file, with `settings` (dotted key -> YAML text) laid over it. Raises BadInput."""
-    written = read_yaml(path)
+def load_topology(path: Path | Document, settings: dict[str, str] | None = None) -> Topology:
+    """The topology in a file, or as a document, with `settings` (dotted key -> YAML text) laid over it.
+
+    Raises BadInput, which names a document "topology".
+    """
+    source = str(path) if isinstance(path, Path) else "topology"
+    written = read_yaml(path) if isinstance(path, Path) else plain(path, source)
     if "datacenters" not in written and {"schedules", "parallelism"} & written.keys():
-        raise BadInput.of(str(path), "file", "a workload", "a topology (the order is TOPOLOGY WORKLOAD)")
-    document = spelt_out(override(written, settings or {}, str(path)), str(path))
-    return validate(Topology, document, str(path))
+        raise BadInput.of(source, "file", "a workload", "a topology (the order is TOPOLOGY WORKLOAD)")
+    document = spelt_out(override(written, settings or {}, source), source)
+    return validate(Topology, document, source)

@@ -21,7 +21,16 @@ from testbed.errors import BadInput
 from testbed.pipeline.algorithms import ALGORITHMS, Algorithm
 from testbed.plugins import Unusable, read_content
 from testbed.spec.choice import Reference, ScheduleChoice, file_named, with_labels
-from testbed.spec.document import FieldError, StrictModel, WrittenAs, override, read_yaml, validate
+from testbed.spec.document import (
+    Document,
+    FieldError,
+    StrictModel,
+    WrittenAs,
+    override,
+    plain,
+    read_yaml,
+    validate,
+)
 from testbed.spec.full_scale import FullScale, LabScale
 from testbed.spec.model import AnyModel, ModelSpec, as_model
 from testbed.spec.quantity import SI_UNITS, NumberPerRank, seconds_per_rank, size_bytes
@@ -354,40 +363,51 @@ class Workload(StrictModel):
         return [default if self.memory is None else self.memory] * ranks
 
 
-def load_workload(path: Path, settings: dict[str, str] | None = None) -> Workload:
-    """The workload in a file, with `settings` (dotted key -> YAML text) laid over it. Raises BadInput."""
-    return validate(Workload, workload_document(path, settings), str(path))
+def load_workload(path: Path | Document, settings: dict[str, str] | None = None) -> Workload:
+    """The workload in a file, or as a document, with `settings` (dotted key -> YAML text) laid over it.
+
+    Raises BadInput, which names a document "workload".
+    """
+    return validate(Workload, workload_document(path, settings), _source(path))
 
 
-def workload_document(path: Path, settings: dict[str, str] | None = None) -> dict[str, Any]:
+def _source(path: Path | Document) -> str:
+    return str(path) if isinstance(path, Path) else "workload"
+
+
+def workload_document(path: Path | Document, settings: dict[str, str] | None = None) -> dict[str, Any]:
     """As `load_workload`, not yet validated; with the content of the files that it names, so that it stands alone.
 
-    Names of files are relative to the workload's own directory. Raises BadInput.
+    Names of files are relative to the workload's own directory, in a document to the current one. Raises BadInput.
     """
-    written = read_yaml(path)
+    source, directory = _source(path), path.parent if isinstance(path, Path) else Path()
+    written = read_yaml(path) if isinstance(path, Path) else plain(path, source)
     if "datacenters" in written and not {"schedules", "parallelism"} & written.keys():
-        raise BadInput.of(str(path), "file", "a topology", "a workload (the order is TOPOLOGY WORKLOAD)")
-    document = override(written, settings or {}, str(path))
+        raise BadInput.of(source, "file", "a topology", "a workload (the order is TOPOLOGY WORKLOAD)")
+    document = override(written, settings or {}, source)
     if isinstance(model := document.get("model"), dict):
-        document["model"] = _with_content(model, "kind", path, "model")
+        document["model"] = _with_content(model, "kind", (source, directory), "model")
     if isinstance(schedules := document.get("schedules"), list):
         document["schedules"] = [
             _with_content(
-                {"schedule": choice} if isinstance(choice, str) else choice, "schedule", path, f"schedules.{index}"
+                {"schedule": choice} if isinstance(choice, str) else choice,
+                "schedule",
+                (source, directory),
+                f"schedules.{index}",
             )
             for index, choice in enumerate(schedules)
         ]
     return document
 
 
-def _with_content(choice: Any, key: str, path: Path, field: str) -> Any:
-    """A choice with the content of the file that it names, where it names one."""
+def _with_content(choice: Any, key: str, where: tuple[str, Path], field: str) -> Any:
+    """A choice with the content of the file that it names, where it names one; `where` are source and directory."""
     if not isinstance(choice, dict) or "content" in choice or not isinstance(choice.get(key), str):
         return choice
     file = file_named(choice[key])
     if file is None:
         return choice
     try:
-        return {**choice, "content": read_content(file, path.parent)}
+        return {**choice, "content": read_content(file, where[1])}
     except Unusable as error:
-        raise error.at(str(path), f"{field}.{key}") from error
+        raise error.at(where[0], f"{field}.{key}") from error
