@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, PydanticUserError
 
 from testbed.errors import BadInput, meant
 from testbed.planning.resolve import BEST
@@ -25,9 +25,13 @@ def schema_of(kind: str) -> dict[str, Any]:
     if kind not in KINDS:
         raise BadInput.of("testbed schema", "KIND", kind, f"one of {', '.join(KINDS)}{meant(kind, KINDS)}")
     schema = json_schema(KINDS[kind])
-    options = {name: _options(name, family) for name, family in FAMILIES.items()} | {BEST: {}}
-    choice = schema.get("$defs", {}).get(ScheduleChoice.__name__)
+    definitions = schema.get("$defs", {})
+    choice = definitions.get(ScheduleChoice.__name__)
+    options: dict[str, dict[str, Any]] = {BEST: {}}
     if choice is not None:
+        for name, family in FAMILIES.items():
+            options[name], needed = _options(name, family)
+            definitions |= needed
         choice["allOf"] = _fields_by_schedule(options, list(choice["properties"]))
     known: dict[str, Any] = _with_names(schema, list(options))
     return known
@@ -55,11 +59,18 @@ def _fields_by_schedule(known: dict[str, dict[str, Any]], of_all: list[str]) -> 
     return found
 
 
-def _options(name: str, family: Family) -> dict[str, Any]:
-    """The options of a family; null leaves one out."""
-    made = json_schema(options_model(family.generate, family.option_names()))
+def _options(name: str, family: Family) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of a family, of which null leaves one out, and what their schemas refer to.
+
+    An option of a package whose type has no schema may be anything: it is checked when the schedule is made.
+    """
+    prefix, known = f"{name}.", {"description": f"of {name}: {family.summary}"}
+    try:
+        made = json_schema(options_model(family.generate, family.option_names()), prefix)
+    except PydanticUserError:
+        return dict.fromkeys(family.option_names(), known), {}
     found = {}
     for option, schema in made.get("properties", {}).items():
         default = {key: schema.pop(key) for key in ("default",) if key in schema}
-        found[option] = {"description": f"of {name}: {family.summary}", "anyOf": [schema, {"type": "null"}], **default}
-    return found
+        found[option] = {**known, "anyOf": [schema, {"type": "null"}], **default}
+    return found, {f"{prefix}{key}": value for key, value in made.get("$defs", {}).items()}

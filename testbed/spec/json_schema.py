@@ -10,13 +10,20 @@ from pydantic.json_schema import GenerateJsonSchema
 DIALECT = GenerateJsonSchema.schema_dialect
 
 
-def json_schema(model: type[BaseModel]) -> dict[str, Any]:
+def json_schema(model: type[BaseModel], prefix: str = "") -> dict[str, Any]:
     """The schema of a file that is one such document, with quantities as text with units.
+
+    What it defines under `$defs` is referred to with `prefix` in front of its name, for a schema that is put into
+    another one.
 
     It knows shapes, bounds of plain numbers, and fields. What hangs on several fields together, the bounds of
     quantities, and that 8.0 is no whole number, only the model knows.
     """
-    return {"$schema": DIALECT, **model.model_json_schema(by_alias=True, schema_generator=_Generator)}
+    return {"$schema": DIALECT, **_generated(model, f"#/$defs/{prefix}{{model}}")}
+
+
+def _generated(model: type[BaseModel], template: str) -> dict[str, Any]:
+    return model.model_json_schema(by_alias=True, ref_template=template, schema_generator=_Generator)
 
 
 class _Generator(GenerateJsonSchema):

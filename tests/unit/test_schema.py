@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,12 +20,15 @@ from jsonschema.exceptions import best_match
 
 from testbed import plugins
 from testbed.errors import BadInput
+from testbed.pipeline.ir import Schedule
+from testbed.pipeline.problem import Problem
 from testbed.planning.file_schemas import KINDS, schema_of
 from testbed.planning.resolve import BEST
 from testbed.schedule.registry import check_choice
 from testbed.spec import Topology, Workload, load_workload
 from testbed.spec.clos import spelt_out
 from testbed.spec.document import read_yaml, validate
+from testbed.spec.model import MODELS
 
 ROOT = Path(__file__).parents[2]
 FILES = [
@@ -75,19 +80,30 @@ class _Registered(NamedTuple):
     dist: None = None
 
     def load(self) -> object:
-        from testbed.schedule.registry import FAMILIES
-        from testbed.spec.model import MODELS
+        return {"their-model": MODELS["gpt"], "their-way": their_way, "exotic": exotic}[self.name]
 
-        return MODELS["gpt"] if self.name == "their-model" else FAMILIES["geopipe"]
+
+class Side(StrEnum):
+    left = "left"
+    right = "right"
+
+
+def their_way(problem: Problem, extra: int = 0, side: Side = Side.left) -> Schedule:
+    raise NotImplementedError("only its options count here")
+
+
+def exotic(problem: Problem, how: Callable[[int], int] = abs, where: Path | ModuleType = Path()) -> Schedule:
+    raise NotImplementedError("only its options count here")
 
 
 def test_what_a_package_registers_is_in_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {"testbed.models": _Registered("their-model", "m:x"), "testbed.schedules": _Registered("their-way", "m:y")}
+    there = {"testbed.models": ["their-model"], "testbed.schedules": ["their-way", "exotic"]}
 
     def registered(group: str, name: str | None = None) -> list[_Registered]:
-        return [point for key, point in there.items() if key == group and name in (None, point.name)]
+        return [_Registered(known, "m:x") for known in there.get(group, []) if name in (None, known)]
 
-    document = read_yaml(PP4) | {"schedules": ["their-way", {"schedule": "their-way", "extra": 2}]}
+    ways = ["their-way", {"schedule": "their-way", "extra": 2, "side": "right"}, "exotic"]
+    document = read_yaml(PP4) | {"schedules": ways}
     document["model"] = document["model"] | {"kind": "their-model"}
     assert problem("workload", document) != ""
     monkeypatch.setattr(plugins, "entry_points", registered)
@@ -95,7 +111,10 @@ def test_what_a_package_registers_is_in_the_schema(monkeypatch: pytest.MonkeyPat
     anew = Draft202012Validator(schema_of("workload"))
     assert anew.is_valid(document)
     assert not anew.is_valid(document | {"model": document["model"] | {"width": 3}})
-    assert not anew.is_valid(document | {"schedules": [{"schedule": "their-way", "n_sub": 2}]})
+    for wrong in ({"n_sub": 2}, {"side": "up"}, {"extra": "2"}):
+        assert not anew.is_valid(document | {"schedules": [{"schedule": "their-way", **wrong}]}), wrong
+    assert anew.is_valid(document | {"schedules": [{"schedule": "exotic", "where": 3}]}), "nobody knows what it may be"
+    assert not anew.is_valid(document | {"schedules": [{"schedule": "exotic", "when": 3}]})
 
 
 def test_the_schema_is_written_to_a_file(tmp_path: Path) -> None:
