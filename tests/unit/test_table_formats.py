@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from testbed.cli import app
 from testbed.cli.help import PRINT_TABLES
-from testbed.cli.table_formats import TableFormat, written
+from testbed.cli.table_formats import TableFormat, console_for_tables, written
 from testbed.cli.table_layout import Column, Section, fitted
 
 LONGHAUL, PP4 = "topologies/two-dc-longhaul.yaml", "workloads/tiny-gpt-pp4.yaml"
@@ -76,7 +76,9 @@ def test_a_report_in_every_form_has_the_same_tables_and_splits_none(tmp_path: Pa
 def test_the_terminals_form_is_there_again_afterwards() -> None:
     before = run_testbed("predict", LONGHAUL, PP4).stdout
     assert run_testbed("predict", LONGHAUL, PP4, "--format", "md").stdout != before
+    assert console_for_tables() is None
     assert run_testbed("predict", LONGHAUL, "nowhere.yaml", "--format", "md").returncode == 2
+    assert console_for_tables() is None
     assert run_testbed("predict", LONGHAUL, PP4).stdout == before
 
 
