@@ -18,10 +18,15 @@ from typing import Any
 import pandas as pd
 
 from testbed.errors import BadInput, listed
+from testbed.full_scale.similitude import scale_warnings
+from testbed.full_scale.similitude_bound import full_scale_times
 from testbed.judge.comparison import BASELINE, job_of, row_type, rows_of
 from testbed.pipeline.memory import peak_in_flight
 from testbed.plan.plan import Case, Plan
+from testbed.planning.left_out import warnings
 from testbed.planning.prediction import JobPrediction, predict_jobs, ranges_of_plan
+from testbed.planning.resolve import load_plan
+from testbed.planning.schedules import with_every_job
 from testbed.planning.ties import Range
 from testbed.results.contents import table_of
 from testbed.results.load import load_run, require_readable
@@ -60,13 +65,9 @@ def predict(
     Raises BadInput. Where plans are large, processes help to make their schedules: a script then has to have its own
     calls under `if __name__ == "__main__":`, as multiprocessing asks.
     """
-    from testbed.full_scale.similitude import scale_warnings
-    from testbed.full_scale.similitude_bound import full_scale_times
-    from testbed.planning.left_out import warnings
-    from testbed.planning.resolve import load_plan
-    from testbed.planning.schedules import with_every_job
-
-    workloads = [workload] if isinstance(workload, str | Path | Mapping) else list(workload)
+    workloads: list[object] = [workload]
+    if isinstance(workload, Sequence) and not isinstance(workload, str):
+        workloads = list(workload)
     if not workloads:
         raise BadInput.of("predict", "workload", workload, "one at least")
     jobs = [_as_source(each, "workload") for each in workloads]

@@ -94,6 +94,7 @@ def test_a_job_at_full_scale_has_both_times_and_what_does_not_fit_is_said() -> N
         (("nowhere.yaml", PP4), {}, "nowhere.yaml: file: got 'No such file or directory', expected a readable YAML"),
         ((PP4, LONGHAUL), {}, "file: got 'a workload', expected a topology"),
         ((3, PP4), {}, "predict: topology: got 3, expected a path, or a mapping of fields"),
+        ((LONGHAUL, 3), {}, "predict: workload: got 3, expected a path, or a mapping of fields"),
         ((LONGHAUL, []), {}, "predict: workload: got [], expected one at least"),
         ((LONGHAUL, PP4), {"microbatches": 0}, f"{PP4}: microbatches: got 0, expected at least 1"),
         ((LONGHAUL, PP4), {"pacing": {1}}, "settings: pacing: got {1}, expected text, a finite number"),
