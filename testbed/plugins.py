@@ -25,6 +25,8 @@ from testbed.files import read_text
 T = TypeVar("T")
 
 _IN_FILE = re.compile(r"(?P<file>[^\0]+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+IN_FILE_PATTERN = r"^[^\u0000]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
+"""The same for JSON Schema."""
 MOST_BYTES = 32_000_000
 
 

@@ -19,7 +19,8 @@ COMPUTE = {"flop/s": 1.0, "Gflop/s": 1e9, "Tflop/s": 1e12, "Pflop/s": 1e15}
 FIBRE_SECONDS_PER_METRE = 5e-9
 """One-way delay of light in glass: 5 us per km, a group index of 1.5."""
 
-_QUANTITY = re.compile(r"(?P<number>[0-9]+(?:[_,][0-9]{3})*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*(?P<unit>\S+)")
+_NUMBER = r"[0-9]+(?:[_,][0-9]{3})*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_QUANTITY = re.compile(rf"(?P<number>{_NUMBER})\s*(?P<unit>\S+)")
 
 
 def parse(text: object, units: dict[str, float], kind: str) -> float:
@@ -37,6 +38,11 @@ def parse(text: object, units: dict[str, float], kind: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"a finite {example}")
     return value
+
+
+def pattern(units: dict[str, float]) -> str:
+    """What text has to match that `parse` takes, as a regular expression of JSON Schema."""
+    return rf"^\s*{_NUMBER}\s*(?:{'|'.join(map(re.escape, units))})\s*$"
 
 
 _SIGNIFICANT = 4

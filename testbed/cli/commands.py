@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from testbed import __version__
-from testbed.cli.help import HELP_OPTIONS, GroupedCommand, HelpfulGroup
+from testbed.cli.help import HELP_OPTIONS, PRINT_TABLES, GroupedCommand, HelpfulGroup
+from testbed.cli.table_formats import with_format
 
 COMMANDS = {
     "presets": "presets:presets",
@@ -29,6 +30,7 @@ COMMANDS = {
     "report": "report:report",
     "doctor": "doctor:doctor",
     "test-determinism": "determinism:determinism",
+    "schema": "schema:schema",
     "schedule": "schedule:schedule_app",
     "baseline": "baseline:baseline_app",
     "kernel": "kernel:kernel_app",
@@ -85,6 +87,8 @@ def _with_help(commands: typer.Typer) -> None:
         written = inspect.getdoc(command.callback) or ""
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in written.split("\n\n"))
         command.cls = GroupedCommand
+        if command.name in PRINT_TABLES and command.callback is not None:
+            command.callback = with_format(command.callback)
     for group in commands.registered_groups:
         if group.typer_instance is not None:
             _with_help(group.typer_instance)

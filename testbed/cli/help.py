@@ -18,7 +18,7 @@ GROUPS = {
         "Routes": "policy elephants-from detour enforce",
         "Events during training": "lose arrive depart",
         "Where it runs": "clock seed vm shaper host-priority wall-limit jobs ray source",
-        "What is shown": "details memory messages checks recheck order last json quiet",
+        "What is shown": "details memory messages checks recheck order last json format quiet",
         "What is written": "out overwrite picture svg trace junit markdown write history comms baselines reason",
     }.items()
 }
@@ -52,6 +52,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "testbed report results/demo --trace demo.pftrace",
     ),
     "doctor": ("testbed doctor",),
+    "schema": ("testbed schema topology", "testbed schema workload -o workload.schema.json"),
     "test-determinism": (f"testbed test-determinism {_NET} {_JOB} --boots 2 --seeds 2",),
     "show": (f"testbed schedule show {_NET} {_JOB} --svg timelines.svg",),
     "compare": (f"testbed schedule compare {_NET} {_JOB}",),
@@ -70,6 +71,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "key": ("testbed kernel key", "testbed kernel key --source 7.2 --json"),
 }
 """By name of a command, what a user might type."""
+
+PRINT_TABLES = (
+    *("predict", "route", "run", "compare-axes", "calibrate", "tune", "knee", "report", "test-determinism"),
+    *("compare", "list", "study", "sweep"),
+)
+"""By name, the commands whose tables can be had in other forms (--format)."""
 
 _MEANS = {
     ExitCode.OK: "success",

@@ -79,7 +79,7 @@ def knee(
         options.emit({**facts, **_document(found, measured, within, picture, lab)})
     else:
         _show(found, measured, heading, within, lab)
-        print(f"drawn in {picture}")
+        options.stdout_console(100).print(f"drawn in {picture}", highlight=False, soft_wrap=True)
     if not all(row["trusted"] for rows in measured.values() for row in rows.values()):
         raise typer.Exit(ExitCode.UNTRUSTED)
 

@@ -92,7 +92,7 @@ def engine_tables(document: Mapping[str, Any], width: int) -> list[RenderableTyp
     extra = [Column("kind", [kind for _, kind, _ in rows], left=True)]
     extra.append(Column("messages", [str(times["count"]) for *_, times in rows]))
     for name in ("median", "p90", "p99", "worst"):
-        extra.append(Column(name, [show_milliseconds(times[name]) for *_, times in rows]))
+        extra.append(Column(name, [show_milliseconds(times[name]) for *_, times in rows], unit="ms"))
     beyond = fitted(
         Column("message", [size for size, *_ in rows], left=True),
         [Section(f"beyond the model, in ms ({clock} clock, Linux {kernel})", extra)],

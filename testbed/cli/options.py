@@ -284,8 +284,10 @@ def in_sandbox(body: Callable[[], int], *, interactive: bool = False) -> int:
 
 
 def stdout_console(otherwise: int) -> Console:
-    """Stdout, as wide as the terminal or as COLUMNS says; else `otherwise` columns."""
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else otherwise)
+    """Stdout, as wide as the terminal or as COLUMNS says; else `otherwise` columns. With --format, its tables so."""
+    from testbed.cli.table_formats import console_for_tables
+
+    return console_for_tables() or Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else otherwise)
 
 
 def seed_of(given: int | None, *, virtual: bool, otherwise: int = 1) -> int:

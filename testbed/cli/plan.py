@@ -220,7 +220,7 @@ def complete(
     from testbed.cli.progress import Terminal
     from testbed.full_scale.similitude import scale_warnings
     from testbed.pipeline.validate import InvalidSchedule
-    from testbed.planning import resolve, schedules
+    from testbed.planning import schedules
     from testbed.schedule.schedule_file import kept_in
 
     reporter = Terminal(quiet=quiet)
@@ -228,20 +228,14 @@ def complete(
         reporter.say(line)
     with reporter.solving() as watch:
         kept = kept_in(options.read_text(schedules_from), str(schedules_from)) if schedules_from else None
-        selected = []
-        for job in range(len(unfinished.jobs)):
-            source = str(sources[job]) if sources else None
-            choices = schedules.choose(unfinished, schedule or [], job=job)
-            try:
-                made = schedules.make(unfinished, choices, kept, watch, job=job, source=source, strict=strict)
-            except InvalidSchedule as error:
-                if not kept or error.name not in kept:
-                    raise
-                raise error.within(str(schedules_from)) from error
-            selected.append(made)
-        plan = schedules.with_selected(unfinished, selected)
-    resolve.require_room_for_parameters(plan)
-    return plan
+        try:
+            return schedules.with_every_job(
+                unfinished, schedule or [], kept, watch, sources=list(map(str, sources)), strict=strict
+            )
+        except InvalidSchedule as error:
+            if not kept or error.name not in kept:
+                raise
+            raise error.within(str(schedules_from)) from error
 
 
 def plan_of(

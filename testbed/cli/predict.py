@@ -6,7 +6,6 @@ import gc
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from testbed.cli import options
@@ -47,7 +46,7 @@ def predict(
     else:
         _show_several(plan, predicted, ranges, warned, as_json=as_json)
     if not as_json:
-        options.show(Console(), *options.warnings(warned))
+        options.show(options.stdout_console(80), *options.warnings(warned))
 
 
 def _show_one(
@@ -93,7 +92,7 @@ def _show_one(
         facts = {"topology": plan.network.name, "workload": plan.jobs[0].name, "warnings": every}
         options.emit({**facts, "schedules": documents, "left_out": dict(plan.left_out)})
         return
-    console = Console()
+    console = options.stdout_console(80)
     options.show(
         console,
         plan_tables.plan_table(plan),
@@ -129,7 +128,7 @@ def _show_several(
         facts = {"topology": plan.network.name, "workloads": names, "warnings": list(warned)}
         options.emit({**facts, "cases": documents, "left_out": dict(plan.left_out)})
         return
-    console = Console()
+    console = options.stdout_console(80)
     of_jobs = [each for case, _ in predicted for each in ranges[case.label]]
     options.show(console, plan_tables.plan_table(plan), _jobs_table(plan, documents, of_jobs))
     plan_tables.print_remarks(console, plan)

@@ -341,7 +341,10 @@ def messages_tables(rows: Sequence[ScheduleComparison], width: int) -> list[Tabl
     ]
     cells = [_flow_cells(parts) for parts in known.values()]
     headings = ("arrival:\nmedian", "\nworst", "on the way:\nmedian", "\np90", "\nworst")
-    columns = [Column(heading, of_flows) for heading, of_flows in zip(headings, zip(*cells, strict=True), strict=True)]
+    columns = [
+        Column(heading, of_flows, unit="ms")
+        for heading, of_flows in zip(headings, zip(*cells, strict=True), strict=True)
+    ]
     key = Column("\nflow", [f"{source} -> {target}" for source, target in known], left=True)
     title = "messages, measured - predicted, in ms, over all schedules"
     return fitted(key, [Section(title, [Column("\nawaited", counts), *columns])], width)

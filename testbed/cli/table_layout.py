@@ -31,6 +31,8 @@ class Column:
     left: bool = False
     wrapped: bool = False
     """Whether cells are lists of words, which may be wrapped."""
+    unit: str | None = None
+    """Of cells that are numbers, where only the table's title says it."""
 
     @property
     def width(self) -> int:
@@ -46,6 +48,12 @@ class Section:
 
     title: str
     columns: Sequence[Column]
+
+
+class UnitTable(Table):
+    """A table that knows what its cells are numbers of, column by column, where they do not say it themselves."""
+
+    units: Sequence[str | None] = ()
 
 
 def fitted(key: Column, sections: Sequence[Section], width: int) -> list[Table]:
@@ -85,7 +93,8 @@ def _parts(columns: Sequence[Column], room: int) -> list[list[Column]]:
 
 
 def _table(title: str, key: Column, key_width: int, columns: Sequence[Column]) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = UnitTable(title=title, title_justify="left")
+    table.units = [key.unit, *(column.unit for column in columns)]
     table.add_column(key.heading, overflow="fold", max_width=key_width - 3)
     for column in columns:
         justify = "left" if column.left else "right"

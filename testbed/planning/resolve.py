@@ -25,6 +25,7 @@ from testbed.schedule.registry import Generated, check_choice, generate_choice
 from testbed.search.incumbent import Watch
 from testbed.spec import load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
+from testbed.spec.document import Document
 from testbed.spec.model import missing_methods
 from testbed.spec.topology import Direction, Topology
 from testbed.spec.workload import Pacing, Workload
@@ -174,18 +175,27 @@ def cuts(job: Job) -> tuple[int, ...]:
     return tuple(rank for rank, (here, there) in enumerate(pairwise(sites)) if here != there)
 
 
-def load_plan(topology: Path, *workloads: Path, settings: Sequence[str] = (), **direct: object) -> Plan:
+def load_plan(
+    topology: Path | Document, *workloads: Path | Document, settings: Sequence[str] = (), **direct: object
+) -> Plan:
     """The plan of files; see `load_files`."""
     network, jobs = load_files(topology, *workloads, settings=settings, **direct)
-    files = {network.name: str(topology)} | {job.name: str(path) for job, path in zip(jobs, workloads, strict=True)}
-    with naming_files(files):
-        return make_plan(network, *jobs, sources=[str(path) for path in workloads])
+    sources = [_source(path, job.name) for path, job in zip(workloads, jobs, strict=True)]
+    files = {job.name: source for job, source in zip(jobs, sources, strict=True)}
+    with naming_files({network.name: _source(topology, network.name)} | files):
+        return make_plan(network, *jobs, sources=sources)
+
+
+def _source(path: Path | Document, name: str) -> str:
+    """What errors call a file, or a document."""
+    return str(path) if isinstance(path, Path) else name
 
 
 def load_files(
-    topology: Path, *workloads: Path, settings: Sequence[str] = (), **direct: object
+    topology: Path | Document, *workloads: Path | Document, settings: Sequence[str] = (), **direct: object
 ) -> tuple[Topology, list[Workload]]:
-    """What files say, with settings (KEY=VALUE) laid over the workloads; `topology.` in front means the topology.
+    """What files (or documents) say, with settings (KEY=VALUE) laid over the workloads, `topology.` in front: over the
+    topology.
 
     `direct` are further fields of the workloads, where not None. Raises BadInput.
     """

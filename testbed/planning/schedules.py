@@ -14,7 +14,15 @@ from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import OverMemory
 from testbed.plan import costs, counts
 from testbed.plan.plan import Case, Job, Plan
-from testbed.planning.resolve import BEST, combinations, generate, given, job_schedule, with_combinations
+from testbed.planning.resolve import (
+    BEST,
+    combinations,
+    generate,
+    given,
+    job_schedule,
+    require_room_for_parameters,
+    with_combinations,
+)
 from testbed.planning.ties import ranges_of_orders, worst_s
 from testbed.plugins import Unusable
 from testbed.schedule.registry import FAMILIES, Generated, family_of
@@ -220,6 +228,36 @@ def _together(source: str, left_out: Mapping[str, str]) -> str:
         return reasons[0]
     shown = "; ".join(reason.removeprefix(f"{source}: ") for reason in reasons)
     return f"{source}: {len(reasons)} schedules do not fit: {shown}"
+
+
+def with_every_job(
+    unfinished: Plan,
+    names: Sequence[str] = (),
+    kept: Mapping[str, RecordedSchedule] | None = None,
+    watch: Watch | None = None,
+    *,
+    sources: Sequence[str] = (),
+    strict: bool = False,
+) -> Plan:
+    """The plan with a case for every combination of its jobs' schedules, those of these names. Raises as `make`.
+
+    `sources` are what errors call the workloads: their files.
+    """
+    selected = [
+        make(
+            unfinished,
+            choose(unfinished, names, job=job),
+            kept,
+            watch,
+            job=job,
+            source=sources[job] if sources else None,
+            strict=strict,
+        )
+        for job in range(len(unfinished.jobs))
+    ]
+    plan = with_selected(unfinished, selected)
+    require_room_for_parameters(plan)
+    return plan
 
 
 def with_selected(plan: Plan, selected: Sequence[Selection]) -> Plan:

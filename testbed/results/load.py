@@ -57,14 +57,19 @@ def load_traces(directory: Path) -> dict[tuple[str, str], Trace]:
     manifest = manifest_of(directory)
     if manifest is None:
         raise BadInput.of(str(directory), "manifest.json", "no such file", "the results of a run")
-    if manifest.get("format", 1) not in READABLE_FORMATS:
-        earlier = ", ".join(map(str, READABLE_FORMATS[:-1]))
-        expected = f"format {FORMAT}, that of this version, or an earlier one ({earlier})"
-        raise BadInput.of(str(directory / "manifest.json"), "format", manifest.get("format", 1), expected)
+    require_readable(manifest, directory)
     done = _by_run(directory / "actions.parquet", [str(kind) for kind in KINDS], ACTION)
     sent = _by_run(directory / "messages.parquet", list(MESSAGE_KINDS), MESSAGE)
     n_ranks = len(manifest.get("nodes", ()))
     return {key: Trace(table, sent.get(key, rows(MESSAGE, 0)), n_ranks) for key, table in done.items()}
+
+
+def require_readable(manifest: dict[str, Any], directory: Path) -> None:
+    """Raises BadInput for the manifest of a run whose tables are of another format version."""
+    if manifest.get("format", 1) not in READABLE_FORMATS:
+        earlier = ", ".join(map(str, READABLE_FORMATS[:-1]))
+        expected = f"format {FORMAT}, that of this version, or an earlier one ({earlier})"
+        raise BadInput.of(str(directory / "manifest.json"), "format", manifest.get("format", 1), expected)
 
 
 def _by_run(path: Path, kinds: list[str], dtype: Any) -> dict[tuple[str, str], Table]:

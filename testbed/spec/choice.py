@@ -11,19 +11,19 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from testbed.plugins import Unusable, in_file, read_content
-from testbed.spec.document import FieldError, StrictModel, matching
+from testbed.spec.document import FieldError, Matching, StrictModel
 
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9 ._=+-]{0,59}"
 _LABEL_WORDS = "a label in letters, digits, blanks and ._=+-, a letter or digit first, at most 60"
 
-Label = Annotated[str, matching(_LABEL, _LABEL_WORDS)]
+Label = Annotated[str, Matching(_LABEL, _LABEL_WORDS)]
 _NAME = r"[a-z0-9][a-z0-9-]{0,29}"
-_Reference = Annotated[
+IN_FILE = r"[^\x00-\x1f]{1,200}\.py:[A-Za-z_][A-Za-z0-9_]*|[^\x00-\x1f]{1,200}\.csv"
+SCHEDULE = rf"{_NAME}|{IN_FILE}"
+"""What a schedule's name looks like, and one of a file of the user's own."""
+Reference = Annotated[
     str,
-    matching(
-        rf"{_NAME}|[^\x00-\x1f]{{1,200}}\.py:[A-Za-z_][A-Za-z0-9_]*|[^\x00-\x1f]{{1,200}}\.csv",
-        "a schedule's name, FILE.py:NAME or FILE.csv",
-    ),
+    Matching(SCHEDULE, "a schedule's name, FILE.py:NAME or FILE.csv"),
 ]
 
 
@@ -45,7 +45,7 @@ class ScheduleChoice(StrictModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    schedule: _Reference = Field(description="a registered name, FILE.py:NAME, or FILE.csv in torch's notation")
+    schedule: Reference = Field(description="a registered name, FILE.py:NAME, or FILE.csv in torch's notation")
     label: Label = Field(
         default_factory=lambda data: own_name(data.get("schedule", "")), description="what the results call it"
     )

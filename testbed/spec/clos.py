@@ -21,10 +21,10 @@ from testbed.spec.quantity import bits_per_second, seconds
 class ClosSpec(StrictModel):
     """Leaves with hosts, and spines that join them; every leaf has one link to every spine."""
 
-    leaves: int = Field(ge=2, le=99)
-    spines: int = Field(ge=1, le=98)
+    leaves: int = Field(ge=2, le=99, description="places with nodes")
+    spines: int = Field(ge=1, le=98, description="places without nodes that join them")
     hosts: int = Field(ge=1, le=100, description="nodes of each leaf")
-    rate: Annotated[float, bits_per_second(1e3, 100e9)]
+    rate: Annotated[float, bits_per_second(1e3, 100e9)] = Field(description="of every link")
     delay: Annotated[float, seconds(0, 10)] = Field(default=0.0, description="one way, of every link")
 
 

@@ -5,18 +5,30 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic_core import core_schema
 
 from testbed.errors import BadInput, meant, nearest
 from testbed.files import read_text
 from testbed.spec import presets, yaml_tree
 
 T = TypeVar("T")
+
+Document = Mapping[str, Any]
+"""What a file holds, as plain values."""
 
 MOST_BYTES = 1_000_000
 
@@ -48,6 +60,17 @@ def _expected_file(path: Path) -> str:
     found = presets.preset_meant(path) if near is None else beside[near]
     hint = "`testbed presets` lists them" if found is None else f"did you mean {found}?"
     return f"a YAML file, or the name of a preset ({hint})"
+
+
+def plain(document: Document, source: str) -> dict[str, Any]:
+    """A copy of a document that a program made, with lists for tuples. Raises BadInput for what no file can hold."""
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(dict(document), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadInput.of(
+            source, WHOLE, str(error), "text, finite numbers, lists and mappings, as in a file"
+        ) from error
+    return found
 
 
 def override(document: dict[str, Any], settings: Mapping[str, str], source: str) -> dict[str, Any]:
@@ -129,16 +152,43 @@ class FieldError(ValueError):
         self.field, self.value, self.expected, self.further = field, value, expected, further
 
 
-def matching(pattern: str, words: str) -> AfterValidator:
+def whole(pattern: str) -> str:
+    """The pattern for JSON Schema, where one that says nothing else matches a part of the text."""
+    return f"^(?:{pattern})$"
+
+
+@dataclass(frozen=True)
+class Matching:
     """For Annotated[str, ...]: text that all of `pattern` matches; `words` says so to a person."""
-    whole = re.compile(pattern)
 
-    def check(text: str) -> str:
-        if whole.fullmatch(text) is None:
-            raise ValueError(words)
-        return text
+    pattern: str
+    words: str
 
-    return AfterValidator(check)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """The check behind that of the type."""
+        compiled = re.compile(self.pattern)
+
+        def check(text: str) -> str:
+            if compiled.fullmatch(text) is None:
+                raise ValueError(self.words)
+            return text
+
+        return core_schema.no_info_after_validator_function(check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The type, and the pattern."""
+        return {**handler(schema), "pattern": whole(self.pattern)}
+
+
+@dataclass(frozen=True)
+class WrittenAs:
+    """For Annotated[...]: in JSON Schema the field is as this type, which has all forms that a file may give it."""
+
+    kind: Any
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """That of the other type."""
+        return handler(TypeAdapter(self.kind).core_schema)
 
 
 def first_fault(error: ValidationError) -> Fault:

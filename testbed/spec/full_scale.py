@@ -6,7 +6,7 @@ import math
 from bisect import bisect
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from testbed.errors import listed
 from testbed.spec.document import FieldError, StrictModel
@@ -17,12 +17,12 @@ class ModelShape(StrictModel):
     """A decoder-only transformer, as far as FLOP and bytes depend on it."""
 
     hidden: int = Field(ge=64, le=1_000_000, description="d, the width of a layer's input")
-    layers: int = Field(ge=1, le=10_000)
-    heads: int = Field(ge=1, le=10_000)
+    layers: int = Field(ge=1, le=10_000, description="transformer blocks")
+    heads: int = Field(ge=1, le=10_000, description="of attention")
     kv_heads: int | None = Field(default=None, ge=1, description="of keys and values; default: as many as heads")
     ffn: int | None = Field(default=None, ge=1, le=10_000_000, description="width inside the MLP; default 4 x hidden")
     gated: bool = Field(default=False, description="three matrices in the MLP and no biases (Llama), not two (GPT)")
-    vocabulary: int = Field(ge=1, le=10_000_000)
+    vocabulary: int = Field(ge=1, le=10_000_000, description="rows of the embedding")
     positions: int = Field(default=0, ge=0, le=10_000_000, description="learned position embeddings; 0: rotary")
     tied: bool = Field(default=False, description="whether the projection to the vocabulary is the embedding's matrix")
 
@@ -76,11 +76,15 @@ class Known(StrictModel):
     share: float = Field(gt=0, le=1, description="of the peak, as measured for these tokens and this shape")
 
 
+_SHARE = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+"""What the validator below asks of one number, for JSON Schema."""
+
+
 class Accelerator(StrictModel):
     """One accelerator."""
 
     flops: Annotated[float, flop_per_second(1e9, 1e18)] = Field(description="peak, of the precision that trains")
-    efficiency: float | list[Known] = Field(
+    efficiency: Annotated[float, WithJsonSchema(_SHARE)] | list[Known] = Field(
         description="share of the peak that matrix products reach; or a curve, {tokens, share}"
     )
     memory: Annotated[float, size_bytes(1e6, 1e15)] = Field(description="HBM")
@@ -111,8 +115,10 @@ class Accelerator(StrictModel):
 class FullScale(StrictModel):
     """A training job at full scale. `parallelism.pipeline` ranks in every pipeline, each of `tensor` accelerators."""
 
-    model: Annotated[str | ModelShape, BeforeValidator(_known_shape)] = Field(description="a published shape, or one")
-    accelerator: Accelerator
+    model: Annotated[
+        Annotated[str, WithJsonSchema({"enum": list(SHAPES)})] | ModelShape, BeforeValidator(_known_shape)
+    ] = Field(description="a published shape, or one")
+    accelerator: Accelerator = Field(description="what every rank of the full job computes on")
     tensor: int = Field(default=1, ge=1, le=1024, description="accelerators that share a stage: one rank of the lab")
     data: int = Field(default=1, ge=1, le=65536, description="pipelines; those beyond parallelism.data share links")
     sequence: int = Field(ge=1, le=100_000_000, description="tokens per sample")
@@ -151,5 +157,9 @@ class FullScale(StrictModel):
 class LabScale(StrictModel):
     """How large a workload at full scale is in the lab."""
 
-    slot: Annotated[float, seconds(1e-4, 60)] = Field(default=0.02, description="forward of the slowest stage")
-    message: Annotated[float, size_bytes(1000, 1e9)] = Field(default=70e3, description="bytes of a boundary message")
+    slot: Annotated[float, seconds(1e-4, 60)] = Field(
+        default=0.02, description="forward of the slowest stage", json_schema_extra={"default": "20 ms"}
+    )
+    message: Annotated[float, size_bytes(1000, 1e9)] = Field(
+        default=70e3, description="bytes of a boundary message", json_schema_extra={"default": "70 kB"}
+    )

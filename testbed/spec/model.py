@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, GetJsonSchemaHandler, TypeAdapter, ValidationError
 
-from testbed.plugins import Registry, Unusable
+from testbed.plugins import IN_FILE_PATTERN, Registry, Unusable
 from testbed.spec.document import WHOLE, FieldError, StrictModel, faults, validated
 
 
@@ -19,7 +20,7 @@ class ModelSpec(StrictModel):
     kind: str = Field(default="gpt", description="a registered name, or FILE.py:NAME")
     content: str | None = Field(default=None, description="what FILE holds; filled in when the workload is read")
     layers: int = Field(ge=1, le=1024, description="spread evenly over the stages")
-    dtype: Literal["float32", "float64"] = "float32"
+    dtype: Literal["float32", "float64"] = Field(default="float32", description="of weights and what is sent")
 
     def boundary_shape(self, microbatch_size: int) -> tuple[int, ...]:
         """Shape of the tensor that goes from any layer to the next."""
@@ -105,3 +106,25 @@ def as_model(document: object) -> object:
     except ValidationError as error:
         (field, value, expected), *further = faults(error, known)
         raise FieldError("" if field == WHOLE else field, value, expected, further) from error
+
+
+@dataclass(frozen=True)
+class AnyModel:
+    """In an annotation: in JSON Schema the field is any registered model with its fields, or one in a file of its own.
+
+    Of a model in a file only the fields that all models have are known: it may have others.
+    """
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """An alternative for each."""
+        known = []
+        for name, model in MODELS.items():
+            of_kind = {"properties": {"kind": {"const": name}}}
+            required = {} if name == ModelSpec.model_fields["kind"].default else {"required": ["kind"]}
+            known.append({"allOf": [handler(TypeAdapter(model).core_schema), of_kind | required]})
+        own = handler.resolve_ref_schema(handler(TypeAdapter(ModelSpec).core_schema))
+        kind = {"type": "string", "pattern": IN_FILE_PATTERN, "description": own["properties"]["kind"]["description"]}
+        in_file = {key: value for key, value in own.items() if key not in ("additionalProperties", "description")}
+        in_file |= {"title": "FILE.py:NAME", "properties": own["properties"] | {"kind": kind}}
+        in_file["required"] = ["kind", *own["required"]]
+        return {"anyOf": [*known, in_file]}

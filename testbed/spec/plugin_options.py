@@ -29,13 +29,13 @@ def checked_options(
     if not given:
         return {}
     try:
-        return validated(_model(function, known), dict(given)).model_dump(exclude_unset=True)
+        return validated(options_model(function, known), dict(given)).model_dump(exclude_unset=True)
     except ValidationError as error:
         fault = first_fault(error)
         raise BadInput.of(source, f"{field}{fault.field}", fault.value, fault.expected) from error
 
 
-def _model(function: Callable[..., Any], known: Sequence[str]) -> type[BaseModel]:
+def options_model(function: Callable[..., Any], known: Sequence[str]) -> type[BaseModel]:
     """The parameters as fields with types and bounds. Raises Unusable where a type is not known."""
     try:
         parameters = inspect.signature(function, eval_str=True).parameters

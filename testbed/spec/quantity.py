@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pydantic import BeforeValidator, GetCoreSchemaHandler, ValidationInfo
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import core_schema
 
 from testbed.spec.document import FieldError
-from testbed.units import COMPUTE, LENGTH, RATE, SIZE, TIME, parse
+from testbed.units import COMPUTE, LENGTH, RATE, SIZE, TIME, parse, pattern
 
 SI_UNITS = "numbers are SI units"
 """Validation context of a document that a program wrote: quantities are plain numbers, not text with a unit."""
@@ -52,12 +52,34 @@ class _Range(NamedTuple):
         least, most = self._shown(self.least), self._shown(self.most)
         return f"{self.kind} above {least}, at most {most}" if self.above else f"{self.kind} from {least} to {most}"
 
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of it in a file: text with a unit, or a bare 0 where that is within the bounds."""
+        text = {"type": "string", "pattern": pattern(self.units), "examples": [self._example()]}
+        title = f"{self.expected()} ({', '.join(self.units)})"
+        if self.least > 0 or self.above:
+            return {"title": title, **text}
+        return {"title": title, "anyOf": [text, {"type": "number", "const": 0}]}
+
+    def _example(self) -> str:
+        usual = _USUAL[self.kind]
+        return usual if self.least <= parse(usual, self.units, self.kind) <= self.most else self._shown(self.most)
+
     def _shown(self, value: float) -> str:
         if value == 0:
             return "0"
         unit = next(name for name, factor in reversed(_ascending(self.units)) if value >= factor)
         number = value / self.units[unit]
         return f"{number:.0f} {unit}" if number == round(number) else f"{number:.6g} {unit}"
+
+
+_USUAL = {
+    "a time": "20 ms",
+    "a rate": "1 Gbit/s",
+    "a size": "1 MB",
+    "a length": "2000 km",
+    "a rate of computation": "312 Tflop/s",
+}
+"""What is shown of each kind as an example."""
 
 
 def _ascending(units: dict[str, float]) -> list[tuple[str, float]]:
@@ -75,6 +97,11 @@ class Quantity:
 
     read: Callable[[object, ValidationInfo], object]
     written: Callable[[float], str]
+    schema: Callable[[], dict[str, Any]]
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """What a file may have, where the quantity has its unit."""
+        return self.schema()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         """What pydantic makes of the annotation."""
@@ -93,7 +120,7 @@ class Quantity:
 def _field(kind: str, units: dict[str, float]) -> Callable[..., Quantity]:
     def between(least: float, most: float, *, above: bool = False) -> Quantity:
         bounds = _Range(kind, units, least, most, above)
-        return Quantity(bounds.read, bounds.written)
+        return Quantity(bounds.read, bounds.written, bounds.schema)
 
     return between
 
@@ -109,18 +136,39 @@ flop_per_second = _field("a rate of computation", COMPUTE)
 def seconds_per_rank(least: float, most: float) -> Quantity:
     """One time, or a list with one for every rank."""
     bounds = _Range("a time", TIME, least, most, above=False)
-    return Quantity(_per_rank(bounds.read), bounds.written)
+    return Quantity(_per_rank(bounds.read), bounds.written, lambda: _list_too(bounds.schema()))
 
 
-def number_per_rank(kind: str, least: float, most: float) -> BeforeValidator:
-    """One plain number, or a list with one for every rank."""
+@dataclass(frozen=True)
+class NumberPerRank:
+    """In an annotation: one plain number, a list with one for every rank, or nothing."""
 
-    def read(value: object, _: ValidationInfo) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise ValueError(f"{kind} from {least:.0f} to {most:.0f}")
+    kind: str
+    least: float
+    most: float
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """What pydantic makes of the annotation."""
+        return core_schema.with_info_before_validator_function(_per_rank(self._read), handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The same for an editor."""
+        number = {"type": "number", "minimum": self.least, "maximum": self.most}
+        several = _list_too(number)["anyOf"]
+        return {"title": self._expected(), "anyOf": [*several, {"type": "null"}]}
+
+    def _read(self, value: object, _: ValidationInfo) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.least <= value <= self.most:
+            raise ValueError(self._expected())
         return float(value)
 
-    return BeforeValidator(_per_rank(read))
+    def _expected(self) -> str:
+        return f"{self.kind} from {self.least:.0f} to {self.most:.0f}"
+
+
+def _list_too(one: dict[str, Any]) -> dict[str, Any]:
+    """JSON Schema of one, or a list with one for every rank."""
+    return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "title": "one for every rank"}]}
 
 
 def _per_rank(read_each: _Read) -> Callable[[object, ValidationInfo], object]:

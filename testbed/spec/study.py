@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, field_validator
 
 from testbed.errors import listed
-from testbed.spec.document import FieldError, StrictModel, matching, override, read_yaml, validate
+from testbed.spec.document import FieldError, Matching, StrictModel, WrittenAs, override, read_yaml, validate
 from testbed.spec.topology import Name, Topology
 from testbed.spec.workload import Workload
 from testbed.units import COMPUTE, LENGTH, RATE, SIZE, TIME, parse, show_compute, show_rate, show_size, show_time
@@ -36,11 +36,13 @@ _RANGE = re.compile(
     r"\s*(?P<first>[0-9.eE+-]+?)\s*(?P<first_unit>[^\W\d][^\s./]*(?:/s)?)?\s*\.\."
     r"\s*(?P<last>[0-9.eE+-]+?)\s*(?P<unit>[^\W\d][^\s/]*(?:/s)?)?\s*/\s*(?P<count>[0-9]{1,5})\s*(?P<log>log)?\s*"
 )
+_RANGE_TEXT = r"\s*[0-9].*\.\..*/\s*[0-9]{1,5}\s*(log)?\s*"
+"""The same as an editor holds a text against, without the names of its parts."""
 _RANGE_WORDS = "values as in 1..80 ms/12: from 1 to 80 ms in 12 equal steps (or 1..80 ms/12 log, in equal ratios)"
 
 AxisName = Annotated[
     str,
-    matching(r"[A-Za-z][A-Za-z0-9_.-]{0,59}", "letters, digits, hyphens, dots and _, a letter first, at most 60"),
+    Matching(r"[A-Za-z][A-Za-z0-9_.-]{0,59}", "letters, digits, hyphens, dots and _, a letter first, at most 60"),
 ]
 
 
@@ -72,9 +74,11 @@ class Axis(StrictModel):
     field: str | list[str] | None = Field(
         default=None, description="as --set names it; topology.X, or X where only a topology has such a field"
     )
-    values: Annotated[list[Any] | dict[str, dict[str, Any]], BeforeValidator(_values)] = Field(
-        description="a list, a range as in 1..80 ms/12, or a mapping of words to fields and their values"
-    )
+    values: Annotated[
+        list[Any] | dict[str, dict[str, Any]],
+        BeforeValidator(_values),
+        WrittenAs(list[Any] | dict[str, dict[str, Any]] | Annotated[str, Matching(_RANGE_TEXT, _RANGE_WORDS)]),
+    ] = Field(description="a list, a range as in 1..80 ms/12, or a mapping of words to fields and their values")
     times: str | None = Field(
         default=None, description="what every number is multiplied by: with 20 ms, the value 2 stands for 40 ms"
     )

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from testbed.errors import BadInput, listed
-from testbed.spec.clos import spelt_out
-from testbed.spec.document import FieldError, StrictModel, matching, override, read_yaml, validate
+from testbed.spec.clos import ClosSpec, spelt_out
+from testbed.spec.document import (
+    Document,
+    FieldError,
+    Matching,
+    StrictModel,
+    WrittenAs,
+    override,
+    plain,
+    read_yaml,
+    validate,
+)
 from testbed.spec.quantity import bits_per_second, metres, seconds, size_bytes
 from testbed.units import FIBRE_SECONDS_PER_METRE, show_time
 
@@ -32,7 +42,7 @@ SMALLEST_QUEUE = 18_028
 """Bytes of two full frames: with room for one, nanoseconds decide whether it fits behind one that is just leaving."""
 
 Name = Annotated[
-    str, matching("[a-z][a-z0-9-]{0,29}", "lower-case letters, digits and hyphens, a letter first, at most 30")
+    str, Matching("[a-z][a-z0-9-]{0,29}", "lower-case letters, digits and hyphens, a letter first, at most 30")
 ]
 """Lower case, digits and hyphens: safe as a host name; never part of a shell command all the same."""
 
@@ -43,7 +53,9 @@ class InsideSpec(StrictModel):
     delay: Annotated[float, seconds(0, MOST_CARD_DELAY_S)] = Field(
         default=0.0, description="one way, from a node to its neighbour or border"
     )
-    rate: Annotated[float, bits_per_second(LEAST_CARD_RATE_BPS, MOST_RATE_BPS)]
+    rate: Annotated[float, bits_per_second(LEAST_CARD_RATE_BPS, MOST_RATE_BPS)] = Field(
+        description="of whatever leaves the node, headers included"
+    )
 
 
 class DatacenterSpec(StrictModel):
@@ -52,28 +64,61 @@ class DatacenterSpec(StrictModel):
     nodes: int = Field(
         ge=0, le=MAX_NODES_PER_DATACENTER, description="containers that can hold a stage; 0: it only passes traffic on"
     )
-    inside: InsideSpec | None = None
+    inside: InsideSpec | None = Field(default=None, description="a network card for every node; default: none")
 
 
-class _Direction(StrictModel):
+class ClosSite(StrictModel):
+    """Leaves, spines and their links in place of one site, as a file may have them."""
+
+    clos: ClosSpec = Field(description="a two-layer Clos")
+    inside: InsideSpec | None = Field(default=None, description="a network card for every host; default: none")
+
+
+class DirectionSpec(StrictModel):
     """What may be said of one direction of a link; None leaves it as the link says."""
 
-    fibre: Annotated[float, metres(0, MOST_FIBRE_M)] | None = None
-    delay: Annotated[float, seconds(0, MOST_OWN_DELAY_S)] | None = None
-    equipment_delay: Annotated[float, seconds(0, MOST_EQUIPMENT_DELAY_S)] | None = None
-    rate: Annotated[float, bits_per_second(1e3, MOST_RATE_BPS)] | None = None
-    queue: Annotated[float, size_bytes(SMALLEST_QUEUE, MOST_QUEUE)] | None = None
-    jitter: Annotated[float, seconds(0, MOST_JITTER_S)] | None = None
+    fibre: Annotated[float, metres(0, MOST_FIBRE_M)] | None = Field(default=None, description="5 us/km one way")
+    delay: Annotated[float, seconds(0, MOST_OWN_DELAY_S)] | None = Field(
+        default=None, description="more one-way delay, beside or instead of fibre"
+    )
+    equipment_delay: Annotated[float, seconds(0, MOST_EQUIPMENT_DELAY_S)] | None = Field(
+        default=None, description="more one-way delay: regeneration, OTN boxes"
+    )
+    rate: Annotated[float, bits_per_second(1e3, MOST_RATE_BPS)] | None = Field(
+        default=None, description="on the wire, headers included"
+    )
+    queue: Annotated[float, size_bytes(SMALLEST_QUEUE, MOST_QUEUE)] | None = Field(
+        default=None, description="room for bytes that wait for the wire; default: enough never to drop"
+    )
+    jitter: Annotated[float, seconds(0, MOST_JITTER_S)] | None = Field(
+        default=None, description="by up to so much more or less each packet is delayed"
+    )
     loss: float | None = Field(default=None, ge=0, lt=1, description="share of packets lost")
 
 
-class LinkSpec(_Direction):
+def _both_directions(schema: dict[str, Any]) -> None:
+    """JSON Schema of what both directions need, from the link or each for itself."""
+
+    def given(*names: str) -> dict[str, Any]:
+        no_null = {"not": {"type": "null"}}
+        return {"anyOf": [{"required": [name], "properties": {name: no_null}} for name in names]}
+
+    def both(needed: dict[str, Any]) -> dict[str, Any]:
+        each = {"required": ["forward", "reverse"], "properties": {"forward": needed, "reverse": needed}}
+        return {"anyOf": [*needed["anyOf"], each]}
+
+    schema["allOf"] = [both(given("rate")), both(given("fibre", "delay"))]
+
+
+class LinkSpec(DirectionSpec):
     """One undirected OTN connection; `forward` is the direction in which `between` names its ends."""
 
-    between: tuple[Name, Name]
-    name: Name | None = None
-    forward: _Direction = _Direction()
-    reverse: _Direction = _Direction()
+    model_config = ConfigDict(json_schema_extra=_both_directions)
+
+    between: tuple[Name, Name] = Field(description="the datacenters, leaves or spines that it joins")
+    name: Name | None = Field(default=None, description="needed for parallel links; default: its ends, joined by --")
+    forward: DirectionSpec = Field(default=DirectionSpec(), description="what is else in the order of between")
+    reverse: DirectionSpec = Field(default=DirectionSpec(), description="what is else in the other direction")
 
     @model_validator(mode="after")
     def _complete(self) -> LinkSpec:
@@ -110,7 +155,7 @@ class LinkSpec(_Direction):
     def direction(self, side: str) -> Direction:
         """The direction `side` ("forward" or "reverse") with every value in SI units."""
         source, target = self.between if side == "forward" else self.between[::-1]
-        value = {field: self._value(side, field) or 0.0 for field in _Direction.model_fields}
+        value = {field: self._value(side, field) or 0.0 for field in DirectionSpec.model_fields}
         return Direction(
             link=self.resolved_name(),
             source=source,
@@ -156,19 +201,21 @@ class RouteSpec(StrictModel):
     The one back is another route.
     """
 
-    source: Name = Field(alias="from")
-    target: Name = Field(alias="to")
+    source: Name = Field(alias="from", description="the datacenter that sends")
+    target: Name = Field(alias="to", description="the datacenter that receives")
     via: tuple[Name, ...] = Field(min_length=1, description="names of links, in order")
 
 
 class Topology(StrictModel):
     """Datacenters and links. Order matters: contiguous placement fills datacenters as they are listed."""
 
-    name: Name
-    description: str = ""
-    datacenters: dict[Name, DatacenterSpec] = Field(min_length=1, max_length=MAX_DATACENTERS)
-    links: tuple[LinkSpec, ...] = Field(default=(), max_length=MAX_LINKS)
-    routes: tuple[RouteSpec, ...] = ()
+    name: Name = Field(description="what results and tables call the network")
+    description: str = Field(default="", description="free text")
+    datacenters: dict[Name, Annotated[DatacenterSpec, WrittenAs(DatacenterSpec | ClosSite)]] = Field(
+        min_length=1, max_length=MAX_DATACENTERS, description="by name, in the order in which pipelines fill them"
+    )
+    links: tuple[LinkSpec, ...] = Field(default=(), max_length=MAX_LINKS, description="each with two directions")
+    routes: tuple[RouteSpec, ...] = Field(default=(), description="default: the least delay between every pair")
 
     @model_validator(mode="after")
     def _consistent(self) -> Topology:
@@ -245,10 +292,14 @@ class Topology(StrictModel):
         return [link.direction(side) for link in self.links for side in ("forward", "reverse")]
 
 
-def load_topology(path: Path, settings: dict[str, str] | None = None) -> Topology:
-    """The topology in a file, with `settings` (dotted key -> YAML text) laid over it. Raises BadInput."""
-    written = read_yaml(path)
+def load_topology(path: Path | Document, settings: dict[str, str] | None = None) -> Topology:
+    """The topology in a file, or as a document, with `settings` (dotted key -> YAML text) laid over it.
+
+    Raises BadInput, which names a document "topology".
+    """
+    source = str(path) if isinstance(path, Path) else "topology"
+    written = read_yaml(path) if isinstance(path, Path) else plain(path, source)
     if "datacenters" not in written and {"schedules", "parallelism"} & written.keys():
-        raise BadInput.of(str(path), "file", "a workload", "a topology (the order is TOPOLOGY WORKLOAD)")
-    document = spelt_out(override(written, settings or {}, str(path)), str(path))
-    return validate(Topology, document, str(path))
+        raise BadInput.of(source, "file", "a workload", "a topology (the order is TOPOLOGY WORKLOAD)")
+    document = spelt_out(override(written, settings or {}, source), source)
+    return validate(Topology, document, source)

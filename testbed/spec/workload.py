@@ -6,16 +6,34 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from testbed.errors import BadInput
 from testbed.pipeline.algorithms import ALGORITHMS, Algorithm
 from testbed.plugins import Unusable, read_content
-from testbed.spec.choice import ScheduleChoice, file_named, with_labels
-from testbed.spec.document import FieldError, StrictModel, override, read_yaml, validate
+from testbed.spec.choice import Reference, ScheduleChoice, file_named, with_labels
+from testbed.spec.document import (
+    Document,
+    FieldError,
+    StrictModel,
+    WrittenAs,
+    override,
+    plain,
+    read_yaml,
+    validate,
+)
 from testbed.spec.full_scale import FullScale, LabScale
-from testbed.spec.model import ModelSpec, as_model
-from testbed.spec.quantity import SI_UNITS, number_per_rank, seconds_per_rank, size_bytes
+from testbed.spec.model import AnyModel, ModelSpec, as_model
+from testbed.spec.quantity import SI_UNITS, NumberPerRank, seconds_per_rank, size_bytes
 from testbed.spec.topology import Name
 from testbed.units import show_size
 
@@ -29,7 +47,7 @@ MOST_MEMORY = 1e6
 class Parallelism(StrictModel):
     """Degrees of parallelism."""
 
-    pipeline: int = Field(ge=1, le=MAX_STAGES)
+    pipeline: int = Field(ge=1, le=MAX_STAGES, description="ranks of a pipeline, one after the other")
     data: int = Field(default=1, ge=1, le=64, description="pipelines that train the same stages, ZeRO-1 sharded")
     tensor: Literal[1, 2, 4] = Field(default=1, description="ranks of one datacenter that share every layer of a stage")
 
@@ -76,7 +94,7 @@ class DataParallel(StrictModel):
     sharding: Literal["zero-1", "none"] = Field(
         default="zero-1", description="each replica keeps a shard of the optimizer's states, or all of them"
     )
-    algorithm: Annotated[str, BeforeValidator(_algorithm)] = Field(
+    algorithm: Annotated[str, BeforeValidator(_algorithm), WithJsonSchema({"enum": list(ALGORITHMS)})] = Field(
         default="ring", description="; ".join(f"{name}: {known.words}" for name, known in ALGORITHMS.items())
     )
     chunks: int | None = Field(
@@ -99,8 +117,8 @@ class DataParallel(StrictModel):
 class OptimizerSpec(StrictModel):
     """The optimizer; its step is outside the measured time."""
 
-    kind: Literal["sgd", "adamw"] = "adamw"
-    learning_rate: float = Field(default=3e-3, gt=0, le=10)
+    kind: Literal["sgd", "adamw"] = Field(default="adamw", description="which one")
+    learning_rate: float = Field(default=3e-3, gt=0, le=10, description="the same in every iteration")
 
 
 DERIVED = ("pacing", "message", "microbatches", "microbatch_size")
@@ -124,13 +142,32 @@ def _smallest_model(parallelism: object) -> dict[str, Any]:
     return {"layers": 2 * ranks, "d_model": 8, "heads": 1, "sequence": 8}
 
 
+def _as_written(schema: dict[str, Any]) -> None:
+    """JSON Schema of a workload at full scale, and of any other: what follows from `full_scale` stands beside no other.
+
+    The model itself has every field; a file has some of them only.
+    """
+    follows = [*DERIVED, "model"]
+    needed = {name for name in follows if name in schema["required"]}
+    schema["required"] = [name for name in schema["required"] if name not in needed]
+    at_full_scale = dict.fromkeys(DERIVED, False) | {"lab": {"type": "object"}}
+    no_parameters = {"not": {"type": "object", "required": ["parameters"]}}
+    schema["if"] = {"required": ["full_scale"], "properties": {"full_scale": {"type": "object"}}}
+    schema["then"] = {"properties": at_full_scale | {"data_parallel": no_parameters}}
+    schema["else"] = {"required": sorted(needed), "properties": {"lab": {"type": "null"}}}
+
+
 class Workload(StrictModel):
     """A training job."""
 
-    name: Name
-    description: str = ""
-    model: Annotated[SerializeAsAny[ModelSpec], BeforeValidator(as_model)]
-    parallelism: Parallelism
+    model_config = ConfigDict(json_schema_extra=_as_written)
+
+    name: Name = Field(description="what results and tables call the job")
+    description: str = Field(default="", description="free text")
+    model: Annotated[SerializeAsAny[ModelSpec], BeforeValidator(as_model), AnyModel()] = Field(
+        description="what is trained; beside full_scale, by default two tiny layers per rank"
+    )
+    parallelism: Parallelism = Field(description="how many ranks there are, and along which axes")
     microbatches: int = Field(ge=1, le=MAX_MICROBATCHES, description="per iteration")
     microbatch_size: int = Field(ge=1, le=4096, description="samples in a microbatch")
     placement: Annotated[Literal["contiguous"] | list[str], BeforeValidator(_names)] = Field(
@@ -138,19 +175,25 @@ class Workload(StrictModel):
         description="contiguous: an equal share of the stages in each datacenter; or a node for every rank, "
         "the tensor ranks of a stage one after the other",
     )
-    data_parallel: DataParallel = DataParallel()
-    pacing: Annotated[Pacing | None, BeforeValidator(_none_word)] = Field(description="seconds per action, or none")
+    data_parallel: DataParallel = Field(
+        default=DataParallel(), description="what pipelines side by side exchange; for parallelism.data above 1"
+    )
+    pacing: Annotated[Pacing | None, BeforeValidator(_none_word), WrittenAs(Pacing | Literal["none"] | None)] = Field(
+        description="the slot of every action; none: measure what the machine takes"
+    )
     message: Annotated[float, size_bytes(0, MOST_MESSAGE_BYTES, above=True)] | None = Field(
         default=None,
         description="bytes that cross a stage boundary, padded up to this, tensor ranks together; default: the tensor",
     )
-    memory: Annotated[float | list[float] | None, number_per_rank("microbatches in flight", 1, MOST_MEMORY)] = Field(
+    memory: Annotated[float | list[float] | None, NumberPerRank("microbatches in flight", 1, MOST_MEMORY)] = Field(
         default=None, description="limit per rank; default: the pipeline degree, at full scale what HBM holds"
     )
     recompute: bool = Field(
         default=False, description="keep only each layer's input, run its forward again before its input gradient"
     )
-    transport: Literal["otn-lossless", "tcp-default"] = "otn-lossless"
+    transport: Literal["otn-lossless", "tcp-default"] = Field(
+        default="otn-lossless", description="how TCP is set up; tcp-default: what ordinary settings would have done"
+    )
     receives: Literal["early", "late"] = Field(
         default="early", description="post receives a step ahead, or only when they are reached"
     )
@@ -158,11 +201,13 @@ class Workload(StrictModel):
         default=None, description="the job that this one stands for; times, sizes and microbatches follow from it"
     )
     lab: LabScale | None = Field(default=None, description="how large it is in the lab; beside full_scale only")
-    schedules: list[ScheduleChoice] = Field(min_length=1, max_length=MOST_SCHEDULES)
+    schedules: list[Annotated[ScheduleChoice, WrittenAs(Reference | ScheduleChoice)]] = Field(
+        min_length=1, max_length=MOST_SCHEDULES, description="a name, or a name with options; measured one by one"
+    )
     iterations: int = Field(default=10, ge=1, le=MOST_ITERATIONS, description="measured iterations")
     warmup: int = Field(default=2, ge=1, le=1000, description="iterations before the measured ones")
-    seed: int = Field(default=1, ge=0, lt=2**31)
-    optimizer: OptimizerSpec = OptimizerSpec()
+    seed: int = Field(default=1, ge=0, lt=2**31, description="of weights and data")
+    optimizer: OptimizerSpec = Field(default=OptimizerSpec(), description="what updates the weights")
 
     @model_validator(mode="before")
     @classmethod
@@ -318,40 +363,51 @@ class Workload(StrictModel):
         return [default if self.memory is None else self.memory] * ranks
 
 
-def load_workload(path: Path, settings: dict[str, str] | None = None) -> Workload:
-    """The workload in a file, with `settings` (dotted key -> YAML text) laid over it. Raises BadInput."""
-    return validate(Workload, workload_document(path, settings), str(path))
+def load_workload(path: Path | Document, settings: dict[str, str] | None = None) -> Workload:
+    """The workload in a file, or as a document, with `settings` (dotted key -> YAML text) laid over it.
+
+    Raises BadInput, which names a document "workload".
+    """
+    return validate(Workload, workload_document(path, settings), _source(path))
 
 
-def workload_document(path: Path, settings: dict[str, str] | None = None) -> dict[str, Any]:
+def _source(path: Path | Document) -> str:
+    return str(path) if isinstance(path, Path) else "workload"
+
+
+def workload_document(path: Path | Document, settings: dict[str, str] | None = None) -> dict[str, Any]:
     """As `load_workload`, not yet validated; with the content of the files that it names, so that it stands alone.
 
-    Names of files are relative to the workload's own directory. Raises BadInput.
+    Names of files are relative to the workload's own directory, in a document to the current one. Raises BadInput.
     """
-    written = read_yaml(path)
+    source, directory = _source(path), path.parent if isinstance(path, Path) else Path()
+    written = read_yaml(path) if isinstance(path, Path) else plain(path, source)
     if "datacenters" in written and not {"schedules", "parallelism"} & written.keys():
-        raise BadInput.of(str(path), "file", "a topology", "a workload (the order is TOPOLOGY WORKLOAD)")
-    document = override(written, settings or {}, str(path))
+        raise BadInput.of(source, "file", "a topology", "a workload (the order is TOPOLOGY WORKLOAD)")
+    document = override(written, settings or {}, source)
     if isinstance(model := document.get("model"), dict):
-        document["model"] = _with_content(model, "kind", path, "model")
+        document["model"] = _with_content(model, "kind", (source, directory), "model")
     if isinstance(schedules := document.get("schedules"), list):
         document["schedules"] = [
             _with_content(
-                {"schedule": choice} if isinstance(choice, str) else choice, "schedule", path, f"schedules.{index}"
+                {"schedule": choice} if isinstance(choice, str) else choice,
+                "schedule",
+                (source, directory),
+                f"schedules.{index}",
             )
             for index, choice in enumerate(schedules)
         ]
     return document
 
 
-def _with_content(choice: Any, key: str, path: Path, field: str) -> Any:
-    """A choice with the content of the file that it names, where it names one."""
+def _with_content(choice: Any, key: str, where: tuple[str, Path], field: str) -> Any:
+    """A choice with the content of the file that it names, where it names one; `where` are source and directory."""
     if not isinstance(choice, dict) or "content" in choice or not isinstance(choice.get(key), str):
         return choice
     file = file_named(choice[key])
     if file is None:
         return choice
     try:
-        return {**choice, "content": read_content(file, path.parent)}
+        return {**choice, "content": read_content(file, where[1])}
     except Unusable as error:
-        raise error.at(str(path), f"{field}.{key}") from error
+        raise error.at(where[0], f"{field}.{key}") from error

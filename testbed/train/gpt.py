@@ -24,8 +24,8 @@ class Gpt(ModelSpec):
     Blocks are spread evenly over the stages; the embedding comes with the first, the projection with the last.
     """
 
-    d_model: int = Field(ge=8, le=8192)
-    heads: int = Field(ge=1, le=128)
+    d_model: int = Field(ge=8, le=8192, description="width of a layer's input")
+    heads: int = Field(ge=1, le=128, description="of attention")
     d_ff: int | None = Field(default=None, ge=8, le=65536, description="default 4 x d_model")
     sequence: int = Field(ge=2, le=8192, description="tokens per sample")
 

@@ -20,9 +20,13 @@ from testbed.results.destination import EARLIER_FILES, FILES
 
 ROOT = Path(__file__).parents[2]
 
-BESIDE = {"__main__": {"cli"}, "progress": {"search"}}
-"""Modules beside the packages that import one of them, all others import none: the program's start, and the types of
-what a solver says of its progress."""
+BESIDE = {
+    "__main__": {"cli"},
+    "progress": {"search"},
+    "api": {"pipeline", "plan", "full_scale", "planning", "judge", "results"},
+}
+"""Modules beside the packages that import some of them, all others import none: the program's start, the types of what
+a solver says of its progress, and what `import testbed` gives."""
 
 BEHIND = {
     "mininet": {"lab"},

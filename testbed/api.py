@@ -1,0 +1,275 @@
+"""The testbed from Python: predictions, results of runs, and two of them side by side, as pandas frames.
+
+Columns have the names and units of `docs/data-format.md`: `_s` is seconds, `_bytes` bytes. Every error is a
+`testbed.errors.BadInput` that names the file (of a document "topology" or "workload"), field, value and what was
+expected.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from testbed.errors import BadInput, listed
+from testbed.full_scale.similitude import scale_warnings
+from testbed.full_scale.similitude_bound import full_scale_times
+from testbed.judge.comparison import BASELINE, job_of, row_type, rows_of
+from testbed.pipeline.memory import peak_in_flight
+from testbed.plan.plan import Case, Plan
+from testbed.planning.left_out import warnings
+from testbed.planning.prediction import JobPrediction, predict_jobs, ranges_of_plan
+from testbed.planning.resolve import load_plan
+from testbed.planning.schedules import with_every_job
+from testbed.planning.ties import Range
+from testbed.results.contents import table_of
+from testbed.results.load import load_run, require_readable
+
+Source = str | Path | Mapping[str, Any]
+"""A file's path, or what such a file holds."""
+
+_NESTED = ("checks", "messages", "memory", "full_scale", "solver")
+"""Of an entry of comparison.json, what is no single value; `Results.verdict` has the checks."""
+
+_OF_A_CHECK = ("question", "found", "limit", "ok", "why", "reasons")
+_PREDICTED = ("label", "job", "predicted_s", "predicted_low_s", "predicted_high_s")
+
+
+def predict(
+    topology: Source,
+    workload: Source | Sequence[Source],
+    *,
+    schedules: str | Sequence[str] | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> pd.DataFrame:
+    """What the model says an iteration takes, a row per case and job; of one job a case is a schedule.
+
+    `workload` is one, or several that train at the same time. `schedules` are labels, names of families, FILE.py:NAME
+    or FILE.csv; default: those of the workload. `settings` are laid over the workloads, by dotted key
+    (`{"microbatches": 16, "pacing.F": "30 ms"}`), with `topology.` in front over the topology. Names of files in a
+    document are relative to the current directory.
+
+    The columns are `label` (of the case), `job`, `schedule`, and as in comparison.json `predicted_s`, `predicted_low_s`
+    and `predicted_high_s` (nan where nothing hangs on who comes first), `predicted_alone_s` (as if no other job were
+    there), `slowdown_predicted`, `bubble_predicted` (shares), `peak_in_flight_predicted` (microbatches), `full_scale_s`
+    (nan where a job stands for itself), and `speedup_predicted` (over the job's first case with 1F1B; nan without one).
+    In `attrs` are `topology`, `left_out` (schedules that do not fit, by label, and why) and `warnings` (what was asked
+    for and is not in the model, and what else a user should know).
+
+    Raises BadInput. Where plans are large, processes help to make their schedules: a script then has to have its own
+    calls under `if __name__ == "__main__":`, as multiprocessing asks.
+    """
+    workloads: list[object] = [workload]
+    if isinstance(workload, Sequence) and not isinstance(workload, str):
+        workloads = list(workload)
+    if not workloads:
+        raise BadInput.of("predict", "workload", workload, "one at least")
+    jobs = [_as_source(each, "workload") for each in workloads]
+    unfinished = load_plan(_as_source(topology, "topology"), *jobs, settings=_as_settings(settings or {}))
+    names = [schedules] if isinstance(schedules, str) else list(schedules or ())
+    sources = [
+        str(each) if isinstance(each, Path) else job.name for each, job in zip(jobs, unfinished.jobs, strict=True)
+    ]
+    plan = with_every_job(unfinished, names, sources=sources)
+    ranges = ranges_of_plan(plan)
+    at_full_scale = full_scale_times(plan)
+    rows = []
+    for case in plan.cases:
+        for job, predicted_range in zip(predict_jobs(plan, case), ranges[case.label], strict=True):
+            rows.append(_row(case, job, predicted_range, at_full_scale.get(case.label)))
+    frame = _with_speedups(pd.DataFrame(rows))
+    frame.attrs = {
+        "topology": plan.network.name,
+        "left_out": dict(plan.left_out),
+        "warnings": [*warnings(plan, ranges), *scale_warnings(plan), *_remarks(plan)],
+    }
+    return frame
+
+
+def _as_source(source: object, field: str) -> Path | Mapping[str, Any]:
+    if isinstance(source, Mapping):
+        return source
+    if not isinstance(source, str | Path):
+        raise BadInput.of("predict", field, source, "a path, or a mapping of fields")
+    return Path(source)
+
+
+def _as_settings(settings: Mapping[str, object]) -> list[str]:
+    """As the command line has them: JSON is YAML."""
+    found = []
+    for key, value in settings.items():
+        try:
+            found.append(f"{key}={json.dumps(value, ensure_ascii=False, allow_nan=False)}")
+        except (TypeError, ValueError) as error:
+            raise BadInput.of("settings", str(key), value, "text, a finite number, a list or a mapping") from error
+    return found
+
+
+def _row(
+    case: Case, job: JobPrediction, predicted_range: Range | None, at_full_scale: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    low_s, high_s = (math.nan, math.nan) if predicted_range is None else predicted_range
+    return {
+        "label": case.label,
+        "job": job.job.name,
+        "schedule": case.jobs[job.number].choice.schedule,
+        "predicted_s": job.together_s,
+        "predicted_low_s": low_s,
+        "predicted_high_s": high_s,
+        "predicted_alone_s": job.alone_s,
+        "slowdown_predicted": job.together_s / job.alone_s,
+        "bubble_predicted": job.bubble_together,
+        "peak_in_flight_predicted": float(max(peak_in_flight(job.schedule))),
+        "full_scale_s": math.nan if at_full_scale is None else float(at_full_scale["predicted_s"]),
+    }
+
+
+def _with_speedups(frame: pd.DataFrame) -> pd.DataFrame:
+    """With how many times faster each job is than in its first case with 1F1B."""
+    baselines = frame[frame["schedule"] == BASELINE].drop_duplicates("job").set_index("job")["predicted_s"]
+    return frame.assign(speedup_predicted=(frame["job"].map(baselines) / frame["predicted_s"]).astype(float))
+
+
+def _remarks(plan: Plan) -> list[str]:
+    """What is to be known of how schedules were made, each once."""
+    said = (f"{made.choice.label}: {remark}" for case in plan.cases for made in case.jobs for remark in made.remarks)
+    return list(dict.fromkeys(said))
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What a results directory holds. Tables are read when they are asked for: BadInput where one is missing."""
+
+    directory: Path
+    complete: bool
+    """Whether every schedule that was asked for is finished."""
+    manifest: dict[str, Any]
+    """manifest.json: what was run, on what."""
+    comparison: pd.DataFrame
+    """A row per case and job: `label`, `job`, and the single values and lists of an entry of comparison.json, what was
+    measured beside what was predicted (`measured_s`, `predicted_s`, `error` ...)."""
+    verdict: pd.DataFrame
+    """A row per case, job and check: `label`, `job`, `question`, `found`, `limit`, `ok`, `why`, `reasons`."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether all that is finished can be trusted; False where nothing is."""
+        return bool(len(self.comparison)) and bool(self.comparison["trusted"].all())
+
+    @cached_property
+    def actions(self) -> pd.DataFrame:
+        """A row per action, the columns of actions.parquet; `source` is "predicted" or "measured"."""
+        return table_of(self.directory / "actions.parquet", ("schedule", "source", "job", "iteration"))
+
+    @cached_property
+    def messages(self) -> pd.DataFrame:
+        """A row per message between ranks, the columns of messages.parquet; `source` as above."""
+        return table_of(self.directory / "messages.parquet", ("schedule", "source", "job", "iteration"))
+
+    @cached_property
+    def iterations(self) -> pd.DataFrame:
+        """A row per iteration of a job, the columns of iterations.parquet; `source` is "measured"."""
+        return self._measured("iterations.parquet", ("job", "iteration", "warmup", "makespan_s"))
+
+    @cached_property
+    def links(self) -> pd.DataFrame:
+        """A row per case and direction of a link, the columns of links.parquet; `source` is "measured"."""
+        return self._measured("links.parquet", ("direction", "label", "wire_bytes"))
+
+    def _measured(self, name: str, columns: Sequence[str]) -> pd.DataFrame:
+        frame = table_of(self.directory / name, ("schedule", *columns))
+        frame.insert(list(frame.columns).index("schedule") + 1, "source", "measured")
+        return frame
+
+    @property
+    def jobs(self) -> list[str]:
+        """Their names, by the numbers that tables have."""
+        return _jobs_of(self.manifest)
+
+
+def _jobs_of(manifest: Mapping[str, Any]) -> list[str]:
+    return [job["name"] for job in manifest.get("jobs", ())] or [str(manifest.get("workload", ""))]
+
+
+def load(directory: str | Path) -> Results:
+    """The results of a run, finished or not. Raises BadInput for a directory that holds none, or of another format."""
+    place = Path(directory)
+    run = load_run(place)
+    if not run.manifest:
+        raise BadInput.of(str(place), "manifest.json", "no such file", "a run that measured its links")
+    require_readable(run.manifest, place)
+    rows, only = rows_of(run.comparison), _jobs_of(run.manifest)[0]
+    entries, checks = [], []
+    for row in rows:
+        named = {"label": row.label, "job": job_of(row) or only}
+        entries.append(named | {key: value for key, value in vars(row).items() if key not in (*named, *_NESTED)})
+        checks += [named | {key: check.get(key) for key in _OF_A_CHECK} for check in row.checks]
+    kind = row_type(run.comparison)
+    names = [field.name for field in fields(kind) if field.name not in ("label", "job", *_NESTED)]
+    comparison = pd.DataFrame(entries, columns=["label", "job", *names])
+    for field in fields(kind):
+        if field.name in names and str(field.type).removesuffix(" | None") in ("float", "int"):
+            comparison[field.name] = comparison[field.name].astype(float)
+    verdict = pd.DataFrame(checks, columns=["label", "job", *_OF_A_CHECK])
+    return Results(place, run.complete, run.manifest, comparison, verdict)
+
+
+def compare(a: Results | pd.DataFrame | str | Path, b: Results | pd.DataFrame | str | Path) -> pd.DataFrame:
+    """Two runs, two predictions, or one of each side by side: a row per case and job that either has.
+
+    Each is what `load` or `predict` gives, or a results directory. The columns are `label`, `job`, and of both (with
+    `a_` and `b_` in front) `source` ("measured" or "predicted"), `s`, `low_s`, `high_s`: of a run the median iteration
+    and the quartiles of the iterations, of a prediction its time and its range; then `ratio` (b over a) and `overlap`,
+    whether the ranges have a time in common. What only one side has is nan (`overlap`: <NA>). Where both have one job,
+    their cases are matched whatever the jobs' names are.
+
+    Raises BadInput, also where the two have no case in common.
+    """
+    of_a, of_b = _times(a, "a"), _times(b, "b")
+    if of_a["job"].nunique() == of_b["job"].nunique() == 1:
+        of_b["job"] = of_a["job"].iloc[0]
+    of_a, of_b = (side.set_index(["label", "job"]) for side in (of_a, of_b))
+    if of_a.index.intersection(of_b.index).empty:
+        expected = f"one of {listed(_named(of_a))}, as the other has them"
+        raise BadInput.of("compare", "label", listed(_named(of_b)), expected)
+    both = of_a.index.append(of_b.index.difference(of_a.index, sort=False))
+    frame = of_a.add_prefix("a_").reindex(both).join(of_b.add_prefix("b_"))
+    frame["ratio"] = frame["b_s"] / frame["a_s"]
+    overlap = (frame["a_low_s"] <= frame["b_high_s"]) & (frame["b_low_s"] <= frame["a_high_s"])
+    frame["overlap"] = overlap.astype("boolean").mask(frame["ratio"].isna())
+    return frame.reset_index()
+
+
+def _named(times: pd.DataFrame) -> list[str]:
+    return [f"{label}: {job}" for label, job in times.index]
+
+
+def _times(given: Results | pd.DataFrame | str | Path, side: str) -> pd.DataFrame:
+    """`label`, `job`, `source`, `s`, `low_s` and `high_s` of what one side is. Raises BadInput."""
+    if isinstance(given, pd.DataFrame):
+        missing = [name for name in _PREDICTED if name not in given.columns]
+        if missing or given.empty:
+            raise BadInput.of("compare", side, list(given.columns), f"a prediction, with {', '.join(_PREDICTED)}")
+        found = given[["label", "job"]].assign(source="predicted", s=given["predicted_s"])
+        for end in ("low_s", "high_s"):
+            found[end] = given[f"predicted_{end}"].fillna(given["predicted_s"])
+        return found
+    if not isinstance(given, Results | str | Path):
+        raise BadInput.of("compare", side, given, "what predict or load gives, or a results directory")
+    run = given if isinstance(given, Results) else load(given)
+    if run.comparison.empty:
+        raise BadInput.of(str(run.directory), "finished schedules", 0, "one or more: there is nothing to compare")
+    counted = run.iterations[~run.iterations["warmup"].astype(bool)]
+    names = dict(enumerate(run.jobs))
+    times_s = counted.assign(job=counted["job"].map(names)).groupby(["schedule", "job"])["makespan_s"]
+    found = run.comparison[["label", "job"]].assign(source="measured", s=run.comparison["measured_s"])
+    keys = pd.MultiIndex.from_frame(found[["label", "job"]])
+    return found.assign(
+        low_s=times_s.quantile(0.25).reindex(keys).to_numpy(), high_s=times_s.quantile(0.75).reindex(keys).to_numpy()
+    )
