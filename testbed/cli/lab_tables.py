@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -143,6 +144,10 @@ def mininet_tables(links: Sequence[Mapping[str, Any]], width: int) -> list[Rende
     return [*fitted(key, [Section("plain Mininet TCLink, same delay and rate", columns)], width), *said]
 
 
+_WIDEST = 68
+"""Columns of a line of a command: on a screen of 80 none is broken."""
+
+
 def doctor_lines(findings: Sequence[FeatureCheck]) -> list[RenderableType]:
     """What works on this machine, and what adds the rest. Commands have lines of their own: they can be copied."""
     lines: list[RenderableType] = [Text("what this machine can do", style="italic")]
@@ -152,8 +157,13 @@ def doctor_lines(findings: Sequence[FeatureCheck]) -> list[RenderableType]:
         if finding.otherwise and not finding.ok:
             lines.append(_finding("", "", f"without it: {finding.otherwise}", name_width))
         if not finding.ok:
-            lines.append(indented(Text(finding.remedy, style="bold", overflow="fold")))
+            lines.append(indented(Text(_to_be_copied(finding.remedy), style="bold", overflow="fold")))
     return lines
+
+
+def _to_be_copied(command: str) -> str:
+    """A command in lines as a shell takes them."""
+    return " \\\n    ".join(textwrap.wrap(command, _WIDEST, break_long_words=False, break_on_hyphens=False))
 
 
 def _feature_mark(finding: FeatureCheck) -> Text:

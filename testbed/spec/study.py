@@ -128,8 +128,8 @@ class Axis(StrictModel):
 class Study(StrictModel):
     """A grid: every topology with every workload at every place of all axes, each measured with all schedules."""
 
-    name: Name
-    description: str = ""
+    name: Name = Field(description="of its directory of results")
+    description: str = Field(default="", description="what it is about: the heading of its pictures")
     topologies: list[str] = Field(min_length=1, description="files, relative to this one, or names of ours")
     workloads: list[str | list[str]] = Field(
         min_length=1, description="files or names likewise; a list in the list: jobs at the same time"

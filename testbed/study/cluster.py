@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 import tarfile
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,7 +40,8 @@ def measure(address: str, base: Path, batches: Batches, *, shaper: str) -> None:
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise BadInput.of("--ray", "option", address, f"the address of a Ray cluster ({error})") from error
     try:
-        _measure(ray, base, batches, shaper)
+        with redirect_stdout(sys.stderr):  # it tells there of nodes that are lost; our stdout is the result
+            _measure(ray, base, batches, shaper)
     finally:
         ray.shutdown()
 

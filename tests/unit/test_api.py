@@ -91,7 +91,7 @@ def test_a_job_at_full_scale_has_both_times_and_what_does_not_fit_is_said() -> N
 @pytest.mark.parametrize(
     ("arguments", "settings", "expected"),
     [
-        (("nowhere.yaml", PP4), {}, "nowhere.yaml: file: got 'No such file or directory', expected a readable YAML"),
+        (("nowhere.yaml", PP4), {}, "nowhere.yaml: file: got 'No such file or directory', expected a YAML file"),
         ((PP4, LONGHAUL), {}, "file: got 'a workload', expected a topology"),
         ((3, PP4), {}, "predict: topology: got 3, expected a path, or a mapping of fields"),
         ((LONGHAUL, 3), {}, "predict: workload: got 3, expected a path, or a mapping of fields"),

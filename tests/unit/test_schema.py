@@ -29,6 +29,7 @@ from testbed.spec import Topology, Workload, load_workload
 from testbed.spec.clos import spelt_out
 from testbed.spec.document import read_yaml, validate
 from testbed.spec.model import MODELS
+from testbed.spec.study import Study
 
 ROOT = Path(__file__).parents[2]
 FILES = [
@@ -124,7 +125,7 @@ def test_the_schema_is_written_to_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "t.json").read_text(encoding="utf-8") == run_testbed("schema", "topology").stdout
     refused = run_testbed("schema", "topologie")
     assert refused.returncode == 2
-    expected = "expected one of topology, workload (did you mean topology?)"
+    expected = "expected one of topology, workload, study (did you mean topology?)"
     assert refused.stderr == f"error: testbed schema: KIND: got 'topologie', {expected}\n"
 
 
@@ -247,6 +248,9 @@ def refusal(kind: str, document: Any) -> str | None:
         if kind == "topology":
             validate(Topology, spelt_out(document, "file"), "file")
             return None
+        if kind == "study":
+            validate(Study, document, "file")
+            return None
         workload = validate(Workload, document, "file")
         for choice in workload.schedules:
             if choice.schedule != BEST:
@@ -269,7 +273,7 @@ SHAPE = re.compile(
 
 NOT_IN_A_SCHEMA = re.compile(
     r"got -?\d+(\.\d*)?(e[+-]?\d+)?, expected a whole number"  # JSON does not tell 8.0 from 8
-    r"|beside full_scale"
+    r"|beside full_scale|which `times` multiplies"
 )
 
 

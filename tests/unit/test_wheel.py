@@ -26,8 +26,8 @@ from testbed import __version__
 from testbed.extras import PACKAGES
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("testbed", "topologies", "workloads", "setup.py", "pyproject.toml", "README.md", "LICENSE")
-PRESETS = sorted([*ROOT.glob("topologies/*.yaml"), *ROOT.glob("workloads/*.yaml")])
+SOURCES = ("testbed", "topologies", "workloads", "studies", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+PRESETS = sorted([*ROOT.glob("topologies/*.yaml"), *ROOT.glob("workloads/*.yaml"), *ROOT.glob("studies/*.yaml")])
 NAMES = ("two-dc-longhaul", "tiny-gpt-pp4")
 BUILD = "from setuptools import build_meta; build_meta.build_sdist('out'); build_meta.build_wheel('out')"
 LIMIT_S = 240
@@ -193,8 +193,8 @@ def test_a_baseline_is_saved_and_checked_by_the_model_alone(elsewhere: Path) -> 
         (("knee", *NAMES, "--measure", "1"), "train", "torch"),
         (("compare-axes", "paper-llama3-405b", "--measure", "1", "--out", "axes"), "train", "torch"),
         (("baseline", "save", "measured", *NAMES), "train", "torch"),
-        (("baseline", "save", "measured", "--run", "results/x"), "report", "pyarrow"),
-        (("report", "results/x"), "report", "pyarrow"),
+        (("baseline", "save", "measured", "--run", "results/x"), "report", "pyarrow, perfetto"),
+        (("report", "results/x"), "report", "pyarrow, perfetto"),
     ],
     ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else "",
 )
