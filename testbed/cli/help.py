@@ -19,7 +19,7 @@ GROUPS = {
         "Events during training": "lose arrive depart",
         "Where it runs": "clock seed vm shaper host-priority wall-limit jobs source",
         "What is shown": "details memory messages checks recheck order json quiet",
-        "What is written": "out overwrite picture svg junit markdown comms baselines reason",
+        "What is written": "out overwrite picture svg html junit markdown comms baselines reason",
     }.items()
 }
 """The options of all commands, by what they are for."""
@@ -46,6 +46,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "testbed report results/demo",
         "testbed report results/demo --details",
         "testbed report results/demo --recheck",
+        "testbed report results/demo --html demo.html",
+        "testbed report results/a results/b --html both.html",
     ),
     "doctor": ("testbed doctor",),
     "test-determinism": (f"testbed test-determinism {_NET} {_JOB} --boots 2 --seeds 2",),
