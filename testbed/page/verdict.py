@@ -80,11 +80,11 @@ def comparison(subjects: Sequence[Subject]) -> Markup:
             next(spreads),
             low if low == high else f"{low.partition(' ')[0]} to {high}",
             show_change(row.error, 2),
-            *([on_this_host] if hosted else []),
             _gain(row),
+            trusted(row),
+            *([on_this_host] if hosted else []),
             f"{row.bubble_measured:z.1%} / {row.bubble_predicted:z.1%}",
             f"{row.peak_in_flight_measured:g} / {row.peak_in_flight_predicted:g}",
-            trusted(row),
         ]
         body.append(cells)
     heads = [
@@ -94,11 +94,11 @@ def comparison(subjects: Sequence[Subject]) -> Markup:
         "± IQR",
         "predicted",
         "error",
-        *(["expected here"] if hosted else []),
         "others cost" if jobs else f"× {BASELINE}",
+        "trusted",
+        *(["expected here"] if hosted else []),
         "bubble m / p",
         "in flight m / p",
-        "trusted",
     ]
     caption = "Median iteration time, measured against predicted (m / p: measured, predicted"
     caption += "; expected here: predicted with what this machine adds)" if hosted else ")"
