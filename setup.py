@@ -7,5 +7,10 @@ PRESETS = {"testbed.topologies": "topologies", "testbed.workloads": "workloads",
 setup(
     packages=[*find_packages(include=["testbed", "testbed.*"]), *PRESETS],
     package_dir=PRESETS,
-    package_data={"testbed": ["py.typed"], "testbed.vm": ["*.config"], **{package: ["*.yaml"] for package in PRESETS}},
+    package_data={
+        "testbed": ["py.typed"],
+        "testbed.vm": ["*.config"],
+        "testbed.page": ["assets/*", "assets/vendor/*"],
+        **{package: ["*.yaml"] for package in PRESETS},
+    },
 )

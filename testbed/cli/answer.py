@@ -43,13 +43,14 @@ def print_answer(console: Console, run: Run, directory: Path, *, pages: int) -> 
         for text in (f"results in {directory}/{look}", f"details: testbed report {place} --details"):
             console.print(text, highlight=False, markup=False, soft_wrap=True)  # in one piece, to be copied
     if not run.complete:
-        console.print(Text(_what_is_missing(run), style="bold red"))
+        console.print(Text(what_is_missing(run), style="bold red"))
     if run.schedules:
         said = answer(rows, run.comparison.get("ranking_tie", TIE), run.comparison.get("events", ()))
         console.print(Text(said if run.complete else f"{said}; incomplete", style="bold"))
 
 
-def _what_is_missing(run: Run) -> str:
+def what_is_missing(run: Run) -> str:
+    """Of an incomplete run, in a sentence."""
     finished, asked = run.schedules, run.asked
     missing = [name for name in asked if name not in finished]
     if not missing:

@@ -106,6 +106,8 @@ def save(
             plan = read_plan(what, {"--schedule": schedule, "--set": settings, "--iterations": iterations})
         name_of_clock = clock or (options.ClockName.virtual if workloads else plan.clock.name)
         mode = Mode.predict if predict_only else Mode(name_of_clock)
+        if mode is not Mode.predict:
+            extras.require("train")
         number = options.seed_of(seed, virtual=mode is Mode.virtual, otherwise=plan.clock.seed)
         limit_s = options.wall_limit_of(wall_limit, guest=mode is Mode.virtual)
         plan = resolve.with_clock(plan, mode.clock(number))

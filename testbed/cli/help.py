@@ -19,7 +19,7 @@ GROUPS = {
         "Events during training": "lose arrive depart",
         "Where it runs": "clock seed vm shaper host-priority wall-limit jobs ray source",
         "What is shown": "details memory messages checks recheck order last json format quiet",
-        "What is written": "out overwrite picture svg trace junit markdown write history comms baselines reason",
+        "What is written": "out overwrite picture svg html trace junit markdown write history comms baselines reason",
     }.items()
 }
 """The options of all commands, by what they are for."""
@@ -49,6 +49,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "testbed report results/demo",
         "testbed report results/demo --details",
         "testbed report results/demo --recheck",
+        "testbed report results/demo --html demo.html",
+        "testbed report results/a results/b --html both.html",
         "testbed report results/demo --trace demo.pftrace",
     ),
     "doctor": ("testbed doctor",),

@@ -39,7 +39,7 @@ def drawable(picture: Path | None, option: typer.CallbackParam) -> Path | None:
 
     Raises BadInput for a name that is of no format we draw, or where no file can be written.
     """
-    formats = {"--svg": (".svg",)}.get(option.opts[0], (".svg", ".png"))
+    formats = {"--svg": (".svg",), "--html": (".html",)}.get(option.opts[0], (".svg", ".png"))
     if picture is not None and picture.suffix not in formats:
         raise BadInput.of(option.opts[0], "file", str(picture), f"a name that ends in {' or '.join(formats)}")
     if picture is not None:

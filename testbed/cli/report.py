@@ -1,11 +1,13 @@
-"""`testbed report`: a run's answer from its files, or its details; its picture again, its verdict judged again."""
+"""`testbed report`: a run's answer from its files, or its details; its picture again, its verdict judged again; and
+several runs as one web page."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,16 +15,32 @@ from testbed import extras
 from testbed.cli.options import AsJson, drawable, emit, show, stdout_console
 from testbed.errors import BadInput, ExitCode
 from testbed.files import output, require_writable
+from testbed.units import show_size
+
+if TYPE_CHECKING:
+    from testbed.cli.run_tables import ReportPart
+    from testbed.results.load import Run
 
 
 def report(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The results of a run, complete or not.")],
+    directories: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR", help="The results of a run, complete or not; with --html of several."),
+    ],
     svg: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             callback=drawable,
             help="Draw the picture into this file; default: DIR/timeline.svg where it is missing.",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            callback=drawable,
+            help="Write all of it as one web page that needs no network, with timelines to zoom into.",
         ),
     ] = None,
     trace: Annotated[
@@ -55,46 +73,88 @@ def report(
     The answer is one table, the checks that failed, and in one sentence which schedule is fastest, by how much, whether
     in the predicted order, and whether to trust it.
     """
-    from testbed.cli.answer import print_answer
-    from testbed.cli.run_tables import ReportPart, details
-    from testbed.results.damaged import judging
-    from testbed.results.destination import PICTURE, pictures_in
-    from testbed.results.load import load_run
-    from testbed.results.timeline_picture import draw_run
+    from testbed.cli.run_tables import ReportPart
 
     extras.require("report")
+    if len(directories) > 1 and (html is None or svg or trace or as_json):
+        expected = "one; several are shown by --html FILE, without --svg, --trace and --json"
+        raise BadInput.of("testbed report", "DIR", f"{len(directories)} directories", expected)
     if trace is not None:
         require_writable(trace, "--trace")
+    asked = {ReportPart.memory: memory, ReportPart.messages: messages, ReportPart.checks: checks}
+    wanted = set(ReportPart) if everything else {part for part, given in asked.items() if given}
+    found = {directory: _judged(directory, recheck=recheck) for directory in directories}
+    for directory, (run, _) in found.items():
+        if svg or (html is None and run.schedules and run.has_traces):
+            _draw(directory, svg)
+        if trace is not None:
+            _write_trace(directory, trace)
+    if html is not None:
+        _write_page({directory: run for directory, (run, _) in found.items()}, html, quiet=as_json)
+    for directory, (run, changed) in found.items():
+        if as_json:
+            emit(run.comparison)
+        else:
+            _show(run, directory, wanted, changed, answered=everything or not wanted)
+    if recheck and not all(row["trusted"] for run, _ in found.values() for row in run.comparison["schedules"]):
+        raise typer.Exit(ExitCode.UNTRUSTED)
+
+
+def _judged(directory: Path, *, recheck: bool) -> tuple[Run, list[str]]:
+    """A run from its files; judged again, also for what its comparison says something else."""
+    from testbed.results.damaged import judging
+    from testbed.results.load import load_run
+
     found = load_run(directory)
-    changed: list[str] = []
-    if recheck:
-        with judging(directory):
-            comparison, changed = judged_again(directory, found.comparison)
-        found = replace(found, comparison=comparison)
+    if not recheck:
+        return found, []
+    with judging(directory):
+        comparison, changed = judged_again(directory, found.comparison)
+    return replace(found, comparison=comparison), changed
+
+
+def _draw(directory: Path, svg: Path | None) -> None:
+    """The picture into the file that is asked for, else where it is missing."""
+    from testbed.results.damaged import judging
+    from testbed.results.destination import PICTURE
+    from testbed.results.timeline_picture import draw_run
+
     picture = directory / PICTURE
-    if svg or (found.schedules and found.has_traces and not picture.exists()):
+    if svg or not picture.exists():
         with judging(directory), output(svg or picture, "--svg") as partial:
             draw_run(directory, partial)
-    if trace is not None:
-        from testbed.results.perfetto_trace import write_run
 
-        with judging(directory), output(trace, "--trace") as partial:
-            write_run(directory, partial)
-    if as_json:
-        emit(found.comparison)
-    else:
-        console = stdout_console(140)
-        asked = {ReportPart.memory: memory, ReportPart.messages: messages, ReportPart.checks: checks}
-        wanted = set(ReportPart) if everything else {part for part, given in asked.items() if given}
-        if found.schedules:
-            show(console, *details(found.comparison, wanted, console.width))
-        for label in changed:
-            said = f"{label}: comparison.json says something else than the data files"
-            console.print(said, style="bold red", highlight=False)
-        if everything or not wanted:
-            print_answer(console, found, directory, pages=len(pictures_in(directory)))
-    if recheck and not all(row["trusted"] for row in found.comparison["schedules"]):
-        raise typer.Exit(ExitCode.UNTRUSTED)
+
+def _write_trace(directory: Path, trace: Path) -> None:
+    """The run for Perfetto's viewer."""
+    from testbed.results.damaged import judging
+    from testbed.results.perfetto_trace import write_run
+
+    with judging(directory), output(trace, "--trace") as partial:
+        write_run(directory, partial)
+
+
+def _write_page(runs: Mapping[Path, Run], html: Path, *, quiet: bool) -> None:
+    from testbed.cli.web_page import write_report
+
+    size = write_report(runs, html)
+    if not quiet:
+        stdout_console(140).print(f"page: {html} ({show_size(size)})", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show(run: Run, directory: Path, wanted: Collection[ReportPart], changed: Sequence[str], *, answered: bool) -> None:
+    from testbed.cli.answer import print_answer
+    from testbed.cli.run_tables import details
+    from testbed.results.destination import pictures_in
+
+    console = stdout_console(140)
+    if run.schedules:
+        show(console, *details(run.comparison, wanted, console.width))
+    for label in changed:
+        said = f"{label}: comparison.json says something else than the data files"
+        console.print(said, style="bold red", highlight=False)
+    if answered:
+        print_answer(console, run, directory, pages=len(pictures_in(directory)))
 
 
 def judged_again(directory: Path, comparison: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

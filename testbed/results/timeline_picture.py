@@ -17,11 +17,11 @@ from testbed.errors import BadInput
 from testbed.judge.comparison import jobs_of
 from testbed.results.contents import table_of
 from testbed.results.load import load_run, load_traces
+from testbed.results.typical import typical_iteration
 from testbed.trace.predictions import prediction_of
 from testbed.trace.tables import ALL_GATHER, ALL_REDUCE, KINDS, REDUCE_SCATTER, Table, Trace
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 COLOURS = {"F": "#4c78c8", "B": "#3a9a63", "I": "#45b5a0", "W": "#e0a83c"}
@@ -126,8 +126,7 @@ def draw_run(directory: Path, path: Path) -> list[Path]:
                     str(directory), "tables", f"no {source} {name}", "rows of every schedule that is finished"
                 )
         rows = [row for row in run.comparison["schedules"] if row["label"] == name]
-        medians_s = {names.index(row["job"]) if names else 0: row["measured_s"] for row in rows}
-        typical = _typical(mine, medians_s)
+        typical = typical_iteration(mine, rows, names)
         nearest = "the nearest to all jobs' medians" if names else "the nearest to the median"
         strips = [
             ("predicted", prediction_of(traces[name, "predicted"], typical)),
@@ -138,15 +137,6 @@ def draw_run(directory: Path, path: Path) -> list[Path]:
     cuts = [rank for rank, (site, following) in enumerate(pairwise(sites)) if site != following]
     lanes = [f"{rank} {node}" for rank, node in enumerate(nodes)]
     return draw(panels, path, cuts=cuts, lanes=lanes, heading=run.comparison["name"])
-
-
-def _typical(rows: pd.DataFrame, medians_s: Mapping[int, float]) -> int:
-    """The iteration nearest to the medians of its jobs (by number); `rows` are the measured iterations of them all."""
-    far: dict[int, float] = {}
-    jobs = rows["job"] if "job" in rows else [0] * len(rows)  # runs of earlier versions had one job
-    for iteration, job, makespan_s in zip(rows["iteration"], jobs, rows["makespan_s"], strict=True):
-        far[iteration] = far.get(iteration, 0.0) + abs(makespan_s / medians_s[job] - 1)
-    return min(far, key=far.__getitem__)
 
 
 # --- pages ---------------------------------------------------------------------------------------

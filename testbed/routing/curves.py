@@ -5,10 +5,12 @@ Lengths are in widths of a panel; an arrow is the quadratic curve that matplotli
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from testbed.plan.network_state import NetworkState
 from testbed.spec.topology import Direction
 
 CurvePoint = tuple[float, float]
@@ -30,6 +32,24 @@ class Arrow(NamedTuple):
     label: str
     """The link's name where others join the same places, else empty."""
     label_at: CurvePoint
+
+
+def places_at(network: NetworkState) -> dict[str, CurvePoint]:
+    """Where everything is drawn: switches in a row above what has nodes; without switches all on a circle."""
+    ends, switches = network.datacenters, network.switches
+    if switches:
+        lower = {name: ((number + 0.5) / len(ends), 0.0) for number, name in enumerate(ends)}
+        return lower | {name: ((number + 0.5) / len(switches), 0.7) for number, name in enumerate(switches)}
+    if len(ends) < 3:
+        return {name: (0.1 + 0.8 * number, 0.35) for number, name in enumerate(ends)}
+    angles = [math.pi / 2 - 2 * math.pi * number / len(ends) for number in range(len(ends))]
+    return {name: (0.5 + 0.42 * math.cos(a), 0.4 + 0.36 * math.sin(a)) for name, a in zip(ends, angles, strict=True)}
+
+
+def short_name(name: str, everything: Collection[str]) -> str:
+    """Without what all names begin with: pod-leaf3 is leaf3 where there is one Clos alone."""
+    heads = {link.rpartition("-")[0] for link in everything}
+    return name.rpartition("-")[2] if len(heads) == 1 and "" not in heads else name
 
 
 def arrows(

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from testbed.plan.network_state import NetworkState
-from testbed.routing.curves import ASPECT, Arrow, CurvePoint, arrows
+from testbed.routing.curves import ASPECT, Arrow, arrows, places_at, short_name
 from testbed.routing.policy_comparison import PolicyOutcome
 from testbed.units import show_rate
 
@@ -64,18 +64,6 @@ def _colours() -> LinearSegmentedColormap:
     return LinearSegmentedColormap.from_list("load", [whole(0.12 + 0.88 * step / 20) for step in range(21)])
 
 
-def places_at(network: NetworkState) -> dict[str, CurvePoint]:
-    """Where everything is drawn: switches in a row above what has nodes; without switches all on a circle."""
-    ends, switches = network.datacenters, network.switches
-    if switches:
-        lower = {name: ((number + 0.5) / len(ends), 0.0) for number, name in enumerate(ends)}
-        return lower | {name: ((number + 0.5) / len(switches), 0.7) for number, name in enumerate(switches)}
-    if len(ends) < 3:
-        return {name: (0.1 + 0.8 * number, 0.35) for number, name in enumerate(ends)}
-    angles = [math.pi / 2 - 2 * math.pi * number / len(ends) for number in range(len(ends))]
-    return {name: (0.5 + 0.42 * math.cos(a), 0.4 + 0.36 * math.sin(a)) for name, a in zip(ends, angles, strict=True)}
-
-
 def _panel(
     panel: Axes,
     network: NetworkState,
@@ -87,7 +75,7 @@ def _panel(
     at = places_at(network)
     widest = max(map(len, at))
     size = 8.5 if widest * len(at) < 90 else 6.5
-    half_widths = {name: 0.0011 * size * (len(_short(name, at)) + 1.5) for name in at}
+    half_widths = {name: 0.0011 * size * (len(short_name(name, at)) + 1.5) for name in at}
     placed = arrows(network.links, at, half_widths)
     used_links = {direction.link for direction, ms in zip(network.links, busy_ms, strict=False) if ms > 0}
     for index, (direction, bent) in enumerate(zip(network.links, placed, strict=True)):
@@ -110,7 +98,9 @@ def _panel(
             _name(panel, bent, used=used)
     for name, (x, y) in at.items():
         frame = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": _INK, "linewidth": 0.8}
-        panel.text(x, y, _short(name, at), ha="center", va="center", fontsize=size, color=_INK, bbox=frame, zorder=5)
+        panel.text(
+            x, y, short_name(name, at), ha="center", va="center", fontsize=size, color=_INK, bbox=frame, zorder=5
+        )
     metric = outcome.metric
     worst = metric.vector()[0] if len(metric.job_rates_bps) else math.inf
     rate = show_rate(worst) if math.isfinite(worst) else "-"
@@ -127,9 +117,3 @@ def _name(panel: Axes, arrow: Arrow, *, used: bool) -> None:
     frame = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
     (x, y), colour, layer = arrow.label_at, _INK if used else _GREY, 4.0 if used else 1.5
     panel.text(x, y, arrow.label, ha="center", va="center", fontsize=5.5, color=colour, bbox=frame, zorder=layer)
-
-
-def _short(name: str, everything: dict[str, CurvePoint]) -> str:
-    """Without what all names begin with: pod-leaf3 is leaf3 where there is one Clos alone."""
-    heads = {link.rpartition("-")[0] for link in everything}
-    return name.rpartition("-")[2] if len(heads) == 1 and "" not in heads else name

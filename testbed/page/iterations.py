@@ -1,0 +1,50 @@
+"""How long every iteration of a run took, for the page's chart."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from testbed.judge.comparison import job_of
+from testbed.page.subject import Subject, row_name
+from testbed.results.contents import table_of
+from testbed.units import finite
+
+
+def series_of(subject: Subject) -> list[dict[str, Any]]:
+    """Per entry of the comparison its iterations in seconds, warm-up included, and what was predicted.
+
+    Raises BadInput for a table that cannot be read.
+    """
+    if subject.lacks("iterations.parquet"):
+        return []
+    table = table_of(subject.directory / "iterations.parquet", ["schedule", "iteration", "warmup", "makespan_s"])
+    found = []
+    for row in subject.rows:
+        mine = _of(table, row.label, subject.jobs.index(job_of(row)) if subject.jobs else 0)
+        found.append(
+            {
+                "name": f"{subject.name} {row_name(row)}".strip(),
+                "iterations": [int(number) for number in mine["iteration"]],
+                "seconds": [finite(float(seconds)) for seconds in mine["makespan_s"]],
+                "warmup": [bool(warmup) for warmup in mine["warmup"]],
+                "predicted_s": row.predicted_s,
+            }
+        )
+    return [one for one in found if one["iterations"]]
+
+
+def seconds_of_case(subject: Subject, label: str) -> float:
+    """How long all iterations of a case took together, warm-up included; nan where that is not known."""
+    if subject.lacks("iterations.parquet"):
+        return math.nan
+    table = table_of(subject.directory / "iterations.parquet", ["schedule", "iteration", "makespan_s"])
+    mine = table[table["schedule"] == label]
+    return float(mine.groupby("iteration")["makespan_s"].max().sum()) if len(mine) else math.nan
+
+
+def _of(table: pd.DataFrame, label: str, job: int) -> pd.DataFrame:
+    mine = table[table["schedule"] == label]
+    return mine[mine["job"] == job] if "job" in mine else mine  # runs of earlier versions had one job
