@@ -7,7 +7,7 @@ const runs = data.timelines.filter((run) => run.cases.length);
 const cases = runs.flatMap((run) => run.cases.map((one) => ({ run, ...one })));
 const state = { at: 0, iteration: 0, other: -1 };
 const MOST_LANES_BESIDE = 16;
-let timeline = null, chart = null, shownNow = 0;
+let timeline = null, chart = null, shownNow = 0, shownLast = 0;
 
 /* --- light and dark --- */
 
@@ -78,6 +78,7 @@ async function show(keep) {
   timeline.show(panels, keep);
   legend();
   byId("timeline-said").textContent = "";
+  shownLast = number;
 }
 
 function legend() {
