@@ -21,7 +21,6 @@ import pandas as pd
 from harness import options
 from harness.options import ROOT
 from harness.record import Claim, Topic, finish
-from ray.cluster_utils import Cluster
 
 FILES = [str(ROOT / "topologies/two-dc-longhaul.yaml"), str(ROOT / "workloads/tiny-gpt-pp4.yaml")]
 LIMIT_S = 3000.0
@@ -37,6 +36,8 @@ def command(cells: int, out: Path, *more: str) -> list[str]:
 
 def on_cluster(nodes: int, cells: int, out: Path) -> dict[str, Any]:
     """What the study prints whose cells a cluster measures that loses a node."""
+    from ray.cluster_utils import Cluster  # an extra: --help works without
+
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     try:
         there = [cluster.add_node(num_cpus=1) for _ in range(nodes)]
@@ -53,7 +54,7 @@ def on_cluster(nodes: int, cells: int, out: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(stdout)
         return found
     finally:
-        cluster.shutdown()  # type: ignore[no-untyped-call]
+        cluster.shutdown()
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """A network-emulation testbed for cross-datacenter LLM training.
 
-`predict`, `load` and `compare` (testbed/api.py, docs/python.md) are imported when they are first used.
+`predict`, `load`, `compare` and `Study` (testbed/api.py, docs/python.md) are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from testbed.api import Results, compare, load, predict
+    from testbed.api import Results, Study, compare, load, predict
 
 __version__ = "0.1.0"
-__all__ = ["Results", "compare", "load", "predict"]
+__all__ = ["Results", "Study", "compare", "load", "predict"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The testbed from Python: predictions, results of runs, and two of them side by side, as pandas frames.
+"""The testbed from Python: predictions, results of runs, two of them side by side, and studies, as pandas frames.
 
 Columns have the names and units of `docs/data-format.md`: `_s` is seconds, `_bytes` bytes. Every error is a
 `testbed.errors.BadInput` that names the file (of a document "topology" or "workload"), field, value and what was
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -25,14 +26,22 @@ from testbed.pipeline.memory import peak_in_flight
 from testbed.plan.plan import Case, Plan
 from testbed.planning.left_out import warnings
 from testbed.planning.prediction import JobPrediction, predict_jobs, ranges_of_plan
-from testbed.planning.resolve import load_plan
+from testbed.planning.resolve import load_plan, overrides_of
 from testbed.planning.schedules import with_every_job
 from testbed.planning.ties import Range
+from testbed.progress import Lines
 from testbed.results.contents import table_of
 from testbed.results.load import load_run, require_readable
+from testbed.spec.study import study_of
+from testbed.study import outcomes, study_run
+from testbed.study.cells import cells_of
+from testbed.study.claims import Judged
 
 Source = str | Path | Mapping[str, Any]
 """A file's path, or what such a file holds."""
+
+_SHAPER = "netem"
+"""Of a study's guests."""
 
 _NESTED = ("checks", "messages", "memory", "full_scale", "solver")
 """Of an entry of comparison.json, what is no single value; `Results.verdict` has the checks."""
@@ -273,3 +282,55 @@ def _times(given: Results | pd.DataFrame | str | Path, side: str) -> pd.DataFram
     return found.assign(
         low_s=times_s.quantile(0.25).reindex(keys).to_numpy(), high_s=times_s.quantile(0.75).reindex(keys).to_numpy()
     )
+
+
+# --- studies -------------------------------------------------------------------------------------
+
+
+class TakenStudy(NamedTuple):
+    """What a study came to."""
+
+    table: pd.DataFrame
+    """A row for every cell, schedule and job, with the columns of study.parquet (docs/studies.md)."""
+    claims: pd.DataFrame
+    """A row for every claim: `claim`, `verdict` (holds, fails, undecided), `why`, `cells` (of how many it speaks)."""
+
+
+class Study:
+    """A grid of plans, and what is claimed of it (docs/studies.md)."""
+
+    def __init__(self, source: Source, *, settings: Mapping[str, object] | None = None) -> None:
+        """`source` is a file's path, a preset's name, or what such a file holds; `settings` are laid over its fields.
+
+        Raises BadInput.
+        """
+        found = _as_source(source, "study")
+        self._written_in = found if isinstance(found, Path) else Path("study")
+        over = overrides_of(_as_settings(settings or {}))[0]
+        self._study = study_of(found, over)
+        self._cells = cells_of(self._study, self._written_in, _SHAPER)
+        self._claims = study_run.claims_of(self._study, self._cells, str(self._written_in))
+
+    @property
+    def cells(self) -> pd.DataFrame:
+        """A row for every cell, with what it is of."""
+        return outcomes.cell_table([outcomes.not_taken(cell) for cell in self._cells])
+
+    def take(self, directory: str | Path, *, at_once: int | None = None, quiet: bool = False) -> TakenStudy:
+        """Measure (or predict, as its `clock` says) the cells that do not lie in the directory yet.
+
+        Measuring needs root; `at_once` is the number of guests, by default one per processor. Progress goes to standard
+        error, unless `quiet`. Raises BadInput, MachineLacks.
+        """
+        with study_run.study_directory(Path(directory)) as place:
+            done = study_run.run(
+                self._study,
+                self._cells,
+                self._claims,
+                place,
+                shaper=_SHAPER,
+                at_once=at_once or len(os.sched_getaffinity(0)),
+                reporter=Lines(quiet=quiet),
+            )
+        claims = pd.DataFrame([judged._asdict() for judged in done.judged], columns=list(Judged._fields))
+        return TakenStudy(outcomes.table_of(done.outcomes), claims)

@@ -92,9 +92,9 @@ def study(
     picture for every axis. --set overrides fields of the study: --set clock=none only predicts.
     """
     from testbed.planning.resolve import overrides_of
-    from testbed.spec.study import load_study
+    from testbed.spec.study import study_of
 
-    found = load_study(file, overrides_of(settings or [])[0])
+    found = study_of(file, overrides_of(settings or [])[0])
     _take(found, file, _How(out, cell or (), list_only, at_once, ray, shaper, as_json, quiet))
 
 

@@ -12,7 +12,17 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, field_validator
 
 from testbed.errors import listed
-from testbed.spec.document import FieldError, Matching, StrictModel, WrittenAs, override, read_yaml, validate
+from testbed.spec.document import (
+    Document,
+    FieldError,
+    Matching,
+    StrictModel,
+    WrittenAs,
+    override,
+    plain,
+    read_yaml,
+    validate,
+)
 from testbed.spec.topology import Name, Topology
 from testbed.spec.workload import Workload
 from testbed.units import COMPUTE, LENGTH, RATE, SIZE, TIME, parse, show_compute, show_rate, show_size, show_time
@@ -158,9 +168,11 @@ class Study(StrictModel):
         return over
 
 
-def load_study(path: Path, settings: Mapping[str, str] | None = None) -> Study:
-    """The study in a YAML file, with `--set` values laid over it. Raises BadInput."""
-    return validate(Study, override(read_yaml(path), settings or {}, str(path)), str(path))
+def study_of(source: Path | Document, settings: Mapping[str, str] | None = None) -> Study:
+    """The study in a YAML file, or of a document, with `--set` values laid over it. Raises BadInput."""
+    name = str(source) if isinstance(source, Path) else "study"
+    document = read_yaml(source) if isinstance(source, Path) else plain(source, name)
+    return validate(Study, override(document, settings or {}, name), name)
 
 
 def setting(field: str) -> str:

@@ -19,6 +19,7 @@ from testbed.spec.study import Axis
 from testbed.units import show_time
 
 COLOURS = ("#4c78c8", "#c0392b", "#3a9a63", "#e0a83c", "#7b5aa6", "#45b5a0", "#8a5a44", "#5b6470")
+"""Of schedules, in all pictures with curves."""
 MARKS = "osD^vP*X"
 MOST_PANELS = 12
 """In one picture; of a larger grid the first ones."""

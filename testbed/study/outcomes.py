@@ -113,6 +113,11 @@ def is_predicted(directory: Path) -> bool:
     return (directory / PREDICTED).is_file()
 
 
+def not_taken(cell: Cell) -> CellOutcome:
+    """A cell of which nothing is known yet."""
+    return CellOutcome(cell, (), {}, "", None)
+
+
 def outcome_of(cell: Cell, directory: Path, failed: str = "") -> CellOutcome:
     """What lies in a cell's directory. Raises BadInput for a damaged file."""
     left_out: Mapping[str, str] = {}

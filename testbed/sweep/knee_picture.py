@@ -13,10 +13,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
+from testbed.study.axis_plots import COLOURS
 from testbed.thresholds import TIE
 from testbed.units import show_rate, show_time
-
-COLOURS = ("#4c78c8", "#c0392b", "#3a9a63", "#e0a83c", "#7b5aa6", "#45b5a0", "#8a5a44", "#5b6470")
 
 
 class Curve(NamedTuple):

@@ -255,7 +255,7 @@ def test_what_the_page_shows_works(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, "docs/python.md", "exec"), names)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     assert len(names["rows"]) == 3
     assert names["slowest"] > 1
     documented = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))))
@@ -272,3 +272,24 @@ def test_the_notebook_runs_from_top_to_bottom(monkeypatch: pytest.MonkeyPatch) -
             exec(compile("".join(cell["source"]), "predict_and_compare.ipynb", "exec"), names)
     assert (names["distance"]["ratio"] > 1).all()
     assert names["run"].trusted
+
+
+def test_a_study_is_taken_and_its_claims_judged(tmp_path: Path) -> None:
+    document = {
+        "name": "mine",
+        "topologies": ["two-dc-longhaul"],
+        "workloads": ["tiny-gpt-pp4"],
+        "schedules": ["gpipe", "1f1b"],
+        "over": {"delay": {"field": "links.0.delay", "values": ["1 ms", "50 ms"]}},
+        "clock": "none",
+        "claims": ["gpipe < 1f1b", "1f1b < 1 s"],
+    }
+    study = testbed.Study(document)
+    assert list(study.cells["delay"]) == ["1 ms", "50 ms"]
+    table, claims = study.take(tmp_path / "out", quiet=True)
+    assert list(table["label"]) == ["gpipe", "1f1b"] * 2
+    assert list(claims["verdict"]) == ["holds", "fails"]
+    alone = testbed.predict("two-dc-longhaul", "tiny-gpt-pp4", settings={"topology.links.0.delay": "50 ms"})
+    assert set(table["predicted_s"][2:]) <= set(alone["predicted_s"])
+    with pytest.raises(BadInput, match=r"study: claims\.0"):
+        testbed.Study(document | {"claims": ["gpipe wins"]})

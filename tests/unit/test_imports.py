@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 BESIDE = {
     "__main__": {"cli"},
     "progress": {"search"},
-    "api": {"pipeline", "plan", "full_scale", "planning", "judge", "results"},
+    "api": {"pipeline", "plan", "full_scale", "planning", "judge", "results", "spec", "study"},
 }
 """Modules beside the packages that import some of them, all others import none: the program's start, the types of what
 a solver says of its progress, and what `import testbed` gives."""

@@ -13,7 +13,7 @@ from in_process import run_testbed
 
 from testbed.errors import BadInput
 from testbed.plan.network_state import planned
-from testbed.spec.study import Axis, axis_of_text, load_study, setting, spread
+from testbed.spec.study import Axis, axis_of_text, setting, spread, study_of
 from testbed.study import cells, outcomes, study_run
 from testbed.study.claim_text import parse
 from testbed.study.claims import Evidence, Verdict
@@ -80,7 +80,7 @@ def test_values_of_the_command_line() -> None:
 
 
 def test_cells_are_the_whole_grid_in_order(tmp_path: Path) -> None:
-    study = load_study(
+    study = study_of(
         study_file(
             tmp_path,
             over={
@@ -106,7 +106,7 @@ def test_a_key_is_of_all_that_decides_a_cell(tmp_path: Path) -> None:
 
     def key(**fields: Any) -> str:
         path = study_file(tmp_path, **fields)
-        return cells.cells_of(load_study(path), path)[0].key
+        return cells.cells_of(study_of(path), path)[0].key
 
     same = key()
     assert key(description="other", over={"m": {"field": "microbatches", "values": [8]}}) == same
@@ -125,7 +125,7 @@ def test_words_of_an_axis_set_several_fields(tmp_path: Path) -> None:
         "net": {"values": {"near": {"links.0.delay": "1 ms"}, "far": {"links.0.delay": "50 ms", "message": "2 MB"}}}
     }
     path = study_file(tmp_path, over=over)
-    near, far = cells.cells_of(load_study(path), path)
+    near, far = cells.cells_of(study_of(path), path)
     delays = [planned(cell.unfinished.network).links[0].delay_s for cell in (near, far)]
     assert delays[1] - delays[0] == pytest.approx(0.049)
     assert far.unfinished.jobs[0].workload.message == 2e6
