@@ -9,7 +9,7 @@ TESTBED := $(VENV)/bin/testbed
 READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
 
-.PHONY: demo test lint setup kernel clean
+.PHONY: demo test lint docs setup kernel clean
 
 demo: setup
 	$(TESTBED) run topologies/two-dc-longhaul.yaml workloads/tiny-gpt-pp4.yaml --out results/demo --overwrite
@@ -26,6 +26,10 @@ lint: setup
 	$(VENV)/bin/ruff check --quiet .
 	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/mypy --no-error-summary
+
+# the documentation as a site, in site/
+docs: setup
+	$(VENV)/bin/zensical build --strict
 
 # the kernel of the virtual clock: 10 CPU-minutes the first time; where it cannot be built its tests skip and say so
 kernel: setup
@@ -51,4 +55,4 @@ $(COMPILED): $(READY) $(wildcard testbed/model/*.py testbed/search/*.py testbed/
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) site .cache .pytest_cache .mypy_cache .ruff_cache

@@ -23,11 +23,11 @@ class Done(NamedTuple):
     stderr: str
 
 
-def run_testbed(*arguments: str | Path, **environment: str) -> Done:
-    """`testbed` with these arguments, from the repository's root; what it raises is raised here."""
+def run_testbed(*arguments: str | Path, directory: Path = ROOT, **environment: str) -> Done:
+    """`testbed` with these arguments, from the repository's root or elsewhere; what it raises is raised here."""
     out, errors, code = io.StringIO(), io.StringIO(), 0
     words = patch.object(sys, "argv", ["testbed", *map(str, arguments)])
-    with words, patch.dict(os.environ, environment), redirect_stdout(out), redirect_stderr(errors), chdir(ROOT):
+    with words, patch.dict(os.environ, environment), redirect_stdout(out), redirect_stderr(errors), chdir(directory):
         try:
             main()
         except SystemExit as ended:

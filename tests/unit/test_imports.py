@@ -1,4 +1,4 @@
-"""The packages are in the order that README's table has: none imports one below it, or a library that is another's.
+"""The packages are in the order of CONTRIBUTING's table: none imports one below it, or a library that is another's.
 
 Read from the sources, so that imports inside functions and those for types count too. What a user names (a model, a
 policy) is looked up by its name where it is asked for, which is no import.
@@ -65,8 +65,10 @@ def imported(nodes: Iterator[ast.AST]) -> Iterator[tuple[int, str]]:
 
 
 def packages() -> list[str]:
-    """As README's table has them."""
-    developing = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Developing\n")[1].split("\n## ")[0]
+    """As CONTRIBUTING's table has them."""
+    developing = (
+        (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("\n## The packages\n")[1].split("\n## ")[0]
+    )
     return re.findall(r"^\| `(\w+)` \|", developing, re.MULTILINE)
 
 
