@@ -84,7 +84,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
 def test_gradients_equal_those_of_one_process(
     launcher: Loop, tmp_path: Path, kind: str, name: str, recompute: str
 ) -> None:
-    for example in (ROOT / "examples").iterdir():
+    for example in filter(Path.is_file, (ROOT / "examples").iterdir()):
         (tmp_path / example.name).write_bytes(example.read_bytes())
     (tmp_path / "odd.py").write_text(ODD_MODEL)
     model = f"model={{kind: {kind}, layers: 8, dtype: float64}}"
