@@ -3,8 +3,8 @@
     python benchmarks/study_cluster.py [--nodes 3] [--cells 8] [--record [NAME]]
 
 Nodes are Ray's own processes on this machine (ray.cluster_utils), one slot each; a head without slots hands out the
-work. One node is killed while its cells are under way. Then the same study in guests of this machine: every time must
-be the same to the nanosecond. Needs testbed[ray], root and the kernel of the virtual clock.
+work. One node is killed while its cells are under way. Then the same study in guests of this machine: times may differ
+by what ran before a cell in its boot, less than a microsecond. Needs testbed[ray], root and the kernel of the virtual clock.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def main() -> int:
         ),
         Claim(
             "the same cells measured on a cluster and on one machine",
-            "the same nanoseconds",
+            "within 1 us",
             f"at most {apart_ns:.0f} ns apart",
-            bool(apart_ns < 1),
+            bool(apart_ns < 1000),
             value=float(apart_ns),
             unit="ns",
             taken=arguments.cells,
