@@ -4,7 +4,8 @@
 
 Nodes are Ray's own processes on this machine (ray.cluster_utils), one slot each; a head without slots hands out the
 work. One node is killed while its cells are under way. Then the same study in guests of this machine: times may differ
-by what ran before a cell in its boot, less than a microsecond. Needs testbed[ray], root and the kernel of the virtual clock.
+by what ran before a cell in its boot, less than a microsecond. Needs testbed[ray], root and the kernel of the virtual
+clock.
 """
 
 from __future__ import annotations
