@@ -25,7 +25,7 @@ from testbed.model.execute import last_end
 from testbed.model.frames import message_number
 from testbed.model.lower import Load, Receives, lower
 from testbed.model.program import NONE, Program
-from testbed.model.simulate import DeadlockError, makespan, run, simulate
+from testbed.model.simulate import DeadlockError, jobs_in_ticks, makespan, run, simulate
 from testbed.pipeline.depend import consumed, produced
 from testbed.pipeline.ir import Schedule, parse_action
 from testbed.pipeline.placement import Placement, stage_to_rank
@@ -143,13 +143,14 @@ def problems(draw: st.DrawFn, placement: Placement = Placement.UD) -> Problem:
 def test_the_compiled_model_is_the_model(data: st.DataObject, name: str, receives: Receives) -> None:
     problem = data.draw(in_packets(data.draw(problems(FAMILIES[name].placement))))  # type: ignore[arg-type]
     schedule = quick(name, problem)
-    program, _ = lower([Load(problem, schedule, 0.0, receives)])
-    assert checked_against_depend(problem, schedule, program)
+    tick, counted = jobs_in_ticks([Load(problem, schedule, 0.0, receives)])  # what meets there meets in both
+    program, _ = lower(counted)
+    assert checked_against_depend(counted[0].problem, schedule, program)
     interpreted, compiled = run(program, compiled=False), run(program, compiled=True)
     for plain, fast in zip(interpreted, compiled, strict=True):
         assert np.array_equal(plain, fast, equal_nan=True)
-    simulated = simulate(problem, schedule, receives=receives)  # in ticks
-    assert last_end(program, compiled) == pytest.approx(simulated.makespans()[0], rel=1e-8)
+    simulated = simulate(problem, schedule, receives=receives)
+    assert tick * last_end(program, compiled) == pytest.approx(simulated.makespans()[0], rel=1e-8)
 
 
 @given(problems(), st.integers(1, 5), st.integers(0, 20))

@@ -7,40 +7,23 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from documents import ROOT, TRAINED, TUTORIAL, blocks, commands
 from in_process import run_testbed
 
 from testbed.cli import app
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "examples/README.md", ROOT / "results/README.md"])
-TUTORIAL = ROOT / "docs/tutorial.md"
-TRAINED = ("testbed run ", "testbed report ")
-"""Commands of the tutorial that need a guest, or what it left: tests/vm has them."""
 
 
 def anchors(page: Path) -> set[str]:
     """What a link may name in a page: its headings, as GitHub and others write them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-
-
-def commands(page: Path) -> Iterator[str]:
-    """The commands in a page's shell blocks, without comments, lines that go on put together."""
-    for block in blocks(page, "sh"):
-        for line in block.replace("\\\n", " ").splitlines():
-            words = line.partition("  #")[0].strip()
-            if words.startswith("testbed "):
-                yield words
 
 
 def is_whole(command: str) -> bool:

@@ -6,8 +6,8 @@ import shlex
 from pathlib import Path
 
 import pytest
+from documents import TRAINED, TUTORIAL, blocks, commands
 from in_process import run_testbed
-from test_docs import TRAINED, TUTORIAL, blocks, commands
 
 from testbed.vm.kernel import Kernel
 
