@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from testbed.baseline.history import CheckRecord, Series
-from testbed.baseline.regression import Verdict
+from testbed.baseline.regression import CheckVerdict
 from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput
 from testbed.grouping import grouped
@@ -60,7 +60,7 @@ def _line(axis: Axes, one: Series, places: dict[int, int]) -> None:
     record = known[0][0].record
     label = _plain(record.schedule + (f" ({record.job})" if record.job else ""))
     (line,) = axis.plot(numbers, changes, marker=".", markersize=4, linewidth=1, label=label)
-    outside = [number for number, (point, _) in enumerate(known) if point.record.verdict is not Verdict.same]
+    outside = [number for number, (point, _) in enumerate(known) if point.record.verdict is not CheckVerdict.same]
     axis.plot(
         [numbers[index] for index in outside],
         [changes[index] for index in outside],

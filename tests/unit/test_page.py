@@ -34,8 +34,8 @@ from parts.generated_run import write_run
 from testbed.cli.answer import answer
 from testbed.judge.comparison import rows_of
 from testbed.page.columns import NOTHING, packed, time_unit, unit_of, whole
-from testbed.page.document import assets_bytes
-from testbed.page.timelines import first_case, kept
+from testbed.page.report_page import assets_bytes
+from testbed.page.timelines_section import first_case, kept
 from testbed.plan.plan import Plan
 from testbed.planning.resolve import load_plan
 from testbed.results.load import load_run, load_traces

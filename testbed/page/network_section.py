@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from testbed.page.iterations import seconds_of_case
+from testbed.page.iterations_section import seconds_of_case
 from testbed.page.markup import Markup, joined, note, pictures, tag
 from testbed.page.subject import Subject
 from testbed.plan.network_state import NetworkState, network_at
