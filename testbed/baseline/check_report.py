@@ -31,8 +31,7 @@ class Checked:
     @property
     def title(self) -> str:
         """Its name, and how it was checked."""
-        how = {Mode.predict: "prediction", Mode.virtual: "virtual clock", Mode.real: "real clock"}[self.mode]
-        return f"{self.baseline.name} ({how})"
+        return f"{self.baseline.name} ({self.mode.in_words})"
 
     @property
     def hints(self) -> list[str]:

@@ -6,15 +6,14 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from testbed.baseline.history import CheckRecord, Series
 from testbed.baseline.regression import CheckVerdict
-from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput
 from testbed.grouping import grouped
+from testbed.plotting import save
 
 _COLUMNS = 3
 _PANEL_INCHES = (4.6, 2.4)
@@ -23,8 +22,6 @@ _LEAST_PERCENT = 0.05
 
 _MOST_COMMITS = 12
 """Labels below a panel that do not run into each other."""
-
-_HOW = {Mode.predict: "prediction", Mode.virtual: "virtual clock", Mode.real: "real clock"}
 
 
 def draw(records: Sequence[CheckRecord], series: Sequence[Series], path: Path) -> None:
@@ -42,14 +39,13 @@ def draw(records: Sequence[CheckRecord], series: Sequence[Series], path: Path) -
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     places = {id(record): number for number, record in enumerate(records)}
     for axis, ((mode, baseline), members) in zip(axes, panels.items(), strict=False):
-        axis.set_title(_plain(f"{baseline} ({_HOW[mode]})"), loc="left", fontsize=9)
+        axis.set_title(_plain(f"{baseline} ({mode.in_words})"), loc="left", fontsize=9)
         for one in members:
             _line(axis, one, places)
         _scale(axis, records)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    save(figure, path)
 
 
 def _line(axis: Axes, one: Series, places: dict[int, int]) -> None:

@@ -20,6 +20,11 @@ class Mode(StrEnum):
     real = "real"
     """A run on a real clock."""
 
+    @property
+    def in_words(self) -> str:
+        """As it stands behind a baseline's name."""
+        return "prediction" if self is Mode.predict else f"{self} clock"
+
     def clock(self, seed: int = 1) -> Clock:
         """The clock of its plan; what is predicted alone has none of a machine's time in it."""
         return Clock("real" if self is Mode.real else "virtual", seed)
