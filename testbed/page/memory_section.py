@@ -9,7 +9,7 @@ from testbed.judge.comparison import ScheduleComparison, job_of, jobs_of
 from testbed.page.bars import legend
 from testbed.page.markup import Markup, joined, note, pictures, table, tag
 from testbed.page.shapes import line, picture, rectangle, words
-from testbed.page.subject import Subject, row_name
+from testbed.page.subject import Subject, entries_head, row_name
 from testbed.units import show_size
 
 PARTS = ("activations", "parameters", "gradients", "optimizer", "buffers")
@@ -26,7 +26,7 @@ def memory(subject: Subject) -> Markup:
     first_rank = {job.name: job.first_rank for job in jobs_of(subject.run.comparison)}
     most = max(_total(held) for row in known for which in ("measured", "predicted") for held in _of(row, which))
     body = [_fullest(row, first_rank.get(job_of(row), 0)) for row in known]
-    heads = ["schedule", "fullest rank", *(f"{part} m / p" for part in PARTS), "limit of activations"]
+    heads = [entries_head(known), "fullest rank", *(f"{part} m / p" for part in PARTS), "limit of activations"]
     return joined(
         [
             legend(PARTS, "predicted"),
