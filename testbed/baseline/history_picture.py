@@ -13,7 +13,7 @@ from testbed.baseline.history import CheckRecord, Series
 from testbed.baseline.regression import CheckVerdict
 from testbed.errors import BadInput
 from testbed.grouping import grouped
-from testbed.plotting import save
+from testbed.plotting import COLOURS, GRID, save
 
 _COLUMNS = 3
 _PANEL_INCHES = (4.6, 2.4)
@@ -40,22 +40,22 @@ def draw(records: Sequence[CheckRecord], series: Sequence[Series], path: Path) -
     places = {id(record): number for number, record in enumerate(records)}
     for axis, ((mode, baseline), members) in zip(axes, panels.items(), strict=False):
         axis.set_title(_plain(f"{baseline} ({mode.in_words})"), loc="left", fontsize=9)
-        for one in members:
-            _line(axis, one, places)
+        for number, one in enumerate(members):
+            _line(axis, one, places, COLOURS[number % len(COLOURS)])
         _scale(axis, records)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     save(figure, path)
 
 
-def _line(axis: Axes, one: Series, places: dict[int, int]) -> None:
+def _line(axis: Axes, one: Series, places: dict[int, int], colour: str) -> None:
     known = [(point, seconds) for point, seconds in zip(one.points, one.times_s, strict=True) if seconds is not None]
     first_s = known[0][1]
     numbers = [places[id(point.check)] for point, _ in known]
     changes = [(seconds / first_s - 1) * 100 for _, seconds in known]
     record = known[0][0].record
     label = _plain(record.schedule + (f" ({record.job})" if record.job else ""))
-    (line,) = axis.plot(numbers, changes, marker=".", markersize=4, linewidth=1, label=label)
+    axis.plot(numbers, changes, marker=".", markersize=5, linewidth=1.4, color=colour, label=label)
     outside = [number for number, (point, _) in enumerate(known) if point.record.verdict is not CheckVerdict.same]
     axis.plot(
         [numbers[index] for index in outside],
@@ -63,7 +63,7 @@ def _line(axis: Axes, one: Series, places: dict[int, int]) -> None:
         linestyle="none",
         marker="o",
         markerfacecolor="none",
-        color=line.get_color(),
+        color=colour,
     )
 
 
@@ -77,7 +77,8 @@ def _scale(axis: Axes, records: Sequence[CheckRecord]) -> None:
     axis.set_xticks(list(shown), names, fontsize=6, rotation=45, ha="right")
     axis.tick_params(axis="y", labelsize=7)
     axis.set_ylabel("% from the first", fontsize=7)
-    axis.grid(axis="y", linewidth=0.3)
+    axis.grid(axis="y", color=GRID)
+    axis.spines[["top", "right"]].set_visible(False)
     axis.legend(fontsize=6, frameon=False)
 
 
