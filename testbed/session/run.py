@@ -26,7 +26,7 @@ from testbed.planning import file, left_out
 from testbed.planning.prediction import RangesByLabel, ranges_of_plan
 from testbed.planning.resolve import require_trainable, with_clock
 from testbed.progress import Reporter
-from testbed.results.directory import Results
+from testbed.results.directory import ResultsWriter
 from testbed.results.provenance import environment
 from testbed.schedule.registry import Generated, generate_choice
 from testbed.session import deadlines, event_report, message_costs
@@ -67,7 +67,7 @@ class _Live:
     """What a session has, once its lab is built."""
 
     options: SessionOptions
-    results: Results
+    results: ResultsWriter
     reporter: Reporter
     lab: Lab
     loop: Loop
@@ -85,7 +85,7 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     # what a guest was handed may not say so: the clock is the machine's
     plan = with_clock(plan, replace(plan.clock, name=options.machine.get("clock", plan.clock.name)))
     require_trainable(plan)
-    results = Results(options.directory, [job.name for job in plan.jobs])
+    results = ResultsWriter(options.directory, [job.name for job in plan.jobs])
     file.write(plan, options.directory / file.NAME)
     ranges = ranges_of_plan(plan)
     warned = left_out.warnings(plan, ranges)
@@ -136,7 +136,7 @@ def _identity_of(job: Job) -> dict[str, Any]:
     return {"name": job.name, **ranks, "workload_seed": job.workload.seed}
 
 
-def _measure_links(lab: Lab, results: Results, reporter: Reporter, *, strict: bool) -> gate.Gate:
+def _measure_links(lab: Lab, results: ResultsWriter, reporter: Reporter, *, strict: bool) -> gate.Gate:
     """The link gate. Raises RunFailed for links that carry nothing, and if `strict` for any that is not as asked."""
     with reporter.step("measuring links", total=len(lines(lab))) as step:
         links = gate.measure(lab, progress=step.advance, say=reporter.say)
@@ -268,7 +268,9 @@ def _message_costs(
     )
 
 
-def _save_costs(plan: Plan, results: Results, costs: Mapping[tuple[int, ...], Sequence[MessageCosts] | None]) -> None:
+def _save_costs(
+    plan: Plan, results: ResultsWriter, costs: Mapping[tuple[int, ...], Sequence[MessageCosts] | None]
+) -> None:
     """What is known so far, by the jobs at work: of all, and beside it of each one alone."""
     documents = {jobs: message_costs.as_document(found) for jobs, found in costs.items() if found is not None}
     whole = documents.pop(tuple(range(len(plan.jobs))), {})

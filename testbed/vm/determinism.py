@@ -21,7 +21,7 @@ from testbed.planning import file
 from testbed.progress import Reporter
 from testbed.results.destination import is_complete
 from testbed.vm.boots_at_once import BootCommand, BootEnded, boots_at_once
-from testbed.vm.command import Training
+from testbed.vm.command import GuestTraining
 
 _MARGIN_S = 60.0
 """A boot ends itself at its wall-clock limit; this much later it is killed."""
@@ -83,7 +83,7 @@ class Determinism:
 
 
 def measure(
-    training: Training, *, boots: int, seeds: Sequence[int], jobs: int, limit_s: float, reporter: Reporter
+    training: GuestTraining, *, boots: int, seeds: Sequence[int], jobs: int, limit_s: float, reporter: Reporter
 ) -> Determinism:
     """Boot `boots` times per seed, `jobs` at once; results go to training.directory/seed-S/boot-B.
 
@@ -157,7 +157,7 @@ def _boot_directory(directory: Path, seed: int, boot: int) -> Path:
     return directory / f"seed-{seed}" / f"boot-{boot}"
 
 
-def _command(training: Training, seed: int, boot: int, limit_s: float) -> BootCommand:
+def _command(training: GuestTraining, seed: int, boot: int, limit_s: float) -> BootCommand:
     directory = _boot_directory(training.directory, seed, boot)
     directory.mkdir(parents=True)
     words = ["run", str(training.directory / file.NAME), "--clock", "virtual", "--seed", str(seed)]
@@ -165,7 +165,7 @@ def _command(training: Training, seed: int, boot: int, limit_s: float) -> BootCo
     return BootCommand(directory.name, ("testbed", *words), directory / "stderr.log", limit_s + _MARGIN_S)
 
 
-def _collect(training: Training, seed: int, boot: int, ended: BootEnded) -> BootResult:
+def _collect(training: GuestTraining, seed: int, boot: int, ended: BootEnded) -> BootResult:
     directory = _boot_directory(training.directory, seed, boot)
     if not is_complete(directory):
         kind = MachineLacks if ended.code == MachineLacks.exit_code else RunFailed
