@@ -22,6 +22,7 @@ COMMANDS = {
     "run": "run:run",
     "compare-axes": "compare_axes:compare_axes",
     "calibrate": "calibrate:calibrate",
+    "advise": "advise:advise",
     "tune": "tune:tune",
     "study": "study:study",
     "sweep": "study:sweep",

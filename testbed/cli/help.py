@@ -13,12 +13,13 @@ GROUPS = {
     title: tuple(f"--{name}" for name in names.split())
     for title, names in {
         "What is trained": "schedule schedules-from iterations set strict alone run schedules-anew",
-        "What is tried": "delay rate link points within microbatch-size sequence fixed measure boots seeds quick "
+        "What is tried": "delay rate link points within axes microbatch-size memory-limit sequence fixed limit measure "
+        "confirm boots seeds quick "
         "over repetitions cell list claim predict-only allow-faster beside-mininet engine size",
         "Routes": "policy elephants-from detour enforce",
         "Events during training": "lose arrive depart",
         "Where it runs": "clock seed vm shaper host-priority wall-limit jobs ray source",
-        "What is shown": "details memory messages checks recheck order last json format quiet",
+        "What is shown": "top details memory messages checks recheck order last json format quiet",
         "What is written": "out overwrite picture svg html trace junit markdown write history comms baselines reason",
     }.items()
 }
@@ -40,6 +41,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "compare-axes": ("testbed compare-axes paper-llama3-405b --picture axes.svg",),
     "calibrate": (f"testbed calibrate {_NET}", f"testbed calibrate {_NET} --engine {_JOB}"),
+    "advise": (
+        "testbed advise crosspipe-two-dc paper-llama2-13b",
+        f"testbed advise {_NET} {_JOB} --axes 4x1x1 --microbatch-size 2 --confirm 1",
+    ),
     "tune": (f"testbed tune {_JOB} {_NET}",),
     "study": ("testbed study smoke", "testbed study smoke --set clock=none"),
     "sweep": (f"testbed sweep {_NET} {_JOB} --over links.0.delay=1..80ms/12",),
@@ -75,7 +80,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 """By name of a command, what a user might type."""
 
 PRINT_TABLES = (
-    *("predict", "route", "run", "compare-axes", "calibrate", "tune", "knee", "report", "test-determinism"),
+    *("predict", "route", "run", "compare-axes", "calibrate", "advise", "tune", "knee", "report", "test-determinism"),
     *("compare", "list", "study", "sweep"),
 )
 """By name, the commands whose tables can be had in other forms (--format)."""
@@ -92,7 +97,9 @@ _OFFLINE = (ExitCode.OK, ExitCode.BAD_INPUT, ExitCode.RUN_FAILED)
 _LAB = (ExitCode.OK, *(code for code in ExitCode if code >= ExitCode.BAD_INPUT))
 _NO_VERDICT = (*_OFFLINE[:2], ExitCode.MACHINE_LACKS, ExitCode.RUN_FAILED)
 EXIT_CODES: dict[str, tuple[ExitCode, ...]] = {
-    **dict.fromkeys(("run", "calibrate", "compare-axes", "knee", "report", "test-determinism", "save", "renew"), _LAB),
+    **dict.fromkeys(
+        ("run", "calibrate", "compare-axes", "advise", "knee", "report", "test-determinism", "save", "renew"), _LAB
+    ),
     **dict.fromkeys(("shell", "doctor", "build"), _NO_VERDICT),
     **dict.fromkeys(("check", "study", "sweep"), tuple(ExitCode)),
 }

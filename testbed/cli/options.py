@@ -306,11 +306,13 @@ def wall_limit_of(given: float | None, *, guest: bool, otherwise: float = WALL_L
     return otherwise if given is None else given
 
 
-def only_beside_measure(measure: int, given: Mapping[str, object]) -> None:
-    """Raises BadInput for an option, by name, that only measuring uses, where nothing is measured."""
+def only_beside_measure(measure: int, given: Mapping[str, object], option: str = "--measure") -> None:
+    """Raises BadInput for an option, by name, that only measuring uses, where nothing is measured; `option` asks for
+    that.
+    """
     for name, value in given.items():
         if value is not None and not measure:
-            raise BadInput.of(name, "option", value, "--measure N beside it: nothing else uses it")
+            raise BadInput.of(name, "option", value, f"{option} N beside it: nothing else uses it")
 
 
 def host_priority_of(given: HostPriority | None, *, guest: bool) -> HostPriority:

@@ -54,12 +54,13 @@ def tune(
     from testbed.cli.progress import Terminal
     from testbed.planning.resolve import load_files
     from testbed.sweep import tune as tuning
+    from testbed.sweep.reshape import shape_of
     from testbed.units import TIME
 
     topology, workload = _in_order(topology, workload)
     network, (job,) = load_files(topology, workload, settings=settings or [])
     fixed_s = options.quantity("--fixed", fixed, TIME, "a time")
-    sizes, lengths = tuning.around(tuning.shape_of(job))
+    sizes, lengths = tuning.around(shape_of(job))
     grid = tuning.space(network, job, sorted({*(microbatch_size or sizes)}), sorted({*(sequence or lengths)}), fixed_s)
     points = sum(1 for _ in grid.points())
     reporter = Terminal(quiet=quiet)
@@ -134,7 +135,8 @@ def _tables(grid: Space, judged: Sequence[PredictedSetting], title: str, width: 
 
 
 def _lines(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved) -> list[str]:
-    from testbed.sweep.tune import altered, efficiency_remark
+    from testbed.sweep.reshape import efficiency_remark
+    from testbed.sweep.tune import altered
     from testbed.units import show_change
 
     best, given = judged[0], _given(grid)
@@ -171,7 +173,8 @@ def _lines(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved) ->
 
 
 def _document(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved) -> dict[str, Any]:
-    from testbed.sweep.tune import altered, efficiency_remark
+    from testbed.sweep.reshape import efficiency_remark
+    from testbed.sweep.tune import altered
 
     def entry(found: PredictedSetting) -> dict[str, Any]:
         shape, problem = found.point.shape, grid.shapes[found.point.shape].problem

@@ -104,7 +104,7 @@ def compare_schedules(
     """
     selected = make(plan, choices, None, watch, source=source, strict=strict)
     problems = {choice.label: costs.problem(plan, choice) for choice in selected.fitting}
-    bounds = _bounds(problems)
+    bounds = bounds_of(problems)
     traces = {
         choice.label: costs.predict(plan, choice, selected.made[choice.label].schedule) for choice in selected.fitting
     }
@@ -136,7 +136,7 @@ def compare_schedules(
     return Comparison(compared, selected.left_out)
 
 
-def _bounds(problems: Mapping[str, Problem]) -> dict[str, Bound]:
+def bounds_of(problems: Mapping[str, Problem]) -> dict[str, Bound]:
     """By label, the bound of its problem; most families have the same one, for which it is found once."""
     known: list[tuple[Problem, Bound]] = []
     found = {}
@@ -176,7 +176,7 @@ def _with_any_memory(
         for problem in [problems[choice.label]]
         if min(problem.memory_limit) < problem.n_microbatches
     }
-    bounds = _bounds(roomy)
+    bounds = bounds_of(roomy)
     tasks = [
         ScheduleRequest(_briefly(choice), roomy[choice.label], receives)
         for choice in choices

@@ -53,6 +53,8 @@ class Candidates(NamedTuple):
     """In the order of the choices."""
     left_out: dict[str, str]
     """By label, why a schedule does not fit."""
+    over_memory: frozenset[str] = frozenset()
+    """Of those, the labels that lack nothing but memory."""
 
 
 class Selection(NamedTuple):
@@ -76,7 +78,11 @@ def choose(plan: Plan, names: Sequence[str] = (), *, job: int = 0) -> list[Sched
 
     A family that the workload does not list is taken without options.
     """
-    listed = plan.jobs[job].workload.schedules
+    return choices_among(plan.jobs[job].workload.schedules, names)
+
+
+def choices_among(listed: Sequence[ScheduleChoice], names: Sequence[str] = ()) -> list[ScheduleChoice]:
+    """The same of a workload's schedules, before there is a plan."""
     wanted = listed if not names else [choice for name in names for choice in _named(listed, name)]
     return list({choice.label: choice for choice in wanted}.values())
 
@@ -106,7 +112,12 @@ def choices_in_cases(plan: Plan, job: int) -> list[ScheduleChoice]:
 
 def every_choice(plan: Plan, *, job: int = 0) -> list[ScheduleChoice]:
     """A job's choices, and all other families that need no solver."""
-    listed = [choice for choice in plan.jobs[job].workload.schedules if choice.schedule != BEST]
+    return every_family(plan.jobs[job].workload.schedules)
+
+
+def every_family(schedules: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
+    """The same of a workload's schedules, before there is a plan."""
+    listed = [choice for choice in schedules if choice.schedule != BEST]
     known, labels = {choice.schedule for choice in listed}, {choice.label for choice in listed}
     others = (name for name in FAMILIES if name not in known | labels and not FAMILIES[name].solver)
     return [*listed, *(ScheduleChoice(schedule=name) for name in others)]
@@ -151,7 +162,7 @@ def candidates(
             tasks[choice.label] = ScheduleRequest(choice, problem, receives, judge)
         except DoesNotFit as error:
             left_out[choice.label] = _why(source, plan.jobs[job], choice, str(error), over_memory=False)
-    found = []
+    found, over_memory = [], set()
     for task, outcome in zip(tasks.values(), generate_each(list(tasks.values()), watch), strict=True):
         choice = task.choice
         if isinstance(outcome, PredictedSchedule):
@@ -159,7 +170,8 @@ def candidates(
         else:
             over = outcome.over_memory
             left_out[choice.label] = _why(source, plan.jobs[job], choice, outcome.reason, over_memory=over)
-    return Candidates(found, left_out)
+            over_memory |= {choice.label} if over else set()
+    return Candidates(found, left_out, frozenset(over_memory))
 
 
 def _why(source: str, job: Job, choice: ScheduleChoice, reason: str, *, over_memory: bool) -> str:
@@ -183,7 +195,7 @@ def ranked(
     """
     choices = [choice.model_copy(update={"memory": best.memory}) for choice in quick_choices(plan, job=job)]
     found = candidates(plan, choices, watch, job=job, source=source)
-    return Candidates(_by_worst(found.found, plan.jobs[job].workload.receives), found.left_out)
+    return found._replace(found=_by_worst(found.found, plan.jobs[job].workload.receives))
 
 
 def _by_worst(found: Sequence[Candidate], receives: Receives) -> list[Candidate]:
@@ -341,7 +353,7 @@ class _Maker:
             chosen = _in_place_of(best, other.model_copy(update={"memory": best.memory}))
             if chosen.label in self.kept:
                 return chosen, None
-        found, left_out = ranked(self.plan, best, self.watch, job=self.job, source=self.source)
+        found, left_out, _ = ranked(self.plan, best, self.watch, job=self.job, source=self.source)
         if not found:
             label, reason = next(iter(left_out.items()))
             shown = reason.removeprefix(f"{self.source}: ")

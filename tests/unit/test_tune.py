@@ -16,8 +16,9 @@ from testbed.planning.ties import Range
 from testbed.schedule.registry import generate
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import Workload, load_workload
-from testbed.sweep import tune
-from testbed.sweep.tune import Setting, Shape
+from testbed.sweep import reshape, tune
+from testbed.sweep.reshape import Shape
+from testbed.sweep.tune import Setting
 
 ROOT = Path(__file__).parents[2]
 LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
@@ -50,7 +51,7 @@ def test_the_search_is_exhaustive_and_the_heuristic_no_better(grid: tune.Space) 
 
 def test_tokens_bytes_times_and_memory_of_another_microbatch() -> None:
     given = job(recompute="true")
-    made = tune.reshaped(given, Shape(1, 128))
+    made = reshape.reshaped(given, Shape(1, 128))
     assert made.microbatches * made.microbatch_size * 128 == given.microbatches * given.microbatch_size * 64
     assert made.message_bytes() == given.message_bytes() / 2
     assert made.memory_limits() == [16.0] * 4
@@ -59,8 +60,8 @@ def test_tokens_bytes_times_and_memory_of_another_microbatch() -> None:
     assert made.pacing.of("F", 0) == pytest.approx(10e-3 * (products + 2 * 128 * width) / (products + 2 * 64 * width))
     assert made.pacing.of("I", 0) == pytest.approx(10e-3 * (products + 5 * 128 * width) / (products + 5 * 64 * width))
     assert made.pacing.of("W", 0) == pytest.approx(10e-3)
-    assert tune.reshaped(given, Shape(2, 64), 5e-3).pacing.of("F", 0) == pytest.approx(12.5e-3)  # type: ignore[union-attr]
-    assert tune.reshaped(given, tune.shape_of(given)).pacing.of("I", 3) == 20e-3  # type: ignore[union-attr]
+    assert reshape.reshaped(given, Shape(2, 64), 5e-3).pacing.of("F", 0) == pytest.approx(12.5e-3)  # type: ignore[union-attr]
+    assert reshape.reshaped(given, reshape.shape_of(given)).pacing.of("I", 3) == 20e-3  # type: ignore[union-attr]
 
 
 def test_points_are_compared_by_the_most_that_they_may_take(grid: tune.Space) -> None:

@@ -13,8 +13,9 @@ from testbed.planning.resolve import load_plan, with_cases
 from testbed.planning.schedules import choose, make
 from testbed.spec.topology import load_topology
 from testbed.spec.workload import load_workload
-from testbed.sweep import tune
-from testbed.sweep.tune import Setting, Shape
+from testbed.sweep import reshape, tune
+from testbed.sweep.reshape import Shape
+from testbed.sweep.tune import Setting
 
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = ROOT / "topologies/multicore-410km.yaml"
@@ -51,11 +52,11 @@ def test_learned_positions_make_another_model_and_rotary_ones_do_not() -> None:
 def test_one_efficiency_for_all_microbatches_is_said_and_a_curve_can_prefer_larger_ones() -> None:
     network = load_topology(TOPOLOGY)
     flat = tune.space(network, load_workload(WORKLOAD), [1, 2, 4], [4096])
-    assert "smallest by assumption" in (tune.efficiency_remark(flat.workload) or "")
+    assert "smallest by assumption" in (reshape.efficiency_remark(flat.workload) or "")
     assert tune.exhaustive(flat)[0].point.shape.microbatch_size == 1
     points = ", ".join(f"{{tokens: {n}, share: {x}}}" for n, x in ((4096, 0.2), (8192, 0.4), (16384, 0.45)))
     curve = load_workload(WORKLOAD, {"full_scale.accelerator.efficiency": f"[{points}]"})
-    assert tune.efficiency_remark(curve) is None
+    assert reshape.efficiency_remark(curve) is None
     assert tune.exhaustive(tune.space(network, curve, [1, 2, 4], [4096]))[0].point.shape.microbatch_size > 1
 
 

@@ -1,0 +1,123 @@
+"""`testbed advise`: how to run a job on a network, and what would help it most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from testbed import extras
+from testbed.cli import options
+from testbed.errors import ExitCode
+
+if TYPE_CHECKING:
+    from testbed.progress import Reporter
+    from testbed.sweep.variant import Forecast
+
+_LIMIT = "300 s"
+
+
+def advise(
+    topology: options.TopologyFile,
+    workload: options.WorkloadFile,
+    schedule: options.Schedules = None,
+    axes: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PxTxD",
+            help="Degrees of pipeline, tensor and data parallelism to try, such as 8x8x2, or 4x8x4/data for whole "
+            "pipelines in each datacenter (repeatable); default: the workload's and those near it.",
+        ),
+    ] = None,
+    microbatch_size: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1, max=4096, metavar="N", help="To try (repeatable); default: the workload's, its half, 2 x and 4 x."
+        ),
+    ] = None,
+    memory_limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="N|SIZE",
+            help="To try: microbatches in flight of the workload's own size, or HBM such as '80 GB' (repeatable); "
+            "default: as the workload says, else what HBM holds.",
+        ),
+    ] = None,
+    policy: options.Policies = None,
+    top: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many to show, the best first.")] = 10,
+    limit: Annotated[
+        str, typer.Option(metavar="TIME", help="For the search; what is not tried by then is said.")
+    ] = _LIMIT,
+    confirm: Annotated[
+        int, typer.Option(min=0, max=100, metavar="N", help="Train the N best on the virtual clock. Needs root.")
+    ] = 0,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep the confirming runs in this new directory.")
+    ] = None,
+    wall_limit: options.WallLimit = None,
+    settings: options.Settings = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """How to train a job on a network: schedule, microbatch, memory, parallel axes and routes, the best first.
+
+    Everything has as many accelerators and tokens per iteration as the workload. Times are those of full scale where
+    the workload has full_scale, else of the lab. Beside them stands one datacenter with as many accelerators, and what
+    a better link or more memory would do for the best. Predicted; --confirm N trains the N best as `testbed run` does.
+    """
+    from testbed.cli.advice_tables import Answer, document, show_answer
+    from testbed.cli.progress import Terminal
+    from testbed.full_scale.similitude import scale_warnings
+    from testbed.planning.resolve import load_files
+    from testbed.results.destination import require_place
+    from testbed.routing.policies import choose
+    from testbed.sweep import advise as advising
+    from testbed.sweep.elasticity import elasticities
+    from testbed.sweep.split import parse, split_of
+    from testbed.sweep.variant import memory_limit as parse_limit
+    from testbed.units import TIME
+
+    limit_s = options.quantity("--limit", limit, TIME, "a time")
+    options.only_beside_measure(confirm, {"--out": out and str(out), "--wall-limit": wall_limit}, "--confirm")
+    if confirm:
+        extras.require("train")
+    if out is not None:
+        require_place(out, overwrite=False)
+    network, (job,) = load_files(topology, workload, settings=settings or [])
+    grid = advising.grid_of(
+        network,
+        job,
+        splits=[parse(text, split_of(job)) for text in axes or ()],
+        sizes=microbatch_size or (),
+        memories=[parse_limit(text) for text in memory_limit or ()],
+        schedules=schedule or (),
+        policies=[choose(text) for text in policy or ()],
+    )
+    reporter, variants = Terminal(quiet=quiet), len(grid.variants())
+    with reporter.solving() as watch:
+        with reporter.step(f"planning and predicting {variants} variants", 2 * variants) as step:
+            advice = advising.advise(network, job, grid, top=top, limit_s=limit_s, watch=watch, tell=step.advance)
+        best = advice.found.forecasts[0]
+        with reporter.step("what would help most", 2 * len(network.links) + 1) as step:
+            helping = elasticities(network, job, best, watch, step.advance)
+    measured = _confirmed(advice.found.forecasts[:confirm], out, wall_limit, reporter) if confirm else []
+    answer = Answer(network.name, job, grid, advice, top, helping, measured, scale_warnings(best.plan))
+    if as_json:
+        options.emit(document(answer))
+    else:
+        show_answer(answer)
+    if not all(row["trusted"] for row in measured):
+        raise typer.Exit(ExitCode.UNTRUSTED)
+
+
+def _confirmed(
+    best: Sequence[Forecast], out: Path | None, wall_limit: float | None, reporter: Reporter
+) -> list[Mapping[str, Any]]:
+    """Entries of comparison.json, of the best forecasts in their order."""
+    from testbed.sweep.measured_plans import measure_plans
+
+    plans = {f"best-{number:02d}": one.plan for number, one in enumerate(best, 1)}
+    measured = measure_plans(plans, out, what="candidate", limit_s=wall_limit or 3600.0, reporter=reporter)
+    return [rows[0] for rows in measured]
