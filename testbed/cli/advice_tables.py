@@ -149,15 +149,21 @@ def _counted(answer: Answer) -> str:
     found = answer.advice.found
     variants, cannot = len(answer.grid.variants()), sum(each.schedule is None for each in found.unfit)
     predicted = variants - cannot - len(found.beaten) - len(found.untried)
-    parts = [f"{variants} variants x {len(answer.grid.schedules)} schedules: {predicted} variants predicted"]
+    parts = [f"{_number(variants, 'variant')} x {_number(len(answer.grid.schedules), 'schedule')}"]
+    parts[0] += f": {_number(predicted, 'variant')} predicted"
     if found.beaten:
-        parts.append(f"{len(found.beaten)} cannot be among the {answer.top} best (lower bound)")
+        among = "the best" if answer.top == 1 else f"among the {answer.top} best"
+        parts.append(f"{len(found.beaten)} cannot be {among} (lower bound)")
     if cannot:
         parts.append(f"{cannot} cannot be")
     if found.untried:
         names = ", ".join(str(one.variant) for one in found.untried[:3])
         parts.append(f"{len(found.untried)} NOT TRIED for want of time, --limit gives more ({names} ...)")
     return "; ".join(parts)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 # --- what does not fit ---------------------------------------------------------------------------

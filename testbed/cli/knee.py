@@ -107,7 +107,7 @@ def _draw(found: Sweep, measured: MeasuredRates, picture: Path, heading: str, sh
         if predicted:
             curves.append(Curve(knee.label, predicted, points, unlimited_s, knee.enough_bps, knee.full_bps, ranges))
     with output(picture, "--picture") as partial:
-        draw(curves, partial, heading=heading, share=share, lab_seconds=lab)
+        draw(curves, partial, heading=heading, share=share, lab_seconds=lab, own_bps=found.links.own_bps)
 
 
 def _show(found: Sweep, measured: MeasuredRates, heading: str, within: float, lab: float | None) -> None:
@@ -136,6 +136,23 @@ def _show(found: Sweep, measured: MeasuredRates, heading: str, within: float, la
         enough = f"beyond {last}" if knee.enough_bps is None else show_rate(knee.enough_bps)
         table.add_row(knee.label, *shown, enough, show_rate(knee.full_bps))
     console.print(table)
+    options.show(console, *_own_rates(found))
+
+
+def _own_rates(found: Sweep) -> list[str]:
+    """What the rates of the topology's file are beside the knees."""
+    from testbed.units import show_rate
+
+    lines = []
+    for rate in found.links.own_bps:
+        enough = [knee.label for knee in found.knees if knee.enough_bps is not None and knee.enough_bps <= rate]
+        others = [knee.label for knee in found.knees if knee.label not in enough]
+        said = [f"enough for {', '.join(enough)}"] if enough else []
+        if others:
+            beyond = rate > found.swept[-1].rate_bps
+            said.append(f"{', '.join(others)} {'needs more than was tried' if beyond else 'would gain from more'}")
+        lines.append(f"the topology's own rate is {show_rate(rate)}: {'; '.join(said)}")
+    return lines
 
 
 def _document(found: Sweep, measured: MeasuredRates, within: float, picture: Path, lab: float | None) -> dict[str, Any]:
@@ -158,7 +175,7 @@ def _document(found: Sweep, measured: MeasuredRates, within: float, picture: Pat
         }
         for knee in found.knees
     ]
-    facts = {"link": found.links.name, "within": within / 100, "lab_seconds": lab}
+    facts = {"link": found.links.name, "own_bps": list(found.links.own_bps), "within": within / 100, "lab_seconds": lab}
     return {**facts, "rates": rates, "knees": knees, "picture": str(picture)}
 
 

@@ -38,6 +38,8 @@ class Links(NamedTuple):
     name: str
     numbers: tuple[int, ...]
     lab_per_asked: float
+    own_bps: tuple[float, ...]
+    """Their rates in the topology's file, each once, ascending."""
 
 
 class Swept(NamedTuple):
@@ -102,7 +104,8 @@ def links_of(topology: Topology, plan: Plan, name: str | None) -> Links:
     chosen = tuple(index for index, direction in enumerate(directions) if name in (None, direction.link))
     first = chosen[0]
     what = name or (next(iter(names)) if len(names) == 1 else "all links")
-    return Links(what, chosen, planned(plan.network).links[first].rate_bps / directions[first].rate_bps)
+    own = tuple(sorted({directions[index].rate_bps for index in chosen}))
+    return Links(what, chosen, planned(plan.network).links[first].rate_bps / directions[first].rate_bps, own)
 
 
 def at_rate(plan: Plan, links: Links, rate_bps: float) -> Plan:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -44,9 +46,18 @@ DASHES = ("solid", (0, (5, 3)), (0, (2, 2)), (0, (8, 2, 2, 2)))
 """Where curves partly lie on each other, the one below shows in the gaps."""
 
 
-def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab_seconds: float | None = None) -> None:
+def draw(
+    curves: Sequence[Curve],
+    path: Path,
+    *,
+    heading: str,
+    share: float,
+    lab_seconds: float | None = None,
+    own_bps: Sequence[float] = (),
+) -> None:
     """Write the picture (SVG or PNG, by the ending of `path`). Schedules that are equal everywhere share a curve.
 
+    `own_bps` are rates of the topology's own links, which are marked.
     `lab_seconds` of the curves are a second at full scale, which the left axis and the grid then show; the right axis
     the lab.
     """
@@ -71,12 +82,7 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab
         if curve.enough_bps is not None:
             at = curve.unlimited_s * (1 + share)
             axis.plot([curve.enough_bps], [at], "v", color=colour, markersize=9, markeredgecolor="white", zorder=3)
-    by_rate = _by_rate(curves)
-    for number, (full, labels) in enumerate(by_rate.items()):
-        axis.axvline(full, color="#9aa1ab", linewidth=0.9, linestyle="--")
-        whose = f" ({', '.join(labels)})" if len(by_rate) > 1 else ""
-        words, height = f" S/(B tau) = 1 at {show_rate(full)}{whose}", 0.985 - 0.045 * number
-        axis.text(full, height, words, transform=axis.get_xaxis_transform(), fontsize=8, color=PALE_INK, va="top")
+    _mark_rates(axis, curves, own_bps)
     axis.set_xscale("log")
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: show_rate(rate)))
@@ -95,6 +101,22 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab
     axis.grid(color=GRID)
     axis.legend(fontsize=8, frameon=False, loc="upper right", bbox_to_anchor=(1.0, 0.93))
     save(figure, path, dpi=120)
+
+
+def _mark_rates(axis: Axes, curves: Sequence[Curve], own_bps: Sequence[float]) -> None:
+    """Upright lines where messages fill the link, and at the rates of the topology's own links."""
+    by_rate = _by_rate(curves)
+    for number, (full, labels) in enumerate(by_rate.items()):
+        axis.axvline(full, color="#9aa1ab", linewidth=0.9, linestyle="--")
+        whose = f" ({', '.join(labels)})" if len(by_rate) > 1 else ""
+        words, height = f" S/(B tau) = 1 at {show_rate(full)}{whose}", 0.985 - 0.045 * number
+        axis.text(full, height, words, transform=axis.get_xaxis_transform(), fontsize=8, color=PALE_INK, va="top")
+    rates = [rate for curve in curves for rate, _ in curve.predicted]
+    for number, rate in enumerate(own_bps):
+        axis.axvline(rate, color=PALE_INK, linewidth=0.9)
+        side: Literal["left", "right"] = "right" if rates and rate > math.sqrt(min(rates) * max(rates)) else "left"
+        words, height = f" the topology's own, {show_rate(rate)} ", 0.015 + 0.045 * number
+        axis.text(rate, height, words, transform=axis.get_xaxis_transform(), fontsize=8, color=PALE_INK, ha=side)
 
 
 def _coinciding(curves: Sequence[Curve]) -> list[list[Curve]]:

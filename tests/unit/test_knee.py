@@ -104,10 +104,13 @@ def test_the_command_draws_and_names_the_rates(tmp_path: Path, monkeypatch: pyte
     drawn = picture.read_text(encoding="utf-8")
     assert "geopipe, measured" in drawn
     assert "S/(B tau) = 1 at 134.3 Mbit/s" in drawn
+    assert "the topology's own, 1 Gbit/s" in drawn
+    assert "own rate is 1 Gbit/s: enough for geopipe" in " ".join(shown.output.split())
     told = CliRunner().invoke(app, [*words, "--json"])
     assert told.exit_code == 0, told.output
     document = json.loads(told.output)
     assert [one["label"] for one in document["knees"]] == ["geopipe"]
+    assert document["own_bps"] == [1e9]
     assert document["knees"][0]["full_bps"] == pytest.approx(134.3e6, rel=1e-3)
     assert len(document["rates"]) == 5
     refused = CliRunner().invoke(app, [*words, "--picture", "k.pdf"])
