@@ -87,6 +87,9 @@ def grid_of(
     if workload.full_scale is None and workload.pacing is None:
         expected = "times for F, I and W, or full_scale: without them only a run can tell what anything takes"
         raise BadInput.of(workload.name, "pacing", "none", expected)
+    if workload.full_scale is None and (of_hbm := [each for each in memories if each.hbm_bytes is not None]):
+        expected = "microbatches in flight: a workload without full_scale has no HBM"
+        raise BadInput.of("--memory-limit", "option", str(of_hbm[0]), expected)
     chosen = [choice.label for choice in (_named if schedules else _usual)(workload, schedules)]
     routed: list[PolicyChoice | None] = list(policies) or [None]
     # whether it fits into HBM is asked of every variant, and is no matter of routes
@@ -297,9 +300,13 @@ def advise(
 
 
 def _nothing_fits(workload: Workload, unfit: Sequence[Unfit]) -> str:
-    said = list(dict.fromkeys(f"{each.reason}" + (f" ({each.held.words()})" if each.held else "") for each in unfit))
-    more = f" (and {len(said) - 3} reasons more)" if len(said) > 3 else ""
-    return f"{workload.name}: nothing that was to be tried can be: {'; '.join(said[:3])}{more}"
+    said = []
+    for each in unfit:
+        reason = each.reason.removeprefix(f"{workload.name}: ")
+        said.append(f"{reason} ({each.held.words()})" if each.held else reason)
+    reasons = list(dict.fromkeys(said))
+    more = f" (and {len(reasons) - 3} reasons more)" if len(reasons) > 3 else ""
+    return f"{workload.name}: nothing that was to be tried can be: {'; '.join(reasons[:3])}{more}"
 
 
 def _in_one_datacenter(

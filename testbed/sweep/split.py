@@ -48,10 +48,8 @@ def split_of(workload: Workload) -> Split:
 def parse(text: str, given: Split) -> Split:
     """What `--axes` says, as "8x8x1" or "4x8x2/data". Raises BadInput, also for another number of accelerators."""
     found = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})x([1-9]\d{0,5})(/data|/pipeline)?", text)
-    expected = (
-        f"PIPELINExTENSORxDATA as {given.pipeline}x{given.tensor}x{given.data}, of which {given.accelerators} is "
-    )
-    expected += "the product, with /data behind it where whole pipelines are in each datacenter"
+    expected = f"PIPELINExTENSORxDATA with a product of {given.accelerators}, as {given}; /data behind it where whole "
+    expected += "pipelines are in each datacenter"
     if found is None:
         raise BadInput.of("--axes", "option", text, expected)
     pipeline, tensor, data = (int(found[group]) for group in (1, 2, 3))

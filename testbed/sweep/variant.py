@@ -96,15 +96,11 @@ def varied(topology: Topology, workload: Workload, variant: Variant) -> Workload
 
 
 def _limited(workload: Workload, limit: MemoryLimit) -> Workload:
-    """With this limit for all schedules, whatever the workload gives to single ones. Raises BadInput."""
-    if limit.hbm_bytes is None:
-        schedules = [choice.model_copy(update={"memory": None}) for choice in workload.schedules]
-        return workload.model_copy(update={"memory": limit.in_flight, "schedules": schedules})
-    full = workload.full_scale
-    if full is None:
-        expected = "microbatches in flight: a workload without full_scale has no HBM"
-        raise BadInput.of("--memory-limit", "option", show_size(limit.hbm_bytes), expected)
-    return with_hbm(workload, limit.hbm_bytes)
+    """With this limit for all schedules, whatever the workload gives to single ones."""
+    if limit.hbm_bytes is not None:
+        return with_hbm(workload, limit.hbm_bytes)
+    schedules = [choice.model_copy(update={"memory": None}) for choice in workload.schedules]
+    return workload.model_copy(update={"memory": limit.in_flight, "schedules": schedules})
 
 
 def with_hbm(workload: Workload, size_bytes: float) -> Workload:
