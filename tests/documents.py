@@ -8,8 +8,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TUTORIAL = ROOT / "docs/tutorial.md"
-TRAINED = ("testbed run ", "testbed report ")
-"""Commands of the tutorial that need a guest, or what it left: tests/vm has them."""
+PLANNING = ROOT / "docs/planning.md"
+
+
+def trains(command: str) -> bool:
+    """Whether a page's command needs a guest, or what it left: tests/vm has them."""
+    return command.startswith(("testbed run ", "testbed report ")) or " --confirm " in command
+
+
+def write_files(page: Path, directory: Path) -> int:
+    """The YAML files that a page shows under their names, as its commands expect them; how many these are."""
+    files = [block for block in blocks(page, "yaml") if block.startswith("# my-")]
+    for block in files:
+        (directory / block.partition("\n")[0].removeprefix("# ")).write_text(block, encoding="utf-8")
+    return len(files)
 
 
 def blocks(page: Path, language: str) -> list[str]:

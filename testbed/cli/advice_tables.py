@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -113,7 +114,10 @@ def _held(rows: Sequence[Forecast]) -> Column:
 
 
 def _thousands(value: float | None) -> str:
-    return "-" if value is None else f"{value / 1e3:.4g}"
+    if value is None:
+        return "-"
+    decimals = max(0, 3 - math.floor(math.log10(value / 1e3))) if value > 0 else 0
+    return f"{value / 1e3:.{decimals}f}"
 
 
 def _legend(answer: Answer) -> Iterator[str]:
@@ -226,7 +230,9 @@ def _why(answer: Answer, unfit: Unfit) -> str:
 
 def _whose(unfit: Sequence[Unfit]) -> str:
     by_split = grouped((str(each.variant.split), each.variant.microbatch_size) for each in unfit)
-    return "; ".join(f"{split}, size {', '.join(map(str, dict.fromkeys(sizes)))}" for split, sizes in by_split.items())
+    named = [f"{split}, size {', '.join(map(str, dict.fromkeys(sizes)))}" for split, sizes in by_split.items()]
+    schedules = dict.fromkeys(each.schedule for each in unfit if each.schedule is not None)
+    return "; ".join(named) + (f", with {' or '.join(schedules)}" if schedules else "")
 
 
 # --- what would help, what was measured ----------------------------------------------------------

@@ -6,6 +6,7 @@ are those of full scale where the workload stands for a job there, else of the l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from testbed.full_scale.similitude import lab_seconds
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import TOLERANCE, peaks
 from testbed.pipeline.problem import Problem
+from testbed.pipeline.validate import OverMemory
 from testbed.plan import costs, counts
 from testbed.plan.memory_bytes import full_scale_bytes
 from testbed.plan.plan import Case, Plan
@@ -285,10 +287,18 @@ def _forecast(variant: Variant, plan: Plan, case: Case, policy: str | None) -> F
 
 
 def _over_memory(variant: Variant, plan: Plan, choice: ScheduleChoice, reason: str) -> Unfit:
-    """With what the schedule would hold, where its order is fixed."""
-    known, held = family_of(choice), None
-    if not (known.uses_spare_memory or known.solver):
-        problem = costs.problem(plan, choice)
-        schedule = generate_choice(choice, problem.with_memory(float(problem.n_microbatches))).schedule
-        held = held_by(plan, problem, schedule)
-    return Unfit(variant, choice.label, held, reason, over_memory=True)
+    """With what the schedule would hold: one that uses what there is, with a little more than there is; of a solver's
+    nobody knows.
+    """
+    known, problem = family_of(choice), costs.problem(plan, choice)
+    if known.solver:
+        return Unfit(variant, choice.label, None, reason, over_memory=True)
+    most, least = float(problem.n_microbatches), math.floor(min(problem.memory_limit))
+    limits = [min(most, float(least + 2**power)) for power in range(13)] if known.uses_spare_memory else [most]
+    for limit in dict.fromkeys(limits):
+        try:
+            schedule = generate_choice(choice, problem.with_memory(limit)).schedule
+        except OverMemory:
+            continue
+        return Unfit(variant, choice.label, held_by(plan, problem, schedule), reason, over_memory=True)
+    return Unfit(variant, choice.label, None, reason, over_memory=True)

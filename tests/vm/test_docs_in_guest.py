@@ -1,4 +1,4 @@
-"""The tutorial's commands that train, and what they leave, as it has them."""
+"""The pages' commands that train, and what they leave, as the tutorial and the page on planning have them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from documents import TRAINED, TUTORIAL, blocks, commands
+from documents import PLANNING, TUTORIAL, commands, trains, write_files
 from in_process import run_testbed
 
 from testbed.vm.kernel import Kernel
@@ -15,9 +15,8 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 
 
 def test_the_tutorial_measures_and_reports(tmp_path: Path, time_travel_kernel: Kernel) -> None:
-    for block in blocks(TUTORIAL, "yaml"):
-        (tmp_path / block.partition("\n")[0].removeprefix("# ")).write_text(block, encoding="utf-8")
-    lines = [line for line in commands(TUTORIAL) if line.startswith(TRAINED)]
+    write_files(TUTORIAL, tmp_path)
+    lines = [line for line in commands(TUTORIAL) if trains(line)]
     for line in lines:
         done = run_testbed(*shlex.split(line)[1:], directory=tmp_path)
         assert done.returncode == 0, (line, done.stderr)
@@ -25,3 +24,13 @@ def test_the_tutorial_measures_and_reports(tmp_path: Path, time_travel_kernel: K
             assert done.stdout.rstrip().endswith("all trusted"), done.stdout
     assert len(lines) == 4
     assert (tmp_path / "mine.html").is_file()
+
+
+def test_the_page_on_planning_confirms_what_it_advises(tmp_path: Path, time_travel_kernel: Kernel) -> None:
+    write_files(PLANNING, tmp_path)
+    lines = [line for line in commands(PLANNING) if trains(line)]
+    for line in lines:
+        done = run_testbed(*shlex.split(line)[1:], directory=tmp_path)
+        assert done.returncode == 0, (line, done.stderr)
+    assert len(lines) == 2
+    assert "trusted" in done.stdout
