@@ -216,7 +216,8 @@ def _needs(held: Sequence[Held]) -> str:
 
 def _schedules(answer: Answer, unfit: Sequence[Unfit]) -> str:
     """Their names, or those of the others where these are fewer."""
-    names, every = [each.schedule for each in unfit if each.schedule is not None], answer.grid.schedules
+    names = [each.schedule for each in unfit if each.schedule is not None]
+    every = [choice.label for choice in answer.grid.schedules]
     others = [name for name in every if name not in names]
     if not names or not others:
         return f"all {len(every)}"
@@ -289,7 +290,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
         )
     if answer.helping:
         first = answer.helping[0]
-        said = first.sentence() if first.matters and first.gain > 0 else "no link and no memory would help"
+        said = first.sentence() if first.matters and first.helps > 0 else "no link and no memory would help"
         yield f"what would help most: {said}"
 
 
@@ -313,7 +314,7 @@ def document(answer: Answer) -> dict[str, Any]:
             "axes": list(map(str, grid.splits)),
             "microbatch_sizes": list(grid.sizes),
             "memory_limits": [limit and str(limit) for limit in grid.memories],
-            "schedules": list(grid.schedules),
+            "schedules": [choice.label for choice in grid.schedules],
             "policies": [policy and policy.label for policy in grid.policies],
         },
         "candidates": candidates,

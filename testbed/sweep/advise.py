@@ -59,8 +59,8 @@ class Grid(NamedTuple):
     """Of a microbatch."""
     memories: Sequence[MemoryLimit | None]
     """None: as the workload says."""
-    schedules: Sequence[str]
-    """Labels of the workload's, or families."""
+    schedules: Sequence[ScheduleChoice]
+    """The workload's own, or families without options."""
     policies: Sequence[PolicyChoice | None]
     """None: default routes."""
 
@@ -90,7 +90,7 @@ def grid_of(
     if workload.full_scale is None and (of_hbm := [each for each in memories if each.hbm_bytes is not None]):
         expected = "microbatches in flight: a workload without full_scale has no HBM"
         raise BadInput.of("--memory-limit", "option", str(of_hbm[0]), expected)
-    chosen = [choice.label for choice in (_named if schedules else _usual)(workload, schedules)]
+    chosen = _named(workload, schedules) if schedules else _usual(workload)
     routed: list[PolicyChoice | None] = list(policies) or [None]
     # whether it fits into HBM is asked of every variant, and is no matter of routes
     roomy = workload if workload.full_scale is None else with_hbm(workload, MOST_HBM)
@@ -115,7 +115,7 @@ def _named(workload: Workload, names: Sequence[str]) -> list[ScheduleChoice]:
     return found
 
 
-def _usual(workload: Workload, _: Sequence[str]) -> list[ScheduleChoice]:
+def _usual(workload: Workload) -> list[ScheduleChoice]:
     listed = [choice for choice in workload.schedules if choice.schedule != BEST]
     return [
         choice
@@ -148,21 +148,24 @@ class Prepared(NamedTuple):
     """No schedule of these takes less on default routes."""
 
 
-def prepare(topology: Topology, workload: Workload, variant: Variant, names: Sequence[str]) -> Prepared | Unfit:
+def prepare(
+    topology: Topology, workload: Workload, variant: Variant, schedules: Sequence[ScheduleChoice]
+) -> Prepared | Unfit:
     """A variant of a workload; or why it cannot be, where it can be asked for at all."""
     try:
         made = varied(topology, workload, variant)
         held = least_held(made)
         if held is not None and held.share > 1:
             return Unfit(variant, None, held, "not even one microbatch fits", over_memory=True)
-        return planned(topology, variant, made, names)
+        return planned(topology, variant, made, schedules)
     except BadInput as error:
         return Unfit(variant, None, None, str(error))
 
 
-def planned(topology: Topology, variant: Variant, workload: Workload, names: Sequence[str]) -> Prepared:
-    """A variant whose workload is known. Raises BadInput."""
-    plan, choices = make_plan(topology, workload), choices_among(workload.schedules, names)
+def planned(topology: Topology, variant: Variant, workload: Workload, schedules: Sequence[ScheduleChoice]) -> Prepared:
+    """A variant whose workload is known, with what that makes of its own schedules' memory limits. Raises BadInput."""
+    own = {choice.label: choice for choice in workload.schedules}
+    plan, choices = make_plan(topology, workload), [own.get(choice.label, choice) for choice in schedules]
     return Prepared(variant, workload, plan, choices, _bound_s(plan, choices))
 
 
@@ -179,7 +182,7 @@ def _bound_s(plan: Plan, choices: Iterable[ScheduleChoice]) -> float:
     return min((lower_bound(problem).seconds for problem in problems), default=math.inf) / (lab_seconds(plan) or 1.0)
 
 
-def one_datacenter(topology: Topology, prepared: Prepared, names: Sequence[str]) -> Prepared:
+def one_datacenter(topology: Topology, prepared: Prepared) -> Prepared:
     """The same variant with all of its ranks in one datacenter, as the first one is inside. Raises BadInput."""
     first = next(iter(topology.datacenters.values()))
     degrees = prepared.workload.parallelism
@@ -191,7 +194,7 @@ def one_datacenter(topology: Topology, prepared: Prepared, names: Sequence[str])
     )
     exchange = prepared.workload.data_parallel.model_copy(update={"replicas": None})
     workload = prepared.workload.model_copy(update={"placement": "contiguous", "data_parallel": exchange})
-    return planned(alone, prepared.variant, workload, names)
+    return planned(alone, prepared.variant, workload, prepared.choices)
 
 
 # --- searching -----------------------------------------------------------------------------------
@@ -296,7 +299,7 @@ def advise(
     found.unfit = unfit + found.unfit
     if not found.forecasts:
         raise DoesNotFit(_nothing_fits(workload, found.unfit))
-    return Advice(found, _in_one_datacenter(topology, prepared, grid.schedules, given, limit_s))
+    return Advice(found, _in_one_datacenter(topology, prepared, given, limit_s))
 
 
 def _nothing_fits(workload: Workload, unfit: Sequence[Unfit]) -> str:
@@ -310,10 +313,10 @@ def _nothing_fits(workload: Workload, unfit: Sequence[Unfit]) -> str:
 
 
 def _in_one_datacenter(
-    topology: Topology, prepared: Sequence[Prepared], names: Sequence[str], given: Variant, limit_s: float
+    topology: Topology, prepared: Sequence[Prepared], given: Variant, limit_s: float
 ) -> Forecast | None:
     if not topology.links:
         return None
-    alone = [one_datacenter(topology, one, names) for one in prepared]
+    alone = [one_datacenter(topology, one) for one in prepared]
     forecasts = search(alone, (None,), 1, given, limit_s).forecasts
     return forecasts[0] if forecasts else None

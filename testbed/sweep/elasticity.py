@@ -7,7 +7,7 @@ its routes chosen anew, where the quantity is a tenth better.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from testbed.errors import BadInput
@@ -41,6 +41,11 @@ class Elasticity(NamedTuple):
     def value(self) -> float:
         """d ln time / d ln quantity: below 0 where more is faster."""
         return math.log(self.after_s / self.before_s) / math.log(self.factor)
+
+    @property
+    def helps(self) -> float:
+        """Its size, above 0 where more rate or memory, or less delay, is faster."""
+        return self.value if self.quantity == "delay" else -self.value
 
     @property
     def gain(self) -> float:
@@ -91,24 +96,27 @@ def with_more_memory(workload: Workload, one: Forecast) -> tuple[Workload, float
     """The workload of a forecast with a tenth more memory, or with room for one more microbatch on every rank where
     that is more; and the factor.
 
-    The limit that is meant is the one in microbatches where one was given, else HBM.
+    Of HBM at full scale, and of the limit in microbatches where there is one: whichever it is that binds.
     """
     problem = costs.problem_of_case(one.plan, one.plan.cases[0])
     full, own = workload.full_scale, one.choice.memory
-    if full is not None and own is None and workload.memory is None:
-        caps = problem.memory_limit
+    limited = full is None or own is not None or workload.memory is not None
+    if limited:
+        limits = [own] if own is not None else workload.memory_limits()
+        factor = max(MORE, *((math.floor(limit) + 1) / limit for limit in limits))
+    else:
         each = [_activation_bytes(one, rank) for rank in range(problem.n_ranks)]
-        lacks = max((math.floor(cap) + 1 - cap) * size for cap, size in zip(caps, each, strict=True))
-        factor = max(MORE, 1 + lacks / full.accelerator.memory)
-        return with_hbm(workload, full.accelerator.memory * factor), factor
-    limits = [own] if own is not None else workload.memory_limits()
-    factor = max(MORE, *((math.floor(limit) + 1) / limit for limit in limits))
+        lacks = ((math.floor(cap) + 1 - cap) * size for cap, size in zip(problem.memory_limit, each, strict=True))
+        assert full is not None
+        factor = max(MORE, 1 + max(lacks) / full.accelerator.memory)
+    if limited and own is None:
+        workload = workload.model_copy(update={"memory": [limit * factor for limit in limits]})
     schedules = [
         choice.model_copy(update={"memory": own and own * factor}) if choice.label == one.choice.label else choice
         for choice in workload.schedules
     ]
-    more = {} if own is not None else {"memory": [limit * factor for limit in limits]}
-    return workload.model_copy(update={"schedules": schedules, **more}), factor
+    more = workload.model_copy(update={"schedules": schedules})
+    return (more if full is None else with_hbm(more, full.accelerator.memory * factor)), factor
 
 
 def _activation_bytes(one: Forecast, rank: int) -> float:
@@ -121,7 +129,7 @@ def again(topology: Topology, workload: Workload, one: Forecast, watch: Watch | 
     """The most that an iteration takes of the same variant, schedule and policy elsewhere; infinite where it no longer
     fits. `workload` is the variant's. Raises BadInput.
     """
-    prepared = planned(topology, one.variant, workload, [one.choice.label])
+    prepared = planned(topology, one.variant, workload, [one.choice])
     policy = None if one.policy is None else choose(one.policy)
     forecasts, _ = forecast(one.variant, prepared.plan, prepared.choices, (policy,), watch)
     return forecasts[0].worst_s if forecasts else math.inf
@@ -135,25 +143,23 @@ def elasticities(
     tell: Callable[[str | None], None] = lambda _: None,
 ) -> list[Elasticity]:
     """Of a forecast for a workload (not yet varied) on a topology: of every link's rate and delay, and of memory; what
-    helps most first. A rate that the lab cannot have is left out. Raises BadInput.
+    helps most first. A rate that is the most that the lab can have is lowered instead. Raises BadInput.
     """
     mine = varied(topology, workload, one.variant)
     before_s, found = again(topology, mine, one, watch), list[Elasticity]()
-    for quantity, link, factor, changed in _changes(topology):
+    for name in (link.resolved_name() for link in topology.links):
+        rate = MORE
         try:
-            found.append(Elasticity(quantity, link, factor, before_s, again(changed, mine, one, watch)))
+            after_s = again(with_link(topology, name, rate=rate), mine, one, watch)
         except BadInput:
-            continue
+            rate = 1 / MORE
+            after_s = again(with_link(topology, name, rate=rate), mine, one, watch)
+        found.append(Elasticity("rate", name, rate, before_s, after_s))
+        tell(None)
+        after_s = again(with_link(topology, name, delay=LESS), mine, one, watch)
+        found.append(Elasticity("delay", name, LESS, before_s, after_s))
         tell(None)
     roomier, factor = with_more_memory(mine, one)
     found.append(Elasticity("memory", "", factor, before_s, again(topology, roomier, one, watch)))
     tell(None)
-    # signed so that a quantity of which more, or of a delay less, is faster comes first
-    return sorted(found, key=lambda each: each.value if each.quantity != "delay" else -each.value)
-
-
-def _changes(topology: Topology) -> Iterator[tuple[Quantity, str, float, Topology]]:
-    for link in topology.links:
-        name = link.resolved_name()
-        yield "rate", name, MORE, with_link(topology, name, rate=MORE)
-        yield "delay", name, LESS, with_link(topology, name, delay=LESS)
+    return sorted(found, key=lambda each: each.helps, reverse=True)

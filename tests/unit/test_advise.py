@@ -21,6 +21,7 @@ from testbed.errors import BadInput, DoesNotFit
 from testbed.plan import counts
 from testbed.plan.routes import datacenter_of
 from testbed.planning.ties import Range
+from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Topology, load_topology
 from testbed.spec.workload import Workload, load_workload
 from testbed.sweep.advise import Grid, advise, grid_of, prepare, ranked
@@ -46,7 +47,7 @@ def job() -> Workload:
 
 
 def grid(splits: list[Split], sizes: list[int], schedules: tuple[str, ...] = SCHEDULES) -> Grid:
-    return Grid(splits, sizes, [None], schedules, [None])
+    return Grid(splits, sizes, [None], [ScheduleChoice(schedule=name) for name in schedules], [None])
 
 
 def by_hand(**settings: object) -> dict[str, float]:
@@ -232,7 +233,7 @@ def test_what_does_not_fit_is_listed_with_how_much(network: Topology) -> None:
     assert needs.used == pytest.approx(max(each.static + 32 * each.activation for each in ranks))
     assert (needs.limit, needs.in_bytes) == (7.5e9, True)
     tiny = load_workload(LLAMA, {"full_scale.accelerator.memory": "2 GB"})
-    one = prepare(load_topology(TWO_DC), tiny, Variant(Split(4, 8, 2), 1), ["1f1b"])
+    one = prepare(load_topology(TWO_DC), tiny, Variant(Split(4, 8, 2), 1), [ScheduleChoice(schedule="1f1b")])
     assert isinstance(one, Unfit)
     assert one.over_memory
     assert one.held is not None
@@ -390,8 +391,9 @@ def test_routes_are_chosen_among_where_there_are_several() -> None:
     network, job = load_topology(ROOT / "topologies/nsfnet.yaml"), load_workload(LLAMA)
     usual = grid_of(network, job)
     assert [policy and policy.label for policy in usual.policies] == [None, "greedy-time"]
-    assert "search" not in usual.schedules
-    found = advise(network, job, usual._replace(splits=[split_of(job)], sizes=[1], schedules=["zb-v", "1f1b"])).found
+    assert "search" not in [choice.schedule for choice in usual.schedules]
+    some = [choice for choice in usual.schedules if choice.label in ("zb-v", "1f1b")]
+    found = advise(network, job, usual._replace(splits=[split_of(job)], sizes=[1], schedules=some)).found
     names = {one.name for one in found.forecasts}
     assert {"zb-v", "1f1b"} <= names <= {"zb-v", "1f1b", "zb-v on greedy-time", "1f1b on greedy-time"}
     routes: dict[str, set[Any]] = {}
@@ -428,3 +430,19 @@ def test_a_forecast_is_named_with_its_routes(network: Topology, job: Workload) -
     one: Forecast = advise(network, job, grid([Split(4, 1, 1)], [4], ("1f1b",))).found.forecasts[0]
     assert one.name == "1f1b"
     assert replace(one, policy="greedy").name == "1f1b on greedy"
+
+
+def test_ones_own_schedule_is_tried_like_any() -> None:
+    done = run(LONGHAUL, PP4, "--schedule", f"{ROOT}/examples/my_schedule.py:eager", "--axes", "4x1x1", "--json", "-q")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.output)
+    assert {row["schedule"] for row in document["candidates"]} == set(document["tried"]["schedules"])
+
+
+def test_a_rate_that_the_lab_cannot_have_is_lowered_instead(job: Workload) -> None:
+    fast = load_topology(LONGHAUL, {"links.0.rate": "100 Gbit/s"})
+    (one,) = advise(fast, job, grid([split_of(job)], [4], ("1f1b",))).found.forecasts
+    rate = next(each for each in elasticities(fast, job, one) if each.quantity == "rate")
+    assert rate.factor == pytest.approx(1 / 1.1)
+    assert rate.value <= 0
+    assert rate.helps >= 0
