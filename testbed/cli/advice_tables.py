@@ -14,6 +14,7 @@ from testbed.cli import options
 from testbed.cli.range_cells import range_keys, show_ranges
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.grouping import grouped
+from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
 from testbed.sweep.advise import Advice, Grid
 from testbed.sweep.elasticity import Elasticity
@@ -28,7 +29,7 @@ _MOST_ELASTICITIES = 8
 class Answer(NamedTuple):
     """All that there is to say."""
 
-    network: str
+    network: Topology
     workload: Workload
     grid: Grid
     advice: Advice
@@ -103,7 +104,7 @@ def _candidates(answer: Answer, width: int) -> list[Table]:
         shares = [answer.of_one_site(one) for one in rows]
         columns.append(Column("one\nDC", ["-" if share is None else f"{share:.0%}" for share in shares]))
     what = "accelerators, at full scale" if full else "ranks, in the lab"
-    title = f"{answer.workload.name} on {answer.network}: {split_of(answer.workload).accelerators} {what}"
+    title = f"{answer.workload.name} on {answer.network.name}: {split_of(answer.workload).accelerators} {what}"
     return fitted(Column("\nschedule", [_named(one) for one in rows], left=True), [Section(title, columns)], width)
 
 
@@ -253,6 +254,8 @@ def _helping(answer: Answer, width: int) -> list[RenderableType]:
         parts += fitted(key, [Section("what would help most", columns)], width)
     if rest:
         parts.append(f"not shown: {rest} of {len(answer.helping)}, which change less, or nothing")
+    if left := 2 * len(answer.network.links) + 1 - len(answer.helping):
+        parts.append(f"NOT ASKED for want of time: {left} rates and delays, of links that --limit leaves out")
     return parts
 
 
@@ -304,7 +307,7 @@ def document(answer: Answer) -> dict[str, Any]:
     for entry, row in zip(candidates, answer.measured, strict=False):
         entry["measured"] = dict(row)
     return {
-        "topology": answer.network,
+        "topology": answer.network.name,
         "workload": answer.workload.name,
         "warnings": list(answer.warnings),
         "full_scale": answer.at_full_scale,

@@ -101,9 +101,9 @@ def advise(
             advice = advising.advise(network, job, grid, top=top, limit_s=limit_s, watch=watch, tell=step.advance)
         best = advice.found.forecasts[0]
         with reporter.step("what would help most", 2 * len(network.links) + 1) as step:
-            helping = elasticities(network, job, best, watch, step.advance)
+            helping = elasticities(network, job, best, watch, step.advance, limit_s=limit_s)
     measured = _confirmed(advice.found.forecasts[:confirm], out, wall_limit, reporter) if confirm else []
-    answer = Answer(network.name, job, grid, advice, top, helping, measured, scale_warnings(best.plan))
+    answer = Answer(network, job, grid, advice, top, helping, measured, scale_warnings(best.plan))
     if as_json:
         options.emit(document(answer))
     else:

@@ -292,6 +292,8 @@ def test_what_is_not_tried_for_want_of_time_is_said(network: Topology, job: Work
     found = advise(network, job, tried, limit_s=0).found
     assert {one.variant for one in found.forecasts} == {Variant(split_of(job), 4)}, "the workload's own comes first"
     assert len(found.untried) == 3
+    asked = elasticities(network, job, found.forecasts[0], limit_s=0)
+    assert [each.quantity for each in asked] == ["memory"]
 
 
 # --- the command ---------------------------------------------------------------------------------
