@@ -16,11 +16,11 @@ from testbed.cli.table_layout import Column, Section, fitted
 from testbed.grouping import grouped
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
+from testbed.sweep.accelerator_split import split_of
 from testbed.sweep.advise import Advice, Grid
 from testbed.sweep.elasticity import Elasticity
 from testbed.sweep.reshape import efficiency_remark
-from testbed.sweep.split import split_of
-from testbed.sweep.variant import Forecast, Held, Unfit, Variant, given_variant, tokens_of
+from testbed.sweep.variant import Forecast, MemoryUse, Unfit, Variant, given_variant, tokens_of
 from testbed.units import show_change, show_size, show_sizes, show_time, show_times
 
 _MOST_ELASTICITIES = 8
@@ -205,7 +205,7 @@ def _amount(value: float, in_bytes: bool) -> str:
     return show_size(value) if in_bytes else f"{value:.4g}"
 
 
-def _needs(held: Sequence[Held]) -> str:
+def _needs(held: Sequence[MemoryUse]) -> str:
     """Of several schedules from least to most; of one that would hold more where there is more, only that."""
     if not held:
         return "more"

@@ -74,8 +74,8 @@ def advise(
     from testbed.results.destination import require_place
     from testbed.routing.policies import choose
     from testbed.sweep import advise as advising
+    from testbed.sweep.accelerator_split import parse, split_of
     from testbed.sweep.elasticity import elasticities
-    from testbed.sweep.split import parse, split_of
     from testbed.sweep.variant import memory_limit as parse_limit
     from testbed.units import TIME
 

@@ -26,8 +26,8 @@ from testbed.search.incumbent import Incumbent, Watch
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import DatacenterSpec, Topology
 from testbed.spec.workload import Workload
+from testbed.sweep.accelerator_split import Split, splits_around
 from testbed.sweep.reshape import shape_of
-from testbed.sweep.split import Split, splits_around
 from testbed.sweep.variant import (
     Forecast,
     MemoryLimit,

@@ -31,8 +31,8 @@ from testbed.search.incumbent import Watch
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Topology
 from testbed.spec.workload import MOST_MEMORY, Workload
+from testbed.sweep.accelerator_split import Split, resplit, split_of
 from testbed.sweep.reshape import Shape, impossible, microbatches_of, reshaped, shape_of
-from testbed.sweep.split import Split, resplit, split_of
 from testbed.units import SIZE, parse, show_size
 
 
@@ -116,7 +116,7 @@ def with_hbm(workload: Workload, size_bytes: float) -> Workload:
 # --- what it takes -------------------------------------------------------------------------------
 
 
-class Held(NamedTuple):
+class MemoryUse(NamedTuple):
     """Memory on the rank that is nearest to its limit, or furthest beyond it."""
 
     used: float
@@ -150,7 +150,7 @@ class Forecast:
     """Of an iteration."""
     predicted_range: Range | None
     """What that may be by who comes first of messages that meet; None where it is one time."""
-    held: Held
+    held: MemoryUse
     remarks: tuple[str, ...] = ()
 
     @property
@@ -190,7 +190,7 @@ class Unfit(NamedTuple):
     variant: Variant
     schedule: str | None
     """None: any."""
-    held: Held | None
+    held: MemoryUse | None
     """What it would hold; None where that is not known, or memory is not the reason."""
     reason: str
     over_memory: bool = False
@@ -217,28 +217,28 @@ def model_flop(workload: Workload) -> float:
     return 3 * forward * microbatches_of(workload) * full.data
 
 
-def least_held(workload: Workload) -> Held | None:
+def least_held(workload: Workload) -> MemoryUse | None:
     """What the fullest rank holds with one microbatch in flight; None without full scale."""
     full, ranks = workload.full_scale, workload.parallelism.pipeline
     if full is None:
         return None
     held = [counts.rank_bytes(full, rank, ranks) for rank in range(ranks)]
-    return Held(max(each.static + each.activation for each in held), full.accelerator.memory, in_bytes=True)
+    return MemoryUse(max(each.static + each.activation for each in held), full.accelerator.memory, in_bytes=True)
 
 
-def held_by(plan: Plan, problem: Problem, schedule: Schedule) -> Held:
+def held_by(plan: Plan, problem: Problem, schedule: Schedule) -> MemoryUse:
     """What the rank holds that is nearest to its limit, or furthest beyond it: of HBM at full scale.
 
     A limit in microbatches that is passed while HBM has room is the one that counts.
     """
     rows = zip(peaks(schedule, problem), problem.memory_limit, strict=True)
     used, limit = max(rows, key=lambda row: row[0] / row[1])
-    in_flight = Held(used, limit, in_bytes=False)
+    in_flight = MemoryUse(used, limit, in_bytes=False)
     workload = plan.jobs[0].workload
     of_ranks, full = full_scale_bytes(workload, problem, schedule), workload.full_scale
     if of_ranks is None or full is None:
         return in_flight
-    of_hbm = Held(max(sum(each) for each in of_ranks), full.accelerator.memory, in_bytes=True)
+    of_hbm = MemoryUse(max(sum(each) for each in of_ranks), full.accelerator.memory, in_bytes=True)
     return in_flight if in_flight.share > 1 + TOLERANCE and of_hbm.share <= 1 else of_hbm
 
 

@@ -24,9 +24,9 @@ from testbed.planning.ties import Range
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.topology import Topology, load_topology
 from testbed.spec.workload import Workload, load_workload
+from testbed.sweep.accelerator_split import Split, parse, resplit, split_of, splits_around
 from testbed.sweep.advise import Grid, advise, grid_of, prepare, ranked
 from testbed.sweep.elasticity import elasticities, with_link
-from testbed.sweep.split import Split, parse, resplit, split_of, splits_around
 from testbed.sweep.variant import Forecast, MemoryLimit, Unfit, Variant, memory_limit, model_flop, varied
 from testbed.vm import command
 
@@ -405,7 +405,7 @@ def test_routes_are_chosen_among_where_there_are_several() -> None:
         routes[one.choice.label].add(taken)
 
 
-def trained(_: object, trainings: list[command.Training], **__: object) -> tuple[None, list[dict[str, Any]]]:
+def trained(_: object, trainings: list[command.GuestTraining], **__: object) -> tuple[None, list[dict[str, Any]]]:
     """What a guest would have measured: a thousandth more than predicted; the second is not trusted."""
     documents = []
     for number, one in enumerate(trainings):
