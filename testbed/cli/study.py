@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from testbed.progress import Reporter
-    from testbed.spec.study import Study
+    from testbed.spec.study import StudySpec
     from testbed.study.axis_plots import Drawn
-    from testbed.study.cells import Cell
+    from testbed.study.cells import StudyCell
     from testbed.study.outcomes import CellOutcome
     from testbed.study.study_run import Finished
 
@@ -133,7 +133,7 @@ def sweep(
     from testbed.planning.resolve import overrides_of
     from testbed.spec import yaml_tree
     from testbed.spec.document import validate
-    from testbed.spec.study import Study, axis_of_text
+    from testbed.spec.study import StudySpec, axis_of_text
 
     axes: dict[str, Any] = {}
     for text in over:
@@ -160,11 +160,11 @@ def sweep(
         "iterations": iterations,
         "claims": claim or [],
     }
-    found = validate(Study, document, "sweep")
+    found = validate(StudySpec, document, "sweep")
     _take(found, Path("sweep"), _How(out, (), list_only, at_once, ray, shaper, as_json, quiet))
 
 
-def _take(study: Study, written_in: Path, how: _How) -> None:
+def _take(study: StudySpec, written_in: Path, how: _How) -> None:
     """Measure the cells that are missing, and show what all of them came to; ends with an exit code."""
     extras.require("report" if study.clock == "none" else "train")
     from testbed.cli.progress import Terminal
@@ -211,7 +211,7 @@ def _numbers(chosen: Sequence[str], count: int) -> list[int]:
     return list(found)
 
 
-def _list(cells: Sequence[Cell], written_in: Path, directory: Path, *, as_json: bool) -> None:
+def _list(cells: Sequence[StudyCell], written_in: Path, directory: Path, *, as_json: bool) -> None:
     from testbed.study.cells import described
 
     if as_json:
@@ -223,7 +223,7 @@ def _list(cells: Sequence[Cell], written_in: Path, directory: Path, *, as_json: 
         print(f"{shlex.join(words)}{comment}" if written_in.suffix else f"{cell.number}{comment}")
 
 
-def _draw(study: Study, done: Finished, directory: Path, reporter: Reporter) -> list[Drawn]:
+def _draw(study: StudySpec, done: Finished, directory: Path, reporter: Reporter) -> list[Drawn]:
     from testbed.study.axis_plots import draw_axes
     from testbed.study.outcomes import table_of
 
@@ -234,24 +234,24 @@ def _draw(study: Study, done: Finished, directory: Path, reporter: Reporter) -> 
         return draw_axes(study.over, table, directory, study.description or study.name)
 
 
-def _code(study: Study, done: Finished) -> ExitCode:
+def _code(study: StudySpec, done: Finished) -> ExitCode:
     """What the command ends with: a failed claim first, then what could not be measured, then what is not trusted."""
-    from testbed.study.claims import Verdict
+    from testbed.study.claims import ClaimVerdict
 
     verdicts = {judged.verdict for judged in done.judged}
-    if Verdict.fails in verdicts:
+    if ClaimVerdict.fails in verdicts:
         return ExitCode.REGRESSION
     if any(found.failed and not found.does_not_fit for found in done.outcomes):
         return ExitCode.RUN_FAILED
     untrusted = any(row.get("trusted") is False for found in done.outcomes for row in found.rows)
-    undecided = Verdict.undecided in verdicts and study.clock != "none"
+    undecided = ClaimVerdict.undecided in verdicts and study.clock != "none"
     return ExitCode.UNTRUSTED if untrusted or undecided else ExitCode.OK
 
 
 # --- what is shown -------------------------------------------------------------------------------
 
 
-def _show(study: Study, done: Finished, drawn: Sequence[Drawn], directory: Path, *, as_json: bool) -> None:
+def _show(study: StudySpec, done: Finished, drawn: Sequence[Drawn], directory: Path, *, as_json: bool) -> None:
     if as_json:
         options.emit(_document(study, done, drawn, directory))
         return
@@ -285,7 +285,7 @@ def _left_out(done: Finished) -> dict[str, list[str]]:
     return grouped((why, f"{label} in {count} cells") for (why, label), count in counts.items())
 
 
-def _answer(study: Study, done: Finished) -> str:
+def _answer(study: StudySpec, done: Finished) -> str:
     """The last line: cells, trust, claims."""
     got = [found for found in done.outcomes if found.rows]
     rows = [row for found in got for row in found.rows]
@@ -301,7 +301,7 @@ def _answer(study: Study, done: Finished) -> str:
     return "; ".join(parts)
 
 
-def _tables(study: Study, done: Finished, width: int) -> list[RenderableType]:
+def _tables(study: StudySpec, done: Finished, width: int) -> list[RenderableType]:
     """Iteration times: a row per cell, repetitions together, a column per schedule."""
     from testbed.cli.table_layout import Column, Section, fitted
     from testbed.study.outcomes import table_of
@@ -330,7 +330,7 @@ def _tables(study: Study, done: Finished, width: int) -> list[RenderableType]:
     return parts
 
 
-def _document(study: Study, done: Finished, drawn: Sequence[Drawn], directory: Path) -> dict[str, Any]:
+def _document(study: StudySpec, done: Finished, drawn: Sequence[Drawn], directory: Path) -> dict[str, Any]:
     from testbed.study.cells import described
 
     return {

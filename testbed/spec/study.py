@@ -78,7 +78,7 @@ def _values(value: object) -> object:
     raise ValueError(f"a list, {_RANGE_WORDS}, or a mapping of words to fields and their values")
 
 
-class Axis(StrictModel):
+class StudyAxis(StrictModel):
     """What is varied: a field or several together over values, or words that each stand for values of fields."""
 
     field: str | list[str] | None = Field(
@@ -135,7 +135,7 @@ class Axis(StrictModel):
         return found
 
 
-class Study(StrictModel):
+class StudySpec(StrictModel):
     """A grid: every topology with every workload at every place of all axes, each measured with all schedules."""
 
     name: Name = Field(description="of its directory of results")
@@ -149,7 +149,7 @@ class Study(StrictModel):
     )
     policies: list[str] = Field(default=[], description="as --policy names them; default: default routes only")
     set: dict[str, Any] = Field(default={}, description="fields, as --set names them, that are the same in all cells")
-    over: dict[AxisName, Axis] = Field(default={}, description="the axes, by name")
+    over: dict[AxisName, StudyAxis] = Field(default={}, description="the axes, by name")
     repetitions: int = Field(
         default=1, ge=1, le=MOST_REPETITIONS, description="of every cell; on the virtual clock with seeds 1, 2, 3, ..."
     )
@@ -159,7 +159,7 @@ class Study(StrictModel):
 
     @field_validator("over")
     @classmethod
-    def _axes_name_fields(cls, over: dict[str, Axis]) -> dict[str, Axis]:
+    def _axes_name_fields(cls, over: dict[str, StudyAxis]) -> dict[str, StudyAxis]:
         for name, axis in over.items():
             try:
                 axis.places()
@@ -168,11 +168,11 @@ class Study(StrictModel):
         return over
 
 
-def study_of(source: Path | Document, settings: Mapping[str, str] | None = None) -> Study:
+def study_of(source: Path | Document, settings: Mapping[str, str] | None = None) -> StudySpec:
     """The study in a YAML file, or of a document, with `--set` values laid over it. Raises BadInput."""
     name = str(source) if isinstance(source, Path) else "study"
     document = read_yaml(source) if isinstance(source, Path) else plain(source, name)
-    return validate(Study, override(document, settings or {}, name), name)
+    return validate(StudySpec, override(document, settings or {}, name), name)
 
 
 def setting(field: str) -> str:

@@ -15,7 +15,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter
 
 from testbed.files import saving
-from testbed.spec.study import Axis
+from testbed.spec.study import StudyAxis
 from testbed.units import show_time
 
 COLOURS = ("#4c78c8", "#c0392b", "#3a9a63", "#e0a83c", "#7b5aa6", "#45b5a0", "#8a5a44", "#5b6470")
@@ -35,7 +35,7 @@ class Drawn(NamedTuple):
     left_out: int
 
 
-def draw_axes(axes: Mapping[str, Axis], table: pd.DataFrame, directory: Path, heading: str) -> list[Drawn]:
+def draw_axes(axes: Mapping[str, StudyAxis], table: pd.DataFrame, directory: Path, heading: str) -> list[Drawn]:
     """A picture for every axis with several values: plot-AXIS.svg. Raises OSError."""
     drawn = []
     for name, axis in axes.items():
@@ -62,7 +62,7 @@ def _varies(table: pd.DataFrame, column: str) -> bool:
     return bool(table[column].nunique() > 1)
 
 
-def _draw(name: str, axis: Axis, panels: Sequence[tuple[str, pd.DataFrame]], path: Path, heading: str) -> None:
+def _draw(name: str, axis: StudyAxis, panels: Sequence[tuple[str, pd.DataFrame]], path: Path, heading: str) -> None:
     columns = min(len(panels), _COLUMNS)
     rows = ceil(len(panels) / columns)
     size = (9.0 if columns == 1 else 4.2 * columns, 5.2 if rows == 1 else 3.3 * rows)
@@ -92,7 +92,7 @@ def _draw(name: str, axis: Axis, panels: Sequence[tuple[str, pd.DataFrame]], pat
 
 
 def _curve(
-    place: Axes, name: str, axis: Axis, rows: pd.DataFrame, words: Sequence[str], label: str, number: int
+    place: Axes, name: str, axis: StudyAxis, rows: pd.DataFrame, words: Sequence[str], label: str, number: int
 ) -> None:
     """Predicted as a line, its range as a band; measured as marks, with bars from the least to the most of them."""
     at = [float(words.index(str(shown))) for shown in rows[name]] if axis.kind == "word" else rows[f"{name}_value"]
@@ -124,7 +124,7 @@ def _curve(
         )
 
 
-def _label(place: Axes, name: str, axis: Axis, words: Sequence[str]) -> None:
+def _label(place: Axes, name: str, axis: StudyAxis, words: Sequence[str]) -> None:
     if axis.kind == "word":
         many = len(words) > 4
         place.set_xticks(range(len(words)), words, rotation=30 if many else 0, ha="right" if many else "center")

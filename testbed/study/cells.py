@@ -17,12 +17,12 @@ from testbed.planning import file, resolve, schedules
 from testbed.routing.apply import with_policies
 from testbed.routing.policies import choose
 from testbed.spec.choice import ScheduleChoice
-from testbed.spec.study import MOST_CELLS, AxisValue, Study
+from testbed.spec.study import MOST_CELLS, AxisValue, StudySpec
 
 _KEY_DIGITS = 16
 
 
-class Cell(NamedTuple):
+class StudyCell(NamedTuple):
     """One plan of the grid, of which only the schedules are still to be made."""
 
     number: int
@@ -46,7 +46,7 @@ class Cell(NamedTuple):
         return ", ".join([f"{self.workload} on {self.topology}", *places, f"repetition {self.repetition}"])
 
 
-def cells_of(study: Study, written_in: Path, shaper: str = "auto") -> list[Cell]:
+def cells_of(study: StudySpec, written_in: Path, shaper: str = "auto") -> list[StudyCell]:
     """All cells, ordered by topology, workload, the axes as they are written, and repetition.
 
     `written_in` is the study's file: others that it names lie relative to it. Raises BadInput for what is wrong with
@@ -61,7 +61,9 @@ def cells_of(study: Study, written_in: Path, shaper: str = "auto") -> list[Cell]
     return list(_cells(study, written_in, axes, shaper))
 
 
-def _cells(study: Study, written_in: Path, axes: Mapping[str, Sequence[AxisValue]], shaper: str) -> Iterator[Cell]:
+def _cells(
+    study: StudySpec, written_in: Path, axes: Mapping[str, Sequence[AxisValue]], shaper: str
+) -> Iterator[StudyCell]:
     digest, number = source.identity()["source"], 0
     everywhere = dict(study.set) | (
         {} if study.schedules is None or names_of(study) else {"schedules": study.schedules}
@@ -93,7 +95,7 @@ def _cells(study: Study, written_in: Path, axes: Mapping[str, Sequence[AxisValue
                 str(digest),
             ]
             key = hashlib.sha256("\n".join(decides).encode()).hexdigest()[:_KEY_DIGITS]
-            yield Cell(number, key, *names, values, repetition, plan, tuple(files))
+            yield StudyCell(number, key, *names, values, repetition, plan, tuple(files))
             number += 1
 
 
@@ -103,19 +105,19 @@ def _file(name: str, written_in: Path) -> Path:
     return beside if beside.is_file() else Path(name)
 
 
-def names_of(study: Study) -> list[str]:
+def names_of(study: StudySpec) -> list[str]:
     """The schedules that the study names as --schedule does; [] where it has options for one, or leaves them all."""
     listed = study.schedules or []
     return list(listed) if all(isinstance(entry, str) for entry in listed) else []
 
 
-def choices_of(cell: Cell, study: Study) -> list[list[ScheduleChoice]]:
+def choices_of(cell: StudyCell, study: StudySpec) -> list[list[ScheduleChoice]]:
     """By job, the schedules that a cell is to be measured with. Raises BadInput."""
     plan = cell.unfinished
     return [schedules.choose(plan, names_of(study), job=job) for job in range(len(plan.jobs))]
 
 
-def finished_plan(cell: Cell, study: Study) -> Plan:
+def finished_plan(cell: StudyCell, study: StudySpec) -> Plan:
     """The plan of a cell with its schedules and routes. Raises BadInput, DoesNotFit where no schedule fits."""
     plan = cell.unfinished
     selected = [
@@ -129,7 +131,7 @@ def finished_plan(cell: Cell, study: Study) -> Plan:
     return plan
 
 
-def described(cell: Cell) -> dict[str, Any]:
+def described(cell: StudyCell) -> dict[str, Any]:
     """For machines: what a cell is of."""
     return {
         "number": cell.number,

@@ -14,16 +14,16 @@ import re
 from collections.abc import Mapping, Sequence
 
 from testbed.errors import listed, meant
-from testbed.spec.study import Axis, quantity
+from testbed.spec.study import StudyAxis, quantity
 from testbed.study.claims import (
     Claim,
+    Conditions,
     CrossingClaim,
     ErrorClaim,
     FastestClaim,
+    Operand,
     OrderClaim,
-    Places,
     RelationClaim,
-    Side,
 )
 
 _SIGNS = {"≤": "<=", "≥": ">=", "×": "*"}
@@ -41,7 +41,7 @@ _FORMS = (
 )
 
 
-def parse(text: str, axes: Mapping[str, Axis], labels: Sequence[str]) -> Claim:
+def parse(text: str, axes: Mapping[str, StudyAxis], labels: Sequence[str]) -> Claim:
     """The claim that a text makes of a study with these axes and schedules. Raises ValueError in words."""
     plain = " ".join(text.split())
     for sign, ours in _SIGNS.items():
@@ -70,20 +70,20 @@ def parse(text: str, axes: Mapping[str, Axis], labels: Sequence[str]) -> Claim:
     raise ValueError(_FORMS)
 
 
-def _with_places(text: str, known: Sequence[str]) -> tuple[str, Places]:
+def _with_places(text: str, known: Sequence[str]) -> tuple[str, Conditions]:
     said, separator, where = text.rpartition(" at ")
     if not separator or "=" not in where:
-        return text, Places(())
+        return text, Conditions(())
     conditions = []
     for part in where.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value or name not in known:
             raise ValueError(f"at NAME=VALUE, where NAME is one of {listed(known)}{meant(name, known)}")
         conditions.append((name, value))
-    return said, Places(conditions)
+    return said, Conditions(conditions)
 
 
-def _axis_along(axes: Mapping[str, Axis], places: Places) -> str:
+def _axis_along(axes: Mapping[str, StudyAxis], places: Conditions) -> str:
     """The one axis with several numbers that no condition keeps at one of them. Raises ValueError in words."""
     kept = [name for name, _ in places.conditions]
     free = [name for name, axis in axes.items() if name not in kept and axis.kind != "word" and len(axis.values) > 1]
@@ -101,13 +101,13 @@ def _label(text: str, labels: Sequence[str]) -> str:
     return label
 
 
-def _side(text: str, labels: Sequence[str]) -> Side:
+def _side(text: str, labels: Sequence[str]) -> Operand:
     if text.strip() in labels:
-        return Side(1.0, text.strip(), None)
+        return Operand(1.0, text.strip(), None)
     seconds = quantity(text.strip())
     if seconds is not None and not text.strip().replace(".", "").isdecimal():
-        return Side(1.0, "", seconds)
+        return Operand(1.0, "", seconds)
     match = _SIDE.fullmatch(text.strip())
     if match is None:
         raise ValueError(_FORMS)
-    return Side(float(match["factor"] or 1.0), _label(match["label"], labels), None)
+    return Operand(float(match["factor"] or 1.0), _label(match["label"], labels), None)

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from testbed.spec.study import Axis, quantity
+from testbed.spec.study import StudyAxis, quantity
 from testbed.thresholds import TIE
 from testbed.units import show_change, show_time
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """What became of a claim."""
 
     holds = "holds"
@@ -31,26 +31,26 @@ class Judged(NamedTuple):
     """A claim and its verdict."""
 
     claim: str
-    verdict: Verdict
+    verdict: ClaimVerdict
     why: str
     """The nearest that it came to failing, or where and by how much it failed, in words."""
     cells: int
     """So many did it speak of."""
 
 
-class Evidence(NamedTuple):
+class StudyTables(NamedTuple):
     """What claims are judged by."""
 
     table: pd.DataFrame
     """As outcomes.table_of."""
     cells: pd.DataFrame
     """As outcomes.cells_of: what each is of, why there is nothing of it, and whether its order was as predicted."""
-    axes: Mapping[str, Axis]
+    axes: Mapping[str, StudyAxis]
     measured: bool
     """Whether times are those measured, or predicted ones: of these, the worse end of a range."""
 
 
-class Places(NamedTuple):
+class Conditions(NamedTuple):
     """Where a claim is made: columns and the values that they have there."""
 
     conditions: Sequence[tuple[str, str]]
@@ -70,7 +70,7 @@ class Places(NamedTuple):
         return chosen
 
 
-class Side(NamedTuple):
+class Operand(NamedTuple):
     """What is compared: so many times what a schedule takes, or a time."""
 
     factor: float
@@ -93,10 +93,10 @@ class Claim(ABC):
 
     text: str
     """As the study has it."""
-    places: Places
+    places: Conditions
 
     @abstractmethod
-    def judged(self, evidence: Evidence) -> Judged:
+    def judged(self, evidence: StudyTables) -> Judged:
         """Whether it holds."""
 
 
@@ -136,7 +136,7 @@ class _Margin(NamedTuple):
     trusted: bool
 
 
-def _places(evidence: Evidence, places: Places) -> Iterator[_Place]:
+def _places(evidence: StudyTables, places: Conditions) -> Iterator[_Place]:
     chosen = places.of(evidence.table)
     columns = ("measured_s", "measured_s") if evidence.measured else ("predicted_low_s", "predicted_high_s")
     for where, rows in chosen.groupby(["topology", "workload", *evidence.axes], sort=False):
@@ -150,34 +150,34 @@ def _places(evidence: Evidence, places: Places) -> Iterator[_Place]:
         yield _Place((topology, workload), by_axis, numbers, *medians, trusted)
 
 
-def _concluded(claim: Claim, places: Places, evidence: Evidence, margins: Sequence[_Margin]) -> Judged:
+def _concluded(claim: Claim, places: Conditions, evidence: StudyTables, margins: Sequence[_Margin]) -> Judged:
     """The verdict that the worst of the margins leads to."""
     asked = places.of(evidence.cells)
     missing = asked[asked["failed"] != ""]
     failed = sorted(margin for margin in margins if margin.share < 0)
     if failed:
         more = f" (and at {len(failed) - 1} more)" if len(failed) > 1 else ""
-        return Judged(claim.text, Verdict.fails, f"{failed[0].words}{more}", len(asked))
+        return Judged(claim.text, ClaimVerdict.fails, f"{failed[0].words}{more}", len(asked))
     if not margins:
-        return Judged(claim.text, Verdict.undecided, "nothing that it speaks of was measured", len(asked))
+        return Judged(claim.text, ClaimVerdict.undecided, "nothing that it speaks of was measured", len(asked))
     if len(missing):
         why = f"{len(missing)} of {len(asked)} cells are missing: {missing['failed'].iloc[0]}"
-        return Judged(claim.text, Verdict.undecided, why, len(asked))
+        return Judged(claim.text, ClaimVerdict.undecided, why, len(asked))
     if untrusted := [margin.words for margin in margins if not margin.trusted]:
-        return Judged(claim.text, Verdict.undecided, f"cannot be trusted: {untrusted[0]}", len(asked))
+        return Judged(claim.text, ClaimVerdict.undecided, f"cannot be trusted: {untrusted[0]}", len(asked))
     nearest = min(margins)
-    return Judged(claim.text, Verdict.holds, nearest.words, len(asked))
+    return Judged(claim.text, ClaimVerdict.holds, nearest.words, len(asked))
 
 
 @dataclass(frozen=True)
 class RelationClaim(Claim):
     """A schedule takes less, or more, than another one or a time."""
 
-    left: Side
-    right: Side
+    left: Operand
+    right: Operand
     sign: str
 
-    def judged(self, evidence: Evidence) -> Judged:
+    def judged(self, evidence: StudyTables) -> Judged:
         """Whether it holds at every place, of ranges at their worse ends."""
         less = self.sign.startswith("<")
         margins = []
@@ -203,7 +203,7 @@ class FastestClaim(Claim):
 
     label: str
 
-    def judged(self, evidence: Evidence) -> Judged:
+    def judged(self, evidence: StudyTables) -> Judged:
         """Whether it does at every place."""
         margins = []
         for place in _places(evidence, self.places):
@@ -221,7 +221,7 @@ class FastestClaim(Claim):
 class OrderClaim(Claim):
     """Schedules were measured in the order of their predictions, but for ties."""
 
-    def judged(self, evidence: Evidence) -> Judged:
+    def judged(self, evidence: StudyTables) -> Judged:
         """Whether they were, in every cell."""
         asked = self.places.of(evidence.cells)
         known = asked[asked["order_as_predicted"].notna()]
@@ -231,7 +231,7 @@ class OrderClaim(Claim):
             for cell, as_predicted in zip(known["cell"], known["order_as_predicted"], strict=True)
         ]
         found = _concluded(self, self.places, evidence, margins)
-        return found._replace(why=f"in {len(margins)} cells") if found.verdict is Verdict.holds else found
+        return found._replace(why=f"in {len(margins)} cells") if found.verdict is ClaimVerdict.holds else found
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ class ErrorClaim(Claim):
 
     limit: float
 
-    def judged(self, evidence: Evidence) -> Judged:
+    def judged(self, evidence: StudyTables) -> Judged:
         """Whether every time that the model covers is."""
         rows = self.places.of(evidence.table)
         rows = rows[rows["covered"].fillna(value=True) & rows["measured_s"].notna()]
@@ -264,7 +264,7 @@ class CrossingClaim(Claim):
     between: tuple[float, float]
     axis: str
 
-    def judged(self, evidence: Evidence) -> Judged:
+    def judged(self, evidence: StudyTables) -> Judged:
         """Whether they cross there, once, wherever on the other axes."""
         axis = self.axis
         lines: dict[tuple[str, ...], list[_Place]] = {}

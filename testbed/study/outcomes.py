@@ -18,7 +18,7 @@ from testbed.planning import file
 from testbed.planning.left_out import left_out_of
 from testbed.planning.prediction import predict_jobs, ranges_of_case
 from testbed.study import cell_runs
-from testbed.study.cells import Cell
+from testbed.study.cells import StudyCell
 
 PREDICTED = "predicted.json"
 """What the model says of a cell that is not to be measured."""
@@ -66,7 +66,7 @@ DOES_NOT_FIT = "does not fit: "
 class CellOutcome(NamedTuple):
     """One cell, and what there is of it."""
 
-    cell: Cell
+    cell: StudyCell
     rows: Sequence[Mapping[str, Any]]
     left_out: Mapping[str, str]
     """By label, why a schedule is not among them."""
@@ -113,12 +113,12 @@ def is_predicted(directory: Path) -> bool:
     return (directory / PREDICTED).is_file()
 
 
-def not_taken(cell: Cell) -> CellOutcome:
+def not_taken(cell: StudyCell) -> CellOutcome:
     """A cell of which nothing is known yet."""
     return CellOutcome(cell, (), {}, "", None)
 
 
-def outcome_of(cell: Cell, directory: Path, failed: str = "") -> CellOutcome:
+def outcome_of(cell: StudyCell, directory: Path, failed: str = "") -> CellOutcome:
     """What lies in a cell's directory. Raises BadInput for a damaged file."""
     left_out: Mapping[str, str] = {}
     if (directory / file.NAME).is_file():
@@ -153,7 +153,7 @@ def cell_table(outcomes: Sequence[CellOutcome]) -> pd.DataFrame:
     return _frame(rows, outcomes, {"failed": "string", "order_as_predicted": "boolean"})
 
 
-def _of_cell(cell: Cell) -> dict[str, Any]:
+def _of_cell(cell: StudyCell) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "cell": cell.number,
         "key": cell.key,

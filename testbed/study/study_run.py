@@ -14,11 +14,11 @@ from testbed.grouping import grouped
 from testbed.planning import file, resolve
 from testbed.progress import ProgressStep, Reporter
 from testbed.spec.document import Fault
-from testbed.spec.study import Study
+from testbed.spec.study import StudySpec
 from testbed.study import cell_runs, outcomes
-from testbed.study.cells import Cell, choices_of, finished_plan
+from testbed.study.cells import StudyCell, choices_of, finished_plan
 from testbed.study.claim_text import parse
-from testbed.study.claims import Claim, Evidence, Judged
+from testbed.study.claims import Claim, Judged, StudyTables
 from testbed.study.outcomes import CellOutcome
 
 CELLS = "cells"
@@ -55,7 +55,7 @@ def study_directory(path: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def claims_of(study: Study, cells: Sequence[Cell], source: str) -> list[Claim]:
+def claims_of(study: StudySpec, cells: Sequence[StudyCell], source: str) -> list[Claim]:
     """What the study claims. Raises BadInput for all that cannot be understood, and for an axis named as a column."""
     for name in study.over:
         if name in outcomes.RESERVED or name.endswith("_value"):
@@ -74,7 +74,7 @@ def claims_of(study: Study, cells: Sequence[Cell], source: str) -> list[Claim]:
     return found
 
 
-def _labels(study: Study, cells: Sequence[Cell]) -> list[str]:
+def _labels(study: StudySpec, cells: Sequence[StudyCell]) -> list[str]:
     """What schedules may be called: with several policies as cases are labelled, or by the schedule alone."""
     own: dict[str, None] = {}
     for cell in cells:
@@ -84,8 +84,8 @@ def _labels(study: Study, cells: Sequence[Cell]) -> list[str]:
 
 
 def run(
-    study: Study,
-    cells: Sequence[Cell],
+    study: StudySpec,
+    cells: Sequence[StudyCell],
     claims: Sequence[Claim],
     directory: Path,
     *,
@@ -131,13 +131,13 @@ def run(
     found = [outcomes.outcome_of(cell, base / cell.key, failures.get(cell.key, "")) for cell in cells]
     table = outcomes.table_of(found)
     outcomes.write(table, directory)
-    evidence = Evidence(table, outcomes.cell_table(found), study.over, study.clock != "none")
+    evidence = StudyTables(table, outcomes.cell_table(found), study.over, study.clock != "none")
     return Finished(found, [claim.judged(evidence) for claim in claims], len(todo))
 
 
 def _made(
-    study: Study,
-    todo: Mapping[str, Cell],
+    study: StudySpec,
+    todo: Mapping[str, StudyCell],
     base: Path,
     failures: dict[str, str],
     step: ProgressStep,
@@ -160,7 +160,7 @@ def _made(
             yield batch
 
 
-def _has_plan(cell: Cell, study: Study, directory: Path, failures: dict[str, str]) -> bool:
+def _has_plan(cell: StudyCell, study: StudySpec, directory: Path, failures: dict[str, str]) -> bool:
     """Write the plan of a cell where it does not lie there; whether there is one."""
     if (directory / file.NAME).is_file():
         return True

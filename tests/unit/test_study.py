@@ -13,10 +13,10 @@ from in_process import run_testbed
 
 from testbed.errors import BadInput
 from testbed.plan.network_state import planned
-from testbed.spec.study import Axis, axis_of_text, setting, spread, study_of
+from testbed.spec.study import StudyAxis, axis_of_text, setting, spread, study_of
 from testbed.study import cells, outcomes, study_run
 from testbed.study.claim_text import parse
-from testbed.study.claims import Evidence, Verdict
+from testbed.study.claims import ClaimVerdict, StudyTables
 
 ROOT = Path(__file__).parents[2]
 FILES = [str(ROOT / "topologies/two-dc-longhaul.yaml"), str(ROOT / "workloads/tiny-gpt-pp4.yaml")]
@@ -57,7 +57,7 @@ def test_a_range_that_says_none_is_refused(text: str) -> None:
 
 
 def test_numbers_stand_for_multiples() -> None:
-    places = Axis(field=["links.0.delay", "message"], values=[0, 2.5], times="20 ms").places()
+    places = StudyAxis(field=["links.0.delay", "message"], values=[0, 2.5], times="20 ms").places()
     assert [place.settings["topology.links.0.delay"] for place in places] == ["0 s", "0.05 s"]
     assert [place.number for place in places] == [0, 2.5]
 
@@ -239,12 +239,12 @@ def test_single_cells_and_their_list(tmp_path: Path) -> None:
 # --- claims ----------------------------------------------------------------------------------------
 
 AXES = {
-    "lat": Axis(field="links.0.delay", values=["10 ms", "20 ms", "30 ms"]),
-    "net": Axis(values={"near": {"message": "1 MB"}, "far": {"message": "2 MB"}}),
+    "lat": StudyAxis(field="links.0.delay", values=["10 ms", "20 ms", "30 ms"]),
+    "net": StudyAxis(values={"near": {"message": "1 MB"}, "far": {"message": "2 MB"}}),
 }
 
 
-def evidence(times: dict[tuple[str, str], dict[str, float]], *, failed: str = "", trusted: bool = True) -> Evidence:
+def evidence(times: dict[tuple[str, str], dict[str, float]], *, failed: str = "", trusted: bool = True) -> StudyTables:
     """What was measured at (lat, net), by label; 1 % off the prediction where it is labelled so."""
     rows, of_cells = [], []
     for number, ((lat, net), taken) in enumerate(times.items()):
@@ -256,7 +256,7 @@ def evidence(times: dict[tuple[str, str], dict[str, float]], *, failed: str = ""
             rows.append(
                 place | row | {"predicted_low_s": float("nan"), "predicted_high_s": float("nan"), "covered": True}
             )
-    return Evidence(pd.DataFrame(rows), pd.DataFrame(of_cells), AXES, measured=True)
+    return StudyTables(pd.DataFrame(rows), pd.DataFrame(of_cells), AXES, measured=True)
 
 
 GRID = evidence(
@@ -307,16 +307,19 @@ def test_a_crossing_is_where_lines_meet() -> None:
 def test_nothing_is_claimed_of_what_is_missing_or_untrusted() -> None:
     claim = parse("a < b", AXES, ["a", "b"])
     times = {("10 ms", "near"): {"a": 1.0, "b": 1.5}, ("20 ms", "near"): {"a": 1.0, "b": 1.5}}
-    assert claim.judged(evidence(times)).verdict is Verdict.holds
+    assert claim.judged(evidence(times)).verdict is ClaimVerdict.holds
     missing, untrusted = claim.judged(evidence(times, failed="it died")), claim.judged(evidence(times, trusted=False))
-    assert missing.verdict is untrusted.verdict is Verdict.undecided
+    assert missing.verdict is untrusted.verdict is ClaimVerdict.undecided
     assert "it died" in missing.why
     assert "trusted" in untrusted.why
 
 
 def test_a_claim_that_fails_fails_whoever_is_missing() -> None:
     claim = parse("b < a", AXES, ["a", "b"])
-    assert claim.judged(evidence({("10 ms", "near"): {"a": 1.0, "b": 1.5}}, failed="it died")).verdict is Verdict.fails
+    assert (
+        claim.judged(evidence({("10 ms", "near"): {"a": 1.0, "b": 1.5}}, failed="it died")).verdict
+        is ClaimVerdict.fails
+    )
 
 
 @pytest.mark.parametrize(
