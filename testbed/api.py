@@ -322,15 +322,14 @@ class Study:
         Measuring needs root; `at_once` is the number of guests, by default one per processor. Progress goes to standard
         error, unless `quiet`. Raises BadInput, MachineLacks.
         """
-        with study_run.study_directory(Path(directory)) as place:
-            done = study_run.run(
-                self._study,
-                self._cells,
-                self._claims,
-                place,
-                shaper=_SHAPER,
-                at_once=at_once or len(os.sched_getaffinity(0)),
-                reporter=Lines(quiet=quiet),
-            )
+        done = study_run.run(
+            self._study,
+            self._cells,
+            self._claims,
+            Path(directory),
+            shaper=_SHAPER,
+            at_once=at_once or len(os.sched_getaffinity(0)),
+            reporter=Lines(quiet=quiet),
+        )
         claims = pd.DataFrame([judged._asdict() for judged in done.judged], columns=list(Judged._fields))
         return TakenStudy(outcomes.table_of(done.outcomes), claims)

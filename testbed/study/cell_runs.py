@@ -47,20 +47,25 @@ class Batches:
         """`base` has a directory for every cell; `heard` gets a cell's name, and why it failed or ""."""
         self._base, self._batches, self._heard = base, batches, heard
         self._again: list[str] = []
+        self._tried: set[str] = set()
 
     def following(self) -> Sequence[str] | None:
         """The next ones; None where there are none for now. Asked whenever there is room: plans are made meanwhile."""
-        return [self._again.pop()] if self._again else next(self._batches, None)
+        if self._again:
+            name = self._again.pop()
+            self._tried.add(name)
+            return [name]
+        return next(self._batches, None)
 
     def ended(self, names: Sequence[str], why: str) -> None:
         """What measured these cells is over; `why` says how, for those that it did not finish."""
         for name in names:
             if is_measured(self._base / name):
                 self._heard(name, "")
-            elif len(names) > 1:
-                self._again.append(name)
-            else:
+            elif name in self._tried:
                 self._heard(name, why)
+            else:
+                self._again.append(name)
 
 
 def measure(base: Path, batches: Batches, *, virtual: bool, shaper: str, at_once: int) -> None:

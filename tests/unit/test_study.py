@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +14,12 @@ import pandas as pd
 import pytest
 import yaml
 from in_process import run_testbed
+from processes import wait_until
 
-from testbed.errors import BadInput
 from testbed.plan.network_state import planned
 from testbed.spec.study import StudyAxis, axis_of_text, setting, spread, study_of
-from testbed.study import cells, outcomes, study_run
+from testbed.study import cell_runs, cells, outcomes
+from testbed.study.cell_locks import CellLocks, cells_directory
 from testbed.study.claim_text import parse
 from testbed.study.claims import ClaimVerdict, StudyTables
 
@@ -221,9 +226,93 @@ def test_a_cell_that_does_not_fit_is_an_outcome(tmp_path: Path) -> None:
     assert document["cells"][1]["schedules"][0]["label"] == "zb-h1"
 
 
-def test_two_studies_do_not_share_a_directory(tmp_path: Path) -> None:
-    with study_run.study_directory(tmp_path / "out"), pytest.raises(BadInput, match="no other study"):
-        study_run.study_directory(tmp_path / "out").__enter__()
+def processes(*commands: tuple[str | Path, ...]) -> list[subprocess.Popen[str]]:
+    """Commands of ours, started at once."""
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "testbed", *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for words in commands
+    ]
+
+
+def test_an_array_of_jobs_shares_a_directory(tmp_path: Path) -> None:
+    """As a batch system starts them: each a cell, all at once; the whole study then has nothing left to do."""
+    path, out = study_file(tmp_path, over={"m": {"field": "microbatches", "values": [4, 6, 8]}}), tmp_path / "out"
+    for each in processes(*(("study", path, "--cell", str(cell), "--out", out) for cell in (0, 1, 2, 2))):
+        said, errors = each.communicate(timeout=100)
+        assert each.returncode == 0, errors
+        assert "tables are written of the whole study only" in said
+    assert not list(out.glob("study.*"))
+    document = json.loads(run_testbed("study", path, "--out", out, "--json").stdout)
+    assert document["taken_now"] == 0
+    assert len(pd.read_parquet(out / "study.parquet")) == 12
+
+
+def test_a_cell_of_a_study_leaves_its_tables_alone(tmp_path: Path) -> None:
+    path, out = study_file(tmp_path, over={"m": {"field": "microbatches", "values": [4, 8]}}), tmp_path / "out"
+    run_testbed("study", path, "--out", out)
+    before = {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    document = json.loads(run_testbed("study", path, "--cell", "1", "--out", out, "--json").stdout)
+    assert document["tables"] == document["pictures"] == []
+    assert {file: file.read_bytes() for file in before} == before
+    assert len(before) == 3
+
+
+def test_a_cell_that_another_command_is_at_work_on_comes_last(tmp_path: Path) -> None:
+    path, out = study_file(tmp_path, over={"m": {"field": "microbatches", "values": [4, 8]}}), tmp_path / "out"
+    keys = [cell.key for cell in cells.cells_of(study_of(path), path)]
+    base = cells_directory(out)
+    with CellLocks(out) as elsewhere:
+        assert elsewhere.take(keys[0])
+        (waiting,) = processes(("study", path, "--out", out, "--json"))
+        wait_until(lambda: outcomes.is_predicted(base / keys[1]), "the other cell was not predicted")
+        assert waiting.poll() is None
+        assert not outcomes.is_predicted(base / keys[0])
+    said, errors = waiting.communicate(timeout=100)
+    assert waiting.returncode == 0, errors
+    assert json.loads(said)["taken_now"] == 2, "nobody had done it when it was let go"
+
+
+def test_what_another_command_did_meanwhile_is_not_done_again(tmp_path: Path) -> None:
+    path, out = study_file(tmp_path), tmp_path / "out"
+    (key,) = (cell.key for cell in cells.cells_of(study_of(path), path))
+    assert run_testbed("study", path, "--out", tmp_path / "other").returncode == 0
+    with CellLocks(out) as elsewhere:
+        assert cells_directory(out)
+        assert elsewhere.take(key)
+        (waiting,) = processes(("study", path, "--out", out, "--json"))
+        time.sleep(1.0)
+        shutil.copytree(tmp_path / "other/cells" / key, out / "cells" / key)
+    assert json.loads(waiting.communicate(timeout=100)[0])["taken_now"] == 0
+
+
+def test_two_commands_do_not_have_one_cell(tmp_path: Path) -> None:
+    cells_directory(tmp_path)
+    with CellLocks(tmp_path) as one, CellLocks(tmp_path) as other:
+        assert one.take("key")
+        assert not other.take("key")
+        one.release("key")
+        assert other.take("key")
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
+def test_what_a_dead_boot_had_is_tried_once_more_alone(tmp_path: Path, names: list[str]) -> None:
+    heard = list[tuple[str, str]]()
+    batches = cell_runs.Batches(tmp_path, iter([names]), lambda name, why: heard.append((name, why)))
+    assert batches.following() == names
+    batches.ended(names, "it died")
+    again = [batches.following() or () for _ in names]
+    assert sorted(map(list, again)) == [[name] for name in names]
+    assert batches.following() is None
+    assert heard == []
+    for one in again:
+        batches.ended(one, "it died again")
+    assert batches.following() is None
+    assert sorted(heard) == [(name, "it died again") for name in names]
 
 
 def test_single_cells_and_their_list(tmp_path: Path) -> None:
