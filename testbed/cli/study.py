@@ -226,6 +226,7 @@ def _numbers(chosen: Sequence[str], count: int) -> list[int]:
 
 
 def _list(cells: Sequence[StudyCell], written_in: Path, directory: Path, *, as_json: bool) -> None:
+    from testbed.spec.presets import is_preset
     from testbed.study.cells import described
 
     if as_json:
@@ -234,7 +235,8 @@ def _list(cells: Sequence[StudyCell], written_in: Path, directory: Path, *, as_j
     for cell in cells:
         words = ["testbed", "study", str(written_in), "--cell", str(cell.number), "--out", str(directory)]
         comment = f"  # {cell.words()}"
-        print(f"{shlex.join(words)}{comment}" if written_in.suffix else f"{cell.number}{comment}")
+        in_file = written_in.suffix or is_preset(written_in)
+        print(f"{shlex.join(words)}{comment}" if in_file else f"{cell.number}{comment}")
 
 
 def _draw(study: StudySpec, done: Finished, directory: Path, reporter: Reporter) -> list[Drawn]:
@@ -318,7 +320,7 @@ def _answer(study: StudySpec, done: Finished) -> str:
 
 
 def _tables(study: StudySpec, done: Finished, width: int) -> list[RenderableType]:
-    """Iteration times: a row per cell, repetitions together, a column per schedule."""
+    """Iteration times: a row per cell, repetitions together, a column per schedule; beside them what is published."""
     from testbed.cli.table_layout import Column, Section, fitted
     from testbed.study.outcomes import table_of
     from testbed.units import show_change, show_times
@@ -326,22 +328,28 @@ def _tables(study: StudySpec, done: Finished, width: int) -> list[RenderableType
     table = table_of(done.outcomes)
     if table.empty:
         return []
-    time, doing = ("predicted_s", "predicted") if study.clock == "none" else ("measured_s", "measured")
-    wheres = [name for name in ("topology", "workload") if table[name].nunique() > 1] + list(study.over)
+    wheres = [name for name in ("topology", "workload") if table[name].nunique() > 1]
+    wheres += [name for name in study.over if table[name].nunique() > 1]
     table["place"] = table[wheres or ["workload"]].agg(", ".join, axis=1)
-    grid = table.pivot_table(index="place", columns="label", values=time, aggfunc="median", sort=False)[:_MOST_ROWS]
-    labels = [str(label) for label in dict.fromkeys(table["label"]) if label in grid]
-    seconds = [None if math.isnan(value) else value for label in labels for value in grid[label]]
-    shown, rows = show_times(seconds), len(grid)
-    columns = [Column(label, shown[at * rows : (at + 1) * rows]) for at, label in enumerate(labels)]
-    if study.clock != "none":
-        errors = table.groupby("place", sort=False)["error"].agg(["min", "max"])[:_MOST_ROWS]
-        worst = [max(ends, key=abs) for ends in zip(errors["min"], errors["max"], strict=True)]
-        columns.append(Column("worst\nerror", [show_change(error, 3) for error in worst]))
-    heading = f"{study.name}: {doing} iteration{', medians' if study.repetitions > 1 else ''}"
-    key = Column(", ".join(wheres) or "cell", [str(place) for place in grid.index])
-    parts: list[RenderableType] = [*fitted(key, [Section(heading, columns)], width)]
-    if (further := table["place"].nunique() - rows) > 0:
+    kinds = {"predicted_s": "predicted"} if study.clock == "none" else {"measured_s": "measured"}
+    if table["published_s"].notna().any():
+        kinds |= {"predicted_s": "predicted", "published_s": "published"}
+    sections, keys = list[Section](), list(dict.fromkeys(table["place"]))[:_MOST_ROWS]
+    for time, doing in kinds.items():
+        grid = table.pivot_table(index="place", columns="label", values=time, aggfunc="median", sort=False)
+        grid = grid.reindex(keys)
+        labels = [str(label) for label in dict.fromkeys(table["label"]) if label in grid]
+        seconds = [None if math.isnan(value) else value for label in labels for value in grid[label]]
+        shown, rows = show_times(seconds), len(grid)
+        columns = [Column(label, shown[at * rows : (at + 1) * rows]) for at, label in enumerate(labels)]
+        if time == "measured_s":
+            errors = table.groupby("place", sort=False)["error"].agg(["min", "max"]).reindex(keys)
+            worst = [max(ends, key=abs) for ends in zip(errors["min"], errors["max"], strict=True)]
+            columns.append(Column("worst\nerror", [show_change(error, 3) for error in worst]))
+        heading = f"{study.name}: {doing} iteration{', medians' if study.repetitions > 1 else ''}"
+        sections.append(Section(heading, columns))
+    parts: list[RenderableType] = [*fitted(Column(", ".join(wheres) or "cell", keys), sections, width)]
+    if (further := table["place"].nunique() - len(keys)) > 0:
         parts.append(f"{further} more rows in study.csv")
     return parts
 
@@ -367,6 +375,7 @@ def _cell(found: CellOutcome) -> dict[str, Any]:
         "order_as_predicted": found.order_as_predicted,
         "schedules": [
             {name: row.get(name) for name in ("label", "job", "measured_s", "predicted_s", "error", "trusted")}
+            | {"published_s": found.cell.published.get(row["label"])}
             for row in found.rows
         ],
     }

@@ -135,6 +135,27 @@ class StudyAxis(StrictModel):
         return found
 
 
+class PublishedSpec(StrictModel):
+    """Times that somebody else published, in a CSV file: shown beside ours, and held against them by claims."""
+
+    file: str = Field(
+        description="relative to this one; its columns: names of axes (or topology, workload), with their values; "
+        "schedule: the label; and the times"
+    )
+    source: str = Field(min_length=1, description="who published them, and where: paper and table")
+    column: str = Field(min_length=1, description="the one that has the times")
+    unit: str = Field(description="of the times: s, ms or us")
+    per: Literal["iteration", "microbatch"] = Field(default="iteration", description="what they are the time of")
+    only: bool = Field(default=False, description="leave out the cells of which nothing is published")
+
+    @field_validator("unit")
+    @classmethod
+    def _a_time(cls, unit: str) -> str:
+        if unit not in TIME:
+            raise ValueError(f"a unit of time ({listed(TIME)})")
+        return unit
+
+
 class StudySpec(StrictModel):
     """A grid: every topology with every workload at every place of all axes, each measured with all schedules."""
 
@@ -155,6 +176,7 @@ class StudySpec(StrictModel):
     )
     clock: Literal["virtual", "real", "none"] = Field(default="virtual", description="none: predicted, not measured")
     iterations: int | None = Field(default=None, ge=1, description="measured ones; default: each workload's")
+    published: PublishedSpec | None = Field(default=None, description="times from a paper, to be shown beside ours")
     claims: list[str] = Field(default=[], description="what is to hold, as docs/studies.md writes it")
 
     @field_validator("over")
@@ -253,6 +275,16 @@ def _number(value: object) -> tuple[float | None, str]:
 def quantity(text: str) -> float | None:
     """The number that a text of a claim stands for, in SI units; None for a word."""
     return _number(_plain(text))[0]
+
+
+def kind_of(text: str) -> str:
+    """Of what kind a text of a claim is: time, rate, size, length or computation; number, or word."""
+    return _number(_plain(text))[1]
+
+
+def same_number(one: float | None, other: float | None) -> bool:
+    """Whether two places on a scale are one, but for rounding; a word is none."""
+    return one is not None and other is not None and math.isclose(one, other, rel_tol=1e-9)
 
 
 def _multiplied(value: object, unit: str, index: int) -> str:

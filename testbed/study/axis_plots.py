@@ -94,13 +94,25 @@ def _draw(name: str, axis: StudyAxis, panels: Sequence[tuple[str, pd.DataFrame]]
 def _curve(
     place: Axes, name: str, axis: StudyAxis, rows: pd.DataFrame, words: Sequence[str], label: str, number: int
 ) -> None:
-    """Predicted as a line, its range as a band; measured as marks, with bars from the least to the most of them."""
+    """Predicted as a line, its range as a band; measured as marks, with bars from least to most; published as hollow marks."""
     at = [float(words.index(str(shown))) for shown in rows[name]] if axis.kind == "word" else rows[f"{name}_value"]
     ordered = rows.assign(at=at).sort_values("at")
     by_place = ordered.groupby("at")
     colour = COLOURS[number % len(COLOURS)]
     predicted = by_place["predicted_s"].median()
     place.plot(predicted.index, predicted, color=colour, linewidth=1.6, label=f"{label}, predicted")
+    published = by_place["published_s"].median().dropna()
+    if len(published):
+        place.plot(
+            published.index,
+            published,
+            linestyle="none",
+            marker=MARKS[number % len(MARKS)],
+            markersize=7,
+            markerfacecolor="none",
+            markeredgecolor=colour,
+            label=f"{label}, published",
+        )
     low, high = by_place["predicted_low_s"].min(), by_place["predicted_high_s"].max()
     if low.notna().any():
         place.fill_between(

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from testbed import source
-from testbed.errors import BadInput
+from testbed.errors import BadInput, listed
 from testbed.plan.plan import Clock, Plan
 from testbed.planning import file, resolve, schedules
 from testbed.routing.apply import with_policies
 from testbed.routing.policies import choose
 from testbed.spec.choice import ScheduleChoice
+from testbed.spec.presets import located
 from testbed.spec.study import MOST_CELLS, AxisValue, StudySpec
+from testbed.study.published import PublishedTimes
 
 _KEY_DIGITS = 16
 
@@ -39,6 +41,8 @@ class StudyCell(NamedTuple):
     unfinished: Plan
     sources: tuple[Path, ...]
     """The workloads' files."""
+    published: Mapping[str, float]
+    """What a paper says an iteration takes, in seconds, by label of the schedule."""
 
     def words(self) -> str:
         """What tells it from the others, in a line."""
@@ -58,11 +62,29 @@ def cells_of(study: StudySpec, written_in: Path, shaper: str = "auto") -> list[S
         raise BadInput.of(str(written_in), "over", f"{n_cells} cells", f"at most {MOST_CELLS}")
     for policy in study.policies:
         choose(policy)
-    return list(_cells(study, written_in, axes, shaper))
+    found = list(_cells(study, written_in, axes, shaper, _published(study, written_in)))
+    if study.published is not None and not any(cell.published for cell in found):
+        expected = f"places of this grid in its columns ({listed(['topology', 'workload', *axes])})"
+        raise BadInput.of(str(written_in), "published", study.published.file, expected)
+    return found
+
+
+def _published(study: StudySpec, written_in: Path) -> PublishedTimes | None:
+    """What is published of the study's cells. Raises BadInput."""
+    if study.published is None:
+        return None
+    if any(not isinstance(workload, str) and len(workload) > 1 for workload in study.workloads):
+        expected = "one job in every cell: what is published is of one"
+        raise BadInput.of(str(written_in), "published", study.published.file, expected)
+    return PublishedTimes(study.published, located(written_in).parent / study.published.file, list(study.over))
 
 
 def _cells(
-    study: StudySpec, written_in: Path, axes: Mapping[str, Sequence[AxisValue]], shaper: str
+    study: StudySpec,
+    written_in: Path,
+    axes: Mapping[str, Sequence[AxisValue]],
+    shaper: str,
+    published: PublishedTimes | None,
 ) -> Iterator[StudyCell]:
     digest, number = source.identity()["source"], 0
     everywhere = dict(study.set) | (
@@ -79,6 +101,9 @@ def _cells(
             iterations=study.iterations,
         )
         names = made.network.name, " + ".join(job.name for job in made.jobs)
+        times_s = {} if published is None else published.at(*names, values, made.jobs[0].workload.microbatches)
+        if published is not None and published.only and not times_s:
+            continue
         for repetition in range(1, study.repetitions + 1):
             virtual = study.clock == "virtual"
             clock = Clock("virtual", repetition) if virtual else Clock("real")
@@ -95,7 +120,7 @@ def _cells(
                 str(digest),
             ]
             key = hashlib.sha256("\n".join(decides).encode()).hexdigest()[:_KEY_DIGITS]
-            yield StudyCell(number, key, *names, values, repetition, plan, tuple(files))
+            yield StudyCell(number, key, *names, values, repetition, plan, tuple(files), times_s)
             number += 1
 
 

@@ -39,10 +39,15 @@ def claims_of(study: StudySpec, cells: Sequence[StudyCell], source: str) -> list
                 source, f"over.{name}", name, "a name that is no column of study.parquet, nor ends in _value"
             )
     labels = _labels(study, cells)
+    names = {
+        "topology": list(dict.fromkeys(cell.topology for cell in cells)),
+        "workload": list(dict.fromkeys(cell.workload for cell in cells)),
+        "job": list(dict.fromkeys(job.name for cell in cells for job in cell.unfinished.jobs)),
+    }
     found, faults = [], []
     for index, text in enumerate(study.claims):
         try:
-            found.append(parse(text, study.over, labels))
+            found.append(parse(text, study.over, labels, names))
         except ValueError as error:
             faults.append(Fault(f"claims.{index}", text, str(error)))
     if faults:
