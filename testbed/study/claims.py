@@ -204,14 +204,11 @@ class RelationClaim(Claim):
         share = (right - left) / right if less else (left - right) / right
         holds = _COMPARED[self.sign](left, right)
         share = max(share, 0.0) if holds else min(share, -math.ulp(1.0))
-        return _Margin(share, f"{self._words(one, other)}", one.trusted and other.trusted)
-
-    def _words(self, one: _Place, other: _Place) -> str:
-        left, right = (side._replace(factor=1.0) for side in (self.left, self.right))
-        ratio = (left.times(one.high_s) or math.nan) / (right.times(other.high_s) or math.nan)
-        if one == other:
-            return f"{left.words()} is {ratio:.3f} x {right.words()} at {one.words}"
-        return f"{left.words()} at {one.words} is {ratio:.3f} x {right.words()} at {other.words}"
+        ratio = (left / self.left.factor) / (right / self.right.factor)
+        words = f"{self.left.words()} is {ratio:.3f} x {self.right.words()} at {one.words}"
+        if self.at_left.conditions:
+            words = f"{self.left.words()} at {one.words} is {ratio:.3f} x {self.right.words()} at {other.words}"
+        return _Margin(share, words, one.trusted and other.trusted)
 
 
 def _elsewhere(place: _Place, apart: Set[str]) -> tuple[str, ...]:
