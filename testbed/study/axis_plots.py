@@ -94,7 +94,7 @@ def _draw(name: str, axis: StudyAxis, panels: Sequence[tuple[str, pd.DataFrame]]
 def _curve(
     place: Axes, name: str, axis: StudyAxis, rows: pd.DataFrame, words: Sequence[str], label: str, number: int
 ) -> None:
-    """Predicted as a line, its range as a band; measured as marks, with bars from least to most; published as hollow marks."""
+    """Predicted as a line, its range as a band; measured as marks, with bars from least to most; published as open marks."""
     at = [float(words.index(str(shown))) for shown in rows[name]] if axis.kind == "word" else rows[f"{name}_value"]
     ordered = rows.assign(at=at).sort_values("at")
     by_place = ordered.groupby("at")
