@@ -341,12 +341,14 @@ def _tables(study: StudySpec, done: Finished, width: int) -> list[RenderableType
         labels = [str(label) for label in dict.fromkeys(table["label"]) if label in grid]
         seconds = [None if math.isnan(value) else value for label in labels for value in grid[label]]
         shown, rows = show_times(seconds), len(grid)
-        columns = [Column(label, shown[at * rows : (at + 1) * rows]) for at, label in enumerate(labels)]
+        of_kind = f"\n{doing}" if len(kinds) > 1 else ""
+        columns = [Column(label + of_kind, shown[at * rows : (at + 1) * rows]) for at, label in enumerate(labels)]
         if time == "measured_s":
             errors = table.groupby("place", sort=False)["error"].agg(["min", "max"]).reindex(keys)
             worst = [max(ends, key=abs) for ends in zip(errors["min"], errors["max"], strict=True)]
             columns.append(Column("worst\nerror", [show_change(error, 3) for error in worst]))
-        heading = f"{study.name}: {doing} iteration{', medians' if study.repetitions > 1 else ''}"
+        said = "" if of_kind else f"{doing} "
+        heading = f"{study.name}: {said}iteration{', medians' if study.repetitions > 1 else ''}"
         sections.append(Section(heading, columns))
     parts: list[RenderableType] = [*fitted(Column(", ".join(wheres) or "cell", keys), sections, width)]
     if (further := table["place"].nunique() - len(keys)) > 0:

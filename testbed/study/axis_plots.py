@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FixedLocator, Formatter, FuncFormatter, MaxNLocator, NullLocator
 
 from testbed.files import saving
 from testbed.spec.study import StudyAxis
-from testbed.units import show_time
+from testbed.units import show_time, show_times
 
 COLOURS = ("#4c78c8", "#c0392b", "#3a9a63", "#e0a83c", "#7b5aa6", "#45b5a0", "#8a5a44", "#5b6470")
 """Of schedules, in all pictures with curves."""
@@ -24,6 +24,8 @@ MARKS = "osD^vP*X"
 MOST_PANELS = 12
 """In one picture; of a larger grid the first ones."""
 _COLUMNS = 3
+_MOST_LETTERS, _MOST_TICKS = 24, 8
+"""Below a panel: of words side by side, and values of an axis that have a tick each."""
 
 
 class Drawn(NamedTuple):
@@ -58,6 +60,16 @@ def draw_axes(axes: Mapping[str, StudyAxis], table: pd.DataFrame, directory: Pat
     return drawn
 
 
+class _TimesInOneUnit(Formatter):
+    """Every label of an axis in the same unit."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return show_time(x)
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        return show_times(list(values))
+
+
 def _varies(table: pd.DataFrame, column: str) -> bool:
     return bool(table[column].nunique() > 1)
 
@@ -78,11 +90,13 @@ def _draw(name: str, axis: StudyAxis, panels: Sequence[tuple[str, pd.DataFrame]]
         place.set_title(title, fontsize=9, loc="left")
         place.spines[["top", "right"]].set_visible(False)
         place.grid(color="#eef0f3")
-        place.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: show_time(seconds)))
+        place.yaxis.set_major_formatter(_TimesInOneUnit())
         _label(place, name, axis, words)
     places[0].set_ylim(bottom=0.0)  # all share one axis, which now spans what every panel has
-    for unused in places[len(panels) :]:
+    for number, unused in enumerate(places[len(panels) :], len(panels)):
         unused.set_visible(False)
+        places[number - columns].tick_params(labelbottom=True)  # what stood below has them for all above
+    figure.supylabel("iteration", fontsize=10)
     figure.legend(
         *places[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False
     )
@@ -94,13 +108,17 @@ def _draw(name: str, axis: StudyAxis, panels: Sequence[tuple[str, pd.DataFrame]]
 def _curve(
     place: Axes, name: str, axis: StudyAxis, rows: pd.DataFrame, words: Sequence[str], label: str, number: int
 ) -> None:
-    """Predicted as a line, its range as a band; measured as marks, with bars from least to most; published as open marks."""
+    """Predicted as a line, a range as a band; measured as marks, with bars from least to most; published open."""
     at = [float(words.index(str(shown))) for shown in rows[name]] if axis.kind == "word" else rows[f"{name}_value"]
     ordered = rows.assign(at=at).sort_values("at")
     by_place = ordered.groupby("at")
     colour = COLOURS[number % len(COLOURS)]
     predicted = by_place["predicted_s"].median()
-    place.plot(predicted.index, predicted, color=colour, linewidth=1.6, label=f"{label}, predicted")
+    look: dict[str, Any] = {"color": colour, "label": f"{label}, predicted"}
+    if axis.kind == "word" or len(predicted) == 1:  # between words there is nothing
+        place.plot(predicted.index, predicted, "_", markersize=16, markeredgewidth=_width(number), **look)
+    else:
+        place.plot(predicted.index, predicted, linewidth=_width(number), **look)
     published = by_place["published_s"].median().dropna()
     if len(published):
         place.plot(
@@ -115,9 +133,11 @@ def _curve(
         )
     low, high = by_place["predicted_low_s"].min(), by_place["predicted_high_s"].max()
     if low.notna().any():
-        place.fill_between(
-            predicted.index, low.fillna(predicted), high.fillna(predicted), color=colour, alpha=0.2, linewidth=0
-        )
+        ends = low.fillna(predicted), high.fillna(predicted)
+        if axis.kind == "word":
+            place.vlines(predicted.index, *ends, color=colour, alpha=0.2, linewidth=10)
+        else:
+            place.fill_between(predicted.index, *ends, color=colour, alpha=0.2, linewidth=0)
     if ordered["measured_s"].notna().any():
         middle = by_place["measured_s"].median()
         half = by_place["measured_iqr_s"].max() / 2
@@ -136,11 +156,23 @@ def _curve(
         )
 
 
+def _width(number: int) -> float:
+    """Of a schedule's line, in points: later ones are narrower, so that one below them is still to be seen."""
+    return max(1.2, 2.6 - 0.5 * number)
+
+
 def _label(place: Axes, name: str, axis: StudyAxis, words: Sequence[str]) -> None:
-    if axis.kind == "word":
-        many = len(words) > 4
-        place.set_xticks(range(len(words)), words, rotation=30 if many else 0, ha="right" if many else "center")
-    else:
-        place.set_xscale(axis.scale)
-        place.xaxis.set_major_formatter(FuncFormatter(lambda value, _: axis.show(value)))
     place.set_xlabel(name)
+    if axis.kind == "word":
+        many = len(words) > 4 or sum(map(len, words)) > _MOST_LETTERS
+        place.set_xticks(range(len(words)), words, rotation=30 if many else 0, ha="right" if many else "center")
+        place.margins(x=0.5 / len(words))
+        return
+    place.set_xscale(axis.scale)
+    numbers = [value.number for value in axis.places() if value.number is not None]
+    if axis.scale == "log" and len(numbers) <= _MOST_TICKS:
+        place.xaxis.set_major_locator(FixedLocator(numbers))
+        place.xaxis.set_minor_locator(NullLocator())
+    elif axis.kind == "number" and all(number.is_integer() for number in numbers):
+        place.xaxis.set_major_locator(MaxNLocator(integer=True))
+    place.xaxis.set_major_formatter(FuncFormatter(lambda value, _: axis.show(value)))

@@ -325,6 +325,75 @@ def test_single_cells_and_their_list(tmp_path: Path) -> None:
     assert run_testbed("study", path, "--cell", "3", "--out", tmp_path / "out").returncode == 2
 
 
+# --- what a paper has published --------------------------------------------------------------------
+
+
+def with_published(directory: Path, text: str, **fields: Any) -> Path:
+    (directory / "times.csv").write_text(text)
+    published = {"file": "times.csv", "source": "a paper", "column": "ms", "unit": "ms"} | fields
+    over = {
+        "m": {"field": "microbatches", "values": [4, 8]},
+        "lat": {"field": "links.0.delay", "values": [0, 0.5], "times": "20 ms"},
+    }
+    claims = ["error to published <= 5 %", "order as published"]
+    return study_file(directory, published=published, over=over, schedules=["1f1b", "zb-h1"], claims=claims)
+
+
+def test_published_times_stand_beside_ours(tmp_path: Path) -> None:
+    """At the places that the file names; an axis without a column is the same at all its values."""
+    path = with_published(tmp_path, "schedule,m,table,ms\n1f1b,4,5,100.0\n1f1b,8,5,80\n", per="microbatch")
+    out = tmp_path / "out"
+    done = run_testbed("study", path, "--out", out)
+    assert done.returncode == 1, "nothing of ours is as near"
+    heading = done.stdout.splitlines()[2:4]
+    assert [line.split().count(word) for line, word in zip(heading, ("1f1b", "published"), strict=True)] == [2, 1]
+    table = pd.read_parquet(out / "study.parquet")
+    known = table[table["published_s"].notna()]
+    assert set(known["label"]) == {"1f1b"}
+    assert list(known["published_s"]) == pytest.approx([0.4, 0.4, 0.64, 0.64])
+    assert list(known["error_to_published"]) == pytest.approx(list(known["predicted_s"] / known["published_s"] - 1))
+    assert "1f1b, published" in (out / "plot-m.svg").read_text()
+
+
+def test_only_cells_of_which_something_is_published(tmp_path: Path) -> None:
+    path = with_published(tmp_path, "schedule,lat,m,ms\n1f1b,0.50,8,700\nzb-h1,0,4,300\n", only=True)
+    found = cells.cells_of(study_of(path), path)
+    assert [(cell.values["m"].number, cell.values["lat"].number) for cell in found] == [(4, 0), (8, 0.5)]
+    assert [list(cell.published.items()) for cell in found] == [[("zb-h1", 0.3)], [("1f1b", 0.7)]]
+    assert [cell.number for cell in found] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "said"),
+    [
+        ("schedule,m,s\n1f1b,4,5\n", {}, "a column ms"),
+        ("m,ms\n4,5\n", {}, "a column schedule"),
+        ("schedule,m,ms\n1f1b,4,soon\n", {}, "line 2, ms"),
+        ("schedule,m,ms\n1f1b,4,-5\n", {}, "a time above 0"),
+        ("schedule,m,ms\n1f1b,4,5\n1f1b,4,6\n", {}, "line 3"),
+        ("schedule,m,ms\n1f1b,5,5\n", {}, "places of this grid"),
+        ("schedule,m,ms\n1f1b,4,5\n", {"unit": "Mbit/s"}, "a unit of time"),
+        ("schedule,m,ms\n1f1b,4,5\n", {"file": "none.csv"}, "none.csv"),
+    ],
+)
+def test_published_times_that_cannot_be_read_are_one_error(
+    tmp_path: Path, text: str, fields: dict[str, Any], said: str
+) -> None:
+    done = run_testbed("study", with_published(tmp_path, text, **fields), "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_published_cell_of_crosspipe_is_in_the_study_of_its_tables() -> None:
+    path = ROOT / "studies/crosspipe-tables.yaml"
+    found = cells.cells_of(study_of(path, {"over.receives.values": "[early]"}), path)
+    known = pd.read_csv(ROOT / "studies/data/crosspipe_tables.csv")
+    assert sum(len(cell.published) for cell in found) == len(known) == 140
+    (cell,) = (cell for cell in found if [*(v.shown for v in cell.values.values())][:4] == ["4", "3", "2", "2"])
+    assert cell.published["UD"] == pytest.approx(0.178 * 32)
+
+
 # --- claims ----------------------------------------------------------------------------------------
 
 AXES = {
