@@ -308,8 +308,11 @@ def _answer(study: StudySpec, done: Finished) -> str:
     got = [found for found in done.outcomes if found.rows]
     rows = [row for found in got for row in found.rows]
     doing = "predicted" if study.clock == "none" else "measured"
-    earlier = len(done.outcomes) - done.taken
-    parts = [f"{len(got)} of {len(done.outcomes)} cells {doing}{f' ({earlier} of them before)' if earlier else ''}"]
+    plans = len({found.cell.key for found in done.outcomes})
+    twice, earlier = len(done.outcomes) - plans, plans - done.taken
+    notes = [f"{earlier} of them before"] * (earlier > 0) + [f"{twice} of them the same plan as another"] * (twice > 0)
+    said = f" ({', '.join(notes)})" if notes else ""
+    parts = [f"{len(got)} of {len(done.outcomes)} cells {doing}{said}"]
     if study.clock != "none":
         untrusted = sum(row["trusted"] is False for row in rows)
         parts.append("all trusted" if not untrusted else f"{untrusted} of {len(rows)} rows not trusted")
@@ -328,7 +331,7 @@ def _tables(study: StudySpec, done: Finished, width: int) -> list[RenderableType
     table = table_of(done.outcomes)
     if table.empty:
         return []
-    wheres = [name for name in ("topology", "workload") if table[name].nunique() > 1]
+    wheres = [name for name in ("topology", "workload", "job") if table[name].nunique() > 1]
     wheres += [name for name in study.over if table[name].nunique() > 1]
     table["place"] = table[wheres or ["workload"]].agg(", ".join, axis=1)
     kinds = {"predicted_s": "predicted"} if study.clock == "none" else {"measured_s": "measured"}

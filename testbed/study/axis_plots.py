@@ -39,11 +39,11 @@ class Drawn(NamedTuple):
 
 def draw_axes(axes: Mapping[str, StudyAxis], table: pd.DataFrame, directory: Path, heading: str) -> list[Drawn]:
     """A picture for every axis with several values: plot-AXIS.svg. Raises OSError."""
-    drawn = []
+    drawn, table = [], table.assign(job=table["job"].fillna(""))
     for name, axis in axes.items():
         if table[name].nunique() < 2:
             continue
-        fixed = ["topology", "workload", *(other for other in axes if other != name)]
+        fixed = ["topology", "workload", "job", *(other for other in axes if other != name)]
         panels = [
             (
                 ", ".join(

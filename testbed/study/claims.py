@@ -111,8 +111,8 @@ _COMPARED: Mapping[str, Callable[[float, float], bool]] = {
 class _Place(NamedTuple):
     """What the schedules took at one place of the grid, repetitions together: medians, in seconds."""
 
-    grid: tuple[str, str]
-    """Topology and workload."""
+    grid: tuple[str, str, str]
+    """Topology, workload, and of several jobs which one, else ""."""
     shown: Mapping[str, str]
     values: Mapping[str, float]
     """By axis, as the study has it and in SI units."""
@@ -126,8 +126,9 @@ class _Place(NamedTuple):
     @property
     def words(self) -> str:
         """Where it is."""
-        workload, topology = self.grid[1], self.grid[0]
-        return ", ".join(f"{name}={value}" for name, value in self.shown.items()) or f"{workload} on {topology}"
+        topology, workload, job = self.grid
+        places = dict(self.shown) | ({"job": job} if job else {})
+        return ", ".join(f"{name}={value}" for name, value in places.items()) or f"{workload} on {topology}"
 
 
 class _Margin(NamedTuple):
@@ -141,8 +142,9 @@ class _Margin(NamedTuple):
 def _places(evidence: StudyTables, places: Conditions) -> Iterator[_Place]:
     chosen = places.of(evidence.table)
     columns = ("measured_s", "measured_s") if evidence.measured else ("predicted_low_s", "predicted_high_s")
-    for where, rows in chosen.groupby(["topology", "workload", *evidence.axes], sort=False):
-        topology, workload, *shown = map(str, where)
+    chosen = chosen.assign(job=chosen["job"].fillna(""))
+    for where, rows in chosen.groupby(["topology", "workload", "job", *evidence.axes], sort=False):
+        topology, workload, job, *shown = map(str, where)
         numbers = {name: float(rows[f"{name}_value"].iloc[0]) for name in evidence.axes}
         label = rows["label"].astype(str)
         low, high = (rows[name].fillna(rows["predicted_s"]) for name in columns)
@@ -150,7 +152,7 @@ def _places(evidence: StudyTables, places: Conditions) -> Iterator[_Place]:
         published = rows["published_s"].dropna()
         low_s, high_s, published_s = (dict(each.groupby(label).median()) for each in (low, high, published))
         by_axis = dict(zip(evidence.axes, shown, strict=True))
-        yield _Place((topology, workload), by_axis, numbers, low_s, high_s, published_s, trusted)
+        yield _Place((topology, workload, job), by_axis, numbers, low_s, high_s, published_s, trusted)
 
 
 def _concluded(claim: Claim, asked: pd.DataFrame, margins: Sequence[_Margin]) -> Judged:
@@ -213,7 +215,7 @@ class RelationClaim(Claim):
 
 def _elsewhere(place: _Place, apart: Set[str]) -> tuple[str, ...]:
     """Where it is, but for these."""
-    names = {"topology": place.grid[0], "workload": place.grid[1], **place.shown}
+    names = {**dict(zip(("topology", "workload", "job"), place.grid, strict=True)), **place.shown}
     return tuple(value for name, value in names.items() if name not in apart)
 
 

@@ -93,6 +93,7 @@ class PendingCells:
             plan = finished_plan(cell, self._study)
         except DoesNotFit as error:
             self.failures[cell.key] = f"{outcomes.DOES_NOT_FIT}{error}"
+            self.taken += 1
             self._passed(cell)
             return False
         place.parent.mkdir(exist_ok=True)

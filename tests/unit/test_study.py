@@ -325,6 +325,36 @@ def test_single_cells_and_their_list(tmp_path: Path) -> None:
     assert run_testbed("study", path, "--cell", "3", "--out", tmp_path / "out").returncode == 2
 
 
+def test_jobs_are_shown_and_judged_one_by_one(tmp_path: Path) -> None:
+    """Of two jobs of one cell neither time is a median of both."""
+    other = yaml.safe_load(Path(FILES[1]).read_text()) | {"name": "other", "microbatches": 4}
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
+    path = study_file(
+        tmp_path,
+        workloads=[[FILES[1], "other.yaml"]],
+        schedules=["1f1b", "zb-h1"],
+        over={"delay": {"field": "links.0.delay", "values": ["0 s", "20 ms"]}},
+        claims=["1f1b at job=other <= 0.7 * 1f1b at job=tiny-gpt-pp4", "zb-h1 < 1f1b", "1f1b < 0.6 s at job=other"],
+    )
+    out = tmp_path / "out"
+    done = run_testbed("study", path, "--out", out)
+    assert done.returncode == 0, done.stdout
+    table = pd.read_parquet(out / "study.parquet").set_index(["delay", "job", "label"])["predicted_s"]
+    for job in ("tiny-gpt-pp4", "other"):
+        (row,) = [line for line in done.stdout.splitlines() if f"{job}, 20 ms" in line]
+        assert f"{1e3 * table['20 ms', job, '1f1b']:.1f} ms" in row or f"{table['20 ms', job, '1f1b']:.3f} s" in row
+    assert (out / "plot-delay.svg").read_text().count("job=") == 2
+
+
+def test_a_plan_that_a_grid_has_twice_is_done_once_and_shown_twice(tmp_path: Path) -> None:
+    over = {"same": {"values": {"x": {}, "y": {}}}, "one": {"field": "microbatches", "values": [4]}}
+    done = run_testbed("study", study_file(tmp_path, over=over, schedules=["1f1b"]), "--out", tmp_path / "out")
+    assert done.returncode == 0
+    assert "2 of 2 cells predicted (1 of them the same plan as another)" in done.stdout
+    assert len(pd.read_parquet(tmp_path / "out/study.parquet")) == 2
+    assert [file.name for file in (tmp_path / "out").glob("plot-*")] == ["plot-same.svg"]
+
+
 # --- what a paper has published --------------------------------------------------------------------
 
 
@@ -359,7 +389,7 @@ def test_only_cells_of_which_something_is_published(tmp_path: Path) -> None:
     path = with_published(tmp_path, "schedule,lat,m,ms\n1f1b,0.50,8,700\nzb-h1,0,4,300\n", only=True)
     found = cells.cells_of(study_of(path), path)
     assert [(cell.values["m"].number, cell.values["lat"].number) for cell in found] == [(4, 0), (8, 0.5)]
-    assert [list(cell.published.items()) for cell in found] == [[("zb-h1", 0.3)], [("1f1b", 0.7)]]
+    assert [dict(cell.published) for cell in found] == [pytest.approx({"zb-h1": 0.3}), pytest.approx({"1f1b": 0.7})]
     assert [cell.number for cell in found] == [0, 1]
 
 
@@ -410,7 +440,7 @@ def evidence(times: dict[tuple[str, str], dict[str, float]], *, failed: str = ""
     rows, of_cells = [], []
     for number, ((lat, net), taken) in enumerate(times.items()):
         place = {"cell": number, "topology": "t", "workload": "w", "lat": lat, "lat_value": float(lat.split()[0]) / 1e3}
-        place |= {"net": net, "net_value": float("nan")}
+        place |= {"net": net, "net_value": float("nan"), "job": None}
         of_cells.append(place | {"failed": "" if number or not failed else failed, "order_as_predicted": number != 1})
         for label, seconds in taken.items():
             row = {"label": label, "measured_s": seconds, "predicted_s": seconds / 1.0002, "trusted": trusted}
