@@ -106,7 +106,7 @@ def workload(cell: Cell, draw: random.Random, message: float) -> dict[str, Any]:
     return document
 
 
-def training(cell: Cell, out: Path) -> command.Training:
+def training(cell: Cell, out: Path) -> command.GuestTraining:
     """A cell as files and as a plan."""
     draw = random.Random(cell.name)
     message = 10 ** draw.uniform(4.5, 5.7)

@@ -121,7 +121,7 @@ def measured(clock: str, name: str, changes: Sequence[Change], out: Path) -> Com
     plan, place = plan_of(name, changes), out / f"{clock}-{name}"
     shaper = shaper_of(plan, changes, out / f"{clock}-{name}.shaper.py")
     if clock == "virtual":
-        return boots.in_a_boot([command.Training(plan, place, shaper, quiet=True)])[0]
+        return boots.in_a_boot([command.GuestTraining(plan, place, shaper, quiet=True)])[0]
     path = out / f"{clock}-{name}.plan.json"
     path.write_text(file.to_json(plan), encoding="utf-8")
     return boots.run(place.name, str(path), "--shaper", shaper, "--out", str(place), "--overwrite")

@@ -86,12 +86,12 @@ class Flow(NamedTuple):
     extra_worst_s: float
 
 
-def training(name: str, out: Path) -> command.Training:
+def training(name: str, out: Path) -> command.GuestTraining:
     """A plan with its schedules."""
     stages, network, job = PLANS[name]
     topology = load_topology(ROOT / "topologies/two-dc-longhaul.yaml", network)
     plan = make_plan(topology, load_workload(ROOT / f"workloads/tiny-gpt-pp{stages}.yaml", SHORT | job))
-    return command.Training(with_every(plan, SCHEDULES), out / name)
+    return command.GuestTraining(with_every(plan, SCHEDULES), out / name)
 
 
 def path_of(network: dict[str, Any], route: Sequence[int]) -> str:

@@ -243,7 +243,7 @@ def measure_virtual(asked: Sequence[Option], out: Path) -> dict[str, dict[str, d
     """option -> place -> comparison, under both shapers in one boot."""
     places = [(option, shaper) for option in asked for shaper in ("relay", "netem")]
     trainings = [
-        command.Training(plan_of(option), directory(out, option, f"{shaper}, virtual"), shaper, quiet=True)
+        command.GuestTraining(plan_of(option), directory(out, option, f"{shaper}, virtual"), shaper, quiet=True)
         for option, shaper in places
     ]
     documents = boots.in_a_boot(trainings, limit_s=3600, quiet=False)

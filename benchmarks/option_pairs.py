@@ -297,9 +297,9 @@ def plan_of(cell: Cell, seed: int, schedules: int, out: Path) -> Plan:
     return routed(made, routing, quiet=True)[0]
 
 
-def training(cell: Cell, seed: int, schedules: int, out: Path) -> command.Training:
+def training(cell: Cell, seed: int, schedules: int, out: Path) -> command.GuestTraining:
     """A cell as files and plan, and where its run goes. Raises BadInput."""
-    return command.Training(plan_of(cell, seed, schedules, out), out / name_of(cell))
+    return command.GuestTraining(plan_of(cell, seed, schedules, out), out / name_of(cell))
 
 
 def name_of(cell: Cell) -> str:

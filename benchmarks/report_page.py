@@ -24,7 +24,7 @@ from parts.generated_run import write_run
 
 from testbed.cli.web_page import write_report
 from testbed.errors import MachineLacks
-from testbed.page.document import assets_bytes
+from testbed.page.report_page import assets_bytes
 from testbed.plan.plan import Plan
 from testbed.results.load import load_run
 from testbed.spec.document import validate

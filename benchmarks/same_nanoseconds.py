@@ -193,7 +193,9 @@ def measure(plans: Sequence[Path], out: Path) -> int:
     from testbed.progress import Lines
     from testbed.vm import command
 
-    trainings = [command.Training(file.read(plan), out / plan.name.partition(".")[0], quiet=True) for plan in plans]
+    trainings = [
+        command.GuestTraining(file.read(plan), out / plan.name.partition(".")[0], quiet=True) for plan in plans
+    ]
     seed = trainings[0].plan.clock.seed
     _, documents = command.train(
         command.choose_machine(Clock("virtual", seed)), trainings, limit_s=LIMIT_S, reporter=Lines(quiet=False)

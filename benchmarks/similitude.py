@@ -84,7 +84,7 @@ def main() -> int:
         for scale in SLOTS:
             place = arguments.out / f"{number}-{scale}"
             place.mkdir(parents=True, exist_ok=True)
-            trainings.append(command.Training(plan_of(cell, scale), place))
+            trainings.append(command.GuestTraining(plan_of(cell, scale), place))
     documents = boots.in_a_boot(trainings)
     pairs = zip(documents[::2], documents[1::2], strict=True)
     found = [row for cell, both in zip(cells, pairs, strict=True) for row in rows_of(cell, *both)]

@@ -102,11 +102,11 @@ def name_of(cell: Cell) -> str:
     return f"p{ranks}-dc{sites}-{receives}-lat{latency:g}-bw{wire:g}"
 
 
-def training(cell: Cell, quick: bool, out: Path) -> command.Training:
+def training(cell: Cell, quick: bool, out: Path) -> command.GuestTraining:
     """One cell."""
     ranks, sites, receives, point = cell
     plan = plan_of(ranks, sites, settings(ranks, sites, *point, receives))
-    return command.Training(with_cases(plan, *schedules(ranks, sites, point, quick)), out / name_of(cell))
+    return command.GuestTraining(with_cases(plan, *schedules(ranks, sites, point, quick)), out / name_of(cell))
 
 
 def main() -> int:

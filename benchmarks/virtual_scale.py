@@ -80,7 +80,7 @@ def machines(series: Sequence[str]) -> dict[str, guest_machine.GuestMachine]:
 def repeated(machine: guest_machine.GuestMachine, plan: Plan, out: Path) -> Repeat:
     """A boot that trains the plan. Raises RunFailed."""
     boot, (document,) = command.train(
-        machine, [command.Training(plan, out)], limit_s=LIMIT_S, reporter=Lines(quiet=True)
+        machine, [command.GuestTraining(plan, out)], limit_s=LIMIT_S, reporter=Lines(quiet=True)
     )
     if document is None:
         raise RunFailed(f"{out.name}: the run failed, exit code {boot.ended[0].code}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -12,16 +13,20 @@ def main() -> None:
     """The command's entry point: exits with its code. Ctrl-C is one word, also while everything is imported."""
     _have_standard_streams()
     try:
+        gc.disable()  # imports leave no garbage, and to look for it takes a tenth of a short command's time
         from testbed.interrupts import persistent_interrupts
 
         with persistent_interrupts():
             from testbed.cli import run_command
 
+            gc.freeze()
+            gc.enable()
             code = run_command()
     except KeyboardInterrupt:  # while something was imported, or in the last moment
         print("interrupted", file=sys.stderr)
         code = 4  # ExitCode.RUN_FAILED, which may not be imported yet
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the interpreter ends, which takes it some milliseconds
+    gc.freeze()  # what is left goes with the process: the interpreter need not look for cycles in it
     exec("")  # what KeyboardInterrupt has passed through may have been text: then Python would end by a signal
     sys.exit(code)
 

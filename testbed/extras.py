@@ -10,11 +10,12 @@ from typing import Literal
 
 from testbed.errors import MachineLacks
 
-Extra = Literal["report", "train", "ray"]
+Extra = Literal["report", "trace", "train", "ray"]
 
 PACKAGES: dict[Extra, tuple[str, ...]] = {
-    "report": ("pandas", "pyarrow", "perfetto"),
-    "train": ("mininet", "pandas", "pyarrow", "perfetto", "pyroute2", "setuptools", "torch"),
+    "report": ("pandas", "pyarrow"),
+    "trace": ("perfetto",),
+    "train": ("mininet", "pandas", "pyarrow", "pyroute2", "setuptools", "torch"),
     "ray": ("ray",),
 }
 """By extra, what it brings; each is imported by the name that it is installed by."""

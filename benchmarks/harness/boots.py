@@ -26,7 +26,7 @@ LIMIT_S = 5400.0
 RUN_LIMIT_S = 900.0
 """Of wall time for one command on the real clock."""
 
-Plans = Mapping[str, Callable[[Path], command.Training]]
+Plans = Mapping[str, Callable[[Path], command.GuestTraining]]
 """By the name of its directory, what makes a plan below a directory: when its boot begins, as schedules take time."""
 
 
@@ -81,7 +81,7 @@ def drawn(
 ) -> Taken:
     """The same of plans drawn by number: `documents` are topology and workload of one."""
 
-    def made(number: int, out: Path) -> command.Training:
+    def made(number: int, out: Path) -> command.GuestTraining:
         return files.training(out, f"{prefix}-{number:03d}", *documents(number))
 
     return take(arguments, {f"{prefix}-{n:03d}": partial(made, n) for n in numbers(arguments)}, real=real)
@@ -107,7 +107,7 @@ def comparison_of(directory: Path) -> Comparison | None:
     return document if document.get("complete") else None
 
 
-def _refusal(made: Callable[[Path], command.Training]) -> str | None:
+def _refusal(made: Callable[[Path], command.GuestTraining]) -> str | None:
     """What is said of a plan that is bad input; None for another, which may still be under way."""
     with TemporaryDirectory() as scratch:
         try:
@@ -142,7 +142,7 @@ def _say_left(done: int, of: int, began: float) -> None:
 
 
 def in_a_boot(
-    trainings: Sequence[command.Training], *, limit_s: float = LIMIT_S, quiet: bool = True
+    trainings: Sequence[command.GuestTraining], *, limit_s: float = LIMIT_S, quiet: bool = True
 ) -> list[dict[str, Any] | None]:
     """The comparison of each, None where it failed. Raises RunFailed when the guest does not finish."""
     if not trainings:
@@ -153,7 +153,7 @@ def in_a_boot(
 
 def all_in_a_boot(plans: Mapping[str, Plan], out: Path, *, limit_s: float = LIMIT_S) -> dict[str, dict[str, Any]]:
     """The comparison of every plan, by the name of its directory below `out`. Raises RunFailed where one failed."""
-    trainings = [command.Training(plan, out / name, quiet=True) for name, plan in plans.items()]
+    trainings = [command.GuestTraining(plan, out / name, quiet=True) for name, plan in plans.items()]
     found = dict(zip(plans, in_a_boot(trainings, limit_s=limit_s, quiet=False), strict=True))
     if missing := [name for name, document in found.items() if document is None]:
         raise RunFailed(f"no results of {', '.join(missing)}")

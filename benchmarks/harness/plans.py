@@ -91,7 +91,7 @@ def with_schedules(plan: Plan, name: str) -> Plan:
 
 def training(
     out: Path, name: str, topology: Document, workload: Document, settings: Sequence[str] = ()
-) -> command.Training:
+) -> command.GuestTraining:
     """A plan written, loaded and with its schedules made; its run goes to `out`/`name`."""
     files = write(out, name, topology, workload)
-    return command.Training(with_schedules(load_plan(*files, settings=settings), name), out / name)
+    return command.GuestTraining(with_schedules(load_plan(*files, settings=settings), name), out / name)

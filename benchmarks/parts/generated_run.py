@@ -19,7 +19,7 @@ from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import planned_traffic
 from testbed.planning import file
 from testbed.planning.prediction import predict_together
-from testbed.results.directory import Results
+from testbed.results.directory import ResultsWriter
 from testbed.session.case import link_row
 from testbed.trace.summary import summaries
 from testbed.trace.tables import FORMAT, Table, Trace
@@ -32,7 +32,7 @@ def write_run(directory: Path, plan: Plan, iterations: int, seed: int = 1) -> No
     """Write one of a plan of one job, every case measured so many times after one iteration that warms up."""
     draw = np.random.default_rng(seed)
     job = plan.jobs[0]
-    results = Results(directory, [job.name])
+    results = ResultsWriter(directory, [job.name])
     directory.mkdir(parents=True, exist_ok=True)
     identity = {
         "name": f"{job.name} on {plan.network.name}",
@@ -54,7 +54,9 @@ def write_run(directory: Path, plan: Plan, iterations: int, seed: int = 1) -> No
     results.save_json("comparison.json", as_document(facts, compare(measured)))
 
 
-def _add_case(results: Results, plan: Plan, case: Case, iterations: int, draw: np.random.Generator) -> MeasuredCase:
+def _add_case(
+    results: ResultsWriter, plan: Plan, case: Case, iterations: int, draw: np.random.Generator
+) -> MeasuredCase:
     predicted = predict_together(plan, case)
     results.add_trace(case.label, "predicted", predicted)
     rows = []

@@ -8,9 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from testbed.baseline import store
+from testbed.baseline.check_report import Checked
 from testbed.baseline.measure import Measurement, is_paced, measure, require_possible
 from testbed.baseline.regression import CheckResult, Figures, judge
-from testbed.baseline.report import Checked
 from testbed.baseline.settings import with_settings
 from testbed.baseline.store import Baseline
 from testbed.baseline.tolerance import Mode, Tolerances, default_tolerances

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 from testbed.baseline.history import CheckRecord
-from testbed.baseline.regression import Verdict
+from testbed.baseline.regression import CheckVerdict
 from testbed.errors import BadInput
 from testbed.grouping import grouped
 
@@ -47,7 +47,7 @@ def github_benchmark(record: CheckRecord) -> str:
     )
 
 
-def _timed(record: CheckRecord) -> list[tuple[str, float, Verdict]]:
+def _timed(record: CheckRecord) -> list[tuple[str, float, CheckVerdict]]:
     """(name, seconds of an iteration, verdict) of every schedule with a time."""
     return [(row.name, row.time_s, row.verdict) for row in record.schedules if row.time_s is not None]
 
@@ -59,7 +59,7 @@ def _json(document: Any) -> str:
 def badge(record: CheckRecord) -> str:
     """How many baselines are as they were saved, as an SVG: "baselines 18/18", green if all of them are."""
     verdicts = grouped((row.baseline, row.verdict) for row in record.schedules)
-    good = sum(set(found) == {Verdict.same} for found in verdicts.values())
+    good = sum(set(found) == {CheckVerdict.same} for found in verdicts.values())
     return badge_of("baselines", f"{good}/{len(verdicts)}", good=good == len(verdicts))
 
 

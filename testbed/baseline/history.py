@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 from testbed import __version__, source
 from testbed.baseline import environment
-from testbed.baseline.regression import Finding, Verdict
-from testbed.baseline.report import Checked, CheckReport
+from testbed.baseline.check_report import Checked, CheckReport
+from testbed.baseline.regression import CheckVerdict, Finding
 from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput
 from testbed.files import json_object, read_text, replacing
@@ -54,7 +54,7 @@ class ScheduleRecord:
     """Median iteration time, seconds."""
     predicted_s: float | None
     """Predicted iteration time, seconds."""
-    verdict: Verdict
+    verdict: CheckVerdict
     kernel: str | None
     """On which it ran: a guest's, else the machine's; None of a prediction."""
 
@@ -154,9 +154,10 @@ def _records(check: Checked) -> Iterator[ScheduleRecord]:
         )
 
 
-def _verdict(findings: Sequence[Finding]) -> Verdict:
+def _verdict(findings: Sequence[Finding]) -> CheckVerdict:
     """The first that is not "same"."""
-    return next((finding.verdict for finding in findings if finding.verdict is not Verdict.same), Verdict.same)
+    differing = (finding.verdict for finding in findings if finding.verdict is not CheckVerdict.same)
+    return next(differing, CheckVerdict.same)
 
 
 def read(directory: Path) -> list[CheckRecord]:

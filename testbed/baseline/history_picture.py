@@ -6,15 +6,14 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from testbed.baseline.history import CheckRecord, Series
-from testbed.baseline.regression import Verdict
-from testbed.baseline.tolerance import Mode
+from testbed.baseline.regression import CheckVerdict
 from testbed.errors import BadInput
 from testbed.grouping import grouped
+from testbed.plotting import COLOURS, GRID, save
 
 _COLUMNS = 3
 _PANEL_INCHES = (4.6, 2.4)
@@ -23,8 +22,6 @@ _LEAST_PERCENT = 0.05
 
 _MOST_COMMITS = 12
 """Labels below a panel that do not run into each other."""
-
-_HOW = {Mode.predict: "prediction", Mode.virtual: "virtual clock", Mode.real: "real clock"}
 
 
 def draw(records: Sequence[CheckRecord], series: Sequence[Series], path: Path) -> None:
@@ -42,32 +39,31 @@ def draw(records: Sequence[CheckRecord], series: Sequence[Series], path: Path) -
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     places = {id(record): number for number, record in enumerate(records)}
     for axis, ((mode, baseline), members) in zip(axes, panels.items(), strict=False):
-        axis.set_title(_plain(f"{baseline} ({_HOW[mode]})"), loc="left", fontsize=9)
-        for one in members:
-            _line(axis, one, places)
+        axis.set_title(_plain(f"{baseline} ({mode.in_words})"), loc="left", fontsize=9)
+        for number, one in enumerate(members):
+            _line(axis, one, places, COLOURS[number % len(COLOURS)])
         _scale(axis, records)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    save(figure, path)
 
 
-def _line(axis: Axes, one: Series, places: dict[int, int]) -> None:
+def _line(axis: Axes, one: Series, places: dict[int, int], colour: str) -> None:
     known = [(point, seconds) for point, seconds in zip(one.points, one.times_s, strict=True) if seconds is not None]
     first_s = known[0][1]
     numbers = [places[id(point.check)] for point, _ in known]
     changes = [(seconds / first_s - 1) * 100 for _, seconds in known]
     record = known[0][0].record
     label = _plain(record.schedule + (f" ({record.job})" if record.job else ""))
-    (line,) = axis.plot(numbers, changes, marker=".", markersize=4, linewidth=1, label=label)
-    outside = [number for number, (point, _) in enumerate(known) if point.record.verdict is not Verdict.same]
+    axis.plot(numbers, changes, marker=".", markersize=5, linewidth=1.4, color=colour, label=label)
+    outside = [number for number, (point, _) in enumerate(known) if point.record.verdict is not CheckVerdict.same]
     axis.plot(
         [numbers[index] for index in outside],
         [changes[index] for index in outside],
         linestyle="none",
         marker="o",
         markerfacecolor="none",
-        color=line.get_color(),
+        color=colour,
     )
 
 
@@ -81,7 +77,8 @@ def _scale(axis: Axes, records: Sequence[CheckRecord]) -> None:
     axis.set_xticks(list(shown), names, fontsize=6, rotation=45, ha="right")
     axis.tick_params(axis="y", labelsize=7)
     axis.set_ylabel("% from the first", fontsize=7)
-    axis.grid(axis="y", linewidth=0.3)
+    axis.grid(axis="y", color=GRID)
+    axis.spines[["top", "right"]].set_visible(False)
     axis.legend(fontsize=6, frameon=False)
 
 

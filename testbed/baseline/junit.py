@@ -6,15 +6,15 @@ import re
 from datetime import UTC, datetime
 from xml.etree import ElementTree
 
-from testbed.baseline.regression import Finding, Verdict, is_regression
-from testbed.baseline.report import Checked, CheckReport, cells_of
+from testbed.baseline.check_report import Checked, CheckReport, cells_of
+from testbed.baseline.regression import CheckVerdict, Finding, is_regression
 from testbed.baseline.tolerance import Mode
 from testbed.grouping import grouped
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot hold, such as a log's control characters."""
 
-_ERRORS = (Verdict.untrusted, Verdict.failed)
+_ERRORS = (CheckVerdict.untrusted, CheckVerdict.failed)
 """There was nothing to compare: an error in JUnit's words; what was compared and is outside is a failure."""
 
 

@@ -157,7 +157,7 @@ def _run_in_guest(tasks: Sequence[Measurement], scratch: Path, limit_s: float, r
     from testbed.vm import command
 
     machine = command.choose_machine(tasks[0].plan.clock)
-    trainings = [command.Training(task.plan, _made(scratch / task.name), task.shaper) for task in tasks]
+    trainings = [command.GuestTraining(task.plan, _made(scratch / task.name), task.shaper) for task in tasks]
     try:
         boot, documents = command.train(machine, trainings, limit_s=limit_s, reporter=reporter)
     except Interrupted:

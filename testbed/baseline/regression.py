@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from testbed.baseline.tolerance import TIMES, Quantity, Tolerances
+from testbed.baseline.tolerance import TIMES, FigureKind, Tolerances
 from testbed.spec.document import validate
 
 
@@ -65,30 +65,30 @@ class Figures:
             job=self.job,
         )
 
-    def value(self, quantity: Quantity, first: Figures | None = None) -> float | None:
+    def value(self, quantity: FigureKind, first: Figures | None = None) -> float | None:
         """The figure that is compared; `first` is the schedule that a speed-up is over."""
         measured = self.measured_s is not None
         match quantity:
-            case Quantity.measured:
+            case FigureKind.measured:
                 return self.measured_s
-            case Quantity.predicted:
+            case FigureKind.predicted:
                 return self.predicted_s
-            case Quantity.remade:
+            case FigureKind.remade:
                 return self.remade_s
-            case Quantity.error:
+            case FigureKind.error:
                 return self.error
-            case Quantity.bubble:
+            case FigureKind.bubble:
                 return self.bubble_measured if measured else self.bubble_predicted
-            case Quantity.in_flight:
+            case FigureKind.in_flight:
                 return self.peak_in_flight_measured if measured else self.peak_in_flight_predicted
-            case Quantity.loss:
+            case FigureKind.loss:
                 return self.losses[-1] if self.losses else None
-            case Quantity.speedup:
+            case FigureKind.speedup:
                 over = first.measured_s if first else None
                 return over / self.measured_s if over and self.measured_s else None
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """What became of a schedule."""
 
     same = "same"
@@ -110,8 +110,8 @@ class Finding:
     baseline: str
     schedule: str
     """The name of its figures."""
-    verdict: Verdict
-    quantity: Quantity | None = None
+    verdict: CheckVerdict
+    quantity: FigureKind | None = None
     before: float | None = None
     now: float | None = None
     allowed: float | None = None
@@ -146,14 +146,14 @@ def judge(name: str, before: Sequence[Figures], now: CheckResult, tolerances: To
     for figures in before:
         present = by_name.pop(figures.name, None)
         if present is None:
-            verdict = Verdict.failed if now.failure else Verdict.missing
+            verdict = CheckVerdict.failed if now.failure else CheckVerdict.missing
             note = now.failure or "in the baseline, but not in what was repeated"
             findings.append(Finding(name, figures.name, verdict, note=note))
             continue
         first = next(other for other in before if other.job == figures.job)
         first_now = next((other for other in now.figures if other.name == first.name), None)
         findings += _judge_schedule(name, (figures, first), (present, first_now), tolerances)
-    findings += [Finding(name, extra, Verdict.missing, note="not in the baseline") for extra in by_name]
+    findings += [Finding(name, extra, CheckVerdict.missing, note="not in the baseline") for extra in by_name]
     return findings
 
 
@@ -165,58 +165,60 @@ def _judge_schedule(name: str, before: Side, now: Side, tolerances: Tolerances) 
     schedule = before[0].name
     if before[0].trusted and not now[0].trusted:
         note = "; ".join(now[0].reasons)
-        return [Finding(name, schedule, Verdict.untrusted, Quantity.measured, *_values(before, now), note=note)]
+        return [Finding(name, schedule, CheckVerdict.untrusted, FigureKind.measured, *_values(before, now), note=note)]
     compared = []
     for quantity in tolerances:
         was, is_now = before[0].value(quantity, before[1]), now[0].value(quantity, now[1])
         if was is None and is_now is None:
             continue
         if was is None or is_now is None:
-            compared.append(Finding(name, schedule, Verdict.missing, quantity, was, is_now, note="on one side only"))
+            compared.append(
+                Finding(name, schedule, CheckVerdict.missing, quantity, was, is_now, note="on one side only")
+            )
             continue
         allowed = _allowed(quantity, was, before[0], tolerances)
         verdict = _verdict(quantity, was, is_now, allowed)
         compared.append(Finding(name, schedule, verdict, quantity, was, is_now, allowed))
-    outside = [finding for finding in compared if finding.verdict is not Verdict.same]
+    outside = [finding for finding in compared if finding.verdict is not CheckVerdict.same]
     return [finding for finding in outside if not _follows(finding, outside)] or compared[:1]
 
 
 def _follows(finding: Finding, outside: Sequence[Finding]) -> bool:
     """Whether another finding says it already: a bubble beside a time, the same schedule made anew as slow as kept."""
     timed = {other.quantity: other for other in outside if other.quantity in TIMES}
-    predicted = timed.get(Quantity.predicted)
-    if finding.quantity is Quantity.remade and predicted is not None:
+    predicted = timed.get(FigureKind.predicted)
+    if finding.quantity is FigureKind.remade and predicted is not None:
         return finding.now == predicted.now
-    return finding.quantity is Quantity.bubble and bool(timed)
+    return finding.quantity is FigureKind.bubble and bool(timed)
 
 
 def _values(before: Side, now: Side) -> tuple[float | None, float | None]:
     return before[0].measured_s, now[0].measured_s
 
 
-def _allowed(quantity: Quantity, was: float, before: Figures, tolerances: Tolerances) -> float:
+def _allowed(quantity: FigureKind, was: float, before: Figures, tolerances: Tolerances) -> float:
     allowed = tolerances[quantity].allowed(was)
-    time = tolerances.get(Quantity.measured)
-    if quantity is Quantity.error and time is not None and before.measured_s is not None:
+    time = tolerances.get(FigureKind.measured)
+    if quantity is FigureKind.error and time is not None and before.measured_s is not None:
         return max(allowed, time.allowed(before.measured_s) / before.predicted_s)
     return allowed
 
 
-def _verdict(quantity: Quantity, was: float, now: float, allowed: float) -> Verdict:
-    if quantity is Quantity.error:
-        return Verdict.less_true if abs(now) - abs(was) > allowed else Verdict.same
+def _verdict(quantity: FigureKind, was: float, now: float, allowed: float) -> CheckVerdict:
+    if quantity is FigureKind.error:
+        return CheckVerdict.less_true if abs(now) - abs(was) > allowed else CheckVerdict.same
     if abs(now - was) <= allowed:
-        return Verdict.same
+        return CheckVerdict.same
     match quantity:
-        case Quantity.measured | Quantity.predicted | Quantity.remade:
-            return Verdict.slower if now > was else Verdict.faster
-        case Quantity.speedup:
-            return Verdict.faster if now > was else Verdict.slower
+        case FigureKind.measured | FigureKind.predicted | FigureKind.remade:
+            return CheckVerdict.slower if now > was else CheckVerdict.faster
+        case FigureKind.speedup:
+            return CheckVerdict.faster if now > was else CheckVerdict.slower
         case _:
-            return Verdict.changed
+            return CheckVerdict.changed
 
 
 def is_regression(finding: Finding, *, allow_faster: bool) -> bool:
     """Whether a finding makes a check fail."""
-    passes = {Verdict.same, Verdict.faster} if allow_faster else {Verdict.same}
+    passes = {CheckVerdict.same, CheckVerdict.faster} if allow_faster else {CheckVerdict.same}
     return finding.verdict not in passes

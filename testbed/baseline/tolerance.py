@@ -20,12 +20,17 @@ class Mode(StrEnum):
     real = "real"
     """A run on a real clock."""
 
+    @property
+    def in_words(self) -> str:
+        """As it stands behind a baseline's name."""
+        return "prediction" if self is Mode.predict else f"{self} clock"
+
     def clock(self, seed: int = 1) -> Clock:
         """The clock of its plan; what is predicted alone has none of a machine's time in it."""
         return Clock("real" if self is Mode.real else "virtual", seed)
 
 
-class Quantity(StrEnum):
+class FigureKind(StrEnum):
     """What is compared of a schedule."""
 
     measured = "measured"
@@ -46,7 +51,7 @@ class Quantity(StrEnum):
     """Loss of the last measured iteration."""
 
 
-TIMES = (Quantity.measured, Quantity.predicted, Quantity.remade)
+TIMES = (FigureKind.measured, FigureKind.predicted, FigureKind.remade)
 """Those in seconds."""
 
 
@@ -62,59 +67,59 @@ class Band(NamedTuple):
         return max(self.absolute, self.relative * abs(baseline))
 
 
-Tolerances = Mapping[Quantity, Band]
+Tolerances = Mapping[FigureKind, Band]
 """What is not in it is not compared."""
 
 _SAME_ARITHMETIC = Band(0.0, 1e-9)
 _SAME_COUNT = Band(1e-9, 0.0)
 _SAME_LOSS = Band(0.0, 1e-5)
 
-_DEFAULTS: dict[Mode, dict[Quantity, Band]] = {
+_DEFAULTS: dict[Mode, dict[FigureKind, Band]] = {
     Mode.predict: {
-        Quantity.predicted: _SAME_ARITHMETIC,
-        Quantity.remade: _SAME_ARITHMETIC,
-        Quantity.bubble: _SAME_COUNT,
-        Quantity.in_flight: _SAME_COUNT,
+        FigureKind.predicted: _SAME_ARITHMETIC,
+        FigureKind.remade: _SAME_ARITHMETIC,
+        FigureKind.bubble: _SAME_COUNT,
+        FigureKind.in_flight: _SAME_COUNT,
     },
     Mode.virtual: {
-        Quantity.measured: Band(20e-6, 50e-6),
-        Quantity.predicted: Band(20e-6, 50e-6),
-        Quantity.remade: Band(20e-6, 50e-6),
-        Quantity.error: Band(0.0, 0.0),
-        Quantity.bubble: Band(1e-4, 0.0),
-        Quantity.in_flight: _SAME_COUNT,
-        Quantity.loss: _SAME_LOSS,
+        FigureKind.measured: Band(20e-6, 50e-6),
+        FigureKind.predicted: Band(20e-6, 50e-6),
+        FigureKind.remade: Band(20e-6, 50e-6),
+        FigureKind.error: Band(0.0, 0.0),
+        FigureKind.bubble: Band(1e-4, 0.0),
+        FigureKind.in_flight: _SAME_COUNT,
+        FigureKind.loss: _SAME_LOSS,
     },
     Mode.real: {
-        Quantity.speedup: Band(0.0, 0.05),
-        Quantity.predicted: _SAME_ARITHMETIC,
-        Quantity.remade: _SAME_ARITHMETIC,
-        Quantity.error: Band(0.03, 0.0),
-        Quantity.in_flight: _SAME_COUNT,
-        Quantity.loss: _SAME_LOSS,
+        FigureKind.speedup: Band(0.0, 0.05),
+        FigureKind.predicted: _SAME_ARITHMETIC,
+        FigureKind.remade: _SAME_ARITHMETIC,
+        FigureKind.error: Band(0.03, 0.0),
+        FigureKind.in_flight: _SAME_COUNT,
+        FigureKind.loss: _SAME_LOSS,
     },
 }
 
-REASONS: dict[tuple[Mode, Quantity], str] = {
-    (Mode.predict, Quantity.predicted): "the same schedule on the same plan is the same arithmetic, up to its order",
-    (Mode.predict, Quantity.remade): "generators are deterministic",
-    (Mode.predict, Quantity.bubble): "as the time",
-    (Mode.predict, Quantity.in_flight): "a property of the schedule",
-    (Mode.virtual, Quantity.measured): "over ten seeds of the guest's kernel it lies within 1 us (docs/figures.md); "
+REASONS: dict[tuple[Mode, FigureKind], str] = {
+    (Mode.predict, FigureKind.predicted): "the same schedule on the same plan is the same arithmetic, up to its order",
+    (Mode.predict, FigureKind.remade): "generators are deterministic",
+    (Mode.predict, FigureKind.bubble): "as the time",
+    (Mode.predict, FigureKind.in_flight): "a property of the schedule",
+    (Mode.virtual, FigureKind.measured): "over ten seeds of the guest's kernel it lies within 1 us (docs/figures.md); "
     "another guest kernel or package may move ticks and wake-ups by some microseconds, once per message on the way",
-    (Mode.virtual, Quantity.predicted): "a model that becomes truer may move as far as a measurement may",
-    (Mode.virtual, Quantity.remade): "as the predicted time: greedy schedules follow the model",
-    (Mode.virtual, Quantity.error): "beyond the tolerance of the measured time, as a share of the predicted one",
-    (Mode.virtual, Quantity.bubble): "follows the time",
-    (Mode.virtual, Quantity.in_flight): "a property of the schedule",
-    (Mode.virtual, Quantity.loss): "float32 sums in another order; what runs of one plan may differ by, too",
-    (Mode.real, Quantity.predicted): "the same schedule on the same plan is the same arithmetic",
-    (Mode.real, Quantity.remade): "generators are deterministic",
-    (Mode.real, Quantity.error): "what this machine does beside changes it: +1 to +4 % were seen",
-    (Mode.real, Quantity.speedup): "a ratio inside one run: what slows one schedule slows the other; absolute times "
+    (Mode.virtual, FigureKind.predicted): "a model that becomes truer may move as far as a measurement may",
+    (Mode.virtual, FigureKind.remade): "as the predicted time: greedy schedules follow the model",
+    (Mode.virtual, FigureKind.error): "beyond the tolerance of the measured time, as a share of the predicted one",
+    (Mode.virtual, FigureKind.bubble): "follows the time",
+    (Mode.virtual, FigureKind.in_flight): "a property of the schedule",
+    (Mode.virtual, FigureKind.loss): "float32 sums in another order; what runs of one plan may differ by, too",
+    (Mode.real, FigureKind.predicted): "the same schedule on the same plan is the same arithmetic",
+    (Mode.real, FigureKind.remade): "generators are deterministic",
+    (Mode.real, FigureKind.error): "what this machine does beside changes it: +1 to +4 % were seen",
+    (Mode.real, FigureKind.speedup): "a ratio inside one run: what slows one schedule slows the other; absolute times "
     "of a real clock say as much about the machine's day and are not compared",
-    (Mode.real, Quantity.in_flight): "a property of the schedule",
-    (Mode.real, Quantity.loss): "float32 sums in another order",
+    (Mode.real, FigureKind.in_flight): "a property of the schedule",
+    (Mode.real, FigureKind.loss): "float32 sums in another order",
 }
 
 
@@ -123,7 +128,7 @@ def default_tolerances(mode: Mode, *, paced: bool) -> Tolerances:
     bands = _DEFAULTS[mode]
     if paced:
         return bands
-    profiled = (Quantity.predicted, Quantity.remade, Quantity.in_flight)
+    profiled = (FigureKind.predicted, FigureKind.remade, FigureKind.in_flight)
     return {quantity: band for quantity, band in bands.items() if quantity not in profiled}
 
 
@@ -139,8 +144,8 @@ def from_document(document: object, source: str) -> Tolerances:
     result = {}
     for name, value in document.items():
         field = f"tolerances.{name}"
-        if name not in list(Quantity):
-            raise BadInput.of(source, field, value, f"one of {', '.join(Quantity)}")
+        if name not in list(FigureKind):
+            raise BadInput.of(source, field, value, f"one of {', '.join(FigureKind)}")
         if not isinstance(value, dict) or set(value) != set(Band._fields):
             raise BadInput.of(source, field, value, "an object with absolute and relative")
         if not all(
@@ -148,7 +153,7 @@ def from_document(document: object, source: str) -> Tolerances:
             for number in value.values()
         ):
             raise BadInput.of(source, field, value, "numbers of 0 or more")
-        result[Quantity(name)] = Band(**value)
+        result[FigureKind(name)] = Band(**value)
     return result
 
 
@@ -161,14 +166,14 @@ def describe(tolerances: Tolerances, mode: Mode) -> list[str]:
     return lines
 
 
-def _show(quantity: Quantity, band: Band) -> str:
+def _show(quantity: FigureKind, band: Band) -> str:
     timed = quantity in TIMES
     parts = []
     if band.absolute:
         if timed:
             parts.append(f"{band.absolute * 1e6:g} us")
         else:
-            small = band.absolute < 1e-3 or quantity is Quantity.in_flight
+            small = band.absolute < 1e-3 or quantity is FigureKind.in_flight
             parts.append(f"{band.absolute:g}" if small else f"{band.absolute * 100:g} points")
     if band.relative:
         parts.append(f"{band.relative * 1e6:g} ppm" if band.relative < 1e-3 else f"{band.relative * 100:g} %")

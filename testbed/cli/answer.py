@@ -15,7 +15,15 @@ from testbed.cli.options import show
 from testbed.cli.run_tables import all_of, name_of, number_in, show_trusted, uncovered
 from testbed.cli.table_layout import Column, Section, fitted, indented
 from testbed.grouping import grouped
-from testbed.judge.comparison import BASELINE, JobComparison, ScheduleComparison, jobs_at_work, ranked_pairs, rows_of
+from testbed.judge.comparison import (
+    BASELINE,
+    JobComparison,
+    ScheduleComparison,
+    costs_of_others,
+    jobs_at_work,
+    ranked_pairs,
+    rows_of,
+)
 from testbed.results.load import Run
 from testbed.thresholds import TIE
 from testbed.units import show_change, show_time, show_times
@@ -96,14 +104,8 @@ def _gain(rows: Sequence[ScheduleComparison]) -> Column:
     if not _several(rows):
         speedups = [row.speedup_measured for row in rows]
         return Column(f"x {BASELINE}", ["-" if speedup is None else f"{speedup:.2f}" for speedup in speedups])
-    jobs = [row for row in rows if isinstance(row, JobComparison)]
-    measured = any(row.slowdown_measured is not None for row in jobs)
-    costs = [
-        None if row.alone_of is not None else row.slowdown_measured if measured else row.slowdown_predicted
-        for row in jobs
-    ]
-    heading = f"others cost\n({'measured' if measured else 'predicted'})"
-    return Column(heading, ["-" if cost is None else show_change(cost - 1) for cost in costs])
+    whose, costs = costs_of_others(rows)
+    return Column(f"others cost\n({whose})", ["-" if cost is None else show_change(cost) for cost in costs])
 
 
 # --- what was checked ----------------------------------------------------------------------------

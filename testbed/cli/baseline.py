@@ -11,16 +11,16 @@ import typer
 
 from testbed import extras
 from testbed.cli import options
-from testbed.cli.plan import complete, read_plan, refuse_beside_plan
+from testbed.cli.plan import PlanOptions, complete, unfinished_plan
 from testbed.errors import BadInput, ExitCode
 from testbed.files import output, output_directory, require_writable, write_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from testbed.baseline.check_report import CheckReport
     from testbed.baseline.ci_formats import Target
     from testbed.baseline.history import CheckRecord
-    from testbed.baseline.report import CheckReport
     from testbed.baseline.store import Baseline
 
 baseline_app = typer.Typer(help="Keep what plans take today, and hold later versions against it.", no_args_is_help=True)
@@ -47,17 +47,21 @@ MANY_PLANS_S = 1800.0
 """Wall-clock limit of a boot that repeats all baselines, on a busy machine."""
 
 
+_What = Annotated[
+    Path | None,
+    typer.Argument(metavar="[TOPOLOGY|PLAN]", help="As for `testbed run`.", autocompletion=options.topology_names),
+]
+_Workloads = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[WORKLOAD]...", help="As for `testbed run`.", autocompletion=options.workload_names),
+]
+
+
 @baseline_app.command("save")
 def save(
     name: Annotated[str, typer.Argument(help="Name of the baseline: a directory in results/baselines/.")],
-    what: Annotated[
-        Path | None,
-        typer.Argument(metavar="[TOPOLOGY|PLAN]", help="As for `testbed run`.", autocompletion=options.topology_names),
-    ] = None,
-    workloads: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[WORKLOAD]...", help="As for `testbed run`.", autocompletion=options.workload_names),
-    ] = None,
+    what: _What = None,
+    workloads: _Workloads = None,
     from_run: Annotated[
         Path | None, typer.Option("--run", metavar="DIR", help="Take plan and figures of a finished run instead.")
     ] = None,
@@ -99,11 +103,7 @@ def save(
     elif what is None:
         raise BadInput.of("baseline save", "plan", name, "TOPOLOGY and WORKLOAD, a plan, or --run DIR")
     else:
-        if workloads:
-            refuse_beside_plan(what, workloads)
-            plan = resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations)
-        else:
-            plan = read_plan(what, {"--schedule": schedule, "--set": settings, "--iterations": iterations})
+        plan = unfinished_plan(what, workloads, PlanOptions(schedule), settings, iterations)
         name_of_clock = clock or (options.ClockName.virtual if workloads else plan.clock.name)
         mode = Mode.predict if predict_only else Mode(name_of_clock)
         if mode is not Mode.predict:
@@ -165,8 +165,8 @@ def check(
     quiet: options.Quiet = False,
 ) -> None:
     """Repeat baselines and say what is slower, faster or less true, by how much. Exit code 1: outside tolerance."""
+    from testbed.baseline import check_report as reports
     from testbed.baseline import history as histories
-    from testbed.baseline import report as reports
     from testbed.baseline.check import Extent, load, repeat
     from testbed.baseline.ci_formats import targets_of
     from testbed.baseline.junit import junit as as_junit
@@ -304,7 +304,7 @@ def _place(out: Path | None) -> Iterator[Path]:
 def _print(report: CheckReport) -> None:
     from rich.text import Text
 
-    from testbed.baseline.report import table
+    from testbed.baseline.check_report import table
 
     console = options.stdout_console(80)
     for line, style in table(report):

@@ -17,7 +17,7 @@ from testbed.errors import BadInput, ExitCode
 from testbed.files import output, require_writable, write_output
 
 if TYPE_CHECKING:
-    from testbed.sweep.axes import Compared
+    from testbed.sweep.axes import Compared, LinkPoint
     from testbed.sweep.measured_axes import MeasuredPoint
 
 DELAYS = ("4 ms", "8 ms", "16 ms", "32 ms", "64 ms", "128 ms")
@@ -25,22 +25,29 @@ RATES = ("32 Gbit/s", "128 Gbit/s", "512 Gbit/s", "2.048 Tbit/s", "8.192 Tbit/s"
 """The range of CrossPipe's Figure 9: 4 to 128 ms, 4 to 1024 GB/s."""
 
 
+_Delays = Annotated[
+    list[str] | None, typer.Option(metavar="TIME", help="One way, repeatable; default: 4 ms to 128 ms.")
+]
+_Rates = Annotated[
+    list[str] | None, typer.Option(metavar="RATE", help="Of each direction; default: 32 Gbit/s to 8.192 Tbit/s.")
+]
+_Measure = Annotated[
+    int, typer.Option(min=0, max=1000, metavar="N", help="Measure N of the points in virtual time. Needs root.")
+]
+_Picture = Annotated[
+    Path | None, typer.Option(metavar="FILE", callback=options.drawable, help="Draw a map (.svg or .png).")
+]
+_Out = Annotated[Path | None, typer.Option(help="Keep what is measured, and axes.json, here.")]
+
+
 def compare_axes(
     workload: options.WorkloadFile,
-    delay: Annotated[
-        list[str] | None, typer.Option(metavar="TIME", help="One way, repeatable; default: 4 ms to 128 ms.")
-    ] = None,
-    rate: Annotated[
-        list[str] | None, typer.Option(metavar="RATE", help="Of each direction; default: 32 Gbit/s to 8.192 Tbit/s.")
-    ] = None,
+    delay: _Delays = None,
+    rate: _Rates = None,
     schedule: options.Schedules = None,
-    measure: Annotated[
-        int, typer.Option(min=0, max=1000, metavar="N", help="Measure N of the points in virtual time. Needs root.")
-    ] = 0,
-    picture: Annotated[
-        Path | None, typer.Option(metavar="FILE", callback=options.drawable, help="Draw a map (.svg or .png).")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Keep what is measured, and axes.json, here.")] = None,
+    measure: _Measure = 0,
+    picture: _Picture = None,
+    out: _Out = None,
     settings: options.Settings = None,
     wall_limit: options.WallLimit = None,
     as_json: options.AsJson = False,
@@ -54,12 +61,9 @@ def compare_axes(
     from testbed.cli.progress import Terminal
     from testbed.planning.resolve import overrides_of
     from testbed.spec import load_workload
-    from testbed.sweep.axes import LinkPoint, compare, require_axes
-    from testbed.units import RATE, TIME
+    from testbed.sweep.axes import compare, require_axes
 
-    delays = sorted({options.quantity("--delay", text, TIME, "a time") for text in delay or DELAYS})
-    rates = sorted({options.quantity("--rate", text, RATE, "a rate") for text in rate or RATES})
-    points = [LinkPoint(delay_s, rate_bps) for delay_s in delays for rate_bps in rates]
+    points = _points(delay or DELAYS, rate or RATES)
     options.only_beside_measure(measure, {"--wall-limit": wall_limit})
     if measure and out is None:
         raise BadInput.of("--measure", "option", measure, "--out beside it, where the results go")
@@ -81,22 +85,45 @@ def compare_axes(
 
         some, limit_s = measured_axes.spread(found, measure), wall_limit or 5400.0
         measured = measured_axes.measure(asked, some, out, limit_s=limit_s, reporter=reporter)
+    if picture is not None:
+        _draw(asked.name, found, measured, picture)
+    _show(asked.name, found, measured, out, picture, as_json=as_json)
+    if not all(point.trusted and point.as_predicted for point in measured):
+        raise typer.Exit(ExitCode.UNTRUSTED)
+
+
+def _points(delays: Sequence[str], rates: Sequence[str]) -> list[LinkPoint]:
+    """Every delay with every rate, as options say them. Raises BadInput."""
+    from testbed.sweep.axes import LinkPoint
+    from testbed.units import RATE, TIME
+
+    delays_s = sorted({options.quantity("--delay", text, TIME, "a time") for text in delays})
+    rates_bps = sorted({options.quantity("--rate", text, RATE, "a rate") for text in rates})
+    return [LinkPoint(delay_s, rate_bps) for delay_s in delays_s for rate_bps in rates_bps]
+
+
+def _show(
+    name: str,
+    found: Sequence[Compared],
+    measured: Sequence[MeasuredPoint],
+    out: Path | None,
+    picture: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Write axes.json where results are kept; print the same, and where the picture is."""
     shown = {"points": [one.as_json() for one in found], "measured": [one.as_json() for one in measured]}
-    document = {"workload": asked.name, **shown}
+    document = {"workload": name, **shown}
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_output(out / "axes.json", json.dumps(document, indent=2) + "\n", "--out")
-    if picture is not None:
-        _draw(asked.name, found, measured, picture)
     if as_json:
         options.emit(document)
-    else:
-        console = options.stdout_console(100)
-        _print(console, asked.name, found, measured)
-        if picture is not None:
-            console.print(f"drawn in {picture}", highlight=False, soft_wrap=True)
-    if not all(point.trusted and point.as_predicted for point in measured):
-        raise typer.Exit(ExitCode.UNTRUSTED)
+        return
+    console = options.stdout_console(100)
+    _print(console, name, found, measured)
+    if picture is not None:
+        console.print(f"drawn in {picture}", highlight=False, soft_wrap=True)
 
 
 def _draw(name: str, found: Sequence[Compared], measured: Sequence[MeasuredPoint], picture: Path) -> None:

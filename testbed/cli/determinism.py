@@ -47,7 +47,7 @@ def determinism(
     from testbed.results.destination import results_directory
     from testbed.scratch import scratch_directory
     from testbed.vm import kernel
-    from testbed.vm.command import Training
+    from testbed.vm.command import GuestTraining
     from testbed.vm.determinism import measure
 
     extras.require("train")
@@ -58,7 +58,7 @@ def determinism(
     ):
         plan = load_plan(topology, workload, settings=settings or [], iterations=iterations)
         require_trainable(with_clock(plan, Clock("virtual")))
-        training = Training(complete(plan, schedule, None, quiet=quiet), directory)
+        training = GuestTraining(complete(plan, schedule, None, quiet=quiet), directory)
         try:
             found = measure(
                 training,

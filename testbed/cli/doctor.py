@@ -14,7 +14,7 @@ def doctor(as_json: AsJson = False) -> None:
     """Try every feature the testbed needs, and name the command that adds what is missing."""
     from testbed.cli.lab_tables import doctor_lines
     from testbed.lab.doctor import examine, usable
-    from testbed.vm.doctor import examine as examine_guests
+    from testbed.vm.guest_doctor import examine as examine_guests
 
     findings = [*examine(), *examine_guests()]
     if as_json:

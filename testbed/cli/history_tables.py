@@ -9,10 +9,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from testbed.baseline.check_report import show_value
 from testbed.baseline.history import CheckRecord, Series, sparkline
-from testbed.baseline.regression import Verdict
-from testbed.baseline.report import show_value
-from testbed.baseline.tolerance import Mode, Quantity
+from testbed.baseline.regression import CheckVerdict
+from testbed.baseline.tolerance import FigureKind, Mode
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.units import show_change
 
@@ -64,7 +64,7 @@ def _columns(series: Sequence[Series]) -> list[Column]:
         known = [seconds for seconds in one.times_s if seconds is not None]
         changes.append(show_change(known[-1] / known[0] - 1, 3) if len(known) > 1 else "-")
     return [
-        Column("last", [show_value(Quantity.measured, one.times_s[-1]) for one in series]),
+        Column("last", [show_value(FigureKind.measured, one.times_s[-1]) for one in series]),
         Column("since first", changes),
         Column("times", [sparkline(one.times_s[-_MOST_BARS:]) for one in series], left=True),
         Column("verdict", [str(one.points[-1].record.verdict) for one in series], left=True),
@@ -73,7 +73,7 @@ def _columns(series: Sequence[Series]) -> list[Column]:
 
 def _not_same(series: Sequence[Series]) -> list[str]:
     """A line for each of the last verdicts that were another one than "same"."""
-    found = [point for one in series for point in one.points if point.record.verdict is not Verdict.same]
+    found = [point for one in series for point in one.points if point.record.verdict is not CheckVerdict.same]
     found.sort(key=lambda point: point.check.time)
     earlier = len(found) - _MOST_REMARKS
     return [

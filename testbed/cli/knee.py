@@ -18,22 +18,26 @@ if TYPE_CHECKING:
     from testbed.sweep.measured_rates import MeasuredRates
 
 
+_Link = Annotated[str | None, typer.Option(metavar="NAME", help="The link to sweep; default: all alike.")]
+_Points = Annotated[int, typer.Option(min=3, max=1000, metavar="N", help="Rates to predict.")]
+_Measure = Annotated[int, typer.Option(min=0, max=100, metavar="N", help="Of them, how many to measure too.")]
+_Within = Annotated[float, typer.Option(min=0.001, max=50, metavar="PERCENT", help="What counts as nothing gained.")]
+_Picture = Annotated[
+    Path, typer.Option(metavar="FILE", callback=options.drawable, help="The picture to write, .svg or .png.")
+]
+_Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the measured runs in this new directory.")]
+
+
 def knee(
     topology: options.TopologyFile,
     workload: options.WorkloadFile,
-    link: Annotated[str | None, typer.Option(metavar="NAME", help="The link to sweep; default: all alike.")] = None,
+    link: _Link = None,
     schedule: options.Schedules = None,
-    points: Annotated[int, typer.Option(min=3, max=1000, metavar="N", help="Rates to predict.")] = 29,
-    measure: Annotated[int, typer.Option(min=0, max=100, metavar="N", help="Of them, how many to measure too.")] = 0,
-    within: Annotated[
-        float, typer.Option(min=0.001, max=50, metavar="PERCENT", help="What counts as nothing gained.")
-    ] = 1.0,
-    picture: Annotated[
-        Path, typer.Option(metavar="FILE", callback=options.drawable, help="The picture to write, .svg or .png.")
-    ] = Path("knee.svg"),
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep the measured runs in this new directory.")
-    ] = None,
+    points: _Points = 29,
+    measure: _Measure = 0,
+    within: _Within = 1.0,
+    picture: _Picture = Path("knee.svg"),
+    out: _Out = None,
     wall_limit: options.WallLimit = None,
     settings: options.Settings = None,
     as_json: options.AsJson = False,

@@ -102,7 +102,7 @@ WORKLOAD_HELP = "A file, or a preset's name such as tiny-gpt-pp4."
 TopologyFile = Annotated[Path, typer.Argument(metavar="TOPOLOGY", help=TOPOLOGY_HELP, autocompletion=topology_names)]
 WorkloadFile = Annotated[Path, typer.Argument(metavar="WORKLOAD", help=WORKLOAD_HELP, autocompletion=workload_names)]
 _WORKLOADS = typer.Argument(
-    metavar="WORKLOAD...",
+    metavar="WORKLOAD",
     help="Files, or presets' names such as tiny-gpt-pp4, each a job of its own.",
     autocompletion=workload_names,
 )

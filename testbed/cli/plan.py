@@ -35,6 +35,25 @@ class Routing(NamedTuple):
     """Whether every job is trained by itself as well."""
 
 
+class PlanOptions(NamedTuple):
+    """What is asked of a plan's schedules, routes and events: the options of that name as they were given."""
+
+    schedule: Sequence[str] | None
+    schedules_from: Path | None = None
+    policy: Sequence[str] | None = None
+    elephants_from: str | None = None
+    detour: int | None = None
+    lose: Sequence[str] | None = None
+    arrive: Sequence[str] | None = None
+    depart: Sequence[str] | None = None
+    alone: bool = False
+
+    def by_option(self) -> dict[str, object]:
+        """What was given, by the option's name."""
+        given = {f"--{name.replace('_', '-')}": value for name, value in self._asdict().items()}
+        return given | {"--alone": self.alone or None}
+
+
 def plan(
     topology: options.TopologyFile,
     workloads: options.WorkloadFiles,
@@ -65,29 +84,31 @@ def plan(
     chooses of those that the topology has; with several of them there is a case for each, so that one run measures them
     all.
     """
-    from testbed.cli import plan_tables
-    from testbed.cli.full_scale_tables import derivation_lines, full_scale_tables
-    from testbed.full_scale.derivation import derivation
-    from testbed.full_scale.similitude_bound import full_scale_times
-    from testbed.plan.alone import require_several
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
-    from testbed.planning.left_out import of_ties
-    from testbed.planning.prediction import ranges_of_plan
-    from testbed.planning.ring_order import of_rings
 
+    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, lose, arrive, depart, alone)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
     require_writable(out, "--out")
     clocked = PlannedClock(clock.value, options.seed_of(seed, virtual=clock is options.ClockName.virtual))
     made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
     made = enforced(resolve.with_clock(made, clocked), enforce)
-    routing = routing_of(policy, elephants_from, detour, events_of(lose, arrive, depart), alone=alone)
-    if alone:
-        require_several(made)
-    made = complete(made, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
-    made, remarks = routed(made, routing, quiet=quiet)
+    made, remarks = scheduled_and_routed(made, asked, workloads, quiet=quiet, strict=strict)
     write_output(out, file.to_json(made), "--out")
+    _show(made, out, remarks, as_json=as_json)
+
+
+def _show(made: Plan, out: Path, remarks: Sequence[str], *, as_json: bool) -> None:
+    """The plan that was written into `out`, and what is to be said of it."""
+    from testbed.cli import plan_tables
+    from testbed.cli.full_scale_tables import derivation_lines, full_scale_tables
+    from testbed.full_scale.derivation import derivation
+    from testbed.full_scale.similitude_bound import full_scale_times
+    from testbed.planning.left_out import of_ties
+    from testbed.planning.prediction import ranges_of_plan
+    from testbed.planning.ring_order import of_rings
+
     warned = of_ties(made, ranges_of_plan(made)) + of_rings(made)
     derived = [line for job in made.jobs for line in derivation(made, job)]
     if as_json:
@@ -178,6 +199,26 @@ def events_of(
     return tuple(found)
 
 
+def scheduled_and_routed(
+    plan: Plan, asked: PlanOptions, sources: Sequence[Path], *, quiet: bool, strict: bool, to_train: bool = False
+) -> tuple[Plan, tuple[str, ...]]:
+    """The plan with all that is asked of it, and policies' remarks; `sources` are the workloads' files.
+
+    Raises BadInput, `to_train` also for what cannot be trained.
+    """
+    from testbed.plan.alone import require_several
+    from testbed.planning.resolve import require_trainable
+
+    events = events_of(asked.lose, asked.arrive, asked.depart)
+    routing = routing_of(asked.policy, asked.elephants_from, asked.detour, events, alone=asked.alone)
+    if asked.alone:
+        require_several(plan)
+    plan = complete(plan, asked.schedule, asked.schedules_from, quiet=quiet, strict=strict, sources=sources)
+    if to_train:
+        require_trainable(plan)
+    return routed(plan, routing, quiet=quiet)
+
+
 def routed(plan: Plan, routing: Routing, *, quiet: bool) -> tuple[Plan, tuple[str, ...]]:
     """The plan under the policies and with the events that were asked for, and policies' remarks. Raises BadInput."""
     remarks: tuple[str, ...] = ()
@@ -248,13 +289,27 @@ def plan_of(
     strict: bool = False,
 ) -> Plan:
     """A plan or the one in a results directory; with workloads that of a topology and these. Raises BadInput."""
+    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule), settings)
+    if not workloads:
+        return unfinished
+    return complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
+
+
+def unfinished_plan(
+    what: Path,
+    workloads: Sequence[Path] | None,
+    asked: PlanOptions,
+    settings: Sequence[str] | None,
+    iterations: int | None = None,
+) -> Plan:
+    """A plan that is there, or one of files that has no schedules and routes yet. Raises BadInput."""
     from testbed.planning import resolve
 
     if not workloads:
-        return read_plan(what, {"--schedule": schedule, "--set": settings})
+        return read_plan(what, {"--iterations": iterations, "--set": settings} | asked.by_option())
     refuse_beside_plan(what, workloads)
-    unfinished = resolve.load_plan(what, *workloads, settings=settings or [])
-    return complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
+    refuse_kept_for_several(workloads, asked.schedules_from)
+    return resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations)
 
 
 def read_plan(path: Path, given: Mapping[str, object]) -> Plan:

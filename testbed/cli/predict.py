@@ -32,7 +32,7 @@ def predict(
     Of several workloads: every job alone, and beside the others on the links that they share (an iteration of each,
     from one common start). Their schedules meet one by one, as `testbed plan --help` says.
     """
-    gc.set_threshold(50_000)  # imports leave no garbage; to look for it takes a tenth of the command's time
+    gc.set_threshold(50_000)  # the imports below leave no garbage, as those before
     from testbed.planning.left_out import warnings
     from testbed.planning.prediction import predicted_rows, ranges_of_rows
 

@@ -22,41 +22,45 @@ if TYPE_CHECKING:
     from testbed.results.load import Run
 
 
+_Directories = Annotated[
+    list[Path], typer.Argument(metavar="DIR", help="The results of a run, complete or not; with --html of several.")
+]
+_Svg = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        callback=drawable,
+        help="Draw the picture into this file; default: DIR/timeline.svg where it is missing.",
+    ),
+]
+_Html = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        callback=drawable,
+        help="Write all of it as one web page that needs no network, with timelines to zoom into.",
+    ),
+]
+_Trace = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write every action and message of the measured iterations, predicted beside measured, as a trace for "
+        "Perfetto (ui.perfetto.dev).",
+    ),
+]
+_Recheck = Annotated[
+    bool,
+    typer.Option("--recheck", help="Judge again from the data files; exit code 5 where a schedule cannot be trusted."),
+]
+
+
 def report(
-    directories: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR", help="The results of a run, complete or not; with --html of several."),
-    ],
-    svg: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=drawable,
-            help="Draw the picture into this file; default: DIR/timeline.svg where it is missing.",
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=drawable,
-            help="Write all of it as one web page that needs no network, with timelines to zoom into.",
-        ),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write every action and message of the measured iterations, predicted beside measured, as a trace for "
-            "Perfetto (ui.perfetto.dev).",
-        ),
-    ] = None,
-    recheck: Annotated[
-        bool,
-        typer.Option(
-            "--recheck", help="Judge again from the data files; exit code 5 where a schedule cannot be trusted."
-        ),
-    ] = False,
+    directories: _Directories,
+    svg: _Svg = None,
+    html: _Html = None,
+    trace: _Trace = None,
+    recheck: _Recheck = False,
     memory: Annotated[bool, typer.Option("--memory", help="Bytes of the fullest rank, by what they hold.")] = False,
     messages: Annotated[bool, typer.Option("--messages", help="When messages came, flow by flow.")] = False,
     checks: Annotated[
@@ -80,6 +84,7 @@ def report(
         expected = "one; several are shown by --html FILE, without --svg, --trace and --json"
         raise BadInput.of("testbed report", "DIR", f"{len(directories)} directories", expected)
     if trace is not None:
+        extras.require("trace")
         require_writable(trace, "--trace")
     asked = {ReportPart.memory: memory, ReportPart.messages: messages, ReportPart.checks: checks}
     wanted = set(ReportPart) if everything else {part for part, given in asked.items() if given}

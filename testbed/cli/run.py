@@ -38,14 +38,21 @@ class Request:
     quiet: bool
 
 
+_Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Results directory; default: in results/, by names and time.")
+]
+_Clock = Annotated[
+    options.ClockName | None,
+    typer.Option(help="virtual: in a guest whose time does not depend on this machine; default: the plan's."),
+]
+
+
 def run(
     what: options.TopologyOrPlan,
     workloads: options.MoreWorkloads = None,
     schedule: options.Schedules = None,
     iterations: options.Iterations = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Results directory; default: in results/, by names and time.")
-    ] = None,
+    out: _Out = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
     shaper: options.ShaperOption = options.AUTO_SHAPER,
     host_priority: options.HostPriorityOption = None,
@@ -60,10 +67,7 @@ def run(
     depart: options.Depart = None,
     alone: options.Alone = False,
     vm: options.VmOption = False,
-    clock: Annotated[
-        options.ClockName | None,
-        typer.Option(help="virtual: in a guest whose time does not depend on this machine; default: the plan's."),
-    ] = None,
+    clock: _Clock = None,
     seed: options.SeedOption = None,
     wall_limit: options.WallLimit = None,
     picture: Annotated[bool, typer.Option(help="Draw timeline.svg; the data files hold the same.")] = True,
@@ -78,30 +82,12 @@ def run(
     says. With --policy, every schedule is trained on the routes that each policy chooses for it. With --alone, each job
     is trained by itself as well, behind every case.
     """
-    from testbed.plan.alone import require_several
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import resolve
     from testbed.results.destination import require_place
 
-    if not workloads:
-        given = {
-            "--schedule": schedule,
-            "--iterations": iterations,
-            "--set": settings,
-            "--policy": policy,
-            "--elephants-from": elephants_from,
-            "--detour": detour,
-            "--lose": lose,
-            "--arrive": arrive,
-            "--depart": depart,
-            "--alone": alone or None,
-            "--schedules-from": schedules_from,
-        }
-        plan = planning.read_plan(what, given)
-    else:
-        planning.refuse_beside_plan(what, workloads)
-        planning.refuse_kept_for_several(workloads, schedules_from)
-        plan = resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations)
+    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, lose, arrive, depart, alone)
+    plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
     name = plan.clock.name if clock is None else clock.value
     number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
     guest = vm or name == "virtual"
@@ -115,13 +101,7 @@ def run(
     require_place(directory, overwrite=overwrite)
     remarks: tuple[str, ...] = ()
     if workloads:  # what cannot be scheduled or routed is refused before anything starts
-        events = planning.events_of(lose, arrive, depart)
-        routing = planning.routing_of(policy, elephants_from, detour, events, alone=alone)
-        if alone:
-            require_several(plan)
-        plan = planning.complete(plan, schedule, schedules_from, quiet=quiet, strict=strict, sources=workloads)
-        resolve.require_trainable(plan)
-        plan, remarks = planning.routed(plan, routing, quiet=quiet)
+        plan, remarks = planning.scheduled_and_routed(plan, asked, workloads, quiet=quiet, strict=strict, to_train=True)
     request = Request(directory, overwrite, shaper, priority, strict, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request, remarks))
 
@@ -155,7 +135,7 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
     machine = command.choose_machine(plan.clock)
     shaper = options.NETEM if request.shaper == options.AUTO_SHAPER else request.shaper
     with results_directory(request.directory, overwrite=request.overwrite) as working:
-        training = command.Training(plan, working, shaper, strict=request.strict)
+        training = command.GuestTraining(plan, working, shaper, strict=request.strict)
         try:
             boot, _ = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
         except (RunFailed, KeyboardInterrupt):

@@ -8,7 +8,7 @@ from pathlib import Path
 from testbed.cli.answer import answer, what_is_missing
 from testbed.files import output
 from testbed.judge.comparison import rows_of
-from testbed.page.document import write_page
+from testbed.page.report_page import write_page
 from testbed.page.subject import Subject
 from testbed.results.load import Run
 from testbed.thresholds import TIE

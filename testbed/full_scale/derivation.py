@@ -9,7 +9,7 @@ from testbed.full_scale.similitude import Scales
 from testbed.plan import counts
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Job, Plan
-from testbed.spec.full_scale import SHAPE_SOURCES, FullScale
+from testbed.spec.full_scale_job import SHAPE_SOURCES, FullScale
 from testbed.spec.topology import Direction
 from testbed.units import show_compute, show_rate, show_size, show_time
 

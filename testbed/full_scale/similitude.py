@@ -14,7 +14,7 @@ from testbed.plan import counts
 from testbed.plan.framing import ETHERNET_HEADER, IP_TCP_HEADERS, MSS, wire_bytes
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan
-from testbed.spec.full_scale import FullScale, LabScale
+from testbed.spec.full_scale_job import FullScale, LabScale
 from testbed.spec.topology import Direction
 from testbed.spec.workload import Pacing, Workload
 from testbed.thresholds import FULL_SCALE_LEAST_BPS, LAB_MOST_BPS

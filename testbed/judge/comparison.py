@@ -337,6 +337,17 @@ def rows_of(comparison: Mapping[str, Any]) -> list[ScheduleComparison]:
     return [kind(**row) for row in comparison["schedules"]]
 
 
+def costs_of_others(rows: Sequence[ScheduleComparison]) -> tuple[str, list[float | None]]:
+    """What a job's iteration takes longer for the other jobs, as a share of its time without them, per entry.
+
+    "measured" where that was done for any of them, else "predicted"; None for an entry of which that is not known.
+    """
+    jobs = [row if isinstance(row, JobComparison) and row.alone_of is None else None for row in rows]
+    measured = any(row is not None and row.slowdown_measured is not None for row in jobs)
+    slowdowns = [None if row is None else row.slowdown_measured if measured else row.slowdown_predicted for row in jobs]
+    return "measured" if measured else "predicted", [None if ratio is None else ratio - 1 for ratio in slowdowns]
+
+
 def jobs_of(document: Mapping[str, Any]) -> list[RunJob]:
     """The jobs that a manifest or a comparison names; [] where there is one job only."""
     return [RunJob(**job) for job in document.get("jobs", ())]

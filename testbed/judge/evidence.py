@@ -38,7 +38,7 @@ class Profiling(NamedTuple):
     spread: float
 
 
-class Evidence(NamedTuple):
+class CaseEvidence(NamedTuple):
     """What was found out about one case."""
 
     paced: bool
@@ -105,7 +105,7 @@ class Evidence(NamedTuple):
         return comparable_s
 
 
-def judge(case: Evidence) -> list[Check]:
+def judge(case: CaseEvidence) -> list[Check]:
     """Every question of the verdict; a case is trusted when all are passed."""
     rows, host_s = case.measured, case.on_this_host_s
     checks = [
@@ -134,16 +134,16 @@ def judge(case: Evidence) -> list[Check]:
     return checks
 
 
-def _exact(case: Evidence) -> bool:
+def _exact(case: CaseEvidence) -> bool:
     """Whether every iteration should take what is predicted, to microseconds."""
     return case.modelled and case.paced and not case.real
 
 
-def _low_high_s(case: Evidence) -> tuple[float, float]:
+def _low_high_s(case: CaseEvidence) -> tuple[float, float]:
     return case.range_s or (case.predicted_s, case.predicted_s)
 
 
-def _low_high_each_s(case: Evidence) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _low_high_each_s(case: CaseEvidence) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Per measured iteration, between what it should lie: the range, moved to its own prediction."""
     moved_s = np.zeros(len(case.measured))
     if len(case.own_predicted_s):
@@ -152,7 +152,7 @@ def _low_high_each_s(case: Evidence) -> tuple[NDArray[np.float64], NDArray[np.fl
     return low_s + moved_s, high_s + moved_s
 
 
-def _spread(case: Evidence) -> Limit:
+def _spread(case: CaseEvidence) -> Limit:
     """How far the middle half of the iteration times may lie apart."""
     if not _exact(case):
         return SPREAD
@@ -160,7 +160,7 @@ def _spread(case: Evidence) -> Limit:
     return SPREAD_VIRTUAL._replace(value=SPREAD_VIRTUAL.value + (high_s - low_s) / low_s)
 
 
-def _against_model(case: Evidence) -> Check:
+def _against_model(case: CaseEvidence) -> Check:
     """Iterations and messages on the virtual clock, where a correct run takes what the model says."""
     times_s = np.array([row.makespan_s for row in case.measured])
     shares = np.array([changes.off_range(*each) for each in zip(times_s, *_low_high_each_s(case), strict=True)])
@@ -178,7 +178,7 @@ def _against_model(case: Evidence) -> Check:
 
 
 def _shifted(
-    case: Evidence,
+    case: CaseEvidence,
 ) -> tuple[Sequence[FlowMessages], Sequence[float], Sequence[float], Sequence[float]] | None:
     """What `fidelity.shifts_of` tells by; None where it is not known what messages should take."""
     if case.baseline_extra_s is None:
@@ -186,7 +186,7 @@ def _shifted(
     return case.flows, case.baseline_extra_s, case.baseline_differs_s, case.super_packets_s
 
 
-def _limits_s(case: Evidence) -> list[float]:
+def _limits_s(case: CaseEvidence) -> list[float]:
     """Per flow, how much its messages may take other than before the run."""
     known = _shifted(case)
     shifts = [] if known is None else fidelity.shifts_of(*known, real=case.real)
@@ -194,7 +194,7 @@ def _limits_s(case: Evidence) -> list[float]:
     return [limit_of.get(flow[:3], MESSAGE_SHIFT_S.value) for flow in case.flows]
 
 
-def _seldom(case: Evidence) -> list[bool]:
+def _seldom(case: CaseEvidence) -> list[bool]:
     """Per flow, whether its messages were beyond their limit in some iterations, and in half of all at most.
 
     Of a message that lay ready no arrival is known, so that in some plans only those are known that came late. Only
@@ -209,7 +209,7 @@ def _seldom(case: Evidence) -> list[bool]:
     return found
 
 
-def _exact_parts(case: Evidence) -> list[FlowParts]:
+def _exact_parts(case: CaseEvidence) -> list[FlowParts]:
     """What messages took beyond the model in each iteration, the furthest quartile; [] where they are not held
     against it."""
     if case.baseline_extra_s is None:
@@ -220,7 +220,7 @@ def _exact_parts(case: Evidence) -> list[FlowParts]:
     return _parts(case, furthest, limits_s)
 
 
-def _against_each_other(case: Evidence) -> Check:
+def _against_each_other(case: CaseEvidence) -> Check:
     """Iterations whose messages took other than before the run, or that took other than the first ones."""
     limit = CHANGE_SHARE if case.real else MODEL_SHARE
     times_s = case.comparable_s
@@ -241,7 +241,7 @@ def _against_each_other(case: Evidence) -> Check:
     )
 
 
-def _baseline_parts(case: Evidence) -> list[FlowParts]:
+def _baseline_parts(case: CaseEvidence) -> list[FlowParts]:
     """By how much the first quartile of messages in each iteration shifted: since before the run where it was measured
     then, else since the first iterations."""
     lower = [each[0] for each in case.quartiles_s]
@@ -253,7 +253,7 @@ def _baseline_parts(case: Evidence) -> list[FlowParts]:
     return _parts(case, shifts, [max(MESSAGE_SHIFT_S.value, seconds) for seconds in scatter_s])
 
 
-def _parts(case: Evidence, shifts: Sequence[NDArray[np.float64]], limits_s: Sequence[float]) -> list[FlowParts]:
+def _parts(case: CaseEvidence, shifts: Sequence[NDArray[np.float64]], limits_s: Sequence[float]) -> list[FlowParts]:
     routes = case.routes or [()] * len(case.flows)
     return [
         FlowParts(flow.source_rank, flow.target_rank, flow.kind, tuple(route), shift_s, limit_s)
@@ -261,7 +261,7 @@ def _parts(case: Evidence, shifts: Sequence[NDArray[np.float64]], limits_s: Sequ
     ]
 
 
-def _given(case: Evidence) -> list[Check]:
+def _given(case: CaseEvidence) -> list[Check]:
     """What was settled before the first case."""
     checks = [fidelity.given_check("links as asked", case.link_reasons, "all that follows depends on them")]
     if case.profiling is not None:

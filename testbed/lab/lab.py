@@ -31,7 +31,7 @@ from testbed.lab.hashing import Hashing, equal_hops, hash_by_ports
 from testbed.lab.host_settings import Host, HostPriority
 from testbed.lab.metrics import Metrics
 from testbed.lab.namespaces import attach, inside
-from testbed.lab.naming import Places
+from testbed.lab.naming import LabNames
 from testbed.lab.netlink import Netlink, shown_interface, shown_route
 from testbed.lab.routing_tables import RoutesOfPairs, default_routes_of, forget_routes, route_nodes, route_routers
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
@@ -64,7 +64,7 @@ class Lab:
         self.name = plan.network.name
         self.directions: tuple[Direction, ...] = plan.network.directions
         self.cards: tuple[Direction, ...] = plan.network.cards
-        self.places = Places(plan.network)
+        self.places = LabNames(plan.network)
         self.nodes = self.places.nodes
         self.containers: dict[str, Container] = {}
         """Every node ("paris/0")."""

@@ -18,7 +18,7 @@ class LinkEnds(NamedTuple):
     target_address: str
 
 
-class Places:
+class LabNames:
     """Names and addresses of a network's lab; nothing of it needs to exist."""
 
     def __init__(self, network: Network) -> None:

@@ -77,9 +77,8 @@ def execute(program: Program, order: Ints) -> Times:
             release_message(program, state, events, message)
         freed.clear()
         while index < len(reach):
-            rank = reach[index]
+            go_on(program, state, order, events, freed, reach[index], what, scheduled)
             index += 1
-            go_on(program, state, order, events, freed, rank, what, scheduled)
         if len(freed) > 0:
             continue
         reach.clear()

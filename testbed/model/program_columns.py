@@ -133,79 +133,101 @@ class ProgramColumns:
 
     def program(self, problem: Problem) -> Program:
         """All of it as arrays, for jobs on the network of `problem`."""
-        counts = np.array([group.size for group in self.groups])
-
-        def of_groups(values: Sequence[float], dtype: type) -> Any:
-            return np.array(values, dtype=dtype).repeat(counts)
-
-        frames = [group.frame for group in self.groups]
-        then = sorted(self.then)
-        followers = np.bincount([message for message, _ in then], minlength=self.n_messages)
-        routes = list(self.routes)
-        # numbered link by link
-        queues = sorted(self.answered, key=lambda there_and_back: there_and_back[1])
-        queue_of = {there_and_back: number for number, there_and_back in enumerate(queues)}
-        queue_link = np.array([link for _, (link,) in queues], np.int64)
-        together = [rank for ranks in self.together for rank in ranks]
+        counts = np.array([group.size for group in self.groups], np.int64)
         return Program(
-            row_start=_starts(self.row_lengths),
-            group=np.arange(len(self.together)).repeat([len(ranks) for ranks in self.together])[np.argsort(together)],
-            group_start=_starts([len(ranks) for ranks in self.together]),
-            together=np.array(together, np.int64),
-            begin_s=np.array(self.begin_s),
-            duration_s=np.concatenate(self.durations),
-            gathered_bytes=np.concatenate(self.gathered),
-            gathered_acks_bytes=np.concatenate(self.gathered_acks),
-            summed_bytes=np.concatenate(self.summed),
-            summed_acks_bytes=np.concatenate(self.summed_acks),
-            sums=np.concatenate(self.sums),
+            **self._ranks(),
+            **self._actions(),
+            **self._messages(counts),
+            **self._routes_and_queues(counts),
+            **self._gradients(),
             exchange_handover_s=problem.handover_s,
             exchange_notice_bytes=problem.exchange_notice.there,
             exchange_notice_acks_bytes=problem.exchange_notice.acks,
-            card=np.array(self.cards, np.int64),
-            needs=np.concatenate(self.needs),
-            makes=np.concatenate(self.makes),
-            unshards=np.concatenate(self.unshards),
-            completes=np.concatenate(self.completes),
-            release=of_groups([group.release for group in self.groups], np.int64),
-            first=np.array(self.first, np.int64),
-            first_s=of_groups([group.start_s for group in self.groups], np.float64),
-            lag_s=np.zeros(self.n_messages),
-            card_lag_s=np.zeros(self.n_messages),
-            local=of_groups([group.local for group in self.groups], np.bool_),
-            notice=self._scattered(self.notice),
-            announcement=self._scattered(self.announcement),
-            then_start=_starts(followers),
-            then=np.array([following for _, following in then], np.int64),
-            target=np.concatenate([rows["target_rank"] for rows in self.named]).astype(np.int64),
-            answered=np.concatenate([rows["kind"] for rows in self.named]) == NOTICE,
-            gathers=self._by_message(self.gathers),
-            wire_bytes=of_groups([frame.last_bytes for frame in frames], np.float64),
-            piece_bytes=of_groups([frame.piece_bytes for frame in frames], np.float64),
-            pieces=of_groups([frame.pieces for frame in frames], np.int64),
-            notice_ahead_bytes=of_groups([frame.notice_ahead_bytes for frame in frames], np.float64),
-            acks=of_groups([frame.acks for frame in frames], np.int64),
-            ack_bytes=of_groups([frame.ack_bytes for frame in frames], np.float64),
-            handover_s=of_groups([group.handover_s + group.send_s for group in self.groups], np.float64),
-            send_s=of_groups([group.send_s for group in self.groups], np.float64),
-            route=of_groups([self.routes[frame.route] for frame in frames], np.int64),
-            route_start=_starts([len(route) for route in routes]),
-            route_links=np.array([link for route in routes for link in route], dtype=np.int64),
-            back=of_groups([self.routes[frame.back] for frame in frames], np.int64),
-            ack_queue=of_groups([queue_of.get((frame.route, frame.back), NONE) for frame in frames], np.int64),
-            queue_start=_starts(np.bincount(queue_link, minlength=self.n_links)),
-            queue_link=queue_link,
-            shards=np.array(self.shards, np.int64),
-            gradients=np.array(self.gradients, np.int64),
-            reduce_start=_starts([len(messages) for messages in self.reduces]),
-            reduces=np.array([message for messages in self.reduces for message in messages], np.int64),
-            last=np.array(self.last, np.int64),
             wake_s=problem.wake_s,
             unnoticed_wait_s=problem.unnoticed_wait_s,
             delay_s=np.array([link.delay_s for link in problem.links], dtype=np.float64),
             seconds_per_byte=np.array([link.seconds_per_byte for link in problem.links], dtype=np.float64),
-            acknowledgements=np.array([self.answered[there_and_back] for there_and_back in queues], np.int64),
         )
+
+    def _ranks(self) -> dict[str, Any]:
+        sizes, together = [len(ranks) for ranks in self.together], [rank for ranks in self.together for rank in ranks]
+        return {
+            "row_start": _starts(self.row_lengths),
+            "group": np.arange(len(sizes)).repeat(sizes)[np.argsort(together)],
+            "group_start": _starts(sizes),
+            "together": np.array(together, np.int64),
+            "begin_s": np.array(self.begin_s),
+            "card": np.array(self.cards, np.int64),
+        }
+
+    def _actions(self) -> dict[str, Any]:
+        return {
+            "duration_s": np.concatenate(self.durations),
+            "gathered_bytes": np.concatenate(self.gathered),
+            "gathered_acks_bytes": np.concatenate(self.gathered_acks),
+            "summed_bytes": np.concatenate(self.summed),
+            "summed_acks_bytes": np.concatenate(self.summed_acks),
+            "sums": np.concatenate(self.sums),
+            "needs": np.concatenate(self.needs),
+            "makes": np.concatenate(self.makes),
+            "unshards": np.concatenate(self.unshards),
+            "completes": np.concatenate(self.completes),
+        }
+
+    def _messages(self, counts: Ints) -> dict[str, Any]:
+        groups, frames = self.groups, [group.frame for group in self.groups]
+        then = sorted(self.then)
+        followers = np.bincount([message for message, _ in then], minlength=self.n_messages)
+        return {
+            "release": _of_groups(counts, [group.release for group in groups], np.int64),
+            "first": np.array(self.first, np.int64),
+            "first_s": _of_groups(counts, [group.start_s for group in groups], np.float64),
+            "lag_s": np.zeros(self.n_messages),
+            "card_lag_s": np.zeros(self.n_messages),
+            "local": _of_groups(counts, [group.local for group in groups], np.bool_),
+            "notice": self._scattered(self.notice),
+            "announcement": self._scattered(self.announcement),
+            "then_start": _starts(followers),
+            "then": np.array([following for _, following in then], np.int64),
+            "target": np.concatenate([rows["target_rank"] for rows in self.named]).astype(np.int64),
+            "answered": np.concatenate([rows["kind"] for rows in self.named]) == NOTICE,
+            "gathers": self._by_message(self.gathers),
+            "wire_bytes": _of_groups(counts, [frame.last_bytes for frame in frames], np.float64),
+            "piece_bytes": _of_groups(counts, [frame.piece_bytes for frame in frames], np.float64),
+            "pieces": _of_groups(counts, [frame.pieces for frame in frames], np.int64),
+            "notice_ahead_bytes": _of_groups(counts, [frame.notice_ahead_bytes for frame in frames], np.float64),
+            "acks": _of_groups(counts, [frame.acks for frame in frames], np.int64),
+            "ack_bytes": _of_groups(counts, [frame.ack_bytes for frame in frames], np.float64),
+            "handover_s": _of_groups(counts, [group.handover_s + group.send_s for group in groups], np.float64),
+            "send_s": _of_groups(counts, [group.send_s for group in groups], np.float64),
+        }
+
+    def _routes_and_queues(self, counts: Ints) -> dict[str, Any]:
+        frames, routes = [group.frame for group in self.groups], list(self.routes)
+        # numbered link by link
+        queues = sorted(self.answered, key=lambda there_and_back: there_and_back[1])
+        queue_of = {there_and_back: number for number, there_and_back in enumerate(queues)}
+        queue_link = np.array([link for _, (link,) in queues], np.int64)
+        ack_queues = [queue_of.get((frame.route, frame.back), NONE) for frame in frames]
+        return {
+            "route": _of_groups(counts, [self.routes[frame.route] for frame in frames], np.int64),
+            "route_start": _starts([len(route) for route in routes]),
+            "route_links": np.array([link for route in routes for link in route], dtype=np.int64),
+            "back": _of_groups(counts, [self.routes[frame.back] for frame in frames], np.int64),
+            "ack_queue": _of_groups(counts, ack_queues, np.int64),
+            "queue_start": _starts(np.bincount(queue_link, minlength=self.n_links)),
+            "queue_link": queue_link,
+            "acknowledgements": np.array([self.answered[there_and_back] for there_and_back in queues], np.int64),
+        }
+
+    def _gradients(self) -> dict[str, Any]:
+        return {
+            "shards": np.array(self.shards, np.int64),
+            "gradients": np.array(self.gradients, np.int64),
+            "reduce_start": _starts([len(messages) for messages in self.reduces]),
+            "reduces": np.array([message for messages in self.reduces for message in messages], np.int64),
+            "last": np.array(self.last, np.int64),
+        }
 
     def _scattered(self, blocks: Sequence[tuple[int, Ints]]) -> Ints:
         result = np.full(self.n_messages, NONE)
@@ -222,3 +244,8 @@ class ProgramColumns:
 
 def _starts(lengths: Sequence[int] | Ints) -> Ints:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))
+
+
+def _of_groups(counts: Ints, values: Sequence[float], dtype: type) -> Any:
+    """Per message, what its group has; `counts` says how many messages each group has."""
+    return np.array(values, dtype=dtype).repeat(counts)

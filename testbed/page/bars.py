@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from testbed.page.markup import Markup, tag
+from testbed.page.shapes import line, picture, rectangle, words
 
 _WIDTH, _ROW, _BAR, _LEAST = 640.0, 30.0, 16.0, 0.4
 
@@ -38,15 +39,7 @@ def chart(title: str, bars: Sequence[Bar], names: Sequence[str]) -> Markup:
     """Bars under each other, the longest as wide as the chart."""
     longest = max((max(_length(bar), bar.mark or 0.0) for bar in bars), default=0.0) or 1.0
     inside = [row for index, bar in enumerate(bars) for row in _row(bar, index * _ROW, _WIDTH / longest, names)]
-    return tag(
-        "svg",
-        tag("title", title),
-        *inside,
-        viewBox=f"0 0 {_WIDTH:g} {max(1, len(bars)) * _ROW:g}",
-        role="img",
-        aria_label=title,
-        class_="bars",
-    )
+    return picture(title, inside, (0, 0, _WIDTH, max(1, len(bars)) * _ROW), "bars")
 
 
 def _length(bar: Bar) -> float:
@@ -54,30 +47,17 @@ def _length(bar: Bar) -> float:
 
 
 def _row(bar: Bar, top: float, scale: float, names: Sequence[str]) -> list[Markup]:
-    drawn = [tag("text", bar.name, x="0", y=f"{top + 10:g}", class_="bar-name")]
+    drawn = [words(bar.name, 0, top + 10, "bar-name")]
     left = 0.0
     for index, part in enumerate(bar.parts):
         width = part * scale
         if width >= _LEAST:
-            box = tag("title", f"{bar.name}: {names[index]}")
-            drawn.append(
-                tag(
-                    "g",
-                    box,
-                    tag(
-                        "rect",
-                        x=f"{left:.2f}",
-                        y=f"{top + 13:g}",
-                        width=f"{max(width - 0.6, 0.4):.2f}",
-                        height=f"{_BAR - 3:g}",
-                        class_=f"part-{index}",
-                    ),
-                )
-            )
+            box = rectangle(left, top + 13, max(width - 0.6, 0.4), _BAR - 3, f"part-{index}")
+            drawn.append(tag("g", tag("title", f"{bar.name}: {names[index]}"), box))
         left += max(width, 0.0)
     if bar.mark is not None:
         x = min(bar.mark * scale, _WIDTH - 1)
-        drawn.append(tag("line", x1=f"{x:.2f}", x2=f"{x:.2f}", y1=f"{top + 11:g}", y2=f"{top + 28:g}", class_="mark"))
+        drawn.append(line((x, top + 11), (x, top + 28), "mark"))
     if bar.said:
-        drawn.append(tag("text", bar.said, x=f"{_WIDTH:g}", y=f"{top + 10:g}", class_="bar-said"))
+        drawn.append(words(bar.said, _WIDTH, top + 10, "bar-said"))
     return drawn

@@ -52,6 +52,11 @@ class Subject:
         return [row for row in self.run.comparison["schedules"] if row["label"] == label]
 
 
+def entries_head(rows: Sequence[ScheduleComparison]) -> str:
+    """The head of a column with their names."""
+    return "case: job" if any(map(job_of, rows)) else "schedule"
+
+
 def row_name(row: ScheduleComparison) -> str:
     """What an entry is called among all of its run: its label, of several jobs with the job's name."""
     job = job_of(row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from testbed.errors import BadInput
-from testbed.spec.full_scale import FullScale, ModelShape
+from testbed.spec.full_scale_job import FullScale, ModelShape
 from testbed.spec.workload import Workload
 from testbed.units import show_size
 

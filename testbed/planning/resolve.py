@@ -324,7 +324,7 @@ def require_trainable(plan: Plan) -> None:
     for job in plan.jobs:
         model = job.workload.model
         if missing := missing_methods(model, tensor_ranks=job.mesh.tp > 1):
-            expected = f"a class that also has {', '.join(missing)} (testbed/train/api.py)"
+            expected = f"a class that also has {', '.join(missing)} (testbed/train/model_protocol.py)"
             raise BadInput.of(job.workload.name, "model.kind", model.kind, expected)
     require_room_for_parameters(plan)
     if plan.clock.name == "virtual" and not all(job.workload.pacing for job in plan.jobs):

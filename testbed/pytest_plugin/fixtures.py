@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from testbed.errors import BadInput, ExitCode, MachineLacks, RunFailed, TestbedError
-from testbed.pytest_plugin.results import Prediction, Schedule, Training
+from testbed.pytest_plugin.fixture_values import Prediction, TrainedSchedule, Training
 
 _PREDICT_DEADLINE_S = 600.0
 _COLUMNS = "100"
 """Of the tables in a report."""
 
 
-class Ended(NamedTuple):
+class CommandEnd(NamedTuple):
     """How a command ended, of those ends that are no error."""
 
     code: int
@@ -117,7 +117,7 @@ def _named(schedules: Sequence[str], settings: Sequence[str]) -> list[str]:
 
 def command(
     words: Sequence[str | Path], directory: Path, deadline_s: float, *, further: ExitCode = ExitCode.OK
-) -> Ended:
+) -> CommandEnd:
     """Run `testbed` with these words; `further` is an exit code beside 0 that is no error.
 
     Raises BadInput, MachineLacks or RunFailed with what it said.
@@ -139,7 +139,7 @@ def command(
     except subprocess.TimeoutExpired as error:
         raise RunFailed(f"testbed {words[0]} did not end within {deadline_s:g} s") from error
     if done.returncode in (ExitCode.OK, further):
-        return Ended(done.returncode, done.stdout)
+        return CommandEnd(done.returncode, done.stdout)
     raise error_of(done.returncode, done.stderr, f"testbed {words[0]}")
 
 
@@ -154,7 +154,7 @@ def error_of(code: int, said: str, what: str) -> TestbedError:
 
 def _training(place: Path) -> Training:
     document: Mapping[str, Any] = json.loads((place / "comparison.json").read_text(encoding="utf-8"))
-    return Training(place, {row["label"]: Schedule.of(row) for row in document["schedules"]}, document)
+    return Training(place, {row["label"]: TrainedSchedule.of(row) for row in document["schedules"]}, document)
 
 
 def _lines_of(found: Mapping[str, Prediction]) -> str:

@@ -16,9 +16,9 @@ import pytest
 from testbed.errors import MachineLacks
 
 if TYPE_CHECKING:
+    from testbed.pytest_plugin.fixture_values import Prediction, Training
     from testbed.pytest_plugin.fixtures import Fixtures
-    from testbed.pytest_plugin.lab import LiveLab
-    from testbed.pytest_plugin.results import Prediction, Training
+    from testbed.pytest_plugin.lab_fixture import LiveLab
 
 MARKER = "testbed_needs"
 _BASELINES = "testbed_baselines"
@@ -126,7 +126,7 @@ def testbed_lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Call
 
     Skips the test where the machine cannot build one.
     """
-    from testbed.pytest_plugin.lab import LiveLab
+    from testbed.pytest_plugin.lab_fixture import LiveLab
 
     with ExitStack() as stack:
 

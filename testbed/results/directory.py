@@ -40,7 +40,7 @@ class FinishedJob(NamedTuple):
 
 
 @dataclass
-class Results:
+class ResultsWriter:
     """Collects the tables of a run and writes them; every `save` leaves complete, readable files."""
 
     directory: Path

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from testbed.judge.evidence import Evidence, Profiling, judge
+from testbed.judge.evidence import CaseEvidence, Profiling, judge
 from testbed.judge.execution import executed_rows, planned_rows
 from testbed.judge.fidelity import Check
 from testbed.judge.messages import by_flow, by_iteration
@@ -39,7 +39,7 @@ def name_of(row: Mapping[str, Any]) -> str:
     return f"{row['label']}: {row['job']}" if "job" in row else str(row["label"])
 
 
-def evidence_of(files: RunFiles, label: str) -> dict[int, Evidence]:
+def evidence_of(files: RunFiles, label: str) -> dict[int, CaseEvidence]:
     """Job by job at work in a case (by number), what was found out. Raises BadInput where a file is missing."""
     working = at_work(files.plan, files.case(label))
     known = {number: files.known_of(label, number) for number in working}
@@ -55,7 +55,7 @@ def evidence_of(files: RunFiles, label: str) -> dict[int, Evidence]:
         profiling = None
         if not paced:
             profiling = Profiling(manifest["pinning"]["reasons"], files.needed("profile.json")["spread"])
-        found[number] = Evidence(
+        found[number] = CaseEvidence(
             paced=paced,
             real=manifest["clock"] == "real",
             link_reasons=manifest["links"]["reasons"],

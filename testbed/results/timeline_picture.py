@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from testbed.errors import BadInput
 from testbed.judge.comparison import jobs_of
+from testbed.plotting import GRID, INK, save
 from testbed.results.contents import table_of
 from testbed.results.load import load_run, load_traces
 from testbed.results.typical import typical_iteration
@@ -28,8 +28,6 @@ COLOURS = {"F": "#4c78c8", "B": "#3a9a63", "I": "#45b5a0", "W": "#e0a83c"}
 """Forward, full backward, input gradient, weight gradient."""
 
 MEANINGS = {"F": "forward", "B": "full backward", "I": "input gradient", "W": "weight gradient"}
-_IDLE = "#eef0f3"
-_INK = "#20242b"
 _FAINT = "#c9ced6"
 _CUT = "#c0392b"
 _COLLECTIVE = "#8e5ea2"
@@ -98,9 +96,7 @@ def draw(panels: Sequence[Panel], path: Path, *, cuts: Sequence[int], lanes: Seq
         title = heading if len(pages) == 1 else f"{heading}, page {number} of {len(pages)}"
         figure = _page(page, scale, title, _legend(traces, cuts))
         target = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
-        # text as text (small, searchable); no date and no random ids: the same traces give the same file
-        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
-            figure.savefig(target, metadata={"Date": None} if path.suffix == ".svg" else None)
+        save(figure, target)
         written.append(target)
     return written
 
@@ -176,7 +172,7 @@ def _page(panels: Sequence[Panel], scale: _Scale, heading: str, handles: Sequenc
     axes = figure.subplots(len(strips), 1, squeeze=False)[:, 0]
     for number, (axis, (panel, label, trace)) in enumerate(zip(axes, strips, strict=True)):
         _strip(axis, trace, scale, with_times=number == 0)
-        axis.set_title(f"{panel.title} - {label}: {_times(trace, panel.jobs)}", loc="left", fontsize=9, color=_INK)
+        axis.set_title(f"{panel.title} - {label}: {_times(trace, panel.jobs)}", loc="left", fontsize=9, color=INK)
     figure.legend(
         handles=list(handles),
         loc="outside upper left",
@@ -211,12 +207,12 @@ def _legend(traces: Sequence[Trace], cuts: Sequence[int]) -> list[Patch]:
             Patch(facecolor=_shade("#7a7f87", chunk, chunks), label=f"chunk {chunk} of a rank")
             for chunk in range(chunks)
         ]
-    handles.append(Patch(facecolor=_IDLE, label="idle"))
+    handles.append(Patch(facecolor=GRID, label="idle"))
     if any(len(_collectives(trace)) for trace in traces):
         handles.append(Patch(facecolor=_COLLECTIVE, label="from another replica, on its way"))
     for column, width in _BORDERS.items():
         if any(_ends(trace, column) for trace in traces):
-            handles.append(Patch(facecolor="none", edgecolor=_INK, linewidth=width, label=f"next {column}"))
+            handles.append(Patch(facecolor="none", edgecolor=INK, linewidth=width, label=f"next {column}"))
     if cuts:
         handles.append(Patch(facecolor="none", edgecolor=_CUT, linestyle="--", label="datacenter boundary"))
     return handles
@@ -255,28 +251,28 @@ def _shade(colour: str, chunk: int, chunks: int) -> tuple[float, float, float]:
 
 def _strip(axis: Axes, trace: Trace, scale: _Scale, *, with_times: bool) -> None:
     n_ranks, makespan_ms = len(scale.lanes), float(trace.makespans()[0]) * 1e3
-    axis.barh(range(n_ranks), makespan_ms, height=0.86, color=_IDLE)
+    axis.barh(range(n_ranks), makespan_ms, height=0.86, color=GRID)
     for rank, stages in _stages(trace).items():
         for chunk, stage in enumerate(stages):
             mine = trace.actions[(trace.actions["rank"] == rank) & (trace.actions["stage"] == stage)]
             colours = {kind: _shade(colour, chunk, len(stages)) for kind, colour in COLOURS.items()}
-            _boxes(axis, mine, rank, colours, scale, ink="white" if chunk == 0 else _INK)
+            _boxes(axis, mine, rank, colours, scale, ink="white" if chunk == 0 else INK)
     _under_lanes(axis, _collectives(trace))
     ends = []
     for column, width in _BORDERS.items():
         ends += _ends(trace, column)
         for end in _ends(trace, column):
-            axis.axhline(end + 0.5, color=_INK, linewidth=width)
+            axis.axhline(end + 0.5, color=INK, linewidth=width)
     for cut in (cut for cut in scale.cuts if cut not in ends):
         axis.axhline(cut + 0.5, color=_CUT, linewidth=0.9, linestyle=(0, (4, 3)))
     axis.set_xlim(0, scale.longest_ms)
     axis.set_ylim(n_ranks - 0.5, -0.5)
-    axis.set_yticks(range(n_ranks), scale.lanes, fontsize=7.5, color=_INK)
+    axis.set_yticks(range(n_ranks), scale.lanes, fontsize=7.5, color=INK)
     axis.tick_params(axis="y", length=0)
     axis.tick_params(axis="x", top=True, bottom=False, labeltop=with_times, labelbottom=False, labelsize=7.5, length=2)
     if with_times:
         axis.xaxis.set_label_position("top")
-        axis.set_xlabel("ms since the start of the iteration", fontsize=9, color=_INK)
+        axis.set_xlabel("ms since the start of the iteration", fontsize=9, color=INK)
     axis.grid(axis="x", color=_FAINT, linewidth=0.5)
     axis.set_axisbelow(True)
     for side in ("bottom", "right", "left"):

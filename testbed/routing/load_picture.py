@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from matplotlib import colormaps, rc_context
+from matplotlib import colormaps
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from testbed.plan.network_state import NetworkState
+from testbed.plotting import INK, save
 from testbed.routing.curves import ASPECT, Arrow, arrows, places_at, short_name
 from testbed.routing.policy_comparison import PolicyOutcome
 from testbed.units import show_rate
@@ -21,7 +22,7 @@ from testbed.units import show_rate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_INK, _GREY, _FAINT = "#20242b", "#8a919c", "#d9dde3"
+_GREY, _FAINT = "#8a919c", "#d9dde3"
 _PANEL_INCHES = 5.2
 _WIDEST_POINTS = 7.0
 _ACROSS = 3
@@ -52,10 +53,9 @@ def draw(network: NetworkState, outcomes: Sequence[PolicyOutcome], path: Path) -
     for panel, outcome, mine in zip(panels, outcomes, busy_ms, strict=False):
         _panel(panel, network, outcome, mine, scale, colours)
     bar = figure.colorbar(ScalarMappable(scale, colours), ax=panels.tolist(), shrink=0.7, aspect=30, pad=0.01)
-    bar.set_label("ms of an iteration that a direction is occupied", fontsize=9, color=_INK)
+    bar.set_label("ms of an iteration that a direction is occupied", fontsize=9, color=INK)
     bar.ax.tick_params(labelsize=8)
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
-        figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
+    save(figure, path, dpi=110)
 
 
 def _colours() -> LinearSegmentedColormap:
@@ -97,15 +97,13 @@ def _panel(
         if bent.label and (used or (direction.link not in used_links and index % 2 == 0)):  # an idle link's name once
             _name(panel, bent, used=used)
     for name, (x, y) in at.items():
-        frame = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": _INK, "linewidth": 0.8}
-        panel.text(
-            x, y, short_name(name, at), ha="center", va="center", fontsize=size, color=_INK, bbox=frame, zorder=5
-        )
+        frame = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": INK, "linewidth": 0.8}
+        panel.text(x, y, short_name(name, at), ha="center", va="center", fontsize=size, color=INK, bbox=frame, zorder=5)
     metric = outcome.metric
     worst = metric.vector()[0] if len(metric.job_rates_bps) else math.inf
     rate = show_rate(worst) if math.isfinite(worst) else "-"
     said = f"{metric.most_flows} flows on a link, worst job {rate}"
-    panel.set_title(f"{outcome.label}\n{said}", loc="left", fontsize=9.5, color=_INK)
+    panel.set_title(f"{outcome.label}\n{said}", loc="left", fontsize=9.5, color=INK)
     panel.set_xlim(-0.05, 1.05)
     panel.set_ylim(-0.12, 0.88)
     panel.set_aspect(ASPECT)
@@ -115,5 +113,5 @@ def _panel(
 def _name(panel: Axes, arrow: Arrow, *, used: bool) -> None:
     """The name of one of parallel links, of an idle one behind what is used."""
     frame = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
-    (x, y), colour, layer = arrow.label_at, _INK if used else _GREY, 4.0 if used else 1.5
+    (x, y), colour, layer = arrow.label_at, INK if used else _GREY, 4.0 if used else 1.5
     panel.text(x, y, arrow.label, ha="center", va="center", fontsize=5.5, color=colour, bbox=frame, zorder=layer)

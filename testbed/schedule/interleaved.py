@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from testbed.pipeline.ir import Action, Kind, Row, Schedule
+from testbed.pipeline.ir import Action, Kind, Schedule
 from testbed.pipeline.placement import Placement
 from testbed.pipeline.problem import Problem
 from testbed.schedule.family import Family
@@ -19,7 +19,7 @@ def interleaved_1f1b(problem: Problem) -> Schedule:
 
     The order is torch's (ScheduleInterleaved1F1B), which takes only M that its rounds divide; here any M (`rounds`).
     """
-    rows = tuple(_row(problem, rank) for rank in range(problem.n_ranks))
+    rows = tuple(tuple(alternating(problem, rank, per_hop=2, backward=Kind.B)) for rank in range(problem.n_ranks))
     return Schedule("interleaved-1f1b", rows, problem.stage_to_rank, problem.n_microbatches)
 
 
@@ -57,16 +57,17 @@ def warmup_forwards(problem: Problem, rank: int, per_hop: int) -> int:
     return min(wanted, chunks * problem.n_microbatches)
 
 
-def _row(problem: Problem, rank: int) -> Row:
+def alternating(problem: Problem, rank: int, *, per_hop: int, backward: Kind) -> list[Action]:
+    """The forwards of the warm-up, then one forward for every `backward`, whatever that kind is."""
     forwards, backwards = local_order(problem, rank)
-    warmup = warmup_forwards(problem, rank, per_hop=2)
+    warmup = warmup_forwards(problem, rank, per_hop=per_hop)
     actions = [Action(stage, Kind.F, m) for stage, m in forwards[:warmup]]
     for index, (stage, m) in enumerate(backwards):
-        if warmup + index < len(forwards):
-            next_stage, next_m = forwards[warmup + index]
-            actions.append(Action(next_stage, Kind.F, next_m))
-        actions.append(Action(stage, Kind.B, m))
-    return tuple(actions)
+        actions += [
+            Action(next_stage, Kind.F, next_m) for next_stage, next_m in forwards[warmup + index : warmup + index + 1]
+        ]
+        actions.append(Action(stage, backward, m))
+    return actions
 
 
 FAMILY = Family(interleaved_1f1b, "1F1B with two chunks per rank", Placement.LOOP)

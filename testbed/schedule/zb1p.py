@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.placement import Placement
 from testbed.pipeline.problem import Problem
 from testbed.schedule.family import Family
-from testbed.schedule.interleaved import local_order, warmup_forwards
+from testbed.schedule.interleaved import alternating
 
 
 def zb1p(problem: Problem) -> Schedule:
@@ -19,18 +21,15 @@ def zb1p(problem: Problem) -> Schedule:
 
 
 def _row(problem: Problem, rank: int) -> Row:
-    forwards, backwards = local_order(problem, rank)
-    warmup = warmup_forwards(problem, rank, per_hop=1)
-    actions = [Action(stage, Kind.F, m) for stage, m in forwards[:warmup]]
-    for index, (stage, m) in enumerate(backwards):
-        if warmup + index < len(forwards):
-            next_stage, next_m = forwards[warmup + index]
-            actions.append(Action(next_stage, Kind.F, next_m))
-        actions.append(Action(stage, Kind.I, m))
-        if index >= rank:
-            held_stage, held_m = backwards[index - rank]
-            actions.append(Action(held_stage, Kind.W, held_m))
-    actions += [Action(stage, Kind.W, m) for stage, m in backwards[max(0, len(backwards) - rank) :]]
+    actions: list[Action] = []
+    kept_back: deque[Action] = deque()
+    for action in alternating(problem, rank, per_hop=1, backward=Kind.I):
+        actions.append(action)
+        if action.kind is Kind.I:
+            kept_back.append(action._replace(kind=Kind.W))
+            if len(kept_back) > rank:
+                actions.append(kept_back.popleft())
+    actions += kept_back
     return tuple(actions)
 
 

@@ -26,7 +26,7 @@ from testbed.plan.traffic import PlannedTraffic, planned_traffic
 from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, simulate_together
 from testbed.planning.ties import Range, ranges_of_orders
 from testbed.progress import Reporter
-from testbed.results.directory import Results
+from testbed.results.directory import ResultsWriter
 from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
@@ -48,7 +48,7 @@ class Running:
 
     lab: Lab
     loop: Loop
-    results: Results
+    results: ResultsWriter
     reporter: Reporter
     real_time: bool
     """Whether workers run under SCHED_RR."""
@@ -234,7 +234,7 @@ def _iterate(
                 if index:
                     change(parts[index - 1].case, part.case)
                     going.swap(_swaps(parts[index - 1], part))
-                before = _Counts.of(running.lab, reset_peaks=True)
+                before = _NetworkCounts.of(running.lab, reset_peaks=True)
                 for number, ended in zip(part.phase.rounds, going, strict=False):
                     for other in parts:
                         for job in other.jobs:
@@ -252,20 +252,20 @@ def _iterate(
     return done
 
 
-class _Counts(NamedTuple):
+class _NetworkCounts(NamedTuple):
     """What the network has counted so far."""
 
     links: Sequence[LinkCounters]
     tcp: Mapping[str, int]
 
     @staticmethod
-    def of(lab: Lab, *, reset_peaks: bool = False) -> _Counts:
-        return _Counts(lab.counters(reset_peaks=reset_peaks), _loss_signs(lab))
+    def of(lab: Lab, *, reset_peaks: bool = False) -> _NetworkCounts:
+        return _NetworkCounts(lab.counters(reset_peaks=reset_peaks), _loss_signs(lab))
 
 
-def _counted(running: Running, plan: Plan, part: _Part, deadline: Deadline, before: _Counts) -> TrainedCase:
+def _counted(running: Running, plan: Plan, part: _Part, deadline: Deadline, before: _NetworkCounts) -> TrainedCase:
     """A case that is over, with what was counted since `before`."""
-    now = _Counts.of(running.lab)
+    now = _NetworkCounts.of(running.lab)
     links = [after.since(then) for after, then in zip(now.links, before.links, strict=True)]
     count = len(part.phase.rounds)
     planned = [PlannedTraffic(count * size, count * many) for size, many in planned_traffic(plan, part.case)]

@@ -11,7 +11,7 @@ from testbed.full_scale.similitude_bound import full_scale_time
 from testbed.judge import comparison
 from testbed.judge import network_metric as fair
 from testbed.judge.comparison import Beside, MeasuredCase
-from testbed.judge.evidence import Evidence, judge
+from testbed.judge.evidence import CaseEvidence, judge
 from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages, MessageTimes, by_flow
 from testbed.judge.network_metric import CaseFairness
@@ -22,7 +22,7 @@ from testbed.plan.costs import predict_case
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import directions_of_pairs, super_packets_s
 from testbed.planning.left_out import left_out_of
-from testbed.results.directory import FinishedJob, Results
+from testbed.results.directory import FinishedJob, ResultsWriter
 from testbed.results.metric_recheck import fairness_in_case
 from testbed.results.recheck import evidence_of
 from testbed.results.run_files import RunFiles
@@ -43,7 +43,7 @@ class JudgedCase(NamedTuple):
 
 
 def judge_cases(
-    plan: Plan, done: Sequence[TrainedCase], profiled: Sequence[IterationRow], results: Results
+    plan: Plan, done: Sequence[TrainedCase], profiled: Sequence[IterationRow], results: ResultsWriter
 ) -> list[JudgedCase]:
     """Write what was found of cases that were just trained, and judge every job by what is written.
 
@@ -79,7 +79,9 @@ def _judged(plan: Plan, trained: TrainedCase, files: RunFiles, left_out: Mapping
     )
 
 
-def conclude(plan: Plan, judged: Sequence[JudgedCase], identity: Mapping[str, Any], results: Results) -> dict[str, Any]:
+def conclude(
+    plan: Plan, judged: Sequence[JudgedCase], identity: Mapping[str, Any], results: ResultsWriter
+) -> dict[str, Any]:
     """Compare what is finished so far; write comparison.json, the last of all files. Returns its content."""
     schedules = comparison.compare([run for case in judged for run in case.measured])
     tie = TIE if all(job.workload.pacing for job in plan.jobs) else UNPACED_TIE
@@ -95,7 +97,7 @@ def conclude(plan: Plan, judged: Sequence[JudgedCase], identity: Mapping[str, An
     return document
 
 
-def _measured(plan: Plan, case: Case, job: TrainedJob, evidence: Evidence, left_out: list[str]) -> MeasuredCase:
+def _measured(plan: Plan, case: Case, job: TrainedJob, evidence: CaseEvidence, left_out: list[str]) -> MeasuredCase:
     rows, schedule, problem = evidence.measured, job.load.schedule, job.load.problem
     predicted = memory_bytes.predicted_bytes(job.job, schedule)
     limits = memory_bytes.activation_limits(job.job, problem, schedule)

@@ -13,21 +13,20 @@ from typing import Any, NamedTuple
 
 from testbed import __version__
 from testbed.errors import RunFailed
-from testbed.judge import numerics
 from testbed.lab import gate
 from testbed.lab.calibrate import lines
 from testbed.lab.host_settings import HostPriority
 from testbed.lab.lab import Lab
 from testbed.lab.machine_witness import MachineWitness
 from testbed.plan.costs import largest_burst_bytes, problem_of_case, schedule_of
-from testbed.plan.events import at_work, trained, trainings
+from testbed.plan.events import at_work, trainings
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.routes import routes_of_nodes
 from testbed.planning import file, left_out
 from testbed.planning.prediction import RangesByLabel, ranges_of_plan
 from testbed.planning.resolve import require_trainable, with_clock
 from testbed.progress import Reporter
-from testbed.results.directory import Results
+from testbed.results.directory import ResultsWriter
 from testbed.results.provenance import environment
 from testbed.schedule.registry import Generated, generate_choice
 from testbed.session import deadlines, event_report, message_costs
@@ -39,11 +38,11 @@ from testbed.session.loop import Loop
 from testbed.session.message_costs import MessageCosts
 from testbed.session.pinning import Pinning, keep_on, pinning
 from testbed.session.profile import profile
+from testbed.session.references import References
 from testbed.session.world import worlds_of
 from testbed.trace.tables import FORMAT
 from testbed.train.assignment import ReferenceOutcome
 from testbed.train.launcher import Launcher
-from testbed.train.protocol import TrainReference
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,8 @@ class SessionOptions:
     host_priority: HostPriority = HostPriority.on
     strict: bool = False
     """Whether links that are not as asked end the run, instead of leaving it untrusted."""
+    kept_references: Path | None = None
+    """A directory for the trainings in one process, where several plans are measured one after another."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class _Live:
     """What a session has, once its lab is built."""
 
     options: SessionOptions
-    results: Results
+    results: ResultsWriter
     reporter: Reporter
     lab: Lab
     loop: Loop
@@ -84,7 +85,7 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     # what a guest was handed may not say so: the clock is the machine's
     plan = with_clock(plan, replace(plan.clock, name=options.machine.get("clock", plan.clock.name)))
     require_trainable(plan)
-    results = Results(options.directory, [job.name for job in plan.jobs])
+    results = ResultsWriter(options.directory, [job.name for job in plan.jobs])
     file.write(plan, options.directory / file.NAME)
     ranges = ranges_of_plan(plan)
     warned = left_out.warnings(plan, ranges)
@@ -93,8 +94,7 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, ExitStack() as stack:
         # the slow import of torch runs while the lab is built
         launchers = [stack.enter_context(Launcher(job.mesh.size)) for job in plan.jobs]
-        for launcher, job in zip(launchers, plan.jobs, strict=True):
-            launcher.ask_for_reference(_reference_of(plan, job))
+        references = References(plan, launchers, options.kept_references)
         lab = stack.enter_context(
             built(
                 plan,
@@ -106,11 +106,11 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
         )
         stack.callback(results.save_tables)
         with reporter.step("training the reference in one process"):
-            references = [launcher.reference() for launcher in launchers]  # over before anything is measured
+            outcomes = references.outcomes()  # over before anything is measured
         links = _measure_links(lab, results, reporter, strict=options.strict)
         with Loop(launchers, lab.processes()) as loop:
             live = _Live(options, results, reporter, lab, loop, _identity(plan, options, lab, warned), ranges)
-            return _train_cases(plan, live, scratch, references, links)
+            return _train_cases(plan, live, scratch, outcomes, links)
 
 
 def _identity(plan: Plan, options: SessionOptions, lab: Lab, warned: Sequence[str]) -> dict[str, Any]:
@@ -136,17 +136,7 @@ def _identity_of(job: Job) -> dict[str, Any]:
     return {"name": job.name, **ranks, "workload_seed": job.workload.seed}
 
 
-def _reference_of(plan: Plan, job: Job) -> TrainReference:
-    number = plan.jobs.index(job)
-    most = max(len(trained(plan, cases, number)) for cases in trainings(plan.cases))
-    iterations = min(most, numerics.compared(job.workload))
-    lasts = {min(iterations, len(trained(plan, cases, number))) - 1 for cases in trainings(plan.cases)}
-    # it is trained in two orders of sums
-    deadline_s = 2 * deadlines.of_reference(job.workload, iterations).seconds
-    return TrainReference(job.workload, iterations, deadline_s, tuple(sorted(last for last in lasts if last >= 0)))
-
-
-def _measure_links(lab: Lab, results: Results, reporter: Reporter, *, strict: bool) -> gate.Gate:
+def _measure_links(lab: Lab, results: ResultsWriter, reporter: Reporter, *, strict: bool) -> gate.Gate:
     """The link gate. Raises RunFailed for links that carry nothing, and if `strict` for any that is not as asked."""
     with reporter.step("measuring links", total=len(lines(lab))) as step:
         links = gate.measure(lab, progress=step.advance, say=reporter.say)
@@ -278,7 +268,9 @@ def _message_costs(
     )
 
 
-def _save_costs(plan: Plan, results: Results, costs: Mapping[tuple[int, ...], Sequence[MessageCosts] | None]) -> None:
+def _save_costs(
+    plan: Plan, results: ResultsWriter, costs: Mapping[tuple[int, ...], Sequence[MessageCosts] | None]
+) -> None:
     """What is known so far, by the jobs at work: of all, and beside it of each one alone."""
     documents = {jobs: message_costs.as_document(found) for jobs, found in costs.items() if found is not None}
     whole = documents.pop(tuple(range(len(plan.jobs))), {})

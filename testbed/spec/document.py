@@ -36,7 +36,8 @@ MOST_BYTES = 1_000_000
 class StrictModel(BaseModel):
     """Base of every spec model: frozen, unknown keys refused, no number out of text or truth values."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # built when first used: no command uses all of them, and a model that is part of another needs no schema of its own
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

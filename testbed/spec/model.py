@@ -14,7 +14,8 @@ from testbed.spec.document import WHOLE, FieldError, StrictModel, faults, valida
 class ModelSpec(StrictModel):
     """Base of every model's description: subclasses add their options as fields. Imports no torch.
 
-    What trains (layers, batches, loss) are methods of the same class that import torch themselves: train/api.py.
+    What trains (layers, batches, loss) are methods of the same class that import torch themselves
+    (train/model_protocol.py).
     """
 
     kind: str = Field(default="gpt", description="a registered name, or FILE.py:NAME")
@@ -69,7 +70,7 @@ class ModelSpec(StrictModel):
 
 
 _TRAINING_METHODS = ("layer", "batch", "loss")
-"""Of testbed.train.api.Model."""
+"""Of testbed.train.model_protocol.Model."""
 
 
 def missing_methods(spec: ModelSpec, *, tensor_ranks: bool = False) -> list[str]:

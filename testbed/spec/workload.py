@@ -31,7 +31,7 @@ from testbed.spec.document import (
     read_yaml,
     validate,
 )
-from testbed.spec.full_scale import FullScale, LabScale
+from testbed.spec.full_scale_job import FullScale, LabScale
 from testbed.spec.model import AnyModel, ModelSpec, as_model
 from testbed.spec.quantity import SI_UNITS, NumberPerRank, seconds_per_rank, size_bytes
 from testbed.spec.topology import Name

@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, Formatter, FuncFormatter, MaxNLocator, NullLocator
 
 from testbed.files import saving
+from testbed.plotting import COLOURS, GRID, save
 from testbed.spec.study import StudyAxis
 from testbed.units import show_time, show_times
 
-COLOURS = ("#4c78c8", "#c0392b", "#3a9a63", "#e0a83c", "#7b5aa6", "#45b5a0", "#8a5a44", "#5b6470")
-"""Of schedules, in all pictures with curves."""
 MARKS = "osD^vP*X"
 MOST_PANELS = 12
 """In one picture; of a larger grid the first ones."""
@@ -89,7 +87,7 @@ def _draw(name: str, axis: StudyAxis, panels: Sequence[tuple[str, pd.DataFrame]]
                 _curve(place, name, axis, rows_of, words, label, number)
         place.set_title(title, fontsize=9, loc="left")
         place.spines[["top", "right"]].set_visible(False)
-        place.grid(color="#eef0f3")
+        place.grid(color=GRID)
         place.yaxis.set_major_formatter(_TimesInOneUnit())
         _label(place, name, axis, words)
     places[0].set_ylim(bottom=0.0)  # all share one axis, which now spans what every panel has
@@ -101,8 +99,7 @@ def _draw(name: str, axis: StudyAxis, panels: Sequence[tuple[str, pd.DataFrame]]
         *places[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False
     )
     figure.suptitle(heading, fontsize=11, x=0.01, ha="left")
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
-        figure.savefig(path, dpi=120, metadata={"Date": None})
+    save(figure, path, dpi=120)
 
 
 def _curve(

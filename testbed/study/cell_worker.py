@@ -20,7 +20,7 @@ from testbed.vm import command
 def main(directory: str, shaper: str, limit_s: str, *names: str) -> int:
     """Train the plans of these cells; returns the exit code of the boot: what became of the cells their files say."""
     places = [Path(directory, name) for name in names]
-    trainings = [command.Training(file.read(place / file.NAME), place, shaper, quiet=True) for place in places]
+    trainings = [command.GuestTraining(file.read(place / file.NAME), place, shaper, quiet=True) for place in places]
     machine = command.choose_machine(trainings[0].plan.clock)
     command.train(machine, trainings, limit_s=float(limit_s), reporter=Lines(quiet=True))
     return ExitCode.OK

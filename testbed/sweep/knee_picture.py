@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from testbed.study.axis_plots import COLOURS
+from testbed.plotting import COLOURS, GRID, PALE_INK, save
 from testbed.thresholds import TIE
 from testbed.units import show_rate, show_time
 
@@ -40,9 +39,6 @@ class Curve(NamedTuple):
             ranges=[(rate, factor * least, factor * most) for rate, least, most in self.ranges],
         )
 
-
-_PALE = "#5b6470"
-"""Of what is said beside the curves."""
 
 DASHES = ("solid", (0, (5, 3)), (0, (2, 2)), (0, (8, 2, 2, 2)))
 """Where curves partly lie on each other, the one below shows in the gaps."""
@@ -80,7 +76,7 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab
         axis.axvline(full, color="#9aa1ab", linewidth=0.9, linestyle="--")
         whose = f" ({', '.join(labels)})" if len(by_rate) > 1 else ""
         words, height = f" S/(B tau) = 1 at {show_rate(full)}{whose}", 0.985 - 0.045 * number
-        axis.text(full, height, words, transform=axis.get_xaxis_transform(), fontsize=8, color=_PALE, va="top")
+        axis.text(full, height, words, transform=axis.get_xaxis_transform(), fontsize=8, color=PALE_INK, va="top")
     axis.set_xscale("log")
     axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: show_rate(rate)))
@@ -93,13 +89,12 @@ def draw(curves: Sequence[Curve], path: Path, *, heading: str, share: float, lab
         in_lab = axis.secondary_yaxis("right", functions=(_scaled(lab_seconds), _scaled(1 / lab_seconds)))
         in_lab.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: show_time(seconds)))
         in_lab.set_ylabel("iteration in the lab")
-        in_lab.tick_params(colors=_PALE)
-        in_lab.yaxis.label.set_color(_PALE)
+        in_lab.tick_params(colors=PALE_INK)
+        in_lab.yaxis.label.set_color(PALE_INK)
     axis.set_title(heading, fontsize=11, loc="left")
-    axis.grid(color="#eef0f3")
+    axis.grid(color=GRID)
     axis.legend(fontsize=8, frameon=False, loc="upper right", bbox_to_anchor=(1.0, 0.93))
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):
-        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+    save(figure, path, dpi=120)
 
 
 def _coinciding(curves: Sequence[Curve]) -> list[list[Curve]]:

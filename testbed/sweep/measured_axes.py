@@ -67,7 +67,7 @@ def measure(
             cased = with_clock(with_cases(plan, [found.choice], {found.choice.label: found.generated}), CLOCK)
             place = directory / f"{number:02}-{axis}"
             place.mkdir(parents=True, exist_ok=True)
-            trainings.append(command.Training(cased, place))
+            trainings.append(command.GuestTraining(cased, place))
     _, documents = command.train(machine, trainings, limit_s=limit_s, reporter=reporter)
     rows = [None if document is None else document["schedules"][0] for document in documents]
     rows += [None] * (len(trainings) - len(rows))

@@ -46,7 +46,7 @@ def measure(
         for place in places:
             plan = with_clock(_measured_once(swept[place].plan), CLOCK)
             require_trainable(plan)
-            trainings.append(command.Training(plan, base / f"rate-{place:03d}", quiet=True))
+            trainings.append(command.GuestTraining(plan, base / f"rate-{place:03d}", quiet=True))
         machine = command.choose_machine(CLOCK)
         _, documents = command.train(machine, trainings, limit_s=limit_s, reporter=reporter)
     if len(documents) < len(places) or None in documents:

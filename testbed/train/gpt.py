@@ -101,7 +101,7 @@ class Gpt(ModelSpec):
         return self.d_ff or 4 * self.d_model
 
     def layer(self, index: int) -> nn.Module:
-        """See train.api.Model."""
+        """See model_protocol.Model."""
         import torch
 
         from testbed.train.gpt_layers import Block, Embedding, Head, initialise
@@ -114,7 +114,7 @@ class Gpt(ModelSpec):
         return initialise(Block(self.d_model, self._hidden, self.heads, dtype))
 
     def split(self, layer: nn.Module, share: TensorShare) -> nn.Module:
-        """See train.api.SplitModel: blocks are split; every tensor rank has all of embedding and projection."""
+        """See model_protocol.SplitModel: blocks are split; every tensor rank has all of embedding and projection."""
         from testbed.train.gpt_layers import Block, split_block
 
         return split_block(layer, share) if isinstance(layer, Block) else layer
@@ -122,11 +122,11 @@ class Gpt(ModelSpec):
     def batch(
         self, corpus: Corpus, seed: int, iteration: int, microbatch: int, size: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See train.api.Model: bytes, and the byte behind each; both int64 of shape (size, sequence)."""
+        """See model_protocol.Model: bytes, and the byte behind each; both int64 of shape (size, sequence)."""
         return corpus.batch(seed, iteration, microbatch, size, self.sequence)
 
     def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """See train.api.Model: cross entropy of the next byte."""
+        """See model_protocol.Model: cross entropy of the next byte."""
         from testbed.train.gpt_layers import next_byte_loss
 
         return next_byte_loss(output, targets)

@@ -159,6 +159,11 @@ class Launcher:
         self._asked = request
         self._tell_fork_server(request)
 
+    @property
+    def asked_for_reference(self) -> bool:
+        """Whether its fork server trains one."""
+        return self._asked is not None
+
     def reference(self) -> ReferenceOutcome:
         """What was asked for: its losses, or why there are none. Raises RunFailed when the fork server is gone."""
         assert self._asked is not None

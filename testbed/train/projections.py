@@ -8,6 +8,8 @@ tensors are: one lost element, two shards in each other's place and a wrong fact
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from functools import lru_cache
 
 import torch
 
@@ -16,14 +18,34 @@ from testbed.train.assignment import PROJECTIONS
 _BLOCK = 1 << 17
 """Elements whose random numbers are in memory at a time."""
 
+_KEPT = 64
+_KEPT_ELEMENTS = 1 << 15
+"""Vectors of so many parameters of at most this size are kept: 128 MB at most, drawn once for all schedules."""
+
 
 def projections(parameter: str, values: torch.Tensor) -> tuple[float, ...]:
     """Of a whole tensor, zero where others keep it; the vectors depend on the parameter's name and shape alone."""
-    generator = torch.Generator().manual_seed(zlib.crc32(parameter.encode()))
+    flat = values.detach().reshape(-1).double()
+    if len(flat) <= _KEPT_ELEMENTS:
+        return tuple((_kept_vectors(parameter, len(flat)) @ flat).tolist())
     found = torch.zeros(PROJECTIONS, dtype=torch.float64)
-    for block in torch.split(values.detach().reshape(-1).double(), _BLOCK):
-        found += torch.randn(PROJECTIONS, len(block), generator=generator, dtype=torch.float64) @ block
+    for vectors, block in zip(_vectors(parameter, len(flat)), torch.split(flat, _BLOCK), strict=True):
+        found += vectors @ block
     return tuple(found.tolist())
+
+
+def _vectors(parameter: str, elements: int) -> Iterator[torch.Tensor]:
+    """The vectors of a parameter, a block of elements at a time: (PROJECTIONS, elements of the block)."""
+    generator = torch.Generator().manual_seed(zlib.crc32(parameter.encode()))
+    for begin in range(0, elements, _BLOCK):
+        shape = PROJECTIONS, min(_BLOCK, elements - begin)
+        yield torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+@lru_cache(maxsize=_KEPT)
+def _kept_vectors(parameter: str, elements: int) -> torch.Tensor:
+    (vectors,) = _vectors(parameter, elements)
+    return vectors
 
 
 def squared(values: torch.Tensor) -> float:

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from testbed.spec.workload import OptimizerSpec, Workload
-from testbed.train.api import Model, draw_layer, trainable
 from testbed.train.assignment import AFTER_STEP, GRADIENT, IN_USE, Expected
 from testbed.train.data import Corpus
+from testbed.train.model_protocol import Model, draw_layer, trainable
 from testbed.train.projections import projections, squared
 
 Tensors = dict[str, torch.Tensor]

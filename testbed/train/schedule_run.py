@@ -123,19 +123,11 @@ class ScheduleRun:
         Raises RuntimeError when a peer is gone or a message does not come within the process group's timeout, and for
         another iteration than the training's next one.
         """
-        state = self.state
+        state, replicas, peers = self.state, self.state.replicas, self.state.peers
         if iteration != state.iteration:
             raise RuntimeError(f"told to run iteration {iteration}, and the next one to train is {state.iteration}")
-        task, replicas, peers = state.task, state.replicas, state.peers
-        state.zero_gradients()
-        if replicas is not None:
-            replicas.attend(iteration)
-        begins_s = self.timed.begins_s
-        begin_s = start_s + (begins_s[task.mesh.position(self.rank)] if begins_s else 0.0)
-        late_start_s = max(0.0, now_s() - begin_s)
-        self.process.accounts.begin()
-        sleep_until(begin_s, self.process.spin_s)
-        counting = task.count_memory and iteration == 0
+        begin_s, late_start_s = self._await_start(iteration, start_s)
+        counting = state.task.count_memory and iteration == 0
         log = ActionLog(iteration, self.rank, state.replica, start_s)
         clock = LogicalClock(begin_s, self.process.spin_s)
         local: dict[Message, torch.Tensor] = {}
@@ -185,6 +177,18 @@ class ScheduleRun:
         if local:
             raise RuntimeError(f"never consumed: {list(local)}")
         return self._end(iteration, log, late_start_s, witness)
+
+    def _await_start(self, iteration: int, start_s: float) -> tuple[float, float]:
+        """Make ready and sleep until this rank begins; returns when that is, and how late it was ready, in seconds."""
+        state, begins_s = self.state, self.timed.begins_s
+        state.zero_gradients()
+        if state.replicas is not None:
+            state.replicas.attend(iteration)
+        begin_s = start_s + (begins_s[state.task.mesh.position(self.rank)] if begins_s else 0.0)
+        late_start_s = max(0.0, now_s() - begin_s)
+        self.process.accounts.begin()
+        sleep_until(begin_s, self.process.spin_s)
+        return begin_s, late_start_s
 
     def _end(self, iteration: int, log: ActionLog, late_start_s: float, witness: RankWitness) -> IterationRecord:
         """Step the optimizer, and make the record."""

@@ -13,7 +13,7 @@ from torch import nn
 
 from testbed.pipeline.ir import Part
 from testbed.spec.model import ModelSpec
-from testbed.train.api import build_layers, trainable
+from testbed.train.model_protocol import build_layers, trainable
 from testbed.train.split import GradientStore, WeightProduct
 from testbed.train.tensor import TensorShare
 

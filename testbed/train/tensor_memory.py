@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 
 import torch
 
@@ -45,9 +46,14 @@ def saved(output: torch.Tensor) -> Iterator[torch.Tensor]:
             continue
         seen.add(node)
         nodes += [before for before, _ in node.next_functions]
-        names = (name for name in dir(node) if name.startswith("_saved_"))
-        kept = [getattr(node, name) for name in names] + list(getattr(node, "saved_tensors", ()))
+        kept = [getattr(node, name) for name in _names_of_saved(type(node))] + list(getattr(node, "saved_tensors", ()))
         yield from (value for value in kept if isinstance(value, torch.Tensor))
+
+
+@cache
+def _names_of_saved(kind: type) -> tuple[str, ...]:
+    """Of a kind of autograd's nodes, the attributes that hold what it has saved."""
+    return tuple(name for name in dir(kind) if name.startswith("_saved_"))
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

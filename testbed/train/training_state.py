@@ -16,11 +16,11 @@ import torch.distributed as dist
 
 from testbed.pipeline.ir import Action, Kind
 from testbed.plan.exchange import exchange_of
-from testbed.train.api import trainable
 from testbed.train.assignment import AFTER_STEP, GRADIENT, IN_USE, Fingerprint, TrainingTask, last_compared
 from testbed.train.collective_runner import Membership
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
+from testbed.train.model_protocol import trainable
 from testbed.train.optimizer import make_optimizer
 from testbed.train.parameter_sums import (
     Held,

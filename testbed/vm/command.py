@@ -27,7 +27,7 @@ _BUFFERS_IN_KERNEL = 1.5
 
 
 @dataclass(frozen=True)
-class Training:
+class GuestTraining:
     """A plan to train in a guest, and where its results go (a directory that may hold an empty `logs` already)."""
 
     plan: Plan
@@ -50,7 +50,7 @@ def choose_machine(clock: Clock) -> guest_machine.GuestMachine:
 
 
 def train(
-    chosen: guest_machine.GuestMachine, trainings: Sequence[Training], *, limit_s: float, reporter: Reporter
+    chosen: guest_machine.GuestMachine, trainings: Sequence[GuestTraining], *, limit_s: float, reporter: Reporter
 ) -> tuple[Boot, list[dict[str, Any] | None]]:
     """Run trainings one after another in one boot; returns the boot and their comparisons (None where there is none).
 

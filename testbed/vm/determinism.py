@@ -20,7 +20,7 @@ from testbed.errors import MachineLacks, RunFailed
 from testbed.planning import file
 from testbed.progress import Reporter
 from testbed.results.destination import is_complete
-from testbed.vm.command import Training
+from testbed.vm.command import GuestTraining
 from testbed.vm.parallel_commands import CommandEnded, ParallelCommand, run_parallel
 
 _MARGIN_S = 60.0
@@ -83,7 +83,7 @@ class Determinism:
 
 
 def measure(
-    training: Training, *, boots: int, seeds: Sequence[int], jobs: int, limit_s: float, reporter: Reporter
+    training: GuestTraining, *, boots: int, seeds: Sequence[int], jobs: int, limit_s: float, reporter: Reporter
 ) -> Determinism:
     """Boot `boots` times per seed, `jobs` at once; results go to training.directory/seed-S/boot-B.
 
@@ -157,7 +157,7 @@ def _boot_directory(directory: Path, seed: int, boot: int) -> Path:
     return directory / f"seed-{seed}" / f"boot-{boot}"
 
 
-def _command(training: Training, seed: int, boot: int, limit_s: float) -> ParallelCommand:
+def _command(training: GuestTraining, seed: int, boot: int, limit_s: float) -> ParallelCommand:
     directory = _boot_directory(training.directory, seed, boot)
     directory.mkdir(parents=True)
     words = ["run", str(training.directory / file.NAME), "--clock", "virtual", "--seed", str(seed)]
@@ -165,7 +165,7 @@ def _command(training: Training, seed: int, boot: int, limit_s: float) -> Parall
     return ParallelCommand(directory.name, ("testbed", *words), directory / "stderr.log", limit_s + _MARGIN_S)
 
 
-def _collect(training: Training, seed: int, boot: int, ended: CommandEnded) -> BootResult:
+def _collect(training: GuestTraining, seed: int, boot: int, ended: CommandEnded) -> BootResult:
     directory = _boot_directory(training.directory, seed, boot)
     if not is_complete(directory):
         kind = MachineLacks if ended.code == MachineLacks.exit_code else RunFailed

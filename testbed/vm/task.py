@@ -39,7 +39,15 @@ def _train(plan: Plan, task: GuestTask, answer: Path, witness: MachineWitness) -
     from testbed.session.run import SessionOptions, run
 
     assert task.out is not None
-    options = SessionOptions(Path(task.out), task.shaper, this_machine(), witness, HOST_PRIORITY, strict=task.strict)
+    options = SessionOptions(
+        Path(task.out),
+        task.shaper,
+        this_machine(),
+        witness,
+        HOST_PRIORITY,
+        strict=task.strict,
+        kept_references=answer.parent,
+    )
     document = run(plan, options, Marks(quiet=task.quiet))
     _write(document, answer)
     return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED

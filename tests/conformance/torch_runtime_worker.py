@@ -18,9 +18,9 @@ from torch import distributed, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-from testbed.train.api import build_layers
 from testbed.train.data import load_corpus
 from testbed.train.gpt_layers import next_byte_loss
+from testbed.train.model_protocol import build_layers
 from testbed.train.split import GradientStore
 
 

@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 from in_process import Done, run_testbed
 
-from testbed.baseline import keep, report, store
+from testbed.baseline import check_report, keep, store
 from testbed.baseline.check import on_one_text
 from testbed.baseline.environment import differences
 from testbed.baseline.junit import junit
 from testbed.baseline.measure import Measurement, measure
-from testbed.baseline.regression import CheckResult, Figures, Finding, Verdict, is_regression, judge
+from testbed.baseline.regression import CheckResult, CheckVerdict, Figures, Finding, is_regression, judge
 from testbed.baseline.settings import with_settings
-from testbed.baseline.tolerance import Band, Mode, Quantity, default_tolerances, describe, from_document
+from testbed.baseline.tolerance import Band, FigureKind, Mode, default_tolerances, describe, from_document
 from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.judge.comparison import ScheduleComparison
 from testbed.plan.plan import Plan, Profile
@@ -31,7 +31,7 @@ from testbed.planning.schedules import choose, make, with_selected
 from testbed.progress import Lines
 from testbed.spec.workload import Pacing
 from testbed.vm import command
-from testbed.vm.command import Training
+from testbed.vm.command import GuestTraining
 
 ROOT = Path(__file__).parents[2]
 LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
@@ -92,7 +92,7 @@ def write_run(directory: Path) -> None:
     pd.DataFrame(rows).to_parquet(directory / "iterations.parquet")
 
 
-def verdicts(before: Figures, now: Figures, bands: dict[Quantity, Band] | None = None) -> dict[str, Verdict]:
+def verdicts(before: Figures, now: Figures, bands: dict[FigureKind, Band] | None = None) -> dict[str, CheckVerdict]:
     found = judge("b", [before], CheckResult((now,)), VIRTUAL if bands is None else bands)
     return {str(finding.quantity): finding.verdict for finding in found}
 
@@ -145,21 +145,21 @@ def test_another_bubble_memory_or_loss_at_the_same_time_is_a_change() -> None:
 def test_an_untrusted_or_missing_or_failed_schedule_is_a_regression() -> None:
     now = replace(figures(), trusted=False, reasons=("2 packets were dropped",))
     (found,) = judge("b", [figures()], CheckResult((now,)), VIRTUAL)
-    assert (found.verdict, found.note) == (Verdict.untrusted, "2 packets were dropped")
+    assert (found.verdict, found.note) == (CheckVerdict.untrusted, "2 packets were dropped")
     assert is_regression(found, allow_faster=True)
     both = [figures(), figures("zb-h1")]
     found = judge("b", both, CheckResult((figures("zb-h1"),)), VIRTUAL)[0]
-    assert (found.schedule, found.verdict) == ("1f1b", Verdict.missing)
+    assert (found.schedule, found.verdict) == ("1f1b", CheckVerdict.missing)
     found = judge("b", both, CheckResult((), "a worker died"), VIRTUAL)[1]
-    assert (found.schedule, found.verdict, found.note) == ("zb-h1", Verdict.failed, "a worker died")
+    assert (found.schedule, found.verdict, found.note) == ("zb-h1", CheckVerdict.failed, "a worker died")
     found = judge("b", [figures()], CheckResult(tuple(both)), VIRTUAL)[1]
-    assert (found.schedule, found.verdict) == ("zb-h1", Verdict.missing)
+    assert (found.schedule, found.verdict) == ("zb-h1", CheckVerdict.missing)
 
 
 def test_on_a_real_clock_only_ratios_inside_the_run_count() -> None:
     before = (figures(), figures("zb-h1", measured_s=0.7, predicted_s=0.69))
 
-    def found(first_s: float, second_s: float) -> list[Verdict]:
+    def found(first_s: float, second_s: float) -> list[CheckVerdict]:
         now = (replace(before[0], measured_s=first_s), replace(before[1], measured_s=second_s))
         return [finding.verdict for finding in judge("b", before, CheckResult(now), REAL)]
 
@@ -226,7 +226,7 @@ def test_a_boot_that_fails_leaves_what_it_finished(tmp_path: Path, monkeypatch: 
     tasks = [Measurement(name, plan, Mode.virtual, "netem") for name in ("first", "second")]
     error: Exception = RunFailed("the guest did not finish within 9 s")
 
-    def fails(chosen: object, trainings: Sequence[Training], **_: object) -> None:
+    def fails(chosen: object, trainings: Sequence[GuestTraining], **_: object) -> None:
         write_run(trainings[0].directory)
         raise error
 
@@ -244,22 +244,22 @@ def test_a_boot_that_fails_leaves_what_it_finished(tmp_path: Path, monkeypatch: 
 # --- how it is told ------------------------------------------------------------------------------
 
 
-def checked(now: CheckResult, *before: Figures, mode: Mode = Mode.virtual) -> report.Checked:
+def checked(now: CheckResult, *before: Figures, mode: Mode = Mode.virtual) -> check_report.Checked:
     baseline = store.Baseline("longhaul", mode, "2026-01-01", "", False, "netem", VIRTUAL, ENVIRONMENT, before)
-    return report.Checked(baseline, mode, VIRTUAL, now, tuple(judge("longhaul", before, now, VIRTUAL)))
+    return check_report.Checked(baseline, mode, VIRTUAL, now, tuple(judge("longhaul", before, now, VIRTUAL)))
 
 
-def mixed(*, allow_faster: bool = False) -> report.CheckReport:
+def mixed(*, allow_faster: bool = False) -> check_report.CheckReport:
     """One the same, one slower with control characters in a reason, one faster; on another kernel."""
     names = ("1f1b", "crosspipe-greedy", "zb-h1", "interleaved-1f1b")
     untrusted = replace(figures(names[3]), trusted=False, reasons=("rank 1 said: <a> & \x1b[31m | " + "long " * 30,))
     now = (figures(), figures(names[1], 0.812, 0.8), figures(names[2], 0.7, 0.8), untrusted)
     environment = ENVIRONMENT | {"kernel": {"key": "7.2-abc"}}
-    return report.CheckReport((checked(CheckResult(now, "", environment), *map(figures, names)),), allow_faster)
+    return check_report.CheckReport((checked(CheckResult(now, "", environment), *map(figures, names)),), allow_faster)
 
 
 def test_the_table_begins_with_the_verdict_and_fits_80_columns() -> None:
-    lines = [line for line, _ in report.table(mixed())]
+    lines = [line for line, _ in check_report.table(mixed())]
     assert lines[0].startswith("OUTSIDE TOLERANCE: 3 of 4 schedules")
     assert max(map(len, lines)) <= 80
     (slower,) = [line for line in lines if "crosspipe-greedy measured" in line]
@@ -269,7 +269,7 @@ def test_the_table_begins_with_the_verdict_and_fits_80_columns() -> None:
 
 
 def test_all_the_same_is_within_tolerance() -> None:
-    good = report.CheckReport((checked(CheckResult((figures(),), "", ENVIRONMENT), figures()),), False)
+    good = check_report.CheckReport((checked(CheckResult((figures(),), "", ENVIRONMENT), figures()),), False)
     assert good.verdict == "within tolerance: 1 baseline, 1 schedule"
     assert not good.outside
     assert not good.remarks()
@@ -277,14 +277,14 @@ def test_all_the_same_is_within_tolerance() -> None:
 
 def test_a_difference_of_kernel_alone_is_no_fault() -> None:
     other = ENVIRONMENT | {"kernel": {"key": "7.2-abc"}}
-    told = report.CheckReport((checked(CheckResult((figures(),), "", other), figures()),), False)
+    told = check_report.CheckReport((checked(CheckResult((figures(),), "", other), figures()),), False)
     assert not told.outside
     assert told.remarks() == ["kernel: 6.12-abc (01234567) then, 7.2-abc now (1 baseline)"]
 
 
 def test_faster_can_be_allowed() -> None:
     assert {finding.schedule for finding in mixed().outside} >= {"zb-h1"}
-    assert "zb-h1" not in {f.schedule for f in mixed(allow_faster=True).outside if f.verdict is Verdict.faster}
+    assert "zb-h1" not in {f.schedule for f in mixed(allow_faster=True).outside if f.verdict is CheckVerdict.faster}
 
 
 def test_junit_has_the_times_and_tells_failures_from_errors() -> None:
@@ -341,7 +341,9 @@ def test_junit_is_of_the_structure_that_others_read_whatever_a_label_holds() -> 
     labels = (ODD_LABEL, "1f1b")
     slower = CheckResult((figures(ODD_LABEL, 0.9), figures("1f1b")), "", ENVIRONMENT)
     nothing = CheckResult((), f"the run ended: {ODD_LABEL}", {})
-    told = report.CheckReport((checked(slower, *map(figures, labels)), checked(nothing, *map(figures, labels))), False)
+    told = check_report.CheckReport(
+        (checked(slower, *map(figures, labels)), checked(nothing, *map(figures, labels))), False
+    )
     root = ElementTree.fromstring(junit(told))
     assert root.tag == "testsuites"
     require_junit(root)
@@ -349,11 +351,11 @@ def test_junit_is_of_the_structure_that_others_read_whatever_a_label_holds() -> 
     assert [case.get("name") for case in first.findall("testcase")] == ["a <b> & \"c\" 'd' ]]>  é", "1f1b"]
     assert (first.get("failures"), first.get("errors")) == ("1", "0")
     assert (second.get("failures"), second.get("errors")) == ("0", "2"), "nothing to compare is no comparison"
-    assert 'a &lt;b> &amp; "c"' in report.markdown(told)
+    assert 'a &lt;b> &amp; "c"' in check_report.markdown(told)
 
 
 def test_markdown_has_whole_rows() -> None:
-    text = report.markdown(mixed())
+    text = check_report.markdown(mixed())
     assert text.startswith("## Baselines\n\n**OUTSIDE TOLERANCE")
     rows = [line for line in text.splitlines() if line.startswith("| longhaul | ") and "measured" in line]
     assert len(rows) == 3
@@ -361,7 +363,7 @@ def test_markdown_has_whole_rows() -> None:
 
 
 def test_json_holds_every_finding() -> None:
-    document = report.as_document(mixed())
+    document = check_report.as_document(mixed())
     json.dumps(document, allow_nan=False)
     assert document["within_tolerance"] is False
     found = {f["schedule"]: f for f in document["baselines"][0]["findings"] if f["quantity"] == "measured"}
@@ -370,11 +372,11 @@ def test_json_holds_every_finding() -> None:
 
 
 def test_values_are_shown_in_the_unit_of_their_quantity() -> None:
-    assert report.show_value(Quantity.measured, 1.234567) == "1.23457 s"
-    assert report.show_difference(Finding("b", "s", Verdict.same, Quantity.measured, 0.8, 0.8 - 1.1e-13)) == "0"
-    assert report.show_difference(Finding("b", "s", Verdict.same, Quantity.predicted, 0.8, 0.8 + 4e-9)).startswith(
-        "+4 ns"
-    )
+    assert check_report.show_value(FigureKind.measured, 1.234567) == "1.23457 s"
+    measured = Finding("b", "s", CheckVerdict.same, FigureKind.measured, 0.8, 0.8 - 1.1e-13)
+    assert check_report.show_difference(measured) == "0"
+    predicted = Finding("b", "s", CheckVerdict.same, FigureKind.predicted, 0.8, 0.8 + 4e-9)
+    assert check_report.show_difference(predicted).startswith("+4 ns")
 
 
 # --- files and commands --------------------------------------------------------------------------
@@ -453,7 +455,7 @@ def test_a_run_without_pacing_is_kept_as_it_was_before_its_profile(tmp_path: Pat
     kept = store.plan_of(tmp_path / "kept")
     assert kept.jobs == (replace(profiled, profile=None),)
     assert [case.jobs[0].rows for case in kept.cases] == [None]
-    assert Quantity.predicted not in store.read(tmp_path / "kept").tolerances
+    assert FigureKind.predicted not in store.read(tmp_path / "kept").tolerances
 
 
 def test_what_is_saved_is_found_the_same(root: Path) -> None:

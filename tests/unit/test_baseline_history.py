@@ -17,7 +17,7 @@ from in_process import Done, run_testbed
 from testbed.baseline import history
 from testbed.baseline.ci_formats import FORMATS, badge_of
 from testbed.baseline.history import CheckRecord, Machine, ScheduleRecord, sparkline
-from testbed.baseline.regression import Verdict
+from testbed.baseline.regression import CheckVerdict
 from testbed.baseline.tolerance import Mode
 from testbed.errors import BadInput
 
@@ -28,12 +28,12 @@ MACHINE = Machine("x86_64", 2, "6.12", "3.11.2")
 
 
 def row(schedule: str, seconds: float | None, baseline: str = "longhaul", **fields: Any) -> ScheduleRecord:
-    record = ScheduleRecord(baseline, Mode.virtual, schedule, "", seconds, 0.8, Verdict.same, "7.2-abc")
+    record = ScheduleRecord(baseline, Mode.virtual, schedule, "", seconds, 0.8, CheckVerdict.same, "7.2-abc")
     return replace(record, **fields)
 
 
 def check(day: int, *rows: ScheduleRecord, **fields: Any) -> CheckRecord:
-    same = all(one.verdict is Verdict.same for one in rows)
+    same = all(one.verdict is CheckVerdict.same for one in rows)
     commit = f"{day:02d}" * 20
     record = CheckRecord(
         1, f"2026-11-{day:02d}T12:00:00+00:00", commit, False, "0.1.0", "0" * 64, MACHINE, same, tuple(rows)
@@ -43,11 +43,11 @@ def check(day: int, *rows: ScheduleRecord, **fields: Any) -> CheckRecord:
 
 CHECKS = (
     check(1, row("1f1b", 0.8), row(ODD_LABEL, 0.7)),
-    check(2, row("1f1b", 0.8), row(ODD_LABEL, 0.71, verdict=Verdict.slower)),
-    check(3, row("1f1b", 0.8), row(ODD_LABEL, None, verdict=Verdict.failed), modified=True),
+    check(2, row("1f1b", 0.8), row(ODD_LABEL, 0.71, verdict=CheckVerdict.slower)),
+    check(3, row("1f1b", 0.8), row(ODD_LABEL, None, verdict=CheckVerdict.failed), modified=True),
     check(
         4,
-        row("1f1b", 0.84, verdict=Verdict.slower),
+        row("1f1b", 0.84, verdict=CheckVerdict.slower),
         row(ODD_LABEL, 0.7),
         row("1f1b", None, "other", mode=Mode.predict, job="wide", kernel=None),
         machine=replace(MACHINE, cpus=64),
@@ -179,7 +179,7 @@ def test_the_table_says_what_became_of_each_schedule(tmp_path: Path) -> None:
 def test_many_checks_and_long_names_fit_the_screen(tmp_path: Path) -> None:
     label = "crosspipe-greedy(memory=8,n_sub=4,receives=when-reached) + zb-h1"
     one = row(label, 0.8, "a-baseline-with-a-name-of-sixty-characters-as-long-as-can-be", job="a-job")
-    checks = [check(day, replace(one, measured_s=0.8 + day / 100, verdict=Verdict.slower)) for day in range(1, 29)]
+    checks = [check(day, replace(one, measured_s=0.8 + day / 100, verdict=CheckVerdict.slower)) for day in range(1, 29)]
     done = run_testbed("baseline", "history", kept(tmp_path, checks), COLUMNS="80")
     table = [line for line in done.stdout.splitlines() if line[:1] in "┏┃┡│└"]
     assert max(map(len, table)) <= 80
@@ -226,7 +226,7 @@ def test_the_picture_has_a_panel_per_baseline_and_every_label(tmp_path: Path) ->
 
 
 def test_a_history_without_any_time_has_no_picture(tmp_path: Path) -> None:
-    place = kept(tmp_path / "kept", [check(1, row("1f1b", None, verdict=Verdict.failed))])
+    place = kept(tmp_path / "kept", [check(1, row("1f1b", None, verdict=CheckVerdict.failed))])
     done = shown(place, "--picture", tmp_path / "times.svg")
     assert done.returncode == 2
     assert "--picture: checks: got 1, expected at least one in which a schedule has a time" in done.stderr
@@ -286,7 +286,7 @@ def test_a_check_is_appended_and_written(tmp_path: Path) -> None:
         name: made(record) for name, made in FORMATS.items()
     }
     (one,) = record.schedules
-    assert (one.baseline, one.mode, one.schedule, one.verdict) == ("mine", Mode.predict, "1f1b", Verdict.same)
+    assert (one.baseline, one.mode, one.schedule, one.verdict) == ("mine", Mode.predict, "1f1b", CheckVerdict.same)
     assert one.predicted_s == json.loads((root / "mine/comparison.json").read_text())["schedules"][0]["predicted_s"]
     assert record.commit is None or len(record.commit) == 40
     files["badge"].unlink()

@@ -10,7 +10,7 @@ import pytest
 
 from testbed.judge import changes
 from testbed.judge.changes import FlowParts
-from testbed.judge.evidence import Evidence, judge
+from testbed.judge.evidence import CaseEvidence, judge
 from testbed.judge.fidelity import Check, NetworkEvidence
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.judge.messages import by_flow, by_iteration, message_times
@@ -35,7 +35,7 @@ def case(
     flows: tuple[tuple[int, int], ...] = ((1, 2),),
     count: int = COUNT,
     only_late: bool = False,
-) -> Evidence:
+) -> CaseEvidence:
     """Measured iterations from 2 on: `shift_s` more for messages of these flows, and `share` more for the iteration.
 
     `only_late`: where they are not late they lie ready, so that nothing is known of their arrival.
@@ -63,19 +63,19 @@ def case(
     known = network, (), ReferenceOutcome(), PREDICTED_S, host_s, found, 0.0, baseline_s
     routes = [WAYS.get((flow.source_rank, flow.target_rank), ()) for flow in found]
     more: dict[str, Any] = {"quartiles_s": by_iteration(times), "routes": routes, "modelled": True}
-    return Evidence(True, real, (), None, rows, (), *known)._replace(**more)
+    return CaseEvidence(True, real, (), None, rows, (), *known)._replace(**more)
 
 
-def checks(one: Evidence) -> list[Check]:
+def checks(one: CaseEvidence) -> list[Check]:
     """Those that times are judged by."""
     return [check for check in judge(one) if "process" not in check.question]
 
 
-def untrusted(one: Evidence) -> str:
+def untrusted(one: CaseEvidence) -> str:
     return " | ".join(reason for check in checks(one) for reason in check.reasons)
 
 
-def noted(one: Evidence) -> str:
+def noted(one: CaseEvidence) -> str:
     return " | ".join(note for check in checks(one) for note in check.notes)
 
 

@@ -151,7 +151,7 @@ def test_the_doctor_starts_without_mininet() -> None:
     """It is to say what is missing, so it may not need it."""
     script = (
         "import sys; sys.modules['mininet'] = sys.modules['pyroute2'] = None\n"
-        "import testbed.cli, testbed.cli.plan_tables, testbed.lab.doctor, testbed.vm.doctor\n"
+        "import testbed.cli, testbed.cli.plan_tables, testbed.lab.doctor, testbed.vm.guest_doctor\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

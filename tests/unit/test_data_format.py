@@ -28,7 +28,7 @@ from testbed.plan.traffic import PlannedTraffic
 from testbed.planning import file
 from testbed.planning.resolve import generate, load_plan, with_cases
 from testbed.planning.schedules import choose
-from testbed.results.directory import FinishedJob, Results
+from testbed.results.directory import FinishedJob, ResultsWriter
 from testbed.results.recheck import evidence_of, recheck
 from testbed.results.run_files import RunFiles
 from testbed.session.case import link_row
@@ -121,7 +121,7 @@ def found(trace: Trace | None = None, **changed: Any) -> Found:
 
 def write(directory: Path, case: Found) -> None:
     """As a session writes it, with the comparison told from what it has written."""
-    results = Results(directory, [job.name for job in PLAN.jobs], references=[case.reference])
+    results = ResultsWriter(directory, [job.name for job in PLAN.jobs], references=[case.reference])
     manifest = {
         "format": FORMAT,
         "nodes": list(PLAN.jobs[0].nodes),

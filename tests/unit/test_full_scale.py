@@ -23,7 +23,7 @@ from testbed.planning.resolve import load_plan, make_plan, measurement_of
 from testbed.planning.schedules import choose, make, with_selected
 from testbed.spec import load_topology, load_workload
 from testbed.spec.document import validate
-from testbed.spec.full_scale import SHAPE_SOURCES, SHAPES, FullScale
+from testbed.spec.full_scale_job import SHAPE_SOURCES, SHAPES, FullScale
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
 

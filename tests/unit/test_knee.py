@@ -78,7 +78,7 @@ def test_measured_rates_are_spread_with_both_ends() -> None:
     assert spread(3, 100) == [0, 1, 2]
 
 
-def trained(_: object, trainings: list[command.Training], **__: object) -> tuple[None, list[dict[str, Any]]]:
+def trained(_: object, trainings: list[command.GuestTraining], **__: object) -> tuple[None, list[dict[str, Any]]]:
     """What a guest would have measured: the prediction and a thousandth."""
     documents = []
     for one in trainings:

@@ -11,6 +11,7 @@ import shutil
 import sys
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from fnmatch import fnmatch
 from html.parser import HTMLParser
 from itertools import combinations, islice
@@ -34,8 +35,10 @@ from parts.generated_run import write_run
 from testbed.cli.answer import answer
 from testbed.judge.comparison import rows_of
 from testbed.page.columns import NOTHING, packed, time_unit, unit_of, whole
-from testbed.page.document import assets_bytes
-from testbed.page.timelines import first_case, kept
+from testbed.page.report_page import assets_bytes
+from testbed.page.subject import Subject
+from testbed.page.timelines_section import first_case, kept
+from testbed.page.verdict_section import comparison
 from testbed.plan.plan import Plan
 from testbed.planning.resolve import load_plan
 from testbed.results.load import load_run, load_traces
@@ -133,6 +136,22 @@ def test_several_runs_stand_beside_each_other(tmp_path: Path, generated: Path) -
     assert {one["name"].split()[0] for one in data["iterations"]} == {run["name"] for run in data["timelines"]}
     headings = [text for _, text in page.named("h3")]
     assert headings.count("run") == headings.count("format-2-run") >= 6
+
+
+def test_a_speed_up_and_what_others_cost_are_two_columns(generated: Path) -> None:
+    """Where a run of one job stands beside a run of several."""
+    run = load_run(generated)
+    job = {"job": "first", "start_s": 0.0, "predicted_alone_s": 0.5, "slowdown_predicted": 1.25}
+    rows = [row | job for row in run.comparison["schedules"]]
+    jobs = [{"name": "first", "first_rank": 0, "ranks": 4, "workload_seed": 1}]
+    several = replace(run, comparison=run.comparison | {"jobs": jobs, "schedules": rows})
+    table = Elements(comparison([Subject(generated, run, "", name="one"), Subject(generated, several, "", name="two")]))
+    heads = [text for _, text in table.named("th")]
+    width = heads.index("in flight m / p") + 1
+    cells = [text for _, _, text in table.found if text][1 + width :]  # without caption and heads
+    found = [dict(zip(heads, cells[at : at + width], strict=False)) for at in range(0, 4 * width, width)]
+    assert [row["× 1f1b"] for row in found] == [f"{row['speedup_measured']:.2f}" for row in rows] * 2
+    assert [row["others cost (predicted)"] for row in found] == ["-", "-", "+25.0%", "+25.0%"]
 
 
 def test_runs_of_one_name_are_called_by_their_paths(tmp_path: Path, generated: Path) -> None:

@@ -20,7 +20,7 @@ from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.model.simulate import simulate
 from testbed.pipeline.problem import uniform
 from testbed.results.destination import is_complete, require_place, results_directory
-from testbed.results.directory import Results
+from testbed.results.directory import ResultsWriter
 from testbed.results.load import Run, load_run, load_traces
 from testbed.schedule.registry import generate
 from testbed.trace.summary import summaries
@@ -37,7 +37,7 @@ def predicted(name: str) -> Trace:
 
 def write_run(directory: Path, *finished: str, seconds: float = 50.0) -> None:
     """What a run leaves that was to measure ASKED, after it has `finished` these."""
-    results = Results(directory)
+    results = ResultsWriter(directory)
     nodes = ["paris/0", "paris/1", "warsaw/0", "warsaw/1"]
     asked = [{"schedule": name, "label": name} for name in ASKED]
     results.save_json("manifest.json", {"format": FORMAT, "nodes": nodes, "schedules": asked})
@@ -114,7 +114,7 @@ def test_a_link_that_comes_later_is_replaced_not_followed(tmp_path: Path) -> Non
     theirs = tmp_path / "theirs"
     theirs.write_text("theirs")
     (tmp_path / "manifest.json").symlink_to(theirs)
-    Results(tmp_path).save_json("manifest.json", {})
+    ResultsWriter(tmp_path).save_json("manifest.json", {})
     assert theirs.read_text() == "theirs"
     assert not (tmp_path / "manifest.json").is_symlink()
 

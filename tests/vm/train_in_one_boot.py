@@ -20,7 +20,7 @@ LIMIT_S = 1770
 
 def main(trainings: Path) -> int:
     asked = [
-        command.Training(file.from_json(Path(plan).read_text(), plan), Path(out), shaper, quiet=quiet)
+        command.GuestTraining(file.from_json(Path(plan).read_text(), plan), Path(out), shaper, quiet=quiet)
         for plan, out, shaper, quiet in json.loads(trainings.read_text())
     ]
     chosen = command.choose_machine(Clock("virtual"))

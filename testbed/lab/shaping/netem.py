@@ -37,7 +37,7 @@ class NetemParameters(NamedTuple):
     loss_u32: int
 
 
-class _Options(sched_netem.options):  # type: ignore[misc]
+class _NetemOptions(sched_netem.options):  # type: ignore[misc]
     """pyroute2's netem attributes, and the later ones that it does not know: exact times, and the random seed."""
 
     nla_map = (
@@ -60,9 +60,9 @@ class QdiscMessage(tcmsg):  # type: ignore[misc]
     """
 
     @staticmethod
-    def get_options(_message: object, *_: object, **__: object) -> type[_Options]:
+    def get_options(_message: object, *_: object, **__: object) -> type[_NetemOptions]:
         """The class that encodes TCA_OPTIONS."""
-        return _Options
+        return _NetemOptions
 
 
 def parameters(direction: ShapedDirection) -> NetemParameters:

@@ -8,7 +8,7 @@ from testbed.judge.comparison import ScheduleComparison, job_of
 from testbed.model.bubble import TimeByCause, time_by_cause
 from testbed.page.bars import Bar, chart, legend
 from testbed.page.markup import Markup, joined, note, table, tag
-from testbed.page.subject import Subject, row_name
+from testbed.page.subject import Subject, entries_head, row_name
 from testbed.plan import costs
 from testbed.plan.plan import Plan
 from testbed.results.run_files import RunFiles
@@ -52,7 +52,7 @@ def causes(subject: Subject) -> Markup:
         else:
             known.append((row, _parts(row, found)))
     bars = [Bar(row_name(row), parts, row.predicted_s, show_time(row.measured_s)) for row, parts in known]
-    body = []
+    head, body = entries_head(subject.rows), []
     for row, parts in known:
         shown = show_times([*parts, row.predicted_s, row.measured_s])
         body.append([row_name(row), *shown])
@@ -65,7 +65,7 @@ def causes(subject: Subject) -> Markup:
                     tag(
                         "details",
                         tag("summary", "In numbers"),
-                        table("Seconds of an iteration by cause", ["schedule", *NAMES, "predicted", "measured"], body),
+                        table("Seconds of an iteration by cause", [head, *NAMES, "predicted", "measured"], body),
                         tag("p", _MEANINGS, class_="small"),
                     ),
                 ]

@@ -10,16 +10,16 @@ from importlib import resources
 from pathlib import Path
 from typing import TypeVar
 
-from testbed.page.causes import causes
-from testbed.page.environment import environment
-from testbed.page.iterations import series_of
-from testbed.page.links import links
+from testbed.page.causes_section import causes
+from testbed.page.environment_section import environment
+from testbed.page.iterations_section import series_of
+from testbed.page.links_section import links
 from testbed.page.markup import Markup, joined, tag
-from testbed.page.memory import memory
-from testbed.page.network import network
+from testbed.page.memory_section import memory
+from testbed.page.network_section import network
 from testbed.page.subject import Subject
-from testbed.page.timelines import MOST_ACTIONS, timelines_of
-from testbed.page.verdict import answer, checks, comparison, events, message_flows
+from testbed.page.timelines_section import MOST_ACTIONS, timelines_of
+from testbed.page.verdict_section import answer, checks, comparison, events, message_flows
 from testbed.results.damaged import judging
 from testbed.results.load import TRACE_TABLES
 

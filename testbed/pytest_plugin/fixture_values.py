@@ -42,7 +42,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TrainedSchedule:
     """One schedule of a training; times in seconds."""
 
     schedule: str
@@ -70,11 +70,11 @@ class Training:
 
     directory: Path
     """Its results: docs/data-format.md says what every file holds."""
-    schedules: Mapping[str, Schedule]
+    schedules: Mapping[str, TrainedSchedule]
     comparison: Mapping[str, Any]
     """comparison.json."""
 
-    def __getitem__(self, label: str) -> Schedule:
+    def __getitem__(self, label: str) -> TrainedSchedule:
         """Raises KeyError for a label that was not trained."""
         return self.schedules[label]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from testbed.baseline import environment, tolerance
-from testbed.baseline.regression import CheckResult, Finding, Verdict, is_regression
+from testbed.baseline.regression import CheckResult, CheckVerdict, Finding, is_regression
 from testbed.baseline.store import Baseline
-from testbed.baseline.tolerance import TIMES, Mode, Quantity, Tolerances
+from testbed.baseline.tolerance import TIMES, FigureKind, Mode, Tolerances
 from testbed.units import show_change, show_time
 
 WIDTH = 80
@@ -31,8 +31,7 @@ class Checked:
     @property
     def title(self) -> str:
         """Its name, and how it was checked."""
-        how = {Mode.predict: "prediction", Mode.virtual: "virtual clock", Mode.real: "real clock"}[self.mode]
-        return f"{self.baseline.name} ({how})"
+        return f"{self.baseline.name} ({self.mode.in_words})"
 
     @property
     def hints(self) -> list[str]:
@@ -83,7 +82,7 @@ class CheckReport:
         lines = [f"{hint} ({_count(len(names), 'baseline')})" for hint, names in self.hints.items()]
         if self.settings:
             lines.insert(0, f"plans changed on purpose: {', '.join(self.settings)}")
-        if any(finding.verdict is Verdict.faster for check in self.checked for finding in check.findings):
+        if any(finding.verdict is CheckVerdict.faster for check in self.checked for finding in check.findings):
             lines.append("what is faster for a good reason is saved anew: testbed baseline renew NAME --reason TEXT")
         return lines
 
@@ -108,18 +107,18 @@ def _count(number: int, noun: str) -> str:
 # --- cells ---------------------------------------------------------------------------------------
 
 
-def show_value(quantity: Quantity | None, value: float | None) -> str:
+def show_value(quantity: FigureKind | None, value: float | None) -> str:
     """A figure in the unit of its quantity."""
     if value is None or quantity is None:
         return "-"
     if quantity in TIMES:
         return f"{value:.5f} s" if abs(value) >= 1 else f"{value * 1e3:.3f} ms"
     match quantity:
-        case Quantity.error:
+        case FigureKind.error:
             return show_change(value, 3)
-        case Quantity.bubble:
+        case FigureKind.bubble:
             return f"{value:z.3%}"
-        case Quantity.speedup:
+        case FigureKind.speedup:
             return f"{value:.3f}x"
         case _:
             return f"{value:.7g}"
@@ -143,7 +142,7 @@ def show_difference(finding: Finding) -> str:
     if quantity in TIMES:
         value, _, unit = show_time(abs(difference)).partition(" ")
         return f"{sign}{float(value):.3g} {unit}{share}"
-    if quantity in (Quantity.error, Quantity.bubble):
+    if quantity in (FigureKind.error, FigureKind.bubble):
         return f"{difference * 100:+z.3f} points"
     return f"{difference:+.3g}{share}"
 
@@ -185,7 +184,7 @@ def table(report: CheckReport) -> list[tuple[str, str]]:
         lines.append((check.title, "bold"))
         for finding in check.findings:
             bad = is_regression(finding, allow_faster=report.allow_faster)
-            style = "red" if bad else "" if finding.verdict is Verdict.same else "yellow"
+            style = "red" if bad else "" if finding.verdict is CheckVerdict.same else "yellow"
             lines += [(text, style) for text in _lines(cells_of(finding))]
             lines += [(text, style) for text in _wrapped(finding.note, "    ")]
     lines.append(("", ""))
@@ -204,7 +203,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
 def markdown(report: CheckReport) -> str:
     """A summary for a pull request: verdict, what is outside, one row per baseline."""
     lines = ["## Baselines", "", f"**{report.verdict}**", ""]
-    moved = [f for check in report.checked for f in check.findings if f.verdict is not Verdict.same]
+    moved = [f for check in report.checked for f in check.findings if f.verdict is not CheckVerdict.same]
     if moved:
         lines += _markdown_row("baseline", *_HEADER, "note")
         lines += ["| --- | --- | --- | ---: | ---: | ---: | --- | --- |"]

@@ -8,7 +8,8 @@ from typing import Any
 from testbed.judge.comparison import ScheduleComparison, job_of, jobs_of
 from testbed.page.bars import legend
 from testbed.page.markup import Markup, joined, note, pictures, table, tag
-from testbed.page.subject import Subject, row_name
+from testbed.page.shapes import line, picture, rectangle, words
+from testbed.page.subject import Subject, entries_head, row_name
 from testbed.units import show_size
 
 PARTS = ("activations", "parameters", "gradients", "optimizer", "buffers")
@@ -25,7 +26,7 @@ def memory(subject: Subject) -> Markup:
     first_rank = {job.name: job.first_rank for job in jobs_of(subject.run.comparison)}
     most = max(_total(held) for row in known for which in ("measured", "predicted") for held in _of(row, which))
     body = [_fullest(row, first_rank.get(job_of(row), 0)) for row in known]
-    heads = ["schedule", "fullest rank", *(f"{part} m / p" for part in PARTS), "limit of activations"]
+    heads = [entries_head(known), "fullest rank", *(f"{part} m / p" for part in PARTS), "limit of activations"]
     return joined(
         [
             legend(PARTS, "predicted"),
@@ -54,47 +55,19 @@ def _picture(row: ScheduleComparison, first_rank: int, most: float) -> Markup:
         for number, part in enumerate(PARTS):
             high = rank[part] * scale
             bottom -= high
-            boxes.append(
-                tag(
-                    "rect",
-                    x=f"{left:.2f}",
-                    y=f"{bottom:.2f}",
-                    width=f"{0.8 * step:.2f}",
-                    height=f"{high:.2f}",
-                    class_=f"part-{number}",
-                )
-            )
+            boxes.append(rectangle(left, bottom, 0.8 * step, high, f"part-{number}"))
         said = ", ".join(f"{part} {show_size(rank[part])}" for part in PARTS)
         drawn.append(tag("g", tag("title", f"rank {first_rank + index}: {said}"), *boxes))
         if expected:
             y = _HEIGHT - _total(expected[index]) * scale
-            drawn.append(
-                tag(
-                    "line",
-                    x1=f"{left - 0.05 * step:.2f}",
-                    x2=f"{left + 0.85 * step:.2f}",
-                    y1=f"{y:.2f}",
-                    y2=f"{y:.2f}",
-                    class_="mark",
-                )
-            )
+            drawn.append(line((left - 0.05 * step, y), (left + 0.85 * step, y), "mark"))
         if step > 12 or index % 8 == 0:
-            drawn.append(
-                tag("text", first_rank + index, x=f"{left + 0.4 * step:.2f}", y=f"{_HEIGHT + 12:g}", class_="rank")
-            )
-    title = f"{row_name(row)}: bytes held by each rank, up to {show_size(max(map(_total, held)))}"
-    picture = tag(
-        "svg",
-        tag("title", title),
-        *drawn,
-        viewBox=f"0 0 {max(width, 40):g} {_HEIGHT + 16:g}",
-        role="img",
-        aria_label=title,
-        class_="columns",
-        width=f"{max(width, 40):g}",
-    )
-    said = joined([tag("strong", row_name(row)), f" up to {show_size(max(map(_total, held)))}"])
-    return tag("figure", tag("figcaption", said), picture)
+            drawn.append(words(first_rank + index, left + 0.4 * step, _HEIGHT + 12, "rank"))
+    most_held, wide = show_size(max(map(_total, held))), max(width, 40.0)
+    title = f"{row_name(row)}: bytes held by each rank, up to {most_held}"
+    columns = picture(title, drawn, (0, 0, wide, _HEIGHT + 16), "columns", width=f"{wide:g}")
+    said = joined([tag("strong", row_name(row)), f" up to {most_held}"])
+    return tag("figure", tag("figcaption", said), columns)
 
 
 def _fullest(row: ScheduleComparison, first_rank: int) -> list[Any]:

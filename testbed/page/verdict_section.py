@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from testbed.grouping import grouped
-from testbed.judge.comparison import BASELINE, JobComparison, ScheduleComparison
+from testbed.judge.comparison import BASELINE, JobComparison, ScheduleComparison, costs_of_others
 from testbed.page.markup import Markup, joined, note, table, tag
-from testbed.page.subject import Subject, row_name
+from testbed.page.subject import Subject, entries_head, row_name
 from testbed.units import show_change, show_time, show_times
 
 
@@ -64,13 +64,14 @@ def comparison(subjects: Sequence[Subject]) -> Markup:
     rows = [(subject, row) for subject in subjects for row in subject.rows]
     if not rows:
         return note("Not shown: no schedule is finished.")
-    several, jobs = len(subjects) > 1, any(isinstance(row, JobComparison) for _, row in rows)
+    several, jobs = len(subjects) > 1, [isinstance(row, JobComparison) for _, row in rows]
+    whose, costs = costs_of_others([row for _, row in rows])
     known = [(row.measured_s, *row.predicted_range_s, row.predicted_on_this_host_s) for _, row in rows]
     times = iter(show_times([seconds for of_row in known for seconds in of_row]))
     spreads = iter(show_times([row.measured_iqr_s for _, row in rows]))
     hosted = any(row.predicted_on_this_host_s is not None for _, row in rows)
     body = []
-    for subject, row in rows:
+    for (subject, row), cost in zip(rows, costs, strict=True):
         measured, low, high, on_this_host = (next(times) for _ in range(4))
         name = tag("strong", row_name(row)) if row is _fastest(subject) else row_name(row)
         cells: list[object] = [
@@ -80,7 +81,8 @@ def comparison(subjects: Sequence[Subject]) -> Markup:
             next(spreads),
             low if low == high else f"{low.partition(' ')[0]} to {high}",
             show_change(row.error, 2),
-            _gain(row),
+            *([] if all(jobs) else ["-" if row.speedup_measured is None else f"{row.speedup_measured:.2f}"]),
+            *(["-" if cost is None else show_change(cost)] if any(jobs) else []),
             trusted(row),
             *([on_this_host] if hosted else []),
             f"{row.bubble_measured:z.1%} / {row.bubble_predicted:z.1%}",
@@ -89,12 +91,13 @@ def comparison(subjects: Sequence[Subject]) -> Markup:
         body.append(cells)
     heads = [
         *(["run"] if several else []),
-        "case: job" if jobs else "schedule",
+        entries_head([row for _, row in rows]),
         "measured",
         "± IQR",
         "predicted",
         "error",
-        "others cost" if jobs else f"× {BASELINE}",
+        *([] if all(jobs) else [f"× {BASELINE}"]),
+        *([f"others cost ({whose})"] if any(jobs) else []),
         "trusted",
         *(["expected here"] if hosted else []),
         "bubble m / p",
@@ -109,15 +112,6 @@ def _fastest(subject: Subject) -> ScheduleComparison | None:
     """Where there is something to choose from."""
     among = [row for row in subject.rows if row.trusted] or list(subject.rows)
     return min(among, key=lambda row: row.measured_s) if len(subject.rows) > 1 and not subject.jobs else None
-
-
-def _gain(row: ScheduleComparison) -> str:
-    """How many times faster than 1F1B it is, or what other jobs cost it."""
-    if not isinstance(row, JobComparison):
-        return "-" if row.speedup_measured is None else f"{row.speedup_measured:.2f}"
-    if row.alone_of is not None:
-        return "-"
-    return show_change((row.slowdown_predicted if row.slowdown_measured is None else row.slowdown_measured) - 1)
 
 
 def trusted(row: ScheduleComparison) -> Markup:

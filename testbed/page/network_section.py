@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from testbed.page.iterations import seconds_of_case
+from testbed.page.iterations_section import seconds_of_case
 from testbed.page.markup import Markup, joined, note, pictures, tag
+from testbed.page.shapes import picture, rectangle, words
 from testbed.page.subject import Subject
 from testbed.plan.network_state import NetworkState, network_at
 from testbed.results.contents import table_of
@@ -63,36 +64,19 @@ def _picture(label: str, state: NetworkState, carried: Mapping[str, float], seco
         inside.append(tag("g", tag("title", said), *shapes, class_=class_))
         if load > 0 and sum(one > 0 for one in loads) <= _MOST_NAMED:
             x, y = _place(point(*ends, arrow.bend, _NAMED_AT))
-            texts.append(tag("text", f"{load:.0%}", x=f"{x:.1f}", y=f"{y + 4:.1f}", class_="load"))
+            texts.append(words(f"{load:.0%}", x, y + 4, "load"))
     for name, place in at.items():
         x, y = _place(place)
         wide = 2 * half[name] * _WIDTH
-        inside.append(
-            tag(
-                "rect",
-                x=f"{x - wide / 2:.1f}",
-                y=f"{y - 11:.1f}",
-                width=f"{wide:.1f}",
-                height="22",
-                rx="5",
-                class_="place switch" if name in state.switches else "place",
-            )
-        )
-        texts.append(tag("text", names[name], x=f"{x:.1f}", y=f"{y + 4:.1f}", class_="place-name"))
+        class_ = "place switch" if name in state.switches else "place"
+        inside.append(rectangle(x - wide / 2, y - 11, wide, 22, class_, rx="5"))
+        texts.append(words(names[name], x, y + 4, "place-name"))
     said = f"busiest direction {most:.0%}" if max(loads, default=0.0) > 0 else "nothing was sent"
     title = f"{label}: the network and its load, {said}"
     top, bottom = min(heights) - _MARGIN, max(heights) + _MARGIN
-    picture = tag(
-        "svg",
-        tag("title", title),
-        *inside,
-        *texts,
-        viewBox=f"{-_LEFT * _WIDTH:g} {top:.1f} {(1 + 2 * _LEFT) * _WIDTH:g} {bottom - top:.1f}",
-        role="img",
-        aria_label=title,
-        class_="network",
-    )
-    return tag("figure", tag("figcaption", tag("strong", label), f" {said}"), picture)
+    view = -_LEFT * _WIDTH, top, (1 + 2 * _LEFT) * _WIDTH, bottom - top
+    drawn = picture(title, [*inside, *texts], view, "network")
+    return tag("figure", tag("figcaption", tag("strong", label), f" {said}"), drawn)
 
 
 def _place(at: CurvePoint) -> CurvePoint:

@@ -1,0 +1,67 @@
+"""The trainings in one process that the schedules of a plan are held against: trained while the lab is built.
+
+In a boot of many plans a training that one of them has asked for already is not trained again: a study's cells differ
+in their links, not in their models, and half of the time to build a lab went into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+
+from testbed.files import saving
+from testbed.judge import numerics
+from testbed.plan.events import trained, trainings
+from testbed.plan.plan import Job, Plan
+from testbed.session import deadlines
+from testbed.train.assignment import ReferenceOutcome
+from testbed.train.launcher import Launcher
+from testbed.train.protocol import TrainReference
+
+
+class References:
+    """Of every job of a plan. They are asked for when this is made; `outcomes` waits for them."""
+
+    def __init__(self, plan: Plan, launchers: Sequence[Launcher], kept: Path | None) -> None:
+        """`kept`: a directory of this boot's own, with those of earlier plans. Raises RunFailed."""
+        requests = [_request(plan, job) for job in plan.jobs]
+        self._launchers = launchers
+        self._files = [None if kept is None else kept / _name(request) for request in requests]
+        self._known = [None if file is None or not file.is_file() else _read(file) for file in self._files]
+        for launcher, request, known in zip(launchers, requests, self._known, strict=True):
+            if known is None:
+                launcher.ask_for_reference(request)
+
+    def outcomes(self) -> list[ReferenceOutcome]:
+        """One per job, once all of them are trained. Raises RunFailed when a fork server is gone."""
+        found = []
+        for launcher, file, known in zip(self._launchers, self._files, self._known, strict=True):
+            outcome = launcher.reference() if known is None else known
+            if known is None and file is not None and not outcome.refused:
+                with saving(file) as partial:
+                    partial.write_bytes(pickle.dumps(outcome))
+            found.append(outcome)
+        return found
+
+
+def _request(plan: Plan, job: Job) -> TrainReference:
+    number = plan.jobs.index(job)
+    most = max(len(trained(plan, cases, number)) for cases in trainings(plan.cases))
+    iterations = min(most, numerics.compared(job.workload))
+    lasts = {min(iterations, len(trained(plan, cases, number))) - 1 for cases in trainings(plan.cases)}
+    # it is trained in two orders of sums
+    deadline_s = 2 * deadlines.of_reference(job.workload, iterations).seconds
+    return TrainReference(job.workload, iterations, deadline_s, tuple(sorted(last for last in lasts if last >= 0)))
+
+
+def _name(request: TrainReference) -> str:
+    """Equal for equal requests only; two that are equal may have two."""
+    return hashlib.sha256(pickle.dumps(request)).hexdigest()
+
+
+def _read(file: Path) -> ReferenceOutcome:
+    outcome = pickle.loads(file.read_bytes())  # this boot wrote it, and nobody else sees the directory
+    assert isinstance(outcome, ReferenceOutcome)
+    return outcome
