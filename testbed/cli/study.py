@@ -272,23 +272,21 @@ def _show(study: StudySpec, done: Finished, drawn: Sequence[Drawn] | None, direc
     if as_json:
         options.emit(_document(study, done, drawn, directory))
         return
+    from rich.padding import Padding
     from rich.text import Text
 
     console = options.stdout_console(100)
     parts: list[RenderableType] = [*_tables(study, done, console.width)]
     options.show(console, *parts)
-    for found in done.outcomes:
-        if found.failed:
-            console.print(
-                Text(f"no result: {found.cell.words()}: {found.failed}", style="" if found.does_not_fit else "red")
-            )
+    for why, cells in grouped((found.failed, found) for found in done.outcomes if found.failed).items():
+        words = "; ".join(found.cell.words() for found in cells)
+        console.print(Text(f"no result: {words}: {why}", style="" if cells[0].does_not_fit else "red"))
     for why, labels in _left_out(done).items():
         console.print(Text(f"left out: {', '.join(labels)}: {why}"))
     for judged in done.judged:
         style = {"holds": "green", "fails": "bold red"}.get(judged.verdict, "yellow")
-        console.print(
-            Text.assemble((f"{judged.verdict:>9}", style), f"  {judged.claim}\n{'':>11}", (judged.why, "dim"))
-        )
+        console.print(Text.assemble((f"{judged.verdict:>9}", style), f"  {judged.claim}"))
+        console.print(Padding(Text(judged.why, style="dim"), (0, 0, 0, 11), expand=False))
     for picture in drawn or ():
         more = f" ({picture.left_out} more panels in study.csv only)" if picture.left_out else ""
         console.print(f"drawn in {picture.path}{more}", highlight=False, markup=False, soft_wrap=True)
