@@ -11,6 +11,6 @@ setup(
         "testbed": ["py.typed"],
         "testbed.vm": ["*.config"],
         "testbed.page": ["assets/*", "assets/vendor/*"],
-        **{package: ["*.yaml"] for package in PRESETS},
+        **{package: ["*.yaml", "data/*.csv"] for package in PRESETS},
     },
 )

@@ -24,8 +24,8 @@ from harness import options, plans
 from harness.record import Claim, Topic, each, finish
 
 from testbed.baseline.measure import Measurement, measure
-from testbed.baseline.regression import CheckResult, Finding, Verdict, judge
-from testbed.baseline.tolerance import Mode, Quantity, default_tolerances
+from testbed.baseline.regression import CheckResult, CheckVerdict, Finding, judge
+from testbed.baseline.tolerance import FigureKind, Mode, default_tolerances
 from testbed.plan.plan import Clock, Plan
 from testbed.planning.prediction import iteration_times
 from testbed.planning.resolve import with_clock
@@ -36,7 +36,7 @@ WITHIN = 2e-2
 """Of SLOWER: how well a slowdown is sized."""
 IN_A_BOOT, AT_ONCE = 25, 2
 LIMIT_S = 1800.0
-ALARMS = {Quantity.measured: default_tolerances(Mode.virtual, paced=True)[Quantity.measured]}
+ALARMS = {FigureKind.measured: default_tolerances(Mode.virtual, paced=True)[FigureKind.measured]}
 
 
 class Factors(NamedTuple):
@@ -145,8 +145,8 @@ def main() -> int:
     def finding(name: str) -> Finding:
         return judge(name, [baseline], found[name], ALARMS)[0]
 
-    alarms = [name for name in found if name.startswith("same") and finding(name).verdict is not Verdict.same]
-    missed = [name for name in what if finding(name).verdict is not Verdict.slower]
+    alarms = [name for name in found if name.startswith("same") and finding(name).verdict is not CheckVerdict.same]
+    missed = [name for name in what if finding(name).verdict is not CheckVerdict.slower]
     for name in alarms + missed:
         print(name, what.get(name, "as it was"), finding(name), found[name].failure)
     assert baseline.measured_s is not None
@@ -156,7 +156,7 @@ def main() -> int:
         for figures in result.figures
         if name.startswith("same") and figures.measured_s is not None
     ]
-    allowed_s = ALARMS[Quantity.measured].allowed(baseline.measured_s)
+    allowed_s = ALARMS[FigureKind.measured].allowed(baseline.measured_s)
     apart_s = max(map(abs, times), default=0.0)
     claims = [
         each("slowdowns of 0.1 % found by the measured time", len(missed), arguments.slowdowns),

@@ -21,14 +21,12 @@ import pandas as pd
 from testbed.errors import BadInput, listed
 from testbed.full_scale.similitude import scale_warnings
 from testbed.full_scale.similitude_bound import full_scale_times
-from testbed.judge.comparison import BASELINE, job_of, row_type, rows_of
-from testbed.pipeline.memory import peak_in_flight
-from testbed.plan.plan import Case, Plan
+from testbed.judge.comparison import job_of, row_type, rows_of
+from testbed.plan.plan import Plan
 from testbed.planning.left_out import warnings
-from testbed.planning.prediction import JobPrediction, predict_jobs, ranges_of_plan
+from testbed.planning.prediction import PredictedRow, predicted_rows, ranges_of_rows
 from testbed.planning.resolve import load_plan, overrides_of
 from testbed.planning.schedules import with_every_job
-from testbed.planning.ties import Range
 from testbed.progress import Lines
 from testbed.results.contents import table_of
 from testbed.results.load import load_run, require_readable
@@ -86,17 +84,13 @@ def predict(
         str(each) if isinstance(each, Path) else job.name for each, job in zip(jobs, unfinished.jobs, strict=True)
     ]
     plan = with_every_job(unfinished, names, sources=sources)
-    ranges = ranges_of_plan(plan)
+    rows = predicted_rows(plan)
     at_full_scale = full_scale_times(plan)
-    rows = []
-    for case in plan.cases:
-        for job, predicted_range in zip(predict_jobs(plan, case), ranges[case.label], strict=True):
-            rows.append(_row(case, job, predicted_range, at_full_scale.get(case.label)))
-    frame = _with_speedups(pd.DataFrame(rows))
+    frame = pd.DataFrame([_row(row, at_full_scale.get(row.case.label)) for row in rows])
     frame.attrs = {
         "topology": plan.network.name,
         "left_out": dict(plan.left_out),
-        "warnings": [*warnings(plan, ranges), *scale_warnings(plan), *_remarks(plan)],
+        "warnings": [*warnings(plan, ranges_of_rows(rows)), *scale_warnings(plan), *_remarks(plan)],
     }
     return frame
 
@@ -120,29 +114,20 @@ def _as_settings(settings: Mapping[str, object]) -> list[str]:
     return found
 
 
-def _row(
-    case: Case, job: JobPrediction, predicted_range: Range | None, at_full_scale: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    low_s, high_s = (math.nan, math.nan) if predicted_range is None else predicted_range
+def _row(row: PredictedRow, at_full_scale: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
-        "label": case.label,
-        "job": job.job.name,
-        "schedule": case.jobs[job.number].choice.schedule,
-        "predicted_s": job.together_s,
-        "predicted_low_s": low_s,
-        "predicted_high_s": high_s,
-        "predicted_alone_s": job.alone_s,
-        "slowdown_predicted": job.together_s / job.alone_s,
-        "bubble_predicted": job.bubble_together,
-        "peak_in_flight_predicted": float(max(peak_in_flight(job.schedule))),
+        "label": row.case.label,
+        "job": row.job,
+        "schedule": row.schedule,
+        "predicted_s": row.predicted_s,
+        **{name: math.nan if end is None else end for name, end in row.ends.items()},
+        "predicted_alone_s": row.predicted_alone_s,
+        "slowdown_predicted": row.slowdown_predicted,
+        "bubble_predicted": row.bubble_predicted,
+        "peak_in_flight_predicted": float(row.peak_in_flight_predicted),
         "full_scale_s": math.nan if at_full_scale is None else float(at_full_scale["predicted_s"]),
+        "speedup_predicted": math.nan if row.speedup_predicted is None else row.speedup_predicted,
     }
-
-
-def _with_speedups(frame: pd.DataFrame) -> pd.DataFrame:
-    """With how many times faster each job is than in its first case with 1F1B."""
-    baselines = frame[frame["schedule"] == BASELINE].drop_duplicates("job").set_index("job")["predicted_s"]
-    return frame.assign(speedup_predicted=(frame["job"].map(baselines) / frame["predicted_s"]).astype(float))
 
 
 def _remarks(plan: Plan) -> list[str]:
@@ -322,15 +307,14 @@ class Study:
         Measuring needs root; `at_once` is the number of guests, by default one per processor. Progress goes to standard
         error, unless `quiet`. Raises BadInput, MachineLacks.
         """
-        with study_run.study_directory(Path(directory)) as place:
-            done = study_run.run(
-                self._study,
-                self._cells,
-                self._claims,
-                place,
-                shaper=_SHAPER,
-                at_once=at_once or len(os.sched_getaffinity(0)),
-                reporter=Lines(quiet=quiet),
-            )
+        done = study_run.run(
+            self._study,
+            self._cells,
+            self._claims,
+            Path(directory),
+            shaper=_SHAPER,
+            at_once=at_once or len(os.sched_getaffinity(0)),
+            reporter=Lines(quiet=quiet),
+        )
         claims = pd.DataFrame([judged._asdict() for judged in done.judged], columns=list(Judged._fields))
         return TakenStudy(outcomes.table_of(done.outcomes), claims)

@@ -20,8 +20,8 @@ from testbed.trace.tables import KINDS, Trace
 from testbed.units import show_change, show_rate, show_size, show_time
 
 if TYPE_CHECKING:
+    from testbed.planning.prediction import PredictedRow
     from testbed.planning.schedule_comparison import ComparedSchedule, Comparison
-    from testbed.planning.ties import Range
     from testbed.search.proof import Proof
 
 STYLES = {"F": "white on blue", "B": "white on green", "I": "black on cyan", "W": "black on yellow"}
@@ -116,21 +116,18 @@ def print_remarks(console: Console, plan: Plan) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def prediction_tables(
-    plan: Plan,
-    rows: Sequence[tuple[str, float, float, float, float | None]],
-    between: Sequence[Range | None],
-    width: int,
-) -> list[Table]:
-    """(schedule, predicted s, bubble ratio, peak in flight, speed-up over 1F1B or None) per row, and its range."""
+def prediction_tables(plan: Plan, rows: Sequence[PredictedRow], width: int) -> list[Table]:
+    """A row per schedule of a plan with one job."""
+    ranges, speedups = [row.predicted_range for row in rows], [row.speedup_predicted for row in rows]
     columns = [
-        Column("\niteration", show_ranges([seconds for _, seconds, *_ in rows], between)),
-        Column("\nbubble", [f"{bubble:z.1%}" for _, _, bubble, _, _ in rows]),
-        Column("peak in\nflight", [f"{peak:g}" for *_, peak, _ in rows]),
-        Column("speed-up\nover 1F1B", ["-" if speedup is None else f"{speedup:.2f}x" for *_, speedup in rows]),
+        Column("\niteration", show_ranges([row.predicted_s for row in rows], ranges)),
+        Column("\nbubble", [f"{row.bubble_predicted:z.1%}" for row in rows]),
+        Column("peak in\nflight", [f"{row.peak_in_flight_predicted:g}" for row in rows]),
+        Column("speed-up\nover 1F1B", ["-" if speedup is None else f"{speedup:.2f}x" for speedup in speedups]),
     ]
     title = f"{plan.jobs[0].name} on {plan.network.name}: predicted"
-    return fitted(Column("\nschedule", [label for label, *_ in rows], left=True), [Section(title, columns)], width)
+    labels = [row.case.label for row in rows]
+    return fitted(Column("\nschedule", labels, left=True), [Section(title, columns)], width)
 
 
 CAUSES = ("imbalance", "fill", "latency", "wire", "queueing", "memory")

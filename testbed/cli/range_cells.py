@@ -20,11 +20,3 @@ def show_ranges(seconds: Sequence[float | None], ranges: Sequence[Range | None])
     shown = iter(show_times([end for pair in ends for end in pair]))
     cells = zip(shown, shown, strict=True)
     return [low if high == "-" else f"{low.partition(' ')[0]} to {high}" for low, high in cells]
-
-
-def range_keys(predicted_range: Range | None) -> dict[str, float | None]:
-    """The keys of comparison.json that say so."""
-    return {
-        "predicted_low_s": None if predicted_range is None else predicted_range.low_s,
-        "predicted_high_s": None if predicted_range is None else predicted_range.high_s,
-    }

@@ -6,9 +6,11 @@ import math
 import os
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
@@ -21,48 +23,66 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from testbed.progress import Reporter
-    from testbed.spec.study import Study
+    from testbed.spec.study import StudySpec
     from testbed.study.axis_plots import Drawn
-    from testbed.study.cells import Cell
+    from testbed.study.cells import StudyCell
     from testbed.study.outcomes import CellOutcome
     from testbed.study.study_run import Finished
-
-
-class _How(NamedTuple):
-    """What is asked of a study beside the grid itself."""
-
-    out: Path | None
-    cells: Sequence[str]
-    list_only: bool
-    at_once: int | None
-    ray: str | None
-    shaper: str
-    as_json: bool
-    quiet: bool
 
 
 _RESULTS = Path("results", "studies")
 _MOST_ROWS = 40
 """Of the table on screen: all are in study.csv."""
 
-_AtOnce = Annotated[
-    int | None,
-    typer.Option("--jobs", min=1, max=256, metavar="N", help="Guests at once; default: one per processor."),
-]
-_Ray = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        metavar="ADDRESS",
-        help="A Ray cluster measures the cells; auto: the one of this machine (testbed[ray]).",
-    ),
-]
-_Out = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help=f"Where cells and tables go, now and next time; default: {_RESULTS}/NAME."),
-]
+
+class _Options(NamedTuple):
+    """What is asked of either command beside the grid: its fields are the options that both have."""
+
+    list_only: Annotated[
+        bool, typer.Option("--list", help="Print the cells, with commands where a file has the grid; measure none.")
+    ] = False
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help=f"Where cells and tables go, now and next time; default: {_RESULTS}/NAME."),
+    ] = None
+    at_once: Annotated[
+        int | None,
+        typer.Option("--jobs", min=1, max=256, metavar="N", help="Guests at once; default: one per processor."),
+    ] = None
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS",
+            help="A Ray cluster measures the cells; auto: the one of this machine (testbed[ray]).",
+        ),
+    ] = None
+    shaper: options.ShaperOption = options.AUTO_SHAPER
+    settings: options.Settings = None
+    as_json: options.AsJson = False
+    quiet: options.Quiet = False
 
 
+def _with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with the options of `_Options` behind its own; it gets them as `how`."""
+
+    @wraps(command)
+    def whole(**given: Any) -> None:
+        how = _Options(**{name: given.pop(name) for name in _Options._fields})
+        command(**given, how=how)
+
+    own = [each for each in signature(command, eval_str=True).parameters.values() if each.name != "how"]
+    shared = get_type_hints(_Options, include_extras=True)
+    keywords = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in own] + [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=_Options._field_defaults[name], annotation=kind)
+        for name, kind in shared.items()
+    ]
+    vars(whole)["__signature__"] = Signature(keywords)
+    whole.__annotations__ = {each.name: each.annotation for each in keywords}
+    return whole
+
+
+@_with_options
 def study(
     file: Annotated[
         Path,
@@ -70,37 +90,31 @@ def study(
             metavar="STUDY", help="A file, or a preset's name such as smoke.", autocompletion=options.study_names
         ),
     ],
+    *,
     cell: Annotated[
         list[str] | None,
         typer.Option("--cell", metavar="N|N-M", help="Only these cells, by number as --list has them (repeatable)."),
     ] = None,
-    list_only: Annotated[
-        bool, typer.Option("--list", help="Print the cells, each with a command that measures it; measure none.")
-    ] = False,
-    out: _Out = None,
-    at_once: _AtOnce = None,
-    ray: _Ray = None,
-    shaper: options.ShaperOption = options.AUTO_SHAPER,
-    settings: options.Settings = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    how: _Options,
 ) -> None:
     """Measure a grid of plans, draw it, and judge what is claimed of it.
 
     Cells that lie in the directory of an earlier try are not measured again, as long as plan and code are the same:
-    what was interrupted goes on. Writes study.parquet and study.csv (a row for every cell, schedule and job), and a
-    picture for every axis. --set overrides fields of the study: --set clock=none only predicts.
+    what was interrupted goes on. Several commands may share the directory. Writes study.parquet and study.csv (a row
+    for every cell, schedule and job), and a picture for every axis; with --cell neither. --set overrides fields of the
+    study: --set clock=none only predicts.
     """
     from testbed.planning.resolve import overrides_of
     from testbed.spec.study import study_of
 
-    found = study_of(file, overrides_of(settings or [])[0])
-    _take(found, file, _How(out, cell or (), list_only, at_once, ray, shaper, as_json, quiet))
+    _take(study_of(file, overrides_of(how.settings or [])[0]), file, how, cell or ())
 
 
+@_with_options
 def sweep(
     topology: options.TopologyFile,
     workload: options.WorkloadFiles,
+    *,
     over: Annotated[
         list[str],
         typer.Option(
@@ -117,14 +131,7 @@ def sweep(
     claim: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="What is to hold: '1f1b <= 0.9 * gpipe' (repeatable).")
     ] = None,
-    list_only: Annotated[bool, typer.Option("--list", help="Print the cells; measure none.")] = False,
-    out: _Out = None,
-    at_once: _AtOnce = None,
-    ray: _Ray = None,
-    shaper: options.ShaperOption = options.AUTO_SHAPER,
-    settings: options.Settings = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    how: _Options,
 ) -> None:
     """Measure a topology and a workload over values of any field: a study without a file.
 
@@ -133,7 +140,30 @@ def sweep(
     from testbed.planning.resolve import overrides_of
     from testbed.spec import yaml_tree
     from testbed.spec.document import validate
-    from testbed.spec.study import Study, axis_of_text
+    from testbed.spec.study import StudySpec
+
+    of_workload, of_topology = overrides_of(how.settings or [])
+    texts = of_workload | {f"topology.{key}": value for key, value in of_topology.items()}
+    document = {
+        "name": "sweep",
+        "description": f"{', '.join(path.stem for path in workload)} on {topology.stem}",
+        "topologies": [str(topology)],
+        "workloads": [[str(path) for path in workload]],
+        "schedules": schedule or None,
+        "policies": policy or [],
+        "set": {key: yaml_tree.parse(value, "--set", key) for key, value in texts.items()},
+        "over": _axes(over),
+        "repetitions": repetitions,
+        "clock": clock,
+        "iterations": iterations,
+        "claims": claim or [],
+    }
+    _take(validate(StudySpec, document, "sweep"), Path("sweep"), how, ())
+
+
+def _axes(over: Sequence[str]) -> dict[str, Any]:
+    """The axes of the command line, as a study's file has them. Raises BadInput."""
+    from testbed.spec.study import axis_of_text
 
     axes: dict[str, Any] = {}
     for text in over:
@@ -144,27 +174,10 @@ def sweep(
         if field in axes:
             raise BadInput.of("--over", "option", text, f"{field} once")
         axes[field] = axis
-    of_workload, of_topology = overrides_of(settings or [])
-    texts = of_workload | {f"topology.{key}": value for key, value in of_topology.items()}
-    document = {
-        "name": "sweep",
-        "description": f"{', '.join(path.stem for path in workload)} on {topology.stem}",
-        "topologies": [str(topology)],
-        "workloads": [[str(path) for path in workload]],
-        "schedules": schedule or None,
-        "policies": policy or [],
-        "set": {key: yaml_tree.parse(value, "--set", key) for key, value in texts.items()},
-        "over": axes,
-        "repetitions": repetitions,
-        "clock": clock,
-        "iterations": iterations,
-        "claims": claim or [],
-    }
-    found = validate(Study, document, "sweep")
-    _take(found, Path("sweep"), _How(out, (), list_only, at_once, ray, shaper, as_json, quiet))
+    return axes
 
 
-def _take(study: Study, written_in: Path, how: _How) -> None:
+def _take(study: StudySpec, written_in: Path, how: _Options, chosen: Sequence[str]) -> None:
     """Measure the cells that are missing, and show what all of them came to; ends with an exit code."""
     extras.require("report" if study.clock == "none" else "train")
     from testbed.cli.progress import Terminal
@@ -179,22 +192,23 @@ def _take(study: Study, written_in: Path, how: _How) -> None:
     with reporter.step("reading the grid"):
         every = grid.cells_of(study, written_in, shaper)
     claims = study_run.claims_of(study, every, str(written_in))
-    cells = [every[number] for number in _numbers(how.cells, len(every))] if how.cells else every
+    only = [every[number] for number in _numbers(chosen, len(every))] if chosen else every
     if how.list_only:
-        _list(cells, written_in, directory, as_json=how.as_json)
+        _list(only, written_in, directory, as_json=how.as_json)
         return
-    with study_run.study_directory(directory) as place:
-        done = study_run.run(
-            study,
-            cells,
-            claims if len(cells) == len(every) else [],
-            place,
-            shaper=shaper,
-            at_once=how.at_once or len(os.sched_getaffinity(0)),
-            cluster=how.ray,
-            reporter=reporter,
-        )
-        drawn = _draw(study, done, place, reporter)
+    whole = len(only) == len(every)
+    done = study_run.run(
+        study,
+        every,
+        claims,
+        directory,
+        only=None if whole else only,
+        shaper=shaper,
+        at_once=how.at_once or len(os.sched_getaffinity(0)),
+        cluster=how.ray,
+        reporter=reporter,
+    )
+    drawn = _draw(study, done, directory, reporter) if whole else None
     _show(study, done, drawn, directory, as_json=how.as_json)
     raise typer.Exit(_code(study, done))
 
@@ -211,7 +225,8 @@ def _numbers(chosen: Sequence[str], count: int) -> list[int]:
     return list(found)
 
 
-def _list(cells: Sequence[Cell], written_in: Path, directory: Path, *, as_json: bool) -> None:
+def _list(cells: Sequence[StudyCell], written_in: Path, directory: Path, *, as_json: bool) -> None:
+    from testbed.spec.presets import is_preset
     from testbed.study.cells import described
 
     if as_json:
@@ -220,10 +235,11 @@ def _list(cells: Sequence[Cell], written_in: Path, directory: Path, *, as_json: 
     for cell in cells:
         words = ["testbed", "study", str(written_in), "--cell", str(cell.number), "--out", str(directory)]
         comment = f"  # {cell.words()}"
-        print(f"{shlex.join(words)}{comment}" if written_in.suffix else f"{cell.number}{comment}")
+        in_file = written_in.suffix or is_preset(written_in)
+        print(f"{shlex.join(words)}{comment}" if in_file else f"{cell.number}{comment}")
 
 
-def _draw(study: Study, done: Finished, directory: Path, reporter: Reporter) -> list[Drawn]:
+def _draw(study: StudySpec, done: Finished, directory: Path, reporter: Reporter) -> list[Drawn]:
     from testbed.study.axis_plots import draw_axes
     from testbed.study.outcomes import table_of
 
@@ -234,48 +250,48 @@ def _draw(study: Study, done: Finished, directory: Path, reporter: Reporter) -> 
         return draw_axes(study.over, table, directory, study.description or study.name)
 
 
-def _code(study: Study, done: Finished) -> ExitCode:
+def _code(study: StudySpec, done: Finished) -> ExitCode:
     """What the command ends with: a failed claim first, then what could not be measured, then what is not trusted."""
-    from testbed.study.claims import Verdict
+    from testbed.study.claims import ClaimVerdict
 
     verdicts = {judged.verdict for judged in done.judged}
-    if Verdict.fails in verdicts:
+    if ClaimVerdict.fails in verdicts:
         return ExitCode.REGRESSION
     if any(found.failed and not found.does_not_fit for found in done.outcomes):
         return ExitCode.RUN_FAILED
     untrusted = any(row.get("trusted") is False for found in done.outcomes for row in found.rows)
-    undecided = Verdict.undecided in verdicts and study.clock != "none"
+    undecided = ClaimVerdict.undecided in verdicts and study.clock != "none"
     return ExitCode.UNTRUSTED if untrusted or undecided else ExitCode.OK
 
 
 # --- what is shown -------------------------------------------------------------------------------
 
 
-def _show(study: Study, done: Finished, drawn: Sequence[Drawn], directory: Path, *, as_json: bool) -> None:
+def _show(study: StudySpec, done: Finished, drawn: Sequence[Drawn] | None, directory: Path, *, as_json: bool) -> None:
+    """`drawn` is None of some of the cells only, of which there are no files."""
     if as_json:
         options.emit(_document(study, done, drawn, directory))
         return
+    from rich.padding import Padding
     from rich.text import Text
 
     console = options.stdout_console(100)
     parts: list[RenderableType] = [*_tables(study, done, console.width)]
     options.show(console, *parts)
-    for found in done.outcomes:
-        if found.failed:
-            console.print(
-                Text(f"no result: {found.cell.words()}: {found.failed}", style="" if found.does_not_fit else "red")
-            )
+    for why, cells in grouped((found.failed, found) for found in done.outcomes if found.failed).items():
+        words = "; ".join(found.cell.words() for found in cells)
+        console.print(Text(f"no result: {words}: {why}", style="" if cells[0].does_not_fit else "red"))
     for why, labels in _left_out(done).items():
         console.print(Text(f"left out: {', '.join(labels)}: {why}"))
     for judged in done.judged:
         style = {"holds": "green", "fails": "bold red"}.get(judged.verdict, "yellow")
-        console.print(
-            Text.assemble((f"{judged.verdict:>9}", style), f"  {judged.claim}\n{'':>11}", (judged.why, "dim"))
-        )
-    for picture in drawn:
+        console.print(Text.assemble((f"{judged.verdict:>9}", style), f"  {judged.claim}"))
+        console.print(Padding(Text(judged.why, style="dim"), (0, 0, 0, 11), expand=False))
+    for picture in drawn or ():
         more = f" ({picture.left_out} more panels in study.csv only)" if picture.left_out else ""
         console.print(f"drawn in {picture.path}{more}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"tables in {directory}/study.parquet and study.csv", highlight=False, markup=False, soft_wrap=True)
+    tables = "are written of the whole study only" if drawn is None else f"in {directory}/study.parquet and study.csv"
+    console.print(f"tables {tables}", highlight=False, markup=False, soft_wrap=True)
     console.print(Text(_answer(study, done), style="bold"))
 
 
@@ -285,13 +301,16 @@ def _left_out(done: Finished) -> dict[str, list[str]]:
     return grouped((why, f"{label} in {count} cells") for (why, label), count in counts.items())
 
 
-def _answer(study: Study, done: Finished) -> str:
+def _answer(study: StudySpec, done: Finished) -> str:
     """The last line: cells, trust, claims."""
     got = [found for found in done.outcomes if found.rows]
     rows = [row for found in got for row in found.rows]
     doing = "predicted" if study.clock == "none" else "measured"
-    earlier = len(done.outcomes) - done.taken
-    parts = [f"{len(got)} of {len(done.outcomes)} cells {doing}{f' ({earlier} of them before)' if earlier else ''}"]
+    plans = len({found.cell.key for found in done.outcomes})
+    twice, earlier = len(done.outcomes) - plans, plans - done.taken
+    notes = [f"{earlier} of them before"] * (earlier > 0) + [f"{twice} of them the same plan as another"] * (twice > 0)
+    said = f" ({', '.join(notes)})" if notes else ""
+    parts = [f"{len(got)} of {len(done.outcomes)} cells {doing}{said}"]
     if study.clock != "none":
         untrusted = sum(row["trusted"] is False for row in rows)
         parts.append("all trusted" if not untrusted else f"{untrusted} of {len(rows)} rows not trusted")
@@ -301,8 +320,8 @@ def _answer(study: Study, done: Finished) -> str:
     return "; ".join(parts)
 
 
-def _tables(study: Study, done: Finished, width: int) -> list[RenderableType]:
-    """Iteration times: a row per cell, repetitions together, a column per schedule."""
+def _tables(study: StudySpec, done: Finished, width: int) -> list[RenderableType]:
+    """Iteration times: a row per cell, repetitions together, a column per schedule; beside them what is published."""
     from testbed.cli.table_layout import Column, Section, fitted
     from testbed.study.outcomes import table_of
     from testbed.units import show_change, show_times
@@ -310,27 +329,35 @@ def _tables(study: Study, done: Finished, width: int) -> list[RenderableType]:
     table = table_of(done.outcomes)
     if table.empty:
         return []
-    time, doing = ("predicted_s", "predicted") if study.clock == "none" else ("measured_s", "measured")
-    wheres = [name for name in ("topology", "workload") if table[name].nunique() > 1] + list(study.over)
+    wheres = [name for name in ("topology", "workload", "job") if table[name].nunique() > 1]
+    wheres += [name for name in study.over if table[name].nunique() > 1]
     table["place"] = table[wheres or ["workload"]].agg(", ".join, axis=1)
-    grid = table.pivot_table(index="place", columns="label", values=time, aggfunc="median", sort=False)[:_MOST_ROWS]
-    labels = [str(label) for label in dict.fromkeys(table["label"]) if label in grid]
-    seconds = [None if math.isnan(value) else value for label in labels for value in grid[label]]
-    shown, rows = show_times(seconds), len(grid)
-    columns = [Column(label, shown[at * rows : (at + 1) * rows]) for at, label in enumerate(labels)]
-    if study.clock != "none":
-        errors = table.groupby("place", sort=False)["error"].agg(["min", "max"])[:_MOST_ROWS]
-        worst = [max(ends, key=abs) for ends in zip(errors["min"], errors["max"], strict=True)]
-        columns.append(Column("worst\nerror", [show_change(error, 3) for error in worst]))
-    heading = f"{study.name}: {doing} iteration{', medians' if study.repetitions > 1 else ''}"
-    key = Column(", ".join(wheres) or "cell", [str(place) for place in grid.index])
-    parts: list[RenderableType] = [*fitted(key, [Section(heading, columns)], width)]
-    if (further := table["place"].nunique() - rows) > 0:
+    kinds = {"predicted_s": "predicted"} if study.clock == "none" else {"measured_s": "measured"}
+    if table["published_s"].notna().any():
+        kinds |= {"predicted_s": "predicted", "published_s": "published"}
+    sections, keys = list[Section](), list(dict.fromkeys(table["place"]))[:_MOST_ROWS]
+    for time, doing in kinds.items():
+        grid = table.pivot_table(index="place", columns="label", values=time, aggfunc="median", sort=False)
+        grid = grid.reindex(keys)
+        labels = [str(label) for label in dict.fromkeys(table["label"]) if label in grid]
+        seconds = [None if math.isnan(value) else value for label in labels for value in grid[label]]
+        shown, rows = show_times(seconds), len(grid)
+        of_kind = f"\n{doing}" if len(kinds) > 1 else ""
+        columns = [Column(label + of_kind, shown[at * rows : (at + 1) * rows]) for at, label in enumerate(labels)]
+        if time == "measured_s":
+            errors = table.groupby("place", sort=False)["error"].agg(["min", "max"]).reindex(keys)
+            worst = [max(ends, key=abs) for ends in zip(errors["min"], errors["max"], strict=True)]
+            columns.append(Column("worst\nerror", [show_change(error, 3) for error in worst]))
+        said = "" if of_kind else f"{doing} "
+        heading = f"{study.name}: {said}iteration{', medians' if study.repetitions > 1 else ''}"
+        sections.append(Section(heading, columns))
+    parts: list[RenderableType] = [*fitted(Column(", ".join(wheres) or "cell", keys), sections, width)]
+    if (further := table["place"].nunique() - len(keys)) > 0:
         parts.append(f"{further} more rows in study.csv")
     return parts
 
 
-def _document(study: Study, done: Finished, drawn: Sequence[Drawn], directory: Path) -> dict[str, Any]:
+def _document(study: StudySpec, done: Finished, drawn: Sequence[Drawn] | None, directory: Path) -> dict[str, Any]:
     from testbed.study.cells import described
 
     return {
@@ -339,8 +366,8 @@ def _document(study: Study, done: Finished, drawn: Sequence[Drawn], directory: P
         "cells": [_cell(found) | described(found.cell) for found in done.outcomes],
         "taken_now": done.taken,
         "claims": [judged._asdict() for judged in done.judged],
-        "pictures": [str(picture.path) for picture in drawn],
-        "tables": [str(directory / f"study.{kind}") for kind in ("parquet", "csv")],
+        "pictures": [str(picture.path) for picture in drawn or ()],
+        "tables": [] if drawn is None else [str(directory / f"study.{kind}") for kind in ("parquet", "csv")],
     }
 
 
@@ -351,6 +378,7 @@ def _cell(found: CellOutcome) -> dict[str, Any]:
         "order_as_predicted": found.order_as_predicted,
         "schedules": [
             {name: row.get(name) for name in ("label", "job", "measured_s", "predicted_s", "error", "trusted")}
+            | {"published_s": found.cell.published.get(row["label"])}
             for row in found.rows
         ],
     }

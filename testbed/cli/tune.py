@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from testbed.cli import options
-from testbed.cli.range_cells import range_keys, show_ranges
+from testbed.cli.range_cells import show_ranges
 
 if TYPE_CHECKING:
     from testbed.sweep.tune import Evolved, PredictedSetting, Setting, Space
@@ -173,6 +173,7 @@ def _lines(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved) ->
 
 
 def _document(grid: Space, judged: Sequence[PredictedSetting], evolved: Evolved) -> dict[str, Any]:
+    from testbed.planning.ties import range_keys
     from testbed.sweep.reshape import efficiency_remark
     from testbed.sweep.tune import altered
 

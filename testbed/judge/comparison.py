@@ -16,11 +16,12 @@ from testbed.judge.iterations import IterationRow, median_and_iqr
 from testbed.judge.messages import FlowMessages
 from testbed.judge.network_metric import CaseFairness, Filled, Seen
 from testbed.model.host_prediction import HostPrediction
+from testbed.planning import prediction
 from testbed.planning.ties import Range
 from testbed.thresholds import TIE
 from testbed.trace.summary import Summary
 
-BASELINE = "1f1b"
+BASELINE = prediction.BASELINE
 """The schedule that speed-ups are over."""
 
 

@@ -15,9 +15,9 @@ from testbed.spec.choice import IN_FILE, SCHEDULE, ScheduleChoice
 from testbed.spec.document import whole
 from testbed.spec.json_schema import json_schema
 from testbed.spec.plugin_options import options_model
-from testbed.spec.study import Study
+from testbed.spec.study import StudySpec
 
-KINDS: dict[str, type[BaseModel]] = {"topology": Topology, "workload": Workload, "study": Study}
+KINDS: dict[str, type[BaseModel]] = {"topology": Topology, "workload": Workload, "study": StudySpec}
 """The models of files by kind."""
 
 

@@ -7,14 +7,19 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from testbed.errors import BadInput
+from testbed.grouping import grouped
 from testbed.model.lower import Load
 from testbed.model.simulate import ends_of_jobs, simulate_jobs
 from testbed.pipeline.ir import Schedule
+from testbed.pipeline.memory import peak_in_flight
 from testbed.plan import costs
 from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Job, Plan
-from testbed.planning.ties import Range, ranges_of_orders, worst_s
+from testbed.planning.ties import Range, range_keys, ranges_of_orders, worst_s
 from testbed.trace.tables import Trace, concatenate
+
+BASELINE = "1f1b"
+"""What speed-ups are over."""
 
 RangesByLabel = Mapping[str, Sequence[Range | None]]
 """By label of a case, what `ranges_of_case` says of its jobs."""
@@ -123,6 +128,67 @@ def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
         bubbles = float(alone.bubble_ratios()[0]), float(beside.bubble_ratios()[0])
         found.append(JobPrediction(number, job, schedule, *times, *bubbles))
     return found
+
+
+class PredictedRow(NamedTuple):
+    """What the model says of one job in one case, under the names that comparison.json has; seconds, shares."""
+
+    case: Case
+    number: int
+    """Of the job in the plan."""
+    job: str
+    schedule: str
+    """The family."""
+    predicted_s: float
+    """With an iteration of all jobs at once, from one common start."""
+    predicted_range: Range | None
+    predicted_alone_s: float
+    slowdown_predicted: float
+    bubble_predicted: float
+    bubble_alone_predicted: float
+    peak_in_flight_predicted: float
+    """Microbatches."""
+    speedup_predicted: float | None
+    """Over the job's first case with 1F1B; None without one."""
+
+    @property
+    def ends(self) -> dict[str, float | None]:
+        """Between what the time lies by who comes first."""
+        return range_keys(self.predicted_range)
+
+
+def predicted_rows(plan: Plan) -> list[PredictedRow]:
+    """Every job at work in every case, case by case. Raises as `predict_together`."""
+    rows, baselines = [], dict[int, float]()
+    for case in plan.cases:
+        for found, predicted_range in zip(predict_jobs(plan, case), ranges_of_case(plan, case), strict=True):
+            schedule = case.jobs[found.number].choice.schedule
+            if schedule == BASELINE:
+                baselines.setdefault(found.number, found.together_s)
+            row = PredictedRow(
+                case,
+                found.number,
+                found.job.name,
+                schedule,
+                found.together_s,
+                predicted_range,
+                found.alone_s,
+                found.together_s / found.alone_s,
+                found.bubble_together,
+                found.bubble_alone,
+                max(peak_in_flight(found.schedule)),
+                None,
+            )
+            rows.append(row)
+    return [
+        row._replace(speedup_predicted=baselines[row.number] / row.predicted_s) if row.number in baselines else row
+        for row in rows
+    ]
+
+
+def ranges_of_rows(rows: Sequence[PredictedRow]) -> RangesByLabel:
+    """As `ranges_of_plan`, of rows that are known."""
+    return grouped((row.case.label, row.predicted_range) for row in rows)
 
 
 def loads_of_case(plan: Plan, case: Case) -> list[Load]:

@@ -50,6 +50,14 @@ class Range(NamedTuple):
         return Range(self.low_s * factor, self.high_s * factor)
 
 
+def range_keys(predicted_range: Range | None) -> dict[str, float | None]:
+    """Its ends under the keys of comparison.json; None where nothing hangs on who comes first."""
+    return {
+        "predicted_low_s": None if predicted_range is None else predicted_range.low_s,
+        "predicted_high_s": None if predicted_range is None else predicted_range.high_s,
+    }
+
+
 def worst_s(predicted_s: float, predicted_range: Range | None) -> float:
     """The most that a time may be, which what chooses goes by: its prediction where that is one time."""
     return predicted_s if predicted_range is None else predicted_range.high_s

@@ -75,7 +75,7 @@ def plain(document: Document, source: str) -> dict[str, Any]:
 
 
 def override(document: dict[str, Any], settings: Mapping[str, str], source: str) -> dict[str, Any]:
-    """A copy of `document` with `--set` values laid over it; a key is dotted, a number means an entry of a list.
+    """A copy of `document` with `--set` values laid over it; a key is dotted, a number an entry of a list, * every one.
 
     Raises BadInput when a key leads through something that has no fields, or a value is not YAML.
     """
@@ -99,8 +99,10 @@ def _laid_over(document: Any, keys: list[str], value: Any, where: tuple[str, str
     if isinstance(document, dict):
         return {**document, key: _laid_over(document.get(key, {}), further, value, where)}
     if isinstance(document, list):
+        if key == "*":
+            return [_laid_over(entry, further, value, where) for entry in document]
         if not key.isdecimal() or len(key) > 9 or int(key) >= len(document):
-            raise BadInput.of(source, at, text, f"a number below {len(document)} in place of {key}")
+            raise BadInput.of(source, at, text, f"a number below {len(document)}, or *, in place of {key}")
         copy = list(document)
         copy[int(key)] = _laid_over(copy[int(key)], further, value, where)
         return copy

@@ -78,7 +78,7 @@ def _values(value: object) -> object:
     raise ValueError(f"a list, {_RANGE_WORDS}, or a mapping of words to fields and their values")
 
 
-class Axis(StrictModel):
+class StudyAxis(StrictModel):
     """What is varied: a field or several together over values, or words that each stand for values of fields."""
 
     field: str | list[str] | None = Field(
@@ -135,7 +135,28 @@ class Axis(StrictModel):
         return found
 
 
-class Study(StrictModel):
+class PublishedSpec(StrictModel):
+    """Times that somebody else published, in a CSV file: shown beside ours, and held against them by claims."""
+
+    file: str = Field(
+        description="relative to this one; its columns: names of axes (or topology, workload), with their values; "
+        "schedule: the label; and the times"
+    )
+    source: str = Field(min_length=1, description="who published them, and where: paper and table")
+    column: str = Field(min_length=1, description="the one that has the times")
+    unit: str = Field(description="of the times: s, ms or us")
+    per: Literal["iteration", "microbatch"] = Field(default="iteration", description="what they are the time of")
+    only: bool = Field(default=False, description="leave out the cells of which nothing is published")
+
+    @field_validator("unit")
+    @classmethod
+    def _a_time(cls, unit: str) -> str:
+        if unit not in TIME:
+            raise ValueError(f"a unit of time ({listed(TIME)})")
+        return unit
+
+
+class StudySpec(StrictModel):
     """A grid: every topology with every workload at every place of all axes, each measured with all schedules."""
 
     name: Name = Field(description="of its directory of results")
@@ -149,17 +170,18 @@ class Study(StrictModel):
     )
     policies: list[str] = Field(default=[], description="as --policy names them; default: default routes only")
     set: dict[str, Any] = Field(default={}, description="fields, as --set names them, that are the same in all cells")
-    over: dict[AxisName, Axis] = Field(default={}, description="the axes, by name")
+    over: dict[AxisName, StudyAxis] = Field(default={}, description="the axes, by name")
     repetitions: int = Field(
         default=1, ge=1, le=MOST_REPETITIONS, description="of every cell; on the virtual clock with seeds 1, 2, 3, ..."
     )
     clock: Literal["virtual", "real", "none"] = Field(default="virtual", description="none: predicted, not measured")
     iterations: int | None = Field(default=None, ge=1, description="measured ones; default: each workload's")
+    published: PublishedSpec | None = Field(default=None, description="times from a paper, to be shown beside ours")
     claims: list[str] = Field(default=[], description="what is to hold, as docs/studies.md writes it")
 
     @field_validator("over")
     @classmethod
-    def _axes_name_fields(cls, over: dict[str, Axis]) -> dict[str, Axis]:
+    def _axes_name_fields(cls, over: dict[str, StudyAxis]) -> dict[str, StudyAxis]:
         for name, axis in over.items():
             try:
                 axis.places()
@@ -168,11 +190,11 @@ class Study(StrictModel):
         return over
 
 
-def study_of(source: Path | Document, settings: Mapping[str, str] | None = None) -> Study:
+def study_of(source: Path | Document, settings: Mapping[str, str] | None = None) -> StudySpec:
     """The study in a YAML file, or of a document, with `--set` values laid over it. Raises BadInput."""
     name = str(source) if isinstance(source, Path) else "study"
     document = read_yaml(source) if isinstance(source, Path) else plain(source, name)
-    return validate(Study, override(document, settings or {}, name), name)
+    return validate(StudySpec, override(document, settings or {}, name), name)
 
 
 def setting(field: str) -> str:
@@ -253,6 +275,16 @@ def _number(value: object) -> tuple[float | None, str]:
 def quantity(text: str) -> float | None:
     """The number that a text of a claim stands for, in SI units; None for a word."""
     return _number(_plain(text))[0]
+
+
+def kind_of(text: str) -> str:
+    """Of what kind a text of a claim is: time, rate, size, length or computation; number, or word."""
+    return _number(_plain(text))[1]
+
+
+def same_number(one: float | None, other: float | None) -> bool:
+    """Whether two places on a scale are one, but for rounding; a word is none."""
+    return one is not None and other is not None and math.isclose(one, other, rel_tol=1e-9)
 
 
 def _multiplied(value: object, unit: str, index: int) -> str:

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FixedLocator, Formatter, FuncFormatter, MaxNLocator, NullLocator
 
 from testbed.files import saving
 from testbed.plotting import COLOURS, GRID, save
-from testbed.spec.study import Axis
-from testbed.units import show_time
+from testbed.spec.study import StudyAxis
+from testbed.units import show_time, show_times
 
 MARKS = "osD^vP*X"
 MOST_PANELS = 12
 """In one picture; of a larger grid the first ones."""
 _COLUMNS = 3
+_MOST_LETTERS, _MOST_TICKS = 24, 8
+"""Below a panel: of words side by side, and values of an axis that have a tick each."""
 
 
 class Drawn(NamedTuple):
@@ -33,13 +35,13 @@ class Drawn(NamedTuple):
     left_out: int
 
 
-def draw_axes(axes: Mapping[str, Axis], table: pd.DataFrame, directory: Path, heading: str) -> list[Drawn]:
+def draw_axes(axes: Mapping[str, StudyAxis], table: pd.DataFrame, directory: Path, heading: str) -> list[Drawn]:
     """A picture for every axis with several values: plot-AXIS.svg. Raises OSError."""
-    drawn = []
+    drawn, table = [], table.assign(job=table["job"].fillna(""))
     for name, axis in axes.items():
         if table[name].nunique() < 2:
             continue
-        fixed = ["topology", "workload", *(other for other in axes if other != name)]
+        fixed = ["topology", "workload", "job", *(other for other in axes if other != name)]
         panels = [
             (
                 ", ".join(
@@ -56,11 +58,21 @@ def draw_axes(axes: Mapping[str, Axis], table: pd.DataFrame, directory: Path, he
     return drawn
 
 
+class _TimesInOneUnit(Formatter):
+    """Every label of an axis in the same unit."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return show_time(x)
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        return show_times(list(values))
+
+
 def _varies(table: pd.DataFrame, column: str) -> bool:
     return bool(table[column].nunique() > 1)
 
 
-def _draw(name: str, axis: Axis, panels: Sequence[tuple[str, pd.DataFrame]], path: Path, heading: str) -> None:
+def _draw(name: str, axis: StudyAxis, panels: Sequence[tuple[str, pd.DataFrame]], path: Path, heading: str) -> None:
     columns = min(len(panels), _COLUMNS)
     rows = ceil(len(panels) / columns)
     size = (9.0 if columns == 1 else 4.2 * columns, 5.2 if rows == 1 else 3.3 * rows)
@@ -76,11 +88,13 @@ def _draw(name: str, axis: Axis, panels: Sequence[tuple[str, pd.DataFrame]], pat
         place.set_title(title, fontsize=9, loc="left")
         place.spines[["top", "right"]].set_visible(False)
         place.grid(color=GRID)
-        place.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: show_time(seconds)))
+        place.yaxis.set_major_formatter(_TimesInOneUnit())
         _label(place, name, axis, words)
     places[0].set_ylim(bottom=0.0)  # all share one axis, which now spans what every panel has
-    for unused in places[len(panels) :]:
+    for number, unused in enumerate(places[len(panels) :], len(panels)):
         unused.set_visible(False)
+        places[number - columns].tick_params(labelbottom=True)  # what stood below has them for all above
+    figure.supylabel("iteration", fontsize=10)
     figure.legend(
         *places[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False
     )
@@ -89,20 +103,38 @@ def _draw(name: str, axis: Axis, panels: Sequence[tuple[str, pd.DataFrame]], pat
 
 
 def _curve(
-    place: Axes, name: str, axis: Axis, rows: pd.DataFrame, words: Sequence[str], label: str, number: int
+    place: Axes, name: str, axis: StudyAxis, rows: pd.DataFrame, words: Sequence[str], label: str, number: int
 ) -> None:
-    """Predicted as a line, its range as a band; measured as marks, with bars from the least to the most of them."""
+    """Predicted as a line, a range as a band; measured as marks, with bars from least to most; published open."""
     at = [float(words.index(str(shown))) for shown in rows[name]] if axis.kind == "word" else rows[f"{name}_value"]
     ordered = rows.assign(at=at).sort_values("at")
     by_place = ordered.groupby("at")
     colour = COLOURS[number % len(COLOURS)]
     predicted = by_place["predicted_s"].median()
-    place.plot(predicted.index, predicted, color=colour, linewidth=1.6, label=f"{label}, predicted")
+    look: dict[str, Any] = {"color": colour, "label": f"{label}, predicted"}
+    if axis.kind == "word" or len(predicted) == 1:  # between words there is nothing
+        place.plot(predicted.index, predicted, "_", markersize=16, markeredgewidth=_width(number), **look)
+    else:
+        place.plot(predicted.index, predicted, linewidth=_width(number), **look)
+    published = by_place["published_s"].median().dropna()
+    if len(published):
+        place.plot(
+            published.index,
+            published,
+            linestyle="none",
+            marker=MARKS[number % len(MARKS)],
+            markersize=7,
+            markerfacecolor="none",
+            markeredgecolor=colour,
+            label=f"{label}, published",
+        )
     low, high = by_place["predicted_low_s"].min(), by_place["predicted_high_s"].max()
     if low.notna().any():
-        place.fill_between(
-            predicted.index, low.fillna(predicted), high.fillna(predicted), color=colour, alpha=0.2, linewidth=0
-        )
+        ends = low.fillna(predicted), high.fillna(predicted)
+        if axis.kind == "word":
+            place.vlines(predicted.index, *ends, color=colour, alpha=0.2, linewidth=10)
+        else:
+            place.fill_between(predicted.index, *ends, color=colour, alpha=0.2, linewidth=0)
     if ordered["measured_s"].notna().any():
         middle = by_place["measured_s"].median()
         half = by_place["measured_iqr_s"].max() / 2
@@ -121,11 +153,23 @@ def _curve(
         )
 
 
-def _label(place: Axes, name: str, axis: Axis, words: Sequence[str]) -> None:
-    if axis.kind == "word":
-        many = len(words) > 4
-        place.set_xticks(range(len(words)), words, rotation=30 if many else 0, ha="right" if many else "center")
-    else:
-        place.set_xscale(axis.scale)
-        place.xaxis.set_major_formatter(FuncFormatter(lambda value, _: axis.show(value)))
+def _width(number: int) -> float:
+    """Of a schedule's line, in points: later ones are narrower, so that one below them is still to be seen."""
+    return max(1.2, 2.6 - 0.5 * number)
+
+
+def _label(place: Axes, name: str, axis: StudyAxis, words: Sequence[str]) -> None:
     place.set_xlabel(name)
+    if axis.kind == "word":
+        many = len(words) > 4 or sum(map(len, words)) > _MOST_LETTERS
+        place.set_xticks(range(len(words)), words, rotation=30 if many else 0, ha="right" if many else "center")
+        place.margins(x=0.5 / len(words))
+        return
+    place.set_xscale(axis.scale)
+    numbers = [value.number for value in axis.places() if value.number is not None]
+    if axis.scale == "log" and len(numbers) <= _MOST_TICKS:
+        place.xaxis.set_major_locator(FixedLocator(numbers))
+        place.xaxis.set_minor_locator(NullLocator())
+    elif axis.kind == "number" and all(number.is_integer() for number in numbers):
+        place.xaxis.set_major_locator(MaxNLocator(integer=True))
+    place.xaxis.set_major_formatter(FuncFormatter(lambda value, _: axis.show(value)))

@@ -18,7 +18,7 @@ from testbed.errors import MachineLacks
 from testbed.planning import file
 from testbed.results.contents import comparison_of
 from testbed.results.destination import COMPARISON, is_complete
-from testbed.vm.boots_at_once import BootCommand, BootEnded, boots_at_once
+from testbed.vm.parallel_commands import CommandEnded, ParallelCommand, run_parallel
 
 MOST_IN_A_BOOT = 8
 """Cells: to boot and to import torch costs as much as one of them, and a guest that dies takes the others along."""
@@ -47,27 +47,32 @@ class Batches:
         """`base` has a directory for every cell; `heard` gets a cell's name, and why it failed or ""."""
         self._base, self._batches, self._heard = base, batches, heard
         self._again: list[str] = []
+        self._tried: set[str] = set()
 
     def following(self) -> Sequence[str] | None:
         """The next ones; None where there are none for now. Asked whenever there is room: plans are made meanwhile."""
-        return [self._again.pop()] if self._again else next(self._batches, None)
+        if self._again:
+            name = self._again.pop()
+            self._tried.add(name)
+            return [name]
+        return next(self._batches, None)
 
     def ended(self, names: Sequence[str], why: str) -> None:
         """What measured these cells is over; `why` says how, for those that it did not finish."""
         for name in names:
             if is_measured(self._base / name):
                 self._heard(name, "")
-            elif len(names) > 1:
-                self._again.append(name)
-            else:
+            elif name in self._tried:
                 self._heard(name, why)
+            else:
+                self._again.append(name)
 
 
 def measure(base: Path, batches: Batches, *, virtual: bool, shaper: str, at_once: int) -> None:
     """Measure batches of cells, `at_once` of them at a time, those of a batch in one boot. Raises MachineLacks."""
-    names_of: dict[BootCommand, Sequence[str]] = {}
+    names_of: dict[ParallelCommand, Sequence[str]] = {}
 
-    def following() -> BootCommand | None:
+    def following() -> ParallelCommand | None:
         names = batches.following()
         if names is None:
             return None
@@ -77,9 +82,9 @@ def measure(base: Path, batches: Batches, *, virtual: bool, shaper: str, at_once
 
     with (
         TemporaryDirectory(prefix="testbed-study-") as scratch,
-        closing(boots_at_once(following, at_once, source.freeze(Path(scratch)))) as boots,
+        closing(run_parallel(following, at_once, source.freeze(Path(scratch)))) as commands,
     ):
-        for ended in boots:
+        for ended in commands:
             if ended.code == MachineLacks.exit_code:
                 raise MachineLacks(ended.said())
             names = names_of.pop(ended.command)
@@ -93,7 +98,7 @@ def limit_s(cells: int) -> float:
     return _BOOT_LIMIT_S + _CELL_LIMIT_S * cells
 
 
-def _command(base: Path, names: Sequence[str], *, virtual: bool, shaper: str) -> BootCommand:
+def _command(base: Path, names: Sequence[str], *, virtual: bool, shaper: str) -> ParallelCommand:
     for name in names:
         empty(base / name)
     boot_limit_s = limit_s(len(names))
@@ -103,7 +108,9 @@ def _command(base: Path, names: Sequence[str], *, virtual: bool, shaper: str) ->
         (name,) = names
         words = ["testbed", "run", str(base / name / file.NAME), "--shaper", shaper, "--out", str(base / name)]
         words += ["--overwrite", "--no-picture", "--quiet"]
-    return BootCommand(names[0], tuple(words), base / f"{names[0]}.log", boot_limit_s + _MARGIN_S, on_one_cpu=virtual)
+    return ParallelCommand(
+        names[0], tuple(words), base / f"{names[0]}.log", boot_limit_s + _MARGIN_S, on_one_cpu=virtual
+    )
 
 
 def empty(directory: Path) -> None:
@@ -115,6 +122,6 @@ def empty(directory: Path) -> None:
             entry.unlink()
 
 
-def _why(ended: BootEnded) -> str:
+def _why(ended: CommandEnded) -> str:
     how = "it took longer than its limit" if ended.code is None else f"it ended with exit code {ended.code}"
     return "\n".join(filter(None, [how, ended.said()]))

@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from testbed import source
-from testbed.errors import BadInput
+from testbed.errors import BadInput, listed
 from testbed.plan.plan import Clock, Plan
 from testbed.planning import file, resolve, schedules
 from testbed.routing.apply import with_policies
 from testbed.routing.policies import choose
 from testbed.spec.choice import ScheduleChoice
-from testbed.spec.study import MOST_CELLS, AxisValue, Study
+from testbed.spec.presets import located
+from testbed.spec.study import MOST_CELLS, AxisValue, StudySpec
+from testbed.study.published import PublishedTimes
 
 _KEY_DIGITS = 16
 
 
-class Cell(NamedTuple):
+class StudyCell(NamedTuple):
     """One plan of the grid, of which only the schedules are still to be made."""
 
     number: int
@@ -39,6 +41,8 @@ class Cell(NamedTuple):
     unfinished: Plan
     sources: tuple[Path, ...]
     """The workloads' files."""
+    published: Mapping[str, float]
+    """What a paper says an iteration takes, in seconds, by label of the schedule."""
 
     def words(self) -> str:
         """What tells it from the others, in a line."""
@@ -46,7 +50,7 @@ class Cell(NamedTuple):
         return ", ".join([f"{self.workload} on {self.topology}", *places, f"repetition {self.repetition}"])
 
 
-def cells_of(study: Study, written_in: Path, shaper: str = "auto") -> list[Cell]:
+def cells_of(study: StudySpec, written_in: Path, shaper: str = "auto") -> list[StudyCell]:
     """All cells, ordered by topology, workload, the axes as they are written, and repetition.
 
     `written_in` is the study's file: others that it names lie relative to it. Raises BadInput for what is wrong with
@@ -58,10 +62,30 @@ def cells_of(study: Study, written_in: Path, shaper: str = "auto") -> list[Cell]
         raise BadInput.of(str(written_in), "over", f"{n_cells} cells", f"at most {MOST_CELLS}")
     for policy in study.policies:
         choose(policy)
-    return list(_cells(study, written_in, axes, shaper))
+    found = list(_cells(study, written_in, axes, shaper, _published(study, written_in)))
+    if study.published is not None and not any(cell.published for cell in found):
+        expected = f"places of this grid in its columns ({listed(['topology', 'workload', *axes])})"
+        raise BadInput.of(str(written_in), "published", study.published.file, expected)
+    return found
 
 
-def _cells(study: Study, written_in: Path, axes: Mapping[str, Sequence[AxisValue]], shaper: str) -> Iterator[Cell]:
+def _published(study: StudySpec, written_in: Path) -> PublishedTimes | None:
+    """What is published of the study's cells. Raises BadInput."""
+    if study.published is None:
+        return None
+    if any(not isinstance(workload, str) and len(workload) > 1 for workload in study.workloads):
+        expected = "one job in every cell: what is published is of one"
+        raise BadInput.of(str(written_in), "published", study.published.file, expected)
+    return PublishedTimes(study.published, located(written_in).parent / study.published.file, list(study.over))
+
+
+def _cells(
+    study: StudySpec,
+    written_in: Path,
+    axes: Mapping[str, Sequence[AxisValue]],
+    shaper: str,
+    published: PublishedTimes | None,
+) -> Iterator[StudyCell]:
     digest, number = source.identity()["source"], 0
     everywhere = dict(study.set) | (
         {} if study.schedules is None or names_of(study) else {"schedules": study.schedules}
@@ -77,6 +101,9 @@ def _cells(study: Study, written_in: Path, axes: Mapping[str, Sequence[AxisValue
             iterations=study.iterations,
         )
         names = made.network.name, " + ".join(job.name for job in made.jobs)
+        times_s = {} if published is None else published.at(*names, values, made.jobs[0].workload.microbatches)
+        if published is not None and published.only and not times_s:
+            continue
         for repetition in range(1, study.repetitions + 1):
             virtual = study.clock == "virtual"
             clock = Clock("virtual", repetition) if virtual else Clock("real")
@@ -93,7 +120,7 @@ def _cells(study: Study, written_in: Path, axes: Mapping[str, Sequence[AxisValue
                 str(digest),
             ]
             key = hashlib.sha256("\n".join(decides).encode()).hexdigest()[:_KEY_DIGITS]
-            yield Cell(number, key, *names, values, repetition, plan, tuple(files))
+            yield StudyCell(number, key, *names, values, repetition, plan, tuple(files), times_s)
             number += 1
 
 
@@ -103,19 +130,19 @@ def _file(name: str, written_in: Path) -> Path:
     return beside if beside.is_file() else Path(name)
 
 
-def names_of(study: Study) -> list[str]:
+def names_of(study: StudySpec) -> list[str]:
     """The schedules that the study names as --schedule does; [] where it has options for one, or leaves them all."""
     listed = study.schedules or []
     return list(listed) if all(isinstance(entry, str) for entry in listed) else []
 
 
-def choices_of(cell: Cell, study: Study) -> list[list[ScheduleChoice]]:
+def choices_of(cell: StudyCell, study: StudySpec) -> list[list[ScheduleChoice]]:
     """By job, the schedules that a cell is to be measured with. Raises BadInput."""
     plan = cell.unfinished
     return [schedules.choose(plan, names_of(study), job=job) for job in range(len(plan.jobs))]
 
 
-def finished_plan(cell: Cell, study: Study) -> Plan:
+def finished_plan(cell: StudyCell, study: StudySpec) -> Plan:
     """The plan of a cell with its schedules and routes. Raises BadInput, DoesNotFit where no schedule fits."""
     plan = cell.unfinished
     selected = [
@@ -129,7 +156,7 @@ def finished_plan(cell: Cell, study: Study) -> Plan:
     return plan
 
 
-def described(cell: Cell) -> dict[str, Any]:
+def described(cell: StudyCell) -> dict[str, Any]:
     """For machines: what a cell is of."""
     return {
         "number": cell.number,

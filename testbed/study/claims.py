@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import NamedTuple
 
 import pandas as pd
 
-from testbed.spec.study import Axis, quantity
+from testbed.spec.study import StudyAxis, quantity
 from testbed.thresholds import TIE
 from testbed.units import show_change, show_time
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """What became of a claim."""
 
     holds = "holds"
@@ -31,26 +31,26 @@ class Judged(NamedTuple):
     """A claim and its verdict."""
 
     claim: str
-    verdict: Verdict
+    verdict: ClaimVerdict
     why: str
     """The nearest that it came to failing, or where and by how much it failed, in words."""
     cells: int
     """So many did it speak of."""
 
 
-class Evidence(NamedTuple):
+class StudyTables(NamedTuple):
     """What claims are judged by."""
 
     table: pd.DataFrame
     """As outcomes.table_of."""
     cells: pd.DataFrame
     """As outcomes.cells_of: what each is of, why there is nothing of it, and whether its order was as predicted."""
-    axes: Mapping[str, Axis]
+    axes: Mapping[str, StudyAxis]
     measured: bool
     """Whether times are those measured, or predicted ones: of these, the worse end of a range."""
 
 
-class Places(NamedTuple):
+class Conditions(NamedTuple):
     """Where a claim is made: columns and the values that they have there."""
 
     conditions: Sequence[tuple[str, str]]
@@ -70,7 +70,7 @@ class Places(NamedTuple):
         return chosen
 
 
-class Side(NamedTuple):
+class Operand(NamedTuple):
     """What is compared: so many times what a schedule takes, or a time."""
 
     factor: float
@@ -93,10 +93,10 @@ class Claim(ABC):
 
     text: str
     """As the study has it."""
-    places: Places
+    places: Conditions
 
     @abstractmethod
-    def judged(self, evidence: Evidence) -> Judged:
+    def judged(self, evidence: StudyTables) -> Judged:
         """Whether it holds."""
 
 
@@ -111,21 +111,24 @@ _COMPARED: Mapping[str, Callable[[float, float], bool]] = {
 class _Place(NamedTuple):
     """What the schedules took at one place of the grid, repetitions together: medians, in seconds."""
 
-    grid: tuple[str, str]
-    """Topology and workload."""
+    grid: tuple[str, str, str]
+    """Topology, workload, and of several jobs which one, else ""."""
     shown: Mapping[str, str]
     values: Mapping[str, float]
     """By axis, as the study has it and in SI units."""
     low_s: Mapping[str, float]
     high_s: Mapping[str, float]
     """By label; of what was measured both are the same."""
+    published_s: Mapping[str, float]
+    """By label, where something is published."""
     trusted: bool
 
     @property
     def words(self) -> str:
         """Where it is."""
-        workload, topology = self.grid[1], self.grid[0]
-        return ", ".join(f"{name}={value}" for name, value in self.shown.items()) or f"{workload} on {topology}"
+        topology, workload, job = self.grid
+        places = dict(self.shown) | ({"job": job} if job else {})
+        return ", ".join(f"{name}={value}" for name, value in places.items()) or f"{workload} on {topology}"
 
 
 class _Margin(NamedTuple):
@@ -136,65 +139,84 @@ class _Margin(NamedTuple):
     trusted: bool
 
 
-def _places(evidence: Evidence, places: Places) -> Iterator[_Place]:
+def _places(evidence: StudyTables, places: Conditions) -> Iterator[_Place]:
     chosen = places.of(evidence.table)
     columns = ("measured_s", "measured_s") if evidence.measured else ("predicted_low_s", "predicted_high_s")
-    for where, rows in chosen.groupby(["topology", "workload", *evidence.axes], sort=False):
-        topology, workload, *shown = map(str, where)
+    chosen = chosen.assign(job=chosen["job"].fillna(""))
+    for where, rows in chosen.groupby(["topology", "workload", "job", *evidence.axes], sort=False):
+        topology, workload, job, *shown = map(str, where)
         numbers = {name: float(rows[f"{name}_value"].iloc[0]) for name in evidence.axes}
         label = rows["label"].astype(str)
         low, high = (rows[name].fillna(rows["predicted_s"]) for name in columns)
         trusted = bool(rows["trusted"].fillna(value=False).all()) if evidence.measured else True
-        medians = dict(low.groupby(label).median()), dict(high.groupby(label).median())
+        published = rows["published_s"].dropna()
+        low_s, high_s, published_s = (dict(each.groupby(label).median()) for each in (low, high, published))
         by_axis = dict(zip(evidence.axes, shown, strict=True))
-        yield _Place((topology, workload), by_axis, numbers, *medians, trusted)
+        yield _Place((topology, workload, job), by_axis, numbers, low_s, high_s, published_s, trusted)
 
 
-def _concluded(claim: Claim, places: Places, evidence: Evidence, margins: Sequence[_Margin]) -> Judged:
-    """The verdict that the worst of the margins leads to."""
-    asked = places.of(evidence.cells)
+def _concluded(claim: Claim, asked: pd.DataFrame, margins: Sequence[_Margin]) -> Judged:
+    """The verdict that the worst of the margins leads to; `asked` are the cells that the claim speaks of."""
     missing = asked[asked["failed"] != ""]
     failed = sorted(margin for margin in margins if margin.share < 0)
     if failed:
         more = f" (and at {len(failed) - 1} more)" if len(failed) > 1 else ""
-        return Judged(claim.text, Verdict.fails, f"{failed[0].words}{more}", len(asked))
+        return Judged(claim.text, ClaimVerdict.fails, f"{failed[0].words}{more}", len(asked))
     if not margins:
-        return Judged(claim.text, Verdict.undecided, "nothing that it speaks of was measured", len(asked))
+        return Judged(claim.text, ClaimVerdict.undecided, "nothing that it speaks of was measured", len(asked))
     if len(missing):
         why = f"{len(missing)} of {len(asked)} cells are missing: {missing['failed'].iloc[0]}"
-        return Judged(claim.text, Verdict.undecided, why, len(asked))
+        return Judged(claim.text, ClaimVerdict.undecided, why, len(asked))
     if untrusted := [margin.words for margin in margins if not margin.trusted]:
-        return Judged(claim.text, Verdict.undecided, f"cannot be trusted: {untrusted[0]}", len(asked))
+        return Judged(claim.text, ClaimVerdict.undecided, f"cannot be trusted: {untrusted[0]}", len(asked))
     nearest = min(margins)
-    return Judged(claim.text, Verdict.holds, nearest.words, len(asked))
+    return Judged(claim.text, ClaimVerdict.holds, nearest.words, len(asked))
 
 
 @dataclass(frozen=True)
 class RelationClaim(Claim):
-    """A schedule takes less, or more, than another one or a time."""
+    """A schedule takes less, or more, than another one or a time; each maybe somewhere else on some axes."""
 
-    left: Side
-    right: Side
+    left: Operand
+    right: Operand
     sign: str
+    at_left: Conditions
+    at_right: Conditions
+    """Of either side alone; on all other axes both are at the same place."""
 
-    def judged(self, evidence: Evidence) -> Judged:
+    def judged(self, evidence: StudyTables) -> Judged:
         """Whether it holds at every place, of ranges at their worse ends."""
-        less = self.sign.startswith("<")
-        margins = []
-        for place in _places(evidence, self.places):
-            of_left, of_right = (place.high_s, place.low_s) if less else (place.low_s, place.high_s)
-            left, right = self.left.times(of_left), self.right.times(of_right)
-            if left is None or right is None:
-                continue
-            share = (right - left) / right if less else (left - right) / right
-            holds = _COMPARED[self.sign](left, right)
-            share = max(share, 0.0) if holds else min(share, -math.ulp(1.0))
-            margins.append(_Margin(share, f"{self._words(place)} at {place.words}", place.trusted))
-        return _concluded(self, self.places, evidence, margins)
+        apart = {name for side in (self.at_left, self.at_right) for name, _ in side.conditions}
+        sides = [Conditions((*self.places.conditions, *side.conditions)) for side in (self.at_left, self.at_right)]
+        of_left, of_right = ({_elsewhere(one, apart): one for one in _places(evidence, side)} for side in sides)
+        margins = [
+            margin
+            for where, place in of_left.items()
+            if where in of_right and (margin := self._margin(place, of_right[where])) is not None
+        ]
+        asked = pd.concat([side.of(evidence.cells) for side in sides]).drop_duplicates("cell")
+        return _concluded(self, asked, margins)
 
-    def _words(self, place: _Place) -> str:
-        taken = [side._replace(factor=1.0).times(place.high_s) or math.nan for side in (self.left, self.right)]
-        return f"{self.left.words()} is {taken[0] / taken[1]:.3f} x {self.right.words()}"
+    def _margin(self, one: _Place, other: _Place) -> _Margin | None:
+        less = self.sign.startswith("<")
+        of_one, of_other = (one.high_s, other.low_s) if less else (one.low_s, other.high_s)
+        left, right = self.left.times(of_one), self.right.times(of_other)
+        if left is None or right is None:
+            return None
+        share = (right - left) / right if less else (left - right) / right
+        holds = _COMPARED[self.sign](left, right)
+        share = max(share, 0.0) if holds else min(share, -math.ulp(1.0))
+        ratio = (left / self.left.factor) / (right / self.right.factor)
+        words = f"{self.left.words()} is {ratio:.3f} x {self.right.words()} at {one.words}"
+        if self.at_left.conditions:
+            words = f"{self.left.words()} at {one.words} is {ratio:.3f} x {self.right.words()} at {other.words}"
+        return _Margin(share, words, one.trusted and other.trusted)
+
+
+def _elsewhere(place: _Place, apart: Set[str]) -> tuple[str, ...]:
+    """Where it is, but for these."""
+    names = {**dict(zip(("topology", "workload", "job"), place.grid, strict=True)), **place.shown}
+    return tuple(value for name, value in names.items() if name not in apart)
 
 
 @dataclass(frozen=True)
@@ -203,7 +225,7 @@ class FastestClaim(Claim):
 
     label: str
 
-    def judged(self, evidence: Evidence) -> Judged:
+    def judged(self, evidence: StudyTables) -> Judged:
         """Whether it does at every place."""
         margins = []
         for place in _places(evidence, self.places):
@@ -214,14 +236,14 @@ class FastestClaim(Claim):
             share = others[second] / place.high_s[self.label] - 1
             words = f"{second} takes {show_change(share)} at {place.words}"
             margins.append(_Margin(0.0 if -TIE < share < 0 else share, words, place.trusted))
-        return _concluded(self, self.places, evidence, margins)
+        return _concluded(self, self.places.of(evidence.cells), margins)
 
 
 @dataclass(frozen=True)
 class OrderClaim(Claim):
     """Schedules were measured in the order of their predictions, but for ties."""
 
-    def judged(self, evidence: Evidence) -> Judged:
+    def judged(self, evidence: StudyTables) -> Judged:
         """Whether they were, in every cell."""
         asked = self.places.of(evidence.cells)
         known = asked[asked["order_as_predicted"].notna()]
@@ -230,29 +252,56 @@ class OrderClaim(Claim):
             _Margin(1.0 if as_predicted else -1.0, f"cell {cell}", bool(trusted.get(cell, default=False)))
             for cell, as_predicted in zip(known["cell"], known["order_as_predicted"], strict=True)
         ]
-        found = _concluded(self, self.places, evidence, margins)
-        return found._replace(why=f"in {len(margins)} cells") if found.verdict is Verdict.holds else found
+        found = _concluded(self, self.places.of(evidence.cells), margins)
+        return found._replace(why=f"in {len(margins)} cells") if found.verdict is ClaimVerdict.holds else found
+
+
+@dataclass(frozen=True)
+class PublishedOrderClaim(Claim):
+    """Schedules come in the order of their published times, but for those that lie this near to each other there."""
+
+    near: float
+
+    def judged(self, evidence: StudyTables) -> Judged:
+        """Whether they do, wherever two of them are published."""
+        margins = []
+        for place in _places(evidence, self.places):
+            known = [label for label in place.published_s if label in place.high_s]
+            for fast, slow in permutations(known, 2):
+                if place.published_s[fast] * (1 + self.near) < place.published_s[slow]:
+                    share = place.low_s[slow] / place.high_s[fast] - 1
+                    words = f"{slow} takes {show_change(share)} over {fast} at {place.words}"
+                    margins.append(_Margin(0.0 if -TIE < share < 0 else share, words, place.trusted))
+        return _concluded(self, self.places.of(evidence.cells), margins)
 
 
 @dataclass(frozen=True)
 class ErrorClaim(Claim):
-    """What was measured is within a share of what was predicted, or of the nearer end of its range."""
+    """A time is within a share of what was predicted, or of the nearer end of its range; or of what is published."""
 
     limit: float
+    label: str
+    """"" for all schedules."""
+    to_published: bool
 
-    def judged(self, evidence: Evidence) -> Judged:
-        """Whether every time that the model covers is."""
+    def judged(self, evidence: StudyTables) -> Judged:
+        """Whether every time is, that the model covers, or that something is published of."""
         rows = self.places.of(evidence.table)
-        rows = rows[rows["covered"].fillna(value=True) & rows["measured_s"].notna()]
-        low, high = (rows[f"predicted_{end}_s"].fillna(rows["predicted_s"]) for end in ("low", "high"))
-        beyond = (rows["measured_s"] - high).clip(lower=0) / high - (low - rows["measured_s"]).clip(lower=0) / low
+        rows = rows[rows["label"] == self.label] if self.label else rows
+        if self.to_published:
+            rows = rows[rows["error_to_published"].notna()]
+            beyond = rows["error_to_published"]
+        else:
+            rows = rows[rows["covered"].fillna(value=True) & rows["measured_s"].notna()]
+            low, high = (rows[f"predicted_{end}_s"].fillna(rows["predicted_s"]) for end in ("low", "high"))
+            beyond = (rows["measured_s"] - high).clip(lower=0) / high - (low - rows["measured_s"]).clip(lower=0) / low
+        trusted = rows["trusted"].fillna(value=not evidence.measured)
+        digits = 1 if self.to_published else 4
         margins = [
-            _Margin(self.limit - abs(off), f"{label} {show_change(off, 4)} in cell {cell}", bool(trusted))
-            for off, label, cell, trusted in zip(
-                beyond, rows["label"], rows["cell"], rows["trusted"].fillna(value=False), strict=True
-            )
+            _Margin(self.limit - abs(off), f"{label} {show_change(off, digits)} in cell {cell}", bool(trusted))
+            for off, label, cell, trusted in zip(beyond, rows["label"], rows["cell"], trusted, strict=True)
         ]
-        return _concluded(self, self.places, evidence, margins)
+        return _concluded(self, self.places.of(evidence.cells), margins)
 
 
 @dataclass(frozen=True)
@@ -264,7 +313,7 @@ class CrossingClaim(Claim):
     between: tuple[float, float]
     axis: str
 
-    def judged(self, evidence: Evidence) -> Judged:
+    def judged(self, evidence: StudyTables) -> Judged:
         """Whether they cross there, once, wherever on the other axes."""
         axis = self.axis
         lines: dict[tuple[str, ...], list[_Place]] = {}
@@ -280,7 +329,7 @@ class CrossingClaim(Claim):
             at = crossings[0] if len(crossings) == 1 else math.nan
             share = min(at - low, high - at) / max(abs(high), abs(low)) if len(crossings) == 1 else -1.0
             margins.append(_Margin(share, f"they cross at {axis} = {words}", all(place.trusted for place in line)))
-        return _concluded(self, self.places, evidence, margins)
+        return _concluded(self, self.places.of(evidence.cells), margins)
 
     def _crossings(self, line: Sequence[_Place], axis: str) -> list[float]:
         """Where the difference changes its sign, between two values by a straight line."""

@@ -10,15 +10,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from testbed.files import read_json, saving
-from testbed.judge.comparison import BASELINE
-from testbed.pipeline.memory import peak_in_flight
-from testbed.plan.events import at_work
 from testbed.plan.plan import Plan
 from testbed.planning import file
 from testbed.planning.left_out import left_out_of
-from testbed.planning.prediction import predict_jobs, ranges_of_case
+from testbed.planning.prediction import predicted_rows
 from testbed.study import cell_runs
-from testbed.study.cells import Cell
+from testbed.study.cells import StudyCell
 
 PREDICTED = "predicted.json"
 """What the model says of a cell that is not to be measured."""
@@ -42,10 +39,12 @@ _OF_ROWS: Mapping[str, str] = {
     "peak_in_flight_predicted": "float64",
     "speedup_measured": "float64",
     "speedup_predicted": "float64",
+    "published_s": "float64",
+    "error_to_published": "float64",
     "trusted": "boolean",
     "covered": "boolean",
 }
-"""Columns that a row has from comparison.json, or from the model alone; what is not known is empty."""
+"""Columns that a row has from comparison.json, from the model alone, or from a paper; what is not known is empty."""
 
 _OF_CELLS: Mapping[str, str] = {
     "cell": "int64",
@@ -66,7 +65,7 @@ DOES_NOT_FIT = "does not fit: "
 class CellOutcome(NamedTuple):
     """One cell, and what there is of it."""
 
-    cell: Cell
+    cell: StudyCell
     rows: Sequence[Mapping[str, Any]]
     left_out: Mapping[str, str]
     """By label, why a schedule is not among them."""
@@ -83,27 +82,20 @@ class CellOutcome(NamedTuple):
 
 def predict(plan: Plan, directory: Path) -> None:
     """Keep in a cell's directory what the model says of its plan. Raises BadInput for a job without pacing."""
-    rows: list[dict[str, Any]] = []
-    for case in plan.cases:
-        ranges = ranges_of_case(plan, case)
-        for number, found, predicted_range in zip(at_work(plan, case), predict_jobs(plan, case), ranges, strict=True):
-            low_s, high_s = predicted_range or (None, None)
-            row = {
-                "job": found.job.name if len(plan.jobs) > 1 else None,
-                "schedule": case.jobs[number].choice.schedule,
-                "label": case.label,
-                "predicted_s": found.together_s,
-                "predicted_low_s": low_s,
-                "predicted_high_s": high_s,
-                "bubble_predicted": found.bubble_together,
-                "peak_in_flight_predicted": max(peak_in_flight(found.schedule)),
-                "covered": not left_out_of(plan, case, number),
-            }
-            rows.append(row)
-    baselines = {row["job"]: row["predicted_s"] for row in reversed(rows) if row["schedule"] == BASELINE}
-    for row in rows:
-        if row["job"] in baselines:
-            row["speedup_predicted"] = baselines[row["job"]] / row["predicted_s"]
+    rows = [
+        {
+            "job": row.job if len(plan.jobs) > 1 else None,
+            "schedule": row.schedule,
+            "label": row.case.label,
+            "predicted_s": row.predicted_s,
+            **row.ends,
+            "bubble_predicted": row.bubble_predicted,
+            "peak_in_flight_predicted": row.peak_in_flight_predicted,
+            "speedup_predicted": row.speedup_predicted,
+            "covered": not left_out_of(plan, row.case, row.number),
+        }
+        for row in predicted_rows(plan)
+    ]
     with saving(directory / PREDICTED) as partial:
         partial.write_text(json.dumps({"rows": rows}, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
@@ -113,12 +105,12 @@ def is_predicted(directory: Path) -> bool:
     return (directory / PREDICTED).is_file()
 
 
-def not_taken(cell: Cell) -> CellOutcome:
+def not_taken(cell: StudyCell) -> CellOutcome:
     """A cell of which nothing is known yet."""
     return CellOutcome(cell, (), {}, "", None)
 
 
-def outcome_of(cell: Cell, directory: Path, failed: str = "") -> CellOutcome:
+def outcome_of(cell: StudyCell, directory: Path, failed: str = "") -> CellOutcome:
     """What lies in a cell's directory. Raises BadInput for a damaged file."""
     left_out: Mapping[str, str] = {}
     if (directory / file.NAME).is_file():
@@ -137,11 +129,20 @@ def table_of(outcomes: Sequence[CellOutcome]) -> pd.DataFrame:
     rows = [
         _of_cell(found.cell)
         | {name: row.get(name) for name in _OF_ROWS}
+        | _beside_published(found.cell, row)
         | {"reasons": "; ".join(row.get("reasons", ()))}
         for found in outcomes
         for row in found.rows
     ]
     return _frame(rows, outcomes, {**_OF_ROWS, "reasons": "string"})
+
+
+def _beside_published(cell: StudyCell, row: Mapping[str, Any]) -> dict[str, float]:
+    """What is published of it, and by which share our time is more: the measured one, else the predicted."""
+    published_s, ours_s = cell.published.get(row["label"]), row.get("measured_s") or row["predicted_s"]
+    if published_s is None:
+        return {}
+    return {"published_s": published_s, "error_to_published": ours_s / published_s - 1}
 
 
 def cell_table(outcomes: Sequence[CellOutcome]) -> pd.DataFrame:
@@ -153,7 +154,7 @@ def cell_table(outcomes: Sequence[CellOutcome]) -> pd.DataFrame:
     return _frame(rows, outcomes, {"failed": "string", "order_as_predicted": "boolean"})
 
 
-def _of_cell(cell: Cell) -> dict[str, Any]:
+def _of_cell(cell: StudyCell) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "cell": cell.number,
         "key": cell.key,

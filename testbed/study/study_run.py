@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from testbed.errors import BadInput, DoesNotFit
-from testbed.grouping import grouped
+from testbed.errors import BadInput
 from testbed.planning import file, resolve
-from testbed.progress import ProgressStep, Reporter
+from testbed.progress import Reporter
 from testbed.spec.document import Fault
-from testbed.spec.study import Study
+from testbed.spec.study import StudySpec
 from testbed.study import cell_runs, outcomes
-from testbed.study.cells import Cell, choices_of, finished_plan
+from testbed.study.cell_locks import CellLocks, cells_directory
+from testbed.study.cells import StudyCell, choices_of
 from testbed.study.claim_text import parse
-from testbed.study.claims import Claim, Evidence, Judged
+from testbed.study.claims import Claim, Judged, StudyTables
 from testbed.study.outcomes import CellOutcome
-
-CELLS = "cells"
-"""The directory, in that of the study, with one for every cell."""
-
-_LOCK = ".lock"
+from testbed.study.pending_cells import PendingCells
 
 
 class Finished(NamedTuple):
@@ -35,27 +28,10 @@ class Finished(NamedTuple):
     judged: Sequence[Judged]
     """A verdict for every claim."""
     taken: int
-    """So many cells were to be measured or predicted now; the others lay there."""
+    """So many cells were measured or predicted now, by this command; the others lay there, or another one took them."""
 
 
-@contextmanager
-def study_directory(path: Path) -> Iterator[Path]:
-    """The directory of a study, new or that of an earlier try, for one command at a time. Raises BadInput."""
-    try:
-        (path / CELLS).mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        raise BadInput.of("--out", "directory", str(path), f"a place to write ({error.strerror})") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield path
-    except BlockingIOError:
-        raise BadInput.of("--out", "directory", str(path), "one that no other study is writing to") from None
-    finally:
-        os.close(descriptor)
-
-
-def claims_of(study: Study, cells: Sequence[Cell], source: str) -> list[Claim]:
+def claims_of(study: StudySpec, cells: Sequence[StudyCell], source: str) -> list[Claim]:
     """What the study claims. Raises BadInput for all that cannot be understood, and for an axis named as a column."""
     for name in study.over:
         if name in outcomes.RESERVED or name.endswith("_value"):
@@ -63,10 +39,15 @@ def claims_of(study: Study, cells: Sequence[Cell], source: str) -> list[Claim]:
                 source, f"over.{name}", name, "a name that is no column of study.parquet, nor ends in _value"
             )
     labels = _labels(study, cells)
+    names = {
+        "topology": list(dict.fromkeys(cell.topology for cell in cells)),
+        "workload": list(dict.fromkeys(cell.workload for cell in cells)),
+        "job": list(dict.fromkeys(job.name for cell in cells for job in cell.unfinished.jobs)),
+    }
     found, faults = [], []
     for index, text in enumerate(study.claims):
         try:
-            found.append(parse(text, study.over, labels))
+            found.append(parse(text, study.over, labels, names))
         except ValueError as error:
             faults.append(Fault(f"claims.{index}", text, str(error)))
     if faults:
@@ -74,7 +55,7 @@ def claims_of(study: Study, cells: Sequence[Cell], source: str) -> list[Claim]:
     return found
 
 
-def _labels(study: Study, cells: Sequence[Cell]) -> list[str]:
+def _labels(study: StudySpec, cells: Sequence[StudyCell]) -> list[str]:
     """What schedules may be called: with several policies as cases are labelled, or by the schedule alone."""
     own: dict[str, None] = {}
     for cell in cells:
@@ -84,11 +65,12 @@ def _labels(study: Study, cells: Sequence[Cell]) -> list[str]:
 
 
 def run(
-    study: Study,
-    cells: Sequence[Cell],
+    study: StudySpec,
+    cells: Sequence[StudyCell],
     claims: Sequence[Claim],
     directory: Path,
     *,
+    only: Sequence[StudyCell] | None = None,
     shaper: str,
     at_once: int,
     cluster: str | None = None,
@@ -96,79 +78,67 @@ def run(
 ) -> Finished:
     """Measure, or predict, every cell that does not lie there already; write the tables; judge the claims.
 
-    `cluster` is the address of a Ray cluster that measures them. A cell whose schedules do not fit, or whose run
-    fails, is an outcome. Raises BadInput for another fault of a plan,
-    MachineLacks, and Interrupted; what was measured stays, and the next run goes on from there.
+    With `only` some of the cells: no tables, which would have less than what lies there, and no verdicts. Other
+    commands may be at work in the directory: no cell is taken twice. `cluster` is the address of a Ray cluster that
+    measures them. A cell whose schedules do not fit, or whose run fails, is an outcome. Raises BadInput for another
+    fault of a plan or for the directory, MachineLacks, and Interrupted; what was measured stays, and the next run goes
+    on from there.
     """
-    base, failures = directory / CELLS, dict[str, str]()
-    virtual = study.clock == "virtual"
+    base = cells_directory(directory)
     finished = outcomes.is_predicted if study.clock == "none" else cell_runs.is_measured
-    todo = {cell.key: cell for cell in cells if not finished(base / cell.key)}
+    asked = cells if only is None else only
+    todo = list({cell.key: cell for cell in asked if not finished(base / cell.key)}.values())
+    failures, taken = dict[str, str](), 0
     if todo:
         doing = "predicting" if study.clock == "none" else "measuring"
-        with reporter.step(f"{doing} {len(todo)} of {len(cells)} cells", len(todo)) as step:
-            batches = _made(study, todo, base, failures, step, at_once)
-            if study.clock == "none":
-                for (key,) in batches:
-                    outcomes.predict(file.read(base / key / file.NAME), base / key)
-                    step.advance(todo[key].words())
-            else:
-
-                def heard(key: str, failed: str) -> None:
-                    if failed:
-                        failures[key] = failed
-                        reporter.say(f"{todo[key].words()}: {failed}")
-                    step.advance(todo[key].words())
-
-                handed = cell_runs.Batches(base, batches, heard)
-                if cluster is not None:
-                    from testbed.study import cluster as ray_cluster
-
-                    ray_cluster.measure(cluster, base, handed, shaper=shaper)
-                else:
-                    most = at_once if virtual else 1
-                    cell_runs.measure(base, handed, virtual=virtual, shaper=shaper, at_once=most)
-    found = [outcomes.outcome_of(cell, base / cell.key, failures.get(cell.key, "")) for cell in cells]
+        with (
+            reporter.step(f"{doing} {len(todo)} of {len(asked)} cells", len(todo)) as step,
+            CellLocks(directory) as locks,
+        ):
+            pending = PendingCells(study, todo, base, step, reporter)
+            while True:
+                batches = pending.batches(locks, finished, at_once)
+                _take(study, pending, batches, locks, base, shaper=shaper, at_once=at_once, cluster=cluster)
+                if not pending.any_left:
+                    break
+                pending.wait(locks)
+        failures, taken = pending.failures, pending.taken
+    found = [outcomes.outcome_of(cell, base / cell.key, failures.get(cell.key, "")) for cell in asked]
+    if only is not None:
+        return Finished(found, [], taken)
     table = outcomes.table_of(found)
     outcomes.write(table, directory)
-    evidence = Evidence(table, outcomes.cell_table(found), study.over, study.clock != "none")
-    return Finished(found, [claim.judged(evidence) for claim in claims], len(todo))
+    tables = StudyTables(table, outcomes.cell_table(found), study.over, study.clock != "none")
+    return Finished(found, [claim.judged(tables) for claim in claims], taken)
 
 
-def _made(
-    study: Study,
-    todo: Mapping[str, Cell],
+def _take(
+    study: StudySpec,
+    pending: PendingCells,
+    batches: Iterator[list[str]],
+    locks: CellLocks,
     base: Path,
-    failures: dict[str, str],
-    step: ProgressStep,
+    *,
+    shaper: str,
     at_once: int,
-) -> Iterator[list[str]]:
-    """Keys of cells whose plans lie there, as many together as share a boot: made when they are asked for."""
-    size = min(cell_runs.MOST_IN_A_BOOT, -(-len(todo) // at_once)) if study.clock == "virtual" else 1
-    by_seed = grouped((cell.unfinished.clock.seed, cell) for cell in todo.values())
-    for together in by_seed.values():
-        batch: list[str] = []
-        for cell in together:
-            if not _has_plan(cell, study, base / cell.key, failures):
-                step.advance(cell.words())
-                continue
-            batch.append(cell.key)
-            if len(batch) == size:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
+    cluster: str | None,
+) -> None:
+    """Predict or measure what is handed out."""
 
+    def ended(key: str, failed: str) -> None:
+        pending.ended(key, failed)
+        locks.release(key)
 
-def _has_plan(cell: Cell, study: Study, directory: Path, failures: dict[str, str]) -> bool:
-    """Write the plan of a cell where it does not lie there; whether there is one."""
-    if (directory / file.NAME).is_file():
-        return True
-    try:
-        plan = finished_plan(cell, study)
-    except DoesNotFit as error:
-        failures[cell.key] = f"{outcomes.DOES_NOT_FIT}{error}"
-        return False
-    directory.mkdir(exist_ok=True)
-    file.write(plan, directory / file.NAME)
-    return True
+    if study.clock == "none":
+        for (key,) in batches:
+            outcomes.predict(file.read(base / key / file.NAME), base / key)
+            ended(key, "")
+        return
+    handed = cell_runs.Batches(base, batches, ended)
+    if cluster is not None:
+        from testbed.study import cluster as ray_cluster
+
+        ray_cluster.measure(cluster, base, handed, shaper=shaper)
+    else:
+        virtual = study.clock == "virtual"
+        cell_runs.measure(base, handed, virtual=virtual, shaper=shaper, at_once=at_once if virtual else 1)

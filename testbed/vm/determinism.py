@@ -20,8 +20,8 @@ from testbed.errors import MachineLacks, RunFailed
 from testbed.planning import file
 from testbed.progress import Reporter
 from testbed.results.destination import is_complete
-from testbed.vm.boots_at_once import BootCommand, BootEnded, boots_at_once
 from testbed.vm.command import GuestTraining
+from testbed.vm.parallel_commands import CommandEnded, ParallelCommand, run_parallel
 
 _MARGIN_S = 60.0
 """A boot ends itself at its wall-clock limit; this much later it is killed."""
@@ -98,9 +98,9 @@ def measure(
     following, done = iter(commands), list[BootResult]()
     with (
         reporter.step(f"{len(commands)} boots, {jobs} at once", total=len(commands)) as step,
-        closing(boots_at_once(lambda: next(following, None), jobs, package)) as boots_ended,
+        closing(run_parallel(lambda: next(following, None), jobs, package)) as commands_ended,
     ):
-        for ended in boots_ended:
+        for ended in commands_ended:
             seed, boot = commands[ended.command]
             if ended.code is None:
                 raise RunFailed(f"seed {seed}, boot {boot}: no end after {ended.wall_s:.0f} s")
@@ -157,15 +157,15 @@ def _boot_directory(directory: Path, seed: int, boot: int) -> Path:
     return directory / f"seed-{seed}" / f"boot-{boot}"
 
 
-def _command(training: GuestTraining, seed: int, boot: int, limit_s: float) -> BootCommand:
+def _command(training: GuestTraining, seed: int, boot: int, limit_s: float) -> ParallelCommand:
     directory = _boot_directory(training.directory, seed, boot)
     directory.mkdir(parents=True)
     words = ["run", str(training.directory / file.NAME), "--clock", "virtual", "--seed", str(seed)]
     words += ["--out", str(directory), "--overwrite", "--json", "--quiet", "--no-picture", "--wall-limit", str(limit_s)]
-    return BootCommand(directory.name, ("testbed", *words), directory / "stderr.log", limit_s + _MARGIN_S)
+    return ParallelCommand(directory.name, ("testbed", *words), directory / "stderr.log", limit_s + _MARGIN_S)
 
 
-def _collect(training: GuestTraining, seed: int, boot: int, ended: BootEnded) -> BootResult:
+def _collect(training: GuestTraining, seed: int, boot: int, ended: CommandEnded) -> BootResult:
     directory = _boot_directory(training.directory, seed, boot)
     if not is_complete(directory):
         kind = MachineLacks if ended.code == MachineLacks.exit_code else RunFailed

@@ -12,11 +12,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import ranges
 from harness.plans import training
 
-from testbed.cli.range_cells import range_keys, show_ranges
+from testbed.cli.range_cells import show_ranges
 from testbed.judge.changes import off_range
 from testbed.plan.plan import Case, Plan
 from testbed.planning.prediction import iteration_times, ranges_of_case, worst_times
-from testbed.planning.ties import Range
+from testbed.planning.ties import Range, range_keys
 from testbed.routing.case_evaluator import CaseEvaluator
 
 MEASURED = [

@@ -29,7 +29,7 @@ from testbed.spec import Topology, Workload, load_workload
 from testbed.spec.clos import spelt_out
 from testbed.spec.document import read_yaml, validate
 from testbed.spec.model import MODELS
-from testbed.spec.study import Study
+from testbed.spec.study import StudySpec
 
 ROOT = Path(__file__).parents[2]
 FILES = [
@@ -249,7 +249,7 @@ def refusal(kind: str, document: Any) -> str | None:
             validate(Topology, spelt_out(document, "file"), "file")
             return None
         if kind == "study":
-            validate(Study, document, "file")
+            validate(StudySpec, document, "file")
             return None
         workload = validate(Workload, document, "file")
         for choice in workload.schedules:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +14,14 @@ import pandas as pd
 import pytest
 import yaml
 from in_process import run_testbed
+from processes import wait_until
 
-from testbed.errors import BadInput
 from testbed.plan.network_state import planned
-from testbed.spec.study import Axis, axis_of_text, setting, spread, study_of
-from testbed.study import cells, outcomes, study_run
+from testbed.spec.study import StudyAxis, axis_of_text, setting, spread, study_of
+from testbed.study import cell_runs, cells, outcomes
+from testbed.study.cell_locks import CellLocks, cells_directory
 from testbed.study.claim_text import parse
-from testbed.study.claims import Evidence, Verdict
+from testbed.study.claims import ClaimVerdict, StudyTables
 
 ROOT = Path(__file__).parents[2]
 FILES = [str(ROOT / "topologies/two-dc-longhaul.yaml"), str(ROOT / "workloads/tiny-gpt-pp4.yaml")]
@@ -57,7 +62,7 @@ def test_a_range_that_says_none_is_refused(text: str) -> None:
 
 
 def test_numbers_stand_for_multiples() -> None:
-    places = Axis(field=["links.0.delay", "message"], values=[0, 2.5], times="20 ms").places()
+    places = StudyAxis(field=["links.0.delay", "message"], values=[0, 2.5], times="20 ms").places()
     assert [place.settings["topology.links.0.delay"] for place in places] == ["0 s", "0.05 s"]
     assert [place.number for place in places] == [0, 2.5]
 
@@ -221,9 +226,93 @@ def test_a_cell_that_does_not_fit_is_an_outcome(tmp_path: Path) -> None:
     assert document["cells"][1]["schedules"][0]["label"] == "zb-h1"
 
 
-def test_two_studies_do_not_share_a_directory(tmp_path: Path) -> None:
-    with study_run.study_directory(tmp_path / "out"), pytest.raises(BadInput, match="no other study"):
-        study_run.study_directory(tmp_path / "out").__enter__()
+def processes(*commands: tuple[str | Path, ...]) -> list[subprocess.Popen[str]]:
+    """Commands of ours, started at once."""
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "testbed", *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for words in commands
+    ]
+
+
+def test_an_array_of_jobs_shares_a_directory(tmp_path: Path) -> None:
+    """As a batch system starts them: each a cell, all at once; the whole study then has nothing left to do."""
+    path, out = study_file(tmp_path, over={"m": {"field": "microbatches", "values": [4, 6, 8]}}), tmp_path / "out"
+    for each in processes(*(("study", path, "--cell", str(cell), "--out", out) for cell in (0, 1, 2, 2))):
+        said, errors = each.communicate(timeout=100)
+        assert each.returncode == 0, errors
+        assert "tables are written of the whole study only" in said
+    assert not list(out.glob("study.*"))
+    document = json.loads(run_testbed("study", path, "--out", out, "--json").stdout)
+    assert document["taken_now"] == 0
+    assert len(pd.read_parquet(out / "study.parquet")) == 12
+
+
+def test_a_cell_of_a_study_leaves_its_tables_alone(tmp_path: Path) -> None:
+    path, out = study_file(tmp_path, over={"m": {"field": "microbatches", "values": [4, 8]}}), tmp_path / "out"
+    run_testbed("study", path, "--out", out)
+    before = {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    document = json.loads(run_testbed("study", path, "--cell", "1", "--out", out, "--json").stdout)
+    assert document["tables"] == document["pictures"] == []
+    assert {file: file.read_bytes() for file in before} == before
+    assert len(before) == 3
+
+
+def test_a_cell_that_another_command_is_at_work_on_comes_last(tmp_path: Path) -> None:
+    path, out = study_file(tmp_path, over={"m": {"field": "microbatches", "values": [4, 8]}}), tmp_path / "out"
+    keys = [cell.key for cell in cells.cells_of(study_of(path), path)]
+    base = cells_directory(out)
+    with CellLocks(out) as elsewhere:
+        assert elsewhere.take(keys[0])
+        (waiting,) = processes(("study", path, "--out", out, "--json"))
+        wait_until(lambda: outcomes.is_predicted(base / keys[1]), "the other cell was not predicted")
+        assert waiting.poll() is None
+        assert not outcomes.is_predicted(base / keys[0])
+    said, errors = waiting.communicate(timeout=100)
+    assert waiting.returncode == 0, errors
+    assert json.loads(said)["taken_now"] == 2, "nobody had done it when it was let go"
+
+
+def test_what_another_command_did_meanwhile_is_not_done_again(tmp_path: Path) -> None:
+    path, out = study_file(tmp_path), tmp_path / "out"
+    (key,) = (cell.key for cell in cells.cells_of(study_of(path), path))
+    assert run_testbed("study", path, "--out", tmp_path / "other").returncode == 0
+    with CellLocks(out) as elsewhere:
+        assert cells_directory(out)
+        assert elsewhere.take(key)
+        (waiting,) = processes(("study", path, "--out", out, "--json"))
+        time.sleep(1.0)
+        shutil.copytree(tmp_path / "other/cells" / key, out / "cells" / key)
+    assert json.loads(waiting.communicate(timeout=100)[0])["taken_now"] == 0
+
+
+def test_two_commands_do_not_have_one_cell(tmp_path: Path) -> None:
+    cells_directory(tmp_path)
+    with CellLocks(tmp_path) as one, CellLocks(tmp_path) as other:
+        assert one.take("key")
+        assert not other.take("key")
+        one.release("key")
+        assert other.take("key")
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
+def test_what_a_dead_boot_had_is_tried_once_more_alone(tmp_path: Path, names: list[str]) -> None:
+    heard = list[tuple[str, str]]()
+    batches = cell_runs.Batches(tmp_path, iter([names]), lambda name, why: heard.append((name, why)))
+    assert batches.following() == names
+    batches.ended(names, "it died")
+    again = [batches.following() or () for _ in names]
+    assert sorted(map(list, again)) == [[name] for name in names]
+    assert batches.following() is None
+    assert heard == []
+    for one in again:
+        batches.ended(one, "it died again")
+    assert batches.following() is None
+    assert sorted(heard) == [(name, "it died again") for name in names]
 
 
 def test_single_cells_and_their_list(tmp_path: Path) -> None:
@@ -236,27 +325,131 @@ def test_single_cells_and_their_list(tmp_path: Path) -> None:
     assert run_testbed("study", path, "--cell", "3", "--out", tmp_path / "out").returncode == 2
 
 
+def test_jobs_are_shown_and_judged_one_by_one(tmp_path: Path) -> None:
+    """Of two jobs of one cell neither time is a median of both."""
+    other = yaml.safe_load(Path(FILES[1]).read_text()) | {"name": "other", "microbatches": 4}
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
+    path = study_file(
+        tmp_path,
+        workloads=[[FILES[1], "other.yaml"]],
+        schedules=["1f1b", "zb-h1"],
+        over={"delay": {"field": "links.0.delay", "values": ["0 s", "20 ms"]}},
+        claims=["1f1b at job=other <= 0.7 * 1f1b at job=tiny-gpt-pp4", "zb-h1 < 1f1b", "1f1b < 0.6 s at job=other"],
+    )
+    out = tmp_path / "out"
+    done = run_testbed("study", path, "--out", out)
+    assert done.returncode == 0, done.stdout
+    table = pd.read_parquet(out / "study.parquet").set_index(["delay", "job", "label"])["predicted_s"]
+    for job in ("tiny-gpt-pp4", "other"):
+        (row,) = [line for line in done.stdout.splitlines() if f"{job}, 20 ms" in line]
+        assert f"{1e3 * table['20 ms', job, '1f1b']:.1f} ms" in row or f"{table['20 ms', job, '1f1b']:.3f} s" in row
+    assert (out / "plot-delay.svg").read_text().count("job=") == 2
+
+
+def test_a_plan_that_a_grid_has_twice_is_done_once_and_shown_twice(tmp_path: Path) -> None:
+    over = {"same": {"values": {"x": {}, "y": {}}}, "one": {"field": "microbatches", "values": [4]}}
+    done = run_testbed("study", study_file(tmp_path, over=over, schedules=["1f1b"]), "--out", tmp_path / "out")
+    assert done.returncode == 0
+    assert "2 of 2 cells predicted (1 of them the same plan as another)" in done.stdout
+    assert len(pd.read_parquet(tmp_path / "out/study.parquet")) == 2
+    assert [file.name for file in (tmp_path / "out").glob("plot-*")] == ["plot-same.svg"]
+
+
+# --- what a paper has published --------------------------------------------------------------------
+
+
+def with_published(directory: Path, text: str, **fields: Any) -> Path:
+    (directory / "times.csv").write_text(text)
+    published = {"file": "times.csv", "source": "a paper", "column": "ms", "unit": "ms"} | fields
+    over = {
+        "m": {"field": "microbatches", "values": [4, 8]},
+        "lat": {"field": "links.0.delay", "values": [0, 0.5], "times": "20 ms"},
+    }
+    claims = ["error to published <= 5 %", "order as published"]
+    return study_file(directory, published=published, over=over, schedules=["1f1b", "zb-h1"], claims=claims)
+
+
+def test_published_times_stand_beside_ours(tmp_path: Path) -> None:
+    """At the places that the file names; an axis without a column is the same at all its values."""
+    path = with_published(tmp_path, "schedule,m,table,ms\n1f1b,4,5,100.0\n1f1b,8,5,80\n", per="microbatch")
+    out = tmp_path / "out"
+    done = run_testbed("study", path, "--out", out)
+    assert done.returncode == 1, "nothing of ours is as near"
+    heading = done.stdout.splitlines()[2:4]
+    assert [line.split().count(word) for line, word in zip(heading, ("1f1b", "published"), strict=True)] == [2, 1]
+    table = pd.read_parquet(out / "study.parquet")
+    known = table[table["published_s"].notna()]
+    assert set(known["label"]) == {"1f1b"}
+    assert list(known["published_s"]) == pytest.approx([0.4, 0.4, 0.64, 0.64])
+    assert list(known["error_to_published"]) == pytest.approx(list(known["predicted_s"] / known["published_s"] - 1))
+    assert "1f1b, published" in (out / "plot-m.svg").read_text()
+
+
+def test_only_cells_of_which_something_is_published(tmp_path: Path) -> None:
+    path = with_published(tmp_path, "schedule,lat,m,ms\n1f1b,0.50,8,700\nzb-h1,0,4,300\n", only=True)
+    found = cells.cells_of(study_of(path), path)
+    assert [(cell.values["m"].number, cell.values["lat"].number) for cell in found] == [(4, 0), (8, 0.5)]
+    assert [dict(cell.published) for cell in found] == [pytest.approx({"zb-h1": 0.3}), pytest.approx({"1f1b": 0.7})]
+    assert [cell.number for cell in found] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "said"),
+    [
+        ("schedule,m,s\n1f1b,4,5\n", {}, "a column ms"),
+        ("m,ms\n4,5\n", {}, "a column schedule"),
+        ("schedule,m,ms\n1f1b,4,soon\n", {}, "line 2, ms"),
+        ("schedule,m,ms\n1f1b,4,-5\n", {}, "a time above 0"),
+        ("schedule,m,ms\n1f1b,4,5\n1f1b,4,6\n", {}, "line 3"),
+        ("schedule,m,ms\n1f1b,5,5\n", {}, "places of this grid"),
+        ("schedule,m,ms\n1f1b,4,5\n", {"unit": "Mbit/s"}, "a unit of time"),
+        ("schedule,m,ms\n1f1b,4,5\n", {"file": "none.csv"}, "none.csv"),
+    ],
+)
+def test_published_times_that_cannot_be_read_are_one_error(
+    tmp_path: Path, text: str, fields: dict[str, Any], said: str
+) -> None:
+    done = run_testbed("study", with_published(tmp_path, text, **fields), "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_published_cell_of_crosspipe_is_in_the_study_of_its_tables() -> None:
+    path = ROOT / "studies/crosspipe-tables.yaml"
+    found = cells.cells_of(study_of(path, {"over.receives.values": "[early]"}), path)
+    known = pd.read_csv(ROOT / "studies/data/crosspipe_tables.csv")
+    assert sum(len(cell.published) for cell in found) == len(known) == 140
+    (cell,) = (cell for cell in found if [*(v.shown for v in cell.values.values())][:4] == ["4", "3", "2", "2"])
+    assert cell.published["UD"] == pytest.approx(0.178 * 32)
+
+
 # --- claims ----------------------------------------------------------------------------------------
 
 AXES = {
-    "lat": Axis(field="links.0.delay", values=["10 ms", "20 ms", "30 ms"]),
-    "net": Axis(values={"near": {"message": "1 MB"}, "far": {"message": "2 MB"}}),
+    "lat": StudyAxis(field="links.0.delay", values=["10 ms", "20 ms", "30 ms"]),
+    "net": StudyAxis(values={"near": {"message": "1 MB"}, "far": {"message": "2 MB"}}),
 }
 
 
-def evidence(times: dict[tuple[str, str], dict[str, float]], *, failed: str = "", trusted: bool = True) -> Evidence:
+PUBLISHED_S = {"a": 1.0, "b": 1.4}
+
+
+def evidence(times: dict[tuple[str, str], dict[str, float]], *, failed: str = "", trusted: bool = True) -> StudyTables:
     """What was measured at (lat, net), by label; 1 % off the prediction where it is labelled so."""
     rows, of_cells = [], []
     for number, ((lat, net), taken) in enumerate(times.items()):
         place = {"cell": number, "topology": "t", "workload": "w", "lat": lat, "lat_value": float(lat.split()[0]) / 1e3}
-        place |= {"net": net, "net_value": float("nan")}
+        place |= {"net": net, "net_value": float("nan"), "job": None}
         of_cells.append(place | {"failed": "" if number or not failed else failed, "order_as_predicted": number != 1})
         for label, seconds in taken.items():
             row = {"label": label, "measured_s": seconds, "predicted_s": seconds / 1.0002, "trusted": trusted}
+            published_s = PUBLISHED_S.get(label, float("nan"))
+            row |= {"published_s": published_s, "error_to_published": seconds / published_s - 1}
             rows.append(
                 place | row | {"predicted_low_s": float("nan"), "predicted_high_s": float("nan"), "covered": True}
             )
-    return Evidence(pd.DataFrame(rows), pd.DataFrame(of_cells), AXES, measured=True)
+    return StudyTables(pd.DataFrame(rows), pd.DataFrame(of_cells), AXES, measured=True)
 
 
 GRID = evidence(
@@ -290,7 +483,21 @@ GRID = evidence(
         ("crossing of b and a between 0.022 s and 0.025 s along lat at net=near", "holds"),
         ("crossing of a and b between 20 ms and 23 ms at net=near", "fails"),
         ("crossing of a and b between 20 ms and 30 ms at net=far", "fails"),
-        ("a < b at lat=40 ms", "undecided"),
+        ("a at lat=10 ms <= 0.8 * a at lat=20 ms", "holds"),
+        ("a at lat=10 ms <= 0.7 x a at lat=20 ms", "fails"),
+        ("a at lat=30 ms, net=near > 1.6 * a at net=far, lat=10 ms", "holds"),
+        ("a at lat=10 ms < b at lat=20 ms, net=near", "holds"),
+        ("b at lat=10 ms, net=near < b at lat=20 ms", "fails"),
+        ("a at net=far <= 1.1 * a at net=near", "holds"),
+        ("a at lat=20 ms < 1.45 s", "holds"),
+        ("a at lat=30 ms <= a at lat=20 ms, net=far", "undecided"),
+        ("error to published <= 80 %", "holds"),
+        ("error of a to published <= 10 %", "fails"),
+        ("error of a to published <= 11 % at lat=10 ms", "holds"),
+        ("error of b <= 0.05 %", "holds"),
+        ("order as published at lat=10 ms", "holds"),
+        ("order as published", "fails"),
+        ("order as published but within 45 %", "undecided"),
     ],
 )
 def test_claims_are_judged(text: str, verdict: str) -> None:
@@ -307,16 +514,19 @@ def test_a_crossing_is_where_lines_meet() -> None:
 def test_nothing_is_claimed_of_what_is_missing_or_untrusted() -> None:
     claim = parse("a < b", AXES, ["a", "b"])
     times = {("10 ms", "near"): {"a": 1.0, "b": 1.5}, ("20 ms", "near"): {"a": 1.0, "b": 1.5}}
-    assert claim.judged(evidence(times)).verdict is Verdict.holds
+    assert claim.judged(evidence(times)).verdict is ClaimVerdict.holds
     missing, untrusted = claim.judged(evidence(times, failed="it died")), claim.judged(evidence(times, trusted=False))
-    assert missing.verdict is untrusted.verdict is Verdict.undecided
+    assert missing.verdict is untrusted.verdict is ClaimVerdict.undecided
     assert "it died" in missing.why
     assert "trusted" in untrusted.why
 
 
 def test_a_claim_that_fails_fails_whoever_is_missing() -> None:
     claim = parse("b < a", AXES, ["a", "b"])
-    assert claim.judged(evidence({("10 ms", "near"): {"a": 1.0, "b": 1.5}}, failed="it died")).verdict is Verdict.fails
+    assert (
+        claim.judged(evidence({("10 ms", "near"): {"a": 1.0, "b": 1.5}}, failed="it died")).verdict
+        is ClaimVerdict.fails
+    )
 
 
 @pytest.mark.parametrize(
@@ -328,6 +538,16 @@ def test_a_claim_that_fails_fails_whoever_is_missing() -> None:
         ("crossing of a and b between 30 ms and 20 ms", "the smaller one first"),
         ("crossing of a and b between 1 and 2 along len", "along"),
         ("a beats b", "A <= 0.9"),
+        ("a < b at lat=40 ms", "in place of 40 ms"),
+        ("a < b at lat=20", "in place of 20"),
+        ("a < b at net=nearer", "near, far"),
+        ("a at lat=10 ms < b", "the right side too"),
+        ("a < 3 km", "a time above 0"),
+        ("a < 0 s", "a time above 0"),
+        ("a < 0 * b", "a factor above 0"),
+        ("a < 1.2.3 * b", "in place of 1.2.3"),
+        ("crossing of a and b between 20 km and 30 km along lat", "as lat has them"),
+        ("error of c <= 1 %", "in place of c"),
     ],
 )
 def test_a_claim_that_nobody_understands_says_what_would_be(text: str, said: str) -> None:

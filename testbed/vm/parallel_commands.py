@@ -1,4 +1,4 @@
-"""Several of our commands side by side; those that boot a guest each on a processor of its own, as it uses one only."""
+"""Several of our commands side by side, on either clock; one with a guest has a processor of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _END_S = 30.0
 
 
 @dataclass(frozen=True)
-class BootCommand:
+class ParallelCommand:
     """A module of ours to run."""
 
     name: str
@@ -34,10 +34,10 @@ class BootCommand:
 
 
 @dataclass(frozen=True)
-class BootEnded:
+class CommandEnded:
     """How a command ended."""
 
-    command: BootCommand
+    command: ParallelCommand
     code: int | None
     """None where it passed its limit, and was ended."""
     wall_s: float
@@ -49,15 +49,15 @@ class BootEnded:
 
 @dataclass(frozen=True)
 class _Running:
-    command: BootCommand
+    command: ParallelCommand
     process: subprocess.Popen[bytes]
     began: float
     cpu: int
 
 
-def boots_at_once(
-    following: Callable[[], BootCommand | None], most: int, package: Path
-) -> Generator[BootEnded, None, None]:
+def run_parallel(
+    following: Callable[[], ParallelCommand | None], most: int, package: Path
+) -> Generator[CommandEnded, None, None]:
     """Run commands, `most` at a time; yields each when it has ended. All that still run are ended with the generator.
 
     `following` is asked for the next command whenever there is room, also after it had none: until none runs.
@@ -78,12 +78,12 @@ def boots_at_once(
                 running.remove(one)
                 late = one.process.poll() is None
                 _end([one])
-                yield BootEnded(one.command, None if late else one.process.returncode, wall_s)
+                yield CommandEnded(one.command, None if late else one.process.returncode, wall_s)
     finally:
         _end(running)
 
 
-def _started(command: BootCommand, package: Path, taken: Sequence[int]) -> _Running:
+def _started(command: ParallelCommand, package: Path, taken: Sequence[int]) -> _Running:
     cpu = min(sorted(os.sched_getaffinity(0)), key=taken.count)
     cpus = {cpu} if command.on_one_cpu else os.sched_getaffinity(0)
     with command.log.open("wb") as errors:
