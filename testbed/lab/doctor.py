@@ -17,6 +17,7 @@ from pathlib import Path
 
 from testbed import extras
 from testbed.errors import TestbedError
+from testbed.lab import capabilities
 from testbed.lab import namespaces as ns
 from testbed.plan.framing import MTU
 
@@ -94,6 +95,7 @@ def _in_child(body: Callable[[], None]) -> None:
 def _root() -> str:
     if os.geteuid() != 0:
         raise _MissingError(f"running as user {os.geteuid()}")
+    capabilities.require(capabilities.OF_LABS)
     with ns.scratch_network():
         pass
     return "root, may make network namespaces"
