@@ -252,7 +252,10 @@ def _halting() -> str:
 def _tcp_mem() -> str:
     from testbed.lab.transport import get_sysctl, tcp_memory_warning
 
-    value = get_sysctl("net.ipv4.tcp_mem")
+    try:
+        value = get_sysctl("net.ipv4.tcp_mem")
+    except FileNotFoundError:
+        return "the machine's net.ipv4.tcp_mem is not seen from a container's network namespace"
     return _unless(tcp_memory_warning(value, _TCP_MEM_BYTES), f"net.ipv4.tcp_mem = {value} pages")
 
 

@@ -39,7 +39,9 @@ _MARK = "testbed-lab"
 """Source name of the sandbox's /proc mount: how a process can tell that it is inside."""
 
 TCP_MEM_VARIABLE = "TESTBED_MACHINE_TCP_MEM"
-"""Environment of everything in a sandbox: the machine's net.ipv4.tcp_mem, which no other namespace shows."""
+"""Environment of everything in a sandbox: the machine's net.ipv4.tcp_mem, which no other namespace shows.
+
+Not set where the sandbox was made in another network namespace than the machine's first one, as in a container."""
 
 _INTERRUPT_MAIN = signal.SIGUSR1
 """Outer to init: interrupt main. Not SIGINT, which a terminal may send to init as well."""
@@ -211,7 +213,7 @@ def _reap() -> tuple[int, int]:
 
 def _enter_namespaces() -> None:
     tcp_mem = Path("/proc/sys/net/ipv4/tcp_mem")
-    if tcp_mem.exists():  # it does not in a sandbox within a sandbox
+    if tcp_mem.exists():  # it does not in a sandbox within a sandbox, nor in a container
         os.environ[TCP_MEM_VARIABLE] = tcp_mem.read_text(encoding="ascii").strip()
     ns.unshare(ns.CLONE_NEWNET | ns.CLONE_NEWNS | ns.CLONE_NEWIPC | ns.CLONE_NEWUTS)
     ns.mount("none", "/", "none", ns.MS_REC | ns.MS_PRIVATE)
