@@ -34,6 +34,8 @@ INSTALLED = options.ROOT / "scripts/installed.py"
 TESTS = ("test_spec.py", "test_simulate.py", "test_plan.py", "test_schema.py", "test_perfetto_trace.py", "test_docs.py")
 BASELINE = "small-longhaul"
 PARTS = ("checkout", "wheel")
+PACKAGES = "python3-venv mininet iputils-ping"
+"""Of Debian, for the wheel on the real clock, as README says."""
 
 STEP = """
 step() {
@@ -79,12 +81,11 @@ def wheel_script(shared: Path, wheel: str, kernels: bool) -> str:
     there = shlex.quote(str(shared))
     words = [f"python3 {there}/{INSTALLED.name} --train --wheel {there}/{wheel}", *["--kernel"] * kernels]
     asked = " ".join([*words, *[f"{there}/kernel"] * kernels, "python3"])
-    packages = "python3 python3-venv iproute2 iputils-ping mininet util-linux"
     return "\n".join(
         [
             STEP,
             "export DEBIAN_FRONTEND=noninteractive",
-            f"step packages sh -c 'apt-get update && apt-get install -y --no-install-recommends {packages}'",
+            f"step packages sh -c 'apt-get update && apt-get install -y --no-install-recommends {PACKAGES}'",
             f"step used {asked}",
             "cat /tmp/step.log",
             "exit $failed",
