@@ -3,6 +3,8 @@
 #   scripts/clean_root.sh trixie 'make demo'
 #   --mirror URL     Debian's archive; default: the one that this machine's own apt uses
 #   --cache DIR      keep downloaded packages there for the next time
+#   --share DIR      a directory that is there under its own path, read-only
+#   --no-checkout    no clone: the command begins in root's home
 #   --limit SECONDS  wall-clock limit, default 7200
 # The exit code is the command's. Packages come from where this machine's apt and pip get theirs; directories that pip's
 # configuration names are there read-only. The new root has mount and PID namespaces of its own, so this machine's
@@ -11,7 +13,8 @@ set -eu
 
 usage() {
     echo "$1" >&2
-    echo "usage: scripts/clean_root.sh [--mirror URL] [--cache DIR] [--limit SECONDS] SUITE COMMAND" >&2
+    echo "usage: scripts/clean_root.sh [--mirror URL] [--cache DIR] [--share DIR] [--no-checkout] [--limit SECONDS]" \
+        "SUITE COMMAND" >&2
     exit 2
 }
 
@@ -89,7 +92,12 @@ inside() {
     mount -t sysfs -o ro sysfs "$root/sys"
     make_devices "$root"
     use_our_packages "$root"
-    git clone --quiet --no-hardlinks . "$root/testbed"
+    [ -z "$SHARE" ] || mount_read_only "$SHARE" "$root$SHARE"
+    begins=$HOME_INSIDE
+    if [ -n "$CHECKOUT" ]; then
+        begins=/testbed
+        git clone --quiet --no-hardlinks . "$root$begins"
+    fi
     set --
     while IFS= read -r pair; do
         set -- "$@" "$pair"
@@ -102,7 +110,7 @@ END
     # shellcheck disable=SC2016 # for the shell in the new root, which goes on as its first process and reaps orphans
     exec chroot . /usr/bin/env -i "$@" HOME="$HOME_INSIDE" LANG=C.UTF-8 TERM=dumb \
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin /bin/sh -c \
-        'umount -l /.before && rmdir /.before && cd /testbed && sh -c "$1"; exit $?' sh "$command"
+        'umount -l /.before && rmdir /.before && cd "$2" && sh -c "$1"; exit $?' sh "$command" "$begins"
 }
 
 if [ "${1-}" = --inside ]; then
@@ -110,13 +118,17 @@ if [ "${1-}" = --inside ]; then
     inside "$@"
 fi
 
-MIRROR='' CACHE='' LIMIT=7200
+MIRROR='' CACHE='' SHARE='' CHECKOUT=yes LIMIT=7200
 while [ $# -gt 0 ]; do
     case $1 in
-    --mirror | --cache | --limit)
+    --mirror | --cache | --share | --limit)
         [ $# -gt 1 ] || usage "$1: a value is missing"
-        case $1 in --mirror) MIRROR=$2 ;; --cache) CACHE=$2 ;; --limit) LIMIT=$2 ;; esac
+        case $1 in --mirror) MIRROR=$2 ;; --cache) CACHE=$2 ;; --share) SHARE=$2 ;; --limit) LIMIT=$2 ;; esac
         shift 2
+        ;;
+    --no-checkout)
+        CHECKOUT=''
+        shift
         ;;
     -*) usage "$1: no such option" ;;
     *) break ;;
@@ -137,7 +149,11 @@ else
     [ -n "$MIRROR" ] || { echo "this machine's apt names no archive of Debian: name one with --mirror" >&2; exit 3; }
 fi
 [ -z "$CACHE" ] || { mkdir -p "$CACHE" && CACHE=$(cd "$CACHE" && pwd); }
-export MIRROR SOURCES CACHE
+if [ -n "$SHARE" ]; then
+    [ -d "$SHARE" ] || usage "--share: got '$SHARE', expected a directory"
+    SHARE=$(cd "$SHARE" && pwd -P)
+fi
+export MIRROR SOURCES CACHE SHARE CHECKOUT
 
 script=$(cd "$(dirname "$0")" && pwd)/$(basename "$0")
 cd "$(dirname "$script")/.."

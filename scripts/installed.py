@@ -1,11 +1,13 @@
 """The wheel as a user has it: built, installed by pip with real downloads in a new environment, and used there by name.
 
-    python3 scripts/installed.py [--train] [PYTHON ...]
+    python3 scripts/installed.py [--train] [--wheel FILE] [--kernel DIR] [PYTHON ...]
 
 PYTHON: the interpreters to do it with; default: those of 3.11 to 3.14 that this machine has. Predicting is done without
 torch; then `testbed run` has to name the command that adds what it lacks. With --train (root, Debian's packages of
-scripts/provision.sh) that command is carried out, and a run and a baseline are measured on the real clock; what a busy
-machine adds to them is said, and no fault of the wheel's. Exit code 1: something else is not as it should be.
+scripts/provision.sh) that command is carried out, a run and a baseline are measured on the real clock, and the run is
+shown as tables and as a page; what a busy machine adds to them is said, and no fault of the wheel's. --kernel: the same
+plan on the virtual clock, with a kernel from that directory (a copy of $XDG_CACHE_HOME/testbed/kernel). --wheel: one
+that is built already; then this file needs no checkout. Exit code 1: something else is not as it should be.
 """
 
 from __future__ import annotations
@@ -39,11 +41,9 @@ PREDICTING = (
     ("baseline", "check", "predicted"),
 )
 RUN = ("run", *NAMES, "--iterations", "5", "--out", "run")
-OF_THE_RUN = (
-    ("report", "run", "--details"),
-    ("baseline", "save", "measured", "--run", "run"),
-    ("baseline", "check", "measured"),
-)
+VIRTUAL = (*RUN[:-1], "virtual", "--clock", "virtual")
+OF_THE_RUN = (("report", "run", "--details"), ("report", "run", "--html", "run.html"))
+BASELINE = (("baseline", "save", "measured", "--run", "run"), ("baseline", "check", "measured"))
 
 
 class Wrong(Exception):
@@ -51,8 +51,13 @@ class Wrong(Exception):
 
 
 def call(directory: Path, *words: str | Path, allowed: Sequence[int] = (0,)) -> subprocess.CompletedProcess[str]:
-    """Run a command; what the calling environment says of Python is not for it. Raises Wrong for other exit codes."""
+    """Run a command; what the calling environment says of Python is not for it. Raises Wrong for other exit codes.
+
+    Kernels that lie in a `cache` of the directory are found.
+    """
     seen = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    if (cache := directory / "cache").is_dir():
+        seen["XDG_CACHE_HOME"] = str(cache)
     line = [str(word) for word in words]
     done = subprocess.run(line, cwd=directory, env=seen, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode not in allowed:
@@ -95,7 +100,7 @@ def step(said: str, directory: Path, *words: str | Path, allowed: Sequence[int] 
     return code
 
 
-def use(python: str, wheel: Path, directory: Path, *, train: bool) -> None:
+def use(python: str, wheel: Path, directory: Path, kernels: Path | None, *, train: bool) -> None:
     """Install the wheel for an interpreter and use it. Raises Wrong."""
     directory.mkdir()
     call(directory, python, "-m", "venv", "env")
@@ -113,15 +118,28 @@ def use(python: str, wheel: Path, directory: Path, *, train: bool) -> None:
     if train:
         step(f"pip install of {adding.partition(' install ')[2]}", directory, *shlex.split(adding))
         measure(testbed, directory)
+    if train and kernels is not None:
+        shutil.copytree(kernels, directory / "cache/testbed/kernel")
+        step(f"testbed {shlex.join(VIRTUAL)}", directory, testbed, *VIRTUAL)
+        show_times(directory / "virtual")
+
+
+def show_times(run: Path) -> None:
+    """What a run measured."""
+    for row in json.loads((run / "comparison.json").read_text(encoding="utf-8"))["schedules"]:
+        times = f"measured {row['measured_s'] * 1e3:.1f} ms, predicted {row['predicted_s'] * 1e3:.1f} ms"
+        print(f"    {row['label']}: {times}; {'; '.join(row['reasons']) or 'trusted'}", flush=True)
 
 
 def measure(testbed: Path, directory: Path) -> None:
-    """A run on the real clock, and a baseline of it where it can be trusted. Raises Wrong."""
+    """A run on the real clock, shown, and a baseline of it where it can be trusted. Raises Wrong."""
     code = step(f"testbed {shlex.join(RUN)}", directory, testbed, *RUN, allowed=(0, UNTRUSTED))
-    for row in json.loads((directory / "run/comparison.json").read_text(encoding="utf-8"))["schedules"]:
-        times = f"measured {row['measured_s'] * 1e3:.1f} ms, predicted {row['predicted_s'] * 1e3:.1f} ms"
-        print(f"    {row['label']}: {times}; {'; '.join(row['reasons']) or 'trusted'}", flush=True)
-    for words in OF_THE_RUN[: 1 if code else None]:
+    show_times(directory / "run")
+    for words in OF_THE_RUN:
+        step(f"testbed {shlex.join(words)}", directory, testbed, *words)
+    # told from the files alone, the verdict is the run's own
+    step("testbed report run --recheck", directory, testbed, "report", "run", "--recheck", allowed=(code,))
+    for words in () if code else BASELINE:
         step(f"testbed {shlex.join(words)}", directory, testbed, *words, allowed=(0, OUTSIDE))
 
 
@@ -129,17 +147,20 @@ def main() -> int:
     """All of it for every interpreter; 1 where something is wrong with one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", action="store_true", help="install what a run needs, too, and train")
+    parser.add_argument("--wheel", type=Path, metavar="FILE", help="this one; default: built from the checkout")
+    parser.add_argument("--kernel", type=Path, metavar="DIR", help="with --train: run on the virtual clock, too")
     parser.add_argument("pythons", metavar="PYTHON", nargs="*", help="default: those that this machine has")
     asked = parser.parse_args()
     wrong = []
     with tempfile.TemporaryDirectory(prefix="testbed-installed-") as scratch:
-        wheel = None
+        wheel = asked.wheel and asked.wheel.resolve()
+        kernels = asked.kernel and asked.kernel.resolve()
         for number, python in enumerate(asked.pythons or on_this_machine()):
-            said = call(ROOT, python, "-c", "import platform; print(platform.python_version())").stdout.strip()
+            said = call(Path(scratch), python, "-c", "import platform; print(platform.python_version())").stdout.strip()
             print(f"Python {said} ({python})", flush=True)
             try:
                 wheel = wheel or build(python, Path(scratch))
-                use(python, wheel, Path(scratch) / str(number), train=asked.train)
+                use(python, wheel, Path(scratch) / str(number), kernels, train=asked.train)
             except Wrong as error:
                 print(f"  WRONG: {error}", flush=True)
                 wrong.append(said)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs the testbed on Debian 12 or 13, as root, in a virtual environment: what it needs of Debian, then TESTBED, which
-# is what pip installs (a directory with the testbed, a wheel, an address of git).
+# is what pip installs: a directory with the testbed or a wheel, with [train] behind it; or testbed[train] @ git+https://...
 set -eu
-: "${TESTBED:?what pip installs: a directory with the testbed, a wheel, or an address of git}"
+: "${TESTBED:?what pip installs: ./testbed[train], a wheel with [train] behind it, or testbed[train] @ git+https://...}"
 VENV=${VENV:-.venv}
 
 # labs; then guests and the kernel of the virtual clock

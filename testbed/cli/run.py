@@ -15,6 +15,7 @@ from testbed import extras
 from testbed.cli import options
 from testbed.cli import plan as planning
 from testbed.errors import ExitCode, RunFailed
+from testbed.lab import capabilities
 from testbed.lab.host_settings import HostPriority
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def run(
     plan = planning.enforced(plan, enforce)
     resolve.require_trainable(plan)
     extras.require("train")
+    capabilities.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
     directory = out or _named_place(plan)
     require_place(directory, overwrite=overwrite)
     remarks: tuple[str, ...] = ()

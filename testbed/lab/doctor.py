@@ -17,6 +17,7 @@ from pathlib import Path
 
 from testbed import extras
 from testbed.errors import TestbedError
+from testbed.lab import capabilities
 from testbed.lab import namespaces as ns
 from testbed.plan.framing import MTU
 
@@ -94,6 +95,7 @@ def _in_child(body: Callable[[], None]) -> None:
 def _root() -> str:
     if os.geteuid() != 0:
         raise _MissingError(f"running as user {os.geteuid()}")
+    capabilities.require(capabilities.OF_LABS)
     with ns.scratch_network():
         pass
     return "root, may make network namespaces"
@@ -250,7 +252,10 @@ def _halting() -> str:
 def _tcp_mem() -> str:
     from testbed.lab.transport import get_sysctl, tcp_memory_warning
 
-    value = get_sysctl("net.ipv4.tcp_mem")
+    try:
+        value = get_sysctl("net.ipv4.tcp_mem")
+    except FileNotFoundError:
+        return "the machine's net.ipv4.tcp_mem is not seen from a container's network namespace"
     return _unless(tcp_memory_warning(value, _TCP_MEM_BYTES), f"net.ipv4.tcp_mem = {value} pages")
 
 

@@ -25,6 +25,7 @@ from types import FrameType
 
 from testbed.errors import ExitCode, MachineLacks, RunFailed, in_words
 from testbed.failure import failed
+from testbed.lab import capabilities
 from testbed.lab import namespaces as ns
 from testbed.scratch import scratch_directory
 
@@ -38,13 +39,18 @@ _MARK = "testbed-lab"
 """Source name of the sandbox's /proc mount: how a process can tell that it is inside."""
 
 TCP_MEM_VARIABLE = "TESTBED_MACHINE_TCP_MEM"
-"""Environment of everything in a sandbox: the machine's net.ipv4.tcp_mem, which no other namespace shows."""
+"""Environment of everything in a sandbox: the machine's net.ipv4.tcp_mem, which no other namespace shows.
+
+Not set where the sandbox was made in another network namespace than the machine's first one, as in a container."""
 
 _INTERRUPT_MAIN = signal.SIGUSR1
 """Outer to init: interrupt main. Not SIGINT, which a terminal may send to init as well."""
 
 _SIOCSIFFLAGS, _SIOCGIFFLAGS, _IFF_UP = 0x8914, 0x8913, 0x1
 
+
+_REMEDY = "use a VM, or a container with: --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
+"""Of who has the capabilities, and is refused: another guard of the machine's says no."""
 
 _USED_UP = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE)
 """Of what the machine has, it has no more to give just now: no package or right adds it."""
@@ -58,6 +64,7 @@ def run_in_sandbox(main: Callable[[], int], *, interactive: bool = False) -> int
     terminal is left to `main` alone (Mininet's command line survives it). A killed or crashed main counts as
     ExitCode.RUN_FAILED. Raises MachineLacks when the namespaces cannot be made.
     """
+    capabilities.require(capabilities.OF_GUESTS)
     watched = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
     blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, watched | {_INTERRUPT_MAIN})
     alive_read, alive_write = os.pipe()  # reads as ended when the outer process is gone
@@ -80,12 +87,13 @@ def run_in_sandbox(main: Callable[[], int], *, interactive: bool = False) -> int
     if trouble and code == ExitCode.RUN_FAILED:
         raise RunFailed(f"cannot make the lab's namespaces: {trouble}")
     if trouble:
-        raise MachineLacks(f"cannot make the lab's namespaces ({trouble}); run as root: sudo testbed ...")
+        raise MachineLacks(f"cannot make the lab's namespaces ({trouble}); {_REMEDY}")
     return code
 
 
 def run_with_own_files(main: Callable[[], int], *, interactive: bool = False) -> int:
-    """As run_in_sandbox, with a directory for temporary files that goes with the sandbox, however it ends."""
+    """As run_in_sandbox, for a lab, with a directory for temporary files that goes with it, however it ends."""
+    capabilities.require(capabilities.OF_LABS)
     with scratch_directory("testbed-") as scratch:
 
         def with_own_files() -> int:
@@ -121,7 +129,7 @@ def _fork_into_new_pid_namespace() -> int:
             if pid != 0:
                 ns.setns(home, ns.CLONE_NEWPID)  # or this process could never fork again
     except PermissionError as error:
-        raise MachineLacks(f"cannot make the lab's namespaces ({error}); run as root: sudo testbed ...") from error
+        raise MachineLacks(f"cannot make the lab's namespaces ({error}); {_REMEDY}") from error
     except OSError as error:
         raise RunFailed(f"cannot make the lab's namespaces: {in_words(error)}") from error
     finally:
@@ -205,7 +213,7 @@ def _reap() -> tuple[int, int]:
 
 def _enter_namespaces() -> None:
     tcp_mem = Path("/proc/sys/net/ipv4/tcp_mem")
-    if tcp_mem.exists():  # it does not in a sandbox within a sandbox
+    if tcp_mem.exists():  # it does not in a sandbox within a sandbox, nor in a container
         os.environ[TCP_MEM_VARIABLE] = tcp_mem.read_text(encoding="ascii").strip()
     ns.unshare(ns.CLONE_NEWNET | ns.CLONE_NEWNS | ns.CLONE_NEWIPC | ns.CLONE_NEWUTS)
     ns.mount("none", "/", "none", ns.MS_REC | ns.MS_PRIVATE)

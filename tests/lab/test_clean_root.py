@@ -77,6 +77,22 @@ def test_the_command_sees_the_new_root_and_nothing_of_this_machine(machine: dict
 
 
 @pytest.mark.root
+def test_a_shared_directory_is_there_read_only_and_a_checkout_only_if_wanted(
+    machine: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/file").write_text("from outside")
+    script = f"""
+        test "$PWD" = /root && test ! -e /testbed && cat {tmp_path}/shared/file
+        touch {tmp_path}/shared/wrong 2>/dev/null && exit 1
+        exit 0"""
+    done = clean_root(machine, "--share", str(tmp_path / "shared"), "--no-checkout", "trixie", script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "from outside"
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["file"]
+
+
+@pytest.mark.root
 def test_orphans_are_reaped_and_end_with_the_command(machine: dict[str, str]) -> None:
     script = """
         sh -c 'sleep 0.1 & echo $! >/tmp/orphan; sleep 4711.25 &'
@@ -128,6 +144,7 @@ def test_whatever_ends_the_script_ends_all_that_it_started(
         (("../etc", "true"), "SUITE: got '../etc', expected a name like trixie"),
         (("--limit", "1 h", "trixie", "true"), "--limit: got '1 h', expected seconds"),
         (("--limit",), "--limit: a value is missing"),
+        (("--share", "/no/such/place", "trixie", "true"), "--share: got '/no/such/place', expected a directory"),
         (("--fast", "trixie", "true"), "--fast: no such option"),
     ],
 )

@@ -17,6 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import figures
+import provisioning
 from harness.options import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -74,6 +75,11 @@ def test_every_benchmark_takes_options_and_ends_by_the_harness(name: str) -> Non
 def calls(tree: ast.AST) -> set[str]:
     """What is called in it, as it is written."""
     return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def test_a_new_debian_gets_the_packages_that_readme_says() -> None:
+    assert f"`apt-get install {provisioning.PACKAGES}`" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert set(provisioning.TESTS) <= {path.name for path in (ROOT / "tests/unit").iterdir()}
 
 
 def test_what_is_no_program_lies_in_a_directory_of_its_own() -> None:

@@ -21,6 +21,7 @@ from testbed.lab.netlink import Netlink
 from testbed.lab.shaping import CHANGEABLE, End, LinkCounters, ShapedDirection, ShapedLink
 
 _TUN = "/dev/net/tun"
+_TUN_REMEDY = "modprobe tun (a container: docker run --device /dev/net/tun)"
 _NO_TUN = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EPERM, errno.EACCES, errno.ENOTDIR)
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x2, 0x1000, 0x4000
@@ -42,7 +43,7 @@ def open_tap(name: str) -> int:
     except OSError as error:
         if error.errno not in _NO_TUN:
             raise
-        raise MachineLacks(f"the relay has no TAP: {in_words(error)}; add it with: modprobe tun") from error
+        raise MachineLacks(f"the relay has no TAP: {in_words(error)}; add it with: {_TUN_REMEDY}") from error
     try:
         fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR))
         fcntl.ioctl(fd, _TUNSETOFFLOAD, _OFFLOAD_CSUM | _OFFLOAD_TSO4 | _OFFLOAD_TSO6)
