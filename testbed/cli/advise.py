@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,8 +13,11 @@ from testbed.cli import options
 from testbed.errors import ExitCode
 
 if TYPE_CHECKING:
+    from testbed.cli.advice_tables import Answer
     from testbed.progress import Reporter
-    from testbed.sweep.variant import Forecast
+    from testbed.spec.topology import Topology
+    from testbed.spec.workload import Workload
+    from testbed.sweep.advise import Grid
 
 _LIMIT = "300 s"
 
@@ -67,57 +70,87 @@ def advise(
     the workload has full_scale, else of the lab. Beside them stands one datacenter with as many accelerators, and what
     a better link or more memory would do for the best. Predicted; --confirm N trains the N best as `testbed run` does.
     """
-    from testbed.cli.advice_tables import Answer, document, show_answer
     from testbed.cli.progress import Terminal
-    from testbed.full_scale.similitude import scale_warnings
     from testbed.planning.resolve import load_files
-    from testbed.results.destination import require_place
-    from testbed.routing.policies import choose
-    from testbed.sweep import advise as advising
-    from testbed.sweep.accelerator_split import parse, split_of
-    from testbed.sweep.elasticity import elasticities
-    from testbed.sweep.variant import memory_limit as parse_limit
     from testbed.units import TIME
 
     limit_s = options.quantity("--limit", limit, TIME, "a time")
     options.only_beside_measure(confirm, {"--out": out and str(out), "--wall-limit": wall_limit}, "--confirm")
+    _require_confirmable(confirm, out)
+    network, (job,) = load_files(topology, workload, settings=settings or [])
+    shapes = (axes or (), microbatch_size or (), memory_limit or ())
+    grid, reporter = _grid(network, job, shapes, schedule or (), policy or ()), Terminal(quiet=quiet)
+    answer = _advised(network, job, grid, top, limit_s, reporter)
+    _show(_confirmed(answer, confirm, out, wall_limit, reporter) if confirm else answer, as_json=as_json)
+
+
+def _require_confirmable(confirm: int, out: Path | None) -> None:
+    """Raises MachineLacks without what a run needs, BadInput for an unfit place: before anything is predicted."""
+    from testbed.results.destination import require_place
+
     if confirm:
         extras.require("train")
     if out is not None:
         require_place(out, overwrite=False)
-    network, (job,) = load_files(topology, workload, settings=settings or [])
-    grid = advising.grid_of(
+
+
+def _grid(
+    network: Topology,
+    job: Workload,
+    shapes: tuple[Sequence[str], Sequence[int], Sequence[str]],
+    schedules: Sequence[str],
+    policies: Sequence[str],
+) -> Grid:
+    """What is tried; `shapes` are axes, sizes of microbatches and limits of memory, as they were given."""
+    from testbed.routing.policies import choose
+    from testbed.sweep.accelerator_split import parse, split_of
+    from testbed.sweep.advise import grid_of
+    from testbed.sweep.variant import memory_limit
+
+    axes, sizes, memories = shapes
+    return grid_of(
         network,
         job,
-        splits=[parse(text, split_of(job)) for text in axes or ()],
-        sizes=microbatch_size or (),
-        memories=[parse_limit(text) for text in memory_limit or ()],
-        schedules=schedule or (),
-        policies=[choose(text) for text in policy or ()],
+        splits=[parse(text, split_of(job)) for text in axes],
+        sizes=sizes,
+        memories=[memory_limit(text) for text in memories],
+        schedules=schedules,
+        policies=[choose(text) for text in policies],
     )
-    reporter, variants = Terminal(quiet=quiet), len(grid.variants())
+
+
+def _advised(network: Topology, job: Workload, grid: Grid, top: int, limit_s: float, reporter: Reporter) -> Answer:
+    """All that is predicted."""
+    from testbed.cli.advice_tables import Answer
+    from testbed.full_scale.similitude import scale_warnings
+    from testbed.sweep.advise import advise as search
+    from testbed.sweep.elasticity import elasticities
+
+    variants = len(grid.variants())
     with reporter.solving() as watch:
         with reporter.step(f"planning and predicting {variants} variants", 2 * variants) as step:
-            advice = advising.advise(network, job, grid, top=top, limit_s=limit_s, watch=watch, tell=step.advance)
+            advice = search(network, job, grid, top=top, limit_s=limit_s, watch=watch, tell=step.advance)
         best = advice.found.forecasts[0]
         with reporter.step("what would help most", 2 * len(network.links) + 1) as step:
             helping = elasticities(network, job, best, watch, step.advance, limit_s=limit_s)
-    measured = _confirmed(advice.found.forecasts[:confirm], out, wall_limit, reporter) if confirm else []
-    answer = Answer(network, job, grid, advice, top, helping, measured, scale_warnings(best.plan))
+    return Answer(network, job, grid, advice, top, helping, (), scale_warnings(best.plan))
+
+
+def _confirmed(answer: Answer, count: int, out: Path | None, wall_limit: float | None, reporter: Reporter) -> Answer:
+    """With entries of comparison.json, of so many of the best in their order."""
+    from testbed.sweep.measured_plans import measure_plans
+
+    plans = {f"best-{number:02d}": one.plan for number, one in enumerate(answer.advice.found.forecasts[:count], 1)}
+    measured = measure_plans(plans, out, what="candidate", limit_s=wall_limit or 3600.0, reporter=reporter)
+    return answer._replace(measured=[rows[0] for rows in measured])
+
+
+def _show(answer: Answer, *, as_json: bool) -> None:
+    from testbed.cli.advice_tables import document, show_answer
+
     if as_json:
         options.emit(document(answer))
     else:
         show_answer(answer)
-    if not all(row["trusted"] for row in measured):
+    if not all(row["trusted"] for row in answer.measured):
         raise typer.Exit(ExitCode.UNTRUSTED)
-
-
-def _confirmed(
-    best: Sequence[Forecast], out: Path | None, wall_limit: float | None, reporter: Reporter
-) -> list[Mapping[str, Any]]:
-    """Entries of comparison.json, of the best forecasts in their order."""
-    from testbed.sweep.measured_plans import measure_plans
-
-    plans = {f"best-{number:02d}": one.plan for number, one in enumerate(best, 1)}
-    measured = measure_plans(plans, out, what="candidate", limit_s=wall_limit or 3600.0, reporter=reporter)
-    return [rows[0] for rows in measured]

@@ -6,6 +6,7 @@ so that a study that was interrupted goes on where it was.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -20,14 +21,21 @@ from testbed.results.contents import comparison_of
 from testbed.results.destination import COMPARISON, is_complete
 from testbed.vm.parallel_commands import CommandEnded, ParallelCommand, run_parallel
 
-MOST_IN_A_BOOT = 8
-"""Cells: to boot and to import torch costs as much as one of them, and a guest that dies takes the others along."""
+MOST_IN_A_BOOT = 16
+"""Cells: to boot and to train the reference costs as much as one of them, and a guest that dies takes the others
+along."""
 
 WORKER = "testbed.study.cell_worker"
 
 _BOOT_LIMIT_S, _CELL_LIMIT_S = 300.0, 600.0
 _MARGIN_S = 60.0
 """A boot ends itself at its limit; this much later it is killed."""
+
+
+def in_a_boot(cells: int, at_once: int) -> int:
+    """How many of these cells share a boot: as few boots as may be, as many on each of `at_once` processors."""
+    rounds = math.ceil(cells / (at_once * MOST_IN_A_BOOT))
+    return math.ceil(cells / (at_once * max(1, rounds))) if cells else 1
 
 
 def is_measured(directory: Path) -> bool:

@@ -52,7 +52,7 @@ class PendingCells:
 
         Those that another command is at work on are left for another time.
         """
-        size = min(cell_runs.MOST_IN_A_BOOT, -(-len(self._left) // at_once)) if self._study.clock == "virtual" else 1
+        size = cell_runs.in_a_boot(len(self._left), at_once) if self._study.clock == "virtual" else 1
         for together in grouped((cell.unfinished.clock.seed, cell) for cell in self._left.values()).values():
             batch: list[str] = []
             for cell in together:

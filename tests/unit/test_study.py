@@ -557,3 +557,11 @@ def test_a_claim_that_nobody_understands_says_what_would_be(text: str, said: str
 
 def test_columns_that_an_axis_cannot_have_are_those_of_the_table() -> None:
     assert {"cell", "label", "measured_s", "reasons"} <= outcomes.RESERVED
+
+
+@pytest.mark.parametrize(
+    ("cells", "at_once", "size"), [(0, 2, 1), (1, 2, 1), (6, 2, 3), (16, 2, 8), (32, 2, 16), (33, 2, 9), (100, 2, 13)]
+)
+def test_boots_share_cells_evenly(cells: int, at_once: int, size: int) -> None:
+    assert cell_runs.in_a_boot(cells, at_once) == size
+    assert size <= cell_runs.MOST_IN_A_BOOT
