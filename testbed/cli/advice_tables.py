@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.cli import options
-from testbed.cli.range_cells import range_keys, show_ranges
+from testbed.cli.range_cells import show_ranges
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.grouping import grouped
+from testbed.planning.ties import range_keys
 from testbed.spec.topology import Topology
 from testbed.spec.workload import Workload
 from testbed.sweep.accelerator_split import split_of
