@@ -19,6 +19,11 @@ PALE_INK = "#5b6470"
 """Of what is said beside the curves."""
 
 
+def plain(text: str) -> str:
+    """Words of a user's, without what matplotlib would read as mathematics."""
+    return text.replace("$", r"\$")
+
+
 def save(figure: Figure, path: Path, dpi: float | None = None) -> None:
     """Write a figure (SVG or PNG, by the ending of `path`): text stays text, and nothing in the file is of today."""
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "testbed", "font.family": "sans-serif"}):

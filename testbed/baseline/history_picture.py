@@ -13,7 +13,7 @@ from testbed.baseline.history import CheckRecord, Series
 from testbed.baseline.regression import CheckVerdict
 from testbed.errors import BadInput
 from testbed.grouping import grouped
-from testbed.plotting import COLOURS, GRID, save
+from testbed.plotting import COLOURS, GRID, plain, save
 
 _COLUMNS = 3
 _PANEL_INCHES = (4.6, 2.4)
@@ -39,7 +39,7 @@ def draw(records: Sequence[CheckRecord], series: Sequence[Series], path: Path) -
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     places = {id(record): number for number, record in enumerate(records)}
     for axis, ((mode, baseline), members) in zip(axes, panels.items(), strict=False):
-        axis.set_title(_plain(f"{baseline} ({mode.in_words})"), loc="left", fontsize=9)
+        axis.set_title(plain(f"{baseline} ({mode.in_words})"), loc="left", fontsize=9)
         for number, one in enumerate(members):
             _line(axis, one, places, COLOURS[number % len(COLOURS)])
         _scale(axis, records)
@@ -54,7 +54,7 @@ def _line(axis: Axes, one: Series, places: dict[int, int], colour: str) -> None:
     numbers = [places[id(point.check)] for point, _ in known]
     changes = [(seconds / first_s - 1) * 100 for _, seconds in known]
     record = known[0][0].record
-    label = _plain(record.schedule + (f" ({record.job})" if record.job else ""))
+    label = plain(record.schedule + (f" ({record.job})" if record.job else ""))
     axis.plot(numbers, changes, marker=".", markersize=5, linewidth=1.4, color=colour, label=label)
     outside = [number for number, (point, _) in enumerate(known) if point.record.verdict is not CheckVerdict.same]
     axis.plot(
@@ -80,8 +80,3 @@ def _scale(axis: Axes, records: Sequence[CheckRecord]) -> None:
     axis.grid(axis="y", color=GRID)
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(fontsize=6, frameon=False)
-
-
-def _plain(text: str) -> str:
-    """Without what matplotlib would read as mathematics."""
-    return text.replace("$", r"\$")

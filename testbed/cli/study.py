@@ -58,7 +58,14 @@ class _Options(NamedTuple):
         ),
     ] = None
     shaper: options.ShaperOption = options.AUTO_SHAPER
-    settings: options.Settings = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="study: a field of the file, such as clock=none; sweep: one of the workload, or topology.x.",
+        ),
+    ] = None
     as_json: options.AsJson = False
     quiet: options.Quiet = False
 

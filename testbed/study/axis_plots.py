@@ -14,7 +14,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, Formatter, FuncFormatter, MaxNLocator, NullLocator
 
 from testbed.files import saving
-from testbed.plotting import COLOURS, GRID, save
+from testbed.plotting import COLOURS, GRID, plain, save
 from testbed.spec.study import StudyAxis
 from testbed.units import show_time, show_times
 
@@ -85,7 +85,7 @@ def _draw(name: str, axis: StudyAxis, panels: Sequence[tuple[str, pd.DataFrame]]
             rows_of = table[table["label"] == label]
             if len(rows_of):
                 _curve(place, name, axis, rows_of, words, label, number)
-        place.set_title(title, fontsize=9, loc="left")
+        place.set_title(plain(title), fontsize=9, loc="left")
         place.spines[["top", "right"]].set_visible(False)
         place.grid(color=GRID)
         place.yaxis.set_major_formatter(_TimesInOneUnit())
@@ -95,10 +95,11 @@ def _draw(name: str, axis: StudyAxis, panels: Sequence[tuple[str, pd.DataFrame]]
         unused.set_visible(False)
         places[number - columns].tick_params(labelbottom=True)  # what stood below has them for all above
     figure.supylabel("iteration", fontsize=10)
-    figure.legend(
-        *places[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False
-    )
-    figure.suptitle(heading, fontsize=11, x=0.01, ha="left")
+    shown = {
+        label: handle for place in places for handle, label in zip(*place.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(shown.values(), map(plain, shown), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.suptitle(plain(heading), fontsize=11, x=0.01, ha="left")
     save(figure, path, dpi=120)
 
 

@@ -14,7 +14,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from testbed.plotting import COLOURS, GRID, PALE_INK, save
+from testbed.plotting import COLOURS, GRID, PALE_INK, plain, save
 from testbed.thresholds import TIE
 from testbed.units import show_rate, show_time
 
@@ -97,7 +97,7 @@ def draw(
         in_lab.set_ylabel("iteration in the lab")
         in_lab.tick_params(colors=PALE_INK)
         in_lab.yaxis.label.set_color(PALE_INK)
-    axis.set_title(heading, fontsize=11, loc="left")
+    axis.set_title(plain(heading), fontsize=11, loc="left")
     axis.grid(color=GRID)
     axis.legend(fontsize=8, frameon=False, loc="upper right", bbox_to_anchor=(1.0, 0.93))
     save(figure, path, dpi=120)

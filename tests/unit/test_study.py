@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from processes import wait_until
 from testbed.plan.network_state import planned
 from testbed.spec.study import StudyAxis, axis_of_text, setting, spread, study_of
 from testbed.study import cell_runs, cells, outcomes
+from testbed.study.axis_plots import draw_axes
 from testbed.study.cell_locks import CellLocks, cells_directory
 from testbed.study.claim_text import parse
 from testbed.study.claims import ClaimVerdict, StudyTables
@@ -344,6 +346,21 @@ def test_jobs_are_shown_and_judged_one_by_one(tmp_path: Path) -> None:
         (row,) = [line for line in done.stdout.splitlines() if f"{job}, 20 ms" in line]
         assert f"{1e3 * table['20 ms', job, '1f1b']:.1f} ms" in row or f"{table['20 ms', job, '1f1b']:.3f} s" in row
     assert (out / "plot-delay.svg").read_text().count("job=") == 2
+
+
+def test_a_picture_names_what_only_a_later_panel_has_and_takes_no_word_for_mathematics(tmp_path: Path) -> None:
+    at = [("4", 1.0, "1f1b"), ("4", 2.0, "1f1b"), ("8", 1.0, "1f1b"), ("8", 2.0, "1f1b"), ("8", 2.0, "own$2$.py")]
+    unknown = ("measured_s", "measured_iqr_s", "published_s", "predicted_low_s", "predicted_high_s")
+    columns = {"topology": "two", "workload": "job", "job": "", **dict.fromkeys(unknown, math.nan)}
+    rows = [
+        {**columns, "m": m, "m_value": float(m), "x": str(x), "x_value": x, "label": label, "predicted_s": x}
+        for m, x, label in at
+    ]
+    axes = {name: StudyAxis(field=name, values=[1, 2]) for name in ("m", "x")}
+    draw_axes(axes, pd.DataFrame(rows), tmp_path, "from $a$ to b$")
+    text = (tmp_path / "plot-x.svg").read_text()
+    for words in ("from $a$ to b$", "own$2$.py, predicted", "m=8"):
+        assert f">{words}</text>" in text
 
 
 def test_a_plan_that_a_grid_has_twice_is_done_once_and_shown_twice(tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""Do the claims of the shipped studies hold, and is what they measure what the model says?
+
+    python benchmarks/shipped_studies.py [--studies smoke,pp-vs-dp] [--out DIR] [--record [NAME]]
+
+Every study is measured as it stands in studies/, on the virtual clock, and its claims are judged. Cells that lie in
+--out are not measured again as long as plan and code are the same: what was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+from harness import options
+from harness.options import ROOT
+from harness.record import Claim, Topic, finish
+
+LIMIT_S = 14_400.0
+TRUE = 5e-4
+
+
+def taken(name: str, out: Path) -> list[Claim]:
+    """What a study came to."""
+    done = subprocess.run(
+        [sys.executable, "-m", "testbed", "study", name, "--out", str(out / name), "--json"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    judged = json.loads(done.stdout)["claims"]
+    table = pd.read_parquet(out / name / "study.parquet")
+    held = sum(claim["verdict"] == "holds" for claim in judged)
+    measured = table[table["measured_s"].notna()]
+    untrusted, worst = int((~measured["trusted"]).sum()), float(measured["error"].abs().max())
+    cells, of = measured["cell"].nunique(), table["cell"].nunique()
+    for claim in judged:
+        print(f"{name}: {claim['verdict']}: {claim['claim']}")
+    return [
+        Claim(
+            f"study {name}: its claims",
+            "each holds",
+            f"{held} of {len(judged)}",
+            held == len(judged),
+            taken=cells,
+            of=of,
+        ),
+        Claim(
+            f"study {name}: measured against predicted",
+            f"<= {TRUE:.2%}",
+            f"{len(measured)} rows, worst {worst:.4%}, {untrusted} not trusted",
+            worst <= TRUE,
+            value=worst,
+            unit="share",
+            taken=cells,
+            of=of,
+        ),
+    ]
+
+
+def main() -> int:
+    parser = options.parser(__doc__)
+    parser.add_argument("--studies", default="smoke,pp-vs-dp", help="their names, with commas between them")
+    parser.add_argument("--out", type=Path, help="where their cells lie; default: nowhere afterwards")
+    arguments = parser.parse_args()
+    with TemporaryDirectory(prefix="testbed-studies-") as scratch:
+        out = arguments.out or Path(scratch)
+        claims = [claim for name in arguments.studies.split(",") for claim in taken(name, out)]
+    return finish(arguments, Topic.STUDIES, claims)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
