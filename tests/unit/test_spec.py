@@ -39,6 +39,11 @@ def test_every_shipped_pair_makes_a_plan(topology: Path, workload: Path) -> None
         with pytest.raises(BadInput, match="or a workload with full_scale"):
             make_plan(network, job)
         return
+    slowest, at = min(network.directions(), key=lambda one: one.rate_bps), similitude.scales(job, gloo_bytes=0.0)
+    if at is not None and similitude.direction_at(slowest, at).rate_bps < similitude.LEAST_RATE_BPS:
+        with pytest.raises(BadInput, match=r"another lab\.slot or lab\.message"):
+            make_plan(network, job)
+        return
     if len(network.nodes()) < job.parallelism.pipeline * job.parallelism.data:
         with pytest.raises(BadInput, match="can place contiguously"):
             make_plan(network, job)
