@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from testbed.errors import BadInput
-from testbed.plan.plan import Case, Plan
+from testbed.plan.plan import Case
 from testbed.planning.prediction import start_s
 from testbed.routing.apply import demands, on_routes
 from testbed.routing.case_evaluator import CaseEvaluator, Key
@@ -106,7 +106,7 @@ def better_starts(judge: CaseEvaluator, case: Case, within: float, steps: int) -
     draw, found = np.random.default_rng(1), [_one_by_one(judge, case, by_name, bound_s, steps)]
     for _ in range(_DRAWN if len(jobs) > 2 else 0):
         offsets = dict(zip(by_name, (draw.random(len(jobs)) * bound_s).tolist(), strict=True))
-        drawn = _with_offsets(judge.plan, case, [offsets[job] for job in range(len(jobs))])
+        drawn = _with_starts(case, [offsets[job] for job in range(len(jobs))])
         if not judge.over():
             found.append(_one_by_one(judge, drawn, by_name, bound_s, steps))
     return min((case, *found), key=judge.offer)
@@ -129,20 +129,21 @@ def _one_by_one(judge: CaseEvaluator, case: Case, order: Sequence[int], bound_s:
 
 def _moved(judge: CaseEvaluator, case: Case, job: int, bound_s: float, steps: int) -> Case:
     """The case with the best offset of one job: at every step, then closer around the best of them."""
-    plan = judge.plan
-    offsets = [start_s(plan, case, number) - one.start_s for number, one in enumerate(plan.jobs)]
-    others = offsets[:job] + offsets[job + 1 :]
-    least, most = max(others) - bound_s, min(others) + bound_s
+    starts_s = [start_s(judge.plan, case, number) for number in range(len(judge.plan.jobs))]
+    now_s, others_s = starts_s[job], starts_s[:job] + starts_s[job + 1 :]
+    # a job that begins further from the others by itself may stay where it is, and come nearer
+    least = min(max(others_s) - bound_s, now_s)
+    most = max(min(others_s) + bound_s, now_s)
 
-    def at(offset_s: float) -> Case:
-        return _with_offsets(plan, case, [*offsets[:job], offset_s, *offsets[job + 1 :]])
+    def at(begin_s: float) -> Case:
+        return _with_starts(case, [*starts_s[:job], begin_s, *starts_s[job + 1 :]])
 
-    def worth(offset_s: float) -> tuple[Key, float]:
+    def worth(begin_s: float) -> tuple[Key, float]:
         # nothing new is judged when it is over
-        return (judge.offer(at(offset_s)) if not judge.over() else (math.inf,)), abs(offset_s - offsets[job])
+        return (judge.offer(at(begin_s)) if not judge.over() else (math.inf,)), abs(begin_s - now_s)
 
-    grid = sorted({offsets[job], *(least + (most - least) * step / (2 * steps) for step in range(2 * steps + 1))})
-    found = [(worth(offset), offset) for offset in grid]
+    grid = sorted({now_s, *(least + (most - least) * step / (2 * steps) for step in range(2 * steps + 1))})
+    found = [(worth(begin_s), begin_s) for begin_s in grid]
     valleys = [
         tried
         for place, tried in enumerate(found)
@@ -152,15 +153,13 @@ def _moved(judge: CaseEvaluator, case: Case, job: int, bound_s: float, steps: in
         step_s, best = (most - least) / (2 * steps), (worth(near), near)
         for _ in range(_FINER):
             step_s /= 2
-            around = (offset_s for offset_s in (best[1] - step_s, best[1] + step_s) if least <= offset_s <= most)
-            best = min(best, *((worth(offset_s), offset_s) for offset_s in around))
+            around = (begin_s for begin_s in (best[1] - step_s, best[1] + step_s) if least <= begin_s <= most)
+            best = min(best, *((worth(begin_s), begin_s) for begin_s in around))
         found.append(best)
     return min((case, at(min(found)[1])), key=judge.offer)
 
 
-def _with_offsets(plan: Plan, case: Case, offsets: Sequence[float]) -> Case:
-    """The case with its jobs so much later; as only differences count, one of them begins as in the plan."""
-    first = min(offsets)
-    return replace(
-        case, starts_s=tuple(job.start_s + offset - first for job, offset in zip(plan.jobs, offsets, strict=True))
-    )
+def _with_starts(case: Case, starts_s: Sequence[float]) -> Case:
+    """The case with its jobs so far from each other; as only differences count, the first of them begins at 0."""
+    first = min(starts_s)
+    return replace(case, starts_s=tuple(begin_s - first for begin_s in starts_s))

@@ -162,7 +162,7 @@ def test_starts_stay_within_their_bound_and_never_cost_anything() -> None:
     before, after = (predict_jobs(one, one.cases[0]) for one in (plan, later))
     slowdown = [max(one.together_s / one.alone_s for one in jobs) for jobs in (before, after)]
     assert slowdown[1] <= slowdown[0] + 1e-9
-    later_s = max(later.cases[0].starts_s, default=0.0) - plan.jobs[1].start_s
+    later_s = max(later.cases[0].starts_s, default=0.0)
     assert later_s <= 0.01 * min(one.alone_s for one in before)
 
 
@@ -214,9 +214,9 @@ def brute_force() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("number", [0, 2, 102, 104])
 def test_which_job_is_named_first_does_not_decide(brute_force: ModuleType, number: int) -> None:
-    """In these the best is that the one that is named first in one of the orders begins later: 1 and 15 %."""
+    """The best is that the one named first in one of the orders begins later (by 1 and 15 %), or at the bound."""
     found = brute_force.starts(number)
     assert max(found.orders) <= found.best * (1 + brute_force.TIE)
     assert max(found.orders) <= min(found.orders) * (1 + brute_force.TIE)
