@@ -162,10 +162,10 @@ def main() -> int:
     parser.add_argument("--suites", type=options.listed(str), default=["trixie", "bookworm"], help="Debians to try")
     parser.add_argument("--cache", type=Path, help="keep downloaded packages there for the next time")
     parser.add_argument("--kernel", type=Path, help="a cache of built kernels: $XDG_CACHE_HOME/testbed/kernel")
-    parser.add_argument("--only", choices=PARTS, help="one of them; guest needs --kernel")
+    parser.add_argument("--only", choices=PARTS, help="one of them; guest: by default of this machine's kernels")
     asked = parser.parse_args()
     if asked.only == "guest" and asked.kernel is None:
-        parser.error("--only guest needs --kernel")
+        asked.kernel = kernel.cache_directory()
     if asked.kernel is not None and not list(asked.kernel.glob("*/build.json")):
         raise MachineLacks(f"{asked.kernel}: no kernel is there; it is built with: {kernel.BUILD_COMMAND}")
     kernels = None if asked.kernel is None else asked.kernel.resolve()
