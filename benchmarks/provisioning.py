@@ -1,12 +1,15 @@
 """What README says to type, in a new Debian that has nothing but make; and the wheel alone, as a stranger installs it.
 
-    python benchmarks/provisioning.py [--suites trixie,bookworm] [--cache DIR] [--kernel DIR] [--only checkout|wheel]
+    python benchmarks/provisioning.py [--suites trixie,bookworm] [--cache DIR] [--kernel DIR]
+        [--only checkout|guest|wheel]
 
 Each suite is a new root by scripts/clean_root.sh, and each step in it is timed. `checkout`: in a clone, as it is
 committed, set-up, the demo, some unit tests, the documentation; and where --kernel names a cache with a kernel of the
 virtual clock that this machine's testbed has built, a kept baseline repeated on it: its times are the same nanoseconds
-in every Debian. `wheel`: in another new root, without the checkout, scripts/installed.py with the wheel. --cache keeps
-packages. An untrusted demo is a result: another program was busy.
+in every Debian. `guest`: the demo once more in a virtual machine, that kernel booted over
+another new root, which was set up before; a guest has one processor, and its time is this machine's. `wheel`: in
+another new root, without the checkout, scripts/installed.py with the wheel. --cache keeps packages. An untrusted demo
+is a result: another program was busy.
 """
 
 from __future__ import annotations
@@ -33,9 +36,13 @@ CLEAN_ROOT = options.ROOT / "scripts/clean_root.sh"
 INSTALLED = options.ROOT / "scripts/installed.py"
 TESTS = ("test_spec.py", "test_simulate.py", "test_plan.py", "test_schema.py", "test_perfetto_trace.py", "test_docs.py")
 BASELINE = "small-longhaul"
-PARTS = ("checkout", "wheel")
+PARTS = ("checkout", "guest", "wheel")
 PACKAGES = "python3-venv mininet iputils-ping"
 """Of Debian, for the wheel on the real clock, as README says."""
+
+SET_UP = "step set-up make setup"
+DEMO = "step demo sh -c 'make demo || test -f results/demo/timeline.svg'"
+"""make's own exit code says only that it was not 0; the picture is of a run that finished, trusted or not."""
 
 STEP = """
 step() {
@@ -50,6 +57,10 @@ failed=0
 """In the shell of the new root: a command, a line on how it went, and the end of what it said where it failed."""
 
 
+LAST = ("tail -n 12 /tmp/step.log",)
+"""Of the demo, its verdict: an untrusted one is a result."""
+
+
 class Step(NamedTuple):
     """A command that ended."""
 
@@ -62,9 +73,8 @@ def checkout_script(kernels: Path | None) -> str:
     """What is done in a clone of the checkout; `kernels`: where the new root finds built kernels."""
     tests = " ".join(f"tests/unit/{name}" for name in TESTS)
     lines = [
-        "step set-up make setup",
-        # make's own exit code says only that it was not 0; the picture is of a run that finished, trusted or not
-        "step demo sh -c 'make demo || test -f results/demo/timeline.svg'",
+        SET_UP,
+        DEMO,
         f"step unit-tests .venv/bin/python -m pytest -q -p no:cacheprovider {tests}",
         "step docs make docs",
     ]
@@ -74,6 +84,13 @@ def checkout_script(kernels: Path | None) -> str:
             f"step virtual-clock env XDG_CACHE_HOME=/tmp/cache .venv/bin/testbed baseline check {BASELINE}",
         ]
     return "\n".join([STEP, *lines, "exit $failed"])
+
+
+def in_guest(arguments: Namespace, suite: str, kernels: Path) -> tuple[int, list[Step], float]:
+    """As `in_clean_root`, of the demo in a guest."""
+    program = max(kernels.glob("*/linux"))
+    before, demo = ("\n".join([STEP, step, *shown, "exit $failed"]) for step, shown in ((SET_UP, ()), (DEMO, LAST)))
+    return in_clean_root(arguments, suite, demo, "--guest", str(program), "--before", before)
 
 
 def wheel_script(shared: Path, wheel: str, kernels: bool) -> str:
@@ -145,18 +162,23 @@ def main() -> int:
     parser.add_argument("--suites", type=options.listed(str), default=["trixie", "bookworm"], help="Debians to try")
     parser.add_argument("--cache", type=Path, help="keep downloaded packages there for the next time")
     parser.add_argument("--kernel", type=Path, help="a cache of built kernels: $XDG_CACHE_HOME/testbed/kernel")
-    parser.add_argument("--only", choices=PARTS, help="one of both")
+    parser.add_argument("--only", choices=PARTS, help="one of them; guest: by default of this machine's kernels")
     asked = parser.parse_args()
+    if asked.only == "guest" and asked.kernel is None:
+        asked.kernel = kernel.cache_directory()
     if asked.kernel is not None and not list(asked.kernel.glob("*/build.json")):
         raise MachineLacks(f"{asked.kernel}: no kernel is there; it is built with: {kernel.BUILD_COMMAND}")
     kernels = None if asked.kernel is None else asked.kernel.resolve()
     claims = []
     for suite in asked.suites:
-        if asked.only != "wheel":
+        if asked.only in (None, "checkout"):
             shared = () if kernels is None else ("--share", str(kernels))
             done = in_clean_root(asked, suite, checkout_script(kernels), *shared)
             claims.append(claim_of("what README says", suite, *done))
-        if asked.only != "checkout":
+        if asked.only in (None, "guest") and kernels is not None:
+            done = in_guest(asked, suite, kernels)
+            claims.append(claim_of("make demo in a User-Mode Linux guest,", suite, *done))
+        if asked.only in (None, "wheel"):
             with tempfile.TemporaryDirectory(prefix="testbed-wheel-") as scratch:
                 wheel = packed(Path(scratch), kernels)
                 script = wheel_script(Path(scratch), wheel, kernels is not None)

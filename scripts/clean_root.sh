@@ -6,15 +6,20 @@
 #   --share DIR      a directory that is there under its own path, read-only
 #   --no-checkout    no clone: the command begins in root's home
 #   --limit SECONDS  wall-clock limit, default 7200
+#   --guest KERNEL   COMMAND runs in a machine of its own: this User-Mode Linux kernel, booted over the new root, with
+#                    one processor and no network
+#   --memory MB      of that machine, default 4096
+#   --before COMMAND runs first, in the new root itself: what needs a network
 # The exit code is the command's. Packages come from where this machine's apt and pip get theirs; directories that pip's
 # configuration names are there read-only. The new root has mount and PID namespaces of its own, so this machine's
-# mounts and processes are out of reach, and all that was started ends with the script. Network and kernel are shared.
+# mounts and processes are out of reach, and all that was started ends with the script. Network and kernel are shared,
+# but with a guest: its kernel is KERNEL, which must run with the new root's C library (build it on no newer Debian).
 set -eu
 
 usage() {
     echo "$1" >&2
     echo "usage: scripts/clean_root.sh [--mirror URL] [--cache DIR] [--share DIR] [--no-checkout] [--limit SECONDS]" \
-        "SUITE COMMAND" >&2
+        "[--guest KERNEL [--memory MB] [--before COMMAND]] SUITE COMMAND" >&2
     exit 2
 }
 
@@ -77,6 +82,30 @@ use_our_packages() { # apt's and pip's settings; then what they need from this m
     fi
 }
 
+# what is needed to boot $GUEST: itself, its first process, and what that is to do in directory $3
+lay_out_guest() {
+    mkdir "$1/.guest"
+    install -m 755 "$GUEST" "$1/.guest/linux"
+    install -m 755 scripts/guest_init.sh "$1/.guest/init"
+    printf '%s\n' "$2" >"$1/.guest/command"
+    printf '%s\n' "$3" >"$1/.guest/begins"
+}
+
+# in the new root: what the guest's command writes comes by descriptor 3, what its kernel says goes into a file
+# shellcheck disable=SC2016 # for the shell in the new root
+BOOT='
+set -eu
+sh -c "$BEFORE"
+TMPDIR=/dev/shm /.guest/linux root=/dev/root rootfstype=hostfs rootflags=/ rw mem="$MEMORY"M panic=-1 quiet seccomp=on \
+    con=null con0=null,fd:1 con1=null,fd:3 uml_dir=/dev/shm/ hostname=guest init=/.guest/init \
+    3>&1 >/.guest/kernel.log 2>&1 || true
+if [ ! -s /.guest/code ]; then
+    echo "the guest ended before its command did" >&2
+    tail -n 20 /.guest/kernel.log >&2
+    exit 4
+fi
+exit "$(cat /.guest/code)"'
+
 # the first process of the new PID namespace, in a mount namespace from which nothing spreads
 inside() {
     root=$1 suite=$2 command=$3
@@ -98,7 +127,11 @@ inside() {
         begins=/testbed
         git clone --quiet --no-hardlinks . "$root$begins"
     fi
-    set --
+    if [ -n "$GUEST" ]; then
+        lay_out_guest "$root" "$command" "$begins"
+        command=$BOOT
+    fi
+    set -- MEMORY="$MEMORY" BEFORE="$BEFORE"
     while IFS= read -r pair; do
         set -- "$@" "$pair"
     done <<END
@@ -118,12 +151,13 @@ if [ "${1-}" = --inside ]; then
     inside "$@"
 fi
 
-MIRROR='' CACHE='' SHARE='' CHECKOUT=yes LIMIT=7200
+MIRROR='' CACHE='' SHARE='' CHECKOUT=yes LIMIT=7200 GUEST='' MEMORY='' BEFORE=''
 while [ $# -gt 0 ]; do
     case $1 in
-    --mirror | --cache | --share | --limit)
+    --mirror | --cache | --share | --limit | --guest | --memory | --before)
         [ $# -gt 1 ] || usage "$1: a value is missing"
         case $1 in --mirror) MIRROR=$2 ;; --cache) CACHE=$2 ;; --share) SHARE=$2 ;; --limit) LIMIT=$2 ;; esac
+        case $1 in --guest) GUEST=$2 ;; --memory) MEMORY=$2 ;; --before) BEFORE=$2 ;; esac
         shift 2
         ;;
     --no-checkout)
@@ -137,6 +171,14 @@ done
 [ $# -eq 2 ] || usage "SUITE and COMMAND: got $# words, expected 2 (quote the command)"
 case $1 in '' | *[!a-z]*) usage "SUITE: got '$1', expected a name like trixie" ;; esac
 case $LIMIT in '' | *[!0-9]*) usage "--limit: got '$LIMIT', expected seconds" ;; esac
+if [ -n "$GUEST" ]; then
+    [ -f "$GUEST" ] && [ -x "$GUEST" ] || usage "--guest: got '$GUEST', expected a User-Mode Linux kernel's file"
+    GUEST=$(cd "$(dirname "$GUEST")" && pwd -P)/$(basename "$GUEST")
+    MEMORY=${MEMORY:-4096}
+    case $MEMORY in *[!0-9]* | ?????*) usage "--memory: got '$MEMORY', expected MB, at most 9999" ;; esac
+elif [ -n "$MEMORY$BEFORE" ]; then
+    usage "--memory, --before: got no --guest with them"
+fi
 [ "$(id -u)" -eq 0 ] || { echo "root is needed: for namespaces and mounts" >&2; exit 3; }
 for program in debootstrap git unshare pivot_root setpriv; do
     command -v "$program" >/dev/null || { echo "no $program: apt-get install debootstrap git util-linux" >&2; exit 3; }
@@ -153,7 +195,7 @@ if [ -n "$SHARE" ]; then
     [ -d "$SHARE" ] || usage "--share: got '$SHARE', expected a directory"
     SHARE=$(cd "$SHARE" && pwd -P)
 fi
-export MIRROR SOURCES CACHE SHARE CHECKOUT
+export MIRROR SOURCES CACHE SHARE CHECKOUT GUEST MEMORY BEFORE
 
 script=$(cd "$(dirname "$0")" && pwd)/$(basename "$0")
 cd "$(dirname "$script")/.."

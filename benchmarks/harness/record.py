@@ -23,8 +23,8 @@ from harness.options import ROOT, WIDTH
 from testbed import source
 
 FIGURES = ROOT / "results/figures"
-_NOT_REPEATED = ("--out", "--record", "--recorded")
-"""Options that say where results lie, not what is measured."""
+_NOT_REPEATED = ("--out", "--record", "--recorded", "--cache")
+"""Options that say where results or packages lie, not what is measured."""
 
 
 class Topic(StrEnum):
@@ -111,7 +111,7 @@ def command_line(arguments: Sequence[str]) -> str:
         word = rest.pop(0)
         if word.partition("=")[0] not in _NOT_REPEATED:
             words.append(word)
-        elif word in ("--out", "--record") and rest and not rest[0].startswith("-"):
+        elif word in ("--out", "--record", "--cache") and rest and not rest[0].startswith("-"):
             rest.pop(0)
     return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
 

@@ -41,7 +41,8 @@ def load(
         run = extent is Extent.all or (extent is Extent.quick and baseline.quick)
         if not run and not is_paced(plan):
             continue
-        task = Measurement(baseline.name, plan, baseline.mode if run else Mode.predict, baseline.shaper)
+        mode = baseline.mode if run else Mode.predict
+        task = Measurement(baseline.name, plan, mode, baseline.shaper, control=baseline.controlled)
         require_possible(task)
         subjects.append((baseline, task))
     if not subjects:

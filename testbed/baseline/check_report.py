@@ -58,10 +58,22 @@ class CheckReport:
         return [finding for finding in findings if is_regression(finding, allow_faster=self.allow_faster)]
 
     @property
+    def of_machine(self) -> list[Finding]:
+        """The findings that the machine explains: it is not what it was, and nothing can be said of the rest."""
+        findings = (finding for check in self.checked for finding in check.findings)
+        return [finding for finding in findings if finding.verdict is CheckVerdict.machine]
+
+    @property
     def verdict(self) -> str:
         """One line."""
         schedules = {(finding.baseline, finding.schedule) for check in self.checked for finding in check.findings}
         total = f"{_count(len(self.checked), 'baseline')}, {_count(len(schedules), 'schedule')}"
+        if not self.outside and self.of_machine:
+            names = {(finding.baseline, finding.schedule) for finding in self.of_machine}
+            return (
+                f"NOT TO BE TRUSTED: the machine explains {len(names)} of {_count(len(schedules), 'schedule')}, "
+                f"whose control moved as well; {total}"
+            )
         if not self.outside:
             return f"within tolerance: {total}"
         worst = {(finding.baseline, finding.schedule): finding.verdict for finding in reversed(self.outside)}
@@ -178,7 +190,8 @@ def _lines(cells: Sequence[str]) -> list[str]:
 
 def table(report: CheckReport) -> list[tuple[str, str]]:
     """(line, style) at 80 columns: verdict, a row per schedule or finding, hints, tolerances."""
-    lines = [(text, "bold red" if report.outside else "bold green") for text in textwrap.wrap(report.verdict, WIDTH)]
+    style = "bold red" if report.outside else "bold yellow" if report.of_machine else "bold green"
+    lines = [(text, style) for text in textwrap.wrap(report.verdict, WIDTH)]
     lines += [("", ""), *((text, "bold") for text in _lines(_HEADER))]
     for check in report.checked:
         lines.append((check.title, "bold"))
@@ -236,7 +249,8 @@ def as_document(report: CheckReport) -> dict[str, Any]:
     """For --json."""
     return {
         "verdict": report.verdict,
-        "within_tolerance": not report.outside,
+        "within_tolerance": not report.outside and not report.of_machine,
+        "trusted": not report.of_machine,
         "allow_faster": report.allow_faster,
         "settings": list(report.settings),
         "baselines": [

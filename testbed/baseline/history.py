@@ -131,7 +131,7 @@ def record_of(report: CheckReport) -> CheckRecord:
         machine=Machine(
             platform.machine(), len(os.sched_getaffinity(0)), platform.release(), platform.python_version()
         ),
-        within_tolerance=not report.outside,
+        within_tolerance=not report.outside and not report.of_machine,
         schedules=tuple(record for check in report.checked for record in _records(check)),
     )
 

@@ -14,15 +14,15 @@ from testbed.grouping import grouped
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot hold, such as a log's control characters."""
 
-_ERRORS = (CheckVerdict.untrusted, CheckVerdict.failed)
+_ERRORS = (CheckVerdict.untrusted, CheckVerdict.failed, CheckVerdict.machine)
 """There was nothing to compare: an error in JUnit's words; what was compared and is outside is a failure."""
 
 
 def junit(report: CheckReport) -> str:
     """A test suite per baseline, a test case per schedule; `time` is the seconds of its iteration.
 
-    What is outside its tolerance is a failure, what could not be trusted or did not run an error, each with the
-    comparison as its text.
+    What is outside its tolerance is a failure, what could not be trusted, is the machine's or did not run an error,
+    each with the comparison as its text.
     """
     now = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="seconds")  # the structure has no time zone
     suites = ElementTree.Element("testsuites", name="testbed baseline check")
@@ -52,7 +52,11 @@ def _suite(check: Checked, now: str, *, allow_faster: bool) -> ElementTree.Eleme
             name=_xml_text(schedule),
             time=_seconds(times_s.get(schedule) or 0.0),
         )
-        bad = [finding for finding in findings if is_regression(finding, allow_faster=allow_faster)]
+        bad = [
+            finding
+            for finding in findings
+            if is_regression(finding, allow_faster=allow_faster) or finding.verdict is CheckVerdict.machine
+        ]
         if bad:
             message = ", ".join(f"{finding.quantity or ''} {finding.verdict}".strip() for finding in bad)
             kind = "error" if bad[0].verdict in _ERRORS else "failure"

@@ -35,7 +35,7 @@ class Terms:
 def save(directory: Path, plan: Plan, terms: Terms, *, limit_s: float, reporter: Reporter) -> None:
     """Measure a plan, on its clock, and keep it. Raises BadInput, RunFailed or UntrustedRun: then nothing changed."""
     with store.replacing(directory) as fresh:
-        task = Measurement(directory.name, plan, terms.mode, _shaper(terms))
+        task = Measurement(directory.name, plan, terms.mode, _shaper(terms), control=terms.mode is Mode.real)
         _take([(fresh, task, terms)], limit_s, reporter)
 
 
@@ -76,7 +76,7 @@ def renew(
             if schedules_anew:
                 plan = _made_anew(plan, reporter)
             fresh = stack.enter_context(store.replacing(directory))
-            task = Measurement(before.name, plan, before.mode, before.shaper)
+            task = Measurement(before.name, plan, before.mode, before.shaper, control=before.mode is Mode.real)
             prepared.append((fresh, task, Terms(reason, before.quick)))
         _take(prepared, limit_s, reporter)
 
@@ -118,7 +118,11 @@ def _write(directory: Path, task: Measurement, outcome: CheckResult, terms: Term
         reason=terms.reason,
         quick=terms.quick,
         shaper=task.shaper,
-        tolerances=default_tolerances(task.mode, paced=is_paced(task.plan)),
+        tolerances=default_tolerances(
+            task.mode,
+            paced=is_paced(task.plan),
+            controlled=all(figures.control_s is not None for figures in outcome.figures),
+        ),
         environment=dict(outcome.environment),
         figures=outcome.figures,
     )

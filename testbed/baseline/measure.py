@@ -21,6 +21,7 @@ from testbed.planning.prediction import parts_of, predict_together
 from testbed.planning.resolve import require_trainable
 from testbed.planning.schedules import candidates, choices_in_cases, with_schedules
 from testbed.progress import Reporter
+from testbed.results import control_times
 from testbed.results.contents import table_of
 from testbed.results.destination import is_complete
 from testbed.results.load import load_run
@@ -36,6 +37,8 @@ class Measurement:
     plan: Plan
     mode: Mode
     shaper: str
+    control: bool = False
+    """Whether its schedules are trained without shaping, too: on the real clock only."""
 
 
 def is_paced(plan: Plan) -> bool:
@@ -94,10 +97,13 @@ def of_run(directory: Path) -> CheckResult:
     if not found.complete or not found.manifest:
         raise BadInput.of(str(directory), "comparison.json", "complete: false", "the results of a finished run")
     losses, jobs = _losses(directory / "iterations.parquet"), [job.name for job in jobs_of(found.comparison)]
+    controls = control_times.read(directory)
     figures = []
     for index, row in enumerate(found.comparison["schedules"]):
-        number = jobs.index(row["job"]) if jobs else 0
-        named = row | {"schedule": row["label"], "losses": losses.get((row["label"], number), [])}
+        number, label = jobs.index(row["job"]) if jobs else 0, row["label"]
+        named = row | {"schedule": label, "losses": losses.get((label, number), [])}
+        if (control := controls.get((label, row.get("job", "")))) is not None:
+            named["control_s"] = control.median_s
         figures.append(Figures.from_json(named, str(directory / "comparison.json"), f"schedules.{index}"))
     return CheckResult(tuple(figures), environment=environment.of_run(found.manifest, str(directory / "manifest.json")))
 
@@ -183,7 +189,8 @@ def _run_here(task: Measurement, directory: Path, reporter: Reporter) -> str:
         from testbed.session.machine_report import this_machine
         from testbed.session.run import SessionOptions, run
 
-        run(task.plan, SessionOptions(directory, task.shaper, this_machine(), witness), reporter)
+        how = SessionOptions(directory, task.shaper, this_machine(), witness, control=task.control)
+        run(task.plan, how, reporter)
         return 0
 
     with MachineWitness() as witness:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from testbed.baseline.tolerance import TIMES, FigureKind, Tolerances
 from testbed.spec.document import validate
+from testbed.units import show_change, show_time
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Figures:
     """Of the measured iterations."""
     job: str = ""
     """Whose they are; "" where there is one job only."""
+    control_s: float | None = None
+    """Median iteration time of the same training without shaping, in the same run; None where there was no control."""
 
     @property
     def name(self) -> str:
@@ -47,6 +50,8 @@ class Figures:
         document = asdict(self)
         if not self.job:
             del document["job"]
+        if self.control_s is None:
+            del document["control_s"]
         return document
 
     @classmethod
@@ -81,6 +86,8 @@ class Figures:
                 return self.bubble_measured if measured else self.bubble_predicted
             case FigureKind.in_flight:
                 return self.peak_in_flight_measured if measured else self.peak_in_flight_predicted
+            case FigureKind.control:
+                return self.control_s
             case FigureKind.loss:
                 return self.losses[-1] if self.losses else None
             case FigureKind.speedup:
@@ -97,6 +104,8 @@ class CheckVerdict(StrEnum):
     less_true = "less true"
     changed = "changed"
     """Another bubble, memory or loss at the same time."""
+    machine = "machine"
+    """Another time, and the control moved as much: the machine is not what it was. Neither a fault nor none."""
     untrusted = "untrusted"
     failed = "failed"
     missing = "missing"
@@ -157,17 +166,49 @@ def judge(name: str, before: Sequence[Figures], now: CheckResult, tolerances: To
     return findings
 
 
+@dataclass(frozen=True)
+class MachineChange:
+    """How the control of a schedule moved: the same training without shaping, once when it was saved and once now."""
+
+    before_s: float
+    now_s: float
+    allowed_s: float
+
+    @property
+    def moved(self) -> bool:
+        """Whether the machine, or what it computes, is another than it was."""
+        return abs(self.now_s - self.before_s) > self.allowed_s
+
+    def explains(self, time: Finding) -> bool:
+        """Whether a time moved, beyond its tolerance, no further than the control did: in seconds, or as a share."""
+        if time.before is None or time.difference is None or time.allowed is None or not self.moved:
+            return False
+        moved_s = self.now_s - self.before_s
+        machine_s = abs(moved_s) * max(1.0, time.before / self.before_s)
+        return (time.difference > 0) == (moved_s > 0) and abs(time.difference) <= time.allowed + machine_s
+
+    def __str__(self) -> str:
+        change = show_change(self.now_s / self.before_s - 1, 1)
+        state = "moved" if self.moved else "steady"
+        return f"control {state}: {show_time(self.before_s)} then, {show_time(self.now_s)} now ({change})"
+
+
 Side = tuple[Figures, Figures | None]
 """A schedule's figures, and those of the first schedule of the same job."""
 
 
 def _judge_schedule(name: str, before: Side, now: Side, tolerances: Tolerances) -> list[Finding]:
-    schedule = before[0].name
-    if before[0].trusted and not now[0].trusted:
-        note = "; ".join(now[0].reasons)
-        return [Finding(name, schedule, CheckVerdict.untrusted, FigureKind.measured, *_values(before, now), note=note)]
+    schedule, control = before[0].name, _control(before[0], now[0], tolerances)
+    doubt = "; ".join(now[0].reasons) if before[0].trusted and not now[0].trusted else None
+    untrusted = Finding(
+        name, schedule, CheckVerdict.untrusted, FigureKind.measured, *_values(before, now), note=doubt or ""
+    )
+    if doubt is not None and control is None:
+        return [untrusted]
     compared = []
     for quantity in tolerances:
+        if quantity is FigureKind.control and control is not None:
+            continue  # it judges, and is not judged
         was, is_now = before[0].value(quantity, before[1]), now[0].value(quantity, now[1])
         if was is None and is_now is None:
             continue
@@ -180,7 +221,37 @@ def _judge_schedule(name: str, before: Side, now: Side, tolerances: Tolerances) 
         verdict = _verdict(quantity, was, is_now, allowed)
         compared.append(Finding(name, schedule, verdict, quantity, was, is_now, allowed))
     outside = [finding for finding in compared if finding.verdict is not CheckVerdict.same]
-    return [finding for finding in outside if not _follows(finding, outside)] or compared[:1]
+    found = [finding for finding in outside if not _follows(finding, outside)] or compared[:1]
+    return found if control is None else _with_control(found, control, doubt, untrusted)
+
+
+def _control(before: Figures, now: Figures, tolerances: Tolerances) -> MachineChange | None:
+    """What the control says of the machine; None where a run had none."""
+    band = tolerances.get(FigureKind.control)
+    if band is None or before.control_s is None or now.control_s is None:
+        return None
+    return MachineChange(before.control_s, now.control_s, band.allowed(before.control_s))
+
+
+def _with_control(
+    found: Sequence[Finding], control: MachineChange, doubt: str | None, untrusted: Finding
+) -> list[Finding]:
+    """The findings of a run with a control: what the machine explains is no fault of what is under test.
+
+    `doubt`: why the run cannot be trusted now, where it was trusted before. A time that is outside although the
+    control is steady counts all the same.
+    """
+    time = next((finding for finding in found if finding.quantity is FigureKind.measured), None)
+    if time is not None and time.difference is not None and time.verdict is not CheckVerdict.same:
+        verdict = CheckVerdict.machine if control.explains(time) else time.verdict
+        note = str(control) if doubt is None else f"{control}; untrusted now: {doubt}"
+        said = replace(time, verdict=verdict, note=note)
+        return [said if finding is time else finding for finding in found]
+    if doubt is None:
+        return list(found)
+    if control.moved:
+        untrusted = replace(untrusted, verdict=CheckVerdict.machine, note=f"{control}; untrusted now: {doubt}")
+    return [untrusted, *(finding for finding in found if finding.verdict is not CheckVerdict.same)]
 
 
 def _follows(finding: Finding, outside: Sequence[Finding]) -> bool:
@@ -220,5 +291,5 @@ def _verdict(quantity: FigureKind, was: float, now: float, allowed: float) -> Ch
 
 def is_regression(finding: Finding, *, allow_faster: bool) -> bool:
     """Whether a finding makes a check fail."""
-    passes = {CheckVerdict.same, CheckVerdict.faster} if allow_faster else {CheckVerdict.same}
+    passes = {CheckVerdict.same, CheckVerdict.machine} | ({CheckVerdict.faster} if allow_faster else set())
     return finding.verdict not in passes

@@ -47,6 +47,11 @@ class Baseline:
     environment: dict[str, Any]
     figures: tuple[Figures, ...]
 
+    @property
+    def controlled(self) -> bool:
+        """Whether it was measured with a control."""
+        return any(figures.control_s is not None for figures in self.figures)
+
 
 @dataclass(frozen=True)
 class _Document:

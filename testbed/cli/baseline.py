@@ -198,8 +198,8 @@ def check(
         options.emit(reports.as_document(report))
     else:
         _print(report)
-    if report.outside:
-        raise typer.Exit(ExitCode.REGRESSION)
+    if report.outside or report.of_machine:
+        raise typer.Exit(ExitCode.REGRESSION if report.outside else ExitCode.UNTRUSTED)
 
 
 @baseline_app.command("history")

@@ -14,7 +14,7 @@ import typer
 from testbed import extras
 from testbed.cli import options
 from testbed.cli import plan as planning
-from testbed.errors import ExitCode, RunFailed
+from testbed.errors import BadInput, ExitCode, RunFailed
 from testbed.lab import capabilities
 from testbed.lab.host_settings import HostPriority
 
@@ -32,6 +32,7 @@ class Request:
     shaper: str
     host_priority: HostPriority
     strict: bool
+    control: bool
     vm: bool
     wall_limit_s: float
     picture: bool
@@ -46,6 +47,10 @@ _Clock = Annotated[
     options.ClockName | None,
     typer.Option(help="virtual: in a guest whose time does not depend on this machine; default: the plan's."),
 ]
+_Control = Annotated[
+    bool,
+    typer.Option("--control", help="Train every case once more with links that are not shaped: to tell the machine's."),
+]
 
 
 def run(
@@ -58,6 +63,7 @@ def run(
     shaper: options.ShaperOption = options.AUTO_SHAPER,
     host_priority: options.HostPriorityOption = None,
     strict: options.StrictOption = False,
+    control: _Control = False,
     schedules_from: options.SchedulesFrom = None,
     policy: options.Policies = None,
     elephants_from: options.ElephantsFrom = None,
@@ -92,6 +98,7 @@ def run(
     name = plan.clock.name if clock is None else clock.value
     number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
     guest = vm or name == "virtual"
+    _require_sense(control=control, guest=guest)
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
     plan = resolve.with_clock(plan, PlannedClock(name, number))
@@ -104,8 +111,15 @@ def run(
     remarks: tuple[str, ...] = ()
     if workloads:  # what cannot be scheduled or routed is refused before anything starts
         plan, remarks = planning.scheduled_and_routed(plan, asked, workloads, quiet=quiet, strict=strict, to_train=True)
-    request = Request(directory, overwrite, shaper, priority, strict, vm, limit_s, picture, as_json, quiet)
+    request = Request(directory, overwrite, shaper, priority, strict, control, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request, remarks))
+
+
+def _require_sense(*, control: bool, guest: bool) -> None:
+    """Raises BadInput for a control where time is a guest's."""
+    if control and guest:
+        expected = "a run on this machine's clock: virtual time does not depend on the machine"
+        raise BadInput.of("--control", "option", "in a guest", expected)
 
 
 def _named_place(plan: Plan) -> Path:
@@ -162,7 +176,13 @@ def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
             from testbed.session.run import run as run_plan
 
             how = SessionOptions(
-                working, request.shaper, this_machine(), witness, request.host_priority, strict=request.strict
+                working,
+                request.shaper,
+                this_machine(),
+                witness,
+                request.host_priority,
+                strict=request.strict,
+                control=request.control,
             )
             document = run_plan(plan, how, reporter)
             return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED

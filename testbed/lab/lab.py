@@ -35,7 +35,7 @@ from testbed.lab.naming import LabNames
 from testbed.lab.netlink import Netlink, shown_interface, shown_route
 from testbed.lab.routing_tables import RoutesOfPairs, default_routes_of, forget_routes, route_nodes, route_routers
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
-from testbed.lab.shaping import LinkCounters, choose
+from testbed.lab.shaping import LinkCounters, choose, qdisc, tbf
 from testbed.lab.wires import Cabling
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan, Route
@@ -324,6 +324,24 @@ class Lab:
             self._card_shaper.change(direction, **values)
         else:
             self._shaper.change(direction, **values)
+
+    @contextmanager
+    def unshaped(self) -> Iterator[None]:
+        """No delay, jitter or loss, and the largest rate that shapers know; in the end all as asked again.
+
+        A body that fails leaves it so: there is nothing more to measure then. Raises RunFailed.
+        """
+        free = {"delay_s": 0.0, "jitter_s": 0.0, "loss": 0.0, "rate_bps": qdisc.LARGEST_RATE_BPS}
+        shaped = [(number, free) for number in range(len(self.directions))]
+        if self.cards:
+            of_card = {"rate_bps": free["rate_bps"]} if self.card_shaper_name == tbf.Buckets.name else free
+            shaped += [(len(self.directions) + number, of_card) for number in range(len(self.cards))]
+        for direction, values in shaped:
+            self.change_link(direction, **values)
+        yield
+        everything = self.directions + self.cards
+        for direction, values in shaped:
+            self.change_link(direction, **{name: getattr(everything[direction], name) for name in values})
 
     def processes(self) -> dict[str, int]:
         """What must live for the lab to live, in words, and its process id."""

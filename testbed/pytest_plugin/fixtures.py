@@ -79,15 +79,18 @@ class Fixtures:
             ["run", topology, workload, *options, "--quiet"],
             self.root,
             deadline_s + _GRACE_S,
-            further=ExitCode.UNTRUSTED,
+            further=(ExitCode.UNTRUSTED,),
         )
         self.show(f"{workload} on {topology}, {clock} clock", ended.stdout)
         return _training(place)
 
     def check(
         self, root: Path, baseline: str | Path, *, predict_only: bool, allow_faster: bool, deadline_s: float
-    ) -> tuple[bool, str]:
-        """Whether a baseline is within its tolerances, and the comparison. Raises BadInput, MachineLacks, RunFailed."""
+    ) -> tuple[ExitCode, str]:
+        """How a check of a baseline ended (OK, REGRESSION, or UNTRUSTED: the machine is another one), the comparison.
+
+        Raises BadInput, MachineLacks or RunFailed.
+        """
         __tracebackhide__ = True
         options = ["--baselines", str(root)]
         options += ["--predict-only"] if predict_only else ["--wall-limit", f"{deadline_s:g}"]
@@ -96,10 +99,10 @@ class Fixtures:
             ["baseline", "check", baseline, *options, "--quiet"],
             self.root,
             deadline_s + _GRACE_S,
-            further=ExitCode.REGRESSION,
+            further=(ExitCode.REGRESSION, ExitCode.UNTRUSTED),
         )
         self.show(f"baseline {baseline}", ended.stdout)
-        return ended.code == ExitCode.OK, ended.stdout
+        return ExitCode(ended.code), ended.stdout
 
 
 _GRACE_S = 60.0
@@ -116,9 +119,9 @@ def _named(schedules: Sequence[str], settings: Sequence[str]) -> list[str]:
 
 
 def command(
-    words: Sequence[str | Path], directory: Path, deadline_s: float, *, further: ExitCode = ExitCode.OK
+    words: Sequence[str | Path], directory: Path, deadline_s: float, *, further: tuple[ExitCode, ...] = ()
 ) -> CommandEnd:
-    """Run `testbed` with these words; `further` is an exit code beside 0 that is no error.
+    """Run `testbed` with these words; `further` are exit codes beside 0 that are no error.
 
     Raises BadInput, MachineLacks or RunFailed with what it said.
     """
@@ -138,7 +141,7 @@ def command(
         )
     except subprocess.TimeoutExpired as error:
         raise RunFailed(f"testbed {words[0]} did not end within {deadline_s:g} s") from error
-    if done.returncode in (ExitCode.OK, further):
+    if done.returncode in (ExitCode.OK, *further):
         return CommandEnd(done.returncode, done.stdout)
     raise error_of(done.returncode, done.stderr, f"testbed {words[0]}")
 

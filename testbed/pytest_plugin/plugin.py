@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from testbed.errors import MachineLacks
+from testbed.errors import ExitCode, MachineLacks
 
 if TYPE_CHECKING:
     from testbed.pytest_plugin.fixture_values import Prediction, Training
@@ -199,8 +199,8 @@ def testbed_run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[...,
 def testbed_baseline(request: pytest.FixtureRequest) -> Callable[..., str]:
     """`testbed_baseline(name_or_directory, predict_only=False, allow_faster=False)`: repeats a kept baseline.
 
-    The test fails where it is outside its tolerances, and is skipped where the machine cannot repeat it; returns the
-    comparison as text.
+    The test fails where it is outside its tolerances, and is skipped where the machine cannot repeat it, or is too
+    much another one to tell (see docs/baselines.md); returns the comparison as text.
     """
     fixtures, root = _fixtures(request), request.config.rootpath / str(request.config.getini(_BASELINES))
 
@@ -213,10 +213,12 @@ def testbed_baseline(request: pytest.FixtureRequest) -> Callable[..., str]:
     ) -> str:
         __tracebackhide__ = True
         with _skipping(request.config):
-            good, text = fixtures.check(
+            code, text = fixtures.check(
                 root, baseline, predict_only=predict_only, allow_faster=allow_faster, deadline_s=deadline_s
             )
-        if not good:
+        if code == ExitCode.UNTRUSTED:
+            _lacks(request.config, f"baseline {baseline}: {text.splitlines()[0]}")
+        if code != ExitCode.OK:
             pytest.fail(f"baseline {baseline}: {text.splitlines()[0]}", pytrace=False)
         return text
 

@@ -26,10 +26,12 @@ from testbed.planning import file, left_out
 from testbed.planning.prediction import RangesByLabel, ranges_of_plan
 from testbed.planning.resolve import require_trainable, with_clock
 from testbed.progress import Reporter
+from testbed.results.control_times import CONTROL, ControlTimes
+from testbed.results.control_times import as_document as controls_document
 from testbed.results.directory import ResultsWriter
 from testbed.results.provenance import environment
 from testbed.schedule.registry import Generated, generate_choice
-from testbed.session import deadlines, event_report, message_costs
+from testbed.session import control, deadlines, event_report, message_costs
 from testbed.session.active_routes import RoutesInForce, require_same_choice
 from testbed.session.building import built
 from testbed.session.case import Running, train
@@ -60,6 +62,8 @@ class SessionOptions:
     """Whether links that are not as asked end the run, instead of leaving it untrusted."""
     kept_references: Path | None = None
     """A directory for the trainings in one process, where several plans are measured one after another."""
+    control: bool = False
+    """Whether every case that is a training by itself is trained once more with links that are not shaped."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +219,7 @@ def _train_cases(
     costs: dict[tuple[int, ...], Sequence[MessageCosts] | None] = {}
     judged: list[JudgedCase] = []
     reports: list[dict[str, Any]] = []
+    controls: list[ControlTimes] = []
     comparison: dict[str, Any] = {}
     for begins, *goes_on in trainings(plan.cases):
         made = _made_of(plan, (begins, *goes_on), reporter)
@@ -236,6 +241,9 @@ def _train_cases(
         done = train(running, plan, cases, made, known_costs, partial(routes.change, plan))
         for ended in done:
             manifest["deadlines"] |= {ended.case.label: asdict(ended.deadline)}
+        if live.options.control and not goes_on:
+            controls += control.measure(running, plan, done[0])
+            results.save_json(CONTROL, controls_document(controls))
         reports += [event_report.report_of(plan, *pair, routes.handled[pair[1].case.label]) for pair in pairwise(done)]
         results.save_json("manifest.json", manifest)
         judged += judge_cases(plan, done, profiled.rows if profiled else (), results)

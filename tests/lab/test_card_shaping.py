@@ -39,11 +39,16 @@ def with_cards(rates: list[float]) -> dict[str, Any]:
         before = lab.counters()
         checks = calibrate(lab)
         counted = [after.since(earlier) for after, earlier in zip(lab.counters(), before, strict=True)]
+        described = lab.describe()["cards"]
+        with lab.unshaped():
+            free = lab.describe()["cards"]
         return {
             "shaper": lab.card_shaper_name,
             "checks": {check.label: check.as_json() for check in checks},
             "counted": {row.label: row.as_row() for row in counted},
-            "described": lab.describe()["cards"],
+            "described": described,
+            "free": free,
+            "again": lab.describe()["cards"],
         }
 
 
@@ -65,6 +70,9 @@ def test_cards_are_shaped_measured_and_counted() -> None:
         # the probe's bytes are counted where they were sent
         assert found["counted"][label]["wire_bytes"] > 0.3 * check["asked"]["rate_bps"] / 8
     assert [row["direction"] for row in found["described"]] == CARDS
+    assert found["again"] == found["described"]
+    free = {row["rate_bytes_per_s"] for row in found["free"]}
+    assert min(free) > 10 * max(row["rate_bytes_per_s"] for row in found["described"])
     assert list(found["counted"])[4:] == CARDS
     assert found["counted"]["a/2->a (card)"]["wire_bytes"] == 0
     if found["shaper"] == "tbf":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 from processes import command_line, wait_until, wait_until_gone
+
+from testbed.errors import MachineLacks
+from testbed.vm import kernel
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "scripts/clean_root.sh")
@@ -42,6 +46,15 @@ def machine(tmp_path: Path) -> dict[str, str]:
 def clean_root(machine: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     command = [SCRIPT, "--mirror", "http://mirror.example/debian", *words]
     return subprocess.run(command, env=machine, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+@pytest.fixture
+def guest_kernel() -> Path:
+    """Of the virtual clock; without a word of it on its command line, its time is the machine's."""
+    try:
+        return kernel.require().path
+    except MachineLacks as lack:
+        pytest.skip(str(lack))
 
 
 def mounts() -> list[str]:
@@ -136,6 +149,50 @@ def test_whatever_ends_the_script_ends_all_that_it_started(
         assert not roots(machine)
 
 
+@pytest.mark.root
+def test_a_guest_runs_the_command_on_a_kernel_of_its_own_over_the_new_root(
+    machine: dict[str, str], guest_kernel: Path
+) -> None:
+    """Without a network; what needs one ran before, in the new root itself."""
+    before = mounts()
+    script = """
+        cat /made && uname -r && test -f pyproject.toml && test -d /proc/self && test -c /dev/net/tun
+        ip route | wc -l
+        mount -t tmpfs tmpfs /mnt && echo both >&2 && exit 7"""
+    made = "uname -r >/made; echo made in $PWD; mkdir /mnt"
+    done = clean_root(machine, "--guest", str(guest_kernel), "--memory", "512", "--before", made, "trixie", script)
+    assert done.returncode == 7, done.stderr
+    said = done.stdout.split("\n")
+    assert said[:2] == ["made in /testbed", os.uname().release]
+    assert said[2] != os.uname().release
+    assert said[3:] == ["0", "both", ""]
+    assert mounts() == before
+    assert not roots(machine)
+
+
+@pytest.mark.root
+def test_the_limit_ends_a_guest(machine: dict[str, str], guest_kernel: Path) -> None:
+    before = mounts()
+    words = ("--guest", str(guest_kernel), "--limit", "5", "trixie", "sleep 4715.25")
+    done = clean_root(machine, *words)
+    assert done.returncode == 124, done.stderr
+    assert not roots(machine)
+    assert mounts() == before
+
+
+@pytest.mark.root
+def test_what_is_no_kernel_and_what_fails_before_it_end_the_script(machine: dict[str, str]) -> None:
+    nothing = shutil.which("true")
+    assert nothing is not None
+    done = clean_root(machine, "--guest", nothing, "trixie", "echo here")
+    assert done.returncode == 4
+    assert "the guest ended before its command did" in done.stderr
+    done = clean_root(machine, "--guest", nothing, "--before", "exit 9", "trixie", "echo here")
+    assert done.returncode == 9
+    assert not done.stdout
+    assert not roots(machine)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -145,6 +202,15 @@ def test_whatever_ends_the_script_ends_all_that_it_started(
         (("--limit", "1 h", "trixie", "true"), "--limit: got '1 h', expected seconds"),
         (("--limit",), "--limit: a value is missing"),
         (("--share", "/no/such/place", "trixie", "true"), "--share: got '/no/such/place', expected a directory"),
+        (
+            ("--guest", "/no/kernel", "trixie", "true"),
+            "--guest: got '/no/kernel', expected a User-Mode Linux kernel's file",
+        ),
+        (
+            ("--guest", sys.executable, "--memory", "4 GB", "trixie", "true"),
+            "--memory: got '4 GB', expected MB, at most 9999",
+        ),
+        (("--before", "true", "trixie", "true"), "--memory, --before: got no --guest with them"),
         (("--fast", "trixie", "true"), "--fast: no such option"),
     ],
 )

@@ -206,6 +206,38 @@ def test_a_worker_can_move_into_a_container() -> None:
     assert cwd == found["cwd"]
 
 
+def unshaped_facts(shaper: str) -> list[Any]:
+    from testbed.lab.lab import Lab
+    from testbed.lab.shaping import netem
+
+    if shaper == "netem" and netem.available() is not None:
+        return []
+    plan = two_datacenters("40 ms", "10 Mbit/s", jitter="1 ms", loss=0.01, queue="100 kB")
+    with Lab(plan, shaper=shaper, largest_burst_bytes=1_000_000) as lab:
+        before = lab.describe()["links"]
+        with lab.unshaped():
+            meanwhile = lab.describe()["links"]
+            said = lab.containers["a/0"].run(["ping", "-c", "10", "-i", "0.05", "-q", lab.address("b/0")])
+        return [before, meanwhile, lab.describe()["links"], said]
+
+
+@pytest.mark.parametrize("shaper", ["relay", "netem"])
+def test_shaping_is_taken_away_and_comes_back_as_it_was(shaper: str) -> None:
+    found = in_sandbox(unshaped_facts, shaper)
+    if not found:
+        pytest.skip("this kernel has no netem")
+    before, meanwhile, after, said = found
+    assert after == before
+    assert len(meanwhile) == 2
+    for shaped, free in zip(before, meanwhile, strict=True):
+        changed = {name for name in shaped if free[name] != shaped[name]}
+        in_words = {name.removesuffix("_ns").removesuffix("_s").split("_")[0] for name in changed}
+        assert in_words == {"delay", "jitter", "loss", "rate"}
+    assert " 0% packet loss" in said
+    fastest_ms = float(said.rpartition(" = ")[2].split("/")[0])
+    assert fastest_ms < 40, "of ten round trips over two delays of 40 ms"
+
+
 def test_a_lab_outside_a_sandbox_is_refused() -> None:
     from testbed.errors import RunFailed
     from testbed.lab.lab import Lab

@@ -124,3 +124,12 @@ class UnpinnedLater(_Later):
                         pair = {"src": f"{rule.get_attr('FRA_SRC')}/32", "dst": f"{rule.get_attr('FRA_DST')}/32"}
                         netlink.ask("rule", "del", **pair, table=table, priority=priority)
                         return
+
+
+class LongerLater(_Later):
+    """The first link takes 100 ms more, either way."""
+
+    def spoil(self) -> None:
+        """See _Later."""
+        for number, asked in enumerate((self.links[0].forward.asked, self.links[0].reverse.asked)):
+            self.change(number, delay_s=asked.delay_s + 0.1)

@@ -21,7 +21,7 @@ from testbed.baseline.junit import junit
 from testbed.baseline.measure import Measurement, measure
 from testbed.baseline.regression import CheckResult, CheckVerdict, Figures, Finding, is_regression, judge
 from testbed.baseline.settings import with_settings
-from testbed.baseline.tolerance import Band, FigureKind, Mode, default_tolerances, describe, from_document
+from testbed.baseline.tolerance import Band, FigureKind, Mode, Tolerances, default_tolerances, describe, from_document
 from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.judge.comparison import ScheduleComparison
 from testbed.plan.plan import Plan, Profile
@@ -29,6 +29,8 @@ from testbed.planning import file as plan_file
 from testbed.planning.resolve import load_plan, with_clock
 from testbed.planning.schedules import choose, make, with_selected
 from testbed.progress import Lines
+from testbed.results import control_times
+from testbed.results.control_times import ControlTimes
 from testbed.spec.workload import Pacing
 from testbed.vm import command
 from testbed.vm.command import GuestTraining
@@ -40,6 +42,7 @@ ENVIRONMENT = {"kernel": {"key": "6.12-abc", "sha256": "0123456789"}, "versions"
 
 VIRTUAL = default_tolerances(Mode.virtual, paced=True)
 REAL = default_tolerances(Mode.real, paced=True)
+CONTROLLED = default_tolerances(Mode.real, paced=True, controlled=True)
 
 
 def figures(schedule: str = "1f1b", measured_s: float = 0.8, predicted_s: float = 0.8) -> Figures:
@@ -171,6 +174,85 @@ def test_on_a_real_clock_only_ratios_inside_the_run_count() -> None:
     assert verdicts(before[0], replace(before[0], error=0.04), dict(REAL)) == {"error": "less true"}
 
 
+def with_control(measured_s: float, control_s: float | None) -> Figures:
+    return replace(figures(), measured_s=measured_s, control_s=control_s)
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "control_s", "verdict"),
+    [
+        (0.80, 0.40, "same"),
+        (0.83, 0.46, "same"),  # a slower machine, hidden by the links
+        (0.90, 0.40, "slower"),
+        (0.90, 0.409, "slower"),  # steady, within 2.5 %
+        (0.90, 0.36, "slower"),  # a faster machine makes nothing slower
+        (0.88, 0.44, "machine"),  # as much as a share
+        (0.86, 0.42, "machine"),
+        (1.60, 0.44, "slower"),  # by more than the machine explains
+        (0.70, 0.40, "faster"),
+        (0.70, 0.35, "machine"),
+    ],
+)
+def test_a_control_tells_a_slower_machine_from_a_regression(measured_s: float, control_s: float, verdict: str) -> None:
+    before, now = with_control(0.8, 0.4), CheckResult((with_control(measured_s, control_s),))
+    (found,) = judge("b", [before], now, CONTROLLED)
+    assert (found.quantity, found.verdict) == ("measured", verdict)
+    if verdict == "same":
+        assert not found.note
+    else:
+        assert found.note.startswith("control ")
+    assert is_regression(found, allow_faster=False) == (verdict in ("slower", "faster"))
+    report = check_report.CheckReport((checked(now, before, mode=Mode.real, bands=CONTROLLED),), False)
+    assert bool(report.of_machine) == (verdict == "machine")
+    assert check_report.as_document(report)["within_tolerance"] == (verdict == "same")
+    assert check_report.as_document(report)["trusted"] == (verdict != "machine")
+    (line, *_) = [line for line, _ in check_report.table(report)]
+    begins = {"same": "within tolerance", "machine": "NOT TO BE TRUSTED: the machine explains 1 of 1 schedule"}
+    assert line.startswith(begins.get(verdict, "OUTSIDE TOLERANCE"))
+    (suite,) = ElementTree.fromstring(junit(report))
+    errors, failures = (int(suite.get(name, "")) for name in ("errors", "failures"))
+    assert (errors, failures) == (verdict == "machine", verdict in ("slower", "faster"))
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "control_s", "expected"),
+    [
+        (0.80, 0.40, ["untrusted"]),
+        (0.80, 0.60, ["machine"]),
+        (0.90, 0.40, ["slower"]),  # a longer link, as one that the link gate finds
+        (1.20, 0.60, ["machine"]),
+    ],
+)
+def test_an_untrusted_run_with_a_control_is_judged_by_it(
+    measured_s: float, control_s: float, expected: list[str]
+) -> None:
+    now = replace(with_control(measured_s, control_s), trusted=False, reasons=("a link is longer",))
+    found = judge("b", [with_control(0.8, 0.4)], CheckResult((now,)), CONTROLLED)
+    assert [finding.verdict for finding in found] == expected
+    assert "a link is longer" in found[0].note
+
+
+def test_what_a_control_does_not_explain_counts_beside_it() -> None:
+    """Another order, or other losses, come from no machine."""
+    now = replace(with_control(1.2, 0.6), losses=(5.0, 4.6), predicted_s=0.81, remade_s=0.81)
+    found = {
+        finding.quantity: finding.verdict
+        for finding in judge("b", [with_control(0.8, 0.4)], CheckResult((now,)), CONTROLLED)
+    }
+    assert found == {"measured": "machine", "predicted": "slower", "loss": "changed"}
+
+
+def test_a_baseline_without_a_control_is_judged_as_ever_and_a_lost_control_is_told() -> None:
+    assert not {FigureKind.measured, FigureKind.control} & set(REAL)
+    assert verdicts(with_control(0.8, None), with_control(1.6, 0.4), dict(REAL)) == {"speed-up": "same"}
+    lost = verdicts(with_control(0.8, 0.4), with_control(0.8, None), dict(CONTROLLED))
+    assert lost == {"control": "missing"}
+    assert "control_s" not in figures().as_json()
+    kept = with_control(0.8, 0.4)
+    assert Figures.from_json(kept.as_json(), "comparison.json", "schedules.0") == kept
+    assert kept.predicted_only().control_s is None
+
+
 def test_without_pacing_the_prediction_is_not_compared() -> None:
     bands = dict(default_tolerances(Mode.real, paced=False))
     assert verdicts(figures(), replace(figures(), predicted_s=0.5, remade_s=None), bands) == {"speed-up": "same"}
@@ -178,7 +260,7 @@ def test_without_pacing_the_prediction_is_not_compared() -> None:
 
 def test_every_tolerance_has_its_reason() -> None:
     for mode in Mode:
-        for line in describe(default_tolerances(mode, paced=True), mode):
+        for line in [*describe(default_tolerances(mode, paced=True), mode), *describe(CONTROLLED, Mode.real)]:
             assert "set in this baseline" not in line
 
 
@@ -244,9 +326,11 @@ def test_a_boot_that_fails_leaves_what_it_finished(tmp_path: Path, monkeypatch: 
 # --- how it is told ------------------------------------------------------------------------------
 
 
-def checked(now: CheckResult, *before: Figures, mode: Mode = Mode.virtual) -> check_report.Checked:
-    baseline = store.Baseline("longhaul", mode, "2026-01-01", "", False, "netem", VIRTUAL, ENVIRONMENT, before)
-    return check_report.Checked(baseline, mode, VIRTUAL, now, tuple(judge("longhaul", before, now, VIRTUAL)))
+def checked(
+    now: CheckResult, *before: Figures, mode: Mode = Mode.virtual, bands: Tolerances = VIRTUAL
+) -> check_report.Checked:
+    baseline = store.Baseline("longhaul", mode, "2026-01-01", "", False, "netem", bands, ENVIRONMENT, before)
+    return check_report.Checked(baseline, mode, bands, now, tuple(judge("longhaul", before, now, bands)))
 
 
 def mixed(*, allow_faster: bool = False) -> check_report.CheckReport:
@@ -456,6 +540,38 @@ def test_a_run_without_pacing_is_kept_as_it_was_before_its_profile(tmp_path: Pat
     assert kept.jobs == (replace(profiled, profile=None),)
     assert [case.jobs[0].rows for case in kept.cases] == [None]
     assert FigureKind.predicted not in store.read(tmp_path / "kept").tolerances
+
+
+def test_a_run_with_a_control_is_kept_with_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    write_run(run)
+    plan_file.write(planned_with(["1f1b"]), run / "plan.json")
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["vm"]
+    (run / "manifest.json").write_text(json.dumps(manifest | {"clock": "real"}))
+    times = [ControlTimes("1f1b", "", (0.5, 0.4, 0.6)), ControlTimes("zb-h1", "", (0.3,))]
+    (run / "control.json").write_text(json.dumps(control_times.as_document(times)))
+    keep.save_run(tmp_path / "kept", run, keep.Terms("", quick=False))
+    kept = store.read(tmp_path / "kept")
+    assert kept.controlled
+    assert [figures.control_s for figures in kept.figures] == [0.5]
+    assert kept.tolerances == CONTROLLED
+    for wrong, message in (
+        ({"controls": 3}, "controls: got 3, expected a list"),
+        ({"controls": [{"label": "1f1b", "job": "", "iterations_s": []}]}, r"controls\.0\.iterations_s: .* above 0"),
+        ({"controls": [{"label": "1f1b", "job": ""}]}, r"controls\.0\.iterations_s"),
+    ):
+        (run / "control.json").write_text(json.dumps(wrong))
+        with pytest.raises(BadInput, match=message):
+            keep.save_run(tmp_path / "again", run, keep.Terms("", quick=False))
+
+
+def test_a_control_where_time_is_a_guests_is_refused() -> None:
+    done = run_testbed("run", LONGHAUL, PP4, "--clock", "virtual", "--control")
+    assert done.returncode == 2
+    assert "--control" in done.stderr
+    assert "virtual time does not depend on the machine" in " ".join(done.stderr.split())
 
 
 def test_what_is_saved_is_found_the_same(root: Path) -> None:

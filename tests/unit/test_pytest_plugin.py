@@ -99,6 +99,26 @@ CHECKING = """
 """
 
 
+ANOTHER_MACHINE = """
+    from testbed.errors import ExitCode
+    from testbed.pytest_plugin.fixtures import Fixtures
+
+    def test_kept(testbed_baseline, monkeypatch):
+        ended = ExitCode.UNTRUSTED, "NOT TO BE TRUSTED: the machine explains 1 of 1 schedule"
+        monkeypatch.setattr(Fixtures, "check", lambda *_, **__: ended)
+        testbed_baseline("kept")
+"""
+
+
+def test_a_baseline_that_another_machine_explains_is_skipped_unless_it_must_not_be(pytester: pytest.Pytester) -> None:
+    """How it comes about is tested in a lab (test_control_in_lab.py)."""
+    pytester.makepyfile(ANOTHER_MACHINE)
+    done = pytester.runpytest_subprocess("-rs")
+    done.assert_outcomes(skipped=1)
+    assert "baseline kept: NOT TO BE TRUSTED: the machine explains" in done.stdout.str()
+    pytester.runpytest_subprocess("--testbed-require").assert_outcomes(failed=1)
+
+
 def test_a_baseline_outside_its_tolerance_fails_with_the_table(repository: pytest.Pytester) -> None:
     place = repository.path / "results/baselines"
     shutil.copytree(place / KEPT, place / "slower")
