@@ -68,8 +68,10 @@ class ResultsWriter:
         """One row per iteration of a job, warm-up included."""
         self.iterations.append(_iterations(schedule, job, rows))
 
-    def add_links(self, schedule: str, rows: Iterable[Mapping[str, object]]) -> None:
-        """Counters of every link direction over the training with one schedule."""
+    def add_links(self, schedule: str, rows: Sequence[Mapping[str, object]]) -> None:
+        """Counters of every link direction over the training with one schedule; none where nothing counts them."""
+        if not rows:
+            return
         frame = pd.DataFrame(list(rows))
         frame.insert(0, "schedule", schedule)
         self.links.append(frame)
@@ -90,7 +92,8 @@ class ResultsWriter:
         printed = {number: finished.fingerprints for number, finished in jobs.items() if finished.fingerprints}
         self.parameters += [parameter_table(schedule, *prints) for prints in printed.items()]
         evidence = self._by_name({number: finished.evidence for number, finished in jobs.items()})
-        self.evidence[schedule] = network._asdict() | evidence
+        clocks = network.clocks and network.clocks._asdict()
+        self.evidence[schedule] = network._asdict() | {"clocks": clocks} | evidence
         made = {number: schedule_file.as_entry(finished.generated) for number, finished in jobs.items()}
         self.schedules[schedule] = self._by_name(made)
 

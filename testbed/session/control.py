@@ -8,6 +8,7 @@ passed on it: the link gate was for the links as they are asked for, and a distu
 from __future__ import annotations
 
 from testbed.lab import host_settings
+from testbed.lab.lab import Lab
 from testbed.plan.plan import Plan
 from testbed.results.control_times import ControlTimes
 from testbed.session.case import Running, TrainedCase
@@ -16,7 +17,7 @@ from testbed.session.rounds import WitnessedRounds, task_of
 from testbed.units import show_time
 
 
-def measure(running: Running, plan: Plan, done: TrainedCase) -> list[ControlTimes]:
+def measure(running: Running, lab: Lab, plan: Plan, done: TrainedCase) -> list[ControlTimes]:
     """Per job of a case that has just been trained, what its iterations take without shaping. Raises RunFailed."""
     rounds = done.phase.rounds
     tasks = {job.number: task_of(job.job, job.load, len(rounds)) for job in done.jobs}
@@ -25,7 +26,7 @@ def measure(running: Running, plan: Plan, done: TrainedCase) -> list[ControlTime
     with (
         running.reporter.step(title, total=len(rounds)) as step,
         host_settings.real_time(running.real_time),
-        running.lab.unshaped(),
+        lab.unshaped(),
     ):
         margin_s = start_margin_s(plan, done.case)  # of the shaped network: long enough
         for number, ended in enumerate(
