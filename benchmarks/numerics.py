@@ -55,7 +55,7 @@ def world(plan: Plan, directory: str) -> WorldSpec:
     ranks = plan.jobs[0].mesh.size
     return WorldSpec(
         places=(WorkerPlace(None, "lo"),) * ranks,
-        store=f"{directory}/store",
+        store=f"file://{directory}/store",
         timeout_s=60.0,
         warmup_bytes=1000,
         neighbours=tuple((a, b) for a in range(ranks) for b in range(a + 1, ranks)),

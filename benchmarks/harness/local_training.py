@@ -86,7 +86,7 @@ def workers(ranks: int, directory: Path, patience: Deadline) -> Iterator[Loop]:
     with Launcher(ranks) as launcher:
         world = WorldSpec(
             places=tuple(WorkerPlace(None, "lo") for _ in range(ranks)),
-            store=str(directory / "store"),
+            store=f"file://{directory}/store",
             timeout_s=patience.seconds,
             warmup_bytes=1000,
             neighbours=tuple((rank, rank + 1) for rank in range(ranks - 1)),

@@ -20,7 +20,7 @@ from testbed.plan.traffic import planned_traffic
 from testbed.planning import file
 from testbed.planning.prediction import predict_together
 from testbed.results.directory import ResultsWriter
-from testbed.session.case import link_row
+from testbed.session.network_accounts import link_row
 from testbed.trace.summary import summaries
 from testbed.trace.tables import FORMAT, Table, Trace
 

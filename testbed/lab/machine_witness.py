@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _STEAL = 8
@@ -74,6 +74,13 @@ class MachineCounts(NamedTuple):
     def since(self, before: MachineCounts) -> MachineCounts:
         """What was counted since `before`."""
         return MachineCounts(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+class Witness(Protocol):
+    """Whoever tells what machines did to a run."""
+
+    def read(self) -> MachineCounts:
+        """All accounts, now."""
 
 
 class MachineWitness:

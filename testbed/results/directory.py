@@ -68,8 +68,10 @@ class ResultsWriter:
         """One row per iteration of a job, warm-up included."""
         self.iterations.append(_iterations(schedule, job, rows))
 
-    def add_links(self, schedule: str, rows: Iterable[Mapping[str, object]]) -> None:
-        """Counters of every link direction over the training with one schedule."""
+    def add_links(self, schedule: str, rows: Sequence[Mapping[str, object]]) -> None:
+        """Counters of every link direction over the training with one schedule; none where nothing counts them."""
+        if not rows:
+            return
         frame = pd.DataFrame(list(rows))
         frame.insert(0, "schedule", schedule)
         self.links.append(frame)

@@ -12,17 +12,12 @@ import numpy as np
 
 from testbed.judge import fidelity, iterations, parameter_checks
 from testbed.lab import host_settings
-from testbed.lab.counters import LOSS_SIGNS
-from testbed.lab.lab import Lab
-from testbed.lab.machine_witness import MachineWitness
-from testbed.lab.shaping import LinkCounters
+from testbed.lab.machine_witness import Witness
 from testbed.model.host_prediction import HostPrediction, predict_jobs_on_host
 from testbed.model.lower import Load
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.events import Phase, at_work, phases, trained
-from testbed.plan.network_state import network_at
 from testbed.plan.plan import Case, Job, Plan
-from testbed.plan.traffic import PlannedTraffic, planned_traffic
 from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, simulate_together
 from testbed.planning.ties import Range, ranges_of_orders
 from testbed.progress import Reporter
@@ -32,6 +27,7 @@ from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop, start_margin_s
 from testbed.session.message_costs import MessageCosts
+from testbed.session.network_accounts import NetworkAccounts
 from testbed.session.rounds import Round, WitnessedRounds, task_of, timed_schedule
 from testbed.session.timers import TimedAction
 from testbed.trace.predictions import predicted_times_s
@@ -39,20 +35,18 @@ from testbed.trace.tables import Trace, concatenate
 from testbed.train.assignment import Fingerprint, TimedSchedule, TrainingTask, require_same_stages
 from testbed.units import show_time
 
-RETRANSMITS = "TcpRetransSegs"
-
 
 @dataclass(frozen=True)
 class Running:
     """What every case of a session needs."""
 
-    lab: Lab
+    network: NetworkAccounts
     loop: Loop
     results: ResultsWriter
     reporter: Reporter
     real_time: bool
     """Whether workers run under SCHED_RR."""
-    witness: MachineWitness
+    witness: Witness
     ranges: RangesByLabel
     """Of the cases that they are known of already."""
 
@@ -234,7 +228,7 @@ def _iterate(
                 if index:
                     change(parts[index - 1].case, part.case)
                     going.swap(_swaps(parts[index - 1], part))
-                before = _NetworkCounts.of(running.lab, reset_peaks=True)
+                running.network.begin()
                 for number, ended in zip(part.phase.rounds, going, strict=False):
                     for other in parts:
                         for job in other.jobs:
@@ -242,7 +236,9 @@ def _iterate(
                     what = "measured" if number in part.phase.measured else "warming up"
                     times = ", ".join(show_time(job.rows[-1].makespan_s) for job in part.jobs)
                     step.advance(f"training {part.case.label}: {times}, {what}")
-                done.append(_counted(running, plan, part, deadline, before))
+                counted = running.network.end(plan, part.case, len(part.phase.rounds))
+                results.add_links(part.case.label, counted.links)
+                done.append(TrainedCase(part.case, part.phase, deadline, part.jobs, counted.evidence))
         finally:
             for part in parts:
                 for job in part.jobs:
@@ -250,51 +246,3 @@ def _iterate(
                         results.add_trace(part.case.label, "measured", job.as_part())
                         results.add_iterations(part.case.label, job.rows, job=job.number)
     return done
-
-
-class _NetworkCounts(NamedTuple):
-    """What the network has counted so far."""
-
-    links: Sequence[LinkCounters]
-    tcp: Mapping[str, int]
-
-    @staticmethod
-    def of(lab: Lab, *, reset_peaks: bool = False) -> _NetworkCounts:
-        return _NetworkCounts(lab.counters(reset_peaks=reset_peaks), _loss_signs(lab))
-
-
-def _counted(running: Running, plan: Plan, part: _Part, deadline: Deadline, before: _NetworkCounts) -> TrainedCase:
-    """A case that is over, with what was counted since `before`."""
-    now = _NetworkCounts.of(running.lab)
-    links = [after.since(then) for after, then in zip(now.links, before.links, strict=True)]
-    count = len(part.phase.rounds)
-    planned = [PlannedTraffic(count * size, count * many) for size, many in planned_traffic(plan, part.case)]
-    running.results.add_links(
-        part.case.label, [link_row(row, carried) for row, carried in zip(links, planned, strict=True)]
-    )
-    tcp = {name: count - before.tcp.get(name, 0) for name, count in now.tcp.items()}
-    return TrainedCase(part.case, part.phase, deadline, part.jobs, _network(plan, part.case, links, tcp))
-
-
-def link_row(counted: LinkCounters, planned: PlannedTraffic) -> dict[str, object]:
-    """One direction in links.parquet: what was counted, and what the plan should bring."""
-    return counted.as_row() | {"planned_bytes": planned.wire_bytes, "planned_messages": planned.messages}
-
-
-def _network(plan: Plan, case: Case, links: Sequence[LinkCounters], tcp: dict[str, int]) -> fidelity.NetworkEvidence:
-    losses = any(link.loss for link in network_at(plan, case).links)
-    return fidelity.NetworkEvidence(
-        drops=sum(row.dropped + (row.lost or 0) for row in links),
-        retransmits=tcp.get(RETRANSMITS, 0),
-        other={name: count for name, count in tcp.items() if count and name != RETRANSMITS},
-        lossless=plan.transport == "otn-lossless" and not losses,
-    )
-
-
-def _loss_signs(lab: Lab) -> dict[str, int]:
-    """TCP's signs of loss, over all nodes."""
-    total = dict.fromkeys(LOSS_SIGNS, 0)
-    for counters in lab.tcp_counters().values():
-        for name in LOSS_SIGNS:
-            total[name] += counters.get(name, 0)
-    return total

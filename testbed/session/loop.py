@@ -22,7 +22,7 @@ from testbed.plan.traffic import notices_round_trip_s, notices_s
 from testbed.session.deadlines import Deadline
 from testbed.session.timers import TimedAction, Timers
 from testbed.train.assignment import IterationRecord, TimedSchedule, TrainingTask, require_same_stages
-from testbed.train.launcher import Launcher
+from testbed.train.connected_workers import ConnectedWorkers
 from testbed.train.protocol import Done, Go, PostReceives, Prepare, Ready, SwapSchedule, WorldSpec
 
 START_MARGIN_S = 5e-3
@@ -44,7 +44,7 @@ class Loop:
     `processes` are what must live meanwhile: what it is, in words, and its process id.
     """
 
-    def __init__(self, launchers: Sequence[Launcher], processes: Mapping[str, int] | None = None) -> None:
+    def __init__(self, launchers: Sequence[ConnectedWorkers], processes: Mapping[str, int] | None = None) -> None:
         self.launchers = launchers
         self._guards: dict[int, str] = {}
         """Descriptor, readable when the process has ended -> what it is."""
@@ -122,15 +122,15 @@ class Loop:
         }
         timers = Timers() if timers is None else timers
         timers.at(time.monotonic() + deadline.seconds, partial(self._late, left, deadline, what))
-        fork_servers = {launcher.fork_server: launcher for launcher in self.launchers}
         while left:
-            ready = wait([*left, *fork_servers, *self._guards], timeout=timers.left_s())
+            tellers = {teller: launcher for launcher in self.launchers for teller in launcher.tellers}
+            ready = wait([*left, *tellers, *self._guards], timeout=timers.left_s())
             self._require_alive(what)
             for awaited in ready:
                 if not isinstance(awaited, Connection):
                     continue
-                if awaited in fork_servers:
-                    fork_servers[awaited].note_exit()
+                if awaited in tellers:
+                    tellers[awaited].note_exit(awaited)
                     continue
                 number, rank = left.pop(awaited)
                 reply = self.launchers[number].reply(rank)
@@ -191,7 +191,8 @@ class Rounds:
         posts = {job: PostReceives(number - task.joins + 1) for job, task in tasks.items() if job not in new}
         if posts:
             self._loop.ask(posts, self._deadline, f"post the receives of iteration {number + 1} of {names}")
-        start_s = time.monotonic_ns() * 1e-9 + self._margin_s
+        reach_s = max(launcher.reach_s for launcher in self._loop.launchers)
+        start_s = time.monotonic_ns() * 1e-9 + self._margin_s + reach_s
         what = f"finish iteration {number} of {names}"
         for job, task in tasks.items():
             self._loop.tell(job, Go(number - task.joins, start_s + task.start_s), what)

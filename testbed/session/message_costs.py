@@ -26,7 +26,7 @@ from testbed.judge import iterations
 from testbed.judge.messages import Likeness, MessageTimes, message_times
 from testbed.judge.witnesses import disturbed
 from testbed.lab import host_settings
-from testbed.lab.machine_witness import MachineWitness
+from testbed.lab.machine_witness import Witness
 from testbed.model.host_prediction import ExtraTimes, Floats, FlowName
 from testbed.model.replay import on_the_way_s
 from testbed.pipeline.ir import Schedule
@@ -133,7 +133,7 @@ def observe(
     schedules: Sequence[Schedule],
     loop: Loop,
     reporter: Reporter,
-    witness: MachineWitness,
+    witness: Witness,
     *,
     real_time: bool,
     again: bool = False,
@@ -195,7 +195,7 @@ def measure(
     earlier: Sequence[MessageCosts] | None,
     loop: Loop,
     reporter: Reporter,
-    witness: MachineWitness,
+    witness: Witness,
     *,
     real_time: bool,
 ) -> list[MessageCosts] | None:

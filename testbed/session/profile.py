@@ -12,7 +12,7 @@ import numpy as np
 
 from testbed.judge import iterations
 from testbed.judge.messages import message_times
-from testbed.lab.machine_witness import MachineWitness
+from testbed.lab.machine_witness import Witness
 from testbed.pipeline.ir import Action, Kind, Row, Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.plan.costs import predict
@@ -53,7 +53,7 @@ class _Run(NamedTuple):
     rows: list[iterations.IterationRow]
 
 
-def profile(plan: Plan, loop: Loop, reporter: Reporter, witness: MachineWitness) -> Profiled:
+def profile(plan: Plan, loop: Loop, reporter: Reporter, witness: Witness) -> Profiled:
     """Measure a plan's only job, rank by rank, with all ranks at work as they are in the cases. Raises RunFailed.
 
     What an action takes depends on the memory that a rank goes through: what was just freed is still in the caches. So
@@ -103,7 +103,7 @@ def _most_in_flight(plan: Plan, job: Job) -> int:
     return max(1, min(workload.microbatches, int(max(limits))))
 
 
-def _train(job: Job, loop: Loop, schedule: Schedule, witness: MachineWitness, step: ProgressStep) -> _Run:
+def _train(job: Job, loop: Loop, schedule: Schedule, witness: Witness, step: ProgressStep) -> _Run:
     run = _Run([], [])
     task = unknown_task(job, schedule, WARM_UP + MEASURED_ITERATIONS)
     for finished in WitnessedRounds(loop, {0: task}, deadlines.of_unknown_iteration(), witness):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from testbed.judge import iterations
-from testbed.lab.machine_witness import MachineCounts, MachineWitness
+from testbed.lab.machine_witness import MachineCounts, Witness
 from testbed.model.lower import Load
 from testbed.pipeline.ir import Schedule
 from testbed.plan.exchange import sites_of
@@ -75,7 +75,7 @@ class WitnessedRounds:
         loop: Loop,
         tasks: Mapping[int, TrainingTask],
         deadline: Deadline,
-        witness: MachineWitness,
+        witness: Witness,
         margin_s: float = START_MARGIN_S,
         timed: Callable[[int], Sequence[TimedAction]] = lambda number: (),
     ) -> None:

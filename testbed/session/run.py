@@ -6,21 +6,16 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from testbed import __version__
-from testbed.errors import RunFailed
 from testbed.lab import gate
 from testbed.lab.calibrate import lines
 from testbed.lab.host_settings import HostPriority
 from testbed.lab.lab import Lab
 from testbed.lab.machine_witness import MachineWitness
-from testbed.plan.costs import largest_burst_bytes, problem_of_case, schedule_of
-from testbed.plan.events import at_work, trainings
-from testbed.plan.plan import Case, Job, Plan
+from testbed.plan.costs import largest_burst_bytes
+from testbed.plan.plan import Plan
 from testbed.plan.routes import routes_of_nodes
 from testbed.planning import file, left_out
 from testbed.planning.prediction import RangesByLabel, ranges_of_plan
@@ -28,20 +23,17 @@ from testbed.planning.resolve import require_trainable, with_clock
 from testbed.progress import Reporter
 from testbed.results.directory import ResultsWriter
 from testbed.results.provenance import environment
-from testbed.schedule.registry import Generated, generate_choice
-from testbed.session import deadlines, event_report, message_costs
-from testbed.session.active_routes import RoutesInForce, require_same_choice
+from testbed.session import deadlines
+from testbed.session.active_routes import RoutesInForce
 from testbed.session.building import built
-from testbed.session.case import Running, train
-from testbed.session.judgement import JudgedCase, conclude, judge_cases
+from testbed.session.case import Running
+from testbed.session.cases import StartedSession, asked_of, identity_of, train_cases
 from testbed.session.loop import Loop
-from testbed.session.message_costs import MessageCosts
+from testbed.session.network_accounts import LabAccounts
 from testbed.session.pinning import Pinning, keep_on, pinning
-from testbed.session.profile import profile
 from testbed.session.references import References
 from testbed.session.world import worlds_of
 from testbed.trace.tables import FORMAT
-from testbed.train.assignment import ReferenceOutcome
 from testbed.train.launcher import Launcher
 
 
@@ -70,6 +62,7 @@ class _Live:
     results: ResultsWriter
     reporter: Reporter
     lab: Lab
+    launchers: Sequence[Launcher]
     loop: Loop
     identity: Mapping[str, Any]
     ranges: RangesByLabel
@@ -109,31 +102,10 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
             outcomes = references.outcomes()  # over before anything is measured
         links = _measure_links(lab, results, reporter, strict=options.strict)
         with Loop(launchers, lab.processes()) as loop:
-            live = _Live(options, results, reporter, lab, loop, _identity(plan, options, lab, warned), ranges)
-            return _train_cases(plan, live, scratch, outcomes, links)
-
-
-def _identity(plan: Plan, options: SessionOptions, lab: Lab, warned: Sequence[str]) -> dict[str, Any]:
-    name = " + ".join(job.name for job in plan.jobs)
-    seeds = [job.workload.seed for job in plan.jobs]
-    (iterations,) = {job.workload.iterations for job in plan.jobs}
-    return {
-        "name": f"{name} on {plan.network.name}",
-        "topology": plan.network.name,
-        "workload": name,
-        **options.machine,
-        "iterations": iterations,
-        **({"workload_seed": seeds[0]} if len(plan.jobs) == 1 else {"jobs": [_identity_of(job) for job in plan.jobs]}),
-        "version": __version__,
-        "shaper": lab.shaper_name,
-        "transport": lab.transport_name,
-        "warnings": warned,
-    }
-
-
-def _identity_of(job: Job) -> dict[str, Any]:
-    ranks = {"first_rank": job.mesh.first_rank, "ranks": job.mesh.size}
-    return {"name": job.name, **ranks, "workload_seed": job.workload.seed}
+            transport, shaper = lab.transport_name, lab.shaper_name
+            identity = identity_of(plan, options.machine, shaper=shaper, transport=transport, warned=warned)
+            live = _Live(options, results, reporter, lab, launchers, loop, identity, ranges)
+            return train_cases(plan, _start(plan, live, scratch, _pinned(plan, live), links), outcomes)
 
 
 def _measure_links(lab: Lab, results: ResultsWriter, reporter: Reporter, *, strict: bool) -> gate.Gate:
@@ -146,16 +118,7 @@ def _measure_links(lab: Lab, results: ResultsWriter, reporter: Reporter, *, stri
     return links
 
 
-class _Started(NamedTuple):
-    """A session whose workers are connected."""
-
-    running: Running
-    routes: RoutesInForce
-    manifest: dict[str, Any]
-    """As it is written so far; cases add to it."""
-
-
-def _start(plan: Plan, live: _Live, scratch: str, pinned: Pinning, links: gate.Gate) -> _Started:
+def _start(plan: Plan, live: _Live, scratch: str, pinned: Pinning, links: gate.Gate) -> StartedSession:
     """Have the workers of every job connect, and write the manifest. Raises RunFailed."""
     reporter, lab, witness = live.reporter, live.lab, live.options.witness
     logs = live.options.directory / "logs"
@@ -166,14 +129,14 @@ def _start(plan: Plan, live: _Live, scratch: str, pinned: Pinning, links: gate.G
             lab.choose_ports(routes_of_nodes(plan, plan.cases[0]))
     with reporter.step("starting workers"):
         reporter.note(f"all have to connect within {connecting}")
-        imported_s = [launcher.imported() for launcher in live.loop.launchers]
+        imported_s = [launcher.imported() for launcher in live.launchers]
         live.loop.start(worlds, connecting)
     routes = RoutesInForce(lab, reporter)
     manifest = {
         **live.identity,
         "format": FORMAT,
         **environment(),
-        **_asked(plan),
+        **asked_of(plan),
         "torch_import_s": round(max(imported_s), 3),
         "lab": lab.describe(),
         "pinning": pinned._asdict(),
@@ -184,8 +147,8 @@ def _start(plan: Plan, live: _Live, scratch: str, pinned: Pinning, links: gate.G
     live.results.save_json("manifest.json", manifest)
     witness.watch(lab.carriers())
     real_time = all(world.real_time for world in worlds)
-    running = Running(lab, live.loop, live.results, reporter, real_time, witness, live.ranges)
-    return _Started(running, routes, manifest)
+    running = Running(LabAccounts(lab), live.loop, live.results, reporter, real_time, witness, live.ranges)
+    return StartedSession(running, routes, live.identity, manifest)
 
 
 def _pinned(plan: Plan, live: _Live) -> Pinning:
@@ -197,109 +160,3 @@ def _pinned(plan: Plan, live: _Live) -> Pinning:
         for pid in live.lab.carriers():
             keep_on(pid, pinned.relay_core)
     return pinned
-
-
-def _train_cases(
-    plan: Plan, live: _Live, scratch: str, references: Sequence[ReferenceOutcome], links: gate.Gate
-) -> dict[str, Any]:
-    """Start the workers and train every case; returns the comparison document. Raises RunFailed."""
-    results, reporter = live.results, live.reporter
-    pinned = _pinned(plan, live)
-    running, routes, manifest = _start(plan, live, scratch, pinned, links)
-    profiled = None
-    if any(job.workload.pacing is None for job in plan.jobs):
-        profiled = profile(plan, live.loop, reporter, running.witness)
-        results.save_json("profile.json", profiled.document)
-        plan, running = profiled.plan, replace(running, ranges={})  # other times, other ranges
-    results.references = references
-    costs: dict[tuple[int, ...], Sequence[MessageCosts] | None] = {}
-    judged: list[JudgedCase] = []
-    reports: list[dict[str, Any]] = []
-    comparison: dict[str, Any] = {}
-    for begins, *goes_on in trainings(plan.cases):
-        made = _made_of(plan, (begins, *goes_on), reporter)
-        cases = [_with_rows(*pair) for pair in zip((begins, *goes_on), made, strict=True)]
-        if profiled is not None:
-            # the plan is kept with what only the run could tell: its predictions can be repeated
-            known = {case.label: case for case in cases}
-            plan = replace(plan, cases=tuple(known.get(case.label, case) for case in plan.cases))
-            file.write(plan, live.options.directory / file.NAME)
-        for pair in pairwise(cases):
-            require_same_choice(plan, *pair)
-        routes.begin(plan, cases[0])
-        # what jobs that come and go meet is measured with all of them at work
-        whole = replace(plan, events=())
-        working = at_work(whole, cases[0])
-        costs[working] = found = _message_costs(whole, cases[0], running, costs.get(working))
-        _save_costs(plan, results, costs)
-        known_costs = None if found is None else dict(zip(working, found, strict=True))
-        done = train(running, plan, cases, made, known_costs, partial(routes.change, plan))
-        for ended in done:
-            manifest["deadlines"] |= {ended.case.label: asdict(ended.deadline)}
-        reports += [event_report.report_of(plan, *pair, routes.handled[pair[1].case.label]) for pair in pairwise(done)]
-        results.save_json("manifest.json", manifest)
-        judged += judge_cases(plan, done, profiled.rows if profiled else (), results)
-        comparison = conclude(plan, judged, {**live.identity, "events": reports}, results)
-    if not judged:
-        raise RunFailed("no schedule was trained")
-    return comparison
-
-
-def _asked(plan: Plan) -> dict[str, Any]:
-    """What the manifest says of the jobs: their workloads, the node of every rank, and their choices in every case."""
-    return {
-        "jobs": [_identity_of(job) for job in plan.jobs],
-        "workload_specs": [job.workload.model_dump(mode="json") for job in plan.jobs],
-        "nodes": [node for job in plan.jobs for node in job.nodes],
-        "schedules": [
-            {"label": case.label, "jobs": [chosen.choice.as_identity() for chosen in case.jobs]} for case in plan.cases
-        ],
-    }
-
-
-def _message_costs(
-    plan: Plan, case: Case, running: Running, earlier: Sequence[MessageCosts] | None
-) -> Sequence[MessageCosts] | None:
-    """What this machine adds to every message; None where it adds nothing, or where computation takes its own time."""
-    if plan.clock.name != "real" or not all(job.workload.pacing for job in plan.jobs):
-        return None
-    return message_costs.measure(
-        plan, case, earlier, running.loop, running.reporter, running.witness, real_time=running.real_time
-    )
-
-
-def _save_costs(
-    plan: Plan, results: ResultsWriter, costs: Mapping[tuple[int, ...], Sequence[MessageCosts] | None]
-) -> None:
-    """What is known so far, by the jobs at work: of all, and beside it of each one alone."""
-    documents = {jobs: message_costs.as_document(found) for jobs, found in costs.items() if found is not None}
-    whole = documents.pop(tuple(range(len(plan.jobs))), {})
-    alone = {plan.jobs[number].name: document for (number,), document in documents.items()}
-    if whole or alone:
-        results.save_json("message_costs.json", whole | ({"alone": alone} if alone else {}))
-
-
-def _with_rows(case: Case, made: Sequence[Generated]) -> Case:
-    """The case with the schedules that were made for its jobs."""
-    chosen = [
-        replace(chosen, rows=mine.schedule.rows, proof=mine.proof) for chosen, mine in zip(case.jobs, made, strict=True)
-    ]
-    return replace(case, jobs=tuple(chosen))
-
-
-def _made_of(plan: Plan, cases: Sequence[Case], reporter: Reporter) -> list[list[Generated]]:
-    """Per case of a training, the schedule of every job: with the same choice as before it goes on as it is."""
-    found: list[list[Generated]] = []
-    for index, case in enumerate(cases):
-        same = [index > 0 and chosen == cases[index - 1].jobs[job] for job, chosen in enumerate(case.jobs)]
-        found.append([found[-1][job] if kept else _made(plan, case, job, reporter) for job, kept in enumerate(same)])
-    return found
-
-
-def _made(plan: Plan, case: Case, job: int, reporter: Reporter) -> Generated:
-    """The schedule of a job in a case: as the plan has it, or made now that it is known what actions take."""
-    chosen, schedule = case.jobs[job], schedule_of(plan, case, job=job)
-    if schedule is not None:
-        return Generated(schedule, chosen.proof)
-    with reporter.solving() as watch:
-        return generate_choice(chosen.choice, problem_of_case(plan, case, job=job), watch)

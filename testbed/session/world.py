@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,22 +29,36 @@ def worlds_of(
     logs = logs.absolute()
     logs.mkdir(exist_ok=True)
     return [
-        WorldSpec(
-            places=tuple(WorkerPlace(lab.containers[node].pid, lab.interface(node)) for node in job.nodes),
-            store=str(scratch / f"store{number}"),
-            timeout_s=PEER_TIMEOUT_S,
-            warmup_bytes=job.workload.message_bytes(),
-            neighbours=_neighbours(plan, job),
+        replace(
+            world_of(
+                plan,
+                number,
+                tuple(WorkerPlace(lab.containers[node].pid, lab.interface(node)) for node in job.nodes),
+                store=f"file://{scratch}/store{number}",
+                logs=str(logs),
+            ),
             # unpaced ranks compute without a pause: in turns of 100 ms they keep each other's gloo threads waiting
             real_time=lab.real_time_workers and job.workload.pacing is not None,
-            logs=str(logs),
-            first_rank=job.mesh.first_rank,
-            job=job.name if len(plan.jobs) > 1 else "",
             cores=tuple(pinned.cores[rank] for rank in job.mesh.ranks) if pinned.cores else (),
             witness=witness,
         )
         for number, job in enumerate(plan.jobs)
     ]
+
+
+def world_of(plan: Plan, number: int, places: Sequence[WorkerPlace], *, store: str, logs: str) -> WorldSpec:
+    """The process group of the job of this number, its ranks at these places; `store` and `logs` as in WorldSpec."""
+    job = plan.jobs[number]
+    return WorldSpec(
+        places=tuple(places),
+        store=store,
+        timeout_s=PEER_TIMEOUT_S,
+        warmup_bytes=job.workload.message_bytes(),
+        neighbours=_neighbours(plan, job),
+        logs=logs,
+        first_rank=job.mesh.first_rank,
+        job=job.name if len(plan.jobs) > 1 else "",
+    )
 
 
 def _neighbours(plan: Plan, job: Job) -> tuple[tuple[int, int], ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -15,20 +14,16 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from testbed.errors import RunFailed
 from testbed.train import protocol
 from testbed.train.assignment import ReferenceOutcome
+from testbed.train.connected_workers import ConnectedWorkers
 
 IMPORT_DEADLINE_S = 300.0
 _ANSWER_MARGIN_S = 10.0
 _LOG_LINES = 20
-_CULPRIT_GRACE_S = 1.0
-"""So much later than a peer's complaint, a worker's death may become known."""
-_EXIT_DEADLINE_S = 10.0
-"""The same where a connection shows that a worker has ended: on a busy machine the fork server has to get its turn."""
-_LOOK_S = 0.1
 _POLL_S = 5e-3
 _FORK_SERVER_DIED = "the process that holds the workers died"
 
@@ -98,22 +93,19 @@ def _forked_server(not_its: Sequence[Connection], fds: Sequence[int]) -> _Forked
         os._exit(status)
 
 
-class Launcher:
-    """A fork server and its workers, one per rank. A context manager: leaving it ends every process.
-
-    Who waits for workers is session/loop.py. Every RunFailed holds the tail of the log of the rank that failed first.
-    """
+class Launcher(ConnectedWorkers):
+    """A fork server and its workers, one per rank. A context manager: leaving it ends every process."""
 
     def __init__(self, n_ranks: int) -> None:
         self.n_ranks = n_ranks
         self.world: protocol.WorldSpec | None = None
-        self._ended: dict[int, int] = {}
         self._imported_s: float | None = None
         self._asked: protocol.TrainReference | None = None
         pairs = [socket.socketpair() for _ in range(n_ranks + 1)]
         ours = [Connection(pair[0].detach()) for pair in pairs]
         theirs = [pair[1].detach() for pair in pairs]
-        self.fork_server, self.workers = ours[0], ours[1:]
+        super().__init__(ours[1:], ours[:1])
+        self.fork_server = ours[0]
         self.process = _forked_server(ours, theirs) if "torch" in sys.modules else _started_server(theirs)
         for fd in theirs:
             os.close(fd)
@@ -135,15 +127,6 @@ class Launcher:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-    def send(self, message: object) -> int | None:
-        """Tell every worker; returns the rank of one that has ended and cannot be told."""
-        for rank, worker in enumerate(self.workers):
-            try:
-                worker.send(message)
-            except (BrokenPipeError, ConnectionResetError):
-                return rank
-        return None
 
     def imported(self) -> float:
         """Wait until torch is imported; returns how long that took, in s."""
@@ -174,65 +157,21 @@ class Launcher:
         return answer.reference
 
     def fork_workers(self, world: protocol.WorldSpec) -> None:
-        """Have the workers forked; each says Ready when its connections are up and warm. Raises RunFailed."""
+        """See ConnectedWorkers."""
         self.world = world
         self._tell_fork_server(protocol.StartWorkers(world))
 
-    def reply(self, rank: int) -> Any:
-        """What a worker that has something to say says; None when it has ended."""
-        try:
-            return self.workers[rank].recv()
-        except (EOFError, ConnectionResetError):
-            return None
-
-    def note_exit(self) -> None:
-        """Hear of a worker's end from the fork server. Raises RunFailed when it was killed, or that is gone."""
-        try:
-            message = self.fork_server.recv()
-        except (EOFError, ConnectionResetError):
-            raise RunFailed(_FORK_SERVER_DIED) from None
-        if isinstance(message, protocol.Exited):
-            self._ended[message.rank] = message.status
-            if message.status < 0:
-                self.fail(message.rank, None, "stay alive")
-
-    def fail(self, rank: int, reply: object, what: str) -> NoReturn:
-        """A worker said Failed, or nothing more. Raises RunFailed; it blames the one that died: peers only complain."""
-        began = time.monotonic()
-        while not any(status < 0 for status in self._ended.values()):
-            limit_s = _EXIT_DEADLINE_S if self._unexplained() else _CULPRIT_GRACE_S
-            if (left := began + limit_s - time.monotonic()) <= 0:
-                break
-            if self.fork_server.poll(min(left, _LOOK_S)):
-                try:
-                    message = self.fork_server.recv()
-                except (EOFError, ConnectionResetError):
-                    break
-                if isinstance(message, protocol.Exited):
-                    self._ended[message.rank] = message.status
-        for culprit, status in self._ended.items():
-            if status < 0:
-                died = f"{self.called(culprit)} was killed by signal {-status}"
-                raise RunFailed(f"{died}; it did not {what}{self.log(culprit)}")
-        reason = reply.reason if isinstance(reply, protocol.Failed) else "the worker ended without a word"
-        raise RunFailed(f"{self.called(rank)} did not {what}: {reason}{self.log(rank)}")
-
-    def _unexplained(self) -> bool:
-        """Whether a worker has closed its connection whose end the fork server has not told of yet: it will."""
-        looks = select.poll()
-        for rank, worker in enumerate(self.workers):
-            if rank not in self._ended:
-                looks.register(worker.fileno(), 0)  # a hang-up is reported whatever is asked for
-        return bool(looks.poll(0))
+    def _gone(self, teller: Connection) -> NoReturn:
+        raise RunFailed(_FORK_SERVER_DIED)
 
     def called(self, *ranks: int) -> str:
-        """What errors call these ranks of the process group."""
+        """See ConnectedWorkers."""
         assert self.world is not None  # workers are forked for one
         names = ", ".join(str(self.world.first_rank + rank) for rank in ranks)
         return f"rank {names} of {self.world.job}" if self.world.job else f"rank {names}"
 
     def log(self, rank: int) -> str:
-        """The last lines that a rank wrote, to be put behind an error."""
+        """See ConnectedWorkers."""
         assert self.world is not None
         name = self.world.first_rank + rank
         path = Path(self.world.logs) / f"rank{name}.log"

@@ -28,7 +28,8 @@ class WorldSpec:
     places: tuple[WorkerPlace, ...]
     """One per rank."""
     store: str
-    """A file that does not exist yet, on a file system all containers share."""
+    """Where they find each other: file:// and a file that does not exist yet, on a file system all of them share, or
+    tcp:// and the address, port and prefix of a store that is there (train/peer_store.py)."""
     timeout_s: float
     """Deadline of any wait for a peer."""
     warmup_bytes: int
@@ -133,6 +134,11 @@ class Go:
 
 
 @dataclass(frozen=True)
+class CountResent:
+    """Say what TCP had to send again so far; answered by Resent. Told between two iterations."""
+
+
+@dataclass(frozen=True)
 class Stop:
     """Leave."""
 
@@ -152,6 +158,13 @@ class Done:
     """An iteration is over."""
 
     record: IterationRecord
+
+
+@dataclass(frozen=True)
+class Resent:
+    """What TCP has sent again on all of the worker's connections."""
+
+    segments: int
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -20,9 +20,11 @@ import torch.distributed as dist
 from testbed.lab.host_settings import become_real_time, priorities
 from testbed.lab.namespaces import attach
 from testbed.train import protocol
+from testbed.train.connections import segments_sent_again
 from testbed.train.data import Corpus
 from testbed.train.gloo_all_reduce import GlooGroups
 from testbed.train.pacing import needed_spin_s
+from testbed.train.peer_store import TCP, connected
 from testbed.train.rank_witness import Accounts
 from testbed.train.schedule_run import RankProcess, ScheduleRun
 from testbed.train.training_state import TrainingState
@@ -58,7 +60,7 @@ def become_worker(
         # joining a PID namespace takes effect for children only
         inner = os.fork()
         if inner == 0:
-            status = _work(rank, world, launcher, corpus, longest_spin_s)
+            status = work(rank, world, launcher, corpus, longest_spin_s)
         else:
             launcher.close()
             _, waited = os.waitpid(inner, 0)
@@ -73,7 +75,7 @@ def become_worker(
         os._exit(status)
 
 
-def _work(rank: int, world: protocol.WorldSpec, launcher: Connection, corpus: Corpus, longest_spin_s: float) -> int:
+def work(rank: int, world: protocol.WorldSpec, launcher: Connection, corpus: Corpus, longest_spin_s: float) -> int:
     """Serve the launcher until it says Stop; returns the exit status. Anything that goes wrong is reported first."""
     name = world.first_rank + rank
     log = (Path(world.logs) / f"rank{name}.log").open("a", buffering=1)
@@ -113,7 +115,7 @@ def _join(rank: int, world: protocol.WorldSpec) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = world.places[rank].interface
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{world.store}",
+        **_where_they_meet(world.store),
         rank=rank,
         world_size=len(world.places),
         timeout=timedelta(seconds=world.timeout_s),
@@ -128,6 +130,10 @@ def _join(rank: int, world: protocol.WorldSpec) -> None:
         for pending in works:
             assert pending is not None
             pending.wait()
+
+
+def _where_they_meet(store: str) -> dict[str, Any]:
+    return {"store": connected(store)} if store.startswith(TCP) else {"init_method": store}
 
 
 def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.WorldSpec, longest_spin_s: float) -> None:
@@ -158,6 +164,8 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
             case protocol.Go(iteration, start_s):
                 _show(world.first_rank + rank, f"it {iteration}")
                 launcher.send(protocol.Done(_prepared(run, message).iterate(iteration, start_s)))
+            case protocol.CountResent():
+                launcher.send(protocol.Resent(segments_sent_again()))
             case protocol.Stop():
                 return
             case other:

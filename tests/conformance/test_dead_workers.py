@@ -16,6 +16,7 @@ from testbed.planning.resolve import make_plan
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.spec import load_topology, load_workload
+from testbed.train.launcher import Launcher
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = Deadline(60, "a test")
@@ -25,6 +26,7 @@ SETTINGS = {"parallelism.pipeline": "2", "microbatches": "2", "pacing": "{F: 1 m
 def kill(loop: Loop, rank: int) -> None:
     """End the worker of this rank, and wait until its connection shows it."""
     (launcher,) = loop.launchers
+    assert isinstance(launcher, Launcher)
     for pid in descendants(launcher.process.pid):
         if (Path("/proc") / str(pid) / "comm").read_text().startswith(f"rank {rank} "):
             os.kill(pid, signal.SIGKILL)

@@ -18,7 +18,7 @@ from processes import descendants
 
 from testbed.results.load import load_run, load_traces
 from testbed.results.recheck import name_of, recheck
-from testbed.train.launcher import _CULPRIT_GRACE_S
+from testbed.train.connected_workers import _CULPRIT_GRACE_S
 
 pytestmark = pytest.mark.root
 

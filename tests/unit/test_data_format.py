@@ -31,7 +31,7 @@ from testbed.planning.schedules import choose
 from testbed.results.directory import FinishedJob, ResultsWriter
 from testbed.results.recheck import evidence_of, recheck
 from testbed.results.run_files import RunFiles
-from testbed.session.case import link_row
+from testbed.session.network_accounts import link_row
 from testbed.trace.summary import summaries
 from testbed.trace.tables import FORMAT, Trace, concatenate
 from testbed.train.assignment import AFTER_STEP, GRADIENT, IN_USE, PROJECTIONS, Expected, Fingerprint, ReferenceOutcome

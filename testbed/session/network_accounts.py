@@ -1,0 +1,87 @@
+"""What was counted of the network while a case was trained: by a lab's links and nodes, or by whoever else can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from testbed.judge.fidelity import NetworkEvidence
+from testbed.lab.counters import LOSS_SIGNS
+from testbed.lab.lab import Lab
+from testbed.lab.shaping import LinkCounters
+from testbed.plan.network_state import network_at
+from testbed.plan.plan import Case, Plan
+from testbed.plan.traffic import PlannedTraffic, planned_traffic
+
+RETRANSMITS = "TcpRetransSegs"
+
+
+class CountedNetwork(NamedTuple):
+    """Of one case."""
+
+    evidence: NetworkEvidence
+    links: Sequence[Mapping[str, object]]
+    """The rows of links.parquet; none where nothing counts what links carry."""
+
+
+class NetworkAccounts(Protocol):
+    """Counts from `begin` to `end`, which are told in turn while no worker trains."""
+
+    def begin(self) -> None:
+        """A case begins."""
+
+    def end(self, plan: Plan, case: Case, iterations: int) -> CountedNetwork:
+        """It is over, after so many iterations."""
+
+
+class _LabCounts(NamedTuple):
+    """What a lab has counted so far."""
+
+    links: Sequence[LinkCounters]
+    tcp: Mapping[str, int]
+
+
+class LabAccounts:
+    """Those of a lab."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._before = _LabCounts((), {})
+
+    def begin(self) -> None:
+        """See NetworkAccounts."""
+        self._before = self._counts(reset_peaks=True)
+
+    def end(self, plan: Plan, case: Case, iterations: int) -> CountedNetwork:
+        """See NetworkAccounts."""
+        before, now = self._before, self._counts()
+        links = [after.since(then) for after, then in zip(now.links, before.links, strict=True)]
+        planned = [PlannedTraffic(iterations * size, iterations * many) for size, many in planned_traffic(plan, case)]
+        rows = [link_row(row, carried) for row, carried in zip(links, planned, strict=True)]
+        tcp = {name: count - before.tcp.get(name, 0) for name, count in now.tcp.items()}
+        evidence = NetworkEvidence(
+            drops=sum(row.dropped + (row.lost or 0) for row in links),
+            retransmits=tcp.get(RETRANSMITS, 0),
+            other={name: count for name, count in tcp.items() if count and name != RETRANSMITS},
+            lossless=lossless(plan, case),
+        )
+        return CountedNetwork(evidence, rows)
+
+    def _counts(self, *, reset_peaks: bool = False) -> _LabCounts:
+        """TCP's signs of loss are over all nodes."""
+        signs = dict.fromkeys(LOSS_SIGNS, 0)
+        links = self._lab.counters(reset_peaks=reset_peaks)
+        for counters in self._lab.tcp_counters().values():
+            for name in LOSS_SIGNS:
+                signs[name] += counters.get(name, 0)
+        return _LabCounts(links, signs)
+
+
+def lossless(plan: Plan, case: Case) -> bool:
+    """Whether the plan asks for a network that loses nothing."""
+    return plan.transport == "otn-lossless" and not any(link.loss for link in network_at(plan, case).links)
+
+
+def link_row(counted: LinkCounters, planned: PlannedTraffic) -> dict[str, object]:
+    """One direction in links.parquet: what was counted, and what the plan should bring."""
+    return counted.as_row() | {"planned_bytes": planned.wire_bytes, "planned_messages": planned.messages}
