@@ -86,6 +86,14 @@ as their decay has, changes it by more than one in so many."""
 ROUNDING_FACTOR = 10.0
 """Where one process itself comes out differently with sums in another order, so many times that instead."""
 
+CLOCK_SHARE = Limit(0.05, "beyond it nobody knows which of two machines was first")
+"""Of an iteration, that the offset of two machines' clocks may be unknown by. Half of their round trip always is, and
+the real error is far less where both ways take the same."""
+
+CLOCK_PACE = 1e-4
+"""By so much the pace of two machines' clocks may differ: oscillators of computers are within 50 ppm each, and what
+NTP adds or takes once they are set is less."""
+
 ITERATIONS = Limit(3, "of fewer, one disturbed iteration decides the median")
 """Measured on a real clock. On the virtual clock nothing can disturb, and every repetition gives the same nanoseconds:
 one is enough."""
@@ -147,6 +155,10 @@ CORE_SHARE = Limit(0.025, "actions were profiled while their rank had its core s
 what predictions of unpaced runs should be within. Messages take a rank's core as well, by schedule up to 2 % more."""
 
 DISTURBED_SHARE = Limit(0.01, "beyond it medians move more than close schedules differ")
+
+BELIEVED_RATE = 0.10
+"""By which the rate of a path through a real network may be off what a topology says of it without a word: what one TCP
+connection gets there differs by some per cent from one second to the next. Delays have the link gate's bands."""
 
 # --- memory ---
 

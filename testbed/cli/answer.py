@@ -117,12 +117,15 @@ def _checks(rows: Sequence[ScheduleComparison], place: str, width: int) -> Itera
     `place` is the directory for whoever copies a command.
     """
     checks = [(row, check) for row in rows for check in row.checks]
-    failed = [(row, check) for row, check in checks if not check["ok"]]
+    absent = [check for _, check in checks if check.get("not_taken")]
+    failed = [(row, check) for row, check in checks if not check["ok"] and not check.get("not_taken")]
     noted = sum(len(row.notes) for row in rows)
     questions = dict.fromkeys(check["question"] for _, check in failed)
     with_reasons = len(questions) <= _MOST_REASONS
     if checks:
-        said = f"checks: {len(checks) - len(failed)} of {len(checks)} passed"
+        taken = len(checks) - len(absent)
+        said = f"checks: {taken - len(failed)} of {taken} passed"
+        said += f", {len(absent)} could not be taken" if absent else ""
         said += f", {noted} noted that leave the times right" if noted else ""
         yield Text(said if with_reasons else f"{said}; why: testbed report {place} --checks")
     for question in questions:
@@ -259,9 +262,11 @@ def _order(rows: Sequence[ScheduleComparison], tie: float) -> str:
 
 
 def _trust(rows: Sequence[ScheduleComparison]) -> str:
-    wrong = [name_of(row) for row in rows if not row.trusted]
+    wrong = [name_of(row) for row in rows if not row.trusted and not row.partly_checked]
     if wrong:
         return "NOT trusted" if len(wrong) == len(rows) == 1 else f"NOT trusted: {all_of(wrong, rows)}"
+    if absent := list(dict.fromkeys(question for row in rows for question in row.not_taken)):
+        return f"what could be checked is right; not checked: {', '.join(absent)}"
     trusted = "trusted" if len(rows) == 1 else "all trusted"
     if all(row.covered for row in rows):
         return trusted

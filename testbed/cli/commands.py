@@ -20,6 +20,7 @@ COMMANDS = {
     "route": "route:route",
     "plan": "plan:plan",
     "run": "run:run",
+    "wan": "wan:wan",
     "compare-axes": "compare_axes:compare_axes",
     "calibrate": "calibrate:calibrate",
     "advise": "advise:advise",

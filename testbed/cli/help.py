@@ -18,7 +18,7 @@ GROUPS = {
         "over repetitions cell list claim predict-only allow-faster beside-mininet engine size",
         "Routes": "policy elephants-from detour enforce",
         "Events during training": "lose arrive depart",
-        "Where it runs": "clock seed vm shaper host-priority wall-limit jobs ray source",
+        "Where it runs": "interface clock seed vm shaper host-priority wall-limit jobs ray source",
         "What is shown": "top details memory messages checks recheck order last json format quiet",
         "What is written": "out overwrite picture svg html trace junit markdown write history comms baselines reason",
     }.items()
@@ -39,6 +39,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         f"testbed run {_NET} {_JOB} --schedule zb-h1 --schedule 1f1b",
         "testbed run plan.json --out results/again",
     ),
+    "wan": ("torchrun --nnodes 4 --node-rank 0 --rdzv-endpoint HOST:29500 -m testbed wan plan.json --out results/wan",),
     "compare-axes": ("testbed compare-axes paper-llama3-405b --picture axes.svg",),
     "calibrate": (f"testbed calibrate {_NET}", f"testbed calibrate {_NET} --engine {_JOB}"),
     "advise": (
@@ -80,7 +81,19 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 """By name of a command, what a user might type."""
 
 PRINT_TABLES = (
-    *("predict", "route", "run", "compare-axes", "calibrate", "advise", "tune", "knee", "report", "test-determinism"),
+    *(
+        "predict",
+        "route",
+        "run",
+        "wan",
+        "compare-axes",
+        "calibrate",
+        "advise",
+        "tune",
+        "knee",
+        "report",
+        "test-determinism",
+    ),
     *("compare", "list", "study", "sweep"),
 )
 """By name, the commands whose tables can be had in other forms (--format)."""
@@ -98,7 +111,8 @@ _LAB = (ExitCode.OK, *(code for code in ExitCode if code >= ExitCode.BAD_INPUT))
 _NO_VERDICT = (*_OFFLINE[:2], ExitCode.MACHINE_LACKS, ExitCode.RUN_FAILED)
 EXIT_CODES: dict[str, tuple[ExitCode, ...]] = {
     **dict.fromkeys(
-        ("run", "calibrate", "compare-axes", "advise", "knee", "report", "test-determinism", "save", "renew"), _LAB
+        ("run", "wan", "calibrate", "compare-axes", "advise", "knee", "report", "test-determinism", "save", "renew"),
+        _LAB,
     ),
     **dict.fromkeys(("shell", "doctor", "build"), _NO_VERDICT),
     **dict.fromkeys(("check", "study", "sweep"), tuple(ExitCode)),

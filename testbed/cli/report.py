@@ -51,7 +51,7 @@ _Trace = Annotated[
 ]
 _Recheck = Annotated[
     bool,
-    typer.Option("--recheck", help="Judge again from the data files; exit code 5 where a schedule cannot be trusted."),
+    typer.Option("--recheck", help="Judge again from the data files; exit code 5 where a check fails."),
 ]
 
 
@@ -101,7 +101,7 @@ def report(
             emit(run.comparison)
         else:
             _show(run, directory, wanted, changed, answered=everything or not wanted)
-    if recheck and not all(row["trusted"] for run, _ in found.values() for row in run.comparison["schedules"]):
+    if recheck and any(row["reasons"] for run, _ in found.values() for row in run.comparison["schedules"]):
         raise typer.Exit(ExitCode.UNTRUSTED)
 
 
@@ -179,8 +179,12 @@ def judged_again(directory: Path, comparison: dict[str, Any]) -> tuple[dict[str,
         reasons = [reason for check in checks for reason in check.reasons]
         answers = json.loads(json.dumps([check._asdict() | {"ok": check.ok} for check in checks]))
         notes = [note for check in checks for note in check.notes]
-        rows.append(row | {"checks": answers, "reasons": reasons, "notes": notes, "trusted": not reasons})
-        if rows[-1] != row:
+        missing = [check.question for check in checks if check.not_taken]
+        verdict = {"reasons": reasons, "notes": notes, "not_taken": missing, "trusted": not reasons and not missing}
+        rows.append(row | {"checks": answers} | verdict)
+        # what an earlier version wrote had no questions that could not be asked
+        was = row | {"checks": [{"not_taken": ""} | check for check in row["checks"]]}
+        if rows[-1] != {"not_taken": []} | was:
             changed.append(name_of(row))
     fairness = json.loads(json.dumps([asdict(case) for case in fairness_again(directory)]))
     for was, now in zip(comparison.get("fairness", ()), fairness, strict=True):

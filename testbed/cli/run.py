@@ -99,7 +99,8 @@ def run(
     resolve.require_trainable(plan)
     extras.require("train")
     capabilities.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
-    directory = out or _named_place(plan)
+    jobs = "-".join(job.name for job in plan.jobs)
+    directory = out or named_place(f"{plan.network.name}-{jobs}")
     require_place(directory, overwrite=overwrite)
     remarks: tuple[str, ...] = ()
     if workloads:  # what cannot be scheduled or routed is refused before anything starts
@@ -108,11 +109,10 @@ def run(
     raise typer.Exit(execute(plan, request, remarks))
 
 
-def _named_place(plan: Plan) -> Path:
-    """Where results go if nobody says: by names and time."""
+def named_place(name: str) -> Path:
+    """Where results go if nobody says: by name and time."""
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    jobs = "-".join(job.name for job in plan.jobs)
-    return Path("results") / f"{plan.network.name}-{jobs}-{stamp}"
+    return Path("results") / f"{name}-{stamp}"
 
 
 def execute(plan: Plan, request: Request, remarks: Sequence[str] = ()) -> int:
@@ -141,9 +141,9 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
         try:
             boot, _ = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
         except (RunFailed, KeyboardInterrupt):
-            _show_finished(plan, working, request)
+            show_finished(plan, working, request)
             raise
-        _show(plan, working, request, reporter, boot.ended[0].code)
+        show_ended(plan, working, request, reporter, boot.ended[0].code)
     return boot.ended[0].code
 
 
@@ -168,17 +168,17 @@ def _here(plan: Plan, request: Request, reporter: Reporter) -> int:
             return ExitCode.OK if all(row["trusted"] for row in document["schedules"]) else ExitCode.UNTRUSTED
 
         code = options.in_sandbox(body)
-        _show(plan, working, request, reporter, code)
+        show_ended(plan, working, request, reporter, code)
         return code
 
 
-def _show(plan: Plan, working: Path, request: Request, reporter: Reporter, code: int) -> None:
+def show_ended(plan: Plan, working: Path, request: Request, reporter: Reporter, code: int) -> None:
     """Of a run that ended with `code`: draw what lies in `working`, print it under the name of the directory asked for.
 
     What is printed is what the files say, as `testbed report` prints it.
     """
     if code == ExitCode.RUN_FAILED:
-        _show_finished(plan, working, request)
+        show_finished(plan, working, request)
     if code not in (ExitCode.OK, ExitCode.UNTRUSTED):
         return
     pages = 0
@@ -204,7 +204,7 @@ def _print_files(working: Path, request: Request, named: Path, pages: int) -> in
     return len(found.schedules)
 
 
-def _show_finished(plan: Plan, working: Path, request: Request) -> None:
+def show_finished(plan: Plan, working: Path, request: Request) -> None:
     """Of a run that ended early: the answer of the schedules that it finished, and where what it measured is."""
     from testbed.results.destination import COMPARISON
 

@@ -237,7 +237,10 @@ def _ratios(rows: Sequence[ScheduleComparison]) -> list[Column]:
 
 
 def show_trusted(row: ScheduleComparison) -> Text:
-    """Of a measurement that can be trusted but is of something else than the prediction: only that it was measured."""
+    """Of a measurement that can be trusted but is of something else than the prediction: only that it was measured. In
+    part: nothing that was checked failed, and not all could be."""
+    if row.partly_checked:
+        return Text("in part", style="yellow")
     if not row.trusted:
         return Text("NO", style="bold red")
     return Text("yes", style="green") if row.covered else Text("measured", style="yellow")
@@ -384,9 +387,10 @@ def verdict(rows: Sequence[ScheduleComparison], width: int) -> RenderableType | 
     ]
     for question in dict.fromkeys(check["question"] for row in rows for check in row.checks):
         answers = [check for row in rows for check in row.checks if check["question"] == question]
-        failed = [check for check in answers if not check["ok"]]
+        failed = [check for check in answers if not check["ok"] and not check.get("not_taken")]
         shown = failed[0] if failed else max(answers, key=lambda check: number_in(check["found"]))
         found, limit, why = shown["found"], shown["limit"], shown["why"]
+        why = shown.get("not_taken") or why
         style = "red" if failed else ""
         table.add_row(question, found, limit, Text(why, style="dim"), style=style)
         lines += [

@@ -81,6 +81,13 @@ class ScheduleComparison:
     """What the model has not, a line for each (planning/left_out.py)."""
     packets_lost: int | None = None
     """While it was measured, where losses were asked for or ordinary TCP; None on a network that should lose none."""
+    not_taken: list[str] = field(default_factory=list)
+    """Questions of the verdict that could not be asked: it is not `trusted` then, whatever the others say."""
+
+    @property
+    def partly_checked(self) -> bool:
+        """Whether all questions that could be asked are passed, and some could not."""
+        return not self.trusted and not self.reasons and bool(self.not_taken)
 
     @property
     def predicted_range_s(self) -> tuple[float, float]:
@@ -170,6 +177,11 @@ class MeasuredCase:
         return [reason for check in self.checks for reason in check.reasons]
 
     @property
+    def not_taken(self) -> list[str]:
+        """The questions that could not be asked."""
+        return [check.question for check in self.checks if check.not_taken]
+
+    @property
     def undisturbed_s(self) -> float | None:
         """Median over the iterations that nothing disturbed."""
         if self.disturbed is None or all(self.disturbed):
@@ -223,7 +235,8 @@ def _compared(
         "peak_in_flight_predicted": max(run.predicted.peaks),
         "speedup_measured": baseline.median_s / measured_s if baseline else None,
         "speedup_predicted": baseline.predicted.makespan_s / predicted_s if baseline else None,
-        "trusted": not run.reasons,
+        "trusted": not run.reasons and not run.not_taken,
+        "not_taken": run.not_taken,
         "reasons": run.reasons,
         "notes": [note for check in run.checks for note in check.notes],
         "solver": run.solver,

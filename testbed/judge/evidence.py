@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from testbed.judge import changes, fidelity, numerics, parameter_checks
 from testbed.judge.changes import FlowParts
 from testbed.judge.execution import ExecutedRow, execution_check
-from testbed.judge.fidelity import Check, DirectionCounters, NetworkEvidence
+from testbed.judge.fidelity import IN_RUN, LINKS, MACHINE, TRAFFIC, Check, DirectionCounters, NetworkEvidence
 from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages
 from testbed.pipeline.ir import Row
@@ -107,13 +107,13 @@ class CaseEvidence(NamedTuple):
 
 def judge(case: CaseEvidence) -> list[Check]:
     """Every question of the verdict; a case is trusted when all are passed."""
-    rows, host_s = case.measured, case.on_this_host_s
+    rows, host_s, in_lab = case.measured, case.on_this_host_s, case.network.clocks is None
     checks = [
         *_given(case),
         *([execution_check(case.executed, case.planned)] if case.planned else []),
         *fidelity.run_checks(rows, case.comparable_s, paced=case.paced, spread=_spread(case)),
         fidelity.network_check(case.network),
-        fidelity.traffic_check(case.traffic, lossless=case.network.lossless),
+        *_of_network(case),
         numerics.loss_check([row.loss for row in case.rows], case.reference),
         numerics.gradient_check(case.rows, case.reference),
         *parameter_checks.parameter_checks(case.fingerprints, case.reference, last_compared(len(case.rows))),
@@ -124,14 +124,23 @@ def judge(case: CaseEvidence) -> list[Check]:
     if case.profiling is not None:
         checks.append(fidelity.core_check(rows, case.baseline))
     if host_s is not None:
-        checks.append(fidelity.host_check(case.predicted_s, host_s))
+        checks.append(fidelity.host_check(case.predicted_s, host_s) if in_lab else fidelity.not_taken(MACHINE))
     if case.in_run_s is not None:
-        checks.append(fidelity.in_run_check(case.predicted_s, case.in_run_s))
+        checks.append(fidelity.in_run_check(case.predicted_s, case.in_run_s) if in_lab else fidelity.not_taken(IN_RUN))
     if (known := _shifted(case)) is not None:
         checks.append(fidelity.message_check(*known, real=case.real, seldom=_seldom(case)))
     if case.quartiles_s:
         checks.append(_against_model(case) if _exact(case) else _against_each_other(case))
     return checks
+
+
+def _of_network(case: CaseEvidence) -> list[Check]:
+    """What a lab's links carried; of machines of their own, how far their clocks can be compared."""
+    clocks = case.network.clocks
+    if clocks is None:
+        return [fidelity.traffic_check(case.traffic, lossless=case.network.lossless)]
+    median_s = float(np.median([row.makespan_s for row in case.measured]))
+    return [fidelity.not_taken(TRAFFIC), fidelity.clock_check(clocks, median_s)]
 
 
 def _exact(case: CaseEvidence) -> bool:
@@ -263,7 +272,8 @@ def _parts(case: CaseEvidence, shifts: Sequence[NDArray[np.float64]], limits_s: 
 
 def _given(case: CaseEvidence) -> list[Check]:
     """What was settled before the first case."""
-    checks = [fidelity.given_check("links as asked", case.link_reasons, "all that follows depends on them")]
+    links = fidelity.given_check(LINKS, case.link_reasons, "all that follows depends on them")
+    checks = [links if case.network.clocks is None else fidelity.not_taken(LINKS)]
     if case.profiling is not None:
         why = "a rank that shares a core takes as long as the others let it"
         checks.append(fidelity.given_check("a core for every rank", case.profiling.pinning_reasons, why))

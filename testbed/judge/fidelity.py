@@ -12,6 +12,7 @@ from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages
 from testbed.judge.witnesses import disturbance_s
 from testbed.thresholds import (
+    CLOCK_SHARE,
     CORE_SHARE,
     DISTURBED_SHARE,
     HOST_SHARE,
@@ -44,11 +45,13 @@ class Check(NamedTuple):
     """Why the run is untrusted; none where it passes."""
     notes: tuple[str, ...] = ()
     """What was found and leaves the quoted median right."""
+    not_taken: str = ""
+    """Why the question could not be asked, so that it is neither passed nor failed; empty where it was."""
 
     @property
     def ok(self) -> bool:
         """Whether it is passed."""
-        return not self.reasons
+        return not self.reasons and not self.not_taken
 
 
 class DirectionCounters(NamedTuple):
@@ -61,8 +64,17 @@ class DirectionCounters(NamedTuple):
     """That crossed it, or were acknowledged across it."""
 
 
+class ClockEvidence(NamedTuple):
+    """Of ranks on machines of their own: how well times on one can be compared with those on another."""
+
+    uncertainty_s: float
+    """Between the two machines of which it is worst known, at the worst instant: so far off the offset may be."""
+    contradictions: int
+    """Exchanges that no offset explains: a clock was set, or runs at another pace than a clock may."""
+
+
 class NetworkEvidence(NamedTuple):
-    """What the lab counted while a schedule was trained."""
+    """What was counted while a schedule was trained."""
 
     drops: int
     """Frames that did not arrive, whether their loss was asked for or not."""
@@ -71,6 +83,43 @@ class NetworkEvidence(NamedTuple):
     """TCP's other signs of loss or squeeze, by counter name, those above 0."""
     lossless: bool
     """Whether the experiment asked for a network without loss."""
+    clocks: ClockEvidence | None = None
+    """Of a network that no lab has made; None in a lab, which has one clock."""
+
+
+LINKS, TRAFFIC, MACHINE, IN_RUN = (
+    "links as asked",
+    "bytes off the plan, of allowed",
+    "what this machine adds",
+    "what messages added in the run",
+)
+"""Questions that only a lab can answer, which has made its links and counts what they carry."""
+
+_NOT_TAKEN = {
+    LINKS: "nobody made these links: what the topology says of them is believed, wan.json has what was measured",
+    TRAFFIC: "nothing counts what the links of a real network carry, nor which routes it takes",
+    MACHINE: "what comes on top of the prediction is the network's as well: nothing tells the two apart",
+    IN_RUN: "what comes on top of the prediction is the network's as well: nothing tells the two apart",
+}
+
+
+def not_taken(question: str) -> Check:
+    """One of the questions that only a lab can answer, on a network that none has made."""
+    return Check(question, "not taken", "-", "only a lab can tell", not_taken=_NOT_TAKEN[question])
+
+
+def clock_check(clocks: ClockEvidence, median_s: float) -> Check:
+    """Whether times on different machines can be compared; `median_s` is the iteration."""
+    share, limit = clocks.uncertainty_s / median_s, CLOCK_SHARE.value
+    reasons = []
+    if share > limit:
+        reasons.append(
+            f"between two machines times are known to ±{show_time(clocks.uncertainty_s)} only, {share:.1%} of the "
+            f"iteration (limit {limit:.0%}): longer iterations tell more"
+        )
+    if clocks.contradictions:
+        reasons.append(f"{clocks.contradictions} exchanges contradict others: a machine's clock was set meanwhile")
+    return Check("clocks of the machines", f"{share:.2%}", f"{limit:.0%}", CLOCK_SHARE.why, tuple(reasons))
 
 
 def given_check(question: str, reasons: Sequence[str], why: str) -> Check:
@@ -150,6 +199,8 @@ def core_check(rows: Sequence[IterationRow], baseline: Sequence[IterationRow]) -
 def network_check(network: NetworkEvidence) -> Check:
     """Whether a lossless network lost anything."""
     why = "a lossless network loses nothing"
+    if network.clocks is not None:
+        return _sent_again(network)
     if not network.lossless:
         return Check("packets lost", f"{network.drops}", "not lossless", why)
     reasons = []
@@ -162,6 +213,15 @@ def network_check(network: NetworkEvidence) -> Check:
         reasons.append(f"TCP had to squeeze or drop: {counts}")
     signs = network.drops + network.retransmits + sum(network.other.values())
     return Check("signs of loss", f"{signs}", "0", why, tuple(reasons))
+
+
+def _sent_again(network: NetworkEvidence) -> Check:
+    """Of a real network: it loses what it loses, and that is in the times; the topology may say something else."""
+    notes = []
+    if network.retransmits and network.lossless:
+        notes.append(f"TCP sent {network.retransmits} segments again, on a network that the topology calls lossless")
+    why = "a real network may lose some, which is in the times"
+    return Check("segments sent again", f"{network.retransmits}", "-", why, notes=tuple(notes))
 
 
 def traffic_check(traffic: Sequence[DirectionCounters], *, lossless: bool) -> Check:
@@ -177,7 +237,7 @@ def traffic_check(traffic: Sequence[DirectionCounters], *, lossless: bool) -> Ch
                 f"{counters.planned_bytes:.0f} (±{allowed:.0f}): traffic did not take the routes of the plan"
             )
     why = "headers and acknowledgements differ a little, a flow elsewhere by all"
-    return Check("bytes off the plan, of allowed", f"{worst:.0%}", "100%", why, tuple(reasons))
+    return Check(TRAFFIC, f"{worst:.0%}", "100%", why, tuple(reasons))
 
 
 def message_check(
@@ -274,7 +334,7 @@ def host_check(predicted_s: float, on_this_host_s: float) -> Check:
         f"this machine adds {share:.1%} to the iteration, as measured before the run (limit "
         f"{HOST_SHARE.value:.1%}): longer slots, smaller messages, a quieter machine, or --clock virtual"
     )
-    return share_check("what this machine adds", share, HOST_SHARE, reason, allowed=".1%")
+    return share_check(MACHINE, share, HOST_SHARE, reason, allowed=".1%")
 
 
 def in_run_check(predicted_s: float, in_run_s: float) -> Check:
@@ -288,7 +348,7 @@ def in_run_check(predicted_s: float, in_run_s: float) -> Check:
         f"{HOST_SHARE.value:.1%}): links that are a little slower than asked for, or this machine under this schedule"
     )
     off, limit = abs(share) > HOST_SHARE.value, f"{HOST_SHARE.value:.1%}"
-    return Check("what messages added in the run", f"{share:+.2%}", limit, HOST_SHARE.why, (reason,) if off else ())
+    return Check(IN_RUN, f"{share:+.2%}", limit, HOST_SHARE.why, (reason,) if off else ())
 
 
 def order_check(overtaken_s: float, predicted_s: float) -> Check:

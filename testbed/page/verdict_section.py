@@ -47,6 +47,8 @@ def _badge(subject: Subject) -> Markup:
     rows = subject.rows
     if not rows or not subject.run.complete:
         return tag("span", "incomplete", class_="badge bad")
+    if any(row.partly_checked for row in rows) and all(row.trusted or row.partly_checked for row in rows):
+        return tag("span", "checked in part", class_="badge doubt")
     if not all(row.trusted for row in rows):
         return tag(
             "span", "untrusted" if not any(row.trusted for row in rows) else "partly untrusted", class_="badge bad"
@@ -116,6 +118,8 @@ def _fastest(subject: Subject) -> ScheduleComparison | None:
 
 def trusted(row: ScheduleComparison) -> Markup:
     """In a word; of a measurement of something else than the prediction, only that it was measured."""
+    if row.partly_checked:
+        return tag("span", "in part", class_="doubt")
     if not row.trusted:
         return tag("span", "NO", class_="bad")
     return tag("span", "yes", class_="good") if row.covered else tag("span", "measured", class_="doubt")
@@ -163,18 +167,24 @@ def _tables(subject: Subject) -> Iterator[Markup]:
         for question, answers in asked.items():
             found = dict(answers)
             one = answers[0][1]
-            name = joined([question, tag("small", one["why"])])
+            name = joined([question, tag("small", one.get("not_taken") or one["why"])])
             body.append([name, one["limit"], *(_found(found.get(index)) for index in range(len(across)))])
         passed = sum(check["ok"] for row in across for check in row.checks)
-        total = sum(len(row.checks) for row in across)
+        taken = [not check.get("not_taken") for row in across for check in row.checks]
+        absent = f", {len(taken) - sum(taken)} could not be taken" if not all(taken) else ""
         yield table(
-            f"{passed} of {total} checks passed", ["check", "limit", *map(row_name, across)], body, class_="checks"
+            f"{passed} of {sum(taken)} checks passed{absent}",
+            ["check", "limit", *map(row_name, across)],
+            body,
+            class_="checks",
         )
 
 
 def _found(check: dict[str, object] | None) -> object:
     if check is None:
         return "-"
+    if check.get("not_taken"):
+        return tag("span", str(check["found"]), class_="doubt")
     passed = bool(check["ok"])
     mark = tag("span", "✓" if passed else "✗", class_="good" if passed else "bad", aria_hidden="true")
     return joined([mark, " ", str(check["found"]), None if passed else tag("span", " failed", class_="unseen")])

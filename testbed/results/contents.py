@@ -37,6 +37,7 @@ class _Check:
     why: str
     ok: bool
     notes: list[str] = field(default_factory=list)
+    not_taken: str = ""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ FILES = (
     "parameters.parquet",
     "profile.json",
     "message_costs.json",
+    "wan.json",
     PICTURE,
     COMPARISON,  # the last: it says whether the others are complete
 )

@@ -92,7 +92,8 @@ class ResultsWriter:
         printed = {number: finished.fingerprints for number, finished in jobs.items() if finished.fingerprints}
         self.parameters += [parameter_table(schedule, *prints) for prints in printed.items()]
         evidence = self._by_name({number: finished.evidence for number, finished in jobs.items()})
-        self.evidence[schedule] = network._asdict() | evidence
+        clocks = network.clocks and network.clocks._asdict()
+        self.evidence[schedule] = network._asdict() | {"clocks": clocks} | evidence
         made = {number: schedule_file.as_entry(finished.generated) for number, finished in jobs.items()}
         self.schedules[schedule] = self._by_name(made)
 

@@ -46,7 +46,8 @@ def evidence_of(files: RunFiles, label: str) -> dict[int, CaseEvidence]:
     order_sensitive = any(entry["range_s"] is not None for entry in known.values())
     times = files.message_times(label, order_sensitive=order_sensitive)
     predicted, measured = (files.parts(label, source) for source in ("predicted", "measured"))
-    manifest, network, traffic = files.manifest, files.network(label), files.traffic(label)
+    manifest, network = files.manifest, files.network(label)
+    traffic = files.traffic(label) if network.clocks is None else []
     found = {}
     for number in working:
         job, written, rows = files.plan.jobs[number], known[number], files.rows(label, number)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from testbed.errors import BadInput
-from testbed.judge.fidelity import DirectionCounters, NetworkEvidence
+from testbed.judge.fidelity import ClockEvidence, DirectionCounters, NetworkEvidence
 from testbed.judge.iterations import IterationRow, Witnesses
 from testbed.judge.messages import Likeness, MessageTimes, message_times
 from testbed.model.replay import on_the_way_s
@@ -82,7 +82,12 @@ class RunFiles:
 
     def network(self, label: str) -> NetworkEvidence:
         """What was counted in a case beside traffic."""
-        return NetworkEvidence(**{name: self.evidence[label][name] for name in NetworkEvidence._fields})
+        found = self.evidence[label]
+        written = {
+            name: found[name] for name in NetworkEvidence._fields if name in found
+        }  # runs of before had one clock
+        clocks = written.get("clocks")
+        return NetworkEvidence(**written | {"clocks": clocks and ClockEvidence(**clocks)})
 
     def traffic(self, label: str) -> list[DirectionCounters]:
         """What every direction carried in a case, network cards last."""

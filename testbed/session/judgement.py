@@ -12,6 +12,7 @@ from testbed.judge import comparison
 from testbed.judge import network_metric as fair
 from testbed.judge.comparison import Beside, MeasuredCase
 from testbed.judge.evidence import CaseEvidence, judge
+from testbed.judge.fidelity import NetworkEvidence
 from testbed.judge.iterations import IterationRow
 from testbed.judge.messages import FlowMessages, MessageTimes, by_flow
 from testbed.judge.network_metric import CaseFairness
@@ -73,9 +74,11 @@ def judge_cases(
 
 def _judged(plan: Plan, trained: TrainedCase, files: RunFiles, left_out: Mapping[int, list[str]]) -> JudgedCase:
     case, found = trained.case, evidence_of(files, trained.case.label)
+    # the metric is of links' counters, which a lab has
+    has_metric = case.alone_of is None and fair.counts(plan) and trained.network.clocks is None
     return JudgedCase(
         [_measured(plan, case, job, found[job.number], left_out[job.number]) for job in trained.jobs],
-        fairness_in_case(files, case.label) if case.alone_of is None and fair.counts(plan) else None,
+        fairness_in_case(files, case.label) if has_metric else None,
     )
 
 
@@ -119,9 +122,16 @@ def _measured(plan: Plan, case: Case, job: TrainedJob, evidence: CaseEvidence, l
         full_scale=full_scale_time(plan, job.job, problem, schedule),
         memory=memory_bytes.as_json(job.memory or None, predicted, limits),
         left_out=left_out,
-        packets_lost=None if evidence.network.lossless else evidence.network.drops,
+        packets_lost=_lost(evidence.network),
         beside=beside,
     )
+
+
+def _lost(network: NetworkEvidence) -> int | None:
+    """What a network lost that may lose some; of a real one what TCP has sent again."""
+    if network.lossless:
+        return None
+    return network.drops if network.clocks is None else network.retransmits
 
 
 def _evidence(plan: Plan, case: TrainedCase, job: TrainedJob, times: MessageTimes, *, modelled: bool) -> dict[str, Any]:

@@ -25,13 +25,15 @@ class ConnectedWorkers(ABC):
     Who waits for workers is session/loop.py. Every RunFailed holds the tail of the log of the rank that failed first.
     """
 
-    reach_s = 0.0
-    """How long a word takes to the farthest of them and back."""
-
     def __init__(self, workers: Sequence[Connection], tellers: Sequence[Connection]) -> None:
         self.workers, self.tellers = list(workers), list(tellers)
         self._ended: dict[int, int] = {}
         """By rank, how one ended: its exit status; negative: a signal, or that nothing is known of it any more."""
+
+    @property
+    def reach_s(self) -> float:
+        """How long a word takes to the farthest of them and back."""
+        return 0.0
 
     @abstractmethod
     def fork_workers(self, world: protocol.WorldSpec) -> None:
