@@ -119,7 +119,8 @@ def clock_check(clocks: ClockEvidence, median_s: float) -> Check:
         )
     if clocks.contradictions:
         reasons.append(f"{clocks.contradictions} exchanges contradict others: a machine's clock was set meanwhile")
-    return Check("clocks of the machines", f"{share:.2%}", f"{limit:.0%}", CLOCK_SHARE.why, tuple(reasons))
+    found, allowed = (f"±{show_time(seconds)}" for seconds in (clocks.uncertainty_s, limit * median_s))
+    return Check("clocks of the machines", found, allowed, CLOCK_SHARE.why, tuple(reasons))
 
 
 def given_check(question: str, reasons: Sequence[str], why: str) -> Check:
