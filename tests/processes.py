@@ -31,9 +31,9 @@ def command_line(pid: int) -> str:
         return ""
 
 
-def wait_until(condition: Callable[[], object], otherwise: str) -> None:
-    """Raises AssertionError, saying `otherwise`, when it is not so within a minute."""
-    until = time.monotonic() + DEADLINE_S
+def wait_until(condition: Callable[[], object], otherwise: str, within_s: float = DEADLINE_S) -> None:
+    """Raises AssertionError, saying `otherwise`, when it is not so within a minute, or so many seconds."""
+    until = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < until, otherwise
         time.sleep(0.05)

@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from ipaddress import ip_address
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -97,6 +98,9 @@ def require_alike(come: Sequence[Introduction]) -> None:
             if found != wanted:
                 expected = f"{wanted[:12]}, as rank 0 ({first.host}) has it: the same on every machine"
                 raise BadInput.of(where, name, found[:12], expected)
+        if len({each.machine for each in come}) > 1 and ip_address(one.address).is_loopback:
+            expected = "one that other machines reach: MASTER_ADDR by number, or --interface NAME"
+            raise BadInput.of(where, "address", one.address, expected)
 
 
 def refuse(store: Any, world_size: int, error: Exception, code: int) -> None:

@@ -14,7 +14,7 @@ from testbed.plan.plan import Plan
 from testbed.progress import Reporter
 from testbed.thresholds import BELIEVED_RATE, DELAY_BAND_S, RELATIVE_BAND
 from testbed.units import show_rate, show_time
-from testbed.wan.path_probe import PATH_DEADLINE_S, SENDING_S
+from testbed.wan.path_probe import PATH_LIMIT_S
 from testbed.wan.remote_workers import Keepers
 from testbed.wan.wan_messages import MeasurePath, PathMeasured, PathOpened, PathServed, ServePath
 
@@ -73,9 +73,8 @@ def measure_paths(plan: Plan, keepers: Keepers, reporter: Reporter) -> list[Meas
             keepers.tell(receiver, ServePath())
             opened, _ = keepers.answers([receiver], PathOpened)[receiver]
             keepers.tell(sender, MeasurePath(opened.address, opened.port))
-            limit_s = PATH_DEADLINE_S + SENDING_S
-            sent, _ = keepers.answers([sender], PathMeasured, limit_s)[sender]
-            served, _ = keepers.answers([receiver], PathServed, limit_s)[receiver]
+            sent, _ = keepers.answers([sender], PathMeasured, PATH_LIMIT_S)[sender]
+            served, _ = keepers.answers([receiver], PathServed, PATH_LIMIT_S)[receiver]
             found.append(_beside(network, (source, target), (sender, receiver), sent, served))
             step.advance()
     for path in found:

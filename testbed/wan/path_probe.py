@@ -15,7 +15,9 @@ SENDING_S = 2.0
 MOST_BYTES = 128 * 2**20
 """... and no more than this: the second half of it counts, when TCP has found out what it may send."""
 PATH_DEADLINE_S = 30.0
-"""Of any wait of a measurement."""
+"""Of any wait of a measurement, ..."""
+PATH_LIMIT_S = 180.0
+"""... and of it all: what a slow path still carries when no more is sent comes last."""
 _WORD = b"\x01"
 _PIECE = bytes(256 * 2**10)
 

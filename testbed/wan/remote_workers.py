@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from testbed.errors import RunFailed
+from testbed.thresholds import CLOCK_PACE
 from testbed.train import protocol
 from testbed.train.connected_workers import ConnectedWorkers
 from testbed.wan.admission import RankConnections
@@ -128,6 +129,10 @@ class Keepers:
     def uncertainty_s(self) -> float:
         """How far off the difference of two ranks' clocks may be now, at worst."""
         return between_the_worst([offsets.at(time.monotonic()) for offsets in self._offsets.values()])
+
+    def drift_s(self, seconds: float) -> float:
+        """By how much that may grow in so many seconds in which clocks are not compared."""
+        return min(2, len(self._offsets)) * CLOCK_PACE * seconds
 
     @property
     def contradictions(self) -> int:

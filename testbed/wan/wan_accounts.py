@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from testbed.judge.fidelity import ClockEvidence, NetworkEvidence
@@ -31,17 +32,24 @@ class WanAccounts:
         self._resent = 0
         self._contradictions = 0
         self._worst_s = 0.0
+        self._compared: tuple[float, float] | None = None
+        """When clocks were last compared, and how well they were known then."""
 
     def read(self) -> MachineCounts:
         """All machines' accounts together, and their clocks compared. See Witness. Raises RunFailed."""
+        if self._compared is not None:  # ranks have gone by what was known then
+            at_s, uncertainty_s = self._compared
+            drifted_s = uncertainty_s + self._keepers.drift_s(time.monotonic() - at_s)
+            self._worst_s = max(self._worst_s, drifted_s)
         self._keepers.compare_clocks(EXCHANGES)
-        self._worst_s = max(self._worst_s, self._keepers.uncertainty_s)
+        self._compared = time.monotonic(), self._keepers.uncertainty_s
         told = self._keepers.ask(self._one_of_each.values(), TellMachine(), MachineTold)
         return MachineCounts(*map(sum, zip(*(each.counts for each in told.values()), strict=True)))
 
     def begin(self) -> None:
         """See NetworkAccounts. Raises RunFailed."""
-        self._resent, self._contradictions, self._worst_s = self._count(), self._keepers.contradictions, 0.0
+        self._resent, self._contradictions = self._count(), self._keepers.contradictions
+        self._worst_s, self._compared = 0.0, None
 
     def end(self, plan: Plan, case: Case, iterations: int) -> CountedNetwork:
         """See NetworkAccounts: what the ranks' own TCP has sent again is all that tells of loss. Raises RunFailed."""

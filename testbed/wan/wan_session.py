@@ -9,6 +9,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -59,8 +60,6 @@ class WanRank:
 
 def rank_of(place: TorchrunEnvironment, plan: Plan | None, interface: str | None, trouble: str = "") -> WanRank:
     """What this process says of itself; without a plan, or without an address, what its `trouble` is."""
-    import torch
-
     there = torchrun_environment.LocalAddress("", "")
     try:
         there = torchrun_environment.local_address(place.host, place.port, interface)
@@ -72,7 +71,7 @@ def rank_of(place: TorchrunEnvironment, plan: Plan | None, interface: str | None
         rank=place.rank,
         host=socket.gethostname(),
         version=__version__,
-        torch=torch.__version__,
+        torch=version("torch"),
         plan=known,
         n_ranks=n_ranks,
         interface=there.interface,

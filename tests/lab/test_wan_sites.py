@@ -139,7 +139,9 @@ def parent(pid: int) -> int:
 
 def wait_until_training(out: Path, processes: Sequence[subprocess.Popen[str]]) -> None:
     training = out / "message_costs.json"  # written before the first case
-    wait_until(lambda: training.exists() or any(p.poll() is not None for p in processes), "it never trains")
+    wait_until(
+        lambda: training.exists() or any(process.poll() is not None for process in processes), "it never trains", 300
+    )
     assert all(process.poll() is None for process in processes), said(processes)
 
 
@@ -152,7 +154,7 @@ def killed(directory: Path, of: str) -> list[str]:
             wait_until_training(directory / "out", processes)
             (worker,) = workers(processes[1])
             os.kill({"worker": worker, "keeper": parent(worker)}[of], signal.SIGKILL)
-            told = said(processes, 60)
+            told = said(processes)
     assert [process.returncode for process in processes] == [1, 1]
     return told
 
@@ -195,7 +197,7 @@ def test_the_end_of_rank_0_ends_all(tmp_path: Path, how: signal.Signals, what: s
             else:
                 (worker,) = workers(processes[0])
                 os.kill(parent(parent(worker)), how)
-            told = said(processes, 60)
+            told = said(processes)
             wait_until_gone(started)
     assert exit_codes(told[1]) == [ExitCode.RUN_FAILED], told
     (line,) = errors(told[1])

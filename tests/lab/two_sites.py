@@ -98,7 +98,7 @@ def ending(processes: Sequence[subprocess.Popen[str]]) -> Iterator[None]:
             process.wait()
 
 
-def said(processes: Sequence[subprocess.Popen[str]], deadline_s: float = 180) -> list[str]:
+def said(processes: Sequence[subprocess.Popen[str]], deadline_s: float = 300) -> list[str]:
     """All that each has said by its end."""
     until = time.monotonic() + deadline_s
     return [process.communicate(timeout=max(1.0, until - time.monotonic()))[0] for process in processes]

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import socket
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 import yaml
+from data_format import documented
 from hypothesis import given
 from hypothesis import strategies as st
 from in_process import run_testbed
 
+from testbed.cli import app
 from testbed.errors import BadInput, ExitCode
 from testbed.judge.fidelity import ClockEvidence, NetworkEvidence, clock_check, network_check, not_taken
 from testbed.spec import load_topology
@@ -167,6 +173,13 @@ def test_a_rank_that_differs_is_named(changed: Mapping[str, object], said: str) 
         admission.require_alike([FIRST, replace(SECOND, **changed)])  # type: ignore[arg-type]
 
 
+def test_a_machine_that_others_would_not_reach_is_named() -> None:
+    away = replace(SECOND, machine="another", address="10.0.0.2")
+    with pytest.raises(BadInput, match=r"^rank 0 \(a\): address: got '127.0.0.1', expected one that other machines"):
+        admission.require_alike([FIRST, away])
+    admission.require_alike([replace(FIRST, address="10.0.0.1"), away])
+
+
 class KeptStore(dict[str, bytes]):
     """torchrun's store as far as ranks use it, within one process."""
 
@@ -250,3 +263,28 @@ def test_of_a_path_over_several_links_only_their_sum_is_known() -> None:
     far = [replace(one, round_trip_s=40e-3, links=("paris->berlin", "berlin->warsaw")) for one in (THERE, BACK)]
     (hint,) = hints(far)
     assert "the topology has 2 links (paris->berlin, berlin->warsaw); measured one way 20 ms over all of them" in hint
+
+
+# --- what the documentation says -----------------------------------------------------------------
+
+
+def test_torchrun_takes_the_commands_that_the_page_has() -> None:
+    from torch.distributed.run import get_args_parser
+
+    root: Any = typer.main.get_command(app)
+    page = (Path(__file__).parents[2] / "docs/wan.md").read_text(encoding="utf-8")
+    lines = [line for block in blocks(page) for line in block.splitlines() if line.startswith("torchrun ")]
+    assert len(lines) == 4
+    for number, line in enumerate(lines):
+        found = get_args_parser().parse_args(shlex.split(line)[1:])
+        assert (found.node_rank, found.module, found.training_script) == (number, True, "testbed")
+        command, *words = found.training_script_args
+        root.commands[command].make_context(command, words)
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+def test_every_key_of_a_path_is_documented() -> None:
+    assert {field.name for field in fields(MeasuredPath)} == documented("wan.json: an entry of `paths`")
