@@ -52,6 +52,8 @@ class Keepers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         reason = "" if error is None else str(error) or type(error).__name__
+        if isinstance(error, KeyboardInterrupt):
+            reason = "rank 0 was interrupted"
         for one in self.ranks:
             with suppress(OSError):  # it is gone already
                 one.keeper.send(Release(reason))

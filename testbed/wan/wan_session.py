@@ -6,6 +6,7 @@ import hashlib
 import os
 import signal
 import socket
+import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -173,6 +174,8 @@ def _be_keeper(mine: WanRank) -> NoReturn:
         status = 0
     except TestbedError as error:
         status = error.exit_code
+    except BaseException:  # noqa: BLE001 - nothing may escape a fork
+        traceback.print_exc()
     finally:
         os._exit(status)
 

@@ -1,6 +1,6 @@
 """Two sites for tests that no lab has made: network namespaces of the test's own, joined by a veth pair as it comes.
 
-A torchrun in each, as on two machines; a site may have a clock of its own (a time namespace).
+A torchrun in each, as on two machines and without any right; a site may have a clock of its own (a time namespace).
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from processes import descendants
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = 29500
 NAMES = ("paris", "warsaw")
+
+NO_RIGHTS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+"""What runs behind this has no more rights than any user."""
 
 _HOLD = [sys.executable, "-c", "import sys; print('here', flush=True); sys.stdin.read()"]
 
@@ -44,7 +47,7 @@ class Sites:
             *(f"--node-rank={site}", f"--rdzv-endpoint={ADDRESSES[0]}:{PORT}", "-m", "testbed", "wan", *words),
         ]
         return subprocess.Popen(
-            self.inside(site, *clock, *command),
+            self.inside(site, *clock, *NO_RIGHTS, *command),
             cwd=directory,
             env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"},
             stdout=subprocess.PIPE,
