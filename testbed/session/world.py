@@ -40,6 +40,7 @@ def worlds_of(
             job=job.name if len(plan.jobs) > 1 else "",
             cores=tuple(pinned.cores[rank] for rank in job.mesh.ranks) if pinned.cores else (),
             witness=witness,
+            streams=job.workload.streams,
         )
         for number, job in enumerate(plan.jobs)
     ]
