@@ -7,6 +7,7 @@ Why each setting is there: docs/how-true.md, "TCP as a stand-in for RDMA".
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,22 +103,25 @@ def apply(chosen: TcpProfile, pid: int, where: str) -> dict[str, str]:
         known = {key: value for key, value in chosen.sysctls_if_known.items() if _path(key).exists()}
         for key, value in (chosen.sysctls | known).items():
             set_sysctl(key, value, where)
-        refused = []
-        for name in chosen.congestion_control:
-            try:
-                _path("net.ipv4.tcp_congestion_control").write_text(name, encoding="ascii")
-                break
-            except OSError as error:  # the machine's own namespace decides which ones its children may use
-                refused.append(f"{name}: {error.strerror}")
-        else:
-            if refused:
-                names = " or ".join(chosen.congestion_control)
-                remedy = f"modprobe tcp_{chosen.congestion_control[0]}"
-                raise MachineLacks(
-                    f"transport {chosen.name}: {where} cannot have congestion control {names} ({'; '.join(refused)}); "
-                    f"add it with: {remedy}"
-                )
+        _choose_control(chosen, where)
         return {key: get_sysctl(key) for key in RECORDED if _path(key).exists()}
+
+
+def _choose_control(chosen: TcpProfile, where: str) -> None:
+    """Have the current namespace use the first congestion control of a profile's that it may. Raises MachineLacks."""
+    refused = []
+    for name in chosen.congestion_control:
+        try:
+            _path("net.ipv4.tcp_congestion_control").write_text(name, encoding="ascii")
+        except OSError as error:  # the machine's own namespace decides which ones its children may use
+            allowed = "net.ipv4.tcp_allowed_congestion_control"
+            known = error.errno == errno.EPERM
+            remedy = f'sysctl -w {allowed}="$(sysctl -n {allowed}) {name}"' if known else f"modprobe tcp_{name}"
+            refused.append(f"{name} ({error.strerror}; add it with: {remedy})")
+        else:
+            return
+    if refused:
+        raise MachineLacks(f"transport {chosen.name}: {where} cannot use congestion control {' or '.join(refused)}")
 
 
 def set_sysctl(key: str, value: str, where: str) -> None:

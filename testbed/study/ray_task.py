@@ -15,10 +15,13 @@ _MARGIN_S = 60.0
 _MOST_SAID = 4000
 
 
-def measure(plans: Mapping[str, str], package: bytes, worker: str, shaper: str, limit_s: float) -> tuple[bytes, str]:
+def measure(
+    plans: Mapping[str, str], package: bytes, worker: str, shaper: str, limit_s: float
+) -> tuple[bytes, int | None, str]:
     """Measure cells, by name the text of their plan.json, with the package in a tar file.
 
-    Returns their directories as a tar file, and what the process that measured them said at its end.
+    Returns their directories as a tar file, the exit code of the process that measured them (None: it passed its
+    limit), and what it said at its end.
     """
     with TemporaryDirectory(prefix="testbed-cells-") as scratch:
         base, code = Path(scratch, "cells"), Path(scratch, "code")
@@ -37,11 +40,11 @@ def measure(plans: Mapping[str, str], package: bytes, worker: str, shaper: str, 
                 timeout=limit_s + _MARGIN_S,
                 check=False,
             )
-            how, said = f"it ended with exit code {done.returncode}", done.stderr
+            code, said = done.returncode, done.stderr
         except subprocess.TimeoutExpired as late:
-            how, said = "it took longer than its limit", late.stderr or b""
+            code, said = None, late.stderr or b""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
             for name in plans:
                 archive.add(base / name, name)
-        return packed.getvalue(), f"{how}\n{said.decode(errors='replace')[-_MOST_SAID:]}"
+        return packed.getvalue(), code, said.decode(errors="replace").strip()[-_MOST_SAID:]
