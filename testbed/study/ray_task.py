@@ -24,17 +24,18 @@ def measure(
     limit), and what it said at its end.
     """
     with TemporaryDirectory(prefix="testbed-cells-") as scratch:
-        base, code = Path(scratch, "cells"), Path(scratch, "code")
+        base, package_at = Path(scratch, "cells"), Path(scratch, "code")
         for name, text in plans.items():
             (base / name).mkdir(parents=True)
             (base / name / "plan.json").write_text(text, encoding="utf-8")
         with tarfile.open(fileobj=io.BytesIO(package)) as archive:
-            archive.extractall(code, filter="data")
+            archive.extractall(package_at, filter="data")
         words = [sys.executable, "-P", "-m", worker, str(base), shaper, str(limit_s), *plans]
+        code: int | None = None
         try:
             done = subprocess.run(
                 words,
-                env={**os.environ, "PYTHONPATH": str(code)},
+                env={**os.environ, "PYTHONPATH": str(package_at)},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=limit_s + _MARGIN_S,
@@ -42,7 +43,7 @@ def measure(
             )
             code, said = done.returncode, done.stderr
         except subprocess.TimeoutExpired as late:
-            code, said = None, late.stderr or b""
+            said = late.stderr or b""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
             for name in plans:

@@ -57,7 +57,7 @@ class Streams:
         return _Parts([self._group.recv([part], rank, self._tag(tag, n)) for n, part in enumerate(self._cut(message))])
 
     def _cut(self, message: torch.Tensor) -> Sequence[torch.Tensor]:
-        return message.split(equal_parts(message.numel(), self.count))
+        return torch.split(message, equal_parts(message.numel(), self.count))
 
     def _tag(self, tag: int, part: int) -> int:
         return self.count * tag + part
