@@ -316,20 +316,21 @@ def send_with_receive(
     program: Program, state: State, events: list[Event], rank: int, message: int, now: float, scheduled: int
 ) -> None:
     """Send a message, or its parts, each of which leaves only when its receive is posted, and what announces it."""
-    until = now
+    until, turn = now, scheduled
     for place in range(program.part_start[message], program.part_start[message + 1]):
         part = program.parts[place]
         announced = program.announcement[part]
         if announced != NONE:
             state.may_leave[announced] = now
-            push(events, now, scheduled + ANNOUNCES, LEAVE, announced, 0)
+            push(events, now, turn + ANNOUNCES, LEAVE, announced, 0)
         state.sent[part] = now
         state.may_leave[part] = max(state.may_leave[part], now)
         state.release[part] -= 1
         if state.release[part] == 0:  # its receive is posted already: this call sends it, not gloo's thread
             until += program.send_s[part]
             state.sending_until[rank] = until
-            push(events, state.may_leave[part], scheduled + SENDS, LEAVE, part, 0)
+            push(events, state.may_leave[part], turn + SENDS, LEAVE, part, 0)
+        turn = min(turn + SENDS + 1, scheduled + REDUCES - SENDS - 1)
 
 
 def reduce_gradients(

@@ -22,10 +22,10 @@ part of an input, or a summand; one of these comes to another, or the word that 
 EARLIER = 1 << 50
 """Taken off an acknowledgement's number: it comes before all else at that instant, as one out of a queue does."""
 
-ANNOUNCES, SENDS, REDUCES, POSTS, PASSED_ON = 0, 1, 2, (1 << 12) - 1, 1 << 12
-"""What a rank passes on when an action ends: what announces a message, the message, its reductions one by one, the
-notice of its next receive. So many numbers, from the end's own on, are kept for that when the action starts: it comes
-in this order, before all else at that instant."""
+ANNOUNCES, SENDS, REDUCES, POSTS, PASSED_ON = 0, 1, 1 << 8, (1 << 12) - 1, 1 << 12
+"""What a rank passes on when an action ends: what announces a message, the message (of its parts both, one part after
+the other), its reductions one by one, the notice of its next receive. So many numbers, from the end's own on, are kept
+for that when the action starts: it comes in this order, before all else at that instant."""
 
 AT_ONCE = 1 << 51
 """Taken off the number of a part, sent in the same call as the message it is of: it comes before even those."""
