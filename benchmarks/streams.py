@@ -137,7 +137,7 @@ def main() -> int:
     report.show_worst(taken, columns)
     claims = [
         report.truth(
-            f"{count} streams for every pair of ranks, seed {asked.seed}" if count > 1 else f"one, seed {asked.seed}",
+            f"{count} stream{'s' * (count > 1)} for every pair of ranks, seed {asked.seed}",
             taken,
             TARGET,
             [row for row in taken.rows if taken.workload(row.plan)["streams"] == count],
