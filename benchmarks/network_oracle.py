@@ -136,7 +136,7 @@ class World:
         self.shards = program.shards.tolist()
         self.whole_s: list[Number] = [Fraction(0)] * len(program.shards)
         self.gradients = program.gradients.tolist()
-        self.heard: list[Number | None] = [None] * n_ranks
+        self.heard: dict[int, Number] = {}
         """When something last came to a rank's host, to wake gloo's thread."""
         for message in program.first.tolist():
             self.at(self.first_s[message], partial(self.leave, message))
@@ -378,8 +378,8 @@ class World:
 
     def come(self, message: int) -> None:
         """A message's last bit is there; gloo's thread answers a notice when it is awake."""
-        p, rank = self.program, int(self.program.target[message])
-        heard, self.heard[rank] = self.heard[rank], self.now
+        p, thread = self.program, int(self.program.thread[message])
+        heard, self.heard[thread] = self.heard.get(thread), self.now
         asleep = heard is None or heard + self.wake < self.now
         after = self.wake if p.answered[message] and asleep else 0
         usable = self.now + self.handover[message] + after

@@ -276,7 +276,7 @@ class TakenStudy(NamedTuple):
     """What a study came to."""
 
     table: pd.DataFrame
-    """A row for every cell, schedule and job, with the columns of study.parquet (docs/studies.md)."""
+    """A row for every cell, schedule and job, as study.parquet has it (docs/studies.md)."""
     claims: pd.DataFrame
     """A row for every claim: `claim`, `verdict` (holds, fails, undecided), `why`, `cells` (of how many it speaks)."""
 
@@ -304,8 +304,9 @@ class Study:
     def take(self, directory: str | Path, *, at_once: int | None = None, quiet: bool = False) -> TakenStudy:
         """Measure (or predict, as its `clock` says) the cells that do not lie in the directory yet.
 
-        Measuring needs root; `at_once` is the number of guests, by default one per processor. Progress goes to standard
-        error, unless `quiet`. Raises BadInput, MachineLacks.
+        Measuring needs root: what this machine cannot measure is an outcome, as in study.parquet. `at_once` is the
+        number of guests, by default one per processor. Progress goes to standard error, unless `quiet`. Raises
+        BadInput.
         """
         done = study_run.run(
             self._study,
@@ -317,4 +318,4 @@ class Study:
             reporter=Lines(quiet=quiet),
         )
         claims = pd.DataFrame([judged._asdict() for judged in done.judged], columns=list(Judged._fields))
-        return TakenStudy(outcomes.table_of(done.outcomes), claims)
+        return TakenStudy(outcomes.with_missing(outcomes.table_of(done.outcomes), done.outcomes), claims)

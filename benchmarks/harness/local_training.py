@@ -81,8 +81,8 @@ class Trained(NamedTuple):
 
 
 @contextmanager
-def workers(ranks: int, directory: Path, patience: Deadline) -> Iterator[Loop]:
-    """So many workers, ready for jobs; `directory`, which exists, gets their logs."""
+def workers(ranks: int, directory: Path, patience: Deadline, streams: int = 1) -> Iterator[Loop]:
+    """So many workers, ready for jobs with so many streams; `directory`, which exists, gets their logs."""
     with Launcher(ranks) as launcher:
         world = WorldSpec(
             places=tuple(WorkerPlace(None, "lo") for _ in range(ranks)),
@@ -91,6 +91,7 @@ def workers(ranks: int, directory: Path, patience: Deadline) -> Iterator[Loop]:
             warmup_bytes=1000,
             neighbours=tuple((rank, rank + 1) for rank in range(ranks - 1)),
             logs=str(directory),
+            streams=streams,
         )
         launcher.imported()
         loop = Loop([launcher])

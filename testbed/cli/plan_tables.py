@@ -91,7 +91,8 @@ def _add_job(table: Table, job: Job, prefix: str) -> None:
     if prefix:
         table.add_row(f"{prefix}ranks", ", ".join(map(str, job.mesh.ranks)))
     table.add_row(f"{prefix}microbatches", f"{workload.microbatches} of {workload.microbatch_size} samples")
-    table.add_row(f"{prefix}boundary message", show_size(workload.message_bytes()))
+    parts = f", in parts over {workload.streams} streams" if workload.streams > 1 else ""
+    table.add_row(f"{prefix}boundary message", f"{show_size(workload.message_bytes())}{parts}")
     if job.mesh.tp > 1:
         whole = show_size(job.mesh.tp * workload.message_bytes())
         table.add_row(f"{prefix}tensor parallel", f"{job.mesh.tp} ranks to a stage, each sends its part of {whole}")

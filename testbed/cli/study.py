@@ -217,7 +217,7 @@ def _take(study: StudySpec, written_in: Path, how: _Options, chosen: Sequence[st
     )
     drawn = _draw(study, done, directory, reporter) if whole else None
     _show(study, done, drawn, directory, as_json=how.as_json)
-    raise typer.Exit(_code(study, done))
+    raise typer.Exit(exit_code(study, done))
 
 
 def _numbers(chosen: Sequence[str], count: int) -> list[int]:
@@ -257,18 +257,23 @@ def _draw(study: StudySpec, done: Finished, directory: Path, reporter: Reporter)
         return draw_axes(study.over, table, directory, study.description or study.name)
 
 
-def _code(study: StudySpec, done: Finished) -> ExitCode:
-    """What the command ends with: a failed claim first, then what could not be measured, then what is not trusted."""
+def exit_code(study: StudySpec, done: Finished) -> ExitCode:
+    """What the command ends with: a failed claim first, then a cell that failed, then a machine that can measure none,
+    then what is not trusted or cannot be measured here.
+    """
     from testbed.study.claims import ClaimVerdict
 
     verdicts = {judged.verdict for judged in done.judged}
     if ClaimVerdict.fails in verdicts:
         return ExitCode.REGRESSION
-    if any(found.failed and not found.does_not_fit for found in done.outcomes):
+    cannot_here = [found for found in done.outcomes if found.cannot_here]
+    if any(found.failed and not found.does_not_fit and not found.cannot_here for found in done.outcomes):
         return ExitCode.RUN_FAILED
+    if cannot_here and not any(found.rows for found in done.outcomes):
+        return ExitCode.MACHINE_LACKS
     untrusted = any(row.get("trusted") is False for found in done.outcomes for row in found.rows)
     undecided = ClaimVerdict.undecided in verdicts and study.clock != "none"
-    return ExitCode.UNTRUSTED if untrusted or undecided else ExitCode.OK
+    return ExitCode.UNTRUSTED if untrusted or undecided or cannot_here else ExitCode.OK
 
 
 # --- what is shown -------------------------------------------------------------------------------
@@ -287,7 +292,8 @@ def _show(study: StudySpec, done: Finished, drawn: Sequence[Drawn] | None, direc
     options.show(console, *parts)
     for why, cells in grouped((found.failed, found) for found in done.outcomes if found.failed).items():
         words = "; ".join(found.cell.words() for found in cells)
-        console.print(Text(f"no result: {words}: {why}", style="" if cells[0].does_not_fit else "red"))
+        style = "" if cells[0].does_not_fit else "yellow" if cells[0].cannot_here else "red"
+        console.print(Text(f"no result: {words}: {why}", style=style))
     for why, labels in _left_out(done).items():
         console.print(Text(f"left out: {', '.join(labels)}: {why}"))
     for judged in done.judged:
@@ -318,7 +324,7 @@ def _answer(study: StudySpec, done: Finished) -> str:
     notes = [f"{earlier} of them before"] * (earlier > 0) + [f"{twice} of them the same plan as another"] * (twice > 0)
     said = f" ({', '.join(notes)})" if notes else ""
     parts = [f"{len(got)} of {len(done.outcomes)} cells {doing}{said}"]
-    if study.clock != "none":
+    if study.clock != "none" and rows:
         untrusted = sum(row["trusted"] is False for row in rows)
         parts.append("all trusted" if not untrusted else f"{untrusted} of {len(rows)} rows not trusted")
     if done.judged:
@@ -330,13 +336,16 @@ def _answer(study: StudySpec, done: Finished) -> str:
 def _tables(study: StudySpec, done: Finished, width: int) -> list[RenderableType]:
     """Iteration times: a row per cell, repetitions together, a column per schedule; beside them what is published."""
     from testbed.cli.table_layout import Column, Section, fitted
-    from testbed.study.outcomes import table_of
+    from testbed.study.outcomes import table_of, with_missing
     from testbed.units import show_change, show_times
 
-    table = table_of(done.outcomes)
-    if table.empty:
+    results = table_of(done.outcomes)
+    if results.empty:
         return []
-    wheres = [name for name in ("topology", "workload", "job") if table[name].nunique() > 1]
+    table = with_missing(results, done.outcomes)
+    table["job"] = table["job"].fillna("any job")
+    wheres = [name for name in ("topology", "workload") if table[name].nunique() > 1]
+    wheres += ["job"] * (results["job"].nunique() > 1)
     wheres += [name for name in study.over if table[name].nunique() > 1]
     table["place"] = table[wheres or ["workload"]].agg(", ".join, axis=1)
     kinds = {"predicted_s": "predicted"} if study.clock == "none" else {"measured_s": "measured"}
@@ -346,7 +355,7 @@ def _tables(study: StudySpec, done: Finished, width: int) -> list[RenderableType
     for time, doing in kinds.items():
         grid = table.pivot_table(index="place", columns="label", values=time, aggfunc="median", sort=False)
         grid = grid.reindex(keys)
-        labels = [str(label) for label in dict.fromkeys(table["label"]) if label in grid]
+        labels = [str(label) for label in dict.fromkeys(results["label"]) if label in grid]
         seconds = [None if math.isnan(value) else value for label in labels for value in grid[label]]
         shown, rows = show_times(seconds), len(grid)
         of_kind = f"\n{doing}" if len(kinds) > 1 else ""
@@ -354,7 +363,11 @@ def _tables(study: StudySpec, done: Finished, width: int) -> list[RenderableType
         if time == "measured_s":
             errors = table.groupby("place", sort=False)["error"].agg(["min", "max"]).reindex(keys)
             worst = [max(ends, key=abs) for ends in zip(errors["min"], errors["max"], strict=True)]
-            columns.append(Column("worst\nerror", [show_change(error, 3) for error in worst]))
+            came_to = table.groupby("place", sort=False)["outcome"].first().reindex(keys)
+            shown = [
+                came if math.isnan(error) else show_change(error, 3) for error, came in zip(worst, came_to, strict=True)
+            ]
+            columns.append(Column("worst\nerror", shown))
         said = "" if of_kind else f"{doing} "
         heading = f"{study.name}: {said}iteration{', medians' if study.repetitions > 1 else ''}"
         sections.append(Section(heading, columns))
@@ -380,6 +393,7 @@ def _document(study: StudySpec, done: Finished, drawn: Sequence[Drawn] | None, d
 
 def _cell(found: CellOutcome) -> dict[str, Any]:
     return {
+        "outcome": found.outcome or None,
         "failed": found.failed or None,
         "left_out": dict(found.left_out),
         "order_as_predicted": found.order_as_predicted,

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from testbed.errors import BadInput
 from testbed.plan import counts
-from testbed.plan.framing import ETHERNET_HEADER, IP_TCP_HEADERS, MSS, wire_bytes
+from testbed.plan.framing import ETHERNET_HEADER, IP_TCP_HEADERS, MSS, part_bytes, wire_bytes
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan
 from testbed.spec.full_scale_job import FullScale, LabScale
@@ -49,7 +49,8 @@ def scales(workload: Workload, gloo_bytes: float) -> Scales | None:
     full, lab = _both(workload)
     ranks = range(workload.parallelism.pipeline)
     forward_s = max(counts.seconds(full, counts.stage_flop(full, rank, len(ranks)).forward) for rank in ranks)
-    on_wire = wire_bytes(int(lab.message)) + gloo_bytes
+    parts = part_bytes(int(lab.message), workload.model.element_bytes, workload.streams)
+    on_wire = sum(wire_bytes(part) + gloo_bytes for part in parts)
     return Scales(lab.slot / forward_s, on_wire / counts.message_bytes(full, workload.parallelism.data))
 
 
@@ -88,7 +89,7 @@ def exchanged_bytes(workload: Workload) -> float:
 def _parameters(workload: Workload, found: Scales, gloo_bytes: float) -> float:
     """Bytes in the lab of which every share comes as close as can be to its time on the wire at full scale."""
     pipelines = workload.parallelism.data
-    target = found.wire_bytes * exchanged_bytes(workload) / pipelines - gloo_bytes
+    target = found.wire_bytes * exchanged_bytes(workload) / pipelines - workload.streams * gloo_bytes
     headers = ETHERNET_HEADER + IP_TCP_HEADERS
     element = workload.model.element_bytes
     payload = max(element, int(target * MSS / (MSS + headers)) // element * element)

@@ -128,7 +128,7 @@ def _at_full_scale(job: Job, collective: Collective, at: Scales) -> Collective:
         return collective
     share = at.wire_bytes * similitude.exchanged_bytes(job.workload) / parameters
     return collective._replace(
-        wire_bytes={cells: share * payload for cells, payload in collective.payload_bytes.items()}
+        wire_bytes={cells: share * payload for cells, payload in collective.payload_bytes.items()}, part_bytes={}
     )
 
 

@@ -1,15 +1,17 @@
 """TCP profiles as data, applied to one container's namespace after Mininet made it, and read back.
 
-`otn-lossless` imitates RDMA over a lossless OTN; `tcp-default` changes nothing and shows what ordinary TCP would do.
+`otn-lossless` imitates RDMA over a lossless OTN; `tcp-default` changes nothing and shows what ordinary TCP would do,
+`tcp-cubic` and `tcp-bbr` the same whatever congestion control the machine has by default.
 Why each setting is there: docs/how-true.md, "TCP as a stand-in for RDMA".
 """
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testbed.errors import BadInput, RunFailed
+from testbed.errors import BadInput, MachineLacks, RunFailed, listed
 from testbed.lab.namespaces import inside
 
 _MIDDLE_BYTES, _LARGEST_BYTES = 32 * 2**20, 128 * 2**20
@@ -54,15 +56,19 @@ _LONGEST_ROUND_TRIP_LOG = 31
 what it would make of its pace; a shift by more would be undefined."""
 
 
+_ORDINARY: dict[str, tuple[str, ...]] = {"tcp-default": (), "tcp-cubic": ("cubic",), "tcp-bbr": ("bbr",)}
+"""TCP as the kernel has it, but for the congestion control."""
+
+
 def profile(name: str, largest_window_bytes: float) -> TcpProfile:
     """The profile called `name`, with buffers for `largest_window_bytes` in flight. Raises BadInput for another name.
 
     Half of the middle value of tcp_rmem becomes the initial window, so it is at least twice what is in flight.
     """
-    if name == "tcp-default":
-        return TcpProfile(name, {}, (), initial_windows=False)
+    if name in _ORDINARY:
+        return TcpProfile(name, {}, _ORDINARY[name], initial_windows=False)
     if name != "otn-lossless":
-        raise BadInput.of("--transport", "transport", name, "otn-lossless or tcp-default")
+        raise BadInput.of("--transport", "transport", name, f"one of {listed(('otn-lossless', *_ORDINARY))}")
     middle = min(_KERNEL_MOST_BYTES, max(_MIDDLE_BYTES, 1 << (int(2 * largest_window_bytes) - 1).bit_length()))
     buffers = f"4096 {middle} {min(_KERNEL_MOST_BYTES, max(_LARGEST_BYTES, 4 * middle))}"
     return TcpProfile(
@@ -91,23 +97,31 @@ def profile(name: str, largest_window_bytes: float) -> TcpProfile:
 def apply(chosen: TcpProfile, pid: int, where: str) -> dict[str, str]:
     """Apply a profile in the network namespace of process `pid`. Returns all RECORDED settings as read back.
 
-    Raises RunFailed when a setting did not stick.
+    Raises RunFailed when a setting did not stick, MachineLacks for a congestion control that the kernel has not.
     """
     with inside(pid):
         known = {key: value for key, value in chosen.sysctls_if_known.items() if _path(key).exists()}
         for key, value in (chosen.sysctls | known).items():
             set_sysctl(key, value, where)
-        refused = []
-        for name in chosen.congestion_control:
-            try:
-                _path("net.ipv4.tcp_congestion_control").write_text(name, encoding="ascii")
-                break
-            except OSError as error:  # the machine's own namespace decides which ones its children may use
-                refused.append(f"{name}: {error.strerror}")
-        else:
-            if refused:
-                raise RunFailed(f"{where}: no loss-based congestion control can be set ({'; '.join(refused)})")
+        _choose_control(chosen, where)
         return {key: get_sysctl(key) for key in RECORDED if _path(key).exists()}
+
+
+def _choose_control(chosen: TcpProfile, where: str) -> None:
+    """Have the current namespace use the first congestion control of a profile's that it may. Raises MachineLacks."""
+    refused = []
+    for name in chosen.congestion_control:
+        try:
+            _path("net.ipv4.tcp_congestion_control").write_text(name, encoding="ascii")
+        except OSError as error:  # the machine's own namespace decides which ones its children may use
+            allowed = "net.ipv4.tcp_allowed_congestion_control"
+            known = error.errno == errno.EPERM
+            remedy = f'sysctl -w {allowed}="$(sysctl -n {allowed}) {name}"' if known else f"modprobe tcp_{name}"
+            refused.append(f"{name} ({error.strerror}; add it with: {remedy})")
+        else:
+            return
+    if refused:
+        raise MachineLacks(f"transport {chosen.name}: {where} cannot use congestion control {' or '.join(refused)}")
 
 
 def set_sysctl(key: str, value: str, where: str) -> None:

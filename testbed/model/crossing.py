@@ -10,6 +10,7 @@ from testbed.model.state import (
     ACK,
     AHEAD,
     ARRIVE,
+    AT_ONCE,
     EARLIER,
     HOP,
     LAST,
@@ -27,7 +28,17 @@ from testbed.model.state import (
 )
 
 COMPILED: tuple[str, ...] = ()
-INLINED = ("advance", "leaves_later", "leave", "cross", "acknowledge_all", "acknowledged", "woken", "arrive")
+INLINED = (
+    "advance",
+    "leaves_later",
+    "leave_in_parts",
+    "leave",
+    "cross",
+    "acknowledge_all",
+    "acknowledged",
+    "woken",
+    "arrive",
+)
 """What becomes part of the functions that call it (compile.py)."""
 
 WAKES, ANSWERED = 0, 1
@@ -56,6 +67,9 @@ def advance(
     if what == LEAVE:
         if leaves_later(program, state, events, message, now):
             return NOT_YET
+        if program.part_start[message + 1] - program.part_start[message] > 1:
+            leave_in_parts(program, state, events, message, now)
+            return NOT_YET
         came = leave(program, state, wires, events, message, now)
     elif what != ARRIVE:
         came = cross(program, state, wires, events, message, detail, now)
@@ -80,6 +94,16 @@ def leaves_later(program: Program, state: State, events: list[Event], message: i
     push(events, later, next_number(state), LEAVE, message, 0)
     state.lag[message] = 0.0
     return True
+
+
+def leave_in_parts(program: Program, state: State, events: list[Event], message: int, now: float) -> None:
+    """Send the parts of a message, one after the other before all else at this instant."""
+    if np.isnan(state.sent[message]):
+        state.sent[message] = now
+    for place in range(program.part_start[message], program.part_start[message + 1]):
+        part = program.parts[place]
+        state.sent[part] = now
+        push(events, now, next_number(state) - AT_ONCE, LEAVE, part, 0)
 
 
 def leave(program: Program, state: State, wires: LinkOccupancy, events: list[Event], message: int, now: float) -> float:
@@ -180,9 +204,9 @@ def woken(program: Program, state: State, events: list[Event], message: int, now
 
     Who wakes the thread, and whether it is awake, is known when everything until then has come.
     """
-    receiver = program.target[message]
-    asleep = now > state.awake[receiver]
-    state.awake[receiver] = max(state.awake[receiver], now + program.wake_s)
+    thread = program.thread[message]
+    asleep = now > state.awake[thread]
+    state.awake[thread] = max(state.awake[thread], now + program.wake_s)
     if not (program.answered[message] and asleep and program.wake_s > 0):
         return False
     push(events, now + program.wake_s, next_number(state), ARRIVE, message, ANSWERED)
@@ -190,8 +214,19 @@ def woken(program: Program, state: State, events: list[Event], message: int, now
 
 
 def arrive(program: Program, state: State, message: int, when: float, reach: list[int], freed: list[int]) -> None:
-    """Hand a message over to the rank, to the messages that follow from it, to the stage that gathers."""
+    """Hand a message over to the rank, to the messages that follow from it, to the stage that gathers.
+
+    A part only counts until all parts of its message have come.
+    """
     state.arrived[message] = when
+    whole = program.part_of[message]
+    if whole != NONE:
+        state.pieces_left[whole] -= 1
+        state.last_bit[whole] = max(state.last_bit[whole], when)
+        if state.pieces_left[whole] > 0:
+            return
+        message, when = whole, state.last_bit[whole] + program.handover_s[whole]
+        state.arrived[message] = when
     if state.rank_waiting[message] != NONE:
         state.awaited[message] = 1.0
         put_first(reach, state.rank_waiting[message])

@@ -152,7 +152,7 @@ def go_on(
     message, stage = program.needs[action], program.unshards[action]
     if message != NONE and np.isnan(state.arrived[message]):
         state.rank_waiting[message] = rank
-        if program.notice[message] != NONE:
+        if program.notice[program.parts[program.part_start[message]]] != NONE:
             post_receive(program, state, events, freed, rank, message, what, scheduled)
         return
     if stage != NONE and state.shards_left[stage] > 0:
@@ -182,17 +182,20 @@ def post_receive(
     what: int,
     scheduled: int,
 ) -> None:
-    """Post a late receive: its notice leaves; one that takes no time lets the message itself go."""
-    state.posted[message] = max(state.rank_free[rank], state.sending_until[rank])
-    notice = program.notice[message]
-    subject = message if notice == FREE else notice
-    state.may_leave[subject] = max(state.may_leave[subject], state.posted[message])
-    if what == END and notice != FREE:  # with what the rank has just sent, before other ranks' messages
-        state.release[subject] -= 1
-        state.sent[subject] = state.may_leave[subject]
-        push(events, state.may_leave[subject], scheduled + POSTS, LEAVE, subject, 0)
-    else:
-        append(freed, subject)
+    """Post a late receive: its notice leaves, one for each part; one that takes no time lets the part itself go."""
+    posted = max(state.rank_free[rank], state.sending_until[rank])
+    state.posted[message] = posted
+    for place in range(program.part_start[message], program.part_start[message + 1]):
+        part = program.parts[place]
+        notice = program.notice[part]
+        subject = part if notice == FREE else notice
+        state.may_leave[subject] = max(state.may_leave[subject], posted)
+        if what == END and notice != FREE:  # with what the rank has just sent, before other ranks' messages
+            state.release[subject] -= 1
+            state.sent[subject] = state.may_leave[subject]
+            push(events, state.may_leave[subject], scheduled + POSTS, LEAVE, subject, 0)
+        else:
+            append(freed, subject)
 
 
 def start_together(program: Program, state: State, order: Ints, events: list[Event], last: int) -> None:
@@ -312,16 +315,22 @@ def end_action(
 def send_with_receive(
     program: Program, state: State, events: list[Event], rank: int, message: int, now: float, scheduled: int
 ) -> None:
-    """Send a message that leaves only when its receive is posted, and what announces it."""
-    announced = program.announcement[message]
-    if announced != NONE:
-        state.may_leave[announced] = now
-        push(events, now, scheduled + ANNOUNCES, LEAVE, announced, 0)
-    state.may_leave[message] = max(state.may_leave[message], now)
-    state.release[message] -= 1
-    if state.release[message] == 0:  # its receive is posted already: this call sends it, not gloo's thread
-        state.sending_until[rank] = now + program.send_s[message]
-        push(events, state.may_leave[message], scheduled + SENDS, LEAVE, message, 0)
+    """Send a message, or its parts, each of which leaves only when its receive is posted, and what announces it."""
+    until, turn = now, scheduled
+    for place in range(program.part_start[message], program.part_start[message + 1]):
+        part = program.parts[place]
+        announced = program.announcement[part]
+        if announced != NONE:
+            state.may_leave[announced] = now
+            push(events, now, turn + ANNOUNCES, LEAVE, announced, 0)
+        state.sent[part] = now
+        state.may_leave[part] = max(state.may_leave[part], now)
+        state.release[part] -= 1
+        if state.release[part] == 0:  # its receive is posted already: this call sends it, not gloo's thread
+            until += program.send_s[part]
+            state.sending_until[rank] = until
+            push(events, state.may_leave[part], turn + SENDS, LEAVE, part, 0)
+        turn = min(turn + SENDS + 1, scheduled + REDUCES - SENDS - 1)
 
 
 def reduce_gradients(

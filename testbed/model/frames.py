@@ -52,6 +52,11 @@ def framed(
 NOWHERE = Frame((), (), 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 
+def in_parts(count: int) -> Frame:
+    """Of a message that is sent in so many parts, each of which is a message of its own on its way."""
+    return NOWHERE._replace(pieces=count)
+
+
 def send_seconds(problem: Problem, frame: Frame, wire_bytes: float) -> float:
     """What the call takes that sends a message; where a link is on the way it only queues it."""
     return 0.0 if frame.route else problem.send_s + problem.send_s_per_byte * wire_bytes
@@ -68,6 +73,8 @@ class Edge(NamedTuple):
     """The source again where there is no neighbour, or the same rank holds it."""
     wire_bytes: float
     payload_bytes: float
+    parts: tuple[float, ...]
+    """Wire bytes of the parts in which it is sent, each over a connection of its own."""
 
 
 def edges_of(problem: Problem) -> list[Edge]:
@@ -80,5 +87,6 @@ def edges_of(problem: Problem) -> list[Edge]:
             size = problem.message_bytes[boundary] if inside and problem.message_bytes else 0.0
             payload = problem.payload_bytes[boundary] if inside and problem.payload_bytes else math.nan
             target = holder[consumer] if inside else holder[stage]
-            edges.append(Edge(stage, MESSAGE_CODES[letter], holder[stage], target, size, payload))
+            parts = problem.part_bytes[boundary] if problem.part_bytes and target != holder[stage] else (size,)
+            edges.append(Edge(stage, MESSAGE_CODES[letter], holder[stage], target, size, payload, parts))
     return edges

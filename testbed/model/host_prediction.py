@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.model.lower import Load, lower
+from testbed.model.network import Bools
+from testbed.model.program import NONE
 from testbed.model.program_columns import RowNames
 from testbed.model.simulate import ends_by_job, run
 from testbed.trace.tables import NOTICE
@@ -124,7 +126,10 @@ def predict_jobs_on_host(
     Raises ValueError as `of`.
     """
     program, names = lower(loads)
-    drawn = [_Drawn(names, number, load, extra) for number, (load, extra) in enumerate(zip(loads, extras, strict=True))]
+    drawn = [
+        _Drawn(names, program.part_of == NONE, number, load, extra)
+        for number, (load, extra) in enumerate(zip(loads, extras, strict=True))
+    ]
     random = np.random.default_rng(1)
 
     def simulated(number: int) -> list[float]:
@@ -184,9 +189,10 @@ class _Drawn:
     What a machine does to one message it often does to the next: messages drawn one by one would average that out.
     """
 
-    def __init__(self, names: RowNames, job: int, load: Load, extra: ExtraTimes) -> None:
+    def __init__(self, names: RowNames, whole: Bools, job: int, load: Load, extra: ExtraTimes) -> None:
+        """`whole`: per message, whether it is none of the parts of another."""
         rows = names.messages
-        wanted = (rows["kind"] != NOTICE) & (rows["source_rank"] != rows["target_rank"]) & (rows["job"] == job)
+        wanted = whole & (rows["kind"] != NOTICE) & (rows["source_rank"] != rows["target_rank"]) & (rows["job"] == job)
         first_rank = int(names.action_rank[names.action_job == job].min())
         self._flows: list[_FlowTimes] = []
         flows = rows[["source_rank", "target_rank", "kind"]]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from testbed.model.frames import NOWHERE, Edge, edges_of, framed, send_seconds
-from testbed.model.network import Bools
+from testbed.model.frames import NOWHERE, Edge, Frame, edges_of, framed, in_parts, send_seconds
 from testbed.model.program import FREE, NONE, Program
 from testbed.model.program_columns import Group, ProgramColumns, RowNames
 from testbed.model.rows import Rows
-from testbed.pipeline.collectives import Collective
+from testbed.pipeline.collectives import Collective, CollectiveMessage
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import NO_CARD, PipelineRoutes, Problem
 from testbed.trace.tables import ALL_GATHER, MESSAGE_KINDS, NOTICE
@@ -84,31 +83,75 @@ def _add(columns: ProgramColumns, job: int, load: Load) -> None:
         _collective(columns, job, load, stage, problem.reduction(stage), first_rank, first_stage)
 
 
+class _Carried(NamedTuple):
+    """Messages of one kind, or one part of each, as they travel: their numbers begin with `first`."""
+
+    edge: Edge
+    first: int
+
+
 def _messages(
     columns: ProgramColumns, job: int, replica: int, load: Load, pipeline: PipelineRoutes, first_rank: int
 ) -> None:
     """The messages between the stages of one pipeline; with late receives also gloo's notices."""
-    problem, m = load.problem, load.schedule.n_microbatches
-    base, edges = columns.n_messages, edges_of(problem)
+    problem, m, edges, carried = load.problem, load.schedule.n_microbatches, edges_of(load.problem), list[_Carried]()
     notices = problem.notice_bytes if load.receives == "late" else 0.0
-    for edge in edges:
-        ends, local = (edge.source, edge.target), edge.source == edge.target
-        there_and_back = pipeline.route(*ends), pipeline.route(*ends[::-1])
-        ahead = 0.0 if notices else problem.notice_bytes
-        frame = NOWHERE if local else framed(pipeline, edge.source, edge.wire_bytes - notices, there_and_back, ahead)
-        release = 1 if load.receives == "early" or local else 2
-        columns.group(
-            Group(frame, local, m, release, problem.handover_s, send_seconds(problem, frame, edge.wire_bytes), 0.0)
-        )
-        ranks = (first_rank + ends[0], first_rank + ends[1])
+    ahead = 0.0 if notices else problem.notice_bytes
+    base = columns.n_messages
+
+    def named(edge: Edge) -> None:
+        ranks = (first_rank + edge.source, first_rank + edge.target)
         columns.name(job, replica, edge.kind, edge.stage, range(m), ranks, (edge.payload_bytes, edge.wire_bytes))
-    if load.receives == "early":
-        return
-    between = np.array([edge.source != edge.target for edge in edges]).repeat(m)
+
+    def frame(edge: Edge, size: float) -> Frame:
+        there_and_back = pipeline.route(edge.source, edge.target), pipeline.route(edge.target, edge.source)
+        return framed(pipeline, edge.source, size - notices, there_and_back, ahead)
+
+    for edge in edges:
+        local = edge.source == edge.target
+        release = 1 if load.receives == "early" or local else 2
+        whole = Group(in_parts(len(edge.parts)), False, m, release, problem.handover_s, 0.0, 0.0)
+        if len(edge.parts) == 1:
+            carried.append(_Carried(edge, columns.n_messages))
+            shape = NOWHERE if local else frame(edge, edge.wire_bytes)
+            send_s = send_seconds(problem, shape, edge.wire_bytes)
+            whole = whole._replace(frame=shape, local=local, send_s=send_s)
+        columns.group(whole)
+        named(edge)
+    for number, edge in enumerate(edges):
+        if len(edge.parts) == 1:
+            continue
+        release = 1 if load.receives == "early" else 2
+        shapes = [frame(edge, size) for size in edge.parts]
+        for first in _parts(columns, problem, base + number * m, m, shapes, edge.parts, release, 0.0):
+            carried.append(_Carried(edge, first))
+            named(edge)
     if load.receives == "late-free-notice":
-        columns.notice.append((base, np.where(between, FREE, NONE)))
-        return
-    _notices(columns, job, replica, load, pipeline, first_rank, edges, between)
+        for edge, first in carried:
+            columns.notice.append((first, np.full(m, NONE if edge.source == edge.target else FREE)))
+    elif load.receives == "late":
+        _notices(columns, job, replica, load, pipeline, first_rank, carried)
+
+
+def _parts(
+    columns: ProgramColumns,
+    problem: Problem,
+    whole: int,
+    count: int,
+    frames: Sequence[Frame],
+    sizes: Sequence[float],
+    release: int,
+    start_s: float,
+) -> Iterator[int]:
+    """The parts of `count` messages that begin with number `whole`; yields the first number of each part, which is then
+    to be named. They are sent in one call after the other."""
+    called_s = 0.0
+    for frame, size in zip(frames, sizes, strict=True):
+        first, send_s = columns.n_messages, send_seconds(problem, frame, size)
+        columns.group(Group(frame, False, count, release, called_s, send_s, start_s))
+        columns.parts.append((whole, first, count))
+        called_s += send_s
+        yield first
 
 
 def _notices(
@@ -118,25 +161,27 @@ def _notices(
     load: Load,
     pipeline: PipelineRoutes,
     first_rank: int,
-    edges: Sequence[Edge],
-    between: Bools,
+    carried: Sequence[_Carried],
 ) -> None:
-    """Per message, gloo's notice of the receive (back to the sender) and of the send (ahead of the message)."""
+    """Per message, or part of one, gloo's notice of the receive (back to the sender) and of the send (ahead of it)."""
     problem, m = load.problem, load.schedule.n_microbatches
-    size, count = problem.notice_bytes, len(edges) * m
-    base = columns.n_messages - count
+    size, count = problem.notice_bytes, len(carried) * m
+    base = columns.n_messages
     for back in (True, False):
-        for edge in edges:
+        for edge, _ in carried:
             ends = (edge.target, edge.source) if back else (edge.source, edge.target)
             frame = framed(pipeline, ends[0], size, (pipeline.route(*ends), pipeline.route(*ends[::-1])))
             # no handover: gloo's own thread answers a notice, no rank has to be woken
             columns.group(Group(frame, edge.source == edge.target, m, 1, 0.0, 0.0, 0.0))
             ranks = (first_rank + ends[0], first_rank + ends[1])
             columns.name(job, replica, NOTICE, edge.stage, range(m), ranks, (0.0, size))
-    numbers = np.arange(base, base + count)
-    columns.notice.append((base, np.where(between, numbers + count, NONE)))
-    columns.announcement.append((base, np.where(between, numbers + 2 * count, NONE)))
-    columns.then += [(int(number + count), int(number)) for number in numbers[between]]
+    for place, (edge, first) in enumerate(carried):
+        if edge.source == edge.target:
+            continue
+        numbers = np.arange(base + place * m, base + (place + 1) * m)
+        columns.notice.append((first, numbers))
+        columns.announcement.append((first, numbers + count))
+        columns.then += [(int(number), first + index) for index, number in enumerate(numbers)]
 
 
 def _collective(
@@ -145,21 +190,27 @@ def _collective(
     """The messages of one collective over the replicas of a stage."""
     problem, base = load.problem, columns.n_messages
     rank, kind = problem.stage_to_rank[stage], MESSAGE_KINDS.index(what.kind)
-    for index, step in enumerate(what.steps):
-        ends = (step.source, step.target)
-        there_and_back = what.route(step), what.routes.get(ends[::-1], ())
-        size = what.size(step)
-        frame = framed(problem.pipelines[step.source], rank, size, there_and_back, problem.notice_bytes)
-        release = len(step.after) + step.own
-        send_s = send_seconds(problem, frame, size)
-        start_s = _begin_s(load, step.source, rank)
-        columns.group(Group(frame, False, 1, release, problem.handover_s, send_s, start_s))
-        members = tuple(first_rank + member * problem.n_ranks + rank for member in ends)
-        sizes = (what.payload(step), size)
-        of_replica = step.source // problem.tensor
+
+    def named(step: CollectiveMessage) -> None:
+        members = tuple(first_rank + member * problem.n_ranks + rank for member in (step.source, step.target))
+        sizes, of_replica = (what.payload(step), what.size(step)), step.source // problem.tensor
         columns.name(job, of_replica, kind, stage, range(step.number, step.number + 1), members, sizes)
+
+    def frame(step: CollectiveMessage, size: float) -> Frame:
+        there_and_back = what.route(step), what.routes.get((step.target, step.source), ())
+        return framed(problem.pipelines[step.source], rank, size, there_and_back, problem.notice_bytes)
+
+    for index, step in enumerate(what.steps):
+        size, parts, start_s = what.size(step), what.parts(step), _begin_s(load, step.source, rank)
+        release = len(step.after) + step.own
+        whole = Group(in_parts(len(parts)), False, 1, release, problem.handover_s, 0.0, start_s)
+        if len(parts) == 1:
+            shape = frame(step, size)
+            whole = whole._replace(frame=shape, send_s=send_seconds(problem, shape, size))
+        columns.group(whole)
+        named(step)
         columns.then += [(base + before, base + index) for before in step.after]
-        of = [first_stage + member * problem.n_stages + stage for member in ends]
+        of = [first_stage + member * problem.n_stages + stage for member in (step.source, step.target)]
         if kind == ALL_GATHER:
             columns.gathers[base + index] = of[1]
             columns.shards[of[1]] += 1
@@ -169,3 +220,10 @@ def _collective(
             columns.reduces[of[0]].append(base + index)
         if release == 0:
             columns.first.append(base + index)
+    for index, step in enumerate(what.steps):
+        sizes = what.parts(step)
+        if len(sizes) == 1:
+            continue
+        shapes, start_s = [frame(step, size) for size in sizes], _begin_s(load, step.source, rank)
+        for _ in _parts(columns, problem, base + index, 1, shapes, sizes, 1, start_s):
+            named(step)

@@ -100,7 +100,9 @@ class Orders:
 
     def _order(self, lags: Floats, unnoticed: float) -> Order:
         """With messages that leave so many ticks later, and waits that stay unnoticed for so much longer."""
-        program, lags = self._program, np.where(self._program.local, 0.0, np.round(lags))
+        program = self._program
+        stays = program.local | (np.diff(program.part_start) > 1)  # its parts travel
+        lags = np.where(stays, 0.0, np.round(lags))
         behind = self._behind_cards()
         late = program._replace(
             lag_s=np.where(behind, 0.0, lags),
@@ -123,7 +125,8 @@ class Orders:
         program = self._program
         waits = (program.notice >= 0) & (self._leaving() > self._times.sent_s)
         lost = lags + np.where(waits, lags[np.maximum(program.notice, 0)], 0.0)
-        compensated: Floats = np.where(np.diff(program.then_start) > 0, 0.0, lost)
+        whole = np.where(program.part_of == NONE, np.arange(len(lost)), program.part_of)
+        compensated: Floats = np.where(np.diff(program.then_start)[whole] > 0, 0.0, lost)
         return compensated
 
     def _behind_cards(self) -> NDArray[np.bool_]:

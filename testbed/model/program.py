@@ -2,7 +2,8 @@
 
 A job's replicas have a pipeline each, with ranks, stages and messages of their own, and so has each tensor rank of a
 replica; ranks are numbered job after job, replica after replica, pipeline after pipeline. Everything that travels is a
-message: what stages send each other, the steps of collectives, and with late receives gloo's notices.
+message: what stages send each other, the steps of collectives, and with late receives gloo's notices. One that is sent
+in parts over several connections does not travel itself: it has come when all of its parts have, messages as well.
 """
 
 from __future__ import annotations
@@ -73,8 +74,13 @@ class Program(NamedTuple):
     then_start: Ints
     """Per message (and one more), where in `then` the messages begin that wait for its arrival."""
     then: Ints
-    target: Ints
-    """Per message, the rank that takes it."""
+    part_start: Ints
+    """Per message (and one more), where in `parts` those begin in which it is sent: itself, where it is sent whole."""
+    parts: Ints
+    part_of: Ints
+    """Per message, the one of which it is a part, or NONE."""
+    thread: Ints
+    """Per message, the thread of gloo's that takes it: every rank has one for each of its connections to another."""
     answered: Bools
     """Per message, whether gloo's thread answers it by itself: a notice."""
     gathers: Ints

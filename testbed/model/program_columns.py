@@ -85,6 +85,8 @@ class ProgramColumns:
         self.announcement: list[tuple[int, Ints]] = []
         self.then: list[tuple[int, int]] = []
         """(message, one that waits for it)"""
+        self.parts: list[tuple[int, int, int]] = []
+        """(first of some messages, first of those that are a part of each, how many)"""
         self.gathers: dict[int, int] = {}
         self.first: list[int] = []
         self.last: list[int] = []
@@ -178,6 +180,8 @@ class ProgramColumns:
         groups, frames = self.groups, [group.frame for group in self.groups]
         then = sorted(self.then)
         followers = np.bincount([message for message, _ in then], minlength=self.n_messages)
+        target = np.concatenate([rows["target_rank"] for rows in self.named]).astype(np.int64)
+        parts, which = self._parts()
         return {
             "release": _of_groups(counts, [group.release for group in groups], np.int64),
             "first": np.array(self.first, np.int64),
@@ -189,7 +193,8 @@ class ProgramColumns:
             "announcement": self._scattered(self.announcement),
             "then_start": _starts(followers),
             "then": np.array([following for _, following in then], np.int64),
-            "target": np.concatenate([rows["target_rank"] for rows in self.named]).astype(np.int64),
+            **parts,
+            "thread": target * (which.max() + 1) + which,
             "answered": np.concatenate([rows["kind"] for rows in self.named]) == NOTICE,
             "gathers": self._by_message(self.gathers),
             "wire_bytes": _of_groups(counts, [frame.last_bytes for frame in frames], np.float64),
@@ -201,6 +206,28 @@ class ProgramColumns:
             "handover_s": _of_groups(counts, [group.handover_s + group.send_s for group in groups], np.float64),
             "send_s": _of_groups(counts, [group.send_s for group in groups], np.float64),
         }
+
+    def _parts(self) -> tuple[dict[str, Any], Ints]:
+        """Which messages are parts of which, and per message, which part of one it is."""
+        numbers, whole = np.arange(self.n_messages), np.arange(self.n_messages)
+        which = np.zeros(self.n_messages, np.int64)
+        counts = dict[int, int]()
+        for message, part, size in self.parts:
+            whole[part : part + size] = np.arange(message, message + size)
+            which[part : part + size] = counts.get(message, 0)
+            counts[message] = counts.get(message, 0) + 1
+        # what is sent whole, a part among them, is its own only part
+        sent_in_parts = np.isin(numbers, whole[whole != numbers])
+        part_of = np.where(whole == numbers, NONE, whole)
+        pairs = np.concatenate(
+            (np.stack((numbers, numbers))[:, ~sent_in_parts], np.stack((whole, numbers))[:, part_of != NONE]), axis=1
+        )
+        columns = {
+            "part_start": _starts(np.bincount(pairs[0], minlength=self.n_messages)),
+            "parts": pairs[1][np.argsort(pairs[0], kind="stable")],
+            "part_of": part_of,
+        }
+        return columns, which
 
     def _routes_and_queues(self, counts: Ints) -> dict[str, Any]:
         frames, routes = [group.frame for group in self.groups], list(self.routes)

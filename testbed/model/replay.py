@@ -37,7 +37,8 @@ def on_the_way_s(
         then_start=np.zeros_like(program.then_start),  # no message waits for another
         gathers=np.full(len(program.release), NONE),
     )
-    number = {name: index for index, name in enumerate(_names(names.messages))}
+    whole = np.flatnonzero(program.part_of == NONE)
+    number = dict(zip(_names(names.messages[whole]), whole.tolist(), strict=True))
     first_rank = [int(names.action_rank[names.action_job == job].min()) for job in range(len(loads))]
     each = zip(loads, measured, first_rank, strict=True)
     moved = [

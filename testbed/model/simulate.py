@@ -15,7 +15,7 @@ import numpy as np
 
 from testbed.model import execute as plain
 from testbed.model.lower import Load, Receives, lower
-from testbed.model.program import Program
+from testbed.model.program import NONE, Program
 from testbed.model.program_columns import RowNames
 from testbed.model.state import Times
 from testbed.pipeline.ir import Schedule
@@ -157,7 +157,7 @@ def _trace(program: Program, names: RowNames, times: Times, loads: Sequence[Load
     taken_s = times.arrived_s.copy()
     waits = program.needs >= 0
     taken_s[program.needs[waits]] = np.maximum(taken_s[program.needs[waits]], times.reached_s[waits])
-    happened = np.flatnonzero(~np.isnan(times.arrived_s) & ~program.local)
+    happened = np.flatnonzero(~np.isnan(times.arrived_s) & ~program.local & (program.part_of == NONE))
     order = happened[np.argsort(times.arrived_s[happened], kind="stable")]
     messages = rows(MESSAGE, len(order))
     for name in ("job", "kind", "stage", "microbatch", "source_rank", "target_rank", "payload_bytes", "wire_bytes"):

@@ -22,10 +22,13 @@ part of an input, or a summand; one of these comes to another, or the word that 
 EARLIER = 1 << 50
 """Taken off an acknowledgement's number: it comes before all else at that instant, as one out of a queue does."""
 
-ANNOUNCES, SENDS, REDUCES, POSTS, PASSED_ON = 0, 1, 2, (1 << 12) - 1, 1 << 12
-"""What a rank passes on when an action ends: what announces a message, the message, its reductions one by one, the
-notice of its next receive. So many numbers, from the end's own on, are kept for that when the action starts: it comes
-in this order, before all else at that instant."""
+ANNOUNCES, SENDS, REDUCES, POSTS, PASSED_ON = 0, 1, 1 << 8, (1 << 12) - 1, 1 << 12
+"""What a rank passes on when an action ends: what announces a message, the message (of its parts both, one part after
+the other), its reductions one by one, the notice of its next receive. So many numbers, from the end's own on, are kept
+for that when the action starts: it comes in this order, before all else at that instant."""
+
+AT_ONCE = 1 << 51
+"""Taken off the number of a part, sent in the same call as the message it is of: it comes before even those."""
 
 LAST, MORE, AHEAD, PIECES = 0, 1, 2, 3
 """Pieces of a message: the last one, one that more follow, the packet that goes ahead; and how many such there are."""
@@ -74,9 +77,9 @@ class State(NamedTuple):
     lag: Floats
     """How much later than it might it leaves; 0 when that is over."""
     pieces_left: Ints
-    """Pieces that are not at the end of the route."""
+    """Pieces that are not at the end of the route; of a message in parts, parts that have not come."""
     last_bit: Floats
-    """When it is where its first bit is."""
+    """When it is where its first bit is; of a message in parts, when the last one until now came."""
     rank_waiting: Ints
     """The rank that waits for it, or NONE."""
     position: Ints
@@ -85,7 +88,7 @@ class State(NamedTuple):
     sending_until: Floats
     """Until when the call takes that sent its last message."""
     awake: Floats
-    """Until when its gloo's thread is awake."""
+    """Until when each of gloo's threads is awake."""
     shards_left: Ints
     """Per stage, as the next four: messages that are to bring its parameters ..."""
     gathered: Floats
@@ -114,7 +117,7 @@ class State(NamedTuple):
 def started(program: Program) -> State:
     """Before anything has happened."""
     n_actions, n_messages = len(program.duration_s), len(program.release)
-    n_stages, n_ranks, n_groups = len(program.shards), len(program.row_start) - 1, len(program.group_start) - 1
+    n_stages, n_groups = len(program.shards), len(program.group_start) - 1
     return State(
         np.full(n_actions, np.nan),
         np.full(n_actions, np.nan),
@@ -133,7 +136,7 @@ def started(program: Program) -> State:
         program.row_start[:-1].copy(),
         program.begin_s.copy(),
         program.begin_s.copy(),
-        np.full(n_ranks, -1.0),
+        np.full(program.thread.max() + 1, -1.0),
         program.shards.copy(),
         np.zeros(n_stages),
         np.full(n_stages, NONE),

@@ -166,6 +166,9 @@ class Collective(NamedTuple):
     """As `wire_bytes`; empty where nobody asks."""
     kind: str = "reduce-scatter"
     """As in a trace."""
+    part_bytes: Mapping[int, tuple[float, ...]] = {}
+    """As `wire_bytes`: of the parts in which a message is sent, each over a connection of its own; empty: it is sent as
+    a whole."""
 
     def route(self, step: CollectiveMessage) -> tuple[int, ...]:
         """The links that a message takes."""
@@ -180,6 +183,10 @@ class Collective(NamedTuple):
     def size(self, step: CollectiveMessage) -> float:
         """Wire bytes of a message."""
         return self.wire_bytes[step.n_cells]
+
+    def parts(self, step: CollectiveMessage) -> tuple[float, ...]:
+        """Of the parts in which it is sent."""
+        return self.part_bytes[step.n_cells] if self.part_bytes else (self.size(step),)
 
     def payload(self, step: CollectiveMessage) -> float:
         """What of them is parameters or gradients."""

@@ -105,6 +105,9 @@ class Problem:
     """Per boundary s -> s + 1 (length S - 1), wire bytes of one message in either direction."""
     payload_bytes: tuple[float, ...] = ()
     """Per boundary, what of them is the tensor; empty where nobody asks."""
+    part_bytes: tuple[tuple[float, ...], ...] = ()
+    """Per boundary, wire bytes of the parts in which a message is sent, each over a connection of its own; empty: it is
+    sent as a whole."""
     links: tuple[LinkCost, ...] = ()
     cards: frozenset[int] = frozenset()
     """Which of the links are network cards: a route over nothing else stays inside a datacenter."""

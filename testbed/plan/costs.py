@@ -16,7 +16,7 @@ from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import NO_CARD, Exchanged, PipelineRoutes, Problem, Transfer
 from testbed.plan import counts, routes
 from testbed.plan.exchange import exchange_at, sites_of
-from testbed.plan.framing import ACK_BYTES, sent_and_acknowledged, super_packet_bytes, wire_bytes
+from testbed.plan.framing import ACK_BYTES, part_bytes, sent_and_acknowledged, super_packet_bytes, wire_bytes
 from testbed.plan.network_state import link_costs
 from testbed.plan.plan import Case, Job, JobSchedule, Plan, Profile
 from testbed.plan.rank_routes import RankRoutes
@@ -186,6 +186,7 @@ def _problem(
     pipelines = tuple(_pipeline_routes(plan, taken, ranks, cards=mesh.tp > 1) for ranks in members)
     exchanged = [_collectives(plan, taken, job, rank, chunks) for rank in stages] if mesh.dp > 1 else []
     payload = workload.message_bytes()
+    parts = _parts_on_wire(plan, job, payload)
     return Problem(
         n_microbatches=workload.microbatches,
         stage_to_rank=stages,
@@ -198,8 +199,9 @@ def _problem(
         memory_limit=tuple(_limits(workload, memory)),
         activation=(kept / chunks,) * len(stages),
         input_memory=((1.0 - kept) / chunks,) * len(stages),
-        message_bytes=(float(wire_bytes(payload) + host.gloo_bytes),) * (len(stages) - 1),
+        message_bytes=(sum(parts),) * (len(stages) - 1),
         payload_bytes=(float(payload),) * (len(stages) - 1),
+        part_bytes=(parts,) * (len(stages) - 1) if workload.streams > 1 else (),
         links=link_costs(taken.network),
         cards=frozenset(range(len(taken.network.links), len(taken.network.everything))),
         pipelines=pipelines,
@@ -314,6 +316,13 @@ def _stages_per_rank(job: Job, stages: tuple[int, ...]) -> int:
     return counts[0]
 
 
+def _parts_on_wire(plan: Plan, job: Job, payload_bytes: int) -> tuple[float, ...]:
+    """Wire bytes, with what gloo adds, of the parts in which a job's streams carry a message."""
+    workload, gloo_bytes = job.workload, plan.host_costs.gloo_bytes
+    parts = part_bytes(payload_bytes, workload.model.element_bytes, workload.streams)
+    return tuple(float(wire_bytes(part) + gloo_bytes) for part in parts)
+
+
 def _pipeline_routes(plan: Plan, taken: RankRoutes, ranks: Sequence[int], *, cards: bool) -> PipelineRoutes:
     """How the messages between the ranks of one pipeline travel; with `cards`, tensor ranks' over theirs as well."""
     pairs = list(product(range(len(ranks)), repeat=2))
@@ -341,7 +350,9 @@ def _collectives(plan: Plan, taken: RankRoutes, job: Job, rank: int, chunks: int
 
     def of(steps: tuple[CollectiveMessage, ...], kind: str) -> Collective:
         payload = {cells: float(cells * cell) for cells in {step.n_cells for step in steps}}
-        wire = {cells: float(wire_bytes(cells * cell) + plan.host_costs.gloo_bytes) for cells in payload}
-        return Collective(side_by_side(steps, tensor), wire, found, payload, kind)
+        parts = {cells: _parts_on_wire(plan, job, cells * cell) for cells in payload}
+        wire = {cells: sum(each) for cells, each in parts.items()}
+        several = parts if job.workload.streams > 1 else {}
+        return Collective(side_by_side(steps, tensor), wire, found, payload, kind, several)
 
     return of(exchange.gather, "all-gather"), of(exchange.reduction, exchange.reduces_to)

@@ -31,6 +31,22 @@ def wire_bytes(payload_bytes: float) -> float:
     return payload_bytes + math.ceil(payload_bytes / MSS) * (ETHERNET_HEADER + IP_TCP_HEADERS)
 
 
+def equal_parts(elements: int, count: int) -> list[int]:
+    """How many elements of a message each of `count` streams carries: as equal as can be, the larger parts first; fewer
+    parts where there are not so many elements.
+    """
+    each, more = divmod(elements, count)
+    return [each + (number < more) for number in range(min(elements, count))]
+
+
+def part_bytes(payload_bytes: float, element_bytes: int, streams: int) -> tuple[float, ...]:
+    """Payload bytes of the parts of a message, each of which is sent over a stream of its own."""
+    if streams == 1:
+        return (payload_bytes,)
+    parts = equal_parts(math.ceil(payload_bytes / element_bytes), streams)
+    return tuple(float(element_bytes * part) for part in parts)
+
+
 def there_and_back(payload_bytes: float, gso: int, gloo_bytes: float, notice_bytes: float) -> tuple[float, float]:
     """All wire bytes that a message's sender and its receiver send each other for it.
 

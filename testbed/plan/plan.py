@@ -16,7 +16,7 @@ from testbed.search.proof import Proof
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import FieldError
 from testbed.spec.topology import Direction
-from testbed.spec.workload import Pacing, Workload
+from testbed.spec.workload import Pacing, Transport, Workload
 
 _written = with_config(ConfigDict(extra="forbid"))
 """In a file, a field that does not exist is an error."""
@@ -242,7 +242,7 @@ class Plan:
     events: tuple[WrittenEvent, ...] = ()
     """What happens in every training, in order of time; a training: a case that begins anew, and those that go on from
     it. Jobs by themselves (`Case.alone`) train without."""
-    transport: Literal["otn-lossless", "tcp-default"] = "otn-lossless"
+    transport: Transport = "otn-lossless"
     seed: int = 1
     """Of what is left to chance in the network: jitter and loss."""
     clock: Clock = field(default_factory=Clock)

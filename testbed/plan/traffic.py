@@ -9,8 +9,8 @@ from typing import NamedTuple
 from testbed.plan import routes
 from testbed.plan.events import at_work
 from testbed.plan.exchange import exchange_at
-from testbed.plan.framing import ACK_BYTES, super_packet_bytes, there_and_back
-from testbed.plan.plan import Case, Plan
+from testbed.plan.framing import ACK_BYTES, part_bytes, super_packet_bytes, there_and_back
+from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.rank_routes import RankRoutes
 from testbed.plan.tensor_exchanges import tensor_exchanges
 
@@ -21,7 +21,7 @@ class PlannedTraffic(NamedTuple):
     wire_bytes: float
     """Messages with headers, what gloo adds to them and its notices of receives, and acknowledgements of all these."""
     messages: int
-    """That cross it, and that are acknowledged across it."""
+    """That cross it, and that are acknowledged across it; each part that has a stream of its own counts."""
 
 
 def planned_traffic(plan: Plan, case: Case) -> tuple[PlannedTraffic, ...]:
@@ -91,7 +91,7 @@ def _sent(plan: Plan, case: Case) -> Iterator[tuple[int, int, float, int]]:
         yield target, source, back, number
 
 
-def _messages(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:
+def _messages(plan: Plan, case: Case) -> Iterator[tuple[int, int, float, int]]:
     """(source rank, target rank, payload bytes, how often) of all that ranks send each other in an iteration."""
     yield from _posted_ahead(plan, case)
     for number in at_work(plan, case):
@@ -102,7 +102,7 @@ def _messages(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:
                     yield source, target, exchange.payload_bytes, exchange.number
 
 
-def _posted_ahead(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]:
+def _posted_ahead(plan: Plan, case: Case) -> Iterator[tuple[int, int, float, int]]:
     """Those whose receives can be posted a whole iteration ahead: between stages, and between replicas."""
     for number in at_work(plan, case):
         job, chosen = plan.jobs[number], case.jobs[number]
@@ -110,12 +110,18 @@ def _posted_ahead(plan: Plan, case: Case) -> Iterator[tuple[int, int, int, int]]
         for replica, tensor_rank in product(range(mesh.dp), range(mesh.tp)):
             ranks = mesh.pipeline(replica, tensor_rank)
             for a, b in pairwise(stages):
-                if a != b:
-                    yield ranks[a], ranks[b], workload.message_bytes(), workload.microbatches
-                    yield ranks[b], ranks[a], workload.message_bytes(), workload.microbatches
+                for part in _parts(job, workload.message_bytes()) if a != b else ():
+                    yield ranks[a], ranks[b], part, workload.microbatches
+                    yield ranks[b], ranks[a], part, workload.microbatches
         for rank in stages if mesh.dp > 1 else ():
             exchange = exchange_at(job, rank)
             cell = workload.cell_bytes(len(stages), exchange.n_cells)
             for step, tensor_rank in product((*exchange.gather, *exchange.reduction), range(mesh.tp)):
                 members = mesh.counterparts(rank, tensor_rank)
-                yield members[step.source], members[step.target], step.n_cells * cell, 1
+                for part in _parts(job, step.n_cells * cell):
+                    yield members[step.source], members[step.target], part, 1
+
+
+def _parts(job: Job, payload_bytes: float) -> tuple[float, ...]:
+    """Of a message, what each of the job's streams carries."""
+    return part_bytes(payload_bytes, job.workload.model.element_bytes, job.workload.streams)

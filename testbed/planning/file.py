@@ -48,6 +48,9 @@ def to_json(plan: Plan) -> str:
         del written["enforcement"]
     if plan.elephants_from is None:
         del written["elephants_from"]
+    for job in written["jobs"]:
+        if job["workload"]["streams"] == 1:
+            del job["workload"]["streams"]
     for case in written["cases"]:
         for name in ("continues", "starts_s", "alone_of", "alone"):
             if not case[name]:

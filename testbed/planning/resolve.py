@@ -386,4 +386,7 @@ def with_enforcement(plan: Plan, enforcement: Literal["rules", "ports"] | None) 
         if enforcement == "ports" and job.workload.parallelism.data > 1 and sums.collective.by_gloo:
             expected = "another one with --enforce ports: gloo's own all-reduce makes connections with ports of its own"
             raise BadInput.of(job.workload.name, "data_parallel.algorithm", sums.algorithm, expected)
+        if enforcement == "ports" and job.workload.streams > 1:
+            expected = "1 with --enforce ports: a node has one pair of ports for all of its connections there"
+            raise BadInput.of(job.workload.name, "streams", job.workload.streams, expected)
     return replace(plan, enforcement=enforcement)

@@ -74,9 +74,11 @@ def of_connecting(plan: Plan) -> Deadline:
     message = max((job.workload.message_bytes() for job in plan.jobs), default=0)
     slowest = min((direction.rate_bps for direction in network.everything), default=float("inf"))
     warm_up_s = WARM_UP_MESSAGES * ranks * 8 * message / slowest
-    seconds = CONNECT_S + ranks * ROUND_TRIPS_PER_PAIR * rtt_s + warm_up_s
+    streams = max((job.workload.streams for job in plan.jobs), default=1)
+    seconds = CONNECT_S + ranks * streams * ROUND_TRIPS_PER_PAIR * rtt_s + warm_up_s
+    over = f" over each of {streams} streams" if streams > 1 else ""
     derived = (
-        f"{CONNECT_S:g} s + {ROUND_TRIPS_PER_PAIR} round trips of {show_time(rtt_s)} with each of {ranks} ranks "
+        f"{CONNECT_S:g} s + {ROUND_TRIPS_PER_PAIR} round trips of {show_time(rtt_s)} with each of {ranks} ranks{over} "
         f"+ {show_time(warm_up_s)} for warm-up messages"
     )
     return Deadline(seconds, derived)

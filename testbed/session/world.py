@@ -41,6 +41,7 @@ def worlds_of(
             real_time=lab.real_time_workers and job.workload.pacing is not None,
             cores=tuple(pinned.cores[rank] for rank in job.mesh.ranks) if pinned.cores else (),
             witness=witness,
+            streams=job.workload.streams,
         )
         for number, job in enumerate(plan.jobs)
     ]

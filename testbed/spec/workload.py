@@ -59,7 +59,11 @@ class Parallelism(StrictModel):
 
 MOST_SLOT_S = 3600.0
 MOST_MESSAGE_BYTES = 1e9
+MOST_STREAMS = 64
 MOST_SCHEDULES = 1000
+
+Transport = Literal["otn-lossless", "tcp-default", "tcp-cubic", "tcp-bbr"]
+"""How TCP is set up (lab/transport.py)."""
 
 PerStage = Annotated[float | list[float], seconds_per_rank(0, MOST_SLOT_S)]
 """One time for every stage, or a list with one per pipeline rank."""
@@ -191,8 +195,16 @@ class Workload(StrictModel):
     recompute: bool = Field(
         default=False, description="keep only each layer's input, run its forward again before its input gradient"
     )
-    transport: Literal["otn-lossless", "tcp-default"] = Field(
-        default="otn-lossless", description="how TCP is set up; tcp-default: what ordinary settings would have done"
+    transport: Transport = Field(
+        default="otn-lossless",
+        description="how TCP is set up; tcp-default: as the kernel does by itself; tcp-cubic, tcp-bbr: the same, with "
+        "this congestion control",
+    )
+    streams: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_STREAMS,
+        description="TCP connections between two ranks, over which each message of theirs is sent in equal parts",
     )
     receives: Literal["early", "late"] = Field(
         default="early", description="post receives a step ahead, or only when they are reached"
@@ -271,6 +283,9 @@ class Workload(StrictModel):
         exchange = self.data_parallel
         if exchange.collective.by_gloo and exchange.sharding != "none":
             expected = "sharding: none beside it, as gloo only all-reduces"
+            raise FieldError("data_parallel.algorithm", exchange.algorithm, expected)
+        if exchange.collective.by_gloo and self.streams > 1:
+            expected = "another one beside several streams: gloo's own all-reduce sends over one connection"
             raise FieldError("data_parallel.algorithm", exchange.algorithm, expected)
         if not exchange.collective.chunked and exchange.chunks is not None:
             chunked = " or ".join(name for name, known in ALGORITHMS.items() if known.chunked)

@@ -19,13 +19,16 @@ from testbed.errors import MachineLacks
 from testbed.planning import file
 from testbed.results.contents import comparison_of
 from testbed.results.destination import COMPARISON, is_complete
-from testbed.vm.parallel_commands import CommandEnded, ParallelCommand, run_parallel
+from testbed.vm.parallel_commands import ParallelCommand, run_parallel
 
 MOST_IN_A_BOOT = 16
 """Cells: to boot and to train the reference costs as much as one of them, and a guest that dies takes the others
 along."""
 
 WORKER = "testbed.study.cell_worker"
+
+CANNOT_HERE = "cannot here: "
+"""What a failure begins with that is none of a run: the machine lacks what the cell asks for."""
 
 _BOOT_LIMIT_S, _CELL_LIMIT_S = 300.0, 600.0
 _MARGIN_S = 60.0
@@ -65,19 +68,24 @@ class Batches:
             return [name]
         return next(self._batches, None)
 
-    def ended(self, names: Sequence[str], why: str) -> None:
-        """What measured these cells is over; `why` says how, for those that it did not finish."""
+    def ended(self, names: Sequence[str], why: str, *, final: bool = False) -> None:
+        """What measured these cells is over; `why` says how, for those that it did not finish: `final` where another
+        try would end the same way.
+        """
         for name in names:
             if is_measured(self._base / name):
                 self._heard(name, "")
-            elif name in self._tried:
+            elif final or name in self._tried:
                 self._heard(name, why)
             else:
                 self._again.append(name)
 
 
 def measure(base: Path, batches: Batches, *, virtual: bool, shaper: str, at_once: int) -> None:
-    """Measure batches of cells, `at_once` of them at a time, those of a batch in one boot. Raises MachineLacks."""
+    """Measure batches of cells, `at_once` of them at a time, those of a batch in one boot.
+
+    Cells that this machine cannot measure are heard of with CANNOT_HERE in front of what it lacks.
+    """
     names_of: dict[ParallelCommand, Sequence[str]] = {}
 
     def following() -> ParallelCommand | None:
@@ -93,10 +101,8 @@ def measure(base: Path, batches: Batches, *, virtual: bool, shaper: str, at_once
         closing(run_parallel(following, at_once, source.freeze(Path(scratch)))) as commands,
     ):
         for ended in commands:
-            if ended.code == MachineLacks.exit_code:
-                raise MachineLacks(ended.said())
             names = names_of.pop(ended.command)
-            batches.ended(names, _why(ended))
+            batches.ended(names, why_ended(ended.code, ended.said()), final=ended.code == MachineLacks.exit_code)
             if all(is_measured(base / name) for name in names):
                 ended.command.log.unlink()
 
@@ -130,6 +136,11 @@ def empty(directory: Path) -> None:
             entry.unlink()
 
 
-def _why(ended: CommandEnded) -> str:
-    how = "it took longer than its limit" if ended.code is None else f"it ended with exit code {ended.code}"
-    return "\n".join(filter(None, [how, ended.said()]))
+def why_ended(code: int | None, said: str) -> str:
+    """How the process ended that was to measure cells, for those that it did not: its exit code, None where it passed
+    its limit, and what it said at last.
+    """
+    if code == MachineLacks.exit_code:
+        return CANNOT_HERE + said.rpartition("error: ")[2]
+    how = "it took longer than its limit" if code is None else f"it ended with exit code {code}"
+    return "\n".join(filter(None, [how, said]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from testbed.errors import ExitCode, Interrupted, TestbedError
+from testbed.errors import ExitCode, Interrupted, MachineLacks, TestbedError
 from testbed.interrupts import persistent_interrupts
 from testbed.planning import file
 from testbed.progress import Lines
@@ -18,12 +18,16 @@ from testbed.vm import command
 
 
 def main(directory: str, shaper: str, limit_s: str, *names: str) -> int:
-    """Train the plans of these cells; returns the exit code of the boot: what became of the cells their files say."""
+    """Train the plans of these cells; returns the exit code of the boot: what became of the cells their files say.
+
+    Of one cell alone that the guest cannot measure, it is that of MachineLacks.
+    """
     places = [Path(directory, name) for name in names]
     trainings = [command.GuestTraining(file.read(place / file.NAME), place, shaper, quiet=True) for place in places]
     machine = command.choose_machine(trainings[0].plan.clock)
-    command.train(machine, trainings, limit_s=float(limit_s), reporter=Lines(quiet=True))
-    return ExitCode.OK
+    boot, _ = command.train(machine, trainings, limit_s=float(limit_s), reporter=Lines(quiet=True))
+    alone_and_lacking = [ended.code for ended in boot.ended] == [MachineLacks.exit_code]
+    return ExitCode.MACHINE_LACKS if alone_and_lacking else ExitCode.OK
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from testbed import extras, source
 from testbed.errors import BadInput
 from testbed.planning import file
 from testbed.study import ray_task
-from testbed.study.cell_runs import WORKER, Batches, empty, limit_s
+from testbed.study.cell_runs import WORKER, Batches, empty, limit_s, why_ended
 
 _LOST_NODES = 5
 """So many times is a batch handed out anew whose node was lost."""
@@ -62,8 +62,9 @@ def _measure(ray: Any, base: Path, batches: Batches, shaper: str) -> None:
         for done in ray.wait(list(running), timeout=_WAIT_S)[0]:
             names, why = running.pop(done), ""
             try:
-                archive, why = ray.get(done)
+                archive, code, said = ray.get(done)
                 _unpack(archive, names, base)
+                why = why_ended(code, said)  # of a node that lacks something; the next try may be on another one
             except ray.exceptions.RayError as error:
                 why = str(error)
             batches.ended(names, why)

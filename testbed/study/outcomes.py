@@ -43,6 +43,7 @@ _OF_ROWS: Mapping[str, str] = {
     "error_to_published": "float64",
     "trusted": "boolean",
     "covered": "boolean",
+    "outcome": "string",
 }
 """Columns that a row has from comparison.json, from the model alone, or from a paper; what is not known is empty."""
 
@@ -78,6 +79,19 @@ class CellOutcome(NamedTuple):
     def does_not_fit(self) -> bool:
         """Whether nothing could be made of it: no fault of a run."""
         return self.failed.startswith(DOES_NOT_FIT)
+
+    @property
+    def cannot_here(self) -> bool:
+        """Whether this machine, or the guest, lacks what it asks for: no fault of a run either."""
+        return self.failed.startswith(cell_runs.CANNOT_HERE)
+
+    @property
+    def outcome(self) -> str:
+        """What came of it, in a word or two; "" where nothing is known of it yet."""
+        if self.rows:
+            return "predicted" if self.rows[0].get("measured_s") is None else "measured"
+        known = {DOES_NOT_FIT: self.does_not_fit, cell_runs.CANNOT_HERE: self.cannot_here, "failed": bool(self.failed)}
+        return next((word.rstrip(": ") for word, found in known.items() if found), "")
 
 
 def predict(plan: Plan, directory: Path) -> None:
@@ -130,11 +144,23 @@ def table_of(outcomes: Sequence[CellOutcome]) -> pd.DataFrame:
         _of_cell(found.cell)
         | {name: row.get(name) for name in _OF_ROWS}
         | _beside_published(found.cell, row)
-        | {"reasons": "; ".join(row.get("reasons", ()))}
+        | {"reasons": "; ".join(row.get("reasons", ())), "outcome": found.outcome}
         for found in outcomes
         for row in found.rows
     ]
     return _frame(rows, outcomes, {**_OF_ROWS, "reasons": "string"})
+
+
+def with_missing(table: pd.DataFrame, outcomes: Sequence[CellOutcome]) -> pd.DataFrame:
+    """The table, and in it a row without times for each cell that there is no result of, with the reason."""
+    rows = [
+        _of_cell(found.cell) | {"reasons": found.failed, "outcome": found.outcome}
+        for found in outcomes
+        if found.failed and not found.rows
+    ]
+    missing = _frame(rows, outcomes, {**_OF_ROWS, "reasons": "string"})
+    both = pd.concat([table, missing], ignore_index=True).astype(missing.dtypes) if rows else table
+    return both.sort_values("cell", kind="stable", ignore_index=True)
 
 
 def _beside_published(cell: StudyCell, row: Mapping[str, Any]) -> dict[str, float]:

@@ -80,9 +80,9 @@ def run(
 
     With `only` some of the cells: no tables, which would have less than what lies there, and no verdicts. Other
     commands may be at work in the directory: no cell is taken twice. `cluster` is the address of a Ray cluster that
-    measures them. A cell whose schedules do not fit, or whose run fails, is an outcome. Raises BadInput for another
-    fault of a plan or for the directory, MachineLacks, and Interrupted; what was measured stays, and the next run goes
-    on from there.
+    measures them. A cell whose schedules do not fit, that this machine cannot measure, or whose run fails, is an
+    outcome. Raises BadInput for another fault of a plan or for the directory, MachineLacks without Ray, and
+    Interrupted; what was measured stays, and the next run goes on from there.
     """
     base = cells_directory(directory)
     finished = outcomes.is_predicted if study.clock == "none" else cell_runs.is_measured
@@ -107,7 +107,7 @@ def run(
     if only is not None:
         return Finished(found, [], taken)
     table = outcomes.table_of(found)
-    outcomes.write(table, directory)
+    outcomes.write(outcomes.with_missing(table, found), directory)
     tables = StudyTables(table, outcomes.cell_table(found), study.over, study.clock != "none")
     return Finished(found, [claim.judged(tables) for claim in claims], taken)
 

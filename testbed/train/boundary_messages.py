@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 
 from testbed.pipeline.depend import Message
 from testbed.train.buffers import Buffers
 from testbed.train.pacing import now_s
+from testbed.train.streams import Pending
 from testbed.train.training_state import TrainingState
 
 
@@ -38,7 +38,7 @@ class BoundaryMessages:
         self.to_receive = [{m: self._buffers.take() for m in incoming} for _ in range(2)]
         self.to_send = [{m: self._buffers.take() for m in outgoing} for _ in range(2)]
         """By parity of the iteration."""
-        self.posted: dict[tuple[int, Message], tuple[dist.Work, float]] = {}
+        self.posted: dict[tuple[int, Message], tuple[Pending, float]] = {}
         """By iteration and message, each receive and when it was posted."""
 
     @property
@@ -60,5 +60,5 @@ class BoundaryMessages:
         """Post the receive of a message."""
         buffer = self.to_receive[iteration % 2][message]
         # the process group itself: the functions around it take as long as a packet
-        work = self._state.group.recv([buffer], self._state.holder(message.stage), self.tag(message, iteration))
+        work = self._state.streams.receive(buffer, self._state.holder(message.stage), self.tag(message, iteration))
         self.posted[iteration, message] = (work, now_s())

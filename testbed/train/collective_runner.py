@@ -13,12 +13,12 @@ from threading import Lock
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from testbed.pipeline.collectives import CollectiveMessage
 from testbed.train.buffers import Buffers, overlapping
 from testbed.train.pacing import now_s
 from testbed.train.shards import Shards
+from testbed.train.streams import Pending, Streams
 
 
 class Received(NamedTuple):
@@ -89,7 +89,7 @@ class Membership(NamedTuple):
     member: int
     ranks: Sequence[int]
     """They hold the same stages, in the order of replicas."""
-    group: dist.ProcessGroup
+    streams: Streams
 
 
 class Messages(MemberCollective):
@@ -122,7 +122,7 @@ class Messages(MemberCollective):
         self.memory: list[Buffers] = []
         self._take_buffers(cell_elements)
         self.buffer_bytes = sum(buffers.taken_bytes for buffers in self.memory)
-        self.posted: dict[tuple[int, int], tuple[dist.Work, float]] = {}
+        self.posted: dict[tuple[int, int], tuple[Pending, float]] = {}
         self.lock = Lock()
         self.iteration, self.log = 0, CollectiveLog([], [])
         self.ready = False
@@ -132,7 +132,7 @@ class Messages(MemberCollective):
         self.held: dict[int, float] = {}
         """Messages that have come and are not taken in yet, and when they came."""
         self.left: set[int] = set()
-        self.works: list[dist.Work] = []
+        self.works: list[Pending] = []
         self.futures: list[Future[None]] = []
 
     def _take_buffers(self, cell_elements: int) -> None:
@@ -154,7 +154,7 @@ class Messages(MemberCollective):
         for index in self.incoming:
             buffer = self.to_receive[iteration % 2][index]
             source = self.place.ranks[self.steps[index].source]
-            work = self.place.group.recv([buffer], source, self._tag(index, iteration))
+            work = self.place.streams.receive(buffer, source, self._tag(index, iteration))
             self.posted[iteration, index] = (work, now_s())
 
     def attend(self, iteration: int, log: CollectiveLog, submit: Submit) -> None:
@@ -220,7 +220,7 @@ class Messages(MemberCollective):
             self.left.add(index)
             self.log.sent.append(SentCollectiveMessage(self.kind, self.stage, step, now_s()))
             tag = self._tag(index, self.iteration)
-            self.works.append(self.place.group.send([buffer], self.place.ranks[step.target], tag))
+            self.works.append(self.place.streams.send(buffer, self.place.ranks[step.target], tag))
 
     def end(self) -> None:
         """As in Collective."""

@@ -46,6 +46,8 @@ class WorldSpec:
     """Whether workers run under SCHED_RR."""
     witness: bool = True
     """Whether workers tell what the machine did to them."""
+    streams: int = 1
+    """Connections between any two of the ranks."""
     cores: tuple[int, ...] = ()
     """Per rank, the processor core that it and its threads stay on; empty: any."""
 

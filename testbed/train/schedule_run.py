@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from testbed.lab.host_settings import Priorities
 from testbed.pipeline.depend import Message, consumed, produced
@@ -21,6 +20,7 @@ from testbed.train.boundary_messages import BoundaryMessages
 from testbed.train.log import ActionLog, LoggedAction
 from testbed.train.pacing import LogicalClock, now_s, sleep_until
 from testbed.train.rank_witness import Accounts, RankWitness
+from testbed.train.streams import Pending
 from testbed.train.tensor_memory import Memory
 from testbed.train.tensor_peers import Instants
 from testbed.train.training_state import TrainingState
@@ -131,7 +131,7 @@ class ScheduleRun:
         log = ActionLog(iteration, self.rank, state.replica, start_s)
         clock = LogicalClock(begin_s, self.process.spin_s)
         local: dict[Message, torch.Tensor] = {}
-        sends: list[dist.Work] = []
+        sends: list[Pending] = []
         computing = self.process.priorities.computing
         if replicas is not None:
             replicas.gather()
@@ -164,7 +164,7 @@ class ScheduleRun:
                 log.overruns.append(clock.finish(step.duration_s, computed))
             if outgoing is not None:
                 sent = now_s()
-                sends.append(state.group.send(*outgoing))
+                sends.append(state.streams.send(*outgoing))
                 log.sent.append((step, sent))
             if replicas is not None and step.completes:
                 replicas.reduce(step.action.stage)
@@ -250,8 +250,8 @@ class ScheduleRun:
 
     def _wrap(
         self, step: LoggedAction, iteration: int, value: torch.Tensor | None, local: dict[Message, torch.Tensor]
-    ) -> tuple[list[torch.Tensor], int, int] | None:
-        """What an action has made: laid aside for this rank, or put where it can be sent from (tensors, rank, tag)."""
+    ) -> tuple[torch.Tensor, int, int] | None:
+        """What an action has made: laid aside for this rank, or put where it can be sent from (tensor, rank, tag)."""
         if step.makes is None:
             return None
         assert value is not None
@@ -262,4 +262,4 @@ class ScheduleRun:
         buffer = messages.to_send[iteration % 2][step.makes]
         part = value.reshape(-1)[self.state.tensor_rank * messages.part :][: messages.part]
         buffer[: part.numel()].copy_(part)
-        return [buffer], step.target, messages.tag(step.makes, iteration)
+        return buffer, step.target, messages.tag(step.makes, iteration)

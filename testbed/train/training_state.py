@@ -31,6 +31,7 @@ from testbed.train.parameter_sums import (
 from testbed.train.replicas import Replicas
 from testbed.train.shards import Shards
 from testbed.train.stage import Stage
+from testbed.train.streams import Streams
 from testbed.train.tensor import TensorShare
 from testbed.train.tensor_peers import Peers
 
@@ -72,7 +73,7 @@ class TrainingState:
         self.pipeline = mesh.pipeline(self.replica, self.tensor_rank)
         group = dist.group.WORLD
         assert group is not None  # the worker has joined
-        self.group = group
+        self.streams = Streams(group, self.workload.streams)
         self.peers: Peers | None = None
         if mesh.tp > 1:
             self.peers = Peers(mesh.tensor_ranks(self.replica, self.pipeline_rank), self.tensor_rank, group, messaging)
@@ -123,7 +124,7 @@ class TrainingState:
                     "data_parallel.parameters"
                 )
         gloo = groups.of(tuple(ranks)) if self.workload.data_parallel.collective.by_gloo else None
-        self.replicas = Replicas(self.shards, exchange, Membership(self.replica, ranks, self.group), elements, gloo)
+        self.replicas = Replicas(self.shards, exchange, Membership(self.replica, ranks, self.streams), elements, gloo)
 
     def holder(self, stage: int) -> int:
         """The rank of the same pipeline that holds a stage."""

@@ -27,9 +27,11 @@ from testbed.train.pacing import needed_spin_s
 from testbed.train.peer_store import TCP, connected
 from testbed.train.rank_witness import Accounts
 from testbed.train.schedule_run import RankProcess, ScheduleRun
+from testbed.train.streams import Streams, interface_list
 from testbed.train.training_state import TrainingState
 
-_WARMUP_TAG = 1 << 28
+_WARMUP_TAG = 1 << 24
+"""Times the most streams there may be, it still is a tag."""
 _PR_SET_NAME, _PR_SET_TIMERSLACK = 15, 29
 
 
@@ -112,7 +114,7 @@ def _show(rank: int, doing: str) -> None:
 
 
 def _join(rank: int, world: protocol.WorldSpec) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = world.places[rank].interface
+    os.environ["GLOO_SOCKET_IFNAME"] = interface_list(world.places[rank].interface, world.streams)
     dist.init_process_group(
         "gloo",
         **_where_they_meet(world.store),
@@ -120,15 +122,17 @@ def _join(rank: int, world: protocol.WorldSpec) -> None:
         world_size=len(world.places),
         timeout=timedelta(seconds=world.timeout_s),
     )
+    group = dist.group.WORLD
+    assert group is not None  # it has just been joined
+    streams = Streams(group, world.streams)
     peers = [b if a == rank else a for a, b in world.neighbours if rank in (a, b)]
     outgoing = torch.zeros(world.warmup_bytes, dtype=torch.uint8)
     for round_ in range(protocol.WARMUP_ROUNDS):
         tag = _WARMUP_TAG + round_
         incoming = [torch.empty_like(outgoing) for _ in peers]
-        works = [dist.irecv(buffer, src=peer, tag=tag) for peer, buffer in zip(peers, incoming, strict=True)]
-        works += [dist.isend(outgoing, dst=peer, tag=tag) for peer in peers]
+        works = [streams.receive(buffer, peer, tag) for peer, buffer in zip(peers, incoming, strict=True)]
+        works += [streams.send(outgoing, peer, tag) for peer in peers]
         for pending in works:
-            assert pending is not None
             pending.wait()
 
 

@@ -107,6 +107,23 @@ def test_the_same_of_the_virtual_clock(files: Path, capability: Capability) -> N
 
 
 @pytest.mark.root
+def test_a_study_has_what_is_missing_as_the_outcome_of_every_cell(files: Path) -> None:
+    cells = {"name": "mine", "topologies": ["topology.yaml"], "workloads": ["workload.yaml"], "clock": "real"}
+    over = {"m": {"field": "microbatches", "values": [2, 4]}}
+    study = cells | {"over": over, "claims": ["1f1b < 1 s at m=2", "error <= 5 %"]}
+    (files / "study.yaml").write_text(json.dumps(study))
+    missing = OF_LABS[0]
+    done = call(dropped(*without(missing, OF_LABS)), files, "study", "study.yaml", "--out", "out", "--json")
+    assert done.returncode == ExitCode.MACHINE_LACKS, done.stderr
+    document = json.loads(done.stdout)
+    assert [cell["outcome"] for cell in document["cells"]] == ["cannot here"] * 2
+    assert all(cell["failed"].startswith(f"cannot here: root lacks CAP_{missing.name}") for cell in document["cells"])
+    assert [claim["verdict"] for claim in document["claims"]] == ["undecided"] * 2
+    table = (files / "out/study.csv").read_text()
+    assert table.count(f"cannot here: root lacks CAP_{missing.name}") == 2
+
+
+@pytest.mark.root
 def test_without_a_tun_device_the_relay_says_how_a_container_gets_it(files: Path) -> None:
     hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh"]
     if not Path("/dev/net").is_dir():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_sandbox import in_sandbox
+from in_sandbox import SandboxFailedError, in_sandbox
 from networks import network, two_datacenters
 
 pytestmark = pytest.mark.root
@@ -177,6 +177,20 @@ def test_default_transport_is_left_alone_and_slower() -> None:
     default = in_sandbox(transfer, "tcp-default", size)
     assert default["sysctls"]["net.ipv4.tcp_slow_start_after_idle"] == "1"
     assert sum(default["times"]) > 1.3 * sum(tuned["times"])
+
+
+@pytest.mark.parametrize("control", ["cubic", "bbr"])
+def test_an_ordinary_transport_has_the_congestion_control_of_its_name(control: str) -> None:
+    allowed = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text().split()
+    if control not in allowed:
+        with pytest.raises(
+            SandboxFailedError, match=rf"tcp-{control}: .* {control} \(.*; add it with: (modprobe|sysctl)"
+        ):
+            in_sandbox(transfer, f"tcp-{control}", 1000)
+        return
+    found = in_sandbox(transfer, f"tcp-{control}", 1000)
+    assert found["sysctls"]["net.ipv4.tcp_congestion_control"] == control
+    assert found["sysctls"]["net.ipv4.tcp_slow_start_after_idle"] == "1"
 
 
 def attach_facts() -> dict[str, Any]:

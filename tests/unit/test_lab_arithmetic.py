@@ -169,7 +169,7 @@ def test_profiles_hold_what_is_in_flight() -> None:
     assert not transport.profile("tcp-default", 1e6).sysctls
     assert small.sysctls_if_known == {"net.ipv4.tcp_tso_rtt_log": "31"}
     assert not transport.profile("tcp-default", 1e6).sysctls_if_known
-    with pytest.raises(BadInput, match="otn-lossless or tcp-default"):
+    with pytest.raises(BadInput, match="otn-lossless, tcp-default, tcp-cubic, tcp-bbr"):
         transport.profile("rdma", 0)
 
 

@@ -159,7 +159,7 @@ def test_a_bad_topology(tmp_path: Path, key: str, value: object, field: str, exp
         ("schedules", [{"schedule": "none.csv"}], "schedules.0.schedule", "a readable file"),
         ("model.kind", "lstm", "model.kind", "one of gpt, or FILE.py:NAME"),
         ("model.width", 3, "model.width", "no such field"),
-        ("transport", "udp", "transport", "'otn-lossless' or 'tcp-default'"),
+        ("transport", "udp", "transport", "'otn-lossless', 'tcp-default', 'tcp-cubic' or 'tcp-bbr'"),
     ],
 )
 def test_a_bad_workload(tmp_path: Path, key: str, value: object, field: str, expected: str) -> None:

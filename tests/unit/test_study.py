@@ -17,13 +17,17 @@ import yaml
 from in_process import run_testbed
 from processes import wait_until
 
+from testbed.cli.study import exit_code
+from testbed.errors import ExitCode
 from testbed.plan.network_state import planned
-from testbed.spec.study import StudyAxis, axis_of_text, setting, spread, study_of
+from testbed.spec.study import StudyAxis, StudySpec, axis_of_text, setting, spread, study_of
 from testbed.study import cell_runs, cells, outcomes
 from testbed.study.axis_plots import draw_axes
 from testbed.study.cell_locks import CellLocks, cells_directory
 from testbed.study.claim_text import parse
 from testbed.study.claims import ClaimVerdict, StudyTables
+from testbed.study.outcomes import CellOutcome
+from testbed.study.study_run import Finished
 
 ROOT = Path(__file__).parents[2]
 FILES = [str(ROOT / "topologies/two-dc-longhaul.yaml"), str(ROOT / "workloads/tiny-gpt-pp4.yaml")]
@@ -315,6 +319,64 @@ def test_what_a_dead_boot_had_is_tried_once_more_alone(tmp_path: Path, names: li
         batches.ended(one, "it died again")
     assert batches.following() is None
     assert sorted(heard) == [(name, "it died again") for name in names]
+
+
+def test_what_the_machine_lacks_is_not_tried_again(tmp_path: Path) -> None:
+    heard = list[tuple[str, str]]()
+    batches = cell_runs.Batches(tmp_path, iter([["a", "b"]]), lambda name, why: heard.append((name, why)))
+    why = cell_runs.why_ended(ExitCode.MACHINE_LACKS, "warning: slow\nerror: no netem; add it with: modprobe sch_netem")
+    batches.ended(batches.following() or (), why, final=True)
+    assert batches.following() is None
+    said = "cannot here: no netem; add it with: modprobe sch_netem"
+    assert heard == [("a", said), ("b", said)]
+    assert cell_runs.why_ended(ExitCode.RUN_FAILED, "error: it died") == "it ended with exit code 4\nerror: it died"
+    assert cell_runs.why_ended(None, "") == "it took longer than its limit"
+
+
+def one_of_two_cannot_be_measured(directory: Path) -> tuple[StudySpec, list[cells.StudyCell], list[CellOutcome]]:
+    path = study_file(directory, over={"m": {"field": "microbatches", "values": [4, 8]}}, schedules=["1f1b"])
+    spec = study_of(path, {"clock": "virtual"})
+    both = cells.cells_of(spec, path)
+    row = {"label": "1f1b", "schedule": "1f1b", "predicted_s": 0.8, "measured_s": 0.8, "error": 0.0, "trusted": True}
+    return (
+        spec,
+        both,
+        [
+            CellOutcome(both[0], (), {}, "cannot here: no bbr", None),
+            CellOutcome(both[1], (row,), {}, "", True),
+        ],
+    )
+
+
+def test_a_cell_that_cannot_be_measured_here_is_a_row_with_the_reason(tmp_path: Path) -> None:
+    spec, _, found = one_of_two_cannot_be_measured(tmp_path)
+    table = outcomes.with_missing(outcomes.table_of(found), found)
+    assert list(table["outcome"]) == ["cannot here", "measured"]
+    assert list(table["m"]) == ["4", "8"]
+    assert table["reasons"][0] == "cannot here: no bbr"
+    assert math.isnan(table["measured_s"][0])
+    assert outcomes.table_of(found)["cell"].tolist() == [1]  # what claims and pictures are made of
+    tables = StudyTables(outcomes.table_of(found), outcomes.cell_table(found), spec.over, measured=True)
+    verdicts = {
+        text: parse(text, spec.over, ["1f1b"]).judged(tables)
+        for text in ("1f1b < 1 s", "1f1b < 1 s at m=8", "1f1b < 1 ms")
+    }
+    assert [each.verdict for each in verdicts.values()] == ["undecided", "holds", "fails"]
+    assert "no bbr" in verdicts["1f1b < 1 s"].why
+
+
+def test_exit_codes_of_what_cannot_be_measured_here(tmp_path: Path) -> None:
+    spec, both, found = one_of_two_cannot_be_measured(tmp_path)
+    failed = CellOutcome(both[1], (), {}, "it died", None)
+    unfit = CellOutcome(both[1], (), {}, "does not fit: too little memory", None)
+
+    def code(*of: CellOutcome) -> ExitCode:
+        return exit_code(spec, Finished(of, [], 0))
+
+    assert code(*found) == ExitCode.UNTRUSTED
+    assert code(found[1]) == ExitCode.OK
+    assert code(found[0]) == code(found[0], unfit) == ExitCode.MACHINE_LACKS
+    assert code(found[0], failed) == ExitCode.RUN_FAILED
 
 
 def test_single_cells_and_their_list(tmp_path: Path) -> None:
