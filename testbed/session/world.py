@@ -41,7 +41,6 @@ def worlds_of(
             real_time=lab.real_time_workers and job.workload.pacing is not None,
             cores=tuple(pinned.cores[rank] for rank in job.mesh.ranks) if pinned.cores else (),
             witness=witness,
-            streams=job.workload.streams,
         )
         for number, job in enumerate(plan.jobs)
     ]
@@ -59,6 +58,7 @@ def world_of(plan: Plan, number: int, places: Sequence[WorkerPlace], *, store: s
         logs=logs,
         first_rank=job.mesh.first_rank,
         job=job.name if len(plan.jobs) > 1 else "",
+        streams=job.workload.streams,
     )
 
 
