@@ -112,8 +112,10 @@ inside() {
     mount --bind "$root" "$root"
     echo "making a root of Debian $suite" >&2
     [ -z "$CACHE" ] || mkdir -p "$CACHE/pip" "$CACHE/debs/partial"
+    known=/usr/share/debootstrap/scripts like=''
+    if [ -d "$known" ] && ! [ -e "$known/$suite" ]; then like=sid; fi # younger than this debootstrap
     debootstrap ${CACHE:+"--cache-dir=$CACHE/debs"} --variant=minbase --include=make,ca-certificates "$suite" \
-        "$root" "$MIRROR" >"$root.log" 2>&1 || {
+        "$root" "$MIRROR" ${like:+"$like"} >"$root.log" 2>&1 || {
         tail -n 20 "$root.log" >&2
         exit 3
     }

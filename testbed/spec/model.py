@@ -101,6 +101,7 @@ def as_model(document: object) -> object:
     known: type[ModelSpec] | None = None
     try:
         known = MODELS.find(kind, content)
+        known.model_rebuild()  # before 2.14 pydantic writes no field of a class that was never built itself
         return validated(known, document)
     except Unusable as error:
         raise FieldError("kind", error.value, error.expected) from error
