@@ -39,7 +39,9 @@ def become_worker(
     corpus: Corpus,
     longest_spin_s: float,
 ) -> NoReturn:
-    """Make the calling process, just forked, the worker of `rank`: it enters its container, and ends as its work ends.
+    """Make the calling process, just forked into its container's PID namespace, the worker of `rank`.
+
+    It enters the container's other namespaces, and ends as its work ends.
 
     `worker_fds` are the launcher's connections to all ranks. Those of other ranks are closed, and the fork
     server's own. `longest_spin_s`: of the ends of its sleeps.
@@ -55,18 +57,7 @@ def become_worker(
         container = world.places[rank].container_pid
         if container is not None:
             attach(container)
-        # joining a PID namespace takes effect for children only
-        inner = os.fork()
-        if inner == 0:
-            status = _work(rank, world, launcher, corpus, longest_spin_s)
-        else:
-            launcher.close()
-            _, waited = os.waitpid(inner, 0)
-            status = os.waitstatus_to_exitcode(waited)
-            if status < 0:
-                if -status != signal.SIGKILL:  # whose disposition cannot be set
-                    signal.signal(-status, signal.SIG_DFL)
-                os.kill(os.getpid(), -status)
+        status = _work(rank, world, launcher, corpus, longest_spin_s)
     except BaseException as error:  # noqa: BLE001 - nothing may escape a fork, and the launcher must hear of it
         launcher.send(protocol.Failed(rank, f"cannot enter its container: {error!r}"))
     finally:
