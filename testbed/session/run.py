@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +17,7 @@ from testbed.lab.calibrate import lines
 from testbed.lab.host_settings import HostPriority
 from testbed.lab.lab import Lab
 from testbed.lab.machine_witness import MachineWitness
-from testbed.plan.costs import largest_burst_bytes, problem_of_case, schedule_of
+from testbed.plan.costs import problem_of_case, schedule_of
 from testbed.plan.events import at_work, trainings
 from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.routes import routes_of_nodes
@@ -31,7 +30,6 @@ from testbed.results.provenance import environment
 from testbed.schedule.registry import Generated, generate_choice
 from testbed.session import deadlines, event_report, message_costs
 from testbed.session.active_routes import RoutesInForce, require_same_choice
-from testbed.session.building import built
 from testbed.session.case import Running, train
 from testbed.session.judgement import JudgedCase, conclude, judge_cases
 from testbed.session.loop import Loop
@@ -39,10 +37,10 @@ from testbed.session.message_costs import MessageCosts
 from testbed.session.pinning import Pinning, keep_on, pinning
 from testbed.session.profile import profile
 from testbed.session.references import References
+from testbed.session.standing_lab import StandingLab
 from testbed.session.world import worlds_of
 from testbed.trace.tables import FORMAT
 from testbed.train.assignment import ReferenceOutcome
-from testbed.train.launcher import Launcher
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,8 @@ class SessionOptions:
     """Whether links that are not as asked end the run, instead of leaving it untrusted."""
     kept_references: Path | None = None
     """A directory for the trainings in one process, where several plans are measured one after another."""
+    standing: StandingLab | None = None
+    """The same of the lab and the workers, as they were left."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class _Live:
     results: ResultsWriter
     reporter: Reporter
     lab: Lab
+    standing: StandingLab
     loop: Loop
     identity: Mapping[str, Any]
     ranges: RangesByLabel
@@ -91,26 +92,20 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     warned = left_out.warnings(plan, ranges)
     for line in warned:
         reporter.say(f"warning: {line}")
-    with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, ExitStack() as stack:
+    with ExitStack() as stack:
+        standing = StandingLab(stack) if options.standing is None else options.standing
         # the slow import of torch runs while the lab is built
-        launchers = [stack.enter_context(Launcher(job.mesh.size)) for job in plan.jobs]
-        references = References(plan, launchers, options.kept_references)
-        lab = stack.enter_context(
-            built(
-                plan,
-                reporter,
-                shaper=options.shaper,
-                host_priority=options.host_priority,
-                largest_burst_bytes=largest_burst_bytes(plan),
-            )
-        )
+        standing.launch(plan)
+        references = References(plan, standing.launchers, options.kept_references)
+        lab = standing.build(reporter, shaper=options.shaper, host_priority=options.host_priority)
         stack.callback(results.save_tables)
         with reporter.step("training the reference in one process"):
             outcomes = references.outcomes()  # over before anything is measured
         links = _measure_links(lab, results, reporter, strict=options.strict)
-        with Loop(launchers, lab.processes()) as loop:
-            live = _Live(options, results, reporter, lab, loop, _identity(plan, options, lab, warned), ranges)
-            return _train_cases(plan, live, scratch, outcomes, links)
+        with Loop(standing.launchers, lab.processes()) as loop:
+            identity = _identity(plan, options, lab, warned)
+            live = _Live(options, results, reporter, lab, standing, loop, identity, ranges)
+            return _train_cases(plan, live, outcomes, links)
 
 
 def _identity(plan: Plan, options: SessionOptions, lab: Lab, warned: Sequence[str]) -> dict[str, Any]:
@@ -155,11 +150,11 @@ class _Started(NamedTuple):
     """As it is written so far; cases add to it."""
 
 
-def _start(plan: Plan, live: _Live, scratch: str, pinned: Pinning, links: gate.Gate) -> _Started:
+def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> _Started:
     """Have the workers of every job connect, and write the manifest. Raises RunFailed."""
     reporter, lab, witness = live.reporter, live.lab, live.options.witness
     logs = live.options.directory / "logs"
-    worlds = worlds_of(plan, lab, Path(scratch), logs, pinned, witness=witness.active)
+    worlds = worlds_of(plan, lab, live.standing.scratch, logs, pinned, witness=witness.active)
     connecting = deadlines.of_connecting(plan)
     if plan.enforcement == "ports":
         with reporter.step("choosing ports"):
@@ -167,7 +162,7 @@ def _start(plan: Plan, live: _Live, scratch: str, pinned: Pinning, links: gate.G
     with reporter.step("starting workers"):
         reporter.note(f"all have to connect within {connecting}")
         imported_s = [launcher.imported() for launcher in live.loop.launchers]
-        live.loop.start(worlds, connecting)
+        live.standing.connect(live.loop, worlds, connecting)
     routes = RoutesInForce(lab, reporter)
     manifest = {
         **live.identity,
@@ -199,13 +194,11 @@ def _pinned(plan: Plan, live: _Live) -> Pinning:
     return pinned
 
 
-def _train_cases(
-    plan: Plan, live: _Live, scratch: str, references: Sequence[ReferenceOutcome], links: gate.Gate
-) -> dict[str, Any]:
+def _train_cases(plan: Plan, live: _Live, references: Sequence[ReferenceOutcome], links: gate.Gate) -> dict[str, Any]:
     """Start the workers and train every case; returns the comparison document. Raises RunFailed."""
     results, reporter = live.results, live.reporter
     pinned = _pinned(plan, live)
-    running, routes, manifest = _start(plan, live, scratch, pinned, links)
+    running, routes, manifest = _start(plan, live, pinned, links)
     profiled = None
     if any(job.workload.pacing is None for job in plan.jobs):
         profiled = profile(plan, live.loop, reporter, running.witness)

@@ -178,6 +178,11 @@ class Launcher:
         self.world = world
         self._tell_fork_server(protocol.StartWorkers(world))
 
+    def join(self, world: protocol.WorldSpec) -> protocol.Join:
+        """What its workers, which have left their process group, are to be told to join another one."""
+        self.world = world
+        return protocol.Join(world)
+
     def reply(self, rank: int) -> Any:
         """What a worker that has something to say says; None when it has ended."""
         try:

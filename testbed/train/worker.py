@@ -66,24 +66,47 @@ def become_worker(
 
 def _work(rank: int, world: protocol.WorldSpec, launcher: Connection, corpus: Corpus, longest_spin_s: float) -> int:
     """Serve the launcher until it says Stop; returns the exit status. Anything that goes wrong is reported first."""
-    name = world.first_rank + rank
-    log = (Path(world.logs) / f"rank{name}.log").open("a", buffering=1)
-    os.dup2(log.fileno(), sys.stdout.fileno())
-    os.dup2(log.fileno(), sys.stderr.fileno())
+    another: protocol.WorldSpec | None = world
     try:
         if world.cores:  # gloo's threads too: they are part of what a rank does
             os.sched_setaffinity(0, {world.cores[rank]})
         if world.real_time:  # before the process group is joined: gloo's threads inherit it
             become_real_time()
-        _show(name, "joining")
-        _join(rank, world)
-        launcher.send(protocol.Ready(rank))
-        _serve(rank, launcher, corpus, world, longest_spin_s)
+        while another is not None:
+            world = another
+            _log_to(rank, world)
+            _show(world.first_rank + rank, "joining")
+            _join(rank, world)
+            launcher.send(protocol.Ready(rank))
+            if not _serve(rank, launcher, corpus, world, longest_spin_s):
+                return 0
+            gc.collect()  # what is left of its trainings holds connections
+            dist.destroy_process_group()
+            launcher.send(protocol.Ready(rank))
+            another = _next_world(launcher)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
         traceback.print_exc()
         launcher.send(protocol.Failed(rank, f"{type(error).__name__}: {error}"))
         return 1
     return 0
+
+
+def _next_world(launcher: Connection) -> protocol.WorldSpec | None:
+    """What a worker that has left its process group is to join; None: nothing more."""
+    match launcher.recv():
+        case protocol.Join(world):
+            return world
+        case protocol.Stop():
+            return None
+        case other:
+            raise TypeError(f"not a message for a worker that has left: {other!r}")
+
+
+def _log_to(rank: int, world: protocol.WorldSpec) -> None:
+    """Have whatever is said go to the rank's file."""
+    with (Path(world.logs) / f"rank{world.first_rank + rank}.log").open("a") as log:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        os.dup2(log.fileno(), sys.stderr.fileno())
 
 
 def sleep_exactly() -> None:
@@ -121,7 +144,8 @@ def _join(rank: int, world: protocol.WorldSpec) -> None:
             pending.wait()
 
 
-def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.WorldSpec, longest_spin_s: float) -> None:
+def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.WorldSpec, longest_spin_s: float) -> bool:
+    """Do what the launcher says, in one process group; returns whether to leave it for another one."""
     run: ScheduleRun | None = None
     spin_s = min(longest_spin_s, needed_spin_s())
     accounts, groups = Accounts(active=world.witness), GlooGroups(world.timeout_s)
@@ -149,8 +173,12 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
             case protocol.Go(iteration, start_s):
                 _show(world.first_rank + rank, f"it {iteration}")
                 launcher.send(protocol.Done(_prepared(run, message).iterate(iteration, start_s)))
+            case protocol.Leave():
+                if run is not None:
+                    run.state.close()
+                return True
             case protocol.Stop():
-                return
+                return False
             case other:
                 raise TypeError(f"not a message for a worker: {other!r}")
 
