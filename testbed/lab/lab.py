@@ -43,6 +43,14 @@ from testbed.plan.routes import datacenter_of
 from testbed.spec.topology import Direction
 
 
+def serves_as_well(plan: Plan, other: Plan) -> bool:
+    """Whether the containers of a plan's lab can be wired anew for another plan, and nothing be left of the first."""
+    if plan.network.switches or "ports" in (plan.enforcement, other.enforcement):
+        return False  # what routers' own addresses and hashes, and nodes' ports, were set to stays in the containers
+    same = ((one.network.nodes, one.network.switches, one.transport) for one in (plan, other))
+    return next(same) == next(same)
+
+
 class Lab:
     """A live lab of a plan's network, as a context manager. Build it in the main thread of a sandbox.
 
@@ -61,30 +69,35 @@ class Lab:
         progress: Callable[[str], None] | None = None,
         host_priority: HostPriority = HostPriority.on,
     ) -> None:
+        self.containers: dict[str, Container] = {}
+        """Every node ("paris/0")."""
+        self.routers: dict[str, Container] = {}
+        """Of every datacenter and switch, by its name."""
+        self._say = progress or (lambda _text: None)
+        self._host = Host(host_priority)
+        self._sysctls: dict[str, dict[str, str]] = {}
+        self._net: Any = None
+        self._asked_shaper = shaper
+        self._take(plan, largest_burst_bytes)
+
+    def _take(self, plan: Plan, largest_burst_bytes: int) -> None:
+        """What is the plan's to say, but for the containers."""
         self.name = plan.network.name
         self.directions: tuple[Direction, ...] = plan.network.directions
         self.cards: tuple[Direction, ...] = plan.network.cards
         self.places = LabNames(plan.network)
         self.nodes = self.places.nodes
-        self.containers: dict[str, Container] = {}
-        """Every node ("paris/0")."""
-        self.routers: dict[str, Container] = {}
-        """Of every datacenter and switch, by its name."""
         self.warnings: list[str] = []
         self.largest_burst_bytes = largest_burst_bytes
         self._seed = plan.seed
-        self._say = progress or (lambda _text: None)
         self._state = planned(plan.network)
         """Without what `lose` took."""
         self._default_routes: RoutesOfPairs = {}
         self.by_ports = plan.enforcement == "ports"
-        self._shaper = choose(shaper)
+        self._shaper = choose(self._asked_shaper)
         self._card_shaper = cards.choose() if self.cards else None
-        self._host = Host(host_priority)
         self._metrics = Metrics(plan.network, largest_burst_bytes)
         self._profile = transport.profile(plan.transport, self._metrics.largest_window_bytes())
-        self._sysctls: dict[str, dict[str, str]] = {}
-        self._net: Any = None
         self._wires = Cabling(self, plan.framing, self._metrics, plan.seed)
         self._flow_routes = FlowRoutes(self)
 
@@ -172,6 +185,10 @@ class Lab:
         self._net = Mininet(topo=None, build=False, controller=None)
         self._net.built = True
         self._make_containers()
+        self._lay_wires()
+
+    def _lay_wires(self) -> None:
+        """All between the containers, and what they need to know of it."""
         self._say("access links")
         self._wires.connect_nodes()
         self._wires.name_switches()
@@ -186,6 +203,27 @@ class Lab:
         for container in self._everywhere():
             self._sysctls[container.name] |= transport.apply(self._profile, container.pid, container.name)
         self._check_memory()
+
+    def rewire(self, plan: Plan, *, largest_burst_bytes: int) -> None:
+        """Lay all wires, links and routes anew between the same containers, for a plan that `serves_as_well` allows.
+
+        Whatever was on its way is lost. Raises RunFailed.
+        """
+        with self.blaming("the lab was wired anew"):
+            self._flow_routes.clear()
+            forget_routes(self)
+            self._shaper.close()
+            for router in self.routers.values():  # every wire has an end there, and goes with it
+                with self.netlink(router) as netlink:
+                    for port in netlink.ask("get_links"):
+                        if port.get_attr("IFLA_IFNAME") in router.nameToIntf:
+                            netlink.ask("link", "del", index=port["index"])
+            for host in self._net.hosts:
+                for known in (host.intfs, host.ports, host.nameToIntf):
+                    known.clear()
+            self._net.links.clear()
+            self._take(plan, largest_burst_bytes)
+            self._lay_wires()
 
     def _make_containers(self) -> None:
         routers = self.places.routers

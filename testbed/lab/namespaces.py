@@ -126,7 +126,8 @@ def scratch_network() -> Iterator[None]:
 def attach(pid: int) -> None:
     """Move a just-forked, single-threaded process into the container whose first process is `pid`.
 
-    Network and mounts change at once. The PID namespace is joined only by children forked afterwards: fork once more.
+    Network and mounts change at once. The PID namespace is joined only by children forked afterwards: fork once more,
+    or come from `fork_into`.
     Raises OSError when the container is gone.
     """
     kinds = (("net", CLONE_NEWNET), ("pid_for_children", CLONE_NEWPID), ("mnt", CLONE_NEWNS))
@@ -140,3 +141,30 @@ def attach(pid: int) -> None:
         for fd, _ in fds:
             os.close(fd)
     os.chdir(here)  # setns(mnt) moves to the root directory
+
+
+def fork_into(pid: int | None) -> int:
+    """As os.fork(), with the child in the PID namespace of the container whose first process is `pid`; None: in ours.
+
+    The child of a container that is gone is in ours too: it will hear so from `attach`. Raises OSError.
+    """
+    home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    child = -1
+    try:
+        if pid is not None:
+            with contextlib.suppress(OSError):
+                _bear_children_in(f"/proc/{pid}/ns/pid_for_children")
+        child = os.fork()
+    finally:
+        if child != 0:
+            setns(home, CLONE_NEWPID)
+        os.close(home)
+    return child
+
+
+def _bear_children_in(path: str) -> None:
+    there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        setns(there, CLONE_NEWPID)
+    finally:
+        os.close(there)

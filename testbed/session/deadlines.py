@@ -65,12 +65,17 @@ def of_reference(workload: Workload, iterations: int) -> Deadline:
     return Deadline(SLOWEST_FACTOR * slots_s + ITERATION_MARGIN_S, derived)
 
 
+def longest_round_trip_s(plan: Plan) -> float:
+    """Of two datacenters, on the planned network."""
+    network = planned(plan.network)
+    delays_s = (sum(network.links[index].delay_s for index in route) for route in network.routes.values())
+    return 2 * max(delays_s, default=0.0)
+
+
 def of_connecting(plan: Plan) -> Deadline:
     """For all workers to connect: every rank meets every other one after the other."""
     ranks = sum(job.mesh.size for job in plan.jobs)
-    network = planned(plan.network)
-    delays_s = (sum(network.links[index].delay_s for index in route) for route in network.routes.values())
-    rtt_s = 2 * max(delays_s, default=0.0)
+    network, rtt_s = planned(plan.network), longest_round_trip_s(plan)
     message = max((job.workload.message_bytes() for job in plan.jobs), default=0)
     slowest = min((direction.rate_bps for direction in network.everything), default=float("inf"))
     warm_up_s = WARM_UP_MESSAGES * ranks * 8 * message / slowest

@@ -23,7 +23,7 @@ from testbed.session.deadlines import Deadline
 from testbed.session.timers import TimedAction, Timers
 from testbed.train.assignment import IterationRecord, TimedSchedule, TrainingTask, require_same_stages
 from testbed.train.connected_workers import ConnectedWorkers
-from testbed.train.protocol import Done, Go, PostReceives, Prepare, Ready, SwapSchedule, WorldSpec
+from testbed.train.protocol import Done, Go, Leave, PostReceives, Prepare, Ready, SwapSchedule, WorldSpec
 
 START_MARGIN_S = 5e-3
 """The common start of an iteration lies this far ahead, so that every worker has heard of it."""
@@ -73,6 +73,15 @@ class Loop:
         for launcher, world in zip(self.launchers, worlds, strict=True):
             launcher.fork_workers(world)
         self.gather(Ready, deadline, "connect")
+
+    def restart(self, worlds: Sequence[WorldSpec], deadline: Deadline) -> None:
+        """The same with the workers that are there, once they have left what they were in. Raises RunFailed."""
+        pairs = zip(self.launchers, worlds, strict=True)
+        self.ask({job: launcher.join(world) for job, (launcher, world) in enumerate(pairs)}, deadline, "connect")
+
+    def leave(self, deadline: Deadline) -> None:
+        """Have all workers end their connections, for `restart`. Raises RunFailed."""
+        self.ask(dict.fromkeys(range(len(self.launchers)), Leave()), deadline, "leave their process group")
 
     def run(
         self,

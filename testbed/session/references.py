@@ -46,6 +46,11 @@ class References:
         return found
 
 
+def all_kept(plan: Plan, kept: Path | None) -> bool:
+    """Whether all that a plan asks for has been trained already."""
+    return kept is not None and all((kept / _name(_request(plan, job))).is_file() for job in plan.jobs)
+
+
 def _request(plan: Plan, job: Job) -> TrainReference:
     number = plan.jobs.index(job)
     most = max(len(trained(plan, cases, number)) for cases in trainings(plan.cases))

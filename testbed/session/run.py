@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -15,7 +14,6 @@ from testbed.lab.calibrate import lines
 from testbed.lab.host_settings import HostPriority
 from testbed.lab.lab import Lab
 from testbed.lab.machine_witness import MachineWitness
-from testbed.plan.costs import largest_burst_bytes
 from testbed.plan.plan import Plan
 from testbed.plan.routes import routes_of_nodes
 from testbed.planning import file, left_out
@@ -26,16 +24,15 @@ from testbed.results.directory import ResultsWriter
 from testbed.results.provenance import environment
 from testbed.session import control, deadlines
 from testbed.session.active_routes import RoutesInForce
-from testbed.session.building import built
 from testbed.session.case import Running
 from testbed.session.cases import StartedSession, asked_of, identity_of, train_cases
 from testbed.session.loop import Loop
 from testbed.session.network_accounts import LabAccounts
 from testbed.session.pinning import Pinning, keep_on, pinning
 from testbed.session.references import References
+from testbed.session.standing_lab import StandingLab
 from testbed.session.world import worlds_of
 from testbed.trace.tables import FORMAT
-from testbed.train.launcher import Launcher
 
 
 @dataclass(frozen=True)
@@ -55,6 +52,8 @@ class SessionOptions:
     """A directory for the trainings in one process, where several plans are measured one after another."""
     control: bool = False
     """Whether every case that is a training by itself is trained once more with links that are not shaped."""
+    standing: StandingLab | None = None
+    """The same of the lab and the workers, as they were left."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class _Live:
     results: ResultsWriter
     reporter: Reporter
     lab: Lab
-    launchers: Sequence[Launcher]
+    standing: StandingLab
     loop: Loop
     identity: Mapping[str, Any]
     ranges: RangesByLabel
@@ -87,28 +86,21 @@ def run(plan: Plan, options: SessionOptions, reporter: Reporter) -> dict[str, An
     warned = left_out.warnings(plan, ranges)
     for line in warned:
         reporter.say(f"warning: {line}")
-    with tempfile.TemporaryDirectory(prefix="testbed-") as scratch, ExitStack() as stack:
+    with ExitStack() as stack:
+        standing = StandingLab(stack) if options.standing is None else options.standing
         # the slow import of torch runs while the lab is built
-        launchers = [stack.enter_context(Launcher(job.mesh.size)) for job in plan.jobs]
-        references = References(plan, launchers, options.kept_references)
-        lab = stack.enter_context(
-            built(
-                plan,
-                reporter,
-                shaper=options.shaper,
-                host_priority=options.host_priority,
-                largest_burst_bytes=largest_burst_bytes(plan),
-            )
-        )
+        standing.launch(plan)
+        references = References(plan, standing.launchers, options.kept_references)
+        lab = standing.build(reporter, shaper=options.shaper, host_priority=options.host_priority)
         stack.callback(results.save_tables)
         with reporter.step("training the reference in one process"):
             outcomes = references.outcomes()  # over before anything is measured
         links = _measure_links(lab, results, reporter, strict=options.strict)
-        with Loop(launchers, lab.processes()) as loop:
+        with Loop(standing.launchers, lab.processes()) as loop:
             transport, shaper = lab.transport_name, lab.shaper_name
             identity = identity_of(plan, options.machine, shaper=shaper, transport=transport, warned=warned)
-            live = _Live(options, results, reporter, lab, launchers, loop, identity, ranges)
-            return train_cases(plan, _start(plan, live, scratch, _pinned(plan, live), links), outcomes)
+            live = _Live(options, results, reporter, lab, standing, loop, identity, ranges)
+            return train_cases(plan, _start(plan, live, _pinned(plan, live), links), outcomes)
 
 
 def _measure_links(lab: Lab, results: ResultsWriter, reporter: Reporter, *, strict: bool) -> gate.Gate:
@@ -121,19 +113,19 @@ def _measure_links(lab: Lab, results: ResultsWriter, reporter: Reporter, *, stri
     return links
 
 
-def _start(plan: Plan, live: _Live, scratch: str, pinned: Pinning, links: gate.Gate) -> StartedSession:
+def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> StartedSession:
     """Have the workers of every job connect, and write the manifest. Raises RunFailed."""
     reporter, lab, witness = live.reporter, live.lab, live.options.witness
     logs = live.options.directory / "logs"
-    worlds = worlds_of(plan, lab, Path(scratch), logs, pinned, witness=witness.active)
+    worlds = worlds_of(plan, lab, live.standing.scratch, logs, pinned, witness=witness.active)
     connecting = deadlines.of_connecting(plan)
     if plan.enforcement == "ports":
         with reporter.step("choosing ports"):
             lab.choose_ports(routes_of_nodes(plan, plan.cases[0]))
     with reporter.step("starting workers"):
         reporter.note(f"all have to connect within {connecting}")
-        imported_s = [launcher.imported() for launcher in live.launchers]
-        live.loop.start(worlds, connecting)
+        imported_s = [launcher.imported() for launcher in live.standing.launchers]
+        live.standing.connect(live.loop, worlds, connecting)
     routes = RoutesInForce(lab, reporter)
     manifest = {
         **live.identity,

@@ -22,8 +22,8 @@ from testbed.results.destination import COMPARISON, is_complete
 from testbed.vm.parallel_commands import ParallelCommand, run_parallel
 
 MOST_IN_A_BOOT = 16
-"""Cells: to boot and to train the reference costs as much as one of them, and a guest that dies takes the others
-along."""
+"""Cells: to boot, to build a lab and to train the reference costs as much as two or three of them, and a guest that
+dies takes the others along."""
 
 WORKER = "testbed.study.cell_worker"
 

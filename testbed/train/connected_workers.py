@@ -39,6 +39,10 @@ class ConnectedWorkers(ABC):
     def fork_workers(self, world: protocol.WorldSpec) -> None:
         """Have the workers forked; each says Ready when its connections are up and warm. Raises RunFailed."""
 
+    def join(self, world: protocol.WorldSpec) -> protocol.Join:
+        """What they, who have left their process group, are to be told to join another one."""
+        return protocol.Join(world)
+
     @abstractmethod
     def called(self, *ranks: int) -> str:
         """What errors call these ranks of the process group."""

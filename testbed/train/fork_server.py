@@ -36,6 +36,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _serve(control: Connection, worker_fds: list[int], corpus: Corpus, imported_s: float) -> None:
+    from testbed.lab.namespaces import fork_into
     from testbed.train.pacing import needed_spin_s
     from testbed.train.protocol import Exited, Imported, ReferenceTrained, StartWorkers, TrainReference
     from testbed.train.reference_process import trained_in_own_process
@@ -51,8 +52,8 @@ def _serve(control: Connection, worker_fds: list[int], corpus: Corpus, imported_
     longest_spin_s = needed_spin_s(min)  # before there are workers, who would be in each other's way
 
     ranks: dict[int, int] = {}
-    for rank in range(len(world.places)):
-        pid = os.fork()
+    for rank, place in enumerate(world.places):
+        pid = fork_into(place.container_pid)
         if pid == 0:
             become_worker(rank, world, control, worker_fds, corpus, longest_spin_s)
         ranks[pid] = rank

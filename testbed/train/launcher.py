@@ -161,6 +161,11 @@ class Launcher(ConnectedWorkers):
         self.world = world
         self._tell_fork_server(protocol.StartWorkers(world))
 
+    def join(self, world: protocol.WorldSpec) -> protocol.Join:
+        """See ConnectedWorkers."""
+        self.world = world
+        return super().join(world)
+
     def _gone(self, teller: Connection) -> NoReturn:
         raise RunFailed(_FORK_SERVER_DIED)
 

@@ -141,6 +141,18 @@ class CountResent:
 
 
 @dataclass(frozen=True)
+class Leave:
+    """Leave the process group, which all ranks are told; answered by Ready. Next is Join, or Stop."""
+
+
+@dataclass(frozen=True)
+class Join:
+    """Join another process group, in the same container; answered by Ready when its connections are up and warm."""
+
+    world: WorldSpec
+
+
+@dataclass(frozen=True)
 class Stop:
     """Leave."""
 

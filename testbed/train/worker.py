@@ -43,7 +43,9 @@ def become_worker(
     corpus: Corpus,
     longest_spin_s: float,
 ) -> NoReturn:
-    """Make the calling process, just forked, the worker of `rank`: it enters its container, and ends as its work ends.
+    """Make the calling process, just forked into its container's PID namespace, the worker of `rank`.
+
+    It enters the container's other namespaces, and ends as its work ends.
 
     `worker_fds` are the launcher's connections to all ranks. Those of other ranks are closed, and the fork
     server's own. `longest_spin_s`: of the ends of its sleeps.
@@ -59,18 +61,7 @@ def become_worker(
         container = world.places[rank].container_pid
         if container is not None:
             attach(container)
-        # joining a PID namespace takes effect for children only
-        inner = os.fork()
-        if inner == 0:
-            status = work(rank, world, launcher, corpus, longest_spin_s)
-        else:
-            launcher.close()
-            _, waited = os.waitpid(inner, 0)
-            status = os.waitstatus_to_exitcode(waited)
-            if status < 0:
-                if -status != signal.SIGKILL:  # whose disposition cannot be set
-                    signal.signal(-status, signal.SIG_DFL)
-                os.kill(os.getpid(), -status)
+        status = work(rank, world, launcher, corpus, longest_spin_s)
     except BaseException as error:  # noqa: BLE001 - nothing may escape a fork, and the launcher must hear of it
         launcher.send(protocol.Failed(rank, f"cannot enter its container: {error!r}"))
     finally:
@@ -79,24 +70,47 @@ def become_worker(
 
 def work(rank: int, world: protocol.WorldSpec, launcher: Connection, corpus: Corpus, longest_spin_s: float) -> int:
     """Serve the launcher until it says Stop; returns the exit status. Anything that goes wrong is reported first."""
-    name = world.first_rank + rank
-    log = (Path(world.logs) / f"rank{name}.log").open("a", buffering=1)
-    os.dup2(log.fileno(), sys.stdout.fileno())
-    os.dup2(log.fileno(), sys.stderr.fileno())
+    another: protocol.WorldSpec | None = world
     try:
         if world.cores:  # gloo's threads too: they are part of what a rank does
             os.sched_setaffinity(0, {world.cores[rank]})
         if world.real_time:  # before the process group is joined: gloo's threads inherit it
             become_real_time()
-        _show(name, "joining")
-        _join(rank, world)
-        launcher.send(protocol.Ready(rank))
-        _serve(rank, launcher, corpus, world, longest_spin_s)
+        while another is not None:
+            world = another
+            _log_to(rank, world)
+            _show(world.first_rank + rank, "joining")
+            _join(rank, world)
+            launcher.send(protocol.Ready(rank))
+            if not _serve(rank, launcher, corpus, world, longest_spin_s):
+                return 0
+            gc.collect()  # what is left of its trainings holds connections
+            dist.destroy_process_group()
+            launcher.send(protocol.Ready(rank))
+            another = _next_world(launcher)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
         traceback.print_exc()
         launcher.send(protocol.Failed(rank, f"{type(error).__name__}: {error}"))
         return 1
     return 0
+
+
+def _next_world(launcher: Connection) -> protocol.WorldSpec | None:
+    """What a worker that has left its process group is to join; None: nothing more."""
+    match launcher.recv():
+        case protocol.Join(world):
+            return world
+        case protocol.Stop():
+            return None
+        case other:
+            raise TypeError(f"not a message for a worker that has left: {other!r}")
+
+
+def _log_to(rank: int, world: protocol.WorldSpec) -> None:
+    """Have whatever is said go to the rank's file."""
+    with (Path(world.logs) / f"rank{world.first_rank + rank}.log").open("a") as log:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        os.dup2(log.fileno(), sys.stderr.fileno())
 
 
 def sleep_exactly() -> None:
@@ -140,7 +154,8 @@ def _where_they_meet(store: str) -> dict[str, Any]:
     return {"store": connected(store)} if store.startswith(TCP) else {"init_method": store}
 
 
-def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.WorldSpec, longest_spin_s: float) -> None:
+def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.WorldSpec, longest_spin_s: float) -> bool:
+    """Do what the launcher says, in one process group; returns whether to leave it for another one."""
     run: ScheduleRun | None = None
     spin_s = min(longest_spin_s, needed_spin_s())
     accounts, groups = Accounts(active=world.witness), GlooGroups(world.timeout_s)
@@ -170,8 +185,12 @@ def _serve(rank: int, launcher: Connection, corpus: Corpus, world: protocol.Worl
                 launcher.send(protocol.Done(_prepared(run, message).iterate(iteration, start_s)))
             case protocol.CountResent():
                 launcher.send(protocol.Resent(segments_sent_again()))
+            case protocol.Leave():
+                if run is not None:
+                    run.state.close()
+                return True
             case protocol.Stop():
-                return
+                return False
             case other:
                 raise TypeError(f"not a message for a worker: {other!r}")
 

@@ -12,6 +12,7 @@ import errno
 import gc
 import importlib
 import json
+import mmap
 import os
 import re
 import signal
@@ -34,6 +35,9 @@ LOOKS_PER_HEARTBEAT = 10
 
 START_EVERY_S = 100
 """Whole seconds of virtual time, which cost nothing: longer than what is left of a lab when it is gone."""
+
+GO_ON_EVERY_S = 10
+"""The same where the lab stays: process 1 looks meanwhile, which does cost."""
 
 _TCP_MEM_PAGES = "262144 393216 524288"
 """2 GiB at most: a guest's own default throttles TCP."""
@@ -147,25 +151,52 @@ def _run_job(job: request.GuestJob, reporter: _Reporter) -> list[int]:
         return []
     if job.training:
         _populate_heap()
+    gc.disable()  # hardly anything of what is imported is garbage, and to look for it takes 0.6 s of CPU
     # before any fork: what is imported here is shared by all tasks and their workers
     _warm(WARM_TASK, reporter, "imported the task")
     if job.training:
         _warm(WARM_TRAINING, reporter, "imported torch")
     gc.collect()
     gc.freeze()
+    gc.enable()
     if job.virtual and job.training:
         _run_in_turn()
-    codes = []
-    for number, task in enumerate(job.tasks):
-        if job.virtual:
-            _await_start(job.phase_s)
-        reporter.task = number
-        reporter.say("task started")
-        codes.append(_run_task(number, task, reporter))
+    turns = _Turns(len(job.tasks))
+    while turns.current < len(job.tasks):
+        _begin(turns.current, job, reporter, START_EVERY_S)
+        code = _run_task(turns, job, reporter)
+        turns.end(code)
         reporter.say("task ended")
         if _interrupted():
             break
-    return codes
+    return turns.codes()
+
+
+def _begin(number: int, job: request.GuestJob, reporter: _Reporter, every_s: int) -> None:
+    if job.virtual:
+        _await_start(job.phase_s, every_s)
+    reporter.task = number
+    reporter.say("task started")
+
+
+class _Turns:
+    """Which task is at work, and how those before it have ended: in memory that the processes of tasks share."""
+
+    def __init__(self, count: int) -> None:
+        self._numbers = memoryview(mmap.mmap(-1, 4 * (count + 1))).cast("i")
+
+    @property
+    def current(self) -> int:
+        return self._numbers[0]
+
+    def end(self, code: int) -> None:
+        """The current one has ended: the next one's turn."""
+        self._numbers[self.current + 1] = code
+        self._numbers[0] += 1
+
+    def codes(self) -> list[int]:
+        """Of those that have ended."""
+        return self._numbers[1 : self.current + 1].tolist()
 
 
 def _run_in_turn() -> None:
@@ -178,14 +209,14 @@ def _run_in_turn() -> None:
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 
 
-def _await_start(phase_s: float) -> None:
-    """Sleep until `phase_s` after a whole multiple of START_EVERY_S on the guest's clock.
+def _await_start(phase_s: float, every_s: int) -> None:
+    """Sleep until `phase_s` after a whole multiple of `every_s` on the guest's clock.
 
     Every task then begins at the same instant between two ticks of the kernel's timers, however long the boot, the
     imports and the tasks before it took.
     """
     second = 10**9
-    every_ns = START_EVERY_S * second
+    every_ns = every_s * second
     at_ns = (time.monotonic_ns() // every_ns + 1) * every_ns + round(phase_s * second)
     at = _Timespec(*divmod(at_ns, second))
     if code := ctypes.CDLL(None).clock_nanosleep(time.CLOCK_MONOTONIC, _TIMER_ABSTIME, ctypes.byref(at), None):
@@ -224,19 +255,24 @@ def _warm(modules: Sequence[str], reporter: _Reporter, event: str) -> None:
     reporter.say(event)
 
 
-def _run_task(number: int, task: request.GuestTask, reporter: _Reporter) -> int:
-    """Run one task in a process of its own; returns its exit code, negative for a signal."""
+def _run_task(turns: _Turns, job: request.GuestJob, reporter: _Reporter) -> int:
+    """Run the current task, and those that its process goes on with, in a process of their own.
+
+    Returns the exit code of the last one of them, negative for a signal.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     pid = os.fork()
     if pid == 0:
-        _task(number, task)
+        _task(turns, job, reporter)
     interrupted, looks = False, 0
     while True:
         ended, status = _reap(pid)
+        reporter.task = turns.current
         if ended:
             if os.WIFSIGNALED(status):
                 said = f"the task was killed by {signal.Signals(os.WTERMSIG(status)).name}\n"
-                with (Path(request.JOB_DIRECTORY) / request.standard_error(number)).open("a", encoding="utf-8") as file:
+                errors = Path(request.JOB_DIRECTORY) / request.standard_error(turns.current)
+                with errors.open("a", encoding="utf-8") as file:
                     file.write(said)
             return os.waitstatus_to_exitcode(status)
         if signal.sigtimedwait({signal.SIGCHLD}, LOOK_S) is None:
@@ -263,23 +299,40 @@ def _interrupted() -> bool:
     return (Path(request.JOB_DIRECTORY) / request.INTERRUPT_FILE).exists()
 
 
-def _task(number: int, task: request.GuestTask) -> NoReturn:
+def _task(turns: _Turns, job: request.GuestJob, reporter: _Reporter) -> NoReturn:
     status = 1
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        errors = os.open(Path(request.JOB_DIRECTORY) / request.standard_error(number), os.O_WRONLY | os.O_APPEND)
-        os.dup2(errors, 1)
-        os.dup2(errors, 2)
-        os.close(errors)
+        _log_to(turns.current)
         from testbed.vm.task import perform
 
-        status = perform(task, Path(request.JOB_DIRECTORY) / request.result_file(number))
+        first = turns.current
+
+        def goes_on(code: int, place: int) -> None:
+            turns.end(code)
+            reporter.say("task ended")
+            _begin(first + place, job, reporter, GO_ON_EVERY_S)
+            _log_to(first + place)
+
+        tasks = job.tasks[first:]
+        answers = [Path(request.JOB_DIRECTORY) / request.result_file(first + n) for n in range(len(tasks))]
+        status = perform(tasks, answers, goes_on)
     except BaseException:  # noqa: BLE001 - the top of a process
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _log_to(number: int) -> None:
+    """Have what is said go to a task's file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    errors = os.open(Path(request.JOB_DIRECTORY) / request.standard_error(number), os.O_WRONLY | os.O_APPEND)
+    os.dup2(errors, 1)
+    os.dup2(errors, 2)
+    os.close(errors)
 
 
 # --- reports -------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from testbed.errors import ExitCode, TestbedError
 from testbed.lab.host_settings import HostPriority
@@ -16,25 +18,69 @@ from testbed.planning import file
 from testbed.progress import Marks
 from testbed.vm.guest_request import GuestTask
 
+if TYPE_CHECKING:
+    from testbed.session.standing_lab import StandingLab
+
 HOST_PRIORITY = HostPriority.off
 """In a guest the one processor is shared by all, and virtual time would stand still while something spins."""
 
 
-def perform(task: GuestTask, answer: Path) -> int:
-    """Do it and write the document to `answer`; returns the exit code that the command line would return."""
+def perform(tasks: Sequence[GuestTask], answers: Sequence[Path], goes_on: Callable[[int, int], None]) -> int:
+    """Do the first task, and write its document to its answer; returns the exit code that the command line would.
+
+    Trainings behind it that its lab and its workers serve as well are done in its process. Each is announced by
+    `goes_on`, with the code of the one before it and its own place; the code returned is the last one's.
+    """
+    task, answer = tasks[0], answers[0]
     try:
         plan = file.read(Path(task.plan))
         if task.what == "calibrate":
             return run_in_sandbox(lambda: _calibrate(plan, task, answer))
-        body = _train if task.what == "train" else _measure_engine
         with MachineWitness() as witness:
-            return run_in_sandbox(lambda: body(plan, task, answer, witness))
+            if task.what == "engine":
+                return run_in_sandbox(lambda: _measure_engine(plan, task, answer, witness))
+            return run_in_sandbox(lambda: _train_in_turn(plan, tasks, answers, witness, goes_on))
     except TestbedError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def _train(plan: Plan, task: GuestTask, answer: Path, witness: MachineWitness) -> int:
+def _train_in_turn(
+    plan: Plan,
+    tasks: Sequence[GuestTask],
+    answers: Sequence[Path],
+    witness: MachineWitness,
+    goes_on: Callable[[int, int], None],
+) -> int:
+    from testbed.session.standing_lab import StandingLab
+
+    with ExitStack() as stack:
+        standing = StandingLab(stack)
+        code = _train(plan, tasks[0], answers[0], witness, standing)
+        for place in range(1, len(tasks)):
+            following = _following(tasks[place], tasks[0], standing, answers[place].parent)
+            if following is None:
+                break
+            goes_on(code, place)
+            code = _train(following, tasks[place], answers[place], witness, standing)
+    return code
+
+
+def _following(task: GuestTask, first: GuestTask, standing: StandingLab, kept_references: Path) -> Plan | None:
+    """The plan of another task, if what has served the first one serves it and is ready to; None otherwise."""
+    if (task.what, task.shaper) != (first.what, first.shaper):
+        return None
+    try:
+        plan = file.read(Path(task.plan))
+        if not standing.suits(plan, kept_references):
+            return None
+        standing.leave()
+    except TestbedError:  # of this plan it will be said where it is begun with; of workers, nothing is lost
+        return None
+    return plan
+
+
+def _train(plan: Plan, task: GuestTask, answer: Path, witness: MachineWitness, standing: StandingLab) -> int:
     from testbed.session.machine_report import this_machine
     from testbed.session.run import SessionOptions, run
 
@@ -47,6 +93,7 @@ def _train(plan: Plan, task: GuestTask, answer: Path, witness: MachineWitness) -
         HOST_PRIORITY,
         strict=task.strict,
         kept_references=answer.parent,
+        standing=standing,
     )
     document = run(plan, options, Marks(quiet=task.quiet))
     _write(document, answer)
