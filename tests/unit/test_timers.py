@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from multiprocessing.connection import Connection
+from typing import NoReturn
 
 import pytest
 
@@ -12,7 +13,8 @@ from testbed.errors import RunFailed
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import Loop
 from testbed.session.timers import TimedAction, Timers
-from testbed.train.protocol import Ready
+from testbed.train.connected_workers import ConnectedWorkers
+from testbed.train.protocol import Ready, WorldSpec
 
 
 def test_what_is_due_is_done_once_and_in_order() -> None:
@@ -31,15 +33,18 @@ def test_what_is_due_is_done_once_and_in_order() -> None:
     assert Timers().left_s() is None
 
 
-class OneWorker:
-    """A launcher of one worker, whose replies are sent by hand."""
+class OneWorker(ConnectedWorkers):
+    """One worker, whose replies are sent by hand; nobody tells of its end."""
 
     def __init__(self) -> None:
-        (ours, theirs), (self.fork_server, self.never) = pairs(), pairs()
-        self.workers, self.worker = [ours], theirs
+        ours, self.worker = pairs()
+        super().__init__([ours], [])
 
-    def reply(self, rank: int) -> object:
-        return self.workers[rank].recv()
+    def fork_workers(self, world: WorldSpec) -> NoReturn:
+        raise NotImplementedError
+
+    def _gone(self, teller: Connection) -> NoReturn:
+        raise NotImplementedError
 
     def called(self, *ranks: int) -> str:
         return f"rank {ranks[0]}"
@@ -66,7 +71,7 @@ def test_actions_are_done_while_workers_are_waited_for(launcher: OneWorker) -> N
         TimedAction(0.01, lambda: launcher.worker.send(Ready(0))),
         TimedAction(100.0, lambda: done.append("third")),
     ]
-    (replies,) = Loop([launcher]).gather(  # type: ignore[list-item]
+    (replies,) = Loop([launcher]).gather(
         Ready, Deadline(50, "a test"), "answer", timers=Timers(actions, time.monotonic())
     )
     assert replies == [Ready(0)]
@@ -77,5 +82,5 @@ def test_a_deadline_ends_the_wait_behind_the_actions_that_come_before_it(launche
     done: list[str] = []
     timers = Timers([TimedAction(0.01, lambda: done.append("first"))], time.monotonic())
     with pytest.raises(RunFailed, match=r"rank 0 did not answer within 0\.1 s \(a test\)"):
-        Loop([launcher]).gather(Ready, Deadline(0.1, "a test"), "answer", timers=timers)  # type: ignore[list-item]
+        Loop([launcher]).gather(Ready, Deadline(0.1, "a test"), "answer", timers=timers)
     assert done == ["first"]
