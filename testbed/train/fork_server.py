@@ -32,6 +32,7 @@ def main(arguments: list[str]) -> int:
     # the launcher may leave at any moment, with a word unread too: then nobody is there to be told
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         _serve(control, worker_fds, corpus, time.monotonic() - began)
+    gc.unfreeze()  # else libraries find their objects alive when Python ends, and complain: triton's nanobind does
     return 0
 
 
