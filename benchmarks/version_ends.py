@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
-import tempfile
 import time
 import tomllib
 from argparse import Namespace
@@ -32,6 +32,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from testbed.errors import RunFailed
+from testbed.lab.namespaces import die_with_parent
+from testbed.scratch import scratch_directory
 
 OLDEST, NEWEST = "oldest", "newest"
 TESTS = "tests/unit tests/conformance tests/lab/test_run.py tests/vm/test_plans_in_one_boot.py -m 'not alone'"
@@ -89,7 +91,16 @@ def call(words: Words, cwd: Path, until: float, *, shown: bool = False) -> subpr
     line = [str(word) for word in words]
     left = max(0.0, until - time.monotonic())
     try:
-        return subprocess.run(line, cwd=cwd, env=seen, capture_output=not shown, text=True, timeout=left, check=False)
+        return subprocess.run(
+            line,
+            cwd=cwd,
+            env=seen,
+            capture_output=not shown,
+            text=True,
+            timeout=left,
+            check=False,
+            preexec_fn=lambda: die_with_parent(signal.SIGKILL),
+        )
     except subprocess.TimeoutExpired:
         raise RunFailed(f"{shlex.join(line)}: did not end before --limit") from None
 
@@ -144,8 +155,7 @@ def tried(asked: Namespace, end: str) -> Iterator[Claim]:
     """The tests at one end. Raises RunFailed."""
     began = time.monotonic()
     until = began + asked.limit
-    with tempfile.TemporaryDirectory(prefix=f"testbed-{end}-") as name:
-        scratch = Path(name)
+    with scratch_directory(f"testbed-{end}-") as scratch:
         inside = environment(scratch, asked.python, end, until)
         version = need([inside, "-c", "import platform; print(platform.python_version())"], scratch, until).strip()
         report = scratch / "report.xml"

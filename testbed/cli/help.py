@@ -20,7 +20,9 @@ GROUPS = {
         "Events during training": "lose arrive depart",
         "Where it runs": "interface clock seed vm shaper host-priority wall-limit jobs ray source",
         "What is shown": "top details memory messages checks recheck order last json format quiet",
-        "What is written": "out overwrite picture svg html trace junit markdown write history comms baselines reason",
+        "What is written": (
+            "out overwrite picture svg html trace junit markdown write history comms waits baselines reason"
+        ),
     }.items()
 }
 """The options of all commands, by what they are for."""

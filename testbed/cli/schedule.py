@@ -169,12 +169,15 @@ def schedule_export(
     comms: Annotated[
         bool, typer.Option("--comms", help="compute_comms (with SEND and RECV) for compute_only.")
     ] = False,
+    waits: Annotated[
+        bool, typer.Option("--waits", help="compute_comms with WAIT as well, as torch 2.15 reads it.")
+    ] = False,
     settings: options.Settings = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Write a schedule in torch.distributed.pipelining's CSV, for its runtime or torchtitan."""
     from testbed.cli.progress import Terminal
-    from testbed.pipeline.torch_csv import to_csv
+    from testbed.pipeline.torch_csv import Form, to_csv
     from testbed.planning import resolve, schedules
 
     if out is not None:
@@ -188,7 +191,8 @@ def schedule_export(
     if not selected.made:
         raise BadInput.of(str(workload), "pacing", "none", "times for F, I and W: without them only a run can make it")
     (generated,) = selected.made.values()
-    text = to_csv(generated.schedule, comms=comms)
+    form = Form.COMMS_AND_WAITS if waits else Form.COMMS if comms else Form.COMPUTE_ONLY
+    text = to_csv(generated.schedule, form)
     if out is None:
         sys.stdout.write(text)
     else:

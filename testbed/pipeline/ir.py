@@ -31,13 +31,16 @@ class Kind(StrEnum):
     UNSHARD = "UNSHARD"
     RESHARD = "RESHARD"
     REDUCE_GRAD = "REDUCE_GRAD"
+    WAIT_SEND_F = "WAIT_SEND_F"
+    WAIT_SEND_B = "WAIT_SEND_B"
+    WAIT_REDUCE_GRAD = "WAIT_REDUCE_GRAD"
 
 
 KINDS = (Kind.F, Kind.B, Kind.I, Kind.W)
 """Kinds of blocks by their number in arrays and tables."""
 
 COMPUTE = frozenset(KINDS)
-WHOLE_STAGE = frozenset({Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD})
+WHOLE_STAGE = frozenset({Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE_GRAD, Kind.WAIT_REDUCE_GRAD})
 """Kinds that concern a stage as a whole and carry no microbatch."""
 
 
@@ -86,7 +89,7 @@ class Action(NamedTuple):
 
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _ACTION = re.compile(
-    rf"(?P<stage>{_NUMBER})(?P<kind>SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD|F|B|I|W)"
+    rf"(?P<stage>{_NUMBER})(?P<kind>{'|'.join(Kind)})"
     rf"(?P<microbatch>{_NUMBER})?(?:\[(?P<begin>{_NUMBER}):(?P<end>{_NUMBER})/(?P<of>{_NUMBER})\])?",
     re.ASCII,
 )

@@ -11,6 +11,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterator
+from enum import Enum
 
 from testbed.errors import BadInput
 from testbed.pipeline.depend import Message, consumed, produced
@@ -21,21 +22,37 @@ from testbed.pipeline.validate import validate
 _OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 
 
-def to_csv(schedule: Schedule, comms: bool) -> str:
-    """The schedule as torch's `compute_only`, or with `comms` as its `compute_comms`.
+class Form(Enum):
+    """What torch's reader is given."""
 
-    Sub-blocks, which torch does not know, are merged into whole blocks first. With `comms` every receive stands at
-    the front of its row, so that torch posts it before the sender sends: on gloo a later one costs a round trip.
+    COMPUTE_ONLY = "compute_only"
+    """F, B, I and W: torch adds the rest. Any torch reads it."""
+    COMMS = "comms"
+    """`compute_comms` as torch takes it up to 2.14, which knows no action to wait."""
+    COMMS_AND_WAITS = "waits"
+    """`compute_comms` as torch 2.15 takes it, which wants one for each send and each reduction."""
+
+
+def to_csv(schedule: Schedule, form: Form) -> str:
+    """The schedule in a form that torch reads.
+
+    Sub-blocks, which torch does not know, are merged into whole blocks first. Where messages are written every receive
+    stands at the front of its row, so that torch posts it before the sender sends: on gloo a later one costs a round
+    trip.
     """
     whole = whole_blocks(schedule)
-    rows = [_with_comms(whole, rank) for rank in range(whole.n_ranks)] if comms else whole.rows
+    rows = whole.rows
+    if form is not Form.COMPUTE_ONLY:
+        rows = tuple(_with_comms(whole, rank) for rank in range(whole.n_ranks))
+    if form is Form.COMMS_AND_WAITS:
+        rows = tuple(map(_with_waits, rows))
     return "".join(",".join(map(str, row)) + "\n" for row in rows)
 
 
 def from_csv(text: str, name: str, n_microbatches: int | None = None) -> Schedule:
     """The schedule in a `compute_only` or `compute_comms` file; M is one more than the largest microbatch unless given.
 
-    Sends, receives and other actions that our IR leaves implicit are dropped; `(0F1;3B0)OVERLAP_F_B` becomes `0F1`,
+    Sends, receives, waits and whatever else our IR leaves implicit are dropped; `(0F1;3B0)OVERLAP_F_B` becomes `0F1`,
     `3B0`. Raises BadInput naming the row and cell of what is no action or on the wrong rank, or InvalidSchedule.
     """
     rows: list[Row] = []
@@ -94,6 +111,26 @@ def _with_comms(schedule: Schedule, rank: int) -> Row:
             if left[action.stage] == 0:
                 result.append(Action(action.stage, Kind.REDUCE_GRAD))
     return tuple(result)
+
+
+_WAITS = {Kind.SEND_F: Kind.WAIT_SEND_F, Kind.SEND_B: Kind.WAIT_SEND_B}
+
+
+def _with_waits(row: Row) -> Row:
+    """A wait for each reduction behind it; for a forward's send behind the backward that proves its arrival, and for
+    every other send at the end: where torch 2.15 itself puts them (_add_reduce_grad, _add_wait_send)."""
+    result: list[Action] = []
+    sent: dict[Action, Action] = {}
+    for action in row:
+        result.append(action)
+        if action.kind is Kind.REDUCE_GRAD:
+            result.append(action._replace(kind=Kind.WAIT_REDUCE_GRAD))
+        elif action.kind in _WAITS:
+            sent[action] = action._replace(kind=_WAITS[action.kind])
+        elif action.kind in (Kind.B, Kind.I):
+            forward = sent.pop(action._replace(kind=Kind.SEND_F), None)
+            result += [forward] if forward else []
+    return (*result, *sent.values())
 
 
 def _receives(schedule: Schedule, rank: int) -> Iterator[Action]:

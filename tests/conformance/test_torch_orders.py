@@ -9,18 +9,18 @@ import pytest
 from torch.distributed.pipelining import _schedule_visualizer, schedules
 from torch.distributed.pipelining.stage import PipelineStage
 
-from testbed.pipeline.ir import Action, Kind, Row, parse_action
+from testbed.pipeline.ir import COMPUTE, Action, Kind, Row, parse_action
 from testbed.pipeline.problem import uniform
 from testbed.schedule.registry import FAMILIES, generate
 
 
 def flattened(actions: list[Any]) -> Row:
-    """torch's actions as ours: no idle slots, no REDUCE_GRAD, F and B computed at once one after the other."""
+    """torch's actions as ours: no idle slots, only what is computed, F and B computed at once one after the other."""
     result: list[Action] = []
     for action in actions:
         if action is not None:
             result += [parse_action(str(part)) for part in action.sub_actions or (action,)]
-    return tuple(action for action in result if action.kind is not Kind.REDUCE_GRAD)
+    return tuple(action for action in result if action.kind in COMPUTE)
 
 
 def repaired(row: Row) -> Row:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.distributed.pipelining.schedules import _ComputationType
 
 from testbed.pipeline.ir import WHOLE
 from testbed.pipeline.problem import uniform
-from testbed.pipeline.torch_csv import to_csv
+from testbed.pipeline.torch_csv import Form, to_csv
 from testbed.schedule.registry import FAMILIES, generate
 from testbed.spec import Workload, load_workload
 from testbed.train.data import load_corpus
@@ -24,7 +25,9 @@ ROOT = Path(__file__).parents[2]
 SHAPES = {2: 5, 4: 8}
 """Ranks -> microbatches."""
 NAMES = sorted(FAMILIES)
-FORMATS = ["compute_only", "compute_comms"]
+WANTS_WAITS = hasattr(_ComputationType, "WAIT_SEND_F")
+FORMATS = {"compute_only": Form.COMPUTE_ONLY, "compute_comms": Form.COMMS_AND_WAITS if WANTS_WAITS else Form.COMMS}
+"""By torch's names."""
 TOLERANCE = 1e-12
 DEADLINE_S = 200
 
@@ -53,9 +56,9 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         schedule = generate(name, problem)
         if name == "crosspipe-greedy":  # sub-blocks are merged for torch: they must be among what is tested
             assert any(action.part != WHOLE for _, action in schedule.actions())
-        for file_format in FORMATS:
+        for file_format, form in FORMATS.items():
             job = f"{name}-{file_format}"
-            (directory / f"{job}.csv").write_text(to_csv(schedule, comms=file_format == "compute_comms"))
+            (directory / f"{job}.csv").write_text(to_csv(schedule, form))
             jobs.append({"name": job, "format": file_format, "stages": placement})
     (directory / "jobs.json").write_text(json.dumps(jobs))
     worker = [sys.executable, str(Path(__file__).with_name("torch_runtime_worker.py"))]

@@ -13,7 +13,7 @@ import yaml
 from testbed.errors import BadInput, DoesNotFit
 from testbed.model.bounds import Bound, lower_bound
 from testbed.pipeline.problem import Problem
-from testbed.pipeline.torch_csv import to_csv
+from testbed.pipeline.torch_csv import Form, to_csv
 from testbed.plan.costs import predict
 from testbed.plan.plan import Plan
 from testbed.planning.resolve import generate, load_plan
@@ -172,7 +172,7 @@ def test_generators_of_ones_own_that_fail(tmp_path: Path) -> None:
 def test_a_torch_csv_runs_under_its_own_name(tmp_path: Path) -> None:
     original = plan_of(["zb-v"], tmp_path)
     schedule = generate(original, choose(original, ["zb-v"])[0]).schedule
-    (tmp_path / "mine.csv").write_text(to_csv(schedule, comms=False))
+    (tmp_path / "mine.csv").write_text(to_csv(schedule, Form.COMPUTE_ONLY))
     plan = plan_of([{"schedule": "mine.csv"}], tmp_path)
     (choice,) = choose(plan)
     mine = generate(plan, choice).schedule

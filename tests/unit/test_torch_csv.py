@@ -9,7 +9,7 @@ import pytest
 from testbed.errors import BadInput
 from testbed.pipeline.ir import WHOLE, Kind, Schedule
 from testbed.pipeline.problem import uniform
-from testbed.pipeline.torch_csv import from_csv, to_csv, whole_blocks
+from testbed.pipeline.torch_csv import Form, from_csv, to_csv, whole_blocks
 from testbed.pipeline.validate import InvalidSchedule
 from testbed.schedule.registry import FAMILIES, generate
 
@@ -20,12 +20,12 @@ def schedule_of(name: str, p: int, m: int) -> Schedule:
 
 
 # "search" looks for seconds; its schedules are of the greedy's form
-@pytest.mark.parametrize("comms", [False, True])
+@pytest.mark.parametrize("form", Form)
 @pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"search"}))
-def test_round_trip(name: str, comms: bool) -> None:
+def test_round_trip(name: str, form: Form) -> None:
     for p, m in product((2, 3, 4), (1, 4, 7)):
         whole = whole_blocks(schedule_of(name, p, m))
-        text = to_csv(whole, comms)
+        text = to_csv(whole, form)
         assert from_csv(text, name) == whole
         assert from_csv(text, name, m) == whole
         assert not any(line.endswith(",") for line in text.splitlines())
@@ -37,22 +37,46 @@ def test_sub_blocks_are_merged_where_their_last_part_stands() -> None:
     merged = whole_blocks(schedule)
     for before, after in zip(schedule.rows, merged.rows, strict=True):
         assert [a._replace(part=WHOLE) for a in before if a.part.is_last] == list(after)
-    assert from_csv(to_csv(schedule, False), schedule.name) == merged
+    assert from_csv(to_csv(schedule, Form.COMPUTE_ONLY), schedule.name) == merged
     assert whole_blocks(merged) == merged
 
 
 def test_compute_comms_in_full() -> None:
     """The whole text for a V on two ranks: receives first, in the order of the sender, no message inside a rank."""
     text = "0F0,3F0,3B0,0B0\n1F0,2F0,2I0,2W0,1B0\n"
-    assert to_csv(from_csv(text, "v"), True) == (
+    assert to_csv(from_csv(text, "v"), Form.COMMS) == (
         "3RECV_F0,0RECV_B0,0F0,0SEND_F0,3F0,3B0,3SEND_B0,3REDUCE_GRAD,0B0,0REDUCE_GRAD\n"
         "1RECV_F0,2RECV_B0,1F0,2F0,2SEND_F0,2I0,2W0,2REDUCE_GRAD,1B0,1SEND_B0,1REDUCE_GRAD\n"
     )
 
 
+def test_a_wait_stands_where_torch_itself_puts_it() -> None:
+    """A forward's behind its own backward, for which the message must have arrived; all others at the end."""
+    text = "0F0,3F0,3B0,0B0\n1F0,2F0,2I0,2W0,1B0\n"
+    assert to_csv(from_csv(text, "v"), Form.COMMS_AND_WAITS) == (
+        "3RECV_F0,0RECV_B0,0F0,0SEND_F0,3F0,3B0,3SEND_B0,3REDUCE_GRAD,3WAIT_REDUCE_GRAD,"
+        "0B0,0WAIT_SEND_F0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,3WAIT_SEND_B0\n"
+        "1RECV_F0,2RECV_B0,1F0,2F0,2SEND_F0,2I0,2WAIT_SEND_F0,2W0,2REDUCE_GRAD,2WAIT_REDUCE_GRAD,"
+        "1B0,1SEND_B0,1REDUCE_GRAD,1WAIT_REDUCE_GRAD,1WAIT_SEND_B0\n"
+    )
+
+
+@pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"search"}))
+def test_every_send_and_reduction_is_waited_for_once_and_later(name: str) -> None:
+    for row in to_csv(schedule_of(name, 4, 7), Form.COMMS_AND_WAITS).splitlines():
+        cells = row.split(",")
+        begun = [cell for cell in cells if "SEND" in cell or "REDUCE" in cell if "WAIT" not in cell]
+        waited = [cell.replace("WAIT_", "") for cell in cells if "WAIT" in cell]
+        assert sorted(begun) == sorted(waited)
+        assert len({*begun}) == len(begun) > 0
+        assert all(
+            cells.index(cell) < cells.index(cell.replace("SEND", "WAIT_SEND")) for cell in begun if "SEND" in cell
+        )
+
+
 @pytest.mark.parametrize("sender", [0, 1])
 def test_messages_are_sent_and_received_once_and_in_one_order_per_pair(sender: int) -> None:
-    rows = to_csv(schedule_of("zb-v", 2, 5), True).splitlines()
+    rows = to_csv(schedule_of("zb-v", 2, 5), Form.COMMS).splitlines()
     sent = [cell.replace("SEND", "RECV") for cell in rows[sender].split(",") if "SEND" in cell]
     received = [cell for cell in rows[1 - sender].split(",") if "RECV" in cell]
     step = {"F": 1, "B": -1}
