@@ -148,12 +148,13 @@ def fork_into(pid: int | None) -> int:
 
     The child of a container that is gone is in ours too: it will hear so from `attach`. Raises OSError.
     """
+    if pid is None:
+        return os.fork()
     home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     child = -1
     try:
-        if pid is not None:
-            with contextlib.suppress(OSError):
-                _bear_children_in(f"/proc/{pid}/ns/pid_for_children")
+        with contextlib.suppress(OSError):
+            _bear_children_in(f"/proc/{pid}/ns/pid_for_children")
         child = os.fork()
     finally:
         if child != 0:

@@ -104,9 +104,12 @@ class ConnectedWorkers(ABC):
             limit_s = _EXIT_DEADLINE_S if self._unexplained() else _CULPRIT_GRACE_S + self.reach_s
             if (left := began + limit_s - time.monotonic()) <= 0:
                 break
-            for teller in wait(self.tellers, min(left, _LOOK_S)):
-                assert isinstance(teller, Connection)
-                self._hear(teller)
+            try:
+                for teller in wait(self.tellers, min(left, _LOOK_S)):
+                    assert isinstance(teller, Connection)
+                    self._hear(teller)
+            except RunFailed:  # there is nobody left to tell of: all workers have ended by themselves
+                break
         for culprit, status in self._ended.items():
             if status < 0:
                 died = f"{self.called(culprit)} {self._how(status)}"

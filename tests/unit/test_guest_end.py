@@ -15,19 +15,18 @@ from testbed.vm.guest_request import FINISHED, INTERRUPT_FILE, REPORT_FILE, Gues
 ONE_TASK = """
 import os, signal, sys, time
 from testbed.vm import guest
-from testbed.vm.guest_request import GuestTask
 
 class Told:
     def say(self, event, processes=()):
         print(event)
 
-def sleeping(number, task):
+def sleeping(turns, job, reporter):
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     time.sleep(60)
     os._exit(0)
 
 guest.request.JOB_DIRECTORY, guest._task = sys.argv[1], sleeping
-print(guest._run_task(0, GuestTask("train", "plan.json", None, "netem"), Told()))
+print(guest._run_task(guest._Turns(1), None, Told()))
 """
 
 

@@ -88,7 +88,7 @@ WITH_TABLES = [path for path in every_command(get_command(app)) if path and path
 @pytest.mark.parametrize("path", WITH_TABLES, ids=" ".join)
 def test_json_beside_a_format_is_refused_before_anything_is_done(path: tuple[str, ...]) -> None:
     arguments = {"baseline list": [], "report": ["nowhere"], "calibrate": ["a"], "compare-axes": ["b"]}
-    arguments |= {"study": ["a"], "sweep": ["a", "b", "--over", "c=1,2"]}
+    arguments |= {"wan": ["a"], "study": ["a"], "sweep": ["a", "b", "--over", "c=1,2"]}
     done = run_testbed(*path, *arguments.get(" ".join(path), ["a", "b"]), "--format", "csv", "--json")
     said = "error: --format: option: got 'csv', expected no --json beside it: that prints results, this their tables\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
