@@ -63,10 +63,13 @@ def _schedule_names(begun: str) -> list[str]:
 
 
 def _settable_fields(begun: str) -> list[str]:
-    """What a shell offers for a setting that is being typed: the fields of a workload."""
+    """What a shell offers for a setting that is being typed: fields of a workload, then those of a topology alone."""
+    from testbed.spec.topology import Topology
     from testbed.spec.workload import Workload
 
-    return [f"{name}=" for name in Workload.model_fields if name.startswith(begun)]
+    names = [f"{name}=" for name in Workload.model_fields]
+    names += [f"{name}." for name in Topology.model_fields if name not in Workload.model_fields]
+    return [name for name in names if name.startswith(begun)]
 
 
 def topology_names(begun: str) -> list[str]:
@@ -130,8 +133,8 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a field of the workload: microbatches=16, topology.name=x, "
-        "schedules.0.X=1 (X of the first schedule).",
+        help="Override a field of the workload or the topology: microbatches=16, "
+        "links.0.delay=5ms, topology.name=x, schedules.0.X=1 (X of the first schedule).",
         autocompletion=_settable_fields,
     ),
 ]

@@ -27,6 +27,7 @@ from testbed.spec import load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import Document
 from testbed.spec.model import missing_methods
+from testbed.spec.setting import IN_TOPOLOGY, setting
 from testbed.spec.topology import Direction, Topology
 from testbed.spec.workload import Pacing, Workload
 from testbed.units import show_size
@@ -194,8 +195,8 @@ def _source(path: Path | Document, name: str) -> str:
 def load_files(
     topology: Path | Document, *workloads: Path | Document, settings: Sequence[str] = (), **direct: object
 ) -> tuple[Topology, list[Workload]]:
-    """What files (or documents) say, with settings (KEY=VALUE) laid over the workloads, `topology.` in front: over the
-    topology.
+    """What files (or documents) say, with settings (KEY=VALUE) laid over the workloads; over the topology where only
+    topologies have such a field, or with `topology.` in front.
 
     `direct` are further fields of the workloads, where not None. Raises BadInput.
     """
@@ -207,12 +208,13 @@ def load_files(
 def overrides_of(settings: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Settings (KEY=VALUE) of the workloads, and of the topology. Raises BadInput."""
     overrides: tuple[dict[str, str], dict[str, str]] = ({}, {})
-    for setting in settings:
-        key, separator, value = setting.partition("=")
+    for written in settings:
+        key, separator, value = written.partition("=")
         if not separator or not key:
-            raise BadInput.of("--set", "setting", setting, "KEY=VALUE")
-        in_topology = key.startswith("topology.")
-        overrides[in_topology][key.removeprefix("topology.")] = value
+            raise BadInput.of("--set", "setting", written, "KEY=VALUE")
+        name = setting(key)
+        in_topology = name.startswith(IN_TOPOLOGY)
+        overrides[in_topology][name.removeprefix(IN_TOPOLOGY)] = value
     return overrides
 
 

@@ -21,7 +21,9 @@ from processes import wait_until
 from testbed.cli.study import exit_code
 from testbed.errors import ExitCode
 from testbed.plan.network_state import planned
-from testbed.spec.study import StudyAxis, StudySpec, axis_of_text, setting, spread, study_of
+from testbed.planning.resolve import overrides_of
+from testbed.spec.setting import setting
+from testbed.spec.study import StudyAxis, StudySpec, axis_of_text, spread, study_of
 from testbed.study import cell_runs, cells, outcomes
 from testbed.study.axis_plots import draw_axes
 from testbed.study.cell_locks import CellLocks, cells_directory
@@ -81,6 +83,10 @@ def test_a_field_is_the_topologys_where_only_that_has_it() -> None:
         "topology.name",
         "name",
     ]
+    assert overrides_of(["links.0.delay=5 ms", "microbatches=8", "topology.name=x", "name=y"]) == (
+        {"microbatches": "8", "name": "y"},
+        {"links.0.delay": "5 ms", "name": "x"},
+    )
 
 
 def test_values_of_the_command_line() -> None:
