@@ -220,6 +220,14 @@ Depart = Annotated[
         help="A job that trains no longer after K measured iterations: the policy chooses again. Repeatable.",
     ),
 ]
+Swap = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LABEL@K",
+        help="The job goes on with this one of its schedules after K measured iterations, with the weights that it "
+        "has; it begins with the first one. Repeatable.",
+    ),
+]
 Alone = Annotated[
     bool,
     typer.Option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -14,7 +14,7 @@ from testbed.files import require_writable, write_output
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
-    from testbed.plan.timeline import Event
+    from testbed.plan.timeline import Event, Moment
     from testbed.routing.planner import Reach
     from testbed.routing.policies import PolicyChoice
 
@@ -46,6 +46,7 @@ class PlanOptions(NamedTuple):
     lose: Sequence[str] | None = None
     arrive: Sequence[str] | None = None
     depart: Sequence[str] | None = None
+    swap: Sequence[str] | None = None
     alone: bool = False
 
     def by_option(self) -> dict[str, object]:
@@ -68,6 +69,7 @@ def plan(
     lose: options.Lose = None,
     arrive: options.Arrive = None,
     depart: options.Depart = None,
+    swap: options.Swap = None,
     alone: options.Alone = False,
     clock: options.ClockOption = options.ClockName.real,
     seed: options.SeedOption = None,
@@ -87,7 +89,7 @@ def plan(
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
 
-    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, lose, arrive, depart, alone)
+    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, lose, arrive, depart, swap, alone)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
     require_writable(out, "--out")
@@ -182,21 +184,28 @@ def routing_of(
     return Routing(chosen, reach, tuple(events), alone)
 
 
-def events_of(
-    lose: Sequence[str] | None, arrive: Sequence[str] | None, depart: Sequence[str] | None
-) -> tuple[Event, ...]:
-    """What --lose, --arrive and --depart say. Raises BadInput."""
-    from testbed.plan.timeline import JobArrives, JobDeparts, LinkLost, Moment
+def events_of(plan: Plan, asked: PlanOptions) -> tuple[Event, ...]:
+    """What --lose, --arrive, --depart and --swap say of a plan. Raises BadInput."""
+    from testbed.plan.timeline import JobArrives, JobDeparts, LinkLost, ScheduleSwapped
 
-    found: list[Event] = []
-    for kind, texts in ((LinkLost, lose), (JobArrives, arrive), (JobDeparts, depart)):
-        for text in texts or ():
-            name, _, after = text.rpartition("@")
-            if not name or not after.isdecimal() or len(after) > _MOST_DIGITS:
-                expected = "JOB@K, as in tiny-gpt-pp4@3" if kind.of_jobs else "NAME@K, as in pod-spine1@3"
-                raise BadInput.of(kind.option, "option", text, expected)
-            found.append(kind(name, Moment(int(after))))
-    return tuple(found)
+    found: list[Event] = [LinkLost(*pair) for pair in _at("--lose", asked.lose, "NAME@K, as in pod-spine1@3")]
+    for kind, texts in ((JobArrives, asked.arrive), (JobDeparts, asked.depart)):
+        found += [kind(*pair) for pair in _at(kind.option, texts, "JOB@K, as in tiny-gpt-pp4@3")]
+    if asked.swap and len(plan.jobs) > 1:
+        raise BadInput.of("--swap", "option", asked.swap[0], "one job: events of a plan.json say of which they are")
+    swaps = _at("--swap", asked.swap, "LABEL@K, as in zb-h1@3")
+    return *found, *(ScheduleSwapped(plan.jobs[0].name, at, label) for label, at in swaps)
+
+
+def _at(option: str, texts: Sequence[str] | None, expected: str) -> Iterator[tuple[str, Moment]]:
+    """What happens, and when. Raises BadInput."""
+    from testbed.plan.timeline import Moment
+
+    for text in texts or ():
+        what, _, after = text.rpartition("@")
+        if not what or not after.isdecimal() or len(after) > _MOST_DIGITS:
+            raise BadInput.of(option, "option", text, expected)
+        yield what, Moment(int(after))
 
 
 def scheduled_and_routed(
@@ -209,7 +218,7 @@ def scheduled_and_routed(
     from testbed.plan.alone import require_several
     from testbed.planning.resolve import require_trainable
 
-    events = events_of(asked.lose, asked.arrive, asked.depart)
+    events = events_of(plan, asked)
     routing = routing_of(asked.policy, asked.elephants_from, asked.detour, events, alone=asked.alone)
     if asked.alone:
         require_several(plan)

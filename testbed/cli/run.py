@@ -72,6 +72,7 @@ def run(
     lose: options.Lose = None,
     arrive: options.Arrive = None,
     depart: options.Depart = None,
+    swap: options.Swap = None,
     alone: options.Alone = False,
     vm: options.VmOption = False,
     clock: _Clock = None,
@@ -93,7 +94,9 @@ def run(
     from testbed.planning import resolve
     from testbed.results.destination import require_place
 
-    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, lose, arrive, depart, alone)
+    asked = planning.PlanOptions(
+        schedule, schedules_from, policy, elephants_from, detour, lose, arrive, depart, swap, alone
+    )
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
     name = plan.clock.name if clock is None else clock.value
     number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)

@@ -104,7 +104,24 @@ class JobDeparts(Event):
         return at_work - {self.name}
 
 
-EVENT_KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (LinkLost, JobArrives, JobDeparts)}
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
+class ScheduleSwapped(Event):
+    """A job goes on with another schedule, with the weights, the optimizer and the data that it has."""
+
+    kind = "schedule-swapped"
+    option = "--swap"
+    of_jobs = True
+    between_iterations = True
+
+    schedule: str
+    """The label of the one that it goes on with."""
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.schedule}@{self.at.iteration}"
+
+
+EVENT_KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (LinkLost, JobArrives, JobDeparts, ScheduleSwapped)}
 """By what plan.json calls them."""
 
 
