@@ -205,6 +205,10 @@ Lose = Annotated[
         "of the routes that are left (without a policy, flows that crossed it take the default ones). Repeatable.",
     ),
 ]
+Lost = Annotated[
+    list[str] | None,
+    typer.Option("--lose", metavar="NAME", help="A switch or link that is not there. Repeatable."),
+]
 Arrive = Annotated[
     list[str] | None,
     typer.Option(

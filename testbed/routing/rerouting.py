@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from testbed.errors import BadInput, listed
 from testbed.plan import routes
 from testbed.plan.events import at_work, changed, check_events, lost, scheduled
-from testbed.plan.network_state import network_at
+from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Continuation, Framing, JobSchedule, Plan, Route
-from testbed.plan.timeline import Event, LinkLost, ScheduleSwapped
+from testbed.plan.timeline import BEGINNING, Event, LinkLost, ScheduleSwapped
 from testbed.planning.resolve import framing_of
 from testbed.routing.apply import demands, on_routes
 from testbed.routing.planner import USUAL_REACH, Planner, Reach
@@ -65,6 +65,19 @@ def with_continuations(plan: Plan, controller: Controller) -> Plan:
         found += training
     _require_own_labels(found, plan.events)
     return replace(plan, cases=tuple(found), framing=_framing(plan, found))
+
+
+def without(plan: Plan, names: Collection[str]) -> Plan:
+    """The plan whose switches and links of these names were never there; flows take the default routes that are left.
+
+    Raises BadInput for other names, and where ranks could not reach each other.
+    """
+    network, nodes = planned(plan.network).without(*names), routes.nodes_of_ranks(plan)
+    left = replace(plan, events=tuple(LinkLost(name, BEGINNING) for name in dict.fromkeys(names)))
+    for case in left.cases:
+        _require_routes(left, case)
+    taken = tuple(network.default_route(nodes[flow.source], nodes[flow.target]) for flow in plan.flows)
+    return replace(left, cases=tuple(replace(case, routes=taken) for case in plan.cases))
 
 
 def swapped(plan: Plan, case: Case) -> Case:
