@@ -63,9 +63,10 @@ def predict(
     (`"links.0.delay"`), or with `topology.` in front. Names of files in a document
     are relative to the current directory.
 
-    The columns are `label` (of the case), `job`, `schedule`, and as in comparison.json `predicted_s`, `predicted_low_s`
-    and `predicted_high_s` (nan where nothing hangs on who comes first), `predicted_alone_s` (as if no other job were
-    there), `slowdown_predicted`, `bubble_predicted` (shares), `peak_in_flight_predicted` (microbatches), `full_scale_s`
+    The columns are `label` (of the case), `job`, `schedule`, and as in comparison.json `predicted_s`,
+    `predicted_p95_s` (nan where one iteration stands for all), `predicted_low_s` and `predicted_high_s` (nan where
+    nothing hangs on who comes first), `predicted_alone_s` (as if no other job were there), `slowdown_predicted`,
+    `bubble_predicted` (shares), `peak_in_flight_predicted` (microbatches), `full_scale_s`
     (nan where a job stands for itself), and `speedup_predicted` (over the job's first case with 1F1B; nan without one).
     In `attrs` are `topology`, `left_out` (schedules that do not fit, by label, and why) and `warnings` (what was asked
     for and is not in the model, and what else a user should know).
@@ -121,6 +122,7 @@ def _row(row: PredictedRow, at_full_scale: Mapping[str, Any] | None) -> dict[str
         "job": row.job,
         "schedule": row.schedule,
         "predicted_s": row.predicted_s,
+        "predicted_p95_s": math.nan if row.predicted_p95_s is None else row.predicted_p95_s,
         **{name: math.nan if end is None else end for name, end in row.ends.items()},
         "predicted_alone_s": row.predicted_alone_s,
         "slowdown_predicted": row.slowdown_predicted,

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.cli.options import show
-from testbed.cli.run_tables import all_of, name_of, number_in, show_trusted, uncovered
+from testbed.cli.run_tables import all_of, name_of, number_in, p95_columns, show_trusted, uncovered
 from testbed.cli.table_layout import Column, Section, fitted, indented
 from testbed.grouping import grouped
 from testbed.judge.comparison import (
@@ -87,6 +87,7 @@ def answer_tables(document: Mapping[str, Any], rows: Sequence[ScheduleComparison
         Column("measured", times[0::3]),
         Column("predicted", predicted),
         Column("error", [show_change(row.error, 2) for row in rows]),
+        *p95_columns(rows),
         _gain(rows),
         Column("trusted", [show_trusted(row) for row in rows]),
     ]

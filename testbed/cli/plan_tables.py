@@ -17,7 +17,7 @@ from testbed.plan.plan import Case, Job, Plan
 from testbed.plan.routes import datacenter_of, datacenters_of, routes_of_nodes
 from testbed.planning.resolve import pipeline_nodes
 from testbed.trace.tables import KINDS, Trace
-from testbed.units import show_change, show_rate, show_size, show_time
+from testbed.units import show_change, show_rate, show_size, show_time, show_times
 
 if TYPE_CHECKING:
     from testbed.planning.prediction import PredictedRow
@@ -120,8 +120,10 @@ def print_remarks(console: Console, plan: Plan) -> None:
 def prediction_tables(plan: Plan, rows: Sequence[PredictedRow], width: int) -> list[Table]:
     """A row per schedule of a plan with one job."""
     ranges, speedups = [row.predicted_range for row in rows], [row.speedup_predicted for row in rows]
+    ends_s = [row.predicted_p95_s for row in rows]
     columns = [
         Column("\niteration", show_ranges([row.predicted_s for row in rows], ranges)),
+        *([Column("95th\npercentile", show_times(ends_s))] if any(ends_s) else []),
         Column("\nbubble", [f"{row.bubble_predicted:z.1%}" for row in rows]),
         Column("peak in\nflight", [f"{row.peak_in_flight_predicted:g}" for row in rows]),
         Column("speed-up\nover 1F1B", ["-" if speedup is None else f"{speedup:.2f}x" for speedup in speedups]),

@@ -59,6 +59,7 @@ def _show_one(plan: Plan, rows: Sequence[PredictedRow], warned: Sequence[str], *
                 "schedule": row.schedule,
                 "label": row.case.label,
                 "predicted_s": row.predicted_s,
+                "predicted_p95_s": row.predicted_p95_s,
                 "bubble_predicted": row.bubble_predicted,
                 "peak_in_flight_predicted": row.peak_in_flight_predicted,
                 "speedup_predicted": row.speedup_predicted,
@@ -112,6 +113,7 @@ def _document(row: PredictedRow) -> dict[str, Any]:
         "label": chosen.choice.label,
         "predicted_alone_s": row.predicted_alone_s,
         "predicted_s": row.predicted_s,
+        "predicted_p95_s": row.predicted_p95_s,
         "slowdown_predicted": row.slowdown_predicted,
         "bubble_alone_predicted": row.bubble_alone_predicted,
         "bubble_predicted": row.bubble_predicted,
@@ -123,15 +125,16 @@ def _document(row: PredictedRow) -> dict[str, Any]:
 
 
 def _jobs_table(plan: Plan, by_case: Mapping[str, Sequence[PredictedRow]]) -> Table:
-    from testbed.units import show_change
+    from testbed.units import show_change, show_time
 
     names = ", ".join(job.name for job in plan.jobs)
     table = Table(title=f"{names} on {plan.network.name}: predicted", title_justify="left")
     for column in ("case", "job"):
         table.add_column(column, overflow="fold")
-    for column in ("alone", "together", "slower by", "bubble"):
-        table.add_column(column, justify="right", no_wrap=True)
     every = [row for rows in by_case.values() for row in rows]
+    p95 = any(row.predicted_p95_s is not None for row in every)
+    for column in ("alone", "together", *(["p95"] if p95 else []), "slower by", "bubble"):
+        table.add_column(column, justify="right", no_wrap=True)
     times = [*(row.predicted_alone_s for row in every), *(row.predicted_s for row in every)]
     shown = show_ranges(times, [*(None for _ in every), *(row.predicted_range for row in every)])
     pairs = zip(shown[: len(every)], shown[len(every) :], strict=True)
@@ -141,6 +144,7 @@ def _jobs_table(plan: Plan, by_case: Mapping[str, Sequence[PredictedRow]]) -> Ta
                 "" if number else label,
                 row.job,
                 *next(pairs),
+                *([show_time(row.predicted_p95_s or row.predicted_s)] if p95 else []),
                 show_change(row.slowdown_predicted - 1),
                 f"{row.bubble_predicted:z.1%}",
                 end_section=number == len(rows) - 1,

@@ -218,7 +218,16 @@ def _times(rows: Sequence[ScheduleComparison]) -> list[Column]:
         Column("+- IQR", show_times([row.measured_iqr_s for row in rows])),
         Column("predicted", predicted),
         Column("error", [show_change(row.error, 2) for row in rows]),
+        *p95_columns(rows),
     ]
+
+
+def p95_columns(rows: Sequence[ScheduleComparison]) -> list[Column]:
+    """The 95th percentiles of iterations, where any were predicted to differ."""
+    if not any(row.varies for row in rows):
+        return []
+    measured, predicted = _halves([row.measured_p95_s for row in rows], [row.predicted_p95_s for row in rows])
+    return [Column("p95\nmeasured", measured), Column("p95\npredicted", predicted)]
 
 
 def _ratios(rows: Sequence[ScheduleComparison]) -> list[Column]:

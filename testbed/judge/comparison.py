@@ -83,11 +83,20 @@ class ScheduleComparison:
     """While it was measured, where losses were asked for or ordinary TCP; None on a network that should lose none."""
     not_taken: list[str] = field(default_factory=list)
     """Questions of the verdict that could not be asked: it is not `trusted` then, whatever the others say."""
+    measured_p95_s: float | None = None
+    """What one iteration of twenty takes longer than; None in runs of earlier versions, as the next."""
+    predicted_p95_s: float | None = None
+    """The same of what was predicted of each measured iteration."""
 
     @property
     def partly_checked(self) -> bool:
         """Whether all questions that could be asked are passed, and some could not."""
         return not self.trusted and not self.reasons and bool(self.not_taken)
+
+    @property
+    def varies(self) -> bool:
+        """Whether its iterations were predicted to differ."""
+        return self.predicted_p95_s is not None and self.predicted_p95_s != self.predicted_s
 
     @property
     def predicted_range_s(self) -> tuple[float, float]:
@@ -170,6 +179,8 @@ class MeasuredCase:
     """See ScheduleComparison."""
     beside: Beside | None = None
     """None for a job that has the network for itself."""
+    predicted_p95_s: float | None = None
+    """Of the measured iterations, each with its own prediction."""
 
     @property
     def reasons(self) -> list[str]:
@@ -228,6 +239,8 @@ def _compared(
         "measured_s": measured_s,
         "measured_iqr_s": iqr_s,
         "predicted_s": predicted_s,
+        "measured_p95_s": float(np.percentile([row.makespan_s for row in run.rows], 95)),
+        "predicted_p95_s": run.predicted_p95_s,
         "error": (measured_s - predicted_s) / predicted_s,
         "bubble_measured": float(np.median([row.bubble_ratio for row in run.rows])),
         "bubble_predicted": run.predicted.bubble_ratio,

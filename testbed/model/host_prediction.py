@@ -109,6 +109,11 @@ class HostPrediction(NamedTuple):
     high_s: float
     """... and this, as far as so few measured ones can tell."""
 
+    def with_spread(self, times_s: Floats) -> HostPrediction:
+        """The same of iterations that differ on purpose, as the model has their times."""
+        low_s, median_s, high_s = np.percentile(times_s, (2.5, 50, 97.5))
+        return self._replace(low_s=self.low_s + low_s - median_s, high_s=self.high_s + high_s - median_s)
+
 
 def predict_on_host(load: Load, extra: ExtraTimes, *, draws: int = DRAWS) -> HostPrediction:
     """Of a job alone; see `predict_jobs_on_host`."""

@@ -52,13 +52,17 @@ def simulate_jobs(loads: Sequence[Load]) -> Trace:
     """
     tick, counted = jobs_in_ticks(loads)
     program, names = lower(counted)
-    times = run(program)
-    times = times._replace(**{name: getattr(times, name) * tick for name in _SECONDS})
+    times = in_seconds(run(program), tick)
     refuse_deadlock(program, names, times, loads)
-    return _trace(program, names, times, loads)
+    return trace_of(program, names, times, loads)
 
 
 _SECONDS = tuple(name for name in Times._fields if name != "awaited")
+
+
+def in_seconds(times: Times, tick: float) -> Times:
+    """What came out in ticks, of so many seconds each."""
+    return times._replace(**{name: getattr(times, name) * tick for name in _SECONDS})
 
 
 def jobs_in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
@@ -71,7 +75,11 @@ def jobs_in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
     if all(load.problem.links == loads[0].problem.links for load in loads):
         counted = [replace(problem, links=counted[0].links) for problem in counted]
     return tick, [
-        load._replace(problem=problem, start_s=float(round(load.start_s / tick)))
+        load._replace(
+            problem=problem,
+            start_s=float(round(load.start_s / tick)),
+            slots_s=None if load.slots_s is None else np.round(load.slots_s / tick),
+        )
         for load, problem in zip(loads, counted, strict=True)
     ]
 
@@ -147,7 +155,7 @@ def refuse_deadlock(program: Program, names: RowNames, times: Times, loads: Sequ
     raise DeadlockError(f"schedule {schedule.name}: rank {names.action_rank[index]} never gets past {action}")
 
 
-def _trace(program: Program, names: RowNames, times: Times, loads: Sequence[Load]) -> Trace:
+def trace_of(program: Program, names: RowNames, times: Times, loads: Sequence[Load]) -> Trace:
     """The tables of what happened: actions by rank, messages by time of arrival."""
     actions = rows(ACTION, len(program.duration_s))
     _name_actions(actions, loads)

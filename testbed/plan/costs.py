@@ -190,11 +190,13 @@ def _problem(
     return Problem(
         n_microbatches=workload.microbatches,
         stage_to_rank=stages,
-        forward_s=tuple(times.of("F", rank) / chunks for rank in stages),
-        input_s=tuple((times.of("I", rank) + again * times.of("F", rank)) / chunks for rank in stages),
-        weight_s=tuple(times.of("W", rank) / chunks for rank in stages),
+        forward_s=tuple(times.slowest("F", rank) / chunks for rank in stages),
+        input_s=tuple((times.slowest("I", rank) + again * times.slowest("F", rank)) / chunks for rank in stages),
+        weight_s=tuple(times.slowest("W", rank) / chunks for rank in stages),
         backward_s=tuple(
-            (times.of("B", rank) + again * times.of("F", rank)) / chunks for rank in stages if times.B is not None
+            (times.slowest("B", rank) + again * times.slowest("F", rank)) / chunks
+            for rank in stages
+            if times.B is not None
         ),
         memory_limit=tuple(_limits(workload, memory)),
         activation=(kept / chunks,) * len(stages),

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from testbed.errors import BadInput
 from testbed.grouping import grouped
 from testbed.model.lower import Load
@@ -15,6 +17,13 @@ from testbed.pipeline.memory import peak_in_flight
 from testbed.plan import costs
 from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Job, Plan
+from testbed.planning.drawn_iterations import (
+    is_uniform,
+    simulate_rounds,
+    times_of_rounds,
+    typical_loads,
+    varies,
+)
 from testbed.planning.ties import Range, range_keys, ranges_of_orders, worst_s
 from testbed.trace.tables import Trace, concatenate
 
@@ -38,19 +47,33 @@ class JobPrediction(NamedTuple):
     """With an iteration of all jobs at once, from one common start."""
     bubble_alone: float
     bubble_together: float
+    p95_s: float | None
+    """Where iterations differ on purpose, the time that one of twenty takes longer than, with all jobs; every other
+    number is a median then. None where one stands for all."""
 
 
 def predict_together(plan: Plan, case: Case) -> Trace:
-    """The trace of one iteration of every job at work in a case, on the case's routes.
+    """The trace of one iteration of every job at work in a case, on the case's routes: the typical one where they
+    differ on purpose.
 
     Raises BadInput for a job whose times only a run can tell.
     """
-    return simulate_together(plan, case, loads_of_case(plan, case))
+    return simulate_together(plan, case, typical_loads(plan, case, loads_of_case(plan, case)))
 
 
 def simulate_together(plan: Plan, case: Case, loads: Sequence[Load]) -> Trace:
     """The trace of the jobs at work in a case; jobs and ranks have the numbers of the plan."""
-    trace, working = simulate_jobs(loads), at_work(plan, case)
+    return _numbered(plan, case, simulate_jobs(loads))
+
+
+def simulate_case(plan: Plan, case: Case, loads: Sequence[Load], *, warmup: bool = True) -> Trace:
+    """The same of all iterations of a case, or of one that stands for them; `warmup`: also of those that warm up."""
+    return _numbered(plan, case, simulate_rounds(plan, case, loads, warmup=warmup))
+
+
+def _numbered(plan: Plan, case: Case, trace: Trace) -> Trace:
+    """A trace of the jobs at work, with the numbers of the plan."""
+    working = at_work(plan, case)
     if len(working) == len(plan.jobs):
         return trace
     parts, first = [], 0
@@ -65,9 +88,11 @@ def simulate_together(plan: Plan, case: Case, loads: Sequence[Load]) -> Trace:
 def iteration_times(plan: Plan, case: Case) -> tuple[float, ...]:
     """Per job at work in a case, seconds that an iteration takes from its start, beside one of every other job.
 
-    Without a trace, for what judges many cases. Raises as `predict_together`.
+    The median where they differ on purpose. Without a trace, for what judges many cases. Raises as `predict_together`.
     """
     loads = loads_of_case(plan, case)
+    if not all(is_uniform(plan.jobs[number]) for number in at_work(plan, case)):
+        return tuple(np.median(times_of_rounds(plan, case, loads), axis=0).tolist())
     return tuple(end - load.start_s for end, load in zip(ends_of_jobs(loads), loads, strict=True))
 
 
@@ -76,7 +101,22 @@ def ranges_of_case(plan: Plan, case: Case) -> list[Range | None]:
 
     Raises as `predict_together`.
     """
-    return ranges_of_orders(loads_of_case(plan, case))
+    return ranges_of_loads(plan, case, loads_of_case(plan, case))
+
+
+def ranges_of_loads(plan: Plan, case: Case, loads: Sequence[Load]) -> list[Range | None]:
+    """The same of what the jobs at work put on the network; where iterations differ on purpose, of the typical one,
+    moved to their median."""
+    typical = typical_loads(plan, case, loads)
+    ranges = ranges_of_orders(typical)
+    if not any(ranges) or not varies(plan, case):
+        return ranges
+    own_s = [end - load.start_s for end, load in zip(ends_of_jobs(typical), typical, strict=True)]
+    medians_s = np.median(times_of_rounds(plan, case, loads), axis=0).tolist()
+    return [
+        None if one is None else Range(one.low_s + median_s - typical_s, one.high_s + median_s - typical_s)
+        for one, median_s, typical_s in zip(ranges, medians_s, own_s, strict=True)
+    ]
 
 
 def ranges_of_plan(plan: Plan) -> RangesByLabel:
@@ -120,14 +160,24 @@ def parts_of(plan: Plan, case: Case, trace: Trace) -> list[Trace]:
 
 def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
     """Every job at work in a case, alone and together. Raises as `predict_together`."""
-    found, parts = [], parts_of(plan, case, predict_together(plan, case))
+    loads = loads_of_case(plan, case)
+    found, parts = [], parts_of(plan, case, simulate_case(plan, case, loads, warmup=False))
     for number, beside in zip(at_work(plan, case), parts, strict=True):
         job, schedule = plan.jobs[number], _schedule(plan, case, number)
-        alone = costs.predict_case(plan, case, schedule, job=number) if len(parts) > 1 else beside
-        times = float(alone.makespans()[0]), float(beside.makespans()[0])
-        bubbles = float(alone.bubble_ratios()[0]), float(beside.bubble_ratios()[0])
-        found.append(JobPrediction(number, job, schedule, *times, *bubbles))
+        alone = predict_alone(plan, case, schedule, number) if len(parts) > 1 else beside
+        times, bubbles = (alone.makespans(), beside.makespans()), (alone.bubble_ratios(), beside.bubble_ratios())
+        p95_s = float(np.percentile(times[1], 95)) if varies(plan, case) else None
+        (alone_s, together_s), idle = ([float(np.median(each)) for each in pair] for pair in (times, bubbles))
+        found.append(JobPrediction(number, job, schedule, alone_s, together_s, idle[0], idle[1], p95_s))
     return found
+
+
+def predict_alone(plan: Plan, case: Case, schedule: Schedule, job: int) -> Trace:
+    """The trace of one job's iterations that count, on a case's routes and as if no other job were there."""
+    load = Load(costs.timed_problem(plan, case, schedule, job=job), schedule, 0.0, plan.jobs[job].workload.receives)
+    if is_uniform(plan.jobs[job]):
+        return simulate_jobs([load])
+    return simulate_rounds(plan, replace(case, alone=plan.jobs[job].name), [load], warmup=False)
 
 
 class PredictedRow(NamedTuple):
@@ -140,7 +190,9 @@ class PredictedRow(NamedTuple):
     schedule: str
     """The family."""
     predicted_s: float
-    """With an iteration of all jobs at once, from one common start."""
+    """With an iteration of all jobs at once, from one common start; the median where iterations differ on purpose."""
+    predicted_p95_s: float | None
+    """What one iteration of twenty takes longer than; None where they do not differ on purpose."""
     predicted_range: Range | None
     predicted_alone_s: float
     slowdown_predicted: float
@@ -171,6 +223,7 @@ def predicted_rows(plan: Plan) -> list[PredictedRow]:
                 found.job.name,
                 schedule,
                 found.together_s,
+                found.p95_s,
                 predicted_range,
                 found.alone_s,
                 found.together_s / found.alone_s,

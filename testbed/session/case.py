@@ -18,8 +18,9 @@ from testbed.model.lower import Load
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.events import Phase, at_work, phases, trained
 from testbed.plan.plan import Case, Job, Plan
-from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, simulate_together
-from testbed.planning.ties import Range, ranges_of_orders
+from testbed.planning.drawn_iterations import typical_loads
+from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_loads, simulate_case
+from testbed.planning.ties import Range
 from testbed.progress import Reporter
 from testbed.results.directory import ResultsWriter
 from testbed.schedule.registry import Generated
@@ -61,8 +62,9 @@ class TrainedJob:
     """Of the whole training, those in which it has a part."""
     generated: Generated
     load: Load
+    """Of the typical iteration, where they differ on purpose."""
     predicted: Trace
-    """With all jobs at work."""
+    """With all jobs at work: every iteration where they differ on purpose, else one that stands for all."""
     predicted_range: Range | None
     """What may be predicted by who comes first; None where that is one time."""
     costs: MessageCosts | None
@@ -163,13 +165,15 @@ def _part(
 ) -> _Part:
     case, phase = cases[which], phases(plan, cases)[which]
     loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
-    predicted = simulate_together(plan, case, loads)
+    predicted = simulate_case(plan, case, loads)
     running.results.add_trace(case.label, "predicted", predicted)
-    on_host = None if costs is None else predict_jobs_on_host(loads, [costs[number].extra for number in working])
     known = running.ranges.get(case.label)
-    jobs, ranges = [], ranges_of_orders(loads) if known is None else known
+    jobs, ranges = [], ranges_of_loads(plan, case, loads) if known is None else known
+    loads = typical_loads(plan, case, loads)
+    on_host = None if costs is None else predict_jobs_on_host(loads, [costs[number].extra for number in working])
     for index, (number, part) in enumerate(zip(working, parts_of(plan, case, predicted), strict=True)):
-        mine = None if costs is None else costs[number], None if on_host is None else on_host[index]
+        spread = predicted_times_s(part, phase.measured)
+        mine = None if costs is None else costs[number], None if on_host is None else on_host[index].with_spread(spread)
         rounds_of = trained(plan, cases, number)
         shown = plan.jobs[number], rounds_of, made[number], loads[index], part, ranges[index]
         jobs.append(TrainedJob(number, *shown, *mine))
@@ -194,7 +198,7 @@ def _swaps(before: _Part, part: _Part) -> dict[int, TimedSchedule]:
 
 
 def _timed(job: TrainedJob) -> TimedSchedule:
-    return timed_schedule(job.job, job.load)
+    return timed_schedule(job.job, job.load, drawn=True)
 
 
 def _iterate(

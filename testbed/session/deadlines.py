@@ -59,7 +59,7 @@ def of_reference(workload: Workload, iterations: int) -> Deadline:
         seconds = iterations * UNKNOWN_ITERATION_S
         return Deadline(seconds, f"{iterations} iterations of which nothing is known, {UNKNOWN_ITERATION_S:g} s each")
     ranks = range(workload.parallelism.pipeline)
-    slots_s = sum(pacing.of("F", rank) + pacing.of("I", rank) + pacing.of("W", rank) for rank in ranks)
+    slots_s = sum(pacing.slowest(kind, rank) for kind in ("F", "I", "W") for rank in ranks)
     slots_s *= iterations * workload.microbatches
     derived = f"{SLOWEST_FACTOR:g} x all slots in turn, {show_time(slots_s)}, + {ITERATION_MARGIN_S:g} s"
     return Deadline(SLOWEST_FACTOR * slots_s + ITERATION_MARGIN_S, derived)

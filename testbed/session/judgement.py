@@ -19,10 +19,10 @@ from testbed.judge.network_metric import CaseFairness
 from testbed.judge.witnesses import disturbed
 from testbed.model.host_prediction import predict_on_host
 from testbed.plan import memory_bytes
-from testbed.plan.costs import predict_case
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import directions_of_pairs, super_packets_s
 from testbed.planning.left_out import left_out_of
+from testbed.planning.prediction import predict_alone
 from testbed.results.directory import FinishedJob, ResultsWriter
 from testbed.results.metric_recheck import fairness_in_case
 from testbed.results.recheck import evidence_of
@@ -30,7 +30,7 @@ from testbed.results.run_files import RunFiles
 from testbed.session.case import TrainedCase, TrainedJob
 from testbed.session.message_costs import in_the_run
 from testbed.thresholds import TIE, UNPACED_TIE
-from testbed.trace.predictions import predicted_summary
+from testbed.trace.predictions import predicted_summary, predicted_times_s
 from testbed.trace.tables import MESSAGE_KINDS
 
 
@@ -102,17 +102,19 @@ def conclude(
 
 def _measured(plan: Plan, case: Case, job: TrainedJob, evidence: CaseEvidence, left_out: list[str]) -> MeasuredCase:
     rows, schedule, problem = evidence.measured, job.load.schedule, job.load.problem
+    iterations = [row.iteration for row in rows]
     predicted = memory_bytes.predicted_bytes(job.job, schedule)
     limits = memory_bytes.activation_limits(job.job, problem, schedule)
     beside = None
     if len(plan.jobs) > 1:
-        alone = predict_case(plan, case, schedule, job=job.number)
-        beside = Beside(job.job.name, job.load.start_s, float(alone.makespans()[0]), case.alone_of)
+        alone_s = float(np.median(predict_alone(plan, case, schedule, job.number).makespans()))
+        beside = Beside(job.job.name, job.load.start_s, alone_s, case.alone_of)
     return MeasuredCase(
         schedule=case.jobs[job.number].choice.schedule,
         label=case.label,
         rows=rows,
-        predicted=predicted_summary(job.predicted, [row.iteration for row in rows]),
+        predicted=predicted_summary(job.predicted, iterations),
+        predicted_p95_s=float(np.percentile(predicted_times_s(job.predicted, iterations), 95)),
         predicted_range=job.predicted_range,
         checks=judge(evidence),
         solver=job.generated.proof and job.generated.proof._asdict(),

@@ -11,6 +11,7 @@ from testbed.model.lower import Load
 from testbed.pipeline.ir import Schedule
 from testbed.plan.exchange import sites_of
 from testbed.plan.plan import Job
+from testbed.planning.drawn_iterations import is_uniform
 from testbed.session.deadlines import Deadline
 from testbed.session.loop import START_MARGIN_S, Loop
 from testbed.session.timers import TimedAction
@@ -36,22 +37,23 @@ class Round(NamedTuple):
         return iterations.trace(self.records[job])
 
 
-def timed_schedule(job: Job, load: Load) -> TimedSchedule:
-    """The schedule of a job as its workers run it: with the slots and beginnings that the model has."""
+def timed_schedule(job: Job, load: Load, *, drawn: bool = False) -> TimedSchedule:
+    """The schedule of a job as its workers run it: with the slots and beginnings that the model has; `drawn`: with
+    those of each iteration, where they are not the same on all replicas and in all iterations."""
     problem, durations = load.problem, None
     if job.workload.pacing:
         durations = tuple(tuple(problem.duration(action) for action in row) for row in load.schedule.rows)
-    return TimedSchedule(load.schedule, durations, problem.begins_s)
+    return TimedSchedule(load.schedule, durations, problem.begins_s, drawn and not is_uniform(job))
 
 
 def task_of(job: Job, load: Load, count: int, *, joins: int = 0, evidence: bool = False) -> TrainingTask:
     """What the workers of a job train for `count` iterations, warm-up included: what the model has as its load.
 
-    It `joins` the others in the round of that number. With `evidence` ranks count their memory, and tell of their
-    gradients and weights.
+    It `joins` the others in the round of that number. With `evidence` ranks take the slots that are drawn for each
+    iteration, count their memory, and tell of their gradients and weights.
     """
     return TrainingTask(
-        timed_schedule(job, load),
+        timed_schedule(job, load, drawn=evidence),
         job.workload,
         count,
         sites=sites_of(job),

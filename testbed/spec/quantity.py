@@ -108,10 +108,11 @@ class Quantity:
         return core_schema.with_info_before_validator_function(
             self.read,
             handler(source),
-            serialization=core_schema.plain_serializer_function_ser_schema(self._serialized, info_arg=True),
+            serialization=core_schema.plain_serializer_function_ser_schema(self.serialized, info_arg=True),
         )
 
-    def _serialized(self, value: Any, info: core_schema.SerializationInfo) -> object:
+    def serialized(self, value: Any, info: core_schema.SerializationInfo) -> object:
+        """The value as a document has it: a number, for people with its unit."""
         if info.context != WITH_UNITS or value is None:
             return value
         return list(map(self.written, value)) if isinstance(value, list) else self.written(value)

@@ -33,7 +33,8 @@ from testbed.spec.document import (
 )
 from testbed.spec.full_scale_job import FullScale, LabScale
 from testbed.spec.model import AnyModel, ModelSpec, as_model
-from testbed.spec.quantity import SI_UNITS, NumberPerRank, seconds_per_rank, size_bytes
+from testbed.spec.quantity import SI_UNITS, NumberPerRank, size_bytes
+from testbed.spec.slot_spread import Slot, SlotSpread, with_samples
 from testbed.spec.topology import Name
 from testbed.units import show_size
 
@@ -57,7 +58,6 @@ class Parallelism(StrictModel):
         return self.pipeline * self.tensor
 
 
-MOST_SLOT_S = 3600.0
 MOST_MESSAGE_BYTES = 1e9
 MOST_STREAMS = 64
 MOST_SCHEDULES = 1000
@@ -65,8 +65,11 @@ MOST_SCHEDULES = 1000
 Transport = Literal["otn-lossless", "tcp-default", "tcp-cubic", "tcp-bbr"]
 """How TCP is set up (lab/transport.py)."""
 
-PerStage = Annotated[float | list[float], seconds_per_rank(0, MOST_SLOT_S)]
-"""One time for every stage, or a list with one per pipeline rank."""
+PerStage = Annotated[float | list[float] | SlotSpread, Slot()]
+"""One time for every stage, or a list with one per pipeline rank, or a distribution."""
+
+Factor = Annotated[float, Field(ge=0.01, le=100)]
+PacedKind = Literal["F", "I", "W", "B"]
 
 
 class Pacing(StrictModel):
@@ -76,13 +79,55 @@ class Pacing(StrictModel):
     I: PerStage = Field(description="input gradient")  # noqa: E741 - torch's and the literature's letter
     W: PerStage = Field(description="weight gradient")
     B: PerStage | None = Field(default=None, description="fused backward; default: I and W together")
+    factors: list[Factor] | list[list[Factor]] | None = Field(
+        default=None,
+        description="what every slot of a rank is multiplied by: a number for each pipeline rank, or such a list for "
+        "each replica; a slow rank, other accelerators in another datacenter",
+    )
 
-    def of(self, kind: Literal["F", "I", "W", "B"], rank: int) -> float:
-        """Seconds that action `kind` of rank's whole stage takes."""
+    def of(self, kind: PacedKind, rank: int) -> float:
+        """Seconds that action `kind` of rank's whole stage takes, of a distribution the median; without its factor."""
         value = getattr(self, kind)
         if value is None:
             return self.of("I", rank) + self.of("W", rank)
+        if isinstance(value, SlotSpread):
+            return value.middle(rank)
         return float(value[rank]) if isinstance(value, list) else float(value)
+
+    def factor(self, replica: int, rank: int) -> float:
+        """What the slots of a replica's rank are multiplied by."""
+        if self.factors is None:
+            return 1.0
+        of_replica = self.factors[replica] if isinstance(self.factors[0], list) else self.factors
+        return float(of_replica[rank])
+
+    def slowest(self, kind: PacedKind, rank: int) -> float:
+        """As `of`, with the factor of the replica whose rank is slowest: replicas wait for each other."""
+        replicas = len(self.factors) if self.factors and isinstance(self.factors[0], list) else 1
+        return self.of(kind, rank) * max(self.factor(replica, rank) for replica in range(replicas))
+
+    def spread(self, kind: PacedKind) -> SlotSpread | None:
+        """How the slots of a kind are distributed; None where they all take the same."""
+        value = getattr(self, kind)
+        return value if isinstance(value, SlotSpread) else None
+
+    @property
+    def spreads(self) -> list[SlotSpread]:
+        """Of all kinds that have one."""
+        return [spread for kind in PACED_KINDS if (spread := self.spread(kind)) is not None]
+
+    @property
+    def varies(self) -> bool:
+        """Whether one iteration takes other slots than the next."""
+        return any(spread.each != "rank" for spread in self.spreads)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether every replica's actions of a stage take what `slowest` says."""
+        return not self.spreads and not (self.factors and isinstance(self.factors[0], list))
+
+
+PACED_KINDS: tuple[PacedKind, ...] = ("F", "I", "W", "B")
 
 
 def _algorithm(name: object) -> object:
@@ -265,12 +310,7 @@ class Workload(StrictModel):
         if isinstance(self.memory, list) and len(self.memory) != ranks:
             raise FieldError("memory", self.memory, f"one limit for each of {ranks} ranks")
         if self.pacing:
-            for kind in ("F", "I", "W", *(("B",) if self.pacing.B is not None else ())):
-                given = getattr(self.pacing, kind)
-                if isinstance(given, list) and len(given) != ranks:
-                    raise FieldError(f"pacing.{kind}", given, f"one time for each of {ranks} ranks")
-            if not any(self.pacing.of("F", rank) for rank in range(ranks)):
-                raise FieldError("pacing.F", self.pacing.F, "a time above 0")
+            self._check_pacing(self.pacing)
         if self.tensor_bytes() > MOST_MESSAGE_BYTES:
             expected = f"a boundary tensor of at most {show_size(MOST_MESSAGE_BYTES)}: a smaller model or microbatch"
             raise FieldError("microbatch_size", self.microbatch_size, f"{expected} ({show_size(self.tensor_bytes())})")
@@ -278,6 +318,28 @@ class Workload(StrictModel):
             tensor = f"{show_size(self.tensor_bytes())}, {self.tensor_bytes()} B"
             raise FieldError("message", show_size(self.message), f"at least the boundary tensor ({tensor})")
         return self
+
+    def _check_pacing(self, pacing: Pacing) -> None:
+        ranks, replicas = self.parallelism.pipeline, self.parallelism.data
+        for kind in PACED_KINDS:
+            given, spread = getattr(pacing, kind), pacing.spread(kind)
+            fields = {f"pacing.{kind}": given}
+            if spread is not None:
+                fields = {f"pacing.{kind}.median": spread.median, f"pacing.{kind}.p95": spread.p95}
+            for field, times in fields.items():
+                if isinstance(times, list) and len(times) != ranks:
+                    raise FieldError(field, times, f"one time for each of {ranks} ranks")
+        if not any(pacing.of("F", rank) for rank in range(ranks)):
+            raise FieldError("pacing.F", pacing.F, "a time above 0")
+        if pacing.factors is None:
+            return
+        several = bool(pacing.factors) and isinstance(pacing.factors[0], list)
+        if several and len(pacing.factors) != replicas:
+            raise FieldError("pacing.factors", pacing.factors, f"a list for each of {replicas} replicas")
+        for index, factors in enumerate(pacing.factors if several else [pacing.factors]):
+            if len(factors) != ranks:  # type: ignore[arg-type]
+                field = f"pacing.factors.{index}" if several else "pacing.factors"
+                raise FieldError(field, factors, f"one number for each of {ranks} ranks")
 
     def _check_replicas(self) -> None:
         exchange = self.data_parallel
@@ -402,6 +464,10 @@ def workload_document(path: Path | Document, settings: dict[str, str] | None = N
     document = override(written, settings or {}, source)
     if isinstance(model := document.get("model"), dict):
         document["model"] = _with_content(model, "kind", (source, directory), "model")
+    if isinstance(pacing := document.get("pacing"), dict):
+        document["pacing"] = {
+            name: with_samples(value, name, (source, directory), f"pacing.{name}") for name, value in pacing.items()
+        }
     if isinstance(schedules := document.get("schedules"), list):
         document["schedules"] = [
             _with_content(

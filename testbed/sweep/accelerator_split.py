@@ -12,8 +12,9 @@ from testbed.plan.routes import datacenter_of
 from testbed.planning.node_assignment import place
 from testbed.spec.document import validate
 from testbed.spec.quantity import SI_UNITS
+from testbed.spec.slot_spread import SlotSpread
 from testbed.spec.topology import Topology
-from testbed.spec.workload import Pacing, Workload
+from testbed.spec.workload import PacedKind, Pacing, Workload
 from testbed.sweep.axes import Axis
 from testbed.sweep.reshape import with_limits
 
@@ -161,6 +162,9 @@ def _in_the_lab(_: Topology, workload: Workload, split: Split, share: float) -> 
         expected = f"a divisor of the {whole} microbatches of an iteration"
         raise BadInput.of(workload.name, "parallelism.data", split.data, expected)
     pacing = workload.pacing
+    if pacing is not None and pacing.factors is not None:
+        expected = "none: they are of ranks, and another split has other ones"
+        raise BadInput.of(workload.name, "pacing.factors", pacing.factors, expected)
     degrees = {"pipeline": split.pipeline, "tensor": split.tensor, "data": split.data}
     return {
         "parallelism": given.model_copy(update=degrees),
@@ -171,15 +175,20 @@ def _in_the_lab(_: Topology, workload: Workload, split: Split, share: float) -> 
 
 
 def _slots(pacing: Pacing, before: int, after: int, factor: float) -> Pacing:
-    """Slots of so many ranks: each has the time of its part of the layers, which are spread evenly, times a factor."""
+    """Slots of so many ranks: each has the time of its part of the layers, which are spread evenly, times a factor.
 
-    def of(kind: Any) -> list[float]:
+    A distribution keeps its spread as a share of the median.
+    """
+
+    def of(kind: PacedKind) -> list[float] | SlotSpread:
         every = [pacing.of(kind, rank) for rank in range(before)]
         ends = [rank * before / after for rank in range(after + 1)]
-        return [
+        medians = [
             factor * sum(slot * max(0.0, min(end, n + 1) - max(begin, n)) for n, slot in enumerate(every))
             for begin, end in pairwise(ends)
         ]
+        spread = pacing.spread(kind)
+        return medians if spread is None else spread.about(medians)
 
     return Pacing.model_construct(F=of("F"), I=of("I"), W=of("W"), B=None if pacing.B is None else of("B"))
 

@@ -9,7 +9,7 @@ from testbed.errors import BadInput
 from testbed.plan import counts
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import validate
-from testbed.spec.workload import MAX_MICROBATCHES, MOST_MESSAGE_BYTES, Pacing, Workload
+from testbed.spec.workload import MAX_MICROBATCHES, MOST_MESSAGE_BYTES, PacedKind, Pacing, Workload
 from testbed.units import show_size
 
 
@@ -115,17 +115,21 @@ def _reshaped_at_full_scale(
     )
 
 
-def _slots(workload: Workload, pacing: Pacing, shape: Shape, fixed_s: float) -> dict[str, list[float]]:
+def _slots(workload: Workload, pacing: Pacing, shape: Shape, fixed_s: float) -> dict[str, Any]:
+    """Pacing of other microbatches: ranks keep their factors, distributions their spread as a share of the median."""
     given, ranks = shape_of(workload), range(workload.parallelism.pipeline)
     before, after = (flop_per_token(workload, shaped.sequence) for shaped in (given, shape))
-    found: dict[str, list[float]] = {}
-    for kind in ("F", "I", "W", *(("B",) if pacing.B is not None else ())):
+    found: dict[str, Any] = {} if pacing.factors is None else {"factors": pacing.factors}
+    kinds: tuple[PacedKind, ...] = ("F", "I", "W", *(("B",) if pacing.B is not None else ()))
+    for kind in kinds:
         grown = after[kind] / before[kind] * shape.tokens / given.tokens
         slots = [pacing.of(kind, rank) for rank in ranks]
         if min(slots) < fixed_s:
             expected = f"at most the shortest slot of {kind} ({min(slots):g} s)"
             raise BadInput.of("--fixed", "option", f"{fixed_s:g} s", expected)
-        found[kind] = [fixed_s + (slot - fixed_s) * grown for slot in slots]
+        medians = [fixed_s + (slot - fixed_s) * grown for slot in slots]
+        spread = pacing.spread(kind)
+        found[kind] = medians if spread is None else spread.about(medians).model_dump(exclude_none=True)
     return found
 
 

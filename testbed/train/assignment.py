@@ -75,6 +75,8 @@ class TimedSchedule:
     """Per rank, the slot of every action in its row; None: no pacing."""
     begins_s: tuple[float, ...] = ()
     """How long after the common start each rank begins, by its position (Mesh.position); empty: all at once."""
+    drawn: bool = False
+    """Whether slots are those that are drawn for each iteration (plan/drawn_slots.py), in place of `durations_s`."""
 
     def renamed(self, name: str) -> TimedSchedule:
         """The same under another name."""

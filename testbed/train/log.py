@@ -24,7 +24,6 @@ class LoggedAction(NamedTuple):
     makes: Message | None
     target: int | None
     """The rank that takes what it makes; None where it stays on this rank."""
-    duration_s: float | None
     completes: bool = False
     """Whether all gradients of its stage are computed by its end."""
     together: bool = False

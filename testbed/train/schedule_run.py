@@ -6,6 +6,7 @@ Receives are posted a step ahead, sends are never waited for inside a step, ever
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +14,9 @@ import torch
 
 from testbed.lab.host_settings import Priorities
 from testbed.pipeline.depend import Message, consumed, produced
-from testbed.pipeline.ir import Kind
+from testbed.pipeline.ir import KINDS, Kind
 from testbed.pipeline.memory import RankBytes
+from testbed.plan.drawn_slots import slots_of
 from testbed.train.assignment import IterationRecord, TimedSchedule, require_same_stages
 from testbed.train.boundary_messages import BoundaryMessages
 from testbed.train.log import ActionLog, LoggedAction
@@ -60,6 +62,7 @@ class ScheduleRun:
         self.messages = BoundaryMessages(state, self.incoming, outgoing) if messages is None else messages
         self.memory = Memory(list(state.stages.values()), state.optimizer, self.messages.tensors)
         self.early = self.workload.receives == "early"
+        self._drawn: dict[int, list[float]] = {}
 
     def followed_by(self, timed: TimedSchedule) -> ScheduleRun:
         """The run of another schedule, which takes this one's place before the next iteration.
@@ -70,6 +73,21 @@ class ScheduleRun:
         require_same_stages(self.timed.schedule, timed.schedule)
         return ScheduleRun(self.state, timed, self.process, self.messages)
 
+    def _slots(self, iteration: int) -> Sequence[float | None]:
+        """Of every action of the row, its slot in an iteration; None: no pacing."""
+        if self.timed.drawn:
+            return self._drawn.pop(iteration, None) or self._draw(iteration)
+        unpaced = (None,) * len(self.row)
+        return unpaced if self.timed.durations_s is None else self.timed.durations_s[self.state.pipeline_rank]
+
+    def _draw(self, iteration: int) -> list[float]:
+        number, stages = self.state.task.joins + iteration, self.timed.schedule.stage_to_rank
+        seconds = slots_of(self.workload, stages, number)[self.state.replica]
+        return [
+            float(seconds[action.stage, KINDS.index(action.kind), action.microbatch]) * action.part.fraction
+            for action in self.row
+        ]
+
     def _count_memory(self, activation_bytes: float) -> RankBytes:
         """What this rank holds, with activations at their most."""
         state = self.state
@@ -77,16 +95,14 @@ class ScheduleRun:
         return self.memory.of_rank(activation_bytes, self.messages.buffer_bytes + others)
 
     def _steps(self) -> list[LoggedAction]:
-        state, timed = self.state, self.timed
-        unpaced = (None,) * len(self.row)
-        durations = unpaced if timed.durations_s is None else timed.durations_s[state.pipeline_rank]
+        state = self.state
         steps = []
-        for index, action in enumerate(self.row):
+        for action in self.row:
             takes, makes = consumed(action, state.n_stages), produced(action, state.n_stages)
             source = None if takes is None else state.holder(takes.stage)
             target = None if makes is None else state.holder(makes.consumer)
             ends = (None if rank == self.rank else rank for rank in (source, target))
-            steps.append(LoggedAction(action, takes, next(ends), makes, next(ends), durations[index]))
+            steps.append(LoggedAction(action, takes, next(ends), makes, next(ends)))
         last = {step.action.stage: index for index, step in enumerate(steps) if step.action.kind in (Kind.W, Kind.B)}
         for index in last.values():
             steps[index] = steps[index]._replace(completes=True)
@@ -106,6 +122,8 @@ class ScheduleRun:
         """
         if iteration >= self.state.task.iterations:
             return
+        if self.timed.drawn:  # now, since it takes time
+            self._drawn[iteration] = self._draw(iteration)
         if self.state.replicas is not None:
             self.state.replicas.post(iteration)
         if self.early:
@@ -126,7 +144,7 @@ class ScheduleRun:
         state, replicas, peers = self.state, self.state.replicas, self.state.peers
         if iteration != state.iteration:
             raise RuntimeError(f"told to run iteration {iteration}, and the next one to train is {state.iteration}")
-        begin_s, late_start_s = self._await_start(iteration, start_s)
+        slots, (begin_s, late_start_s) = self._slots(iteration), self._await_start(iteration, start_s)
         counting = state.task.count_memory and iteration == 0
         log = ActionLog(iteration, self.rank, state.replica, start_s)
         clock = LogicalClock(begin_s, self.process.spin_s)
@@ -137,7 +155,7 @@ class ScheduleRun:
             replicas.gather()
         # between the end of a slot and the message it makes, and between a message and the slot it begins, is nothing
         # but what has to be: each microsecond there counts once for every hop of the pipeline
-        for step in self.steps:
+        for step, slot_s in zip(self.steps, slots, strict=True):
             reached = now_s()
             if step.source is None:
                 value = None if step.takes is None else local.pop(step.takes)
@@ -158,10 +176,10 @@ class ScheduleRun:
             if counting and step.action.kind is Kind.F and step.action.part.is_last:
                 log.activation_bytes = max(log.activation_bytes, self.memory.activations())
             computed = now_s()
-            if step.duration_s is None:
+            if slot_s is None:
                 clock.follow(computed)
             else:
-                log.overruns.append(clock.finish(step.duration_s, computed))
+                log.overruns.append(clock.finish(slot_s, computed))
             if outgoing is not None:
                 sent = now_s()
                 sends.append(state.streams.send(*outgoing))

@@ -1,0 +1,193 @@
+"""Slots that are drawn: what a workload may say of them, what is drawn, and what the model makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from in_process import run_testbed
+
+from testbed.errors import BadInput
+from testbed.pipeline.ir import KINDS, Kind
+from testbed.plan.drawn_slots import slots_of
+from testbed.plan.plan import Plan
+from testbed.planning import file
+from testbed.planning.drawn_iterations import simulate_rounds
+from testbed.planning.prediction import iteration_times, loads_of_case, predict_together, predicted_rows
+from testbed.planning.resolve import load_plan
+from testbed.planning.schedules import with_every_job
+from testbed.spec import Workload, load_workload
+from testbed.sweep.reshape import reshaped, shape_of
+
+ROOT = Path(__file__).parents[2]
+TOPOLOGY, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
+SPREAD = {"pacing.F": "{median: 20 ms, p95: 24 ms}"}
+STAGES = (0, 1, 2, 3)
+FORWARD, BACKWARD, INPUT, WEIGHT = (KINDS.index(kind) for kind in (Kind.F, Kind.B, Kind.I, Kind.W))
+
+
+def workload(settings: Mapping[str, str]) -> Workload:
+    return load_workload(PP4, dict(settings))
+
+
+def planned(settings: Mapping[str, str], *schedules: str) -> Plan:
+    unfinished = load_plan(TOPOLOGY, PP4, settings=[f"{key}={value}" for key, value in settings.items()])
+    return with_every_job(unfinished, schedules)
+
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field", "expected"),
+    [
+        ("pacing.F", "{median: 20 ms, p95: 4 ms}", "pacing.F.p95", "no less than that"),
+        ("pacing.F", "{median: 20 ms, p59: 24 ms}", "pacing.F.p59", "did you mean p95?"),
+        ("pacing.F", "{median: 20, p95: 24 ms}", "pacing.F.median", "a time with a unit"),
+        ("pacing.F", "{p95: 24 ms}", "pacing.F.median", "a time beside p95"),
+        ("pacing.W", "{median: 20 ms}", "pacing.W", "p95, samples or profile"),
+        ("pacing.F", "{median: [20 ms, 10 ms], p95: [24 ms, 12 ms]}", "pacing.F.median", "each of 4 ranks"),
+        ("pacing.F", "{median: 20 ms, p95: 24 ms, each: sample}", "pacing.F.each", "'rank'"),
+        ("pacing.F", "{samples: [1 ms, 2]}", "pacing.F.samples.1", "a time with a unit"),
+        ("pacing.F", "{profile: none.csv}", "pacing.F.profile", "a readable CSV file"),
+        ("pacing.factors", "[1, 1, 2]", "pacing.factors", "each of 4 ranks"),
+        ("pacing.factors", "[[1, 1, 1, 1], [2, 2, 2, 2]]", "pacing.factors", "each of 1 replicas"),
+        ("pacing.factors", "[1, 1, 1, 0]", "pacing.factors.3", "at least 0"),
+    ],
+)
+def test_what_cannot_be_is_said_with_field_and_value(key: str, value: str, field: str, expected: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        workload({key: value})
+    assert f": {field}: got " in str(caught.value)
+    assert expected in str(caught.value)
+
+
+def test_samples_may_come_from_a_file_and_stay_in_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "slots.csv").write_text("F ms,B us\n19,40000\n21,41000\n35.5,42000\n")
+    (tmp_path / "job.yaml").write_text(PP4.read_text().replace("F: 20 ms", "F: {profile: slots.csv, median: 40 ms}"))
+    plan = load_plan(TOPOLOGY, tmp_path / "job.yaml", settings=["pacing.B={profile: slots.csv}"])
+    pacing = plan.jobs[0].workload.pacing
+    assert pacing is not None
+    assert [pacing.of("F", 0), pacing.of("B", 0)] == pytest.approx([0.04, 0.041])
+    (tmp_path / "slots.csv").unlink()
+    assert file.from_json(file.to_json(plan), "plan.json").jobs[0].workload.pacing == pacing
+    drawn = slots_of(plan.jobs[0].workload, STAGES, 0)
+    assert set(np.round(drawn[:, :, FORWARD] / 0.04 * 21, 4).ravel()) <= {19.0, 21.0, 35.5}
+    (tmp_path / "slots.csv").write_text("F ms,B us\n19,40000\n21,4x\n")
+    with pytest.raises(BadInput, match=r"pacing\.B\.profile: got '4x', expected a number in line 3 of slots\.csv"):
+        load_plan(TOPOLOGY, tmp_path / "job.yaml", settings=["pacing.B={profile: slots.csv}"])
+    with pytest.raises(BadInput, match=r"columns F ms, B us.*one column W with its unit"):
+        load_plan(TOPOLOGY, tmp_path / "job.yaml", settings=["pacing.W={profile: slots.csv}"])
+
+
+# --- what is drawn -------------------------------------------------------------------------------
+
+
+def test_draws_have_the_distribution_that_is_asked_for() -> None:
+    asked = workload(SPREAD | {"microbatches": "64"})
+    drawn = np.stack([slots_of(asked, STAGES, number) for number in range(100)])
+    forward = drawn[:, :, :, FORWARD].ravel()
+    assert np.median(forward) == pytest.approx(0.020, rel=3e-3)
+    assert np.percentile(forward, 95) == pytest.approx(0.024, rel=3e-3)
+    assert abs(np.corrcoef(forward[1:], forward[:-1])[0, 1]) < 0.02
+    assert (drawn[:, :, :, WEIGHT] == 0.02).all()
+
+
+def test_a_draw_hangs_on_its_key_alone() -> None:
+    asked = workload(SPREAD | {"pacing.I": "{median: 20 ms, p95: 30 ms}"})
+    drawn = slots_of(asked, STAGES, 5)
+    assert (slots_of(asked, STAGES, 5) == drawn).all()
+    assert not np.isin(slots_of(asked, STAGES, 6)[0, :, FORWARD], drawn[0, :, FORWARD]).any()
+    more = slots_of(workload({**SPREAD, "pacing.I": "{median: 20 ms, p95: 30 ms}", "microbatches": "12"}), STAGES, 5)
+    assert (more[:, :, :, :8] == drawn).all(), "the number of microbatches changes no draw"
+    assert (slots_of(workload(SPREAD | {"seed": "2"}), STAGES, 5)[0, :, FORWARD] != drawn[0, :, FORWARD]).all()
+    assert drawn[0, :, BACKWARD] == pytest.approx(drawn[0, :, INPUT] + drawn[0, :, WEIGHT]), "B is I and W together"
+    wave = slots_of(asked, (0, 1, 2, 3, 3, 2, 1, 0), 5)
+    assert 2 * wave[:, :4] == pytest.approx(drawn)
+    assert (wave[:, 4:] == wave[:, 3::-1]).all(), "stages of a rank share its draw"
+
+
+@pytest.mark.parametrize(
+    ("each", "differ"),
+    [("action", "rmik"), ("microbatch", "mi"), ("iteration", "ri"), ("rank", "r")],
+)
+def test_what_has_a_draw_of_its_own(each: str, differ: str) -> None:
+    spread = f"{{median: 20 ms, p95: 24 ms, each: {each}}}"
+    asked = workload({"pacing.F": spread, "pacing.I": spread})
+    drawn = np.stack([slots_of(asked, STAGES, number)[0][:, [FORWARD, INPUT]] for number in range(3)])
+    for axis, name in enumerate("irkm"):
+        same = bool((np.diff(drawn, axis=axis) == 0).all())
+        assert same == (name not in differ), name
+
+
+# --- what the model makes of it ------------------------------------------------------------------
+
+
+def test_every_iteration_is_predicted_with_its_own_slots() -> None:
+    plan = planned(SPREAD | {"iterations": "9"}, "1f1b", "zb-h1")
+    for case, row in zip(plan.cases, predicted_rows(plan), strict=True):
+        rounds = simulate_rounds(plan, case, loads_of_case(plan, case))
+        assert rounds.iterations().tolist() == list(range(11)), "warm-up is predicted as well"
+        for number in (2, 7):
+            one = rounds.of_iteration(number).actions
+            slots = slots_of(plan.jobs[0].workload, STAGES, number)[one["replica"], one["stage"], one["kind"]]
+            expected = slots[np.arange(len(one)), one["microbatch"]]
+            assert one["end_s"] - one["start_s"] == pytest.approx(expected, abs=1e-9)
+        counted = rounds.makespans()[2:]
+        assert (row.predicted_s, row.predicted_p95_s) == (np.median(counted), np.percentile(counted, 95))
+        assert iteration_times(plan, case) == pytest.approx((row.predicted_s,))
+        assert predict_together(plan, case).makespans() == pytest.approx([row.predicted_s]), "the typical one"
+
+
+def test_slots_of_no_spread_are_those_that_are_written() -> None:
+    written = planned({}, "1f1b", "zb-h1")
+    drawn = planned({"pacing.F": "{median: 20 ms, p95: 20 ms}", "pacing.factors": "[[1, 1, 1, 1]]"}, "1f1b", "zb-h1")
+    for one, other in zip(predicted_rows(written), predicted_rows(drawn), strict=True):
+        assert other.predicted_s == pytest.approx(one.predicted_s, rel=1e-12)
+        assert other.predicted_p95_s == pytest.approx(other.predicted_s)
+        assert one.predicted_p95_s is None
+
+
+def test_replicas_have_slots_of_their_own() -> None:
+    """Unequal accelerators: the pipeline with slow ones decides, and generators plan for it."""
+    degrees = {
+        "parallelism.data": "2",
+        "parallelism.pipeline": "2",
+        "model.layers": "4",
+        "data_parallel.sharding": "none",
+    }
+    (even,) = predicted_rows(planned(degrees, "1f1b"))
+    (uneven,) = predicted_rows(planned(degrees | {"pacing.factors": "[[1, 1], [1, 2]]"}, "1f1b"))
+    (slow,) = predicted_rows(planned(degrees | {"pacing.factors": "[1, 2]"}, "1f1b"))
+    assert uneven.predicted_p95_s is None, "every iteration is the same"
+    assert even.predicted_s < 0.8 * uneven.predicted_s
+    assert uneven.predicted_s == pytest.approx(slow.predicted_s, rel=0.01)
+    plan = planned(degrees | {"pacing.factors": "[[1, 1], [1, 2]]"}, "1f1b")
+    trace = predict_together(plan, plan.cases[0]).actions
+    last = trace[(trace["stage"] == 1) & (trace["kind"] == FORWARD)]
+    slots = last["end_s"] - last["start_s"]
+    assert slots == pytest.approx(np.where(last["replica"] == 1, 0.04, 0.02))
+
+
+def test_other_microbatches_keep_the_spread() -> None:
+    asked = workload(SPREAD | {"pacing.factors": "[1, 1, 1.5, 1]"})
+    shape = shape_of(asked)._replace(microbatch_size=2)
+    pacing = reshaped(asked, shape, 0.0).pacing
+    assert pacing is not None
+    assert pacing.of("F", 0) == pytest.approx(0.01)
+    assert pacing.spreads[0].p95 == pytest.approx([0.012] * 4)
+    assert pacing.factors == [1, 1, 1.5, 1]
+
+
+def test_the_command_shows_median_and_percentile() -> None:
+    words = ("predict", TOPOLOGY, PP4, "--schedule", "1f1b", "--set", "pacing.F={median: 20 ms, p95: 24 ms}")
+    shown = run_testbed(*words)
+    assert shown.returncode == 0, shown.stderr
+    assert "percentile" in shown.stdout
+    (row,) = json.loads(run_testbed(*words, "--json").stdout)["schedules"]
+    assert row["predicted_s"] < row["predicted_p95_s"] < 1.1 * row["predicted_s"]
+    (plain,) = json.loads(run_testbed(*words[:5], "--json").stdout)["schedules"]
+    assert plain["predicted_p95_s"] is None
