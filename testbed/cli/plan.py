@@ -47,6 +47,7 @@ class PlanOptions(NamedTuple):
     arrive: Sequence[str] | None = None
     depart: Sequence[str] | None = None
     alone: bool = False
+    event: Sequence[str] | None = None
 
     def by_option(self) -> dict[str, object]:
         """What was given, by the option's name."""
@@ -65,6 +66,7 @@ def plan(
     elephants_from: options.ElephantsFrom = None,
     detour: options.Detour = None,
     enforce: options.Enforce = None,
+    event: options.Events = None,
     lose: options.Lose = None,
     arrive: options.Arrive = None,
     depart: options.Depart = None,
@@ -87,12 +89,12 @@ def plan(
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
 
-    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, lose, arrive, depart, alone)
+    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, lose, arrive, depart, alone, event)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
     require_writable(out, "--out")
     clocked = PlannedClock(clock.value, options.seed_of(seed, virtual=clock is options.ClockName.virtual))
-    made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
+    made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations, events=event or [])
     made = enforced(resolve.with_clock(made, clocked), enforce)
     made, remarks = scheduled_and_routed(made, asked, workloads, quiet=quiet, strict=strict)
     write_output(out, file.to_json(made), "--out")
@@ -213,6 +215,9 @@ def scheduled_and_routed(
     routing = routing_of(asked.policy, asked.elephants_from, asked.detour, events, alone=asked.alone)
     if asked.alone:
         require_several(plan)
+    if plan.events and (events or asked.alone):
+        option = events[0].option if events else "--alone"
+        raise BadInput.of(option, "option", str(plan.events[0]), "no events of links beside it: one or the other")
     plan = complete(plan, asked.schedule, asked.schedules_from, quiet=quiet, strict=strict, sources=sources)
     if to_train:
         require_trainable(plan)
@@ -285,11 +290,12 @@ def plan_of(
     schedule: Sequence[str] | None,
     settings: Sequence[str] | None,
     *,
+    events: Sequence[str] | None = None,
     quiet: bool,
     strict: bool = False,
 ) -> Plan:
     """A plan or the one in a results directory; with workloads that of a topology and these. Raises BadInput."""
-    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule), settings)
+    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule, event=events), settings)
     if not workloads:
         return unfinished
     return complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
@@ -309,7 +315,8 @@ def unfinished_plan(
         return read_plan(what, {"--iterations": iterations, "--set": settings} | asked.by_option())
     refuse_beside_plan(what, workloads)
     refuse_kept_for_several(workloads, asked.schedules_from)
-    return resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations)
+    given = asked.event or []
+    return resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations, events=given)
 
 
 def read_plan(path: Path, given: Mapping[str, object]) -> Plan:

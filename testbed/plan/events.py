@@ -9,7 +9,7 @@ from typing import NamedTuple
 from testbed.errors import BadInput, listed, require
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Plan
-from testbed.plan.timeline import Event, JobArrives, JobDeparts, LinkLost, begins, events_until
+from testbed.plan.timeline import Event, JobArrives, JobDeparts, LinkEvent, LinkLost, begins, events_until
 
 Place = tuple[str, str]
 """How errors name something: a file or an option, and a field."""
@@ -158,6 +158,14 @@ def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
             after = event.on_network(network)
         except BadInput as error:
             raise BadInput(f"{source}: {field}.{str(error).partition(': ')[2]}") from error
+        alone = isinstance(event, LinkEvent) == isinstance(plan.events[0], LinkEvent)
+        require(
+            alone,
+            source,
+            f"{field}.kind",
+            event.kind,
+            "links that are lost, jobs that come and go, or links that change",
+        )
         anew = not isinstance(event, LinkLost) or after.down != network.down
         require(anew, source, f"{field}.name", event.name, "something that is not lost already")
         network, working = after, event.on_jobs(working)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from testbed.errors import BadInput
@@ -16,6 +17,8 @@ from testbed.plan import costs
 from testbed.plan.events import at_work
 from testbed.plan.plan import Case, Job, Plan
 from testbed.planning.ties import Range, range_keys, ranges_of_orders, worst_s
+from testbed.planning.training_prediction import TrainingPrediction, simulate_training
+from testbed.trace.predictions import predicted_summary
 from testbed.trace.tables import Trace, concatenate
 
 BASELINE = "1f1b"
@@ -60,6 +63,19 @@ def simulate_together(plan: Plan, case: Case, loads: Sequence[Load]) -> Trace:
         parts.append(own.as_job(number, job.mesh.ranks))
         first += job.mesh.size
     return replace(concatenate(parts), n_ranks=trace.n_ranks)
+
+
+def predict_training(plan: Plan, case: Case) -> TrainingPrediction:
+    """All iterations of a case whose schedules are made. Raises as `training_of`."""
+    return training_of(plan, case, loads_of_case(plan, case))
+
+
+def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPrediction:
+    """All iterations of the jobs at work in a case; where links change in them, those that differ.
+
+    Raises BadInput for an event that comes after the training.
+    """
+    return simulate_training(plan, case, loads, partial(simulate_together, plan, case))
 
 
 def iteration_times(plan: Plan, case: Case) -> tuple[float, ...]:
@@ -119,15 +135,22 @@ def parts_of(plan: Plan, case: Case, trace: Trace) -> list[Trace]:
 
 
 def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
-    """Every job at work in a case, alone and together. Raises as `predict_together`."""
-    found, parts = [], parts_of(plan, case, predict_together(plan, case))
+    """Every job at work in a case, alone and together: of a training whose links change, the medians. Raises as
+    `predict_training`."""
+    found, training = [], predict_training(plan, case)
+    parts = parts_of(plan, case, training.trace)
     for number, beside in zip(at_work(plan, case), parts, strict=True):
         job, schedule = plan.jobs[number], _schedule(plan, case, number)
         alone = costs.predict_case(plan, case, schedule, job=number) if len(parts) > 1 else beside
-        times = float(alone.makespans()[0]), float(beside.makespans()[0])
-        bubbles = float(alone.bubble_ratios()[0]), float(beside.bubble_ratios()[0])
-        found.append(JobPrediction(number, job, schedule, *times, *bubbles))
+        both = [predicted_summary(one, measured_rounds(job)) for one in (alone, beside)]
+        times, bubbles = [one.makespan_s for one in both], [one.bubble_ratio for one in both]
+        found.append(JobPrediction(number, job, schedule, times[0], times[1], bubbles[0], bubbles[1]))
     return found
+
+
+def measured_rounds(job: Job) -> range:
+    """The rounds of a training that count, of a job that is at work in all of them."""
+    return range(job.workload.warmup, job.workload.warmup + job.workload.iterations)
 
 
 class PredictedRow(NamedTuple):

@@ -18,13 +18,15 @@ from testbed.model.lower import Load
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.events import Phase, at_work, phases, trained
 from testbed.plan.plan import Case, Job, Plan
-from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, simulate_together
+from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, training_of
 from testbed.planning.ties import Range, ranges_of_orders
+from testbed.planning.training_prediction import PlacedEvent
 from testbed.progress import Reporter
 from testbed.results.directory import ResultsWriter
 from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
+from testbed.session.event_player import ChangingLinks, EventPlayer
 from testbed.session.loop import Loop, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.network_accounts import NetworkAccounts
@@ -49,6 +51,8 @@ class Running:
     witness: Witness
     ranges: RangesByLabel
     """Of the cases that they are known of already."""
+    links: ChangingLinks | None = None
+    """Of a lab; None where nothing can change what the network is."""
 
 
 @dataclass
@@ -129,6 +133,8 @@ class _Part(NamedTuple):
     """Those at work."""
     longest_s: float
     """Of the iterations that are predicted."""
+    events: Sequence[PlacedEvent]
+    """What becomes of links, and when."""
 
 
 def train(
@@ -163,7 +169,8 @@ def _part(
 ) -> _Part:
     case, phase = cases[which], phases(plan, cases)[which]
     loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
-    predicted = simulate_together(plan, case, loads)
+    training = training_of(plan, case, loads)
+    predicted = training.trace
     running.results.add_trace(case.label, "predicted", predicted)
     on_host = None if costs is None else predict_jobs_on_host(loads, [costs[number].extra for number in working])
     known = running.ranges.get(case.label)
@@ -173,7 +180,11 @@ def _part(
         rounds_of = trained(plan, cases, number)
         shown = plan.jobs[number], rounds_of, made[number], loads[index], part, ranges[index]
         jobs.append(TrainedJob(number, *shown, *mine))
-    return _Part(case, phase, jobs, float(predicted.makespans().max()))
+    return _Part(case, phase, jobs, float(predicted.makespans().max()), training.events)
+
+
+def _nothing(number: int, start_s: float) -> None:
+    """Is done as a round begins."""
 
 
 def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, TrainingTask]:
@@ -223,7 +234,10 @@ def _iterate(
                 )
                 return [TimedAction(late_s, partial(reporter.note, line))]
 
-            going = WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted)
+            # cases that go on from each other have other events than links that change
+            player = None if running.links is None else EventPlayer(running.links, plan, parts[0].events)
+            announce = _nothing if player is None else player.announce
+            going = WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted, announce)
             for index, part in enumerate(parts):
                 if index:
                     change(parts[index - 1].case, part.case)
@@ -236,6 +250,8 @@ def _iterate(
                     what = "measured" if number in part.phase.measured else "warming up"
                     times = ", ".join(show_time(job.rows[-1].makespan_s) for job in part.jobs)
                     step.advance(f"training {part.case.label}: {times}, {what}")
+                if player is not None:
+                    results.add_link_events(part.case.label, [one._asdict() for one in player.end()])
                 counted = running.network.end(plan, part.case, len(part.phase.rounds))
                 results.add_links(part.case.label, counted.links)
                 done.append(TrainedCase(part.case, part.phase, deadline, part.jobs, counted.evidence))
