@@ -17,7 +17,7 @@ GROUPS = {
         "confirm boots seeds quick "
         "over repetitions cell list claim predict-only allow-faster beside-mininet engine size",
         "Routes": "policy elephants-from detour enforce",
-        "Events during training": "lose arrive depart swap",
+        "Events during training": "event lose arrive depart swap",
         "Where it runs": "interface clock seed vm shaper host-priority wall-limit jobs ray source",
         "What is shown": "top details memory messages checks recheck order last json format quiet",
         "What is written": (

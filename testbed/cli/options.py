@@ -197,6 +197,17 @@ Enforce = Annotated[
         "the routers' own hash sends where each flow is to go, and rules do the rest; default: rules, or the plan's.",
     ),
 ]
+Events = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--event",
+        metavar="TEXT",
+        help="What happens to a link while jobs train, beside the topology's `events`: `link NAME rate 60 % at "
+        "iteration 4`, `link NAME delay 12 ms at iteration 4 + 120 ms`, `link NAME down for 30 ms then delay 9 ms at "
+        "3.2 s`, `datacenter NAME down for 8 s at iteration 2`; `A -> B` behind a link's name means one direction. "
+        "Repeatable.",
+    ),
+]
 Lose = Annotated[
     list[str] | None,
     typer.Option(

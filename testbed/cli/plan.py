@@ -48,6 +48,7 @@ class PlanOptions(NamedTuple):
     depart: Sequence[str] | None = None
     swap: Sequence[str] | None = None
     alone: bool = False
+    event: Sequence[str] | None = None
 
     def by_option(self) -> dict[str, object]:
         """What was given, by the option's name."""
@@ -66,6 +67,7 @@ def plan(
     elephants_from: options.ElephantsFrom = None,
     detour: options.Detour = None,
     enforce: options.Enforce = None,
+    event: options.Events = None,
     lose: options.Lose = None,
     arrive: options.Arrive = None,
     depart: options.Depart = None,
@@ -89,12 +91,13 @@ def plan(
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
 
-    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, lose, arrive, depart, swap, alone)
+    comes_goes = lose, arrive, depart, swap, alone, event
+    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
     require_writable(out, "--out")
     clocked = PlannedClock(clock.value, options.seed_of(seed, virtual=clock is options.ClockName.virtual))
-    made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
+    made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations, events=event or [])
     made = enforced(resolve.with_clock(made, clocked), enforce)
     made, remarks = scheduled_and_routed(made, asked, workloads, quiet=quiet, strict=strict)
     write_output(out, file.to_json(made), "--out")
@@ -222,6 +225,8 @@ def scheduled_and_routed(
     routing = routing_of(asked.policy, asked.elephants_from, asked.detour, events, alone=asked.alone)
     if asked.alone:
         require_several(plan)
+    if plan.events and asked.alone:
+        raise BadInput.of("--alone", "option", str(plan.events[0]), "no events of links beside it: one or the other")
     plan = complete(plan, asked.schedule, asked.schedules_from, quiet=quiet, strict=strict, sources=sources)
     if to_train:
         require_trainable(plan)
@@ -294,11 +299,12 @@ def plan_of(
     schedule: Sequence[str] | None,
     settings: Sequence[str] | None,
     *,
+    events: Sequence[str] | None = None,
     quiet: bool,
     strict: bool = False,
 ) -> Plan:
     """A plan or the one in a results directory; with workloads that of a topology and these. Raises BadInput."""
-    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule), settings)
+    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule, event=events), settings)
     if not workloads:
         return unfinished
     return complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
@@ -318,7 +324,8 @@ def unfinished_plan(
         return read_plan(what, {"--iterations": iterations, "--set": settings} | asked.by_option())
     refuse_beside_plan(what, workloads)
     refuse_kept_for_several(workloads, asked.schedules_from)
-    return resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations)
+    given = asked.event or []
+    return resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations, events=given)
 
 
 def read_plan(path: Path, given: Mapping[str, object]) -> Plan:

@@ -69,6 +69,7 @@ def run(
     elephants_from: options.ElephantsFrom = None,
     detour: options.Detour = None,
     enforce: options.Enforce = None,
+    event: options.Events = None,
     lose: options.Lose = None,
     arrive: options.Arrive = None,
     depart: options.Depart = None,
@@ -86,17 +87,14 @@ def run(
     """Train across emulated datacenters under each schedule and compare with the model. Needs root.
 
     With one argument, repeat a plan: plan.json, or a results directory with one in it. Several workloads are jobs that
-    train at the same time, an iteration of each from one common start; their schedules meet as `testbed plan --help`
-    says. With --policy, every schedule is trained on the routes that each policy chooses for it. With --alone, each job
-    is trained by itself as well, behind every case.
+    train at the same time, an iteration of each from one common start; `testbed plan --help` says how schedules meet.
     """
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import resolve
     from testbed.results.destination import require_place
 
-    asked = planning.PlanOptions(
-        schedule, schedules_from, policy, elephants_from, detour, lose, arrive, depart, swap, alone
-    )
+    comes_goes = lose, arrive, depart, swap, alone, event
+    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
     name = plan.clock.name if clock is None else clock.value
     number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
@@ -151,9 +149,8 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
     from testbed.vm import command
 
     machine = command.choose_machine(plan.clock)
-    shaper = options.NETEM if request.shaper == options.AUTO_SHAPER else request.shaper
     with results_directory(request.directory, overwrite=request.overwrite) as working:
-        training = command.GuestTraining(plan, working, shaper, strict=request.strict)
+        training = command.GuestTraining(plan, working, request.shaper, strict=request.strict)
         try:
             boot, _ = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
         except (RunFailed, KeyboardInterrupt):

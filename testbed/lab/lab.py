@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -35,11 +35,12 @@ from testbed.lab.naming import LabNames
 from testbed.lab.netlink import Netlink, shown_interface, shown_route
 from testbed.lab.routing_tables import RoutesOfPairs, default_routes_of, forget_routes, route_nodes, route_routers
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
-from testbed.lab.shaping import LinkCounters, choose, qdisc, tbf
+from testbed.lab.shaping import LinkCounters, TimedChange, TimedShaper, choose, qdisc, tbf
 from testbed.lab.wires import Cabling
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan, Route
 from testbed.plan.routes import datacenter_of
+from testbed.plan.timeline import LinkEvent
 from testbed.spec.topology import Direction
 
 
@@ -94,9 +95,10 @@ class Lab:
         """Without what `lose` took."""
         self._default_routes: RoutesOfPairs = {}
         self.by_ports = plan.enforcement == "ports"
-        self._shaper = choose(self._asked_shaper)
+        changes = [event for event in plan.events if isinstance(event, LinkEvent)]
+        self._shaper = choose(self._asked_shaper, timed=bool(changes))
         self._card_shaper = cards.choose() if self.cards else None
-        self._metrics = Metrics(plan.network, largest_burst_bytes)
+        self._metrics = Metrics(plan.network, largest_burst_bytes, changes)
         self._profile = transport.profile(plan.transport, self._metrics.largest_window_bytes())
         self._wires = Cabling(self, plan.framing, self._metrics, plan.seed)
         self._flow_routes = FlowRoutes(self)
@@ -362,6 +364,19 @@ class Lab:
             self._card_shaper.change(direction, **values)
         else:
             self._shaper.change(direction, **values)
+
+    def schedule_changes(self, changes: Sequence[TimedChange]) -> None:
+        """Have directions of links change at instants to come. Raises RunFailed, also where the shaper cannot."""
+        self._timed().schedule(changes)
+
+    def changes_happened(self) -> list[float]:
+        """When those really happened that were scheduled since this was asked last, in the order in which they were."""
+        return self._timed().happened()
+
+    def _timed(self) -> TimedShaper:
+        if not isinstance(self._shaper, TimedShaper):
+            raise RunFailed(f"the shaper {self.shaper_name} cannot change what waits at a link; --shaper relay can")
+        return self._shaper
 
     @contextmanager
     def unshaped(self) -> Iterator[None]:

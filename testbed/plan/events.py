@@ -9,7 +9,17 @@ from typing import NamedTuple
 from testbed.errors import BadInput, listed, require
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, JobSchedule, Plan
-from testbed.plan.timeline import Event, JobArrives, JobDeparts, LinkLost, Moment, ScheduleSwapped, begins, events_until
+from testbed.plan.timeline import (
+    Event,
+    JobArrives,
+    JobDeparts,
+    LinkEvent,
+    LinkLost,
+    Moment,
+    ScheduleSwapped,
+    begins,
+    events_until,
+)
 
 Place = tuple[str, str]
 """How errors name something: a file or an option, and a field."""
@@ -170,6 +180,9 @@ def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
             after = event.on_network(network)
         except BadInput as error:
             raise BadInput(f"{source}: {field}.{str(error).partition(': ')[2]}") from error
+        kinds = {isinstance(one, LinkEvent) for one in (plan.events) if not isinstance(one, ScheduleSwapped)}
+        expected = "links that are lost, jobs that come and go, or links that change"
+        require(len(kinds) < 2, source, f"{field}.kind", event.kind, expected)
         anew = not isinstance(event, LinkLost) or after.down != network.down
         require(anew, source, f"{field}.name", event.name, "something that is not lost already")
         network, working = after, event.on_jobs(working)

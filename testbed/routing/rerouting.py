@@ -27,11 +27,11 @@ class Controller(NamedTuple):
 
 
 def with_timeline(plan: Plan, events: Iterable[Event]) -> Plan:
-    """The plan with these events; its cases begin without the jobs that arrive later.
+    """The plan with these events too; its cases begin without the jobs that arrive later.
 
     Raises BadInput, naming the option, for events that cannot be.
     """
-    timed = replace(plan, events=tuple(sorted(events, key=lambda event: event.at)))
+    timed = replace(plan, events=tuple(sorted((*plan.events, *events), key=lambda event: event.at)))
     check_events(timed, lambda number: (str(timed.events[number]), "event"))
     return timed
 
@@ -43,7 +43,7 @@ def with_continuations(plan: Plan, controller: Controller) -> Plan:
     and its others are what there is to swap to. Raises BadInput for events that leave ranks without a route, and for
     schedules that a training cannot go on with.
     """
-    iterations = list(dict.fromkeys(event.at.iteration for event in plan.events))
+    iterations = list(dict.fromkeys(event.at.iteration for event in plan.events if event.between_iterations))
     found: list[Case] = []
     swaps = any(isinstance(event, ScheduleSwapped) for event in plan.events)
     for begins in plan.cases[:1] if swaps else plan.cases:

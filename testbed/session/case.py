@@ -19,13 +19,15 @@ from testbed.pipeline.memory import RankBytes
 from testbed.plan.events import Phase, at_work, phases, trained
 from testbed.plan.plan import Case, Job, Plan
 from testbed.planning.drawn_iterations import typical_loads
-from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_loads, simulate_case
+from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_loads, training_of
 from testbed.planning.ties import Range
+from testbed.planning.training_prediction import PlacedEvent
 from testbed.progress import Reporter
 from testbed.results.directory import ResultsWriter
 from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
+from testbed.session.event_player import ChangingLinks, EventPlayer
 from testbed.session.loop import Loop, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.network_accounts import NetworkAccounts
@@ -50,6 +52,8 @@ class Running:
     witness: Witness
     ranges: RangesByLabel
     """Of the cases that they are known of already."""
+    links: ChangingLinks | None = None
+    """Of a lab; None where nothing can change what the network is."""
 
 
 @dataclass
@@ -131,6 +135,8 @@ class _Part(NamedTuple):
     """Those at work."""
     longest_s: float
     """Of the iterations that are predicted."""
+    events: Sequence[PlacedEvent]
+    """What becomes of links, and when."""
 
 
 def train(
@@ -165,7 +171,8 @@ def _part(
 ) -> _Part:
     case, phase = cases[which], phases(plan, cases)[which]
     loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
-    predicted = simulate_case(plan, case, loads)
+    training = training_of(plan, case, loads)
+    predicted = training.trace
     running.results.add_trace(case.label, "predicted", predicted)
     known = running.ranges.get(case.label)
     jobs, ranges = [], ranges_of_loads(plan, case, loads) if known is None else known
@@ -177,7 +184,11 @@ def _part(
         rounds_of = trained(plan, cases, number)
         shown = plan.jobs[number], rounds_of, made[number], loads[index], part, ranges[index]
         jobs.append(TrainedJob(number, *shown, *mine))
-    return _Part(case, phase, jobs, float(predicted.makespans().max()))
+    return _Part(case, phase, jobs, float(predicted.makespans().max()), training.events)
+
+
+def _nothing(number: int, start_s: float) -> None:
+    """Is done as a round begins."""
 
 
 def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, TrainingTask]:
@@ -227,7 +238,10 @@ def _iterate(
                 )
                 return [TimedAction(late_s, partial(reporter.note, line))]
 
-            going = WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted)
+            events = [event for part in parts for event in part.events]
+            player = None if running.links is None else EventPlayer(running.links, plan, events)
+            announce = _nothing if player is None else player.announce
+            going = WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted, announce)
             for index, part in enumerate(parts):
                 if index:
                     change(parts[index - 1].case, part.case)
@@ -243,6 +257,10 @@ def _iterate(
                 counted = running.network.end(plan, part.case, len(part.phase.rounds))
                 results.add_links(part.case.label, counted.links)
                 done.append(TrainedCase(part.case, part.phase, deadline, part.jobs, counted.evidence))
+            played = [] if player is None else player.end()
+            for part in parts:
+                mine = [one._asdict() for one in played if one.iteration in part.phase.rounds]
+                results.add_link_events(part.case.label, mine)
         finally:
             for part in parts:
                 for job in part.jobs:

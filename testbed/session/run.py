@@ -142,7 +142,7 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
     live.results.save_json("manifest.json", manifest)
     witness.watch(lab.carriers())
     real_time = all(world.real_time for world in worlds)
-    running = Running(LabAccounts(lab), live.loop, live.results, reporter, real_time, witness, live.ranges)
+    running = Running(LabAccounts(lab), live.loop, live.results, reporter, real_time, witness, live.ranges, lab)
     without_shaping = partial(control.measure, running, lab) if live.options.control else None
     return StartedSession(running, routes, live.identity, manifest, without_shaping)
 
