@@ -11,7 +11,7 @@ from testbed.plan import routes
 from testbed.plan.events import at_work, changed, check_events, lost, scheduled
 from testbed.plan.network_state import network_at, planned
 from testbed.plan.plan import Case, Continuation, Framing, JobSchedule, Plan, Route
-from testbed.plan.timeline import BEGINNING, Event, LinkLost, ScheduleSwapped
+from testbed.plan.timeline import BEGINNING, Event, LinkLost, Moment, ScheduleSwapped
 from testbed.planning.resolve import framing_of
 from testbed.routing.apply import demands, on_routes
 from testbed.routing.planner import USUAL_REACH, Planner, Reach
@@ -92,6 +92,20 @@ def swapped(plan: Plan, case: Case) -> Case:
             _swapped(plan, number, chosen, told.get(plan.jobs[number].name)) for number, chosen in enumerate(case.jobs)
         ),
     )
+
+
+def with_swap(plan: Plan, before: Case, chosen: JobSchedule, after: int) -> tuple[Plan, Case]:
+    """The plan of one job that goes on with the schedule after so many measured iterations, and the case behind the
+    one `before` in which it does.
+    """
+    label = chosen.choice.label
+    swap = ScheduleSwapped(plan.jobs[0].name, Moment(after), label)
+    continues = Continuation(after, None, *USUAL_REACH)
+    case = replace(before, label=f"{label} from {after}", jobs=(chosen,), continues=continues)
+    place = [one.label for one in plan.cases].index(before.label) + 1
+    cases = (*plan.cases[:place], case, *plan.cases[place:])
+    events = tuple(sorted((*plan.events, swap), key=lambda event: event.at))
+    return replace(plan, events=events, cases=cases), case
 
 
 def _swapped(plan: Plan, job: int, before: JobSchedule, label: str | None) -> JobSchedule:

@@ -51,6 +51,10 @@ class EventPlayer:
         self._planned = planned(plan.network).links
         self._starts_s: dict[int, float] = {}
 
+    def expect(self, placed: Sequence[PlacedEvent]) -> None:
+        """Another schedule goes on, in whose iterations what is still to come comes elsewhere."""
+        self._placed = placed
+
     def announce(self, number: int, start_s: float) -> None:
         """The round of a number begins at this instant of the monotonic clock. Raises RunFailed."""
         self._starts_s[number] = start_s
