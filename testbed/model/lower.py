@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from testbed.model.frames import NOWHERE, Edge, Frame, edges_of, framed, in_parts, send_seconds
 from testbed.model.program import FREE, NONE, Program
@@ -15,6 +16,8 @@ from testbed.pipeline.collectives import Collective, CollectiveMessage
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.problem import NO_CARD, PipelineRoutes, Problem
 from testbed.trace.tables import ALL_GATHER, MESSAGE_KINDS, NOTICE
+
+Floats = NDArray[np.float64]
 
 Receives = Literal["early", "late", "late-free-notice"]
 """When a receive is posted: a step ahead, or when its rank reaches the action.
@@ -30,6 +33,9 @@ class Load(NamedTuple):
     schedule: Schedule
     start_s: float = 0.0
     receives: Receives = "early"
+    slots_s: Floats | None = None
+    """What actions take in this very iteration, in place of the problem's durations: (replicas, stages, KINDS,
+    microbatches); None: as the problem has it."""
 
 
 def _begin_s(load: Load, place: int, rank: int) -> float:
@@ -58,7 +64,7 @@ def _add(columns: ProgramColumns, job: int, load: Load) -> None:
         stages, tensor_rank = len(columns.shards), place % problem.tensor
         base, here = columns.n_messages, len(columns.row_lengths)
         _messages(columns, job, place // problem.tensor, load, pipeline, here)
-        columns.durations.append(rows.durations)
+        columns.durations.append(rows.durations_in(load.slots_s, place // problem.tensor))
         columns.gathered.append(rows.gathered)
         columns.gathered_acks.append(rows.gathered_acks)
         columns.summed.append(rows.summed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from testbed.pipeline.action_columns import NONE, columns
 from testbed.pipeline.ir import KINDS, Action, Kind, Schedule
@@ -15,6 +16,7 @@ class Rows:
     def __init__(self, problem: Problem, schedule: Schedule) -> None:
         table, stages = columns(schedule.rows), range(problem.n_stages)
         seconds = np.array([[problem.duration(Action(stage, kind, 0)) for kind in KINDS] for stage in stages])
+        self._table = table
         self.durations = seconds[table.stage, table.kind] * table.fraction
         exchanges = [[problem.exchanges(Action(stage, kind, 0)) for kind in KINDS] for stage in stages]
         sent = np.array([[(*each.gathered, *each.summed, each.sums) for each in of_stage] for of_stage in exchanges])
@@ -28,3 +30,11 @@ class Rows:
         completes = table.is_kind(Kind.W, Kind.B) & (table.end == table.of)
         self.unshards = np.where(table.is_kind(Kind.F), table.stage, NONE)
         self.completes = np.where(completes, table.stage, NONE)
+
+    def durations_in(self, slots_s: NDArray[np.float64] | None, replica: int) -> NDArray[np.float64]:
+        """What actions take on a replica in an iteration of these slots (Load.slots_s)."""
+        if slots_s is None:
+            return self.durations
+        table = self._table
+        found: NDArray[np.float64] = slots_s[replica, table.stage, table.kind, table.microbatch] * table.fraction
+        return found

@@ -71,7 +71,11 @@ def jobs_in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
     if all(load.problem.links == loads[0].problem.links for load in loads):
         counted = [replace(problem, links=counted[0].links) for problem in counted]
     return tick, [
-        load._replace(problem=problem, start_s=float(round(load.start_s / tick)))
+        load._replace(
+            problem=problem,
+            start_s=float(round(load.start_s / tick)),
+            slots_s=None if load.slots_s is None else np.round(load.slots_s / tick),
+        )
         for load, problem in zip(loads, counted, strict=True)
     ]
 
