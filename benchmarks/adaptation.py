@@ -7,7 +7,7 @@ that comes and goes every 3, 5, 10 and 30 iterations, a rank 1.5 times slower, t
 drawn by seed: two or three datacenters, 4 to 6 ranks, 6 to 16 microbatches, memory for P to 2 P of them, one or two
 changes. Each trains 5 iterations before the first change and 40 after it. A swap is taken to cost 20 ms. Beside them
 steady iterations, with slots as paced and with slots drawn with a coefficient of variation of 3 %. The picture is of
-the first timeline of all.
+the last timeline of our own.
 """
 
 from __future__ import annotations
@@ -205,18 +205,20 @@ def steady(iterations: int, seed: int) -> Claim:
 def main() -> int:
     """1 where a claim is missed."""
     parser = options.parser(__doc__)
-    parser.add_argument("--own", type=int, default=10, metavar="N", help="timelines of our own")
+    parser.add_argument("--own", type=int, default=10, metavar="N", help="timelines of our own, 1 or more")
     parser.add_argument("--drawn", type=int, default=10, metavar="N", help="drawn ones")
     parser.add_argument("--steady", type=int, default=500, metavar="N", help="steady iterations")
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the first timeline, .svg or .png")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the last timeline of our own")
     asked = parser.parse_args()
     timelines = own()[: asked.own] + [drawn(number, asked.seed) for number in range(asked.drawn)]
     every = judged(timelines)
     if asked.picture is not None:
-        first = timelines[0]
-        problem = first.subject.problems[0]
-        draw(every[0].found, planned_belief(first.subject), problem.message_bytes[0], asked.picture, first.name)
+        last = timelines[asked.own - 1]
+        problem = last.subject.problems[0]
+        draw(
+            every[asked.own - 1].found, planned_belief(last.subject), problem.message_bytes[0], asked.picture, last.name
+        )
     going = [one for one in every if one.comes_and_goes]
     staying = [one for one in every if not one.comes_and_goes]
     claims = [

@@ -10,7 +10,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import ranges
-from harness import plans as harness_plans
+from drawn_then import documents
+from harness.plans import training
 
 from testbed.cli.range_cells import show_ranges
 from testbed.judge.changes import off_range
@@ -31,17 +32,8 @@ MEASURED = [
 its single prediction, and inside its range."""
 
 
-THEN = (
-    *("gpipe", "1f1b", "zb-h1", "zb-h2", "geopipe", "interleaved-1f1b", "looped-bfs", "zb1p", "zb-v", "dualpipe-v"),
-    *("crosspipe-greedy", "wave-greedy"),
-)
-"""The families that such plans drew from when these were measured."""
-
-
 def planned(number: int, directory: Path) -> Plan:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(harness_plans, "quick_schedules", lambda: list(THEN))
-        return harness_plans.training(directory, str(number), *ranges.documents(number, 1)).plan
+    return training(directory, str(number), *documents(number, 1)).plan
 
 
 @pytest.fixture(scope="module")

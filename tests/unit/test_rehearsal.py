@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import adaptation
 
 from testbed.adaptation import controller
 from testbed.adaptation.controller import BelievedPhase, Outlook, expected, ski_rental
@@ -194,6 +199,23 @@ def test_what_really_happens_is_what_the_event_says(plain: AdaptableJob) -> None
     assert [problem.links[0].delay_s for problem in (before, during, after)] == [0.0102, 0.04, 0.0102]
     assert during.forward_s == (0.02, 0.02, 0.04, 0.02)
     assert world.state(2) == world.state(3) != world.state(1)
+
+
+# --- the benchmark, in its quick form -------------------------------------------------------------
+
+
+def test_drawn_timelines_are_those_of_their_seed() -> None:
+    one, same, other = (adaptation.drawn(number, 1) for number in (3, 3, 4))
+    assert (one.name, one.events, one.subject.problems) == (same.name, same.events, same.subject.problems)
+    assert one.subject.problems != other.subject.problems
+
+
+def test_the_benchmark_judges_what_stays_changed() -> None:
+    every = adaptation.judged([*adaptation.own()[:1], adaptation.drawn(9, 1)])
+    claim = adaptation.shares("gain", every, len(every))
+    assert claim.passed, claim.got
+    assert claim.got.startswith("2 of 2, worst 9")
+    assert adaptation.steady(10, 1).passed
 
 
 # --- the controller by itself ---------------------------------------------------------------------
