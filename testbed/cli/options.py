@@ -243,6 +243,14 @@ Swap = Annotated[
         "has; it begins with the first one. Repeatable.",
     ),
 ]
+Adapt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CONTROLLER",
+        help="Begin with the first schedule, and swap to the others when the controller decides so, which sees only "
+        "the job's own times: ski-rental, never; options as in ski-rental,dwell=5.",
+    ),
+]
 Alone = Annotated[
     bool,
     typer.Option(

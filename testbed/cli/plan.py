@@ -49,6 +49,7 @@ class PlanOptions(NamedTuple):
     swap: Sequence[str] | None = None
     alone: bool = False
     event: Sequence[str] | None = None
+    adapt: str | None = None
 
     def by_option(self) -> dict[str, object]:
         """What was given, by the option's name."""
@@ -72,6 +73,7 @@ def plan(
     arrive: options.Arrive = None,
     depart: options.Depart = None,
     swap: options.Swap = None,
+    adapt: options.Adapt = None,
     alone: options.Alone = False,
     clock: options.ClockOption = options.ClockName.real,
     seed: options.SeedOption = None,
@@ -91,7 +93,7 @@ def plan(
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
 
-    comes_goes = lose, arrive, depart, swap, alone, event
+    comes_goes = lose, arrive, depart, swap, alone, event, adapt
     asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
@@ -230,7 +232,21 @@ def scheduled_and_routed(
     plan = complete(plan, asked.schedule, asked.schedules_from, quiet=quiet, strict=strict, sources=sources)
     if to_train:
         require_trainable(plan)
-    return routed(plan, routing, quiet=quiet)
+    plan, remarks = routed(plan, routing, quiet=quiet)
+    if asked.adapt is not None:
+        from testbed.adaptation.adapting_plan import with_adaptation
+
+        plan = with_adaptation(plan, asked.adapt)
+    return plan, remarks
+
+
+def to_train(
+    plan: Plan, asked: PlanOptions, workloads: Sequence[Path] | None, *, quiet: bool, strict: bool
+) -> tuple[Plan, tuple[str, ...]]:
+    """A plan of these files as `scheduled_and_routed` makes it; one that was read is as it is. Raises BadInput."""
+    if not workloads:
+        return plan, ()
+    return scheduled_and_routed(plan, asked, workloads, quiet=quiet, strict=strict, to_train=True)
 
 
 def routed(plan: Plan, routing: Routing, *, quiet: bool) -> tuple[Plan, tuple[str, ...]]:

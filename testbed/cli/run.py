@@ -74,6 +74,7 @@ def run(
     arrive: options.Arrive = None,
     depart: options.Depart = None,
     swap: options.Swap = None,
+    adapt: options.Adapt = None,
     alone: options.Alone = False,
     vm: options.VmOption = False,
     clock: _Clock = None,
@@ -93,7 +94,7 @@ def run(
     from testbed.planning import resolve
     from testbed.results.destination import require_place
 
-    comes_goes = lose, arrive, depart, swap, alone, event
+    comes_goes = lose, arrive, depart, swap, alone, event, adapt
     asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
     name = plan.clock.name if clock is None else clock.value
@@ -102,16 +103,14 @@ def run(
     _require_sense(control=control, guest=guest)
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
-    plan = resolve.with_clock(plan, PlannedClock(name, number))
-    plan = planning.enforced(plan, enforce)
+    plan = planning.enforced(resolve.with_clock(plan, PlannedClock(name, number)), enforce)
     resolve.require_trainable(plan)
     extras.require("train")
     capabilities.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
     directory = out or named_place("-".join([plan.network.name, *(job.name for job in plan.jobs)]))
     require_place(directory, overwrite=overwrite)
-    remarks: tuple[str, ...] = ()
-    if workloads:  # what cannot be scheduled or routed is refused before anything starts
-        plan, remarks = planning.scheduled_and_routed(plan, asked, workloads, quiet=quiet, strict=strict, to_train=True)
+    # what cannot be scheduled or routed is refused before anything starts
+    plan, remarks = planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict)
     request = Request(directory, overwrite, shaper, priority, strict, control, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request, remarks))
 

@@ -33,6 +33,7 @@ from testbed.lab.metrics import Metrics
 from testbed.lab.namespaces import attach, inside
 from testbed.lab.naming import LabNames
 from testbed.lab.netlink import Netlink, shown_interface, shown_route
+from testbed.lab.probes import Ends, one_way_delays
 from testbed.lab.routing_tables import RoutesOfPairs, default_routes_of, forget_routes, route_nodes, route_routers
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
 from testbed.lab.shaping import LinkCounters, TimedChange, TimedShaper, choose, qdisc, tbf
@@ -42,6 +43,9 @@ from testbed.plan.plan import Plan, Route
 from testbed.plan.routes import datacenter_of
 from testbed.plan.timeline import LinkEvent
 from testbed.spec.topology import Direction
+
+_PROBES = 3
+"""Of which the fastest tells what a way takes."""
 
 
 def serves_as_well(plan: Plan, other: Plan) -> bool:
@@ -154,6 +158,14 @@ class Lab:
         node = self.cards[card].source
         there = self.containers.get(neighbour) or self.routers[neighbour]
         return self.containers[node], self.address(node), there, self.address(neighbour)
+
+    def probe_s(self, source: str, target: str, frame_bytes: int) -> float:
+        """Seconds that a frame of so many bytes takes between two nodes: the least of a few, which are sent while
+        nothing else is on its way. Raises RunFailed where too few of them arrive."""
+        route = [self.directions[number] for number in self._default((source, target))]
+        delay_s, rate_bps = sum(link.delay_s for link in route), min(link.rate_bps for link in route)
+        ends = Ends(self.containers[source], self.address(source), self.containers[target], self.address(target))
+        return one_way_delays(ends, delay_s, rate_bps, at_most=_PROBES, frame_bytes=frame_bytes).minimum
 
     # --- life ----------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -153,7 +153,7 @@ class _Part(NamedTuple):
     """What becomes of links, and when."""
 
 
-class Training(NamedTuple):
+class TrainedPlan(NamedTuple):
     """Cases that were trained one behind the other."""
 
     plan: Plan
@@ -168,7 +168,7 @@ def train(
     made: Sequence[Sequence[Generated]],
     costs: Mapping[int, MessageCosts] | None,
     change: Callable[[Plan, Case, Case], None],
-) -> Training:
+) -> TrainedPlan:
     """Train one case, and collect what happened; `made` has for each case the schedule of every job.
 
     Of `cases` the first one begins; each other goes on with its training once `change` has made of the case before it
@@ -244,7 +244,7 @@ class _UnderWay:
             jobs.append(TrainedJob(number, *shown, *mine))
         return _Part(case, phase, jobs, float(predicted.makespans().max()), training.events)
 
-    def trained(self, change: Callable[[Plan, Case, Case], None]) -> Training:
+    def trained(self, change: Callable[[Plan, Case, Case], None]) -> TrainedPlan:
         """Rounds of all jobs. What was measured goes into the results, whatever ends them."""
         running, results, reporter, parts = self.running, self.running.results, self.running.reporter, self.parts
         deadline = deadlines.of_iteration(max(part.longest_s for part in parts))
@@ -288,7 +288,7 @@ class _UnderWay:
                         if job.measured:
                             results.add_trace(part.case.label, "measured", job.as_part())
                             results.add_iterations(part.case.label, job.rows, job=job.number)
-        return Training(self.plan, done)
+        return TrainedPlan(self.plan, done)
 
     def _rounds(self, deadline: Deadline, announce: Callable[[int, float], None]) -> WitnessedRounds:
         running, late_s = self.running, deadline.seconds / 2
@@ -319,7 +319,7 @@ class _UnderWay:
         chosen = self.running.adaptation.after(after, self.ended[-1].trace(job.number))
         if chosen is None:
             return False
-        self.plan, case = with_swap(self.plan, part.case, chosen, after)
+        self.plan, case = with_swap(replace(self.plan, adaptation=None), part.case, chosen, after)
         schedule = schedule_of(self.plan, case, job=0)
         assert schedule is not None
         self.cases.append(case)
