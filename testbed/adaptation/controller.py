@@ -261,11 +261,11 @@ class Adapting:
         self._estimator = Estimator(planned_belief(subject))
         self._believed, self._doubted = [_Since(self._estimator.belief, 0)], 0
         fitting = self._prospects.under(self._estimator.belief)
-        begun = [each for each in fitting if running in (None, each.label)]
-        if not begun:
+        begun = fitting[0] if running is None else self._prospects.labelled(running, self._estimator.belief)
+        if begun is None:
             expected = f"a schedule that fits ({', '.join(each.label for each in fitting)})"
             raise BadInput.of("--begin", "schedule", running, expected)
-        self.running = begun[0]
+        self.running = begun
 
     def after(self, iteration: int, seen: Sighting) -> Step:
         """Take an iteration that has ended; `running` is then what the next one has to run."""

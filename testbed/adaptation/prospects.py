@@ -128,6 +128,7 @@ class Prospects:
         self._subject = subject
         self._kept: dict[tuple[Row, ...], _Candidate] = {}
         self._made_for: tuple[object, ...] = ()
+        self._rows: dict[str, tuple[Row, ...]] = {}
         self._times: dict[tuple[object, ...], _Times] = {}
 
     def under(self, belief: Belief) -> list[Prospect]:
@@ -137,6 +138,11 @@ class Prospects:
         times = self.times(belief)
         found = [Prospect(kept.label, kept.schedule, times[rows]) for rows, kept in self._kept.items()]
         return sorted(found, key=lambda prospect: prospect.predicted_s)
+
+    def labelled(self, label: str, belief: Belief) -> Prospect | None:
+        """That of the choice with a label; None where it has no room."""
+        found = self.under(belief)
+        return next((each for each in found if each.schedule.rows == self._rows.get(label)), None)
 
     def beside(self, running: Prospect, belief: Belief) -> tuple[Prospect, list[Prospect]]:
         """The running schedule with what it is predicted to take now, and all candidates, that one among them."""
@@ -161,13 +167,17 @@ class Prospects:
         return [believed(self._subject, problem, belief) for problem in self._subject.problems]
 
     def _make(self, belief: Belief) -> None:
-        reasons = []
+        reasons, made = [], set[tuple[Row, ...]]()
         for number, (choice, problem) in enumerate(zip(self._subject.choices, self._problems(belief), strict=True)):
             try:
                 schedule = generate_choice(choice, problem).schedule
             except DoesNotFit as error:
                 reasons.append(error)
                 continue
+            self._rows[choice.label] = schedule.rows
+            if schedule.rows in made:  # as another choice has it, whose label stands for both
+                continue
+            made.add(schedule.rows)
             self._kept.pop(schedule.rows, None)
             self._kept[schedule.rows] = _Candidate(choice.label, schedule, number)
         if not self._kept:
