@@ -209,26 +209,26 @@ class ControllerChoice:
         raise BadInput.of("--controller", self.label, decided, "one of the outlook's prospects, or None")
 
 
-def choose(text: str, directory: Path | None = None) -> ControllerChoice:
+def choose(text: str, directory: Path | None = None, option: str = "--controller") -> ControllerChoice:
     """The controller that `text` asks for: NAME or FILE.py:NAME, then options as `,dwell=5`.
 
-    Raises BadInput naming what is registered, or the option and what is expected of it.
+    Raises BadInput naming what is registered, or the option (`option` is the command's) and what is expected of it.
     """
     name, *settings = text.split(",")
     given: dict[str, Any] = {}
     for setting in settings:
         key, separator, value = setting.partition("=")
         if not separator or not key.strip():
-            raise BadInput.of("--controller", text, setting, "OPTION=VALUE behind each comma")
-        given[key.strip()] = yaml_tree.parse(value, "--controller", text)
+            raise BadInput.of(option, text, setting, "OPTION=VALUE behind each comma")
+        given[key.strip()] = yaml_tree.parse(value, option, text)
     reference = in_file(name)
     try:
         content = None if reference is None else read_content(reference.file, directory or Path())
         found = CONTROLLERS.find(name, content)
         known = list(inspect.signature(found).parameters)
-        options = checked_options(found, known, given, name, ("--controller", f"{name},"))
+        options = checked_options(found, known, given, name, (option, f"{name},"))
     except Unusable as error:
-        raise error.at("--controller", "controller") from error
+        raise error.at(option, "controller") from error
     return ControllerChoice(text, found, options)
 
 
