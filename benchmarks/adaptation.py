@@ -160,7 +160,7 @@ def judged(timelines: Sequence[Timeline]) -> list[Judged]:
     """All rehearsed, and shown in a table."""
     every, rows = [], []
     for timeline in timelines:
-        found = timeline.rehearsed()
+        found = timeline.rehearsed().since(BEFORE)
         every.append(Judged(timeline.name, any(" traffic " in event for event in timeline.events), found))
         never_s = found.total_s("never")
         share = "-" if found.share is None else f"{found.share:.1%}"
