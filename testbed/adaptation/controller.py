@@ -18,7 +18,7 @@ from testbed.adaptation.estimates import Belief, Estimator, Learnt
 from testbed.adaptation.prospects import AdaptableJob, Prospect, Prospects, planned_belief
 from testbed.adaptation.sightings import Sighting
 from testbed.errors import BadInput, TestbedError
-from testbed.pipeline.ir import Row
+from testbed.pipeline.ir import Row, Schedule
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
 from testbed.spec import yaml_tree
 from testbed.spec.plugin_options import checked_options
@@ -260,7 +260,7 @@ class Adapting:
         self._prospects, self._decide, self._swap_s = Prospects(subject), decide, swap_s
         self._estimator = Estimator(planned_belief(subject))
         self._believed, self._doubted = [_Since(self._estimator.belief, 0)], 0
-        fitting = self._prospects.under(self._estimator.belief)
+        fitting = self._prospects.made_for(self._estimator.belief)
         begun = fitting[0] if running is None else self._prospects.labelled(running, self._estimator.belief)
         if begun is None:
             expected = f"a schedule that fits ({', '.join(each.label for each in fitting)})"
@@ -280,6 +280,11 @@ class Adapting:
             chosen = None
         stays_s, self.running = self.running.predicted_s, chosen or self.running
         return Step(learnt, belief, chosen, stays_s, self.running.predicted_s)
+
+    @property
+    def candidates(self) -> list[Schedule]:
+        """All that it may swap to."""
+        return self._prospects.every
 
     def _remember(self, belief: Belief, doubts: bool, changed: bool) -> None:
         self._doubted += 1
