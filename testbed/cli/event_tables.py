@@ -1,4 +1,5 @@
-"""What `run` and `report` print of events between iterations: what they changed, and what that was worth."""
+"""What `run` and `report` print of events: between iterations, what they changed and what that was worth; of links that
+change, when that was, and what their iterations took."""
 
 from __future__ import annotations
 
@@ -41,3 +42,24 @@ def _iterations(events: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
     ]
     key = Column("event: job", [f"{label}: {job['job']}" for label, job in rows], left=True)
     return fitted(key, [Section("iterations before, during and after", pairs)], width)
+
+
+def link_event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
+    """What became of links, and the iterations in which it did; nothing where they stayed as they are."""
+    rows = [(event, job) for event in events for job in event["iterations"]]
+    if not rows:
+        return []
+    several = len({job["job"] for _, job in rows}) > 1
+    names = [f"{event['event']}{': ' + job['job'] if several else ''} ({event['label']})" for event, job in rows]
+    pairs = [(job["measured_s"], job["predicted_s"]) for _, job in rows]
+    lates = ["-" if event["late_s"] is None else show_time(max(0.0, event["late_s"])) for event, _ in rows]
+    columns = [
+        Column("iteration", [str(event["iteration"]) for event, _ in rows]),
+        Column("at", show_times([event["at_s"] for event, _ in rows])),
+        Column("until", show_times([event["until_s"] for event, _ in rows])),
+        Column("late", lates),
+        Column("measured", show_times([measured for measured, _ in pairs])),
+        Column("predicted", show_times([predicted for _, predicted in pairs])),
+        Column("error", [f"{measured / predicted - 1:+.2%}" for measured, predicted in pairs]),
+    ]
+    return fitted(Column("event", names, left=True), [Section("iterations in which links changed", columns)], width)

@@ -92,7 +92,20 @@ def ranges_of_case(plan: Plan, case: Case) -> list[Range | None]:
 
     Raises as `predict_together`.
     """
-    return ranges_of_orders(loads_of_case(plan, case))
+    return ranges_of_training(plan, case, predict_training(plan, case))
+
+
+def ranges_of_training(plan: Plan, case: Case, training: TrainingPrediction) -> list[Range | None]:
+    """The same of a training that is predicted: of its usual iteration, about the median of all that count."""
+    if not training.events:
+        return ranges_of_orders(training.loads_of(0))
+    rounds = measured_rounds(plan.jobs[0])
+    usual = training.usual(rounds)
+    found, parts = ranges_of_orders(training.loads_of(usual)), parts_of(plan, case, training.trace)
+    return [
+        one and one.moved(predicted_summary(part, rounds).makespan_s - predicted_summary(part, [usual]).makespan_s)
+        for one, part in zip(found, parts, strict=True)
+    ]
 
 
 def ranges_of_plan(plan: Plan) -> RangesByLabel:

@@ -11,11 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from testbed.errors import BadInput
 from testbed.model.lower import Load
 from testbed.plan.network_state import NetworkState, Piece, link_changes, link_costs, planned
 from testbed.plan.plan import Case, Plan
 from testbed.plan.timeline import LinkEvent
+from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace, concatenate
 from testbed.units import show_time
 
@@ -38,6 +41,11 @@ class TrainingPrediction(NamedTuple):
     loads: dict[int, Sequence[Load]]
     """By the same numbers, what the jobs put on which network."""
     events: tuple[PlacedEvent, ...]
+
+    def usual(self, rounds: Sequence[int]) -> int:
+        """The one of these rounds that takes what half of them take at most."""
+        times_s = predicted_times_s(self.trace, rounds)
+        return rounds[int(np.argsort(times_s, kind="stable")[(len(rounds) - 1) // 2])]
 
     def loads_of(self, number: int) -> Sequence[Load]:
         """What the jobs put on the network in the round of a number."""

@@ -18,15 +18,15 @@ from testbed.model.lower import Load
 from testbed.pipeline.memory import RankBytes
 from testbed.plan.events import Phase, at_work, phases, trained
 from testbed.plan.plan import Case, Job, Plan
-from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, training_of
-from testbed.planning.ties import Range, ranges_of_orders
+from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_training, training_of
+from testbed.planning.ties import Range
 from testbed.planning.training_prediction import PlacedEvent
 from testbed.progress import Reporter
 from testbed.results.directory import ResultsWriter
 from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
-from testbed.session.event_player import ChangingLinks, EventPlayer
+from testbed.session.event_player import ChangingLinks, EventPlayer, PlayedEvent
 from testbed.session.loop import Loop, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.network_accounts import NetworkAccounts
@@ -122,6 +122,8 @@ class TrainedCase:
     """Those at work."""
     network: fidelity.NetworkEvidence
     """What was counted meanwhile."""
+    events: Sequence[PlayedEvent] = ()
+    """What became of links."""
 
 
 class _Part(NamedTuple):
@@ -170,11 +172,11 @@ def _part(
     case, phase = cases[which], phases(plan, cases)[which]
     loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
     training = training_of(plan, case, loads)
-    predicted = training.trace
+    predicted, loads = training.trace, list(training.loads_of(training.usual(phase.measured)))
     running.results.add_trace(case.label, "predicted", predicted)
     on_host = None if costs is None else predict_jobs_on_host(loads, [costs[number].extra for number in working])
     known = running.ranges.get(case.label)
-    jobs, ranges = [], ranges_of_orders(loads) if known is None else known
+    jobs, ranges = [], ranges_of_training(plan, case, training) if known is None else known
     for index, (number, part) in enumerate(zip(working, parts_of(plan, case, predicted), strict=True)):
         mine = None if costs is None else costs[number], None if on_host is None else on_host[index]
         rounds_of = trained(plan, cases, number)
@@ -250,11 +252,11 @@ def _iterate(
                     what = "measured" if number in part.phase.measured else "warming up"
                     times = ", ".join(show_time(job.rows[-1].makespan_s) for job in part.jobs)
                     step.advance(f"training {part.case.label}: {times}, {what}")
-                if player is not None:
-                    results.add_link_events(part.case.label, [one._asdict() for one in player.end()])
+                played = [] if player is None else player.end()
+                results.add_link_events(part.case.label, [one._asdict() for one in played])
                 counted = running.network.end(plan, part.case, len(part.phase.rounds))
                 results.add_links(part.case.label, counted.links)
-                done.append(TrainedCase(part.case, part.phase, deadline, part.jobs, counted.evidence))
+                done.append(TrainedCase(part.case, part.phase, deadline, part.jobs, counted.evidence, played))
         finally:
             for part in parts:
                 for job in part.jobs:
