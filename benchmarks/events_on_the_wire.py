@@ -173,8 +173,8 @@ def show(found: list[Iteration], most: int = 12) -> None:
     report.show_table("furthest off", ("plan", "schedule", "iteration", "measured s", "predicted s", "error"), cells)
 
 
-def virtual(asked: Namespace) -> int:
-    """Drawn plans, and GeoPipe's step; 1 when a claim is missed."""
+def virtual(asked: Namespace) -> tuple[list[Claim], list[Path]]:
+    """Drawn plans, and GeoPipe's step; with where the drawn ones lie."""
     taken = boots.drawn(asked, partial(documents, seed=asked.seed, schedules=asked.schedules))
     step = boots.take(asked, {GEOPIPE: geopipe})
     found = [
@@ -190,7 +190,7 @@ def virtual(asked: Namespace) -> int:
     what = f"links that change while jobs train, drawn with seed {asked.seed}, virtual clock"
     claims = [judged(what, found, untrusted, "virtual", len(taken.comparisons), taken.asked)]
     claims.append(stepped(step))
-    return finish(asked, Topic.TRUTH, claims, directories=[taken.out / name for name in taken.comparisons])
+    return claims, [taken.out / name for name in taken.comparisons]
 
 
 def stepped(step: boots.Taken) -> Claim:
@@ -220,8 +220,8 @@ def stepped(step: boots.Taken) -> Claim:
     )
 
 
-def real(asked: Namespace) -> int:
-    """One run for each kind of event on this machine's clock; 1 when the claim is missed."""
+def real(asked: Namespace) -> tuple[list[Claim], list[Path]]:
+    """One run for each kind of event on this machine's clock; with where they lie."""
     asked.out.mkdir(parents=True, exist_ok=True)
     found, untrusted, taken = [], [], 0
     files = [str(ROOT / "topologies/two-dc-metro.yaml"), str(ROOT / "workloads/tiny-gpt-pp4.yaml")]
@@ -240,7 +240,8 @@ def real(asked: Namespace) -> int:
     show(found, 40)
     print("\n".join(untrusted))
     what = "links that change while a job trains, one run for each kind of event, real clock"
-    return finish(asked, Topic.TRUTH, [judged(what, found, untrusted, "real", taken, len(REAL))], clock="real")
+    claim = judged(what, found, untrusted, "real", taken, len(REAL))
+    return [claim], [asked.out / f"real-{kind}" for kind in REAL]
 
 
 def main() -> int:
@@ -249,7 +250,8 @@ def main() -> int:
     options.add_drawn(parser, "events-on-the-wire", plans=40, per_boot=20, schedules=2)
     parser.add_argument("--real", action="store_true", help="this machine's clock, one plan for each kind of event")
     asked = parser.parse_args()
-    return real(asked) if asked.real else virtual(asked)
+    claims, directories = real(asked) if asked.real else virtual(asked)
+    return finish(asked, Topic.TRUTH, claims, clock="real" if asked.real else "virtual", directories=directories)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.judge.comparison import jobs_of
 from testbed.plan.events import at_work
 from testbed.plan.plan import Plan
-from testbed.planning.prediction import parts_of, predict_together
+from testbed.planning.prediction import measured_rounds, parts_of, predict_training
 from testbed.planning.resolve import require_trainable
 from testbed.planning.schedules import candidates, choices_in_cases, with_schedules
 from testbed.progress import Reporter
@@ -26,7 +26,7 @@ from testbed.results.contents import table_of
 from testbed.results.destination import is_complete
 from testbed.results.load import load_run
 from testbed.schedule.registry import Generated, family_of
-from testbed.trace.summary import summaries
+from testbed.trace.predictions import predicted_summary
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,10 @@ def _figures(plan: Plan) -> list[Figures]:
     """What the model says of every case, job by job at work."""
     figures = []
     for case in plan.cases:
-        parts = parts_of(plan, case, predict_together(plan, case))
+        parts = parts_of(plan, case, predict_training(plan, case).trace)
         for number, part in zip(at_work(plan, case), parts, strict=True):
             name = plan.jobs[number].name if len(plan.jobs) > 1 else ""
-            (found,) = summaries(part)
+            found = predicted_summary(part, measured_rounds(plan.jobs[number]))
             figures.append(Figures(case.label, found.makespan_s, found.bubble_ratio, max(found.peaks), job=name))
     return figures
 

@@ -98,8 +98,8 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
         results.save_json("manifest.json", manifest)
         judged += judge_cases(plan, done, profiled.rows if profiled else (), results)
         changes += [entry for ended in done for entry in event_report.links_report(plan, ended)]
-        known = {**session.identity, "events": reports, **({"link_events": changes} if changes else {})}
-        comparison = conclude(plan, judged, known, results)
+        of_events = {"events": reports} | ({"link_events": changes} if changes else {})
+        comparison = conclude(plan, judged, {**session.identity, **of_events}, results)
     if not judged:
         raise RunFailed("no schedule was trained")
     return comparison

@@ -44,7 +44,7 @@ def planned(*events: str, iterations: int = 6, schedule: str = "1f1b") -> Plan:
 def times(plan: Plan) -> list[float]:
     """Of every measured iteration, as predicted."""
     rounds = range(1, 1 + plan.jobs[0].workload.iterations)
-    return predicted_times_s(predict_training(plan, plan.cases[0]).trace, rounds).tolist()
+    return list(map(float, predicted_times_s(predict_training(plan, plan.cases[0]).trace, rounds)))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,8 @@ def test_a_line_says_what_happens_and_when(
     text: str, iteration: int, seconds: float, down_s: float, becomes: Becomes
 ) -> None:
     read = read_event(text)
-    assert (read.iteration, read.down_s) == (iteration, pytest.approx(down_s))
+    assert read.iteration == iteration
+    assert read.down_s == pytest.approx(down_s)
     assert read.becomes == pytest.approx(becomes)
     assert read.seconds == pytest.approx(seconds)
     assert read.ends == (("a", "b") if "->" in text else None)
@@ -167,7 +168,8 @@ def test_seconds_go_on_in_the_next_iteration() -> None:
     steady, *_ = times(planned())
     counted = predict_training(plan := planned(f"link NORTH delay 40 ms at {2.5 * steady:.9f} s"), planned().cases[0])
     (first, _) = counted.events
-    assert (first.round, first.seconds) == (3, pytest.approx(0.5 * steady))
+    assert first.round == 3
+    assert first.seconds == pytest.approx(0.5 * steady)
     assert times(plan)[:2] == [steady] * 2
     assert times(plan)[2] > steady
     assert times(plan) == pytest.approx(times(planned(f"link NORTH delay 40 ms at iteration 2 + {0.5 * steady:.9f} s")))
