@@ -65,6 +65,9 @@ class TrainedJob:
     """Of the whole training, those in which it has a part."""
     generated: Generated
     load: Load
+    """Where links change, that of the usual iteration."""
+    beyond_load_s: float
+    """By how much the median of what was predicted is more than the prediction of that; 0 where links do not change."""
     predicted: Trace
     """With all jobs at work."""
     predicted_range: Range | None
@@ -172,15 +175,17 @@ def _part(
     case, phase = cases[which], phases(plan, cases)[which]
     loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
     training = training_of(plan, case, loads)
-    predicted, loads = training.trace, list(training.loads_of(training.usual(phase.measured)))
+    usual = training.usual(phase.measured)
+    predicted, loads = training.trace, list(training.loads_of(usual))
     running.results.add_trace(case.label, "predicted", predicted)
     on_host = None if costs is None else predict_jobs_on_host(loads, [costs[number].extra for number in working])
     known = running.ranges.get(case.label)
     jobs, ranges = [], ranges_of_training(plan, case, training) if known is None else known
     for index, (number, part) in enumerate(zip(working, parts_of(plan, case, predicted), strict=True)):
-        mine = None if costs is None else costs[number], None if on_host is None else on_host[index]
+        beyond_s = float(np.median(predicted_times_s(part, phase.measured)) - predicted_times_s(part, [usual])[0])
+        mine = None if costs is None else costs[number], None if on_host is None else on_host[index].moved(beyond_s)
         rounds_of = trained(plan, cases, number)
-        shown = plan.jobs[number], rounds_of, made[number], loads[index], part, ranges[index]
+        shown = plan.jobs[number], rounds_of, made[number], loads[index], beyond_s, part, ranges[index]
         jobs.append(TrainedJob(number, *shown, *mine))
     return _Part(case, phase, jobs, float(predicted.makespans().max()), training.events)
 

@@ -160,7 +160,7 @@ def _in_run_s(case: TrainedCase, job: TrainedJob, times: MessageTimes) -> float 
     if job.costs is None or len(case.jobs) > 1:
         return None
     extra = in_the_run(times, job.load.problem)
-    return predict_on_host(job.load, extra).median_s if extra.by_flow else None
+    return predict_on_host(job.load, extra).median_s + job.beyond_load_s if extra.by_flow else None
 
 
 def _by_chance(plan: Plan, job: TrainedJob) -> bool:

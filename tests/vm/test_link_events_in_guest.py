@@ -16,7 +16,9 @@ from testbed.results.run_files import RunFiles
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import injected_changes
 from events_on_the_wire import LIMITS, iterations_of
+from injected_changes import Change
 
 pytestmark = MARKS
 
@@ -48,10 +50,18 @@ warmup: 1
 """
 
 
+UNNAMED = Change("delay", 0.4)
+"""What no plan says: behind the second measured iteration the first link takes 10 ms more."""
+
+
 def asked(place: Path) -> dict[str, Asked]:
     (place / "net.yaml").write_text(TOPOLOGY)
     (place / "job.yaml").write_text(WORKLOAD)
-    return {"changing": Asked(planned(place, place / "net.yaml", place / "job.yaml"), "relay")}
+    files = place / "net.yaml", place / "job.yaml"
+    named = ("--set", "topology.events=[link south rate 50 % at iteration 1 + 150 ms]")
+    beside = planned(place, *files, *named, "--iterations", "9")
+    shaper = injected_changes.shaper_of(beside, [UNNAMED], place / "shaper.py", "relay")
+    return {"changing": Asked(planned(place, *files), "relay"), "unnamed": Asked(beside, shaper)}
 
 
 def test_every_iteration_takes_what_is_predicted_of_it(measured: Mapping[str, Measured]) -> None:
@@ -75,3 +85,13 @@ def test_nothing_is_lost_and_what_happened_is_kept(measured: Mapping[str, Measur
     assert outage["until_s"] - outage["at_s"] == pytest.approx(2)
     (job,) = outage["iterations"]
     assert job["measured_s"] == pytest.approx(job["predicted_s"], rel=5e-4)
+
+
+def test_what_the_plan_does_not_name_is_still_found(measured: Mapping[str, Measured]) -> None:
+    (row,) = measured["unnamed"].document["schedules"]
+    assert not row["trusted"]
+    assert "paris->warsaw" in row["reasons"][-1]
+    (event,) = measured["unnamed"].document["link_events"]
+    (job,) = event["iterations"]
+    assert event["iteration"] == 2
+    assert job["measured_s"] == pytest.approx(job["predicted_s"], rel=5e-4), "what it names is as predicted before"
