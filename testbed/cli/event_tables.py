@@ -4,12 +4,15 @@ change, when that was, and what their iterations took."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.units import show_time, show_times
+
+if TYPE_CHECKING:
+    from testbed.plan.plan import Plan
 
 
 def event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
@@ -63,3 +66,40 @@ def link_event_tables(events: Sequence[Mapping[str, Any]], width: int) -> list[T
         Column("error", [f"{measured / predicted - 1:+.2%}" for measured, predicted in pairs]),
     ]
     return fitted(Column("event", names, left=True), [Section("iterations in which links changed", columns)], width)
+
+
+def predicted_spans(plan: Plan) -> list[dict[str, Any]]:
+    """Of every case in which links change: runs of measured iterations that are predicted to take the same, the first
+    is 0, with what becomes of links in them."""
+    from testbed.planning.prediction import measured_rounds, predict_training
+    from testbed.trace.predictions import predicted_numbers, predicted_times_s
+
+    rounds, found = measured_rounds(plan.jobs[0]), []
+    for case in plan.cases:
+        training = predict_training(plan, case)
+        if not training.events:
+            continue
+        numbers, times_s = predicted_numbers(training.trace, rounds), predicted_times_s(training.trace, rounds)
+        for number in dict.fromkeys(numbers.tolist()):
+            mine = [place for place, of in enumerate(numbers.tolist()) if of == number]
+            come = dict.fromkeys(placed.event.said for placed in training.events if placed.round - rounds.start in mine)
+            span = {"label": case.label, "first": mine[0], "last": mine[-1], "predicted_s": float(times_s[mine[0]])}
+            found.append(span | {"events": list(come)})
+    return found
+
+
+def _run_of(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def predicted_event_tables(spans: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
+    """What is predicted of iterations around events; nothing where links stay as they are."""
+    if not spans:
+        return []
+    key = Column("schedule", [span["label"] for span in spans], left=True)
+    columns = [
+        Column("iterations", [_run_of(span["first"], span["last"]) for span in spans]),
+        Column("predicted", show_times([span["predicted_s"] for span in spans])),
+        Column("in which", ["; ".join(span["events"]) or "-" for span in spans], left=True),
+    ]
+    return fitted(key, [Section("iterations as links change", columns)], width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -121,6 +122,21 @@ def test_the_command_says_what_is_wrong(words: list[str], expected: str) -> None
     assert done.returncode == 2, done.stdout
     assert len(done.stderr.splitlines()) == 1
     assert re.search(expected, done.stderr), done.stderr
+
+
+def test_predict_shows_the_iterations_around_an_event() -> None:
+    words = ("predict", "two-dc-longhaul", "tiny-gpt-pp4", "--schedule", "1f1b", "--set", "iterations=4")
+    event = f"link {link()} rate 40 % at iteration 1 + 100 ms"
+    done = run_testbed(*words, "--event", event, "--json", "--quiet")
+    spans = json.loads(done.stdout)["iterations"]
+    assert [(span["first"], span["last"], span["events"]) for span in spans] == [
+        (0, 0, []),
+        (1, 1, [event]),
+        (2, 3, []),
+    ]
+    shown = run_testbed(*words, "--event", event, "--quiet", COLUMNS="120").stdout
+    assert "iterations as links change" in shown
+    assert "iterations" not in json.loads(run_testbed(*words, "--json", "--quiet").stdout)
 
 
 def test_events_and_what_comes_between_iterations_do_not_go_together(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ warmup: 1
 
 
 UNNAMED = Change("delay", 0.4)
-"""What no plan says: behind the second measured iteration the first link takes 10 ms more."""
+"""What no plan says: when about four measured iterations are over, the first link takes 10 ms more."""
 
 
 def asked(place: Path) -> dict[str, Asked]:
