@@ -75,7 +75,9 @@ def simulate_training(
         left += [_Left(event.at.seconds, event) for event in events if event.at.iteration == iteration]
         left.sort(key=lambda one: one.seconds)
         left = training.iterate(warmup + iteration, left)
-    late = next((event for _, event in left if event.sends is not True), None)
+    # the end of an outage, or of a trace, may come too late
+    begun = {placed.event.said for placed in training.placed}
+    late = next((event for _, event in left if event.said not in begun), None)
     if late is not None:
         expected = f"a moment before {show_time(training.ends_s)} in iteration {total - 1}, when {case.label} is over"
         raise BadInput.of(plan.network.name, "events", late.said, expected)

@@ -206,3 +206,40 @@ def test_links_are_replayed_as_they_were_in_that_iteration() -> None:
     messages = training.trace.messages
     assert numbers == [0, 2, 3]
     assert took_s == pytest.approx(messages["arrived_s"] - messages["sent_s"], abs=1e-9)
+
+
+def test_a_trace_is_a_step_for_each_line(tmp_path: Path) -> None:
+    file_, planned_bps = tmp_path / "link.csv", planned().network.directions[0].rate_bps
+    file_.write_text("at_s,delay_s,rate_bps\n0,,2e8\n0.25,0.02,\n3.5,0.01,1e9\n")
+    plan = planned(f"link NORTH trace {file_} at iteration 1 + 50 ms")
+    mine = [event for event in plan.events if isinstance(event, LinkEvent) and event.direction == 0]
+    assert [(event.at.iteration, event.delay_s, event.rate_bps) for event in mine] == [
+        (1, None, 2e8),
+        (1, 0.02, None),
+        (1, 0.01, 1e9),
+    ]
+    assert [event.at.seconds for event in mine] == pytest.approx([0.05, 0.3, 3.55])
+    before, across, *_, last = times(plan)
+    assert before < across
+    assert planned_bps != 1e9 or last == pytest.approx(before, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "line 1: got 'nothing', expected at_s, delay_s, rate_bps"),
+        ("a,b\n", "line 1: got .*, expected at_s, delay_s, rate_bps"),
+        ("at_s,delay_s,rate_bps\n", "rows: got 0, expected 1 to 10000"),
+        ("at_s,delay_s,rate_bps\n1,2\n", "line 2: got .*, expected 3 values"),
+        ("at_s,delay_s,rate_bps\n0,,x\n", "line 2: rate_bps: got 'x', expected a number from 1000 to 1e.15"),
+        ("at_s,delay_s,rate_bps\n0,,1e6\n2,1,\n1,,1e6\n", "line 4: at_s: got '1', expected 2 or more, in order"),
+        ("at_s,delay_s,rate_bps\n0,11,\n", "line 2: delay_s: got '11', expected a number from 0 to 10"),
+        ("at_s,delay_s,rate_bps\n,1,\n", "line 2: at_s: got '', expected 0 or more, in order of time"),
+    ],
+)
+def test_a_trace_that_is_none_is_refused(text: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "link.csv").write_text(text)
+    with pytest.raises(BadInput, match=f"link.csv: {expected}"):
+        planned(f"link NORTH trace {tmp_path / 'link.csv'} at 1 s")
+    with pytest.raises(BadInput, match=r"none.csv: .*expected a readable CSV file"):
+        planned(f"link NORTH trace {tmp_path / 'none.csv'} at 1 s")
