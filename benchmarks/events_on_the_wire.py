@@ -22,6 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from harness import boots, options, plans, report
 from harness.options import ROOT
 from harness.record import Claim, Topic, finish
@@ -66,7 +67,7 @@ def iterations_of(plan: str, directory: Path, label: str, job: int = 0) -> list[
     rows = [row for row in files.rows(label, job) if not row.warmup]
     known = files.known_of(label, job)["range_s"]
     of_each = predicted_times_s(files.parts(label, "predicted")[job], [row.iteration for row in rows])
-    middle = sorted(of_each.tolist())[len(of_each) // 2]
+    middle = float(np.median(of_each))
     less, more = (middle - known[0], known[1] - middle) if known else (0.0, 0.0)
     return [
         Iteration(

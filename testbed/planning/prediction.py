@@ -10,7 +10,7 @@ from typing import NamedTuple
 from testbed.errors import BadInput
 from testbed.grouping import grouped
 from testbed.model.lower import Load
-from testbed.model.simulate import ends_of_jobs, simulate_jobs
+from testbed.model.simulate import ends_of_jobs, simulate, simulate_jobs
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.plan import costs
@@ -152,12 +152,15 @@ def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
     `predict_training`."""
     found, training = [], predict_training(plan, case)
     parts = parts_of(plan, case, training.trace)
-    for number, beside in zip(at_work(plan, case), parts, strict=True):
-        job, schedule = plan.jobs[number], _schedule(plan, case, number)
-        alone = costs.predict_case(plan, case, schedule, job=number) if len(parts) > 1 else beside
-        both = [predicted_summary(one, measured_rounds(job)) for one in (alone, beside)]
+    rounds = measured_rounds(plan.jobs[0])
+    loads = training.loads_of(training.usual(rounds))
+    for number, load, beside in zip(at_work(plan, case), loads, parts, strict=True):
+        problem, schedule = load.problem, load.schedule
+        # alone on the links of the usual iteration, as links may change
+        alone = simulate(problem, schedule, receives=load.receives) if len(parts) > 1 else beside
+        both = [predicted_summary(one, rounds) for one in (alone, beside)]
         times, bubbles = [one.makespan_s for one in both], [one.bubble_ratio for one in both]
-        found.append(JobPrediction(number, job, schedule, times[0], times[1], bubbles[0], bubbles[1]))
+        found.append(JobPrediction(number, plan.jobs[number], schedule, times[0], times[1], bubbles[0], bubbles[1]))
     return found
 
 

@@ -18,8 +18,8 @@ from testbed.judge.messages import FlowMessages, MessageTimes, by_flow
 from testbed.judge.network_metric import CaseFairness
 from testbed.judge.witnesses import disturbed
 from testbed.model.host_prediction import predict_on_host
+from testbed.model.simulate import simulate
 from testbed.plan import memory_bytes
-from testbed.plan.costs import predict_case
 from testbed.plan.plan import Case, Plan
 from testbed.plan.traffic import directions_of_pairs, super_packets_s
 from testbed.planning.left_out import left_out_of
@@ -106,7 +106,7 @@ def _measured(plan: Plan, case: Case, job: TrainedJob, evidence: CaseEvidence, l
     limits = memory_bytes.activation_limits(job.job, problem, schedule)
     beside = None
     if len(plan.jobs) > 1:
-        alone = predict_case(plan, case, schedule, job=job.number)
+        alone = simulate(problem, schedule, receives=job.load.receives)
         beside = Beside(job.job.name, job.load.start_s, float(alone.makespans()[0]), case.alone_of)
     return MeasuredCase(
         schedule=case.jobs[job.number].choice.schedule,
