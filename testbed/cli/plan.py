@@ -47,11 +47,12 @@ class PlanOptions(NamedTuple):
     arrive: Sequence[str] | None = None
     depart: Sequence[str] | None = None
     alone: bool = False
+    robust: bool = False
 
     def by_option(self) -> dict[str, object]:
         """What was given, by the option's name."""
         given = {f"--{name.replace('_', '-')}": value for name, value in self._asdict().items()}
-        return given | {"--alone": self.alone or None}
+        return given | {"--alone": self.alone or None, "--robust": self.robust or None}
 
 
 def plan(
@@ -72,6 +73,7 @@ def plan(
     clock: options.ClockOption = options.ClockName.real,
     seed: options.SeedOption = None,
     settings: options.Settings = None,
+    robust: options.Robust = False,
     strict: options.StrictOption = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -87,7 +89,7 @@ def plan(
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
 
-    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, lose, arrive, depart, alone)
+    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, lose, arrive, depart, alone, robust)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
     require_writable(out, "--out")
@@ -213,7 +215,9 @@ def scheduled_and_routed(
     routing = routing_of(asked.policy, asked.elephants_from, asked.detour, events, alone=asked.alone)
     if asked.alone:
         require_several(plan)
-    plan = complete(plan, asked.schedule, asked.schedules_from, quiet=quiet, strict=strict, sources=sources)
+    plan = complete(
+        plan, asked.schedule, asked.schedules_from, quiet=quiet, strict=strict, robust=asked.robust, sources=sources
+    )
     if to_train:
         require_trainable(plan)
     return routed(plan, routing, quiet=quiet)
@@ -252,11 +256,13 @@ def complete(
     *,
     quiet: bool,
     strict: bool = False,
+    robust: bool = False,
     sources: Sequence[Path] = (),
 ) -> Plan:
     """The plan with its cases: schedules kept in a file, the others generated. Raises BadInput.
 
-    `strict`: also for one schedule that does not fit, instead of leaving it out. `sources` are the workloads' files.
+    `strict`: also for one schedule that does not fit, instead of leaving it out. `robust`: `best` is chosen by the 95th
+    percentile. `sources` are the workloads' files.
     """
     from testbed.cli.progress import Terminal
     from testbed.full_scale.similitude import scale_warnings
@@ -271,7 +277,13 @@ def complete(
         kept = kept_in(options.read_text(schedules_from), str(schedules_from)) if schedules_from else None
         try:
             return schedules.with_every_job(
-                unfinished, schedule or [], kept, watch, sources=list(map(str, sources)), strict=strict
+                unfinished,
+                schedule or [],
+                kept,
+                watch,
+                sources=list(map(str, sources)),
+                strict=strict,
+                robust=robust,
             )
         except InvalidSchedule as error:
             if not kept or error.name not in kept:
@@ -287,12 +299,13 @@ def plan_of(
     *,
     quiet: bool,
     strict: bool = False,
+    robust: bool = False,
 ) -> Plan:
     """A plan or the one in a results directory; with workloads that of a topology and these. Raises BadInput."""
-    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule), settings)
+    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule, robust=robust), settings)
     if not workloads:
         return unfinished
-    return complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
+    return complete(unfinished, schedule, None, quiet=quiet, strict=strict, robust=robust, sources=workloads)
 
 
 def unfinished_plan(
