@@ -126,7 +126,7 @@ def _document(row: PredictedRow) -> dict[str, Any]:
 
 
 def _jobs_table(plan: Plan, by_case: Mapping[str, Sequence[PredictedRow]]) -> Table:
-    from testbed.units import show_change, show_time
+    from testbed.units import show_change, show_times
 
     names = ", ".join(job.name for job in plan.jobs)
     table = Table(title=f"{names} on {plan.network.name}: predicted", title_justify="left")
@@ -139,13 +139,14 @@ def _jobs_table(plan: Plan, by_case: Mapping[str, Sequence[PredictedRow]]) -> Ta
     times = [*(row.predicted_alone_s for row in every), *(row.predicted_s for row in every)]
     shown = show_ranges(times, [*(None for _ in every), *(row.predicted_range for row in every)])
     pairs = zip(shown[: len(every)], shown[len(every) :], strict=True)
+    ends = iter(show_times([row.predicted_p95_s for row in every]))
     for label, rows in by_case.items():
         for number, row in enumerate(rows):
             table.add_row(
                 "" if number else label,
                 row.job,
                 *next(pairs),
-                *([show_time(row.predicted_p95_s or row.predicted_s)] if p95 else []),
+                *([next(ends)] if p95 else []),
                 show_change(row.slowdown_predicted - 1),
                 f"{row.bubble_predicted:z.1%}",
                 end_section=number == len(rows) - 1,
