@@ -12,11 +12,16 @@ events that come of it. At one instant acknowledgements come to a link before al
 ends comes before what others do (of a reduction what follows from nothing first, then in the order in which that came
 from which it follows), a shard is passed on before a rank goes on that waited for it (as the engine's threads do), and
 otherwise first is who was scheduled first.
+
+With --real every other case has links that change while messages are under way: rates and delays that step, links that
+send nothing for a while. What a link can send until an instant is a line with corners then, and a message is over where
+that line has risen by its bytes.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import random
 import sys
 from collections import Counter, deque
@@ -24,6 +29,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +41,7 @@ from testbed.model.program import FREE, NONE, Program
 from testbed.model.simulate import run
 from testbed.pipeline.algorithms import Members, exchange
 from testbed.pipeline.collectives import Collective, CollectiveMessage, side_by_side
-from testbed.pipeline.link import LinkCost
+from testbed.pipeline.link import LinkChange, LinkCost
 from testbed.pipeline.problem import Exchanged, PipelineRoutes, Problem, Transfer, uniform
 from testbed.schedule.registry import FAMILIES, generate
 
@@ -58,7 +64,8 @@ class Unit(NamedTuple):
     last_bit: Number
     """When its last bit comes to the link."""
     begun: Callable[[Number, Number], None]
-    """Told when its first bit leaves the link's head, and when its last one does."""
+    """Told when its first bit leaves the link's head, and when what left before is at the link's end; its own last bit
+    is there when the link says that it is `out`."""
 
 
 class Link:
@@ -68,6 +75,30 @@ class Link:
         self.world, self.delay, self.per_byte = world, delay, per_byte
         self.waiting: deque[Unit] = deque()
         self.busy = False
+        self.corners: list[tuple[Number, Number, Number | None]] = []
+        """From when on which delay, and which time for a byte; None while nothing is sent."""
+        self.out: Number = Fraction(0)
+        """When what left last is at the end."""
+
+    def over(self, begin: Number, size: Number) -> Number:
+        """When so many bytes have left that the link begins to send then."""
+        at, left = begin, size
+        spans = [(begin, self.delay, self.per_byte), *self.corners]
+        for (_, _, per_byte), (until, _, _) in pairwise(spans):
+            if until <= at:
+                continue
+            if per_byte is not None and at + left * per_byte <= until:
+                return at + left * per_byte
+            if per_byte:
+                left -= Fraction(until - at) / per_byte
+            at = until
+        _, _, last = spans[-1]
+        assert last is not None, "a link that never sends again"
+        return at + left * last
+
+    def end(self, left: Number) -> Number:
+        """When it is at the end what has left by then."""
+        return left + next((delay for since, delay, _ in reversed(self.corners) if since < left), self.delay)
 
     def take(self, unit: Unit) -> None:
         """A unit's first bit has come."""
@@ -77,8 +108,9 @@ class Link:
 
     def _serve(self) -> None:
         unit, now = self.waiting.popleft(), self.world.now
-        self.busy, done = True, max(now + unit.size * self.per_byte, unit.last_bit)
-        unit.begun(now, done)
+        self.busy, done = True, max(self.over(now, unit.size), unit.last_bit)
+        before, self.out = self.out, max(self.out, self.end(done))
+        unit.begun(now, before)
         self.world.at(done, self._served, 0)
 
     def _served(self) -> None:
@@ -96,6 +128,12 @@ class World:
         self.events: list[tuple[Number, int, int, Callable[[], None]]] = []
         delays, costs = exact(program.delay_s), exact(program.seconds_per_byte)
         self.links = [Link(self, delay, cost) for delay, cost in zip(delays, costs, strict=True)]
+        for number, link in enumerate(self.links):
+            mine = slice(program.change_start[number], program.change_start[number + 1])
+            per_byte = [None if np.isinf(cost) else Fraction(cost) for cost in program.changed_seconds_per_byte[mine]]
+            link.corners = list(
+                zip(exact(program.changed_at_s[mine]), exact(program.changed_delay_s[mine]), per_byte, strict=True)
+            )
         self.routes = [
             [self.links[link] for link in program.route_links[begin:end]]
             for begin, end in zip(program.route_start, program.route_start[1:], strict=False)
@@ -254,7 +292,7 @@ class World:
     def over_card(self, rank: int, size: Number, over: Callable[[], None], after: Number = 0) -> None:
         """Something crosses a rank's network card; tells, so long after, when it is there."""
         link = self.links[self.program.card[rank]]
-        link.take(Unit(size, self.now, lambda _, done: self.at(done + link.delay + after, over)))
+        link.take(Unit(size, self.now, lambda *_: self.at(link.out + after, over)))
 
     def end(self, rank: int) -> None:
         """An action is over: what it made leaves, then the shares of a reduction, then the rank goes on."""
@@ -317,36 +355,37 @@ class World:
         """A message that keeps together is at a link; it leaves a router while its tail still comes in."""
         link, further = route[0], route[1:]
 
-        def begun(begin: Number, done: Number) -> None:
-            out = done + link.delay
+        def begun(begin: Number, before: Number) -> None:
+            out = link.out
             if further:
-                self.at(begin + link.delay, lambda: self.whole_on(message, further, out))
+                self.at(max(before, link.end(begin)), lambda: self.whole_on(message, further, out))
                 return
             self.at(out, lambda: self.come(message))
-            for when in self.packets(message, begin + link.delay, out, link.per_byte):
+            for when in self.packets(message, link, begin, before):
                 self.acknowledge(message, when)
 
         link.take(Unit(self.whole[message], last_bit, begun))
 
-    def packets(self, message: int, first_bit: Number, last_bit: Number, per_byte: Number) -> list[Number]:
-        """When the packets of a message that keeps together have come in."""
-        came, sizes = first_bit, [self.piece[message]] * int(self.program.acks[message])
+    def packets(self, message: int, link: Link, begin: Number, before: Number) -> list[Number]:
+        """When the packets of a message that keeps together have come in over a link."""
+        sizes = [self.piece[message]] * int(self.program.acks[message])
         if self.ahead[message] and sizes:
             sizes[0] = self.ahead[message]
-        found = []
+        found, came, sent = list[Number](), before, Fraction(0)
         for size in sizes:
-            came = min(came + size * per_byte, last_bit)
+            sent += size
+            came = min(max(came, link.end(link.over(begin, sent))), link.out)
             found.append(came)
         if found:
-            found[-1] = last_bit
+            found[-1] = link.out
         return found
 
     def piece_on(self, message: int, route: Sequence[Link], size: Number, left: Counter[int]) -> None:
         """A super-packet is at a link: it is stored, queued and forwarded by itself."""
         link, further = route[0], route[1:]
 
-        def begun(_: Number, done: Number) -> None:
-            out = done + link.delay
+        def begun(*_: Number) -> None:
+            out = link.out
             if further:
                 self.at(out, lambda: self.piece_on(message, further, size, left))
                 return
@@ -368,9 +407,9 @@ class World:
             return
         link, further = route[0], route[1:]
 
-        def begun(_: Number, done: Number) -> None:
+        def begun(*_: Number) -> None:
             if further:
-                self.at(done + link.delay, lambda: self.ack_on(message, further), 0)
+                self.at(link.out, lambda: self.ack_on(message, further), 0)
 
         link.take(Unit(self.ack[message], self.now, begun))
 
@@ -439,7 +478,26 @@ def drawn(number: int, *, real: bool = False) -> list[Load]:
             [name for name in ("1f1b", "gpipe", "zb-h1", "zb-v", "interleaved-1f1b") if fits(name, problem)]
         )
         loads.append(Load(problem, generate(name, problem), job * draw.time(0, 3_000_000), receives))
-    return loads
+    return (
+        [load._replace(problem=replace(load.problem, changes=changes_drawn(number, links))) for load in loads]
+        if real
+        else loads
+    )
+
+
+def changes_drawn(number: int, links: Sequence[LinkCost]) -> tuple[LinkChange, ...]:
+    """What becomes of links in a case: of every other one, of some directions, up to six times each."""
+    of = random.Random(f"network/{number}/changes")
+    found = []
+    for link, cost in enumerate(links) if number % 2 else ():
+        at_s, sends, delay_s, per_byte = 0.0, True, cost.delay_s, cost.seconds_per_byte
+        for left in reversed(range(of.choice((0, 1, 2, 6)))):
+            at_s += of.uniform(1_000, 500_000)
+            sends = not sends or left == 0 or of.random() < 0.6
+            if sends:
+                delay_s, per_byte = cost.delay_s * of.uniform(0.1, 4), cost.seconds_per_byte * of.uniform(0.3, 4)
+            found.append(LinkChange(at_s, link, delay_s, per_byte if sends else math.inf))
+    return tuple(sorted(found))
 
 
 def fits(name: str, problem: Problem) -> bool:

@@ -30,7 +30,7 @@ from harness.options import ROOT
 from harness.record import Claim, Topic
 
 from testbed.cli.options import Enforcement
-from testbed.cli.plan import complete, enforced, events_of, routed, routing_of
+from testbed.cli.plan import PlanOptions, complete, enforced, events_of, routed, routing_of
 from testbed.plan.alone import require_several
 from testbed.plan.plan import Clock, Plan
 from testbed.planning import resolve
@@ -288,8 +288,10 @@ def plan_of(cell: Cell, seed: int, schedules: int, out: Path) -> Plan:
     made = enforced(made, Enforcement(row["enforce"]) if row["enforce"] else None)
     link = {"clos": "pod-spine1", "parallel": "south"}.get(row["network"], f"{SITES[0]}--{SITES[1]}")
     job = [f"{made.jobs[-1].name}@2"]
-    words = {"lose": ([f"{link}@2"], None, None), "arrive": (None, job, None), "depart": (None, None, job)}
-    events = events_of(*words.get(row["event"], (None, None, None)))
+    words = {"lose": [f"{link}@2"], "arrive": job, "depart": job}
+    lose, arrive, depart = (texts if event == row["event"] else None for event, texts in words.items())
+    asked = PlanOptions(None, lose=lose, arrive=arrive, depart=depart)
+    events = events_of(made, asked)
     routing = routing_of([row["policy"]] if row["policy"] else None, None, None, events, alone=row["alone"])
     if row["alone"]:
         require_several(made)

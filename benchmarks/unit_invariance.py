@@ -28,6 +28,7 @@ from testbed.pipeline.problem import Problem, uniform
 from testbed.progress import Lines
 from testbed.schedule.geopipe import geopipe
 from testbed.schedule.greedy import crosspipe_greedy
+from testbed.schedule.pipemorph import pipemorph
 from testbed.schedule.search_families import search
 from testbed.schedule.wave_greedy import wave_greedy
 from testbed.search.list_scheduler import list_schedule
@@ -91,6 +92,7 @@ def families(evaluations: int) -> dict[str, Asked]:
         "list, loop": Asked(partial(list_schedule, alternate=True), Placement.LOOP),
         "steered list, V": Asked(partial(steered_list, evaluations=evaluations), Placement.WAVE),
         "geopipe": Asked(geopipe, Placement.UD),
+        "pipemorph": Asked(pipemorph, Placement.UD),
         "search": Asked(partial(search, evaluations=evaluations), Placement.UD),
     }
 

@@ -59,8 +59,9 @@ def predict(
 
     `workload` is one, or several that train at the same time. `schedules` are labels, names of families, FILE.py:NAME
     or FILE.csv; default: those of the workload. `settings` are laid over the workloads, by dotted key
-    (`{"microbatches": 16, "pacing.F": "30 ms"}`), with `topology.` in front over the topology. Names of files in a
-    document are relative to the current directory.
+    (`{"microbatches": 16, "pacing.F": "30 ms"}`); over the topology where only topologies have such a field
+    (`"links.0.delay"`), or with `topology.` in front. Names of files in a document
+    are relative to the current directory.
 
     The columns are `label` (of the case), `job`, `schedule`, and as in comparison.json `predicted_s`,
     `predicted_p95_s` (nan where one iteration stands for all), `predicted_low_s` and `predicted_high_s` (nan where

@@ -17,7 +17,8 @@ from testbed.errors import BadInput, Interrupted, RunFailed
 from testbed.judge.comparison import jobs_of
 from testbed.plan.events import at_work
 from testbed.plan.plan import Plan
-from testbed.planning.prediction import loads_of_case, parts_of, simulate_case
+from testbed.planning.drawn_iterations import phase_of
+from testbed.planning.prediction import parts_of, predict_training
 from testbed.planning.resolve import require_trainable
 from testbed.planning.schedules import candidates, choices_in_cases, with_schedules
 from testbed.progress import Reporter
@@ -150,10 +151,10 @@ def _figures(plan: Plan) -> list[Figures]:
     """What the model says of every case, job by job at work."""
     figures = []
     for case in plan.cases:
-        parts = parts_of(plan, case, simulate_case(plan, case, loads_of_case(plan, case), warmup=False))
+        parts, rounds = parts_of(plan, case, predict_training(plan, case).trace), phase_of(plan, case).measured
         for number, part in zip(at_work(plan, case), parts, strict=True):
             name = plan.jobs[number].name if len(plan.jobs) > 1 else ""
-            found = predicted_summary(part, part.iterations().tolist())
+            found = predicted_summary(part, rounds)
             figures.append(Figures(case.label, found.makespan_s, found.bubble_ratio, max(found.peaks), job=name))
     return figures
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "study": "study:study",
     "sweep": "study:sweep",
     "knee": "knee:knee",
+    "adapt": "adapt:adapt",
     "shell": "shell:shell",
     "report": "report:report",
     "doctor": "doctor:doctor",

@@ -15,9 +15,10 @@ GROUPS = {
         "What is trained": "schedule schedules-from iterations set robust strict alone control run schedules-anew",
         "What is tried": "delay rate link points within axes microbatch-size memory-limit sequence fixed limit measure "
         "confirm boots seeds quick "
+        "begin controller swap-cost slot-noise "
         "noise over repetitions cell list claim predict-only allow-faster beside-mininet engine size",
         "Routes": "policy elephants-from detour enforce",
-        "Events during training": "lose arrive depart",
+        "Events during training": "event lose arrive depart swap adapt",
         "Where it runs": "interface clock seed vm shaper host-priority wall-limit jobs ray source",
         "What is shown": "top details memory messages checks recheck order last json format quiet",
         "What is written": (
@@ -52,6 +53,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "study": ("testbed study smoke", "testbed study smoke --set clock=none"),
     "sweep": (f"testbed sweep {_NET} {_JOB} --over links.0.delay=1..80ms/12",),
     "knee": (f"testbed knee {_NET} {_JOB} --schedule geopipe",),
+    "adapt": (
+        f"testbed adapt {_NET} {_JOB} --schedule crosspipe-greedy --event 'link paris--warsaw delay x4 at 10'",
+        f"testbed adapt {_NET} {_JOB} --event 'rank 2 slower x1.5 at 10 to 40' --slot-noise 3",
+    ),
     "shell": (f"testbed shell {_NET}", f"echo 'paris/0 ping -c 3 warsaw/0' | testbed shell {_NET}"),
     "report": (
         "testbed report results/demo",
@@ -96,6 +101,7 @@ PRINT_TABLES = (
         "advise",
         "tune",
         "knee",
+        "adapt",
         "report",
         "test-determinism",
     ),

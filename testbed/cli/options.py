@@ -63,10 +63,13 @@ def _schedule_names(begun: str) -> list[str]:
 
 
 def _settable_fields(begun: str) -> list[str]:
-    """What a shell offers for a setting that is being typed: the fields of a workload."""
+    """What a shell offers for a setting that is being typed: fields of a workload, then those of a topology alone."""
+    from testbed.spec.topology import Topology
     from testbed.spec.workload import Workload
 
-    return [f"{name}=" for name in Workload.model_fields if name.startswith(begun)]
+    names = [f"{name}=" for name in Workload.model_fields]
+    names += [f"{name}." for name in Topology.model_fields if name not in Workload.model_fields]
+    return [name for name in names if name.startswith(begun)]
 
 
 def topology_names(begun: str) -> list[str]:
@@ -130,8 +133,8 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a field of the workload: microbatches=16, topology.name=x, "
-        "schedules.0.X=1 (X of the first schedule).",
+        help="Override a field of the workload or the topology: microbatches=16, "
+        "links.0.delay=5ms, topology.name=x, schedules.0.X=1 (X of the first schedule).",
         autocompletion=_settable_fields,
     ),
 ]
@@ -194,6 +197,17 @@ Enforce = Annotated[
         "the routers' own hash sends where each flow is to go, and rules do the rest; default: rules, or the plan's.",
     ),
 ]
+Events = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--event",
+        metavar="TEXT",
+        help="What happens to a link while jobs train, beside the topology's `events`: `link NAME rate 60 % at "
+        "iteration 4`, `link NAME delay 12 ms at iteration 4 + 120 ms`, `link NAME down for 30 ms then delay 9 ms at "
+        "3.2 s`, `datacenter NAME down for 8 s at iteration 2`; `A -> B` behind a link's name means one direction. "
+        "Repeatable.",
+    ),
+]
 Lose = Annotated[
     list[str] | None,
     typer.Option(
@@ -201,6 +215,10 @@ Lose = Annotated[
         help="A switch or link that is gone after K measured iterations of every schedule: the policy chooses again, "
         "of the routes that are left (without a policy, flows that crossed it take the default ones). Repeatable.",
     ),
+]
+Lost = Annotated[
+    list[str] | None,
+    typer.Option("--lose", metavar="NAME", help="A switch or link that is not there. Repeatable."),
 ]
 Arrive = Annotated[
     list[str] | None,
@@ -215,6 +233,22 @@ Depart = Annotated[
     typer.Option(
         metavar="JOB@K",
         help="A job that trains no longer after K measured iterations: the policy chooses again. Repeatable.",
+    ),
+]
+Swap = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LABEL@K",
+        help="The job goes on with this one of its schedules after K measured iterations, with the weights that it "
+        "has; it begins with the first one. Repeatable.",
+    ),
+]
+Adapt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CONTROLLER",
+        help="Begin with the first schedule, and swap to the others when the controller decides so, which sees only "
+        "the job's own times: ski-rental, never; options as in ski-rental,dwell=5.",
     ),
 ]
 Alone = Annotated[

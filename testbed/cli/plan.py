@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -14,7 +14,7 @@ from testbed.files import require_writable, write_output
 
 if TYPE_CHECKING:
     from testbed.plan.plan import Plan
-    from testbed.plan.timeline import Event
+    from testbed.plan.timeline import Event, Moment
     from testbed.routing.planner import Reach
     from testbed.routing.policies import PolicyChoice
 
@@ -46,7 +46,10 @@ class PlanOptions(NamedTuple):
     lose: Sequence[str] | None = None
     arrive: Sequence[str] | None = None
     depart: Sequence[str] | None = None
+    swap: Sequence[str] | None = None
     alone: bool = False
+    event: Sequence[str] | None = None
+    adapt: str | None = None
     robust: bool = False
 
     def by_option(self) -> dict[str, object]:
@@ -66,9 +69,12 @@ def plan(
     elephants_from: options.ElephantsFrom = None,
     detour: options.Detour = None,
     enforce: options.Enforce = None,
+    event: options.Events = None,
     lose: options.Lose = None,
     arrive: options.Arrive = None,
     depart: options.Depart = None,
+    swap: options.Swap = None,
+    adapt: options.Adapt = None,
     alone: options.Alone = False,
     clock: options.ClockOption = options.ClockName.real,
     seed: options.SeedOption = None,
@@ -89,12 +95,13 @@ def plan(
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
 
-    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, lose, arrive, depart, alone, robust)
+    comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust
+    asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
     require_writable(out, "--out")
     clocked = PlannedClock(clock.value, options.seed_of(seed, virtual=clock is options.ClockName.virtual))
-    made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations)
+    made = resolve.load_plan(topology, *workloads, settings=settings or [], iterations=iterations, events=event or [])
     made = enforced(resolve.with_clock(made, clocked), enforce)
     made, remarks = scheduled_and_routed(made, asked, workloads, quiet=quiet, strict=strict)
     write_output(out, file.to_json(made), "--out")
@@ -184,21 +191,28 @@ def routing_of(
     return Routing(chosen, reach, tuple(events), alone)
 
 
-def events_of(
-    lose: Sequence[str] | None, arrive: Sequence[str] | None, depart: Sequence[str] | None
-) -> tuple[Event, ...]:
-    """What --lose, --arrive and --depart say. Raises BadInput."""
-    from testbed.plan.timeline import JobArrives, JobDeparts, LinkLost, Moment
+def events_of(plan: Plan, asked: PlanOptions) -> tuple[Event, ...]:
+    """What --lose, --arrive, --depart and --swap say of a plan. Raises BadInput."""
+    from testbed.plan.timeline import JobArrives, JobDeparts, LinkLost, ScheduleSwapped
 
-    found: list[Event] = []
-    for kind, texts in ((LinkLost, lose), (JobArrives, arrive), (JobDeparts, depart)):
-        for text in texts or ():
-            name, _, after = text.rpartition("@")
-            if not name or not after.isdecimal() or len(after) > _MOST_DIGITS:
-                expected = "JOB@K, as in tiny-gpt-pp4@3" if kind.of_jobs else "NAME@K, as in pod-spine1@3"
-                raise BadInput.of(kind.option, "option", text, expected)
-            found.append(kind(name, Moment(int(after))))
-    return tuple(found)
+    found: list[Event] = [LinkLost(*pair) for pair in _at("--lose", asked.lose, "NAME@K, as in pod-spine1@3")]
+    for kind, texts in ((JobArrives, asked.arrive), (JobDeparts, asked.depart)):
+        found += [kind(*pair) for pair in _at(kind.option, texts, "JOB@K, as in tiny-gpt-pp4@3")]
+    if asked.swap and len(plan.jobs) > 1:
+        raise BadInput.of("--swap", "option", asked.swap[0], "one job: events of a plan.json say of which they are")
+    swaps = _at("--swap", asked.swap, "LABEL@K, as in zb-h1@3")
+    return *found, *(ScheduleSwapped(plan.jobs[0].name, at, label) for label, at in swaps)
+
+
+def _at(option: str, texts: Sequence[str] | None, expected: str) -> Iterator[tuple[str, Moment]]:
+    """What happens, and when. Raises BadInput."""
+    from testbed.plan.timeline import Moment
+
+    for text in texts or ():
+        what, _, after = text.rpartition("@")
+        if not what or not after.isdecimal() or len(after) > _MOST_DIGITS:
+            raise BadInput.of(option, "option", text, expected)
+        yield what, Moment(int(after))
 
 
 def scheduled_and_routed(
@@ -211,16 +225,32 @@ def scheduled_and_routed(
     from testbed.plan.alone import require_several
     from testbed.planning.resolve import require_trainable
 
-    events = events_of(asked.lose, asked.arrive, asked.depart)
+    events = events_of(plan, asked)
     routing = routing_of(asked.policy, asked.elephants_from, asked.detour, events, alone=asked.alone)
     if asked.alone:
         require_several(plan)
+    if plan.events and asked.alone:
+        raise BadInput.of("--alone", "option", str(plan.events[0]), "no events of links beside it: one or the other")
     plan = complete(
         plan, asked.schedule, asked.schedules_from, quiet=quiet, strict=strict, robust=asked.robust, sources=sources
     )
     if to_train:
         require_trainable(plan)
-    return routed(plan, routing, quiet=quiet)
+    plan, remarks = routed(plan, routing, quiet=quiet)
+    if asked.adapt is not None:
+        from testbed.adaptation.adapting_plan import with_adaptation
+
+        plan = with_adaptation(plan, asked.adapt)
+    return plan, remarks
+
+
+def to_train(
+    plan: Plan, asked: PlanOptions, workloads: Sequence[Path] | None, *, quiet: bool, strict: bool
+) -> tuple[Plan, tuple[str, ...]]:
+    """A plan of these files as `scheduled_and_routed` makes it; one that was read is as it is. Raises BadInput."""
+    if not workloads:
+        return plan, ()
+    return scheduled_and_routed(plan, asked, workloads, quiet=quiet, strict=strict, to_train=True)
 
 
 def routed(plan: Plan, routing: Routing, *, quiet: bool) -> tuple[Plan, tuple[str, ...]]:
@@ -297,12 +327,13 @@ def plan_of(
     schedule: Sequence[str] | None,
     settings: Sequence[str] | None,
     *,
+    events: Sequence[str] | None = None,
     quiet: bool,
     strict: bool = False,
     robust: bool = False,
 ) -> Plan:
     """A plan or the one in a results directory; with workloads that of a topology and these. Raises BadInput."""
-    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule, robust=robust), settings)
+    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule, event=events, robust=robust), settings)
     if not workloads:
         return unfinished
     return complete(unfinished, schedule, None, quiet=quiet, strict=strict, robust=robust, sources=workloads)
@@ -322,7 +353,8 @@ def unfinished_plan(
         return read_plan(what, {"--iterations": iterations, "--set": settings} | asked.by_option())
     refuse_beside_plan(what, workloads)
     refuse_kept_for_several(workloads, asked.schedules_from)
-    return resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations)
+    given = asked.event or []
+    return resolve.load_plan(what, *workloads, settings=settings or [], iterations=iterations, events=given)
 
 
 def read_plan(path: Path, given: Mapping[str, object]) -> Plan:

@@ -22,6 +22,7 @@ def predict(
     what: options.TopologyOrPlan,
     workloads: options.MoreWorkloads = None,
     schedule: options.Schedules = None,
+    event: options.Events = None,
     settings: options.Settings = None,
     robust: options.Robust = False,
     strict: options.StrictOption = False,
@@ -37,7 +38,7 @@ def predict(
     from testbed.planning.left_out import warnings
     from testbed.planning.prediction import predicted_rows, ranges_of_rows
 
-    plan = plan_of(what, workloads, schedule, settings, quiet=quiet, strict=strict, robust=robust)
+    plan = plan_of(what, workloads, schedule, settings, events=event, quiet=quiet, strict=strict, robust=robust)
     rows = predicted_rows(plan)
     warned = warnings(plan, ranges_of_rows(rows))
     show = _show_one if len(plan.jobs) == 1 else _show_several

@@ -31,6 +31,7 @@ def route(
     ] = 20,
     elephants_from: options.ElephantsFrom = None,
     detour: options.Detour = None,
+    lose: options.Lost = None,
     picture: Annotated[
         Path | None,
         typer.Option(metavar="FILE", callback=options.drawable, help="Draw the network and its load: an .svg or .png."),
@@ -56,7 +57,12 @@ def route(
     plan = plan_of(what, workloads, schedule, settings, quiet=quiet)
     if not plan.cases:
         raise BadInput.of(str(what), "schedules", "none that fits", "one whose messages can be routed")
-    plan, case = replace(plan, framing=framing_for(plan, reach.detour), events=()), plan.cases[0]
+    plan = replace(plan, framing=framing_for(plan, reach.detour), events=())
+    if lose:
+        from testbed.routing.rerouting import without
+
+        plan = without(plan, lose)
+    case = plan.cases[0]
     wanted = demands(plan, case, reach)
     with Terminal(quiet=quiet).solving() as watch:
         outcomes = compare(plan, case, wanted, PolicyComparison(chosen, reach, seeds), watch)
@@ -95,6 +101,7 @@ def _show(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[PolicyOutc
 
 
 def _document(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[PolicyOutcome]) -> dict[str, Any]:
+    from testbed.plan.events import lost
     from testbed.plan.network_state import planned
 
     labels = [direction.label for direction in planned(plan.network).everything]
@@ -102,6 +109,7 @@ def _document(plan: Plan, case: Case, wanted: Demands, outcomes: Sequence[Policy
         "topology": plan.network.name,
         "jobs": [job.name for job in plan.jobs],
         "case": case.label,
+        "lost": list(lost(plan, case)),
         "flows": _flow_documents(plan, wanted),
         "policies": [
             _policy_document(outcome, labels)

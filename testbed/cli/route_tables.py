@@ -11,6 +11,7 @@ from rich.table import Table
 from testbed.cli.range_cells import show_ranges
 from testbed.cli.table_layout import Column, Section, fitted
 from testbed.grouping import grouped
+from testbed.plan.events import lost
 from testbed.plan.network_state import planned
 from testbed.units import finite, show_rates, show_size, show_sizes, show_time, show_times
 
@@ -29,8 +30,9 @@ def heading(plan: Plan, case: Case, wanted: Demands) -> str:
     names, network = ", ".join(job.name for job in plan.jobs), plan.network
     several = sum(len(candidates) > 1 for candidates in wanted.problem.candidates)
     most = max((len(candidates) for candidates in wanted.problem.candidates), default=0)
+    without = f" without {' + '.join(gone)}" if (gone := lost(plan, case)) else ""
     return (
-        f"{names} on {network.name}, {case.label}: {len(wanted.elephants)} flows to route, "
+        f"{names} on {network.name}{without}, {case.label}: {len(wanted.elephants)} flows to route, "
         f"{len(wanted.mice)} too small\n"
         f"{len(planned(network).links) // 2} links; {several} of {len(wanted.problem.candidates)} pairs of places "
         f"have several routes, up to {most}"

@@ -69,9 +69,12 @@ def run(
     elephants_from: options.ElephantsFrom = None,
     detour: options.Detour = None,
     enforce: options.Enforce = None,
+    event: options.Events = None,
     lose: options.Lose = None,
     arrive: options.Arrive = None,
     depart: options.Depart = None,
+    swap: options.Swap = None,
+    adapt: options.Adapt = None,
     alone: options.Alone = False,
     vm: options.VmOption = False,
     clock: _Clock = None,
@@ -85,15 +88,14 @@ def run(
     """Train across emulated datacenters under each schedule and compare with the model. Needs root.
 
     With one argument, repeat a plan: plan.json, or a results directory with one in it. Several workloads are jobs that
-    train at the same time, an iteration of each from one common start; their schedules meet as `testbed plan --help`
-    says. With --policy, every schedule is trained on the routes that each policy chooses for it. With --alone, each job
-    is trained by itself as well, behind every case.
+    train at the same time, an iteration of each from one common start; `testbed plan --help` says how schedules meet.
     """
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import resolve
     from testbed.results.destination import require_place
 
-    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, lose, arrive, depart, alone)
+    comes_goes = lose, arrive, depart, swap, alone, event, adapt
+    asked = planning.PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     plan = planning.unfinished_plan(what, workloads, asked, settings, iterations)
     name = plan.clock.name if clock is None else clock.value
     number = options.seed_of(seed, virtual=name == "virtual", otherwise=plan.clock.seed)
@@ -101,16 +103,14 @@ def run(
     _require_sense(control=control, guest=guest)
     limit_s = options.wall_limit_of(wall_limit, guest=guest)
     priority = options.host_priority_of(host_priority, guest=guest)
-    plan = resolve.with_clock(plan, PlannedClock(name, number))
-    plan = planning.enforced(plan, enforce)
+    plan = planning.enforced(resolve.with_clock(plan, PlannedClock(name, number)), enforce)
     resolve.require_trainable(plan)
     extras.require("train")
     capabilities.require(capabilities.OF_GUESTS if guest else capabilities.OF_LABS)
     directory = out or named_place("-".join([plan.network.name, *(job.name for job in plan.jobs)]))
     require_place(directory, overwrite=overwrite)
-    remarks: tuple[str, ...] = ()
-    if workloads:  # what cannot be scheduled or routed is refused before anything starts
-        plan, remarks = planning.scheduled_and_routed(plan, asked, workloads, quiet=quiet, strict=strict, to_train=True)
+    # what cannot be scheduled or routed is refused before anything starts
+    plan, remarks = planning.to_train(plan, asked, workloads, quiet=quiet, strict=strict)
     request = Request(directory, overwrite, shaper, priority, strict, control, vm, limit_s, picture, as_json, quiet)
     raise typer.Exit(execute(plan, request, remarks))
 
@@ -148,9 +148,8 @@ def _in_guest(plan: Plan, request: Request, reporter: Reporter) -> int:
     from testbed.vm import command
 
     machine = command.choose_machine(plan.clock)
-    shaper = options.NETEM if request.shaper == options.AUTO_SHAPER else request.shaper
     with results_directory(request.directory, overwrite=request.overwrite) as working:
-        training = command.GuestTraining(plan, working, shaper, strict=request.strict)
+        training = command.GuestTraining(plan, working, request.shaper, strict=request.strict)
         try:
             boot, _ = command.train(machine, [training], limit_s=request.wall_limit_s, reporter=reporter)
         except (RunFailed, KeyboardInterrupt):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -33,14 +33,19 @@ from testbed.lab.metrics import Metrics
 from testbed.lab.namespaces import attach, inside
 from testbed.lab.naming import LabNames
 from testbed.lab.netlink import Netlink, shown_interface, shown_route
+from testbed.lab.probes import Ends, one_way_delays
 from testbed.lab.routing_tables import RoutesOfPairs, default_routes_of, forget_routes, route_nodes, route_routers
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
-from testbed.lab.shaping import LinkCounters, choose, qdisc, tbf
+from testbed.lab.shaping import LinkCounters, TimedChange, TimedShaper, choose, qdisc, tbf
 from testbed.lab.wires import Cabling
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan, Route
 from testbed.plan.routes import datacenter_of
+from testbed.plan.timeline import LinkEvent
 from testbed.spec.topology import Direction
+
+_PROBES = 3
+"""Of which the fastest tells what a way takes."""
 
 
 def serves_as_well(plan: Plan, other: Plan) -> bool:
@@ -94,9 +99,10 @@ class Lab:
         """Without what `lose` took."""
         self._default_routes: RoutesOfPairs = {}
         self.by_ports = plan.enforcement == "ports"
-        self._shaper = choose(self._asked_shaper)
+        changes = [event for event in plan.events if isinstance(event, LinkEvent)]
+        self._shaper = choose(self._asked_shaper, timed=bool(changes))
         self._card_shaper = cards.choose() if self.cards else None
-        self._metrics = Metrics(plan.network, largest_burst_bytes)
+        self._metrics = Metrics(plan.network, largest_burst_bytes, changes)
         self._profile = transport.profile(plan.transport, self._metrics.largest_window_bytes())
         self._wires = Cabling(self, plan.framing, self._metrics, plan.seed)
         self._flow_routes = FlowRoutes(self)
@@ -152,6 +158,14 @@ class Lab:
         node = self.cards[card].source
         there = self.containers.get(neighbour) or self.routers[neighbour]
         return self.containers[node], self.address(node), there, self.address(neighbour)
+
+    def probe_s(self, source: str, target: str, frame_bytes: int) -> float:
+        """Seconds that a frame of so many bytes takes between two nodes: the least of a few, which are sent while
+        nothing else is on its way. Raises RunFailed where too few of them arrive."""
+        route = [self.directions[number] for number in self._default((source, target))]
+        delay_s, rate_bps = sum(link.delay_s for link in route), min(link.rate_bps for link in route)
+        ends = Ends(self.containers[source], self.address(source), self.containers[target], self.address(target))
+        return one_way_delays(ends, delay_s, rate_bps, at_most=_PROBES, frame_bytes=frame_bytes).minimum
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -362,6 +376,19 @@ class Lab:
             self._card_shaper.change(direction, **values)
         else:
             self._shaper.change(direction, **values)
+
+    def schedule_changes(self, changes: Sequence[TimedChange]) -> None:
+        """Have directions of links change at instants to come. Raises RunFailed, also where the shaper cannot."""
+        self._timed().schedule(changes)
+
+    def changes_happened(self) -> list[float]:
+        """When those really happened that were scheduled since this was asked last, in the order in which they were."""
+        return self._timed().happened()
+
+    def _timed(self) -> TimedShaper:
+        if not isinstance(self._shaper, TimedShaper):
+            raise RunFailed(f"the shaper {self.shaper_name} cannot change what waits at a link; --shaper relay can")
+        return self._shaper
 
     @contextmanager
     def unshaped(self) -> Iterator[None]:

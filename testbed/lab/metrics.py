@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from testbed.lab import sizing
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Network, Route
 from testbed.plan.routes import datacenter_of
+from testbed.plan.timeline import LinkEvent
+
+
+def _held_s(changes: Sequence[LinkEvent]) -> float:
+    """For how long links send nothing: of every direction the time, all of them one after the other at the worst."""
+    began: dict[int, LinkEvent] = {}
+    total_s: dict[int, float] = {}
+    for change in changes:
+        if change.sends is False:
+            began.setdefault(change.direction, change)
+        elif change.sends is True and change.direction in began:
+            since = began.pop(change.direction).at
+            total_s[change.direction] = total_s.get(change.direction, 0.0) + change.at.seconds - since.seconds
+    return max(total_s.values(), default=0.0)
+
 
 _RTAX_RTO_MIN = 13  # an unlocked one is ignored
 
@@ -15,9 +31,18 @@ _RTAX_RTO_MIN = 13  # an unlocked one is ignored
 class Metrics:
     """Of routes and queues of a network whose nodes may have `largest_burst_bytes` on their way to another."""
 
-    def __init__(self, network: Network, largest_burst_bytes: int) -> None:
+    def __init__(self, network: Network, largest_burst_bytes: int, changes: Sequence[LinkEvent] = ()) -> None:
+        """`changes`: what becomes of links. Room is for the largest delay and rate, timeouts for the smallest rate and
+        for as long as nothing is sent."""
         self._nodes, self._burst_bytes = len(network.nodes), largest_burst_bytes
         whole = planned(network)
+        self._least_bps = [direction.rate_bps for direction in whole.everything]
+        for change in changes:
+            was = whole.links[change.direction]
+            delay_s, rate_bps = max(was.delay_s, change.delay_s or 0.0), max(was.rate_bps, change.rate_bps or 0.0)
+            whole = whole.with_direction(change.name, change.direction, delay_s, rate_bps, sends=None)
+            self._least_bps[change.direction] = min(self._least_bps[change.direction], change.rate_bps or math.inf)
+        self._held_s = _held_s(changes)
         self._everything, self._card_of, self._routes = whole.everything, whole.card_routes, whole.routes
         self._rtt_s = self._longest_round_trips()
 
@@ -66,8 +91,11 @@ class Metrics:
             "initrwnd": sizing.initial_window(into, self._burst_bytes + more_back),
             "quickack": 1,
         }
-        crossed = ((self._everything[index], self.queue_room(index)) for index in (*there, *back))
-        floor_s = sizing.retransmission_floor_s(crossed)
+        crossed = (
+            (self._everything[index]._replace(rate_bps=self._least_bps[index]), self.queue_room(index))
+            for index in (*there, *back)
+        )
+        floor_s = sizing.retransmission_floor_s(crossed, self._held_s)
         if floor_s is not None:
             metrics |= {"lock": 1 << _RTAX_RTO_MIN, "rto_min": math.ceil(1e3 * floor_s)}
         return metrics

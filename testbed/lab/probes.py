@@ -181,13 +181,21 @@ def _udp(ends: Ends) -> Iterator[tuple[socket.socket, socket.socket]]:
         yield sender, receiver
 
 
-def one_way_delays(ends: Ends, delay_s: float, rate_bps: float, *, arriving: float = 1.0) -> Spread:
+def one_way_delays(
+    ends: Ends,
+    delay_s: float,
+    rate_bps: float,
+    *,
+    arriving: float = 1.0,
+    at_most: int = _MOST_PROBES,
+    frame_bytes: int = _PROBE_BYTES,
+) -> Spread:
     """Delays from source to target by UDP probes, one every 10 ms, of which `arriving` should come.
 
     Raises RunFailed when fewer than half of these come.
     """
-    count, needed = probes_for(arriving)
-    interval = max(0.010, 4 * serialisation_s(_PROBE_BYTES, rate_bps))
+    count, needed = (min(at_most, probes) for probes in probes_for(arriving))
+    interval, padding = max(0.010, 4 * serialisation_s(frame_bytes, rate_bps)), bytes(frame_bytes - _PROBE_BYTES)
     with _udp(ends) as (sender, receiver):
         begin = time.monotonic()
         deadline = begin + count * interval + 3 * delay_s + 2
@@ -196,13 +204,13 @@ def one_way_delays(ends: Ends, delay_s: float, rate_bps: float, *, arriving: flo
         while len(delays) < count and (now := time.monotonic()) < deadline:
             due = begin + sent * interval
             if sent < count and now >= due:
-                sender.send(_STAMP.pack(sent, time.monotonic_ns()))
+                sender.send(_STAMP.pack(sent, time.monotonic_ns()) + padding)
                 sent += 1
                 continue
             until = due if sent < count else deadline
             if select.select([receiver], [], [], max(0.0, until - now))[0]:
                 arrived = time.monotonic_ns()
-                delays.append((arrived - _STAMP.unpack(receiver.recv(64))[1]) / 1e9)
+                delays.append((arrived - _STAMP.unpack_from(receiver.recv(MTU))[1]) / 1e9)
     if len(delays) < needed:
         raise RunFailed(f"{ends.source.name} -> {ends.target.name}: {len(delays)} of {count} UDP probes arrived")
     return spread(delays)

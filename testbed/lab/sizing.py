@@ -51,18 +51,18 @@ def rate_probe_bytes(route: RouteFacts) -> float:
     return _RATE_PROBE_PACKETS * MTU + route.rate_bps * (_RATE_PROBE_S + _RATE_PROBE_ROUND_TRIPS * route.rtt_s) / 8
 
 
-def retransmission_floor_s(directions: Iterable[tuple[Direction, float]]) -> float | None:
+def retransmission_floor_s(directions: Iterable[tuple[Direction, float]], held_s: float = 0.0) -> float | None:
     """The least TCP may wait for an acknowledgement that crosses these directions, each with its queue's room in bytes.
 
     A segment may have to wait for full queues: where nothing is lost, an earlier timeout would only be spurious. None
-    where losses are asked for, so that TCP recovers as it would.
+    where losses are asked for, so that TCP recovers as it would. A link may send nothing for `held_s`.
     """
     total = 0.0
     for direction, room in directions:
         if direction.loss > 0:
             return None
         total += direction.delay_s + 8 * room / direction.rate_bps
-    return min(max(_SHORTEST_TIMEOUT_S, total), _LONGEST_TIMEOUT_S)
+    return min(max(_SHORTEST_TIMEOUT_S, total) + held_s, _LONGEST_TIMEOUT_S)
 
 
 def queue_room(direction: Direction, rtt_s: float, nodes: int, largest_burst_bytes: float) -> float:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from testbed.model.network import LinkOccupancy, acknowledge, carry_acknowledgements, occupy
+from testbed.model.network import (
+    LinkOccupancy,
+    acknowledge,
+    carry_acknowledgements,
+    changes_of,
+    delay_after,
+    occupy,
+    sent_by,
+)
 from testbed.model.program import NONE, Program
 from testbed.model.state import (
     ACK,
@@ -35,6 +43,7 @@ INLINED = (
     "leave",
     "cross",
     "acknowledge_all",
+    "acknowledge_each",
     "acknowledged",
     "woken",
     "arrive",
@@ -137,18 +146,21 @@ def cross(
     if hop < end:
         link = program.route_links[hop]
         carry_acknowledgements(wires, link, now)
+        before = wires.out_s[link]
         begin = occupy(wires, link, size, now, came)
-        came = wires.free_s[link] + wires.delay_s[link]
+        came = wires.out_s[link]
         if hop + 1 < end:
-            out = begin if together else wires.free_s[link]
+            out = max(before, begin + delay_after(wires, link, begin)) if together else came
             if hops_made(piece) == 0:
                 out += program.card_lag_s[message]
                 came += program.card_lag_s[message]
             state.last_bit[message] = came
             onward = piece_number(hops_made(piece) + 1, which)
-            push(events, out + wires.delay_s[link], next_number(state), HOP, message, onward)
+            push(events, out, next_number(state), HOP, message, onward)
             return float(came)
-        if program.acks[message] > 0:
+        if program.acks[message] > 0 and program.pieces[message] == 0 and changes_of(wires, link) > 0:
+            acknowledge_each(program, state, wires, events, message, link, begin, before)
+        elif program.acks[message] > 0:
             acknowledge_all(program, state, wires, events, message, link, begin, came)
     state.pieces_left[message] -= 1
     return float(came)
@@ -185,6 +197,31 @@ def acknowledge_all(
             push(events, there, next_number(state) - EARLIER, ACK, message, 0)
 
 
+def acknowledge_each(
+    program: Program,
+    state: State,
+    wires: LinkOccupancy,
+    events: list[Event],
+    message: int,
+    link: int,
+    begin: float,
+    before: float,
+) -> None:
+    """The same of a message that keeps together on a link that changes, packet by packet; what the link carried last
+    was at its end `before`."""
+    back, sent, out = program.back[message], 0.0, before
+    if program.route_start[back] == program.route_start[back + 1]:
+        return
+    for number in range(program.acks[message]):
+        ahead = number == 0 and program.notice_ahead_bytes[message] > 0
+        sent += program.notice_ahead_bytes[message] if ahead else program.piece_bytes[message]
+        left = sent_by(wires, link, begin, sent)
+        out = max(out, left + delay_after(wires, link, left))
+        last = number + 1 == program.acks[message]
+        there = wires.out_s[link] if last else min(out, wires.out_s[link])
+        push(events, there, next_number(state) - EARLIER, ACK, message, 0)
+
+
 def acknowledged(
     program: Program, state: State, wires: LinkOccupancy, events: list[Event], message: int, hops: int, now: float
 ) -> None:
@@ -195,8 +232,7 @@ def acknowledged(
     carry_acknowledgements(wires, link, now)
     occupy(wires, link, program.ack_bytes[message], now, now)
     if hop + 1 < program.route_start[back + 1]:
-        there = wires.free_s[link] + wires.delay_s[link]
-        push(events, there, next_number(state) - EARLIER, ACK, message, hops + 1)
+        push(events, wires.out_s[link], next_number(state) - EARLIER, ACK, message, hops + 1)
 
 
 def woken(program: Program, state: State, events: list[Event], message: int, now: float) -> bool:

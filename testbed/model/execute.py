@@ -11,7 +11,7 @@ import heapq
 import numpy as np
 
 from testbed.model.crossing import NOT_YET, acknowledged, advance, arrive
-from testbed.model.network import Ints, LinkOccupancy, carry_acknowledgements, idle, occupy
+from testbed.model.network import Ints, LinkOccupancy, carry_acknowledgements, occupy
 from testbed.model.program import FREE, NONE, Program
 from testbed.model.state import (
     ACK,
@@ -32,6 +32,7 @@ from testbed.model.state import (
     State,
     Times,
     append,
+    idle_wires,
     next_number,
     part_number,
     push,
@@ -61,9 +62,7 @@ def execute(program: Program, order: Ints) -> Times:
 
     `order` holds the actions in the order in which each rank runs them, rank after rank: a permutation within each row.
     """
-    wires = idle(
-        program.delay_s, program.seconds_per_byte, program.queue_start, program.queue_link, program.acknowledgements
-    )
+    wires = idle_wires(program)
     state, late_receives = started(program), bool(program.answered.any())
     events, reach, freed = [(0.0, 0, 0, 0, 0)], [0], [0]  # lists need an item for their type to be known
     events.clear()

@@ -47,9 +47,10 @@ def _begin_s(load: Load, place: int, rank: int) -> float:
 def lower(loads: Sequence[Load]) -> tuple[Program, RowNames]:
     """The arrays of jobs that share a network. Raises ValueError when they do not have the same links."""
     links = loads[0].problem.links
-    if any(load.problem.links != links for load in loads):
+    changes = loads[0].problem.changes
+    if any(load.problem.links != links or load.problem.changes != changes for load in loads):
         raise ValueError("jobs of one program share one network")
-    columns = ProgramColumns(len(links))
+    columns = ProgramColumns(len(links), frozenset(change.link for change in changes))
     for number, load in enumerate(loads):
         _add(columns, number, load)
     return columns.program(loads[0].problem), columns.names()

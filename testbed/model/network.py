@@ -7,6 +7,9 @@ so what a router's own site sends meanwhile comes between them. Every super-pack
 acknowledgements take their turn on the links of the route back: over one link they are carried when somebody next looks
 at it, over several each is an event at every link, since what else comes to the second one is not known before.
 
+A link may change: what is not on its way yet goes at the new rate, the rest of a packet that is being sent as well, and
+waits while there is none; what has left the wire comes out as it would have, and nothing overtakes it.
+
 Plain functions on arrays: interpreted as they are, or compiled (compile.py). Simpler views elsewhere, on purpose:
 `greedy` reserves windows of links out of turn (Algorithm 1's bw_model); `cp_model` and `bounds` keep a message together
 and leave acknowledgements out; `benchmarks/oracles/closed_form.py` knows formulas. All of them take no longer than
@@ -28,12 +31,22 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 COMPILED = ("idle",)
-INLINED = ("carry_acknowledgements", "occupy", "acknowledge")
+INLINED = ("carry_acknowledgements", "occupy", "acknowledge", "changes_of", "sent_by", "delay_after")
 """What compile.py compiles of this module, and what becomes part of the functions that call it."""
 
 
+class LinkChanges(NamedTuple):
+    """What becomes of links, in order of time."""
+
+    start: Ints
+    """Per link (and one more), where its changes begin in the others."""
+    at_s: Floats
+    delay_s: Floats
+    seconds_per_byte: Floats
+
+
 class LinkOccupancy(NamedTuple):
-    """Links and what is on them: `free_s`, `queued`, `head` and `tail` change as time goes on.
+    """Links and what is on them: `free_s`, `out_s`, `queued`, `head` and `tail` change as time goes on.
 
     Acknowledgements that come to a link by different routes have a queue each there, so that each is in order of time.
     """
@@ -44,6 +57,9 @@ class LinkOccupancy(NamedTuple):
     """Per link."""
     free_s: Floats
     """Per link, until when it is occupied."""
+    out_s: Floats
+    """Per link, when what occupied it last is at its end."""
+    changes: LinkChanges
     queue_start: Ints
     """Per link (and one more), where its queues of acknowledgements begin."""
     link: Ints
@@ -58,20 +74,31 @@ class LinkOccupancy(NamedTuple):
 
 
 def idle(
-    delay_s: Floats, seconds_per_byte: Floats, queue_start: Ints, queue_link: Ints, acknowledgements: Ints
+    delay_s: Floats,
+    seconds_per_byte: Floats,
+    changes: LinkChanges,
+    queue_start: Ints,
+    queue_link: Ints,
+    acknowledgements: Ints,
 ) -> LinkOccupancy:
     """Idle links, with room for so many rows of acknowledgements in every queue."""
     begin = np.concatenate((np.zeros(1, np.int64), np.cumsum(acknowledgements)))
-    queued, free_s = np.zeros((int(begin[-1]), 5)), np.zeros(len(delay_s))
+    queued, free_s, out_s = np.zeros((int(begin[-1]), 5)), np.zeros(len(delay_s)), np.zeros(len(delay_s))
     head, tail = begin[:-1].copy(), begin[:-1].copy()
-    return LinkOccupancy(delay_s, seconds_per_byte, free_s, queue_start, queue_link, queued, head, tail)
+    return LinkOccupancy(delay_s, seconds_per_byte, free_s, out_s, changes, queue_start, queue_link, queued, head, tail)
+
+
+def steady(n_links: int) -> LinkChanges:
+    """Of links that stay as they are."""
+    nothing = np.zeros(0)
+    return LinkChanges(np.zeros(n_links + 1, np.int64), nothing, nothing, nothing)
 
 
 def idle_links(links: Sequence[LinkCost], free_s: Sequence[float]) -> LinkOccupancy:
     """The links of a problem, free from these times on, for a view that leaves acknowledgements out."""
     costs = [np.array([link[place] for link in links], dtype=np.float64) for place in (0, 1)]
     none = np.zeros(0, np.int64)
-    wires = idle(costs[0], costs[1], np.zeros(len(links) + 1, np.int64), none, none)
+    wires = idle(costs[0], costs[1], steady(len(links)), np.zeros(len(links) + 1, np.int64), none, none)
     wires.free_s[:] = free_s
     return wires
 
@@ -111,11 +138,42 @@ def carry_acknowledgements(wires: LinkOccupancy, link: int, now: float) -> None:
 def occupy(wires: LinkOccupancy, link: int, size: float, now: float, last_bit: float) -> float:
     """Put `size` wire bytes on a link whose first bit is there now, the last one at `last_bit`; returns their start.
 
-    They leave it at `wires.free_s[link]`.
+    They leave it at `wires.free_s[link]`, and are at its end at `wires.out_s[link]`.
     """
     begin: float = max(now, wires.free_s[link])
-    wires.free_s[link] = max(begin + size * wires.seconds_per_byte[link], last_bit)
+    wires.free_s[link] = max(sent_by(wires, link, begin, size), last_bit)
+    wires.out_s[link] = max(wires.out_s[link], wires.free_s[link] + delay_after(wires, link, wires.free_s[link]))
     return begin
+
+
+def changes_of(wires: LinkOccupancy, link: int) -> int:
+    """How many changes of a link there are."""
+    return int(wires.changes.start[link + 1] - wires.changes.start[link])
+
+
+def sent_by(wires: LinkOccupancy, link: int, begin: float, size: float) -> float:
+    """When `size` wire bytes have left that a link begins to send at `begin`: at the rates that it has meanwhile."""
+    at, left, per_byte = begin, size, wires.seconds_per_byte[link]
+    for place in range(wires.changes.start[link], wires.changes.start[link + 1]):
+        until = wires.changes.at_s[place]
+        if until > at:
+            if per_byte < np.inf:
+                done = at + left * per_byte
+                if done <= until:
+                    return float(done)
+                left -= (until - at) / per_byte
+            at = until
+        per_byte = wires.changes.seconds_per_byte[place]
+    return float(at + left * per_byte)
+
+
+def delay_after(wires: LinkOccupancy, link: int, left: float) -> float:
+    """The delay of what leaves the wire at `left`."""
+    delay = wires.delay_s[link]
+    for place in range(wires.changes.start[link], wires.changes.start[link + 1]):
+        if wires.changes.at_s[place] < left:
+            delay = wires.changes.delay_s[place]
+    return float(delay)
 
 
 def acknowledge(wires: LinkOccupancy, queue: int, size: float, times: tuple[float, float, float], count: int) -> None:

@@ -136,6 +136,11 @@ class Program(NamedTuple):
     delay_s: Floats
     """Per link, as the next two."""
     seconds_per_byte: Floats
+    change_start: Ints
+    """Per link (and one more), where its changes begin in the next three, in order of time."""
+    changed_at_s: Floats
+    changed_delay_s: Floats
+    changed_seconds_per_byte: Floats
     acknowledgements: Ints
     """Per queue, of how many messages and pieces it may have to hold the acknowledgements."""
 

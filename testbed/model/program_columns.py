@@ -55,8 +55,10 @@ class Group(NamedTuple):
 class ProgramColumns:
     """The program under construction: columns of actions, and kinds of messages, block by block."""
 
-    def __init__(self, n_links: int) -> None:
-        self.n_links = n_links
+    def __init__(self, n_links: int, changing: frozenset[int] = frozenset()) -> None:
+        """`changing`: the links that do not stay as they are; what is acknowledged over them, or came over them, is
+        acknowledged packet by packet."""
+        self.n_links, self.changing = n_links, changing
         self.routes: dict[Route, int] = {}
         self.answered: dict[tuple[Route, Route], int] = {}
         """(route, route back of one link) -> how many messages and pieces are acknowledged over it."""
@@ -149,7 +151,19 @@ class ProgramColumns:
             unnoticed_wait_s=problem.unnoticed_wait_s,
             delay_s=np.array([link.delay_s for link in problem.links], dtype=np.float64),
             seconds_per_byte=np.array([link.seconds_per_byte for link in problem.links], dtype=np.float64),
+            **self._changes(problem),
         )
+
+    def _changes(self, problem: Problem) -> dict[str, Any]:
+        """Link by link, each in order of time."""
+        changes = sorted(problem.changes, key=lambda change: (change.link, change.at_s))
+        numbers = np.array([change.link for change in changes], np.int64)
+        return {
+            "change_start": _starts(np.bincount(numbers, minlength=self.n_links)),
+            "changed_at_s": np.array([change.at_s for change in changes], np.float64),
+            "changed_delay_s": np.array([change.delay_s for change in changes], np.float64),
+            "changed_seconds_per_byte": np.array([change.seconds_per_byte for change in changes], np.float64),
+        }
 
     def _ranks(self) -> dict[str, Any]:
         sizes, together = [len(ranks) for ranks in self.together], [rank for ranks in self.together for rank in ranks]
@@ -235,7 +249,12 @@ class ProgramColumns:
         queues = sorted(self.answered, key=lambda there_and_back: there_and_back[1])
         queue_of = {there_and_back: number for number, there_and_back in enumerate(queues)}
         queue_link = np.array([link for _, (link,) in queues], np.int64)
-        ack_queues = [queue_of.get((frame.route, frame.back), NONE) for frame in frames]
+        ack_queues = [
+            queue_of.get((frame.route, frame.back), NONE)
+            if self.changing.isdisjoint(frame.route + frame.back)
+            else NONE
+            for frame in frames
+        ]
         return {
             "route": _of_groups(counts, [self.routes[frame.route] for frame in frames], np.int64),
             "route_start": _starts([len(route) for route in routes]),

@@ -72,8 +72,8 @@ def jobs_in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
         return 1.0, list(loads)
     counted = [in_ticks(load.problem, tick) for load in loads]
     # links are rounded to the messages of a job, and jobs with other messages have the same ones
-    if all(load.problem.links == loads[0].problem.links for load in loads):
-        counted = [replace(problem, links=counted[0].links) for problem in counted]
+    if all(_links(load.problem) == _links(loads[0].problem) for load in loads):
+        counted = [replace(problem, links=counted[0].links, changes=counted[0].changes) for problem in counted]
     return tick, [
         load._replace(
             problem=problem,
@@ -82,6 +82,10 @@ def jobs_in_ticks(loads: Sequence[Load]) -> tuple[float, list[Load]]:
         )
         for load, problem in zip(loads, counted, strict=True)
     ]
+
+
+def _links(problem: Problem) -> tuple[object, ...]:
+    return problem.links, problem.changes
 
 
 def run(program: Program, *, compiled: bool | None = None) -> Times:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.model.network import Floats, Ints
+from testbed.model.network import Floats, Ints, LinkChanges, LinkOccupancy, idle
 from testbed.model.program import NONE, Program
 
-COMPILED = ("started", "push", "append", "put_first")
+COMPILED = ("started", "idle_wires", "push", "append", "put_first")
 INLINED = ("next_number", "piece_number", "hops_made", "which_piece", "part_number", "which_action")
 """What compile.py compiles of this module, and what becomes part of the functions that call it."""
 
@@ -148,6 +148,21 @@ def started(program: Program) -> State:
         np.zeros(n_actions, np.int64),
         np.zeros(2 * n_actions, np.int64),
         np.zeros(1, np.int64),
+    )
+
+
+def idle_wires(program: Program) -> LinkOccupancy:
+    """Its links before anything has happened."""
+    changes = LinkChanges(
+        program.change_start, program.changed_at_s, program.changed_delay_s, program.changed_seconds_per_byte
+    )
+    return idle(
+        program.delay_s,
+        program.seconds_per_byte,
+        changes,
+        program.queue_start,
+        program.queue_link,
+        program.acknowledgements,
     )
 
 

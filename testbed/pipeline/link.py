@@ -15,6 +15,20 @@ class LinkCost(NamedTuple):
     """Time on the wire per wire byte, which occupies the link; 0 for an infinite rate."""
 
 
+class LinkChange(NamedTuple):
+    """What one direction costs from an instant on, until it changes again."""
+
+    at_s: float
+    """From the common start of an iteration."""
+    link: int
+    """Of which of a problem's links."""
+    delay_s: float
+    """Of what leaves the wire after it; nothing overtakes what has left before."""
+    seconds_per_byte: float
+    """Of all bytes that are not on their way yet, the rest of a packet that is being sent included; infinite while
+    nothing is sent."""
+
+
 def wire_s(links: Sequence[LinkCost], size: float) -> float:
     """How long a message of so many wire bytes takes on the slowest of idle links: they are cut through."""
     return max((link.seconds_per_byte * size for link in links), default=0.0)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from testbed.pipeline.collectives import NO_COLLECTIVE, Collective
 from testbed.pipeline.ir import Action, Kind
-from testbed.pipeline.link import LinkCost
+from testbed.pipeline.link import LinkChange, LinkCost
 
 Route = tuple[int, ...]
 """Indexes into a problem's `links`, first to last; () when it costs nothing."""
@@ -109,6 +109,9 @@ class Problem:
     """Per boundary, wire bytes of the parts in which a message is sent, each over a connection of its own; empty: it is
     sent as a whole."""
     links: tuple[LinkCost, ...] = ()
+    changes: tuple[LinkChange, ...] = ()
+    """What becomes of links within the iteration, in order of time. The event model alone has it: schedules are made
+    for `links`."""
     cards: frozenset[int] = frozenset()
     """Which of the links are network cards: a route over nothing else stays inside a datacenter."""
     pipelines: tuple[PipelineRoutes, ...] = (PipelineRoutes(),)

@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 
-from testbed.pipeline.link import LinkCost
+from testbed.pipeline.link import LinkChange, LinkCost
 from testbed.pipeline.problem import Problem
 
 MOST_TICKS = 1 << 32
@@ -53,6 +53,12 @@ def in_ticks(problem: Problem, tick: float | None = None) -> Problem:
         backward_s=every(problem.backward_s),
         links=tuple(
             LinkCost(whole(link.delay_s), whole(link.seconds_per_byte * size) / size) for link in problem.links
+        ),
+        changes=tuple(
+            LinkChange(
+                whole(at_s), link, whole(delay_s), per_byte if math.isinf(per_byte) else whole(per_byte * size) / size
+            )
+            for at_s, link, delay_s, per_byte in problem.changes
         ),
         handover_s=whole(problem.handover_s),
         send_s=whole(problem.send_s),

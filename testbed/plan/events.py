@@ -8,8 +8,18 @@ from typing import NamedTuple
 
 from testbed.errors import BadInput, listed, require
 from testbed.plan.network_state import planned
-from testbed.plan.plan import Case, Plan
-from testbed.plan.timeline import Event, JobArrives, JobDeparts, LinkLost, begins, events_until
+from testbed.plan.plan import Case, JobSchedule, Plan
+from testbed.plan.timeline import (
+    Event,
+    JobArrives,
+    JobDeparts,
+    LinkEvent,
+    LinkLost,
+    Moment,
+    ScheduleSwapped,
+    begins,
+    events_until,
+)
 
 Place = tuple[str, str]
 """How errors name something: a file or an option, and a field."""
@@ -38,6 +48,12 @@ def lost(plan: Plan, case: Case) -> tuple[str, ...]:
     return tuple(event.name for event in events_until(plan, case, begins(case)) if isinstance(event, LinkLost))
 
 
+def scheduled(plan: Plan, case: Case) -> dict[str, str]:
+    """The label of the schedule that each job, by its name, was told to go on with by the time that a case begins."""
+    told = (event for event in events_until(plan, case, begins(case)) if isinstance(event, ScheduleSwapped))
+    return {event.name: event.schedule for event in told}
+
+
 def trainings(cases: Sequence[Case]) -> Iterator[list[Case]]:
     """The cases that go on from each other, together: the first begins on the whole network."""
     together: list[Case] = []
@@ -51,15 +67,16 @@ def trainings(cases: Sequence[Case]) -> Iterator[list[Case]]:
 
 
 class Changed(NamedTuple):
-    """What events changed: names of switches and links, and of jobs."""
+    """What events changed: names of switches and links, of jobs, and labels of schedules that jobs go on with."""
 
     lost: tuple[str, ...]
     arrived: tuple[str, ...]
     departed: tuple[str, ...]
+    swapped: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """As a case's label says it."""
-        said = [("without", self.lost + self.departed), ("with", self.arrived)]
+        said = [("to", self.swapped), ("without", self.lost + self.departed), ("with", self.arrived)]
         return " ".join(f"{word} {' + '.join(names)}" for word, names in said if names)
 
 
@@ -70,6 +87,7 @@ def changed(plan: Plan, before: Case, case: Case) -> Changed:
         lost(plan, case)[len(lost(plan, before)) :],
         tuple(name for name in absent[0] if name not in absent[1]),
         tuple(name for name in absent[1] if name not in absent[0]),
+        tuple(now.choice.label for was, now in zip(before.jobs, case.jobs, strict=True) if now != was),
     )
 
 
@@ -139,7 +157,8 @@ def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
     """That what events name is there when they happen, and somebody always trains."""
     names = [job.name for job in plan.jobs]
     arrives = {arrival.name: arrival.at for arrival in plan.events if isinstance(arrival, JobArrives)}
-    network, working, seen = planned(plan.network), frozenset(names) - arrives.keys(), set[tuple[bool, str]]()
+    network, working = planned(plan.network), frozenset(names) - arrives.keys()
+    seen = set[tuple[bool, str, Moment | None]]()
     for number, event in enumerate(plan.events):
         source, field = place(number)
         there = bool(working) or number > 0
@@ -147,17 +166,23 @@ def _check_names(plan: Plan, place: Callable[[int], Place]) -> None:
         if event.of_jobs:
             require(event.name in names, source, f"{field}.name", event.name, f"one of the jobs ({listed(names)})")
         if _begins_case(event):
-            mark = isinstance(event, JobArrives), event.name
-            require(mark not in seen, source, f"{field}.name", event.name, "each name once")
+            mark = isinstance(event, JobArrives), event.name, event.at if isinstance(event, ScheduleSwapped) else None
+            once = "each name once" if mark[2] is None else "one schedule at a time"
+            require(mark not in seen, source, f"{field}.name", event.name, once)
             seen.add(mark)
         if isinstance(event, JobDeparts) and event.name in arrives:
             came = arrives[event.name]
             expected = f"more than {came.iteration}, when it arrives"
             require(came < event.at, source, f"{field}.at.iteration", event.at.iteration, expected)
+        if isinstance(event, ScheduleSwapped):
+            require(event.name in working, source, f"{field}.name", event.name, "a job that trains then")
         try:
             after = event.on_network(network)
         except BadInput as error:
             raise BadInput(f"{source}: {field}.{str(error).partition(': ')[2]}") from error
+        kinds = {isinstance(one, LinkEvent) for one in (plan.events) if not isinstance(one, ScheduleSwapped)}
+        expected = "links that are lost, jobs that come and go, or links that change"
+        require(len(kinds) < 2, source, f"{field}.kind", event.kind, expected)
         anew = not isinstance(event, LinkLost) or after.down != network.down
         require(anew, source, f"{field}.name", event.name, "something that is not lost already")
         network, working = after, event.on_jobs(working)
@@ -187,6 +212,16 @@ def _check_times(plan: Plan, place: Callable[[int], Place]) -> None:
             earlier.add(after)
 
 
+def _check_swap(before: JobSchedule, after: JobSchedule, label: str, source: str, field: str) -> None:
+    """Raises BadInput for a schedule that is not the one that a training goes on with, or cannot be."""
+    require(after.choice.label == label, source, field, after.choice.label, f"{label}, with which the training goes on")
+    if label == before.choice.label:
+        require(after == before, source, field, label, "the same schedule as in the case before it")
+    stages = before.stage_to_rank
+    expected = f"{stages}, as {before.choice.label} has it: a training goes on with its weights where they are"
+    require(after.stage_to_rank == stages, source, f"{field}.stage_to_rank", after.stage_to_rank, expected)
+
+
 def check_training(plan: Plan, cases: Sequence[Case], where: Sequence[Place]) -> None:
     """Raises BadInput for the first case of a training that does not go on where the plan's events say.
 
@@ -195,8 +230,10 @@ def check_training(plan: Plan, cases: Sequence[Case], where: Sequence[Place]) ->
     first, (source, field) = cases[0], where[0]
     require(first.continues is None, source, field, first.label, "a case before it that it goes on from")
     for (before, case), (source, field) in zip(pairwise(cases), where[1:], strict=True):
-        same = (case.jobs, case.starts_s) == (before.jobs, before.starts_s)
-        require(same, source, field, case.label, "the same schedules and starts as the case before it")
+        require(case.starts_s == before.starts_s, source, field, case.label, "the same starts as the case before it")
+        told = scheduled(plan, case) if first.alone is None else {}
+        for job, was, now in zip(plan.jobs, before.jobs, case.jobs, strict=True):
+            _check_swap(was, now, told.get(job.name, was.choice.label), source, field)
     if first.alone is not None:
         return
     iterations = list(dict.fromkeys(event.at.iteration for event in plan.events if _begins_case(event)))

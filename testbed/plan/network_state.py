@@ -5,13 +5,14 @@ Nothing outside the lab reads a plan's directions but this file: whoever asks sa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from testbed.errors import BadInput, listed
-from testbed.pipeline.link import LinkCost
+from testbed.errors import BadInput, listed, require
+from testbed.pipeline.link import LinkChange, LinkCost
 from testbed.plan.plan import Case, Network, Plan, Route
 from testbed.plan.routes import by_datacenters, datacenter_of, datacenters_of, shortest_from
 from testbed.plan.timeline import Moment, begins, events_until, events_within
@@ -43,6 +44,8 @@ class NetworkState:
     """(source, target) -> the default route of the whole network; () inside a datacenter."""
     down: frozenset[int] = frozenset()
     """The numbers of the links that are down."""
+    held: frozenset[int] = frozenset()
+    """The numbers of the links that send nothing for now, and keep what comes."""
     later: tuple[Piece, ...] = ()
     """What becomes of it until the end of the iteration, in order of time; () where it stays as it is."""
 
@@ -106,6 +109,23 @@ class NetworkState:
         """The same with switches and links of these names down. Raises BadInput for other names."""
         return replace(self, down=self.down.union(*map(self.directions_of, names)))
 
+    def with_direction(
+        self, name: str, number: int, delay_s: float | None, rate_bps: float | None, *, sends: bool | None
+    ) -> NetworkState:
+        """The same with one direction, by the name of its link and its number, as given; None leaves what it has.
+
+        Raises BadInput where there is no such direction.
+        """
+        of_name = [index for index, link in enumerate(self.links) if link.link == name]
+        require(bool(of_name), self.name, "name", name, f"a link ({listed(dict.fromkeys(x.link for x in self.links))})")
+        require(number in of_name, self.name, "direction", number, f"a direction of {name} ({listed(of_name)})")
+        was = self.links[number]
+        now = was._replace(
+            delay_s=was.delay_s if delay_s is None else delay_s, rate_bps=was.rate_bps if rate_bps is None else rate_bps
+        )
+        held = self.held if sends is None else self.held - {number} if sends else self.held | {number}
+        return replace(self, links=(*self.links[:number], now, *self.links[number + 1 :]), held=held)
+
 
 def planned(network: Network) -> NetworkState:
     """What a plan says that links are, before anything happens to them."""
@@ -133,11 +153,28 @@ def network_at(plan: Plan, case: Case, time: Moment | None = None) -> NetworkSta
 
 
 def link_costs(network: NetworkState) -> tuple[LinkCost, ...]:
-    """What the model's links cost, by number. Raises BadInput where they change within an iteration: its do not."""
-    if network.later:
-        times = ", ".join(f"{piece.from_s:g} s" for piece in network.later)
-        raise BadInput.of(network.name, "events", f"changes after {times}", "links that stay as they are meanwhile")
+    """What the model's links cost, by number; while one sends nothing, what they cost when it does."""
     return tuple(LinkCost(link.delay_s, 8.0 / link.rate_bps) for link in network.everything)
+
+
+def link_changes(network: NetworkState) -> tuple[LinkChange, ...]:
+    """What becomes of the model's links until the end of the iteration."""
+    found = [LinkChange(0.0, number, network.links[number].delay_s, math.inf) for number in sorted(network.held)]
+    before = network
+    for piece in network.later:
+        for number, (was, now) in enumerate(zip(_sending(before), _sending(piece.network), strict=True)):
+            if was != now:
+                found.append(LinkChange(piece.from_s, number, *now))
+        before = piece.network
+    return tuple(found)
+
+
+def _sending(network: NetworkState) -> list[tuple[float, float]]:
+    """Delay, and seconds for a byte, of every link."""
+    return [
+        (cost.delay_s, math.inf if number in network.held else cost.seconds_per_byte)
+        for number, cost in enumerate(link_costs(network))
+    ]
 
 
 def changed_rates(network: Network, numbers: Sequence[int], rate_bps: float) -> Network:

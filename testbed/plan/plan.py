@@ -230,6 +230,19 @@ class HostCosts:
 
 @_written
 @dataclass(frozen=True)
+class Adaptation:
+    """What may swap the schedule of a plan's only job while it is trained."""
+
+    controller: str
+    """As --adapt has it: a name, and options behind commas."""
+    choices: tuple[ScheduleChoice, ...]
+    """What it may swap between, each made anew for what it believes of network and ranks."""
+    swap_s: float
+    """What it takes a swap to cost."""
+
+
+@_written
+@dataclass(frozen=True)
 class Plan:
     """One network, the jobs on it, and the cases to measure. Build it with resolve.py."""
 
@@ -252,6 +265,9 @@ class Plan:
     elephants_from: float | None = None
     """Bytes in an iteration: flows that send less were no policy's to route, and do not count in the network-wide
     metric; None where no policy chose routes: all flows count."""
+    adaptation: Adaptation | None = None
+    """None where schedules are swapped when events say so, and at no other time; of a run, what it decided are events
+    and cases of the plan that it keeps."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Schedules that were asked for and do not fit: by label, why there is no case with them."""
     format: Literal[3] = 3

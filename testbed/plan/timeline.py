@@ -104,7 +104,54 @@ class JobDeparts(Event):
         return at_work - {self.name}
 
 
-EVENT_KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in (LinkLost, JobArrives, JobDeparts)}
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
+class ScheduleSwapped(Event):
+    """A job goes on with another schedule, with the weights, the optimizer and the data that it has."""
+
+    kind = "schedule-swapped"
+    option = "--swap"
+    of_jobs = True
+    between_iterations = True
+
+    schedule: str
+    """The label of the one that it goes on with."""
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.schedule}@{self.at.iteration}"
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
+class LinkEvent(Event):
+    """One direction of a link has another rate or delay from then on, or sends nothing until it sends again.
+
+    Its `seconds` count while jobs train: what is left of them when an iteration ends goes on in the next one.
+    """
+
+    kind = "link"
+    inside_iterations = True
+
+    direction: int
+    """Its number in the network."""
+    said: str
+    """The event as somebody wrote it, of which this is a part."""
+    delay_s: float | None = None
+    """None, as the next two: as before."""
+    rate_bps: float | None = None
+    sends: bool | None = None
+
+    def on_network(self, network: NetworkState) -> NetworkState:
+        """With that direction changed."""
+        return network.with_direction(self.name, self.direction, self.delay_s, self.rate_bps, sends=self.sends)
+
+    def __str__(self) -> str:
+        return self.said
+
+
+EVENT_KINDS: dict[str, type[Event]] = {
+    kind.kind: kind for kind in (LinkLost, JobArrives, JobDeparts, ScheduleSwapped, LinkEvent)
+}
 """By what plan.json calls them."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,16 +16,20 @@ from testbed.model.simulate import ends_of_jobs, simulate_jobs
 from testbed.pipeline.ir import Schedule
 from testbed.pipeline.memory import peak_in_flight
 from testbed.plan import costs
-from testbed.plan.events import at_work
+from testbed.plan.events import at_work, phases, trainings
 from testbed.plan.plan import Case, Job, Plan
 from testbed.planning.drawn_iterations import (
     is_uniform,
+    phase_of,
     simulate_rounds,
+    slots_in,
     times_of_rounds,
     typical_loads,
     varies,
 )
 from testbed.planning.ties import Range, range_keys, ranges_of_orders, worst_s
+from testbed.planning.training_prediction import Segment, TrainingPrediction, link_events_of, simulate_training
+from testbed.trace.predictions import predicted_summary, predicted_times_s
 from testbed.trace.tables import Trace, concatenate
 
 BASELINE = "1f1b"
@@ -66,11 +71,6 @@ def simulate_together(plan: Plan, case: Case, loads: Sequence[Load]) -> Trace:
     return _numbered(plan, case, simulate_jobs(loads))
 
 
-def simulate_case(plan: Plan, case: Case, loads: Sequence[Load], *, warmup: bool = True) -> Trace:
-    """The same of all iterations of a case, or of one that stands for them; `warmup`: also of those that warm up."""
-    return _numbered(plan, case, simulate_rounds(plan, case, loads, warmup=warmup))
-
-
 def _numbered(plan: Plan, case: Case, trace: Trace) -> Trace:
     """A trace of the jobs at work, with the numbers of the plan."""
     working = at_work(plan, case)
@@ -83,6 +83,30 @@ def _numbered(plan: Plan, case: Case, trace: Trace) -> Trace:
         parts.append(own.as_job(number, job.mesh.ranks))
         first += job.mesh.size
     return replace(concatenate(parts), n_ranks=trace.n_ranks)
+
+
+def predict_training(plan: Plan, case: Case) -> TrainingPrediction:
+    """All iterations of a case whose schedules are made. Raises as `training_of`."""
+    return training_of(plan, case, loads_of_case(plan, case))
+
+
+def training_of(plan: Plan, case: Case, loads: Sequence[Load]) -> TrainingPrediction:
+    """All iterations of the jobs at work in a case, or those that stand for the ones behind them; jobs and ranks have
+    the numbers of the plan.
+
+    Raises BadInput for an event that comes after the training.
+    """
+    events = link_events_of(plan, case)
+    if not events:
+        return TrainingPrediction(_numbered(plan, case, simulate_rounds(plan, case, loads)), ())
+    cases = next((cases for cases in trainings(plan.cases) if case.label in [one.label for one in cases]), [case])
+    place = [one.label for one in cases].index(case.label)
+    segments = []
+    for one, phase in zip(cases[: place + 1], phases(plan, cases), strict=False):
+        mine = loads if one.label == case.label else loads_of_case(plan, one)
+        segments.append(Segment(phase.rounds, mine, partial(slots_in, plan, one, mine), varies(plan, one)))
+    found = simulate_training(plan, events, segments, ends=place == len(cases) - 1)
+    return found._replace(trace=_numbered(plan, case, found.trace))
 
 
 def iteration_times(plan: Plan, case: Case) -> tuple[float, ...]:
@@ -159,25 +183,23 @@ def parts_of(plan: Plan, case: Case, trace: Trace) -> list[Trace]:
 
 
 def predict_jobs(plan: Plan, case: Case) -> list[JobPrediction]:
-    """Every job at work in a case, alone and together. Raises as `predict_together`."""
-    loads = loads_of_case(plan, case)
-    found, parts = [], parts_of(plan, case, simulate_case(plan, case, loads, warmup=False))
+    """Every job at work in a case, alone and together, medians where iterations differ. Raises as `training_of`."""
+    found, rounds = [], phase_of(plan, case).measured
+    parts = parts_of(plan, case, predict_training(plan, case).trace)
     for number, beside in zip(at_work(plan, case), parts, strict=True):
         job, schedule = plan.jobs[number], _schedule(plan, case, number)
         alone = predict_alone(plan, case, schedule, number) if len(parts) > 1 else beside
-        times, bubbles = (alone.makespans(), beside.makespans()), (alone.bubble_ratios(), beside.bubble_ratios())
-        p95_s = float(np.percentile(times[1], 95)) if varies(plan, case) else None
-        (alone_s, together_s), idle = ([float(np.median(each)) for each in pair] for pair in (times, bubbles))
-        found.append(JobPrediction(number, job, schedule, alone_s, together_s, idle[0], idle[1], p95_s))
+        both = [predicted_summary(one, rounds) for one in (alone, beside)]
+        times, bubbles = [one.makespan_s for one in both], [one.bubble_ratio for one in both]
+        p95_s = float(np.percentile(predicted_times_s(beside, rounds), 95)) if varies(plan, case) else None
+        found.append(JobPrediction(number, job, schedule, times[0], times[1], bubbles[0], bubbles[1], p95_s))
     return found
 
 
 def predict_alone(plan: Plan, case: Case, schedule: Schedule, job: int) -> Trace:
-    """The trace of one job's iterations that count, on a case's routes and as if no other job were there."""
+    """The trace of one job's iterations, on a case's routes and as if no other job were there."""
     load = Load(costs.timed_problem(plan, case, schedule, job=job), schedule, 0.0, plan.jobs[job].workload.receives)
-    if is_uniform(plan.jobs[job]):
-        return simulate_jobs([load])
-    return simulate_rounds(plan, replace(case, alone=plan.jobs[job].name), [load], warmup=False)
+    return simulate_rounds(plan, replace(case, alone=plan.jobs[job].name), [load])
 
 
 class PredictedRow(NamedTuple):

@@ -15,11 +15,13 @@ from testbed.pipeline.ir import Row, Schedule
 from testbed.pipeline.placement import Placement, stage_to_rank
 from testbed.pipeline.validate import validate
 from testbed.plan import costs, framing, routes
+from testbed.plan.events import check_events
 from testbed.plan.exchange import exchange_at
 from testbed.plan.host_costs import measured_costs
 from testbed.plan.mesh import Mesh
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Case, Clock, Flow, Framing, Job, JobSchedule, Network, Node, Plan, Route, TrafficKind
+from testbed.planning.link_events import link_events
 from testbed.planning.node_assignment import place
 from testbed.schedule.registry import Generated, check_choice, generate_choice
 from testbed.search.incumbent import Watch
@@ -27,7 +29,8 @@ from testbed.spec import load_topology, load_workload
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import Document
 from testbed.spec.model import missing_methods
-from testbed.spec.topology import Direction, Topology
+from testbed.spec.setting import IN_TOPOLOGY, setting
+from testbed.spec.topology import Direction, Topology, with_events
 from testbed.spec.workload import Pacing, Workload
 from testbed.units import show_size
 
@@ -122,9 +125,11 @@ def make_plan(topology: Topology, *workloads: Workload, sources: Sequence[str] =
         (),
         framing_of(network, ()),
         host_costs,
+        events=link_events(topology, network, at),
         transport=workloads[0].transport,
         seed=workloads[0].seed,
     )
+    check_events(plan, lambda number: (topology.name, f"events: {plan.events[number]}"))
     for job in jobs:
         _check_routes(network, job)
     return _one_after_the_other(plan)
@@ -179,10 +184,15 @@ def cuts(job: Job) -> tuple[int, ...]:
 
 
 def load_plan(
-    topology: Path | Document, *workloads: Path | Document, settings: Sequence[str] = (), **direct: object
+    topology: Path | Document,
+    *workloads: Path | Document,
+    settings: Sequence[str] = (),
+    events: Sequence[str] = (),
+    **direct: object,
 ) -> Plan:
-    """The plan of files; see `load_files`."""
+    """The plan of files, with more events of links than the topology has; see `load_files`."""
     network, jobs = load_files(topology, *workloads, settings=settings, **direct)
+    network = with_events(network, events)
     sources = [_source(path, job.name) for path, job in zip(workloads, jobs, strict=True)]
     files = {job.name: source for job, source in zip(jobs, sources, strict=True)}
     with naming_files({network.name: _source(topology, network.name)} | files):
@@ -197,8 +207,8 @@ def _source(path: Path | Document, name: str) -> str:
 def load_files(
     topology: Path | Document, *workloads: Path | Document, settings: Sequence[str] = (), **direct: object
 ) -> tuple[Topology, list[Workload]]:
-    """What files (or documents) say, with settings (KEY=VALUE) laid over the workloads, `topology.` in front: over the
-    topology.
+    """What files (or documents) say, with settings (KEY=VALUE) laid over the workloads; over the topology where only
+    topologies have such a field, or with `topology.` in front.
 
     `direct` are further fields of the workloads, where not None. Raises BadInput.
     """
@@ -210,12 +220,13 @@ def load_files(
 def overrides_of(settings: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Settings (KEY=VALUE) of the workloads, and of the topology. Raises BadInput."""
     overrides: tuple[dict[str, str], dict[str, str]] = ({}, {})
-    for setting in settings:
-        key, separator, value = setting.partition("=")
+    for written in settings:
+        key, separator, value = written.partition("=")
         if not separator or not key:
-            raise BadInput.of("--set", "setting", setting, "KEY=VALUE")
-        in_topology = key.startswith("topology.")
-        overrides[in_topology][key.removeprefix("topology.")] = value
+            raise BadInput.of("--set", "setting", written, "KEY=VALUE")
+        name = setting(key)
+        in_topology = name.startswith(IN_TOPOLOGY)
+        overrides[in_topology][name.removeprefix(IN_TOPOLOGY)] = value
     return overrides
 
 

@@ -14,9 +14,11 @@ from testbed.plan.framing import LARGEST_GSO, MTU
 from testbed.plan.network_state import NetworkState, planned
 from testbed.plan.plan import Plan
 from testbed.plan.routes import datacenters_of
+from testbed.plan.timeline import LinkEvent
 from testbed.schedule.registry import FAMILIES, check_choice
 from testbed.spec.choice import ScheduleChoice
 from testbed.spec.document import validate
+from testbed.spec.event_text import MOST_SECONDS
 from testbed.spec.topology import (
     CARD,
     LEAST_CARD_RATE_BPS,
@@ -84,6 +86,8 @@ def _wrong(plan: Plan, at: Scales | None) -> Iterator[_Wrong]:
     for field, seed in (("seed", plan.seed), ("clock.seed", plan.clock.seed)):
         if not 0 <= seed <= _MOST_SEED:
             yield _Wrong(field, seed, f"0 to {_MOST_SEED}")
+    for number, event in enumerate(plan.events):
+        yield from _wrong_event(event, f"events.{number}") if isinstance(event, LinkEvent) else ()
     for number, case in enumerate(plan.cases):
         if not (case.label.strip() and case.label.isprintable() and len(case.label) <= _MOST_LABEL):
             yield _Wrong(f"cases.{number}.label", case.label, f"a label of 1 to {_MOST_LABEL} printable characters")
@@ -94,6 +98,15 @@ def _wrong(plan: Plan, at: Scales | None) -> Iterator[_Wrong]:
                 yield _Wrong(
                     f"jobs.{number}.profile.held_{name}", list(held), f"a number for each of {job.mesh.pp} ranks"
                 )
+
+
+def _wrong_event(event: LinkEvent, field: str) -> Iterator[_Wrong]:
+    if not 0 <= event.at.seconds <= 2 * MOST_SECONDS:
+        yield _Wrong(f"{field}.at.seconds", event.at.seconds, f"0 to {2 * MOST_SECONDS:g} s")
+    if event.delay_s is not None and not 0 <= event.delay_s <= MOST_DELAY_S:
+        yield _Wrong(f"{field}.delay_s", event.delay_s, f"0 to {MOST_DELAY_S:g} s")
+    if event.rate_bps is not None and not LEAST_RATE_BPS <= event.rate_bps <= MOST_RATE_BPS:
+        yield _Wrong(f"{field}.rate_bps", event.rate_bps, f"{LEAST_RATE_BPS:g} to {MOST_RATE_BPS:g} bit/s")
 
 
 def _wrong_costs(plan: Plan) -> Iterator[_Wrong]:

@@ -26,6 +26,7 @@ FILES = (
     "messages.parquet",
     "iterations.parquet",
     "links.parquet",
+    "link_events.parquet",
     "baseline_iterations.parquet",
     "evidence.json",
     "numerics.json",

@@ -52,6 +52,7 @@ class ResultsWriter:
     messages: list[pd.DataFrame] = field(default_factory=list)
     iterations: list[pd.DataFrame] = field(default_factory=list)
     links: list[pd.DataFrame] = field(default_factory=list)
+    link_events: list[pd.DataFrame] = field(default_factory=list)
     baseline: list[pd.DataFrame] = field(default_factory=list)
     parameters: list[pd.DataFrame] = field(default_factory=list)
     rows: dict[str, dict[int, Sequence[IterationRow]]] = field(default_factory=dict)
@@ -76,12 +77,20 @@ class ResultsWriter:
         frame.insert(0, "schedule", schedule)
         self.links.append(frame)
 
+    def add_link_events(self, schedule: str, rows: Sequence[Mapping[str, object]]) -> None:
+        """What became of links during the training with one schedule."""
+        if rows:
+            frame = pd.DataFrame(list(rows))
+            frame.insert(0, "schedule", schedule)
+            self.link_events.append(frame)
+
     def save_tables(self) -> None:
         """Write the parquet files with what is known so far."""
         self._save("actions", self.actions)
         self._save("messages", self.messages)
         self._save("iterations", self.iterations)
         self._save("links", self.links)
+        self._save("link_events", self.link_events)
 
     def add_finished(self, schedule: str, network: NetworkEvidence, jobs: Mapping[int, FinishedJob]) -> None:
         """What only the session knows of a case: what its verdict rests on, and the orders that were trained."""

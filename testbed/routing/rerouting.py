@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, listed
 from testbed.plan import routes
-from testbed.plan.events import at_work, changed, check_events, lost
-from testbed.plan.network_state import network_at
-from testbed.plan.plan import Case, Continuation, Framing, Plan, Route
-from testbed.plan.timeline import Event, LinkLost
+from testbed.plan.events import at_work, changed, check_events, lost, scheduled
+from testbed.plan.network_state import network_at, planned
+from testbed.plan.plan import Case, Continuation, Framing, JobSchedule, Plan, Route
+from testbed.plan.timeline import BEGINNING, Event, LinkLost, Moment, ScheduleSwapped
 from testbed.planning.resolve import framing_of
 from testbed.routing.apply import demands, on_routes
 from testbed.routing.planner import USUAL_REACH, Planner, Reach
@@ -27,11 +27,11 @@ class Controller(NamedTuple):
 
 
 def with_timeline(plan: Plan, events: Iterable[Event]) -> Plan:
-    """The plan with these events; its cases begin without the jobs that arrive later.
+    """The plan with these events too; its cases begin without the jobs that arrive later.
 
     Raises BadInput, naming the option, for events that cannot be.
     """
-    timed = replace(plan, events=tuple(sorted(events, key=lambda event: event.at)))
+    timed = replace(plan, events=tuple(sorted((*plan.events, *events), key=lambda event: event.at)))
     check_events(timed, lambda number: (str(timed.events[number]), "event"))
     return timed
 
@@ -39,26 +39,98 @@ def with_timeline(plan: Plan, events: Iterable[Event]) -> Plan:
 def with_continuations(plan: Plan, controller: Controller) -> Plan:
     """The plan in which every case is followed by one for each of its events, on the routes that are chosen then.
 
-    What happens after the same iteration is one event. Raises BadInput for events that leave ranks without a route.
+    What happens after the same iteration is one event. Where jobs swap schedules, the plan's first case alone begins,
+    and its others are what there is to swap to. Raises BadInput for events that leave ranks without a route, and for
+    schedules that a training cannot go on with.
     """
-    iterations = list(dict.fromkeys(event.at.iteration for event in plan.events))
+    iterations = list(dict.fromkeys(event.at.iteration for event in plan.events if event.between_iterations))
     found: list[Case] = []
-    for begins in plan.cases:
+    swaps = any(isinstance(event, ScheduleSwapped) for event in plan.events)
+    for begins in plan.cases[:1] if swaps else plan.cases:
         training = [begins]
         for after in iterations:
             continues = Continuation(after, controller.policy, *controller.reach)
-            training.append(replace(training[-1], continues=continues))
+            training.append(swapped(plan, replace(training[-1], continues=continues)))
         _require_routes(plan, training[-1])
         for number in range(1, len(training)):
             moved = rerouted(plan, training[number - 1], training[number])
             training[number] = replace(training[number], routes=moved)
         for number in range(1, len(training)):
             before, after_it = training[number - 1 : number + 1]
+            if not str(changed(plan, before, after_it)):
+                label = before.jobs[0].choice.label
+                raise BadInput.of(ScheduleSwapped.option, "schedule", label, "another one than the training has then")
             # all that has happened by then, the last event behind
-            training[number] = replace(after_it, label=f"{before.label} {changed(plan, before, after_it)}")
+            training[number] = replace(after_it, label=_label(plan, before, after_it))
         found += training
     _require_own_labels(found, plan.events)
     return replace(plan, cases=tuple(found), framing=_framing(plan, found))
+
+
+def without(plan: Plan, names: Collection[str]) -> Plan:
+    """The plan whose switches and links of these names were never there; flows take the default routes that are left.
+
+    Raises BadInput for other names, and where ranks could not reach each other.
+    """
+    network, nodes = planned(plan.network).without(*names), routes.nodes_of_ranks(plan)
+    left = replace(plan, events=tuple(LinkLost(name, BEGINNING) for name in dict.fromkeys(names)))
+    for case in left.cases:
+        _require_routes(left, case)
+    taken = tuple(network.default_route(nodes[flow.source], nodes[flow.target]) for flow in plan.flows)
+    return replace(left, cases=tuple(replace(case, routes=taken) for case in plan.cases))
+
+
+def swapped(plan: Plan, case: Case) -> Case:
+    """The case with the schedules that its jobs have been told to go on with, as other cases of the plan have them.
+
+    Raises BadInput for one that no case has, or whose stages are on other ranks.
+    """
+    told = scheduled(plan, case)
+    return replace(
+        case,
+        jobs=tuple(
+            _swapped(plan, number, chosen, told.get(plan.jobs[number].name)) for number, chosen in enumerate(case.jobs)
+        ),
+    )
+
+
+def with_swap(plan: Plan, before: Case, chosen: JobSchedule, after: int) -> tuple[Plan, Case]:
+    """The plan of one job that goes on with the schedule after so many measured iterations, and the case behind the
+    one `before` in which it does.
+    """
+    label = chosen.choice.label
+    swap = ScheduleSwapped(plan.jobs[0].name, Moment(after), label)
+    continues = Continuation(after, None, *USUAL_REACH)
+    case = replace(before, label=f"{label} from {after}", jobs=(chosen,), continues=continues)
+    place = [one.label for one in plan.cases].index(before.label) + 1
+    cases = (*plan.cases[:place], case, *plan.cases[place:])
+    events = tuple(sorted((*plan.events, swap), key=lambda event: event.at))
+    return replace(plan, events=events, cases=cases), case
+
+
+def _swapped(plan: Plan, job: int, before: JobSchedule, label: str | None) -> JobSchedule:
+    if label is None or label == before.choice.label:
+        return before
+    known = {case.jobs[job].choice.label: case.jobs[job] for case in plan.cases}
+    after = known.get(label)
+    if after is None:
+        expected = f"a schedule of this plan ({listed(known)})"
+        raise BadInput.of(ScheduleSwapped.option, "schedule", label, expected)
+    if after.stage_to_rank != before.stage_to_rank:
+        expected = f"one with its stages on the ranks where {before.choice.label} has them: weights stay where they are"
+        raise BadInput.of(ScheduleSwapped.option, "schedule", label, expected)
+    return after
+
+
+def _label(plan: Plan, before: Case, case: Case) -> str:
+    """All that has happened by then, the last event behind; of schedules only the one that it goes on with."""
+    what = changed(plan, before, case)
+    if not what.swapped:
+        return f"{before.label} {what}"
+    assert case.continues is not None
+    schedules = " + ".join(dict.fromkeys(chosen.choice.label for chosen in case.jobs))
+    happened = str(what._replace(swapped=(), lost=lost(plan, case)))
+    return " ".join(filter(None, (f"{schedules} from {case.continues.after}", happened)))
 
 
 def _require_own_labels(cases: Sequence[Case], events: Sequence[Event]) -> None:

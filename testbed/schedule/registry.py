@@ -29,6 +29,7 @@ FAMILIES = Registry(
         "zb-h1": "testbed.schedule.zb_h1:FAMILY",
         "zb-h2": "testbed.schedule.zb_h2:FAMILY",
         "geopipe": "testbed.schedule.geopipe:FAMILY",
+        "pipemorph": "testbed.schedule.pipemorph:FAMILY",
         "interleaved-1f1b": "testbed.schedule.interleaved:FAMILY",
         "looped-bfs": "testbed.schedule.looped_bfs:FAMILY",
         "zb1p": "testbed.schedule.zb1p:FAMILY",

@@ -44,6 +44,8 @@ class LoopCosts(NamedTuple):
     """(2, S, hops): links from stage s to s + 1, and from s + 1 to s; -1 behind the last"""
     wire: Floats
     """(2, S, hops): time a message occupies each of them"""
+    most_ahead: Ints
+    """(S,): forwards that may have begun beyond the input gradients that have"""
 
 
 class BlockProgress(NamedTuple):
@@ -220,6 +222,8 @@ def best_ready(
             if stage < 0 or ranks.follows[stage, kind] == keys.shape[2]:
                 continue
             microbatch = ranks.follows[stage, kind]
+            if kind == F and microbatch - ranks.follows[stage, I] >= cost.most_ahead[stage]:
+                continue
             since, taken = ranks.ready[stage, kind, microbatch], cost.delta[stage, kind]
             if (since > now) != soon or since > now + patience:
                 continue

@@ -10,7 +10,7 @@ instant in every unit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -54,11 +54,15 @@ def _ranked(kinds: tuple[int, int, int], n_stages: int, n_microbatches: int, by_
 class Lister:
     """Makes orders of a problem's actions by one rule after the other."""
 
-    def __init__(self, problem: Problem) -> None:
-        """Raises DoesNotFit when a rank cannot hold a single microbatch."""
+    def __init__(self, problem: Problem, most_ahead: Sequence[int] | None = None) -> None:
+        """`most_ahead`: per stage, forwards that may have begun beyond its input gradients; default: any number.
+
+        Raises DoesNotFit when a rank cannot hold a single microbatch.
+        """
         self.problem, self.tick_s = in_ticks(problem), tick_s(problem)
         self.free = gathered(self.problem)
-        self.costs = _costs(self.problem, np.rint(self.free.ready_s))
+        most = (problem.n_microbatches,) * problem.n_stages if most_ahead is None else most_ahead
+        self.costs = _costs(self.problem, np.rint(self.free.ready_s), np.array(most, np.int64))
         self.links = [LinkCost(round(link.delay_s), 1.0) for link in self.problem.links]
 
     def order(self, keys: Floats, *, alternate: bool = False, patience_s: float = 0.0) -> list[Ints]:
@@ -99,7 +103,7 @@ def list_schedule(
     return lister.schedule(lister.order(keys, alternate=alternate, patience_s=patience_s), "list")
 
 
-def _costs(problem: Problem, ready: Floats) -> LoopCosts:
+def _costs(problem: Problem, ready: Floats, most_ahead: Ints) -> LoopCosts:
     """What the loop counts with, of a problem in ticks. Raises DoesNotFit where a rank cannot hold a microbatch."""
     n_stages, ranks = problem.n_stages, range(problem.n_ranks)
     mine = [[s for s, holder in enumerate(problem.stage_to_rank) if holder == rank] for rank in ranks]
@@ -119,4 +123,6 @@ def _costs(problem: Problem, ready: Floats) -> LoopCosts:
     limit = np.array(problem.memory_limit) + TOLERANCE
     crossed, holders = boundary_links(problem), np.array(problem.stage_to_rank)
     wire = crossed.wire.astype(np.float64)
-    return LoopCosts(holders, stages, np.rint(length), delta, limit, peak, simple, ready, crossed.links, wire)
+    return LoopCosts(
+        holders, stages, np.rint(length), delta, limit, peak, simple, ready, crossed.links, wire, most_ahead
+    )

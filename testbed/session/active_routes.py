@@ -31,6 +31,8 @@ class Handled:
     """... and to bring them into force."""
 
     def __str__(self) -> str:
+        if not self.moves.flows_moved and not self.what.lost:
+            return f"{self.what} after measured iteration {self.after}"
         took = show_time(self.choosing_s + self.enforcing_s)
         moved = f"{self.moves.flows_moved} of {self.moves.flows} flows moved ({self.moves.flows_cut} had to)"
         return f"{self.what} after measured iteration {self.after}: {moved}, the controller took {took}"

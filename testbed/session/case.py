@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,16 +16,20 @@ from testbed.lab.machine_witness import Witness
 from testbed.model.host_prediction import HostPrediction, predict_jobs_on_host
 from testbed.model.lower import Load
 from testbed.pipeline.memory import RankBytes
+from testbed.plan.costs import schedule_of
 from testbed.plan.events import Phase, at_work, phases, trained
-from testbed.plan.plan import Case, Job, Plan
+from testbed.plan.plan import Case, Job, JobSchedule, Plan
 from testbed.planning.drawn_iterations import typical_loads
-from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_loads, simulate_case
+from testbed.planning.prediction import RangesByLabel, loads_of, parts_of, ranges_of_loads, training_of
 from testbed.planning.ties import Range
+from testbed.planning.training_prediction import PlacedEvent
 from testbed.progress import Reporter
 from testbed.results.directory import ResultsWriter
+from testbed.routing.rerouting import with_swap
 from testbed.schedule.registry import Generated
 from testbed.session import deadlines
 from testbed.session.deadlines import Deadline
+from testbed.session.event_player import ChangingLinks, EventPlayer
 from testbed.session.loop import Loop, start_margin_s
 from testbed.session.message_costs import MessageCosts
 from testbed.session.network_accounts import NetworkAccounts
@@ -35,6 +39,16 @@ from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace, concatenate
 from testbed.train.assignment import Fingerprint, TimedSchedule, TrainingTask, require_same_stages
 from testbed.units import show_time
+
+
+class Adaptation(Protocol):
+    """What decides, as iterations end, whether a training goes on with another schedule."""
+
+    def after(self, iteration: int, ended: Trace) -> JobSchedule | None:
+        """What the only job goes on with, now that so many measured iterations are over; None: with what it has.
+
+        `ended` is the last of them, as it was measured.
+        """
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,10 @@ class Running:
     witness: Witness
     ranges: RangesByLabel
     """Of the cases that they are known of already."""
+    links: ChangingLinks | None = None
+    """Of a lab; None where nothing can change what the network is."""
+    adaptation: Adaptation | None = None
+    """None where schedules are swapped as the plan says, and at no other time."""
 
 
 @dataclass
@@ -131,6 +149,16 @@ class _Part(NamedTuple):
     """Those at work."""
     longest_s: float
     """Of the iterations that are predicted."""
+    events: Sequence[PlacedEvent]
+    """What becomes of links, and when."""
+
+
+class TrainedPlan(NamedTuple):
+    """Cases that were trained one behind the other."""
+
+    plan: Plan
+    """With the swaps of schedules that were decided while it was trained, and a case for each."""
+    done: Sequence[TrainedCase]
 
 
 def train(
@@ -139,8 +167,8 @@ def train(
     cases: Sequence[Case],
     made: Sequence[Sequence[Generated]],
     costs: Mapping[int, MessageCosts] | None,
-    change: Callable[[Case, Case], None],
-) -> list[TrainedCase]:
+    change: Callable[[Plan, Case, Case], None],
+) -> TrainedPlan:
     """Train one case, and collect what happened; `made` has for each case the schedule of every job.
 
     Of `cases` the first one begins; each other goes on with its training once `change` has made of the case before it
@@ -150,34 +178,11 @@ def train(
     for before, after in pairwise(made):
         for job, later in enumerate(after):
             require_same_stages(before[job].schedule, later.schedule)
-    parts = [_part(running, plan, cases, number, made[number], costs) for number in range(len(cases))]
-    deadline = deadlines.of_iteration(max(part.longest_s for part in parts))
-    return _iterate(running, plan, parts, _tasks(plan, parts), deadline, change)
+    return _UnderWay(running, plan, list(cases), list(made), costs).trained(change)
 
 
-def _part(
-    running: Running,
-    plan: Plan,
-    cases: Sequence[Case],
-    which: int,
-    made: Sequence[Generated],
-    costs: Mapping[int, MessageCosts] | None,
-) -> _Part:
-    case, phase = cases[which], phases(plan, cases)[which]
-    loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
-    predicted = simulate_case(plan, case, loads)
-    running.results.add_trace(case.label, "predicted", predicted)
-    known = running.ranges.get(case.label)
-    jobs, ranges = [], ranges_of_loads(plan, case, loads) if known is None else known
-    loads = typical_loads(plan, case, loads)
-    on_host = None if costs is None else predict_jobs_on_host(loads, [costs[number].extra for number in working])
-    for index, (number, part) in enumerate(zip(working, parts_of(plan, case, predicted), strict=True)):
-        spread = predicted_times_s(part, phase.measured)
-        mine = None if costs is None else costs[number], None if on_host is None else on_host[index].with_spread(spread)
-        rounds_of = trained(plan, cases, number)
-        shown = plan.jobs[number], rounds_of, made[number], loads[index], part, ranges[index]
-        jobs.append(TrainedJob(number, *shown, *mine))
-    return _Part(case, phase, jobs, float(predicted.makespans().max()))
+def _nothing(number: int, start_s: float) -> None:
+    """Is done as a round begins."""
 
 
 def _tasks(plan: Plan, parts: Sequence[_Part]) -> dict[int, TrainingTask]:
@@ -201,52 +206,129 @@ def _timed(job: TrainedJob) -> TimedSchedule:
     return timed_schedule(job.job, job.load, drawn=True)
 
 
-def _iterate(
-    running: Running,
-    plan: Plan,
-    parts: Sequence[_Part],
-    tasks: Mapping[int, TrainingTask],
-    deadline: Deadline,
-    change: Callable[[Case, Case], None],
-) -> list[TrainedCase]:
-    """Rounds of all jobs. What was measured goes into the results, whatever ends them."""
-    results, reporter = running.results, running.reporter
-    count, title = parts[-1].phase.rounds.stop, parts[0].case.label
-    done: list[TrainedCase] = []
-    with reporter.step(f"training {title}", total=count) as step, host_settings.real_time(running.real_time):
-        reporter.note(f"each iteration has to end within {deadline}")
-        if warmup := parts[0].phase.warmup:
-            reporter.note(f"the first {warmup} of {count} iterations warm up, and do not count")
-        try:
-            margin_s = max(start_margin_s(plan, part.case) for part in parts)
-            late_s = deadline.seconds / 2
+@dataclass
+class _UnderWay:
+    """A training, part by part; behind the last one another may come."""
 
-            def noted(number: int) -> list[TimedAction]:
-                line = (
-                    f"iteration {number} is still under way after {show_time(late_s)}; it has to end within {deadline}"
-                )
-                return [TimedAction(late_s, partial(reporter.note, line))]
+    running: Running
+    plan: Plan
+    cases: list[Case]
+    made: list[Sequence[Generated]]
+    costs: Mapping[int, MessageCosts] | None
+    parts: list[_Part] = field(init=False)
+    ended: list[Round] = field(default_factory=list)
+    """The rounds that are over."""
 
-            going = WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted)
-            for index, part in enumerate(parts):
-                if index:
-                    change(parts[index - 1].case, part.case)
-                    going.swap(_swaps(parts[index - 1], part))
-                running.network.begin()
-                for number, ended in zip(part.phase.rounds, going, strict=False):
-                    for other in parts:
-                        for job in other.jobs:
-                            job.note(ended, other.phase)
-                    what = "measured" if number in part.phase.measured else "warming up"
-                    times = ", ".join(show_time(job.rows[-1].makespan_s) for job in part.jobs)
-                    step.advance(f"training {part.case.label}: {times}, {what}")
-                counted = running.network.end(plan, part.case, len(part.phase.rounds))
-                results.add_links(part.case.label, counted.links)
-                done.append(TrainedCase(part.case, part.phase, deadline, part.jobs, counted.evidence))
-        finally:
-            for part in parts:
-                for job in part.jobs:
-                    if job.measured:
-                        results.add_trace(part.case.label, "measured", job.as_part())
-                        results.add_iterations(part.case.label, job.rows, job=job.number)
-    return done
+    def __post_init__(self) -> None:
+        self.parts = [self._part(which) for which in range(len(self.cases))]
+
+    def _part(self, which: int) -> _Part:
+        running, plan, case, costs = self.running, self.plan, self.cases[which], self.costs
+        phase, made = phases(plan, self.cases)[which], self.made[which]
+        loads, working = loads_of(plan, case, [generated.schedule for generated in made]), at_work(plan, case)
+        training = training_of(plan, case, loads)
+        predicted = training.trace
+        running.results.add_trace(case.label, "predicted", predicted)
+        known = running.ranges.get(case.label)
+        jobs, ranges = [], ranges_of_loads(plan, case, loads) if known is None else known
+        loads = typical_loads(plan, case, loads)
+        on_host = None if costs is None else predict_jobs_on_host(loads, [costs[number].extra for number in working])
+        for index, (number, part) in enumerate(zip(working, parts_of(plan, case, predicted), strict=True)):
+            spread = predicted_times_s(part, phase.measured)
+            mine = (
+                None if costs is None else costs[number],
+                None if on_host is None else on_host[index].with_spread(spread),
+            )
+            rounds_of = trained(plan, self.cases, number)
+            shown = plan.jobs[number], rounds_of, made[number], loads[index], part, ranges[index]
+            jobs.append(TrainedJob(number, *shown, *mine))
+        return _Part(case, phase, jobs, float(predicted.makespans().max()), training.events)
+
+    def trained(self, change: Callable[[Plan, Case, Case], None]) -> TrainedPlan:
+        """Rounds of all jobs. What was measured goes into the results, whatever ends them."""
+        running, results, reporter, parts = self.running, self.running.results, self.running.reporter, self.parts
+        deadline = deadlines.of_iteration(max(part.longest_s for part in parts))
+        count, title = parts[-1].phase.rounds.stop, parts[0].case.label
+        done: list[TrainedCase] = []
+        with reporter.step(f"training {title}", total=count) as step, host_settings.real_time(running.real_time):
+            reporter.note(f"each iteration has to end within {deadline}")
+            if warmup := parts[0].phase.warmup:
+                reporter.note(f"the first {warmup} of {count} iterations warm up, and do not count")
+            try:
+                player = None if running.links is None else EventPlayer(running.links, self.plan, self._events())
+                announce = _nothing if player is None else player.announce
+                going = self._rounds(deadline, announce)
+                for index, part in enumerate(parts):  # while it grows
+                    if index:
+                        change(self.plan, parts[index - 1].case, part.case)
+                        going.swap(_swaps(parts[index - 1], part))
+                    running.network.begin()
+                    for ended in going:
+                        self._note(ended)
+                        number = len(self.ended) - 1
+                        what = "measured" if number in part.phase.measured else "warming up"
+                        times = ", ".join(show_time(job.rows[-1].makespan_s) for job in part.jobs)
+                        step.advance(f"training {part.case.label}: {times}, {what}")
+                        if number == part.phase.rounds[-1]:
+                            break
+                        if number in part.phase.measured and index + 1 == len(parts) and self._swapped(part, number):
+                            if player is not None:
+                                player.expect(self._events())
+                            break
+                    counted = running.network.end(self.plan, part.case, len(parts[index].phase.rounds))
+                    results.add_links(part.case.label, counted.links)
+                    done.append(TrainedCase(part.case, parts[index].phase, deadline, part.jobs, counted.evidence))
+                played = [] if player is None else player.end()
+                for part in parts:
+                    mine = [one._asdict() for one in played if one.iteration in part.phase.rounds]
+                    results.add_link_events(part.case.label, mine)
+            finally:
+                for part in parts:
+                    for job in part.jobs:
+                        if job.measured:
+                            results.add_trace(part.case.label, "measured", job.as_part())
+                            results.add_iterations(part.case.label, job.rows, job=job.number)
+        return TrainedPlan(self.plan, done)
+
+    def _rounds(self, deadline: Deadline, announce: Callable[[int, float], None]) -> WitnessedRounds:
+        running, late_s = self.running, deadline.seconds / 2
+        margin_s = max(start_margin_s(self.plan, part.case) for part in self.parts)
+
+        def noted(number: int) -> list[TimedAction]:
+            line = f"iteration {number} is still under way after {show_time(late_s)}; it has to end within {deadline}"
+            return [TimedAction(late_s, partial(running.reporter.note, line))]
+
+        tasks = _tasks(self.plan, self.parts)
+        return WitnessedRounds(running.loop, tasks, deadline, running.witness, margin_s, noted, announce)
+
+    def _events(self) -> list[PlacedEvent]:
+        return [event for part in self.parts for event in part.events if event.round in part.phase.rounds]
+
+    def _note(self, ended: Round) -> None:
+        self.ended.append(ended)
+        for part in self.parts:
+            for job in part.jobs:
+                job.note(ended, part.phase)
+
+    def _swapped(self, part: _Part, number: int) -> bool:
+        """Whether it was decided, after the round of a number, that another part goes on with another schedule."""
+        if self.running.adaptation is None:
+            return False
+        (job,) = part.jobs
+        after = number + 1 - self.plan.jobs[0].workload.warmup
+        chosen = self.running.adaptation.after(after, self.ended[-1].trace(job.number))
+        if chosen is None:
+            return False
+        self.plan, case = with_swap(replace(self.plan, adaptation=None), part.case, chosen, after)
+        schedule = schedule_of(self.plan, case, job=0)
+        assert schedule is not None
+        self.cases.append(case)
+        self.made.append([Generated(schedule, None)])
+        self.parts[-1] = part._replace(phase=phases(self.plan, self.cases)[-2])
+        added = self._part(len(self.cases) - 1)
+        for ended in self.ended:
+            for job in added.jobs:
+                job.note(ended, added.phase)
+        self.parts.append(added)
+        self.running.reporter.note(f"going on with {chosen.choice.label} after measured iteration {after}")
+        return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -87,10 +86,12 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
         costs[working] = found = _message_costs(whole, cases[0], running, costs.get(working))
         _save_costs(plan, results, costs)
         known_costs = None if found is None else dict(zip(working, found, strict=True))
-        done = train(running, plan, cases, made, known_costs, partial(routes.change, plan))
+        plan, done = train(running, plan, cases, made, known_costs, routes.change)
+        if running.adaptation is not None:
+            file.write(plan, results.directory / file.NAME)
         for ended in done:
             manifest["deadlines"] |= {ended.case.label: asdict(ended.deadline)}
-        if session.control is not None and not goes_on:
+        if session.control is not None and len(done) == 1:
             controls += session.control(plan, done[0])
             results.save_json(CONTROL, controls_document(controls))
         reports += [event_report.report_of(plan, *pair, routes.handled[pair[1].case.label]) for pair in pairwise(done)]

@@ -89,12 +89,14 @@ class Loop:
         deadline: Deadline,
         margin_s: float = START_MARGIN_S,
         timed: Callable[[int], Sequence[TimedAction]] = lambda number: (),
+        announce: Callable[[int, float], None] = lambda number, start_s: None,
     ) -> Rounds:
         """Training, to be iterated over: `deadline` is for one iteration, which is announced `margin_s` ahead.
 
-        `timed` says what is done during the round of a number, unless that ends before.
+        `timed` says what is done during the round of a number, unless that ends before; `announce` is told of every
+        round that is about to begin, and of the instant of the monotonic clock.
         """
-        return Rounds(self, tasks, deadline, margin_s, timed)
+        return Rounds(self, tasks, deadline, margin_s, timed, announce)
 
     def ask(self, messages: Mapping[int, object], deadline: Deadline, what: str) -> None:
         """Tell every worker of some jobs to do `what`, and wait until all of these are Ready. Raises RunFailed."""
@@ -177,8 +179,10 @@ class Rounds:
         deadline: Deadline,
         margin_s: float,
         timed: Callable[[int], Sequence[TimedAction]],
+        announce: Callable[[int, float], None],
     ) -> None:
         """See Loop.run."""
+        self._announce = announce
         self._loop, self._tasks, self._deadline, self._margin_s, self._timed = loop, tasks, deadline, margin_s, timed
         self._schedules = [task.begins_with for task in tasks]
         self._next = 0
@@ -202,6 +206,7 @@ class Rounds:
             self._loop.ask(posts, self._deadline, f"post the receives of iteration {number + 1} of {names}")
         reach_s = max(launcher.reach_s for launcher in self._loop.launchers)
         start_s = time.monotonic_ns() * 1e-9 + self._margin_s + reach_s
+        self._announce(number, start_s)
         what = f"finish iteration {number} of {names}"
         for job, task in tasks.items():
             self._loop.tell(job, Go(number - task.joins, start_s + task.start_s), what)

@@ -80,10 +80,11 @@ class WitnessedRounds:
         witness: Witness,
         margin_s: float = START_MARGIN_S,
         timed: Callable[[int], Sequence[TimedAction]] = lambda number: (),
+        announce: Callable[[int, float], None] = lambda number, start_s: None,
     ) -> None:
         """See Loop.run."""
         self._jobs, self._witness = list(tasks), witness
-        self._rounds = loop.of(self._jobs).run(list(tasks.values()), deadline, margin_s, timed)
+        self._rounds = loop.of(self._jobs).run(list(tasks.values()), deadline, margin_s, timed, announce)
 
     def __iter__(self) -> WitnessedRounds:
         return self

@@ -24,6 +24,7 @@ from testbed.results.directory import ResultsWriter
 from testbed.results.provenance import environment
 from testbed.session import control, deadlines
 from testbed.session.active_routes import RoutesInForce
+from testbed.session.adapting_lab import AdaptingLab
 from testbed.session.case import Running
 from testbed.session.cases import StartedSession, asked_of, identity_of, train_cases
 from testbed.session.loop import Loop
@@ -142,7 +143,9 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
     live.results.save_json("manifest.json", manifest)
     witness.watch(lab.carriers())
     real_time = all(world.real_time for world in worlds)
-    running = Running(LabAccounts(lab), live.loop, live.results, reporter, real_time, witness, live.ranges)
+    adaptation = None if plan.adaptation is None else AdaptingLab(plan, lab, live.results)
+    shared = live.ranges, lab, adaptation
+    running = Running(LabAccounts(lab), live.loop, live.results, reporter, real_time, witness, *shared)
     without_shaping = partial(control.measure, running, lab) if live.options.control else None
     return StartedSession(running, routes, live.identity, manifest, without_shaping)
 

@@ -23,8 +23,8 @@ from testbed.spec.document import (
     read_yaml,
     validate,
 )
-from testbed.spec.topology import Name, Topology
-from testbed.spec.workload import Workload
+from testbed.spec.setting import setting
+from testbed.spec.topology import Name
 from testbed.units import COMPUTE, LENGTH, RATE, SIZE, TIME, parse, show_compute, show_rate, show_size, show_time
 
 MOST_CELLS = 100_000
@@ -195,13 +195,6 @@ def study_of(source: Path | Document, settings: Mapping[str, str] | None = None)
     name = str(source) if isinstance(source, Path) else "study"
     document = read_yaml(source) if isinstance(source, Path) else plain(source, name)
     return validate(StudySpec, override(document, settings or {}, name), name)
-
-
-def setting(field: str) -> str:
-    """How `--set` names a field: with `topology.` in front of one that only topologies have."""
-    first = field.partition(".")[0]
-    alone = first in Topology.model_fields and first not in Workload.model_fields
-    return f"topology.{field}" if alone else field
 
 
 def axis_of_text(text: str) -> tuple[str, dict[str, Any]]:

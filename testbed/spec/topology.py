@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -21,6 +21,7 @@ from testbed.spec.document import (
     read_yaml,
     validate,
 )
+from testbed.spec.event_text import EventText, check_names, read_event
 from testbed.spec.quantity import bits_per_second, metres, seconds, size_bytes
 from testbed.units import FIBRE_SECONDS_PER_METRE, show_time
 
@@ -28,6 +29,9 @@ MAX_DATACENTERS = 100
 MAX_NODES_PER_DATACENTER = 100
 MOST_RATE_BPS = 1e15
 """Of a link or network card at full scale; what a lab can have is checked when the plan is made."""
+
+MAX_EVENTS = 1000
+EVENT_WORDS = "an event as `link NAME rate 60 % at iteration 4`"
 
 MAX_LINKS = 5000
 """Of every pair of 100 datacenters one, and some."""
@@ -216,6 +220,9 @@ class Topology(StrictModel):
     )
     links: tuple[LinkSpec, ...] = Field(default=(), max_length=MAX_LINKS, description="each with two directions")
     routes: tuple[RouteSpec, ...] = Field(default=(), description="default: the least delay between every pair")
+    events: tuple[Annotated[str, Matching("(link|datacenter) .* at .*", EVENT_WORDS)], ...] = Field(
+        default=(), max_length=MAX_EVENTS, description="what happens to links while jobs train, a line each"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Topology:
@@ -239,7 +246,18 @@ class Topology(StrictModel):
                 pair = f"{route.source} -> {route.target}"
                 raise FieldError(f"routes.{index}", pair, f"a pair that routes.{first} is not for")
         self.given_routes()
+        for index, text in enumerate(self.events):
+            try:
+                self.event(text)
+            except FieldError as error:
+                raise FieldError(f"events.{index}", error.value, error.expected) from error
         return self
+
+    def event(self, text: str) -> EventText:
+        """What a line says that happens to these links. Raises FieldError without a field."""
+        read = read_event(text)
+        check_names(read, {link.resolved_name(): link.between for link in self.links})
+        return read
 
     def given_routes(self) -> dict[tuple[str, str], tuple[int, ...]]:
         """(source, target) -> indexes into `directions()` of the route that `routes` gives it. Raises FieldError."""
@@ -290,6 +308,16 @@ class Topology(StrictModel):
     def directions(self) -> list[Direction]:
         """Both directions of every link: forward of the first, reverse of the first, and so on."""
         return [link.direction(side) for link in self.links for side in ("forward", "reverse")]
+
+
+def with_events(topology: Topology, texts: Sequence[str]) -> Topology:
+    """The topology with more events, as `--event` gives them. Raises BadInput."""
+    for text in texts:
+        try:
+            topology.event(text)
+        except FieldError as error:
+            raise BadInput.of("--event", "event", error.value, error.expected) from error
+    return topology.model_copy(update={"events": (*topology.events, *texts)})
 
 
 def load_topology(path: Path | Document, settings: dict[str, str] | None = None) -> Topology:

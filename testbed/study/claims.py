@@ -121,7 +121,12 @@ class _Place(NamedTuple):
     """By label; of what was measured both are the same."""
     published_s: Mapping[str, float]
     """By label, where something is published."""
-    trusted: bool
+    untrusted: Set[str]
+    """Labels whose times cannot be trusted; a claim that does not speak of them does not mind."""
+
+    def trusts(self, *labels: str) -> bool:
+        """Whether what was measured of all these can be trusted; a time in seconds has no label and always can."""
+        return self.untrusted.isdisjoint(labels)
 
     @property
     def words(self) -> str:
@@ -148,11 +153,11 @@ def _places(evidence: StudyTables, places: Conditions) -> Iterator[_Place]:
         numbers = {name: float(rows[f"{name}_value"].iloc[0]) for name in evidence.axes}
         label = rows["label"].astype(str)
         low, high = (rows[name].fillna(rows["predicted_s"]) for name in columns)
-        trusted = bool(rows["trusted"].fillna(value=False).all()) if evidence.measured else True
+        untrusted = set(label[~rows["trusted"].fillna(value=False).astype(bool)]) if evidence.measured else set()
         published = rows["published_s"].dropna()
         low_s, high_s, published_s = (dict(each.groupby(label).median()) for each in (low, high, published))
         by_axis = dict(zip(evidence.axes, shown, strict=True))
-        yield _Place((topology, workload, job), by_axis, numbers, low_s, high_s, published_s, trusted)
+        yield _Place((topology, workload, job), by_axis, numbers, low_s, high_s, published_s, untrusted)
 
 
 def _concluded(claim: Claim, asked: pd.DataFrame, margins: Sequence[_Margin]) -> Judged:
@@ -210,7 +215,7 @@ class RelationClaim(Claim):
         words = f"{self.left.words()} is {ratio:.3f} x {self.right.words()} at {one.words}"
         if self.at_left.conditions:
             words = f"{self.left.words()} at {one.words} is {ratio:.3f} x {self.right.words()} at {other.words}"
-        return _Margin(share, words, one.trusted and other.trusted)
+        return _Margin(share, words, one.trusts(self.left.label) and other.trusts(self.right.label))
 
 
 def _elsewhere(place: _Place, apart: Set[str]) -> tuple[str, ...]:
@@ -235,7 +240,7 @@ class FastestClaim(Claim):
             second = min(others, key=lambda label: others[label])
             share = others[second] / place.high_s[self.label] - 1
             words = f"{second} takes {show_change(share)} at {place.words}"
-            margins.append(_Margin(0.0 if -TIE < share < 0 else share, words, place.trusted))
+            margins.append(_Margin(0.0 if -TIE < share < 0 else share, words, not place.untrusted))
         return _concluded(self, self.places.of(evidence.cells), margins)
 
 
@@ -271,7 +276,7 @@ class PublishedOrderClaim(Claim):
                 if place.published_s[fast] * (1 + self.near) < place.published_s[slow]:
                     share = place.low_s[slow] / place.high_s[fast] - 1
                     words = f"{slow} takes {show_change(share)} over {fast} at {place.words}"
-                    margins.append(_Margin(0.0 if -TIE < share < 0 else share, words, place.trusted))
+                    margins.append(_Margin(0.0 if -TIE < share < 0 else share, words, place.trusts(fast, slow)))
         return _concluded(self, self.places.of(evidence.cells), margins)
 
 
@@ -328,7 +333,8 @@ class CrossingClaim(Claim):
             words = ", ".join(evidence.axes[axis].show(at) for at in crossings) or "nowhere"
             at = crossings[0] if len(crossings) == 1 else math.nan
             share = min(at - low, high - at) / max(abs(high), abs(low)) if len(crossings) == 1 else -1.0
-            margins.append(_Margin(share, f"they cross at {axis} = {words}", all(place.trusted for place in line)))
+            trusted = all(place.trusts(self.one, self.other) for place in line)
+            margins.append(_Margin(share, f"they cross at {axis} = {words}", trusted))
         return _concluded(self, self.places.of(evidence.cells), margins)
 
     def _crossings(self, line: Sequence[_Place], axis: str) -> list[float]:

@@ -13,8 +13,10 @@ from typing import Any
 
 from testbed import source
 from testbed.files import saving
+from testbed.lab.shaping import AUTO, RELAY
 from testbed.plan.costs import buffer_bytes
 from testbed.plan.plan import Clock, Plan
+from testbed.plan.timeline import LinkEvent
 from testbed.planning import file
 from testbed.progress import Replay, Reporter
 from testbed.vm import guest_machine, kernel
@@ -32,14 +34,22 @@ class GuestTraining:
 
     plan: Plan
     directory: Path
-    shaper: str = "netem"
+    shaper: str = AUTO
+    """By default netem, and the relay for a plan whose links change."""
     quiet: bool = False
     strict: bool = False
 
     def assignment(self, *, quiet: bool) -> Assignment:
         """What the guest gets; `quiet` here or there is quiet."""
         document = file.to_json(self.plan)
-        return Assignment("train", document, self.directory, self.shaper, self.quiet or quiet, strict=self.strict)
+        quiet = self.quiet or quiet
+        return Assignment("train", document, self.directory, self._shaper, quiet, strict=self.strict)
+
+    @property
+    def _shaper(self) -> str:
+        if self.shaper != AUTO:
+            return self.shaper
+        return RELAY if any(isinstance(event, LinkEvent) for event in self.plan.events) else "netem"
 
 
 def choose_machine(clock: Clock) -> guest_machine.GuestMachine:

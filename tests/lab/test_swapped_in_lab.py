@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,10 +11,12 @@ import pytest
 from in_sandbox import in_sandbox
 
 from testbed.lab.machine_witness import MachineWitness
-from testbed.plan.plan import Continuation, Plan
+from testbed.plan.plan import Plan
+from testbed.plan.timeline import Moment, ScheduleSwapped
 from testbed.planning.resolve import load_plan, with_cases
 from testbed.planning.schedules import choose, make
 from testbed.progress import Lines
+from testbed.routing.rerouting import Controller, with_continuations, with_timeline
 from testbed.session.machine_report import this_machine
 from testbed.session.run import SessionOptions, run
 
@@ -51,17 +52,14 @@ def plan_of(directory: Path) -> Plan:
     plan = load_plan(*files)
     made = make(plan, choose(plan))
     plan = with_cases(plan, made.choices, made.made)
-    first, second = plan.cases
-    continues = Continuation(AFTER, None, 0.0, 0)
-    return replace(plan, cases=(first, replace(second, continues=continues)))
+    timed = with_timeline(plan, [ScheduleSwapped(plan.jobs[0].name, Moment(AFTER), "zb-h1")])
+    return with_continuations(timed, Controller())
 
 
 def train(directory: str, faulty: bool) -> list[Any]:
     """`faulty`: workers are never told of the second schedule, as they were not before."""
     plan = plan_of(Path(directory))
     with MachineWitness() as witness, ExitStack() as stack:
-        # no event of a file changes a schedule yet: its plan is taken as it is
-        stack.enter_context(mock.patch("testbed.plan.events.check_training"))
         if faulty:
             stack.enter_context(mock.patch("testbed.session.case._swaps", return_value={}))
         (Path(directory) / "out").mkdir()
@@ -73,7 +71,7 @@ def train(directory: str, faulty: bool) -> list[Any]:
 @pytest.mark.parametrize("faulty", [False, True])
 def test_what_is_trained_is_what_the_label_says(tmp_path: Path, faulty: bool) -> None:
     first, second = in_sandbox(train, str(tmp_path), faulty, timeout_s=300)
-    assert (first["label"], second["label"]) == ("1f1b", "zb-h1")
+    assert (first["label"], second["label"]) == ("1f1b", "zb-h1 from 2")
     executed = [check for row in (first, second) for check in row["checks"] if "executed" in check["question"]]
     assert [check["ok"] for check in executed] == [True, not faulty]
     for row in (first, second):

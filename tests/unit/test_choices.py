@@ -227,7 +227,7 @@ def test_the_best_is_among_the_workloads_own_and_all_others(tmp_path: Path) -> N
 def test_what_a_family_says_of_itself() -> None:
     """Memory is used by those that look at it, and only by those."""
     assert {name for name, family in FAMILIES.items() if family.uses_spare_memory} == {
-        *("geopipe", "crosspipe-greedy", "search", "search-wave", "search-loop", "wave-greedy"),
+        *("geopipe", "pipemorph", "crosspipe-greedy", "search", "search-wave", "search-loop", "wave-greedy"),
         *("crosspipe-ud", "crosspipe-wave", "crosspipe-loop"),
     }
     assert all(family.summary for family in FAMILIES.values())

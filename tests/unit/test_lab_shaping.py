@@ -135,7 +135,7 @@ def test_a_link_serialises_then_delays() -> None:
     assert direction.accept(packet, begin)
     assert not direction.accept(packet, begin)
     assert not direction.accept(packet, begin + 5_000_000)
-    releases = [release - begin for release, _ in direction.in_flight]
+    releases = [frame.release - begin for frame in direction.in_flight]
     assert releases == [11_000_000, 12_000_000, 16_000_000]
 
 
@@ -156,11 +156,45 @@ def test_neither_jitter_nor_a_change_reorders() -> None:
     direction = relay(jitter_s=0.005)
     for number in range(200):
         direction.accept(udp_packet(58), number * 100_000)
-    direction.set({"delay_s": 0.0, "jitter_s": 0.0})
+    direction.set({"delay_s": 0.0, "jitter_s": 0.0}, 199 * 100_000)
     direction.accept(udp_packet(58), 20_100_000)
-    releases = [release for release, _ in direction.in_flight]
+    releases = [frame.release for frame in direction.in_flight]
     assert releases == sorted(releases)
     assert len(set(releases)) > 10
+
+
+def releases_of(direction: RelayDirection) -> list[int]:
+    return [frame.release for frame in direction.in_flight]
+
+
+def test_what_is_not_sent_yet_goes_as_the_link_is_now() -> None:
+    """Frames of 1000 B, 1 ms each at 8 Mbit/s, 10 ms away; at 1.5 ms the first is sent and half of the second is."""
+    direction, packet = relay(rate_bps=8e6, delay_s=0.01), udp_packet(958)
+    for _ in range(3):
+        direction.accept(packet, 0)
+    assert releases_of(direction) == [11_000_000, 12_000_000, 13_000_000]
+    direction.set({"rate_bps": 4e6}, 1_500_000)
+    assert releases_of(direction) == [11_000_000, 12_500_000, 14_500_000]
+    direction.set({"rate_bps": 16e6, "delay_s": 0.002}, 3_500_000)
+    assert releases_of(direction) == [11_000_000, 12_500_000, 12_500_000], "nothing is overtaken: 5.75 ms otherwise"
+    direction.accept(packet, 20_000_000)
+    assert releases_of(direction)[-1] == 22_500_000
+
+
+def test_a_direction_that_sends_nothing_keeps_what_comes() -> None:
+    direction, packet = relay(rate_bps=8e6, delay_s=0.01, queue_bytes=3000), udp_packet(958)
+    assert [direction.accept(packet, 0) for _ in range(2)] == [True, False]
+    direction.set({"sends": False}, 500_000)
+    assert releases_of(direction) == []
+    assert not direction.accept(packet, 600_000)
+    assert direction.dropped == 0
+    assert not direction.accept(packet, 600_000)
+    assert direction.dropped == 1, "room for 3000 B, and 2500 wait: half a frame is sent"
+    direction.set({"delay_s": 0.003}, 700_000)
+    assert releases_of(direction) == []
+    direction.set({"sends": True}, 5_000_000)
+    assert releases_of(direction) == [8_500_000, 9_500_000, 10_500_000]
+    assert (direction.packets, direction.wire_bytes) == (3, 3000)
 
 
 def test_loss_follows_the_seed() -> None:

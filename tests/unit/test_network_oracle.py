@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import network_oracle
 
 from testbed.model.lower import lower
-from testbed.model.network import acknowledge, carry_acknowledgements, idle, occupy
+from testbed.model.network import LinkOccupancy, acknowledge, carry_acknowledgements, idle, occupy, steady
 from testbed.model.simulate import run
 
 
@@ -26,6 +26,13 @@ def test_every_packet_by_itself_comes_to_the_same_times(compiled: bool) -> None:
 
 def test_with_times_that_are_any_numbers() -> None:
     wrong = {case: found for case in range(50) if (found := network_oracle.differences(case, real=True))}
+    assert not wrong
+    changing = [case for case in range(50) if lower(network_oracle.drawn(case, real=True))[0].changed_at_s.size]
+    assert len(changing) > 15, "links that change are among them"
+
+
+def test_links_that_change_compiled() -> None:
+    wrong = {c: found for c in range(51, 90, 2) if (found := network_oracle.differences(c, real=True, compiled=True))}
     assert not wrong
 
 
@@ -40,10 +47,15 @@ def test_acknowledgements_come_first_at_one_instant_over_several_links_too() -> 
     assert not network_oracle.differences(4821)
 
 
+def one_link() -> LinkOccupancy:
+    """With a queue for one row of acknowledgements; a byte takes a second."""
+    ints = np.array
+    return idle(ints([0.0]), ints([1.0]), steady(1), ints([0, 1]), ints([0]), ints([1]))
+
+
 def free_after(*looks: float) -> float:
     """When a link is free that somebody looks at at these times, with four acknowledgements at 10, 20, 30 and 31."""
-    ints = np.array
-    wires = idle(ints([0.0]), ints([1.0]), ints([0, 1]), ints([0]), ints([1]))
+    wires = one_link()
     acknowledge(wires, 0, 6.0, (10.0, 10.0, 31.0), 4)
     for now in looks:
         carry_acknowledgements(wires, 0, now)
@@ -59,8 +71,7 @@ def test_the_last_acknowledgement_comes_when_it_comes() -> None:
 
 
 def test_a_message_that_comes_meanwhile_waits_for_what_is_there() -> None:
-    ints = np.array
-    wires = idle(ints([0.0]), ints([1.0]), ints([0, 1]), ints([0]), ints([1]))
+    wires = one_link()
     acknowledge(wires, 0, 6.0, (10.0, 10.0, 31.0), 4)
     carry_acknowledgements(wires, 0, 22.0)
     assert occupy(wires, 0, 3.0, 22.0, 22.0) == 26.0

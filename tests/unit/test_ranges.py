@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import ranges
+from drawn_then import documents
 from harness.plans import training
 
 from testbed.cli.range_cells import show_ranges
@@ -32,7 +33,7 @@ its single prediction, and inside its range."""
 
 
 def planned(number: int, directory: Path) -> Plan:
-    return training(directory, str(number), *ranges.documents(number, 1)).plan
+    return training(directory, str(number), *documents(number, 1)).plan
 
 
 @pytest.fixture(scope="module")

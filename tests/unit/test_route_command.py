@@ -306,3 +306,36 @@ def test_predict_refuses_the_parameters_that_run_refuses(mesh: str) -> None:
     done = CliRunner().invoke(app, ["predict", mesh, PP4, *words])
     assert isinstance(done.exception, BadInput)
     assert "data_parallel.parameters: got '1 kB', expected at least" in str(done.exception)
+
+
+def routed(*words: str) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["route", "leaf-spine", PP4, "--set", "parallelism.data=4", *words, "--json"])
+    assert done.exit_code == 0, done.output
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def test_without_a_spine_is_as_if_it_had_never_been_there() -> None:
+    """Of four spines the last one lost, beside a network of three: the same routes, metric and iterations."""
+    lost = routed("--lose", "pod-spine3", "--seeds", "3")
+    fewer = routed("--set", "topology.datacenters.pod.clos.spines=3", "--seeds", "3")
+    assert (lost["lost"], fewer["lost"]) == (["pod-spine3"], [])
+    assert lost["flows"] == fewer["flows"]
+    for one, other in zip(lost["policies"], fewer["policies"], strict=True):
+        assert {**one, "controller_s": 0, "links": []} == {**other, "controller_s": 0, "links": []}
+        used = [link for link in one["links"] if "pod-spine3" not in link["direction"]]
+        assert used == other["links"]
+        assert all(link["wire_bytes"] == 0 for link in one["links"] if link not in used)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("leaf-spine", PP4, "--lose", "pod"), "expected a switch or a link"),
+        (("two-dc-longhaul", PP4, "--lose", "paris--warsaw"), "expected one without which paris still reaches warsaw"),
+    ],
+)
+def test_what_cannot_be_lost(words: tuple[str, ...], expected: str) -> None:
+    done = CliRunner().invoke(app, ["route", *words])
+    assert isinstance(done.exception, BadInput)
+    assert expected in str(done.exception)

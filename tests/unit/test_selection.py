@@ -77,7 +77,7 @@ def test_best_makes_every_schedule_once_and_says_where_it_is_from(
     assert (first.label, first.schedule, second.label, third.label) == ("best zb-v", "zb-v", "zb-v", "search")
     best = selected.made["best zb-v"]
     assert best.schedule.name == "best zb-v"
-    assert best.remarks[0].startswith("zb-v, the fastest of 8 that fit; next ")
+    assert best.remarks[0].startswith("zb-v, the fastest of 9 that fit; next ")
     (case, *_) = with_selected(plan, [selected]).cases
     assert case.jobs[0].remarks == best.remarks
 
@@ -102,8 +102,8 @@ def test_best_of_nothing_is_a_misfit_with_a_reason(tmp_path: Path) -> None:
     plan = plan_of([{"schedule": "best", "memory": 0.5}, "1f1b"], tmp_path)
     selected = make(plan, choose(plan))
     assert list(selected.made) == ["1f1b"]
-    assert "room for one of 13 schedules" in selected.left_out["best"]
-    with pytest.raises(DoesNotFit, match="room for one of 13"):
+    assert "room for one of 14 schedules" in selected.left_out["best"]
+    with pytest.raises(DoesNotFit, match="room for one of 14"):
         make(plan, choose(plan, ["best"]))
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from processes import wait_until
 from testbed.cli.study import exit_code
 from testbed.errors import ExitCode
 from testbed.plan.network_state import planned
-from testbed.spec.study import StudyAxis, StudySpec, axis_of_text, setting, spread, study_of
+from testbed.planning.resolve import overrides_of
+from testbed.spec.setting import setting
+from testbed.spec.study import StudyAxis, StudySpec, axis_of_text, spread, study_of
 from testbed.study import cell_runs, cells, outcomes
 from testbed.study.axis_plots import draw_axes
 from testbed.study.cell_locks import CellLocks, cells_directory
@@ -80,6 +83,10 @@ def test_a_field_is_the_topologys_where_only_that_has_it() -> None:
         "topology.name",
         "name",
     ]
+    assert overrides_of(["links.0.delay=5 ms", "microbatches=8", "topology.name=x", "name=y"]) == (
+        {"microbatches": "8", "name": "y"},
+        {"links.0.delay": "5 ms", "name": "x"},
+    )
 
 
 def test_values_of_the_command_line() -> None:
@@ -514,15 +521,22 @@ AXES = {
 PUBLISHED_S = {"a": 1.0, "b": 1.4}
 
 
-def evidence(times: dict[tuple[str, str], dict[str, float]], *, failed: str = "", trusted: bool = True) -> StudyTables:
-    """What was measured at (lat, net), by label; 1 % off the prediction where it is labelled so."""
+def evidence(
+    times: dict[tuple[str, str], dict[str, float]], *, failed: str = "", untrusted: Collection[str] = ()
+) -> StudyTables:
+    """What was measured at (lat, net), by label; those of the `untrusted` labels cannot be trusted."""
     rows, of_cells = [], []
     for number, ((lat, net), taken) in enumerate(times.items()):
         place = {"cell": number, "topology": "t", "workload": "w", "lat": lat, "lat_value": float(lat.split()[0]) / 1e3}
         place |= {"net": net, "net_value": float("nan"), "job": None}
         of_cells.append(place | {"failed": "" if number or not failed else failed, "order_as_predicted": number != 1})
         for label, seconds in taken.items():
-            row = {"label": label, "measured_s": seconds, "predicted_s": seconds / 1.0002, "trusted": trusted}
+            row = {
+                "label": label,
+                "measured_s": seconds,
+                "predicted_s": seconds / 1.0002,
+                "trusted": label not in untrusted,
+            }
             published_s = PUBLISHED_S.get(label, float("nan"))
             row |= {"published_s": published_s, "error_to_published": seconds / published_s - 1}
             rows.append(
@@ -594,10 +608,29 @@ def test_nothing_is_claimed_of_what_is_missing_or_untrusted() -> None:
     claim = parse("a < b", AXES, ["a", "b"])
     times = {("10 ms", "near"): {"a": 1.0, "b": 1.5}, ("20 ms", "near"): {"a": 1.0, "b": 1.5}}
     assert claim.judged(evidence(times)).verdict is ClaimVerdict.holds
-    missing, untrusted = claim.judged(evidence(times, failed="it died")), claim.judged(evidence(times, trusted=False))
+    missing, untrusted = claim.judged(evidence(times, failed="it died")), claim.judged(evidence(times, untrusted="a"))
     assert missing.verdict is untrusted.verdict is ClaimVerdict.undecided
     assert "it died" in missing.why
     assert "trusted" in untrusted.why
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("a < b", "holds"),
+        ("a < 1.1 s", "holds"),
+        ("c > b", "undecided"),
+        ("c > 1.9 s", "undecided"),
+        ("a is fastest", "undecided"),
+        ("crossing of a and b between 10 ms and 20 ms", "fails"),
+        ("order as published", "holds"),
+        ("order as the model's at lat=10 ms", "undecided"),
+    ],
+)
+def test_a_schedule_that_cannot_be_trusted_leaves_the_claims_on_others_decided(text: str, verdict: str) -> None:
+    times = {("10 ms", "near"): {"a": 1.0, "b": 1.5, "c": 2.0}, ("20 ms", "near"): {"a": 1.0, "b": 1.5, "c": 2.0}}
+    judged = parse(text, AXES, ["a", "b", "c"]).judged(evidence(times, untrusted="c"))
+    assert judged.verdict == verdict, judged.why
 
 
 def test_a_claim_that_fails_fails_whoever_is_missing() -> None:

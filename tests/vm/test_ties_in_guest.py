@@ -11,7 +11,7 @@ from one_boot import MARKS, Asked, Measured, planned
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-import ranges
+from drawn_then import documents
 from harness.plans import write
 
 pytestmark = MARKS
@@ -21,7 +21,7 @@ NUMBER, SEED, SCHEDULE = 1, 1, "dualpipe-v"
 
 
 def asked(place: Path) -> dict[str, Asked]:
-    files = write(place, "ties", *ranges.documents(NUMBER, SEED))
+    files = write(place, "ties", *documents(NUMBER, SEED))
     return {"ties": Asked(planned(place, *files, f"--schedule={SCHEDULE}"), quiet=False)}
 
 

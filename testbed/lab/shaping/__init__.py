@@ -123,6 +123,31 @@ class Shaper(Protocol):
         """Stop shaping; the links are dead afterwards."""
 
 
+@dataclass(frozen=True)
+class TimedChange:
+    """What becomes of a live direction at an instant of the monotonic clock; None leaves what it has."""
+
+    at_s: float
+    direction: int
+    delay_s: float | None = None
+    rate_bps: float | None = None
+    sends: bool | None = None
+    """Whether it sends, or keeps what comes until it does."""
+
+
+@runtime_checkable
+class TimedShaper(Shaper, Protocol):
+    """One that changes directions by itself when their time has come: all bytes that are not sent yet go otherwise,
+    what is sent comes out as it would have, and nothing is lost or overtaken."""
+
+    def schedule(self, changes: Sequence[TimedChange]) -> None:
+        """Have these happen, beside those that are still to come."""
+
+    def happened(self) -> list[float]:
+        """When those really did that were scheduled, in the order in which they were given to `schedule`; forgotten
+        then."""
+
+
 CHANGEABLE = frozenset({"delay_s", "rate_bps", "jitter_s", "loss", "queue_bytes"})
 
 
@@ -133,6 +158,11 @@ def _as_maker(name: str, loaded: object) -> Callable[[], Shaper]:
 
 
 AUTO = "auto"
+RELAY = "relay"
+CANNOT_CHANGE = (
+    "relay, or another testbed.lab.shaping.TimedShaper, for events of links: netem gives a packet its time as it "
+    "comes, and nothing can change that while it waits"
+)
 
 SHAPERS = Registry(
     "testbed.shapers",
@@ -142,13 +172,15 @@ SHAPERS = Registry(
 """What makes a shaper, by name: called without arguments once per lab."""
 
 
-def choose(name: str) -> Shaper:
-    """The shaper called `name`, or FILE.py:NAME.
+def choose(name: str, *, timed: bool = False) -> Shaper:
+    """The shaper called `name`, or FILE.py:NAME; it has to be a TimedShaper where links change, `timed`.
 
-    `auto` is netem where adding such a qdisc to a scratch interface works, else relay.
+    `auto` is netem where adding such a qdisc to a scratch interface works, else relay; the relay where it is `timed`.
 
     Raises BadInput for an unknown name, MachineLacks when netem is asked for and the kernel has none.
     """
+    if name == AUTO and timed:
+        name = RELAY
     if name == AUTO:
         from testbed.lab.shaping import netem
 
@@ -156,6 +188,8 @@ def choose(name: str) -> Shaper:
     shaper = _maker(name)()
     if not isinstance(shaper, Shaper):
         raise BadInput.of("--shaper", "shaper", name, "something that has all methods of testbed.lab.shaping.Shaper")
+    if timed and not isinstance(shaper, TimedShaper):
+        raise BadInput.of("--shaper", "shaper", name, CANNOT_CHANGE)
     return shaper
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from testbed.errors import MachineLacks, RunFailed, in_words
 from testbed.lab.namespaces import inside
 from testbed.lab.netlink import Netlink
-from testbed.lab.shaping import CHANGEABLE, End, LinkCounters, ShapedDirection, ShapedLink
+from testbed.lab.shaping import CHANGEABLE, End, LinkCounters, ShapedDirection, ShapedLink, TimedChange
 
 _TUN = "/dev/net/tun"
 _TUN_REMEDY = "modprobe tun (a container: docker run --device /dev/net/tun)"
@@ -66,6 +66,8 @@ class RelayShaper:
         """Held for a request and its answer: links may be changed by a thread while counters are read."""
         self._in_force: list[dict[str, Any]] = []
         self._started: dict[str, Any] = {}
+        self._scheduled = 0
+        """Changes, so far."""
 
     @property
     def pid(self) -> int | None:
@@ -121,6 +123,23 @@ class RelayShaper:
         place = next(i for i, d in enumerate(self._directions) if d.index == direction)
         self._ask({"op": "set", "direction": place, **values})
         self._in_force[place] |= values
+
+    def schedule(self, changes: Sequence[TimedChange]) -> None:
+        """See TimedShaper."""
+        places = {direction.index: place for place, direction in enumerate(self._directions)}
+        asked = []
+        for number, change in enumerate(changes, self._scheduled):
+            values = {name: getattr(change, name) for name in ("delay_s", "rate_bps", "sends")}
+            asked.append(
+                {"at_ns": round(change.at_s * 1e9), "number": number, "direction": places[change.direction]}
+                | {name: value for name, value in values.items() if value is not None}
+            )
+        self._scheduled += len(changes)
+        self._ask({"op": "schedule", "changes": asked})
+
+    def happened(self) -> list[float]:
+        """See TimedShaper."""
+        return [instant * 1e-9 for _, instant in sorted(self._ask({"op": "happened"})["happened"])]
 
     def describe(self) -> list[dict[str, Any]]:
         """See Shaper."""

@@ -3,12 +3,18 @@
 Every direction is a queue, then a wire, and does what tc's `police rate R burst Q` and netem's `delay D rate R` do:
 
     waiting = max(0, when the queue is empty - arrival) * rate / 8 + wire_bytes: beyond `queue_bytes` it is dropped
-    release = max(previous release, arrival + delay + jitter) + 8 * wire_bytes / rate
+    sent = max(previous sent, arrival + jitter) + 8 * wire_bytes / rate
+    release = max(previous release, sent + delay)
+
+Unlike netem it changes what waits as well: from an instant on all bytes that are not sent yet go at the new rate, the
+rest of a frame on the wire included, and while a direction sends nothing they wait. What is sent comes out as it would
+have, and nothing overtakes it.
 
 A frame is stamped when it is read, and released in order. What is lost as asked has waited for the wire, but does not
 take its time. Bytes are charged as on a real wire: a GSO super-packet pays for the headers of each of its segments.
 It talks JSON, one object per line, over the socket whose number is its only argument: first the configuration, then
-requests (`counters`, `set`), each answered by one line. It ends when that socket closes or its parent dies.
+requests (`counters`, `set`, `schedule`, `happened`), each answered by one line. It ends when that socket closes or its
+parent dies.
 """
 
 import contextlib
@@ -27,6 +33,7 @@ import struct
 import sys
 import time
 from collections import deque
+from typing import NamedTuple
 
 VNET_HEADER = struct.Struct("=BBHHHH")
 """struct virtio_net_hdr: flags, GSO type, header length, segment size, checksum start, checksum offset."""
@@ -74,12 +81,26 @@ def wire_size(packet: bytes) -> tuple[int, int, int]:
     return frame + (segments - 1) * headers, payload, segments
 
 
+class SentFrame(NamedTuple):
+    """One that is on its way. Times in nanoseconds."""
+
+    release: int
+    packet: bytes
+    come: float
+    since: float
+    """From when on it is sent, or the rest of it."""
+    left: float
+    """Wire bytes that are not sent by then."""
+    sent: float
+
+
 class RelayDirection:
     """One direction of one link: its parameters, its frames on the way, its counters. Times in nanoseconds."""
 
     __slots__ = (
         "delay",
         "dropped",
+        "held",
         "in_flight",
         "jitter",
         "lateness",
@@ -87,6 +108,7 @@ class RelayDirection:
         "lost",
         "ns_per_byte",
         "packets",
+        "passed",
         "payload_bytes",
         "queue_bytes",
         "queue_empty_at",
@@ -94,42 +116,83 @@ class RelayDirection:
         "random",
         "refused",
         "released",
+        "sends",
+        "sent",
         "sink",
+        "waiting_bytes",
         "wire_bytes",
     )
 
     def __init__(self, config: dict) -> None:  # type: ignore[type-arg]
         self.sink: int = config["sink"]
         self.random = random.Random(config["seed"])
-        self.queue_empty_at = self.released = 0.0
-        self.in_flight: deque[tuple[int, bytes]] = deque()
+        self.queue_empty_at = self.released = self.sent = 0.0
+        self.in_flight: deque[SentFrame] = deque()
+        self.passed = 0  # when the last one was released
+        self.sends = True
+        self.held: list[SentFrame] = []  # while nothing is sent, what waits
+        self.waiting_bytes = 0.0  # how much that is
         self.packets = self.wire_bytes = self.payload_bytes = 0
         self.dropped = self.lost = self.refused = 0
         self.queue_high_water = 0.0
         self.lateness = [0] * LATENESS_BUCKETS
         self.delay = self.jitter = 0
         self.ns_per_byte = self.queue_bytes = self.loss = 0.0
-        self.set(config)
+        self.set(config, 0)
 
-    def set(self, values: dict) -> None:  # type: ignore[type-arg]
-        """Change parameters; frames already accepted keep their times."""
+    def set(self, values: dict, now: int) -> None:  # type: ignore[type-arg]
+        """Change parameters at an instant: of what is not sent by then."""
+        waiting = self._taken_back(now)
+        if self.sends:
+            self.waiting_bytes = max(0.0, self.queue_empty_at - now) / self.ns_per_byte if self.ns_per_byte else 0.0
         self.delay = round(values.get("delay_s", self.delay / 1e9) * 1e9)
         self.jitter = round(values.get("jitter_s", self.jitter / 1e9) * 1e9)
         self.loss = values.get("loss", self.loss)
         self.queue_bytes = values.get("queue_bytes", self.queue_bytes)
         if "rate_bps" in values:
             self.ns_per_byte = 8e9 / values["rate_bps"]
+        self.sends = values.get("sends", self.sends)
+        if not self.sends:
+            self.held += waiting
+            return
+        self.queue_empty_at = now + self.waiting_bytes * self.ns_per_byte
+        waiting, self.held = self.held + waiting, []
+        for frame in waiting:
+            self._send(frame.packet, max(now, frame.come), frame.left)
+
+    def _taken_back(self, now: int) -> list[SentFrame]:
+        """What is not sent by an instant, in order, with what is left of it then."""
+        found = []
+        while self.in_flight and self.in_flight[-1].sent > now:
+            frame = self.in_flight.pop()
+            on_wire_ns = max(0.0, now - frame.since)
+            left = frame.left - on_wire_ns / self.ns_per_byte if on_wire_ns else frame.left
+            found.append(frame._replace(come=max(frame.come, now), left=left))
+        if found:
+            last = self.in_flight[-1] if self.in_flight else None
+            self.sent = float(now) if last is None else last.sent
+            self.released = self.passed if last is None else last.release
+        return found[::-1]
+
+    def _send(self, packet: bytes, come: float, wire: float) -> None:
+        """Put what has come by an instant behind all else."""
+        since = max(self.sent, come)
+        self.sent = since + wire * self.ns_per_byte
+        self.released = max(self.released, self.sent + self.delay)
+        self.in_flight.append(SentFrame(int(self.released), packet, come, since, wire, self.sent))
 
     def accept(self, packet: bytes, now: int) -> bool:
         """Queue a packet, or drop it and count. True when it is now the only one on its way."""
         wire, payload, frames = wire_size(packet)
         begin = max(self.queue_empty_at, now)
-        waiting = (begin - now) / self.ns_per_byte + wire
+        waiting = ((begin - now) / self.ns_per_byte if self.sends else self.waiting_bytes) + wire
         if waiting > self.queue_bytes:
             self.dropped += frames
             return False
-        on_wire_ns = wire * self.ns_per_byte
-        self.queue_empty_at = begin + on_wire_ns
+        if self.sends:
+            self.queue_empty_at = begin + wire * self.ns_per_byte
+        else:
+            self.waiting_bytes = waiting
         if waiting > self.queue_high_water:
             self.queue_high_water = waiting
         if self.loss and self.random.random() < self.loss:
@@ -138,11 +201,13 @@ class RelayDirection:
         self.packets += frames
         self.wire_bytes += wire
         self.payload_bytes += payload
-        come: float = now + self.delay
+        come: float = now
         if self.jitter:
             come += self.random.uniform(-self.jitter, self.jitter)
-        self.released = max(self.released, come) + on_wire_ns
-        self.in_flight.append((int(self.released), packet))
+        if not self.sends:
+            self.held.append(SentFrame(0, packet, come, come, wire, 0.0))
+            return False
+        self._send(packet, come, wire)
         return len(self.in_flight) == 1
 
     def counters(self) -> dict:  # type: ignore[type-arg]
@@ -201,6 +266,8 @@ class Relay:
         self._sources = {entry["source"]: d for entry, d in zip(config["directions"], self._directions, strict=True)}
         self._timer = Timer()
         self._due: list[tuple[int, int]] = []  # (release of the first frame on its way, direction)
+        self._changes: list[tuple[int, int, dict]] = []  # type: ignore[type-arg] # (instant, number, request), to come
+        self._happened: list[tuple[int, int]] = []  # (number, instant) of those that came
         self._index = {id(d): i for i, d in enumerate(self._directions)}
         self._answer({"ready": True, **_become_urgent(config["parent"])})
 
@@ -217,8 +284,15 @@ class Relay:
         for fd in (*self._sources, self._timer.fd, self._control.fileno()):
             poller.register(fd, select.EPOLLIN)
         while True:
+            while self._changes and self._changes[0][0] <= time.monotonic_ns():
+                at, number, change = heapq.heappop(self._changes)
+                self._release_due(at)
+                self._change(change, at)
+                self._happened.append((number, time.monotonic_ns()))
             self._release_due()
-            self._timer.arm(self._due[0][0] if self._due else 0)
+            next_change = self._changes[0][0] if self._changes else 0
+            next_release = self._due[0][0] if self._due else next_change
+            self._timer.arm(min(next_release, next_change or next_release))
             for fd, _ in poller.poll():
                 if fd in self._sources:
                     self._read(fd, self._sources[fd])
@@ -233,16 +307,27 @@ class Relay:
             for _ in range(_READS_PER_WAKE_UP):
                 packet = read(fd, _LARGEST_READ)
                 if accept(packet, clock()):
-                    heapq.heappush(self._due, (direction.in_flight[0][0], self._index[id(direction)]))
+                    heapq.heappush(self._due, (direction.in_flight[0].release, self._index[id(direction)]))
         except BlockingIOError:
             pass
 
-    def _release_due(self) -> None:
+    def _change(self, request: dict, at: int) -> None:  # type: ignore[type-arg]
+        """Have a direction change at an instant."""
+        index = request["direction"]
+        direction = self._directions[index]
+        direction.set(request, at)
+        self._due = [entry for entry in self._due if entry[1] != index]
+        if direction.in_flight:
+            self._due.append((direction.in_flight[0].release, index))
+        heapq.heapify(self._due)
+
+    def _release_due(self, until: float = math.inf) -> None:
+        """Release what is due by now, or by an instant before."""
         due, clock = self._due, time.monotonic_ns
-        while due and due[0][0] <= (now := clock()):
+        while due and due[0][0] <= min(until, now := clock()):
             release, index = due[0]
             direction = self._directions[index]
-            packet = direction.in_flight.popleft()[1]
+            packet, direction.passed = direction.in_flight.popleft().packet, release
             try:
                 os.write(direction.sink, packet)
             except OSError as error:
@@ -252,7 +337,7 @@ class Relay:
                 direction.refused += 1
             direction.lateness[lateness_bucket(now - release)] += 1
             if direction.in_flight:
-                heapq.heapreplace(due, (direction.in_flight[0][0], index))
+                heapq.heapreplace(due, (direction.in_flight[0].release, index))
             else:
                 heapq.heappop(due)
 
@@ -267,8 +352,15 @@ class Relay:
                 for direction in self._directions:
                     direction.queue_high_water = 0.0
         elif request["op"] == "set":
-            self._directions[request["direction"]].set(request)
+            self._change(request, time.monotonic_ns())
             self._answer({"ok": True})
+        elif request["op"] == "schedule":
+            for change in request["changes"]:
+                heapq.heappush(self._changes, (change["at_ns"], change["number"], change))
+            self._answer({"ok": True})
+        elif request["op"] == "happened":
+            self._answer({"happened": self._happened})
+            self._happened = []
         else:
             self._answer({"error": f"unknown request {request['op']!r}"})
         return True

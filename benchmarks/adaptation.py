@@ -1,0 +1,233 @@
+"""Does a job that adapts come near one that knows what will happen? Rehearsals in the event model.
+
+    python benchmarks/adaptation.py [--own 10] [--drawn 10] [--steady 500] [--seed 1] [--picture FILE]
+
+Ten timelines of our own: a rate halved, a delay four times as long, a link lost where there is a detour, cross-traffic
+that comes and goes every 3, 5, 10 and 30 iterations, a rank 1.5 times slower, two at once, two after each other. Ten
+drawn by seed: two or three datacenters, 4 to 6 ranks, 6 to 16 microbatches, memory for P to 2 P of them, one or two
+changes. Each trains 5 iterations before the first change and 40 after it. A swap is taken to cost 20 ms. Beside them
+steady iterations, with slots as paced and with slots drawn with a coefficient of variation of 3 %. The picture is of
+the last timeline of our own.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness import options
+from harness.plans import joined
+from harness.record import Claim, Topic, finish
+from harness.report import show_table
+
+from testbed.adaptation import controller
+from testbed.adaptation.prospects import AdaptableJob, adaptable_job, planned_belief
+from testbed.adaptation.rehearsal import AS_PACED, Rehearsal, SlotVariation, rehearse
+from testbed.adaptation.rehearsal_changes import change
+from testbed.adaptation.rehearsal_picture import draw
+from testbed.planning.resolve import load_plan
+from testbed.planning.schedules import choose
+
+SCHEDULES = ("1f1b", "zb-h1", "zb-h2", "geopipe", "pipemorph", "crosspipe-greedy")
+BEFORE, AFTER = 5, 40
+SWAP_S = 0.02
+LEAST_SHARE, WITHIN, MOST_LOST = 0.9, 3, 0.005
+VARIATION = 0.03
+
+LONGHAUL = options.ROOT / "topologies/two-dc-longhaul.yaml"
+JOB = options.ROOT / "workloads/tiny-gpt-pp4.yaml"
+BETWEEN = "paris--warsaw"
+RING = {
+    "name": "ring",
+    "datacenters": {"a": {"nodes": 2}, "b": {"nodes": 2}, "c": {"nodes": 1}},
+    "links": [
+        {"name": "direct", "between": ["a", "b"], "delay": "5 ms", "rate": "1 Gbit/s"},
+        {"name": "first", "between": ["a", "c"], "delay": "20 ms", "rate": "1 Gbit/s"},
+        {"name": "second", "between": ["c", "b"], "delay": "20 ms", "rate": "1 Gbit/s"},
+    ],
+}
+
+
+class Timeline(NamedTuple):
+    """What is trained, and what happens."""
+
+    name: str
+    subject: AdaptableJob
+    events: Sequence[str]
+    iterations: int = BEFORE + AFTER
+
+    def rehearsed(self) -> Rehearsal:
+        """All three jobs through it."""
+        changes = [change(event, self.subject.plan) for event in self.events]
+        return rehearse(self.subject, changes, self.iterations, controller.choose("ski-rental"), swap_s=SWAP_S)
+
+
+def subject(topology: Path | dict[str, Any], workload: Path | dict[str, Any], *settings: str) -> AdaptableJob:
+    """A job with the schedules that it may swap between."""
+    plan = load_plan(topology, workload, settings=settings)
+    return adaptable_job(plan, choose(plan, SCHEDULES))
+
+
+def own() -> list[Timeline]:
+    """Ten, one for each kind of change and for some together."""
+    plain, large = subject(LONGHAUL, JOB, "memory=8"), subject(LONGHAUL, JOB, "memory=8", "message=2.5 MB")
+    ring = subject(RING, JOB, "memory=8", "placement=[a/0, a/1, b/0, b/1]")
+    traffic = [
+        Timeline(f"cross-traffic every {every}", large, [f"link {BETWEEN} traffic 60 % every {every} at {BEFORE}"])
+        for every in (3, 5, 10, 30)
+    ]
+    return [
+        Timeline("delay x 4", plain, [f"link {BETWEEN} delay x4 at {BEFORE}"]),
+        Timeline("rate halved", large, [f"link {BETWEEN} rate x0.5 at {BEFORE}"]),
+        Timeline("link lost, with a detour", ring, [f"link direct lost at {BEFORE}"]),
+        *traffic,
+        Timeline("rank 1.5 times slower", plain, [f"rank 1 slower x1.5 at {BEFORE}"]),
+        Timeline("two at once", plain, [f"link {BETWEEN} delay x4 at {BEFORE}", f"rank 0 slower x1.5 at {BEFORE}"]),
+        Timeline(
+            "two after each other",
+            large,
+            [f"link {BETWEEN} delay x4 at {BEFORE}", f"link {BETWEEN} rate x0.5 at {BEFORE + AFTER}"],
+            BEFORE + 2 * AFTER,
+        ),
+    ]
+
+
+def drawn(number: int, seed: int) -> Timeline:
+    """The timeline of a number."""
+    draw = random.Random(f"adaptation/{seed}/{number}")
+    ranks, sites = draw.randint(4, 6), [f"dc{index}" for index in range(draw.choice((2, 2, 3)))]
+    _, datacenters, pairs = joined(draw, sites, ranks)
+    links = [
+        {
+            "name": f"{a}{b}",
+            "between": [a, b],
+            "delay": f"{draw.uniform(2, 20):.2f} ms",
+            "rate": f"{draw.choice((300, 500, 1000))} Mbit/s",
+        }
+        for a, b in pairs
+    ]
+    workload = {
+        "name": "drawn",
+        "model": {"layers": ranks, "d_model": 32, "heads": 2, "sequence": 32},
+        "parallelism": {"pipeline": ranks},
+        "microbatches": draw.randint(6, 16),
+        "microbatch_size": 1,
+        "pacing": {kind: f"{draw.uniform(12, 25):.2f} ms" for kind in "FIW"},
+        "message": f"{draw.uniform(0.1, 1):.2f} MB",
+        "memory": draw.randint(ranks, 2 * ranks),
+        "schedules": ["1f1b"],
+    }
+    kinds = draw.sample(("delay", "rate", "traffic", "rank"), draw.choice((1, 1, 2)))
+    events = [_event(draw, kind, [f"{a}{b}" for a, b in pairs], ranks) for kind in kinds]
+    topology = {"name": "drawn", "datacenters": datacenters, "links": links}
+    return Timeline(f"drawn {number}: {', '.join(kinds)}", subject(topology, workload), events)
+
+
+def _event(draw: random.Random, kind: str, links: Sequence[str], ranks: int) -> str:
+    link = draw.choice(links)
+    words = {
+        "delay": f"link {link} delay x{draw.uniform(2, 6):.2f}",
+        "rate": f"link {link} rate x{draw.uniform(0.1, 0.5):.3f}",
+        "traffic": f"link {link} traffic {draw.uniform(50, 90):.0f} % every {draw.randint(3, 30)}",
+        "rank": f"rank {draw.randrange(ranks)} slower x{draw.uniform(1.2, 2):.2f}",
+    }
+    return f"{words[kind]} at {BEFORE}"
+
+
+class Judged(NamedTuple):
+    """A timeline after its rehearsal."""
+
+    name: str
+    comes_and_goes: bool
+    found: Rehearsal
+
+    @property
+    def noticed(self) -> bool:
+        """In time."""
+        after = self.found.noticed_after(BEFORE)
+        return after is not None and after <= WITHIN
+
+    @property
+    def lost(self) -> float:
+        """Share of the time that adapting has cost; less than 0 where it has brought something."""
+        return -self.found.gain_s / self.found.total_s("never")
+
+
+def judged(timelines: Sequence[Timeline]) -> list[Judged]:
+    """All rehearsed, and shown in a table."""
+    every, rows = [], []
+    for timeline in timelines:
+        found = timeline.rehearsed()
+        every.append(Judged(timeline.name, any(" traffic " in event for event in timeline.events), found))
+        never_s = found.total_s("never")
+        share = "-" if found.share is None else f"{found.share:.1%}"
+        gains = f"{found.gain_s / never_s:.2%}", f"{found.most_gain_s / never_s:.2%}"
+        after = found.noticed_after(BEFORE)
+        rows.append((timeline.name, *gains, share, len(found.swaps), found.oracle_swaps, after))
+        print(f"{timeline.name}: {share}", flush=True)
+    columns = ("timeline", "gain", "oracle's", "share", "swaps", "oracle's", "seen after")
+    show_table("gain over never adapting", columns, rows)
+    return every
+
+
+def shares(claim: str, every: Sequence[Judged], asked_for: int) -> Claim:
+    """What is claimed of timelines of one sort."""
+    found = sorted(one.found.share for one in every if one.found.share is not None)
+    few = sum(share < LEAST_SHARE for share in found)
+    late, most = sum(not one.noticed for one in every), max((one.lost for one in every), default=0.0)
+    worst, median = (found[0], found[len(found) // 2]) if found else (1.0, 1.0)
+    swaps = max((len(one.found.swaps) for one in every), default=0)
+    got = (
+        f"{len(found) - few} of {len(found)}, worst {worst:.1%}, median {median:.1%}; {len(every) - len(found)} with "
+        f"nothing to gain; {late} noticed late, {max(0.0, most):.2%} lost at most, {swaps} swaps at most"
+    )
+    limit = f">= {LEAST_SHARE:.0%} each, noticed within {WITHIN} iterations, <= {MOST_LOST:.1%} lost"
+    kept = not few and not late and most <= MOST_LOST
+    return Claim(claim, limit, got, kept, worst, "share", len(every), asked_for)
+
+
+def steady(iterations: int, seed: int) -> Claim:
+    """Nothing happens, and nothing must be done."""
+    swaps, lost = [], 0.0
+    for slots in (AS_PACED, SlotVariation(VARIATION, seed)):
+        plain = subject(LONGHAUL, JOB, "memory=8")
+        found = rehearse(plain, [], iterations, controller.choose("ski-rental"), swap_s=SWAP_S, drawn=slots)
+        swaps.append(len(found.swaps))
+        lost = max(lost, -found.gain_s / found.total_s("never"))
+    got = f"{swaps[0]} as paced, {swaps[1]} with slots of {VARIATION:.0%} CV; {lost:.2%} lost"
+    claim = f"swaps in {iterations} steady iterations"
+    return Claim(claim, "0", got, not any(swaps) and lost <= MOST_LOST, float(sum(swaps)), "swaps", 2, 2)
+
+
+def main() -> int:
+    """1 where a claim is missed."""
+    parser = options.parser(__doc__)
+    parser.add_argument("--own", type=int, default=10, metavar="N", help="timelines of our own, 1 or more")
+    parser.add_argument("--drawn", type=int, default=10, metavar="N", help="drawn ones")
+    parser.add_argument("--steady", type=int, default=500, metavar="N", help="steady iterations")
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the last timeline of our own")
+    asked = parser.parse_args()
+    timelines = own()[: asked.own] + [drawn(number, asked.seed) for number in range(asked.drawn)]
+    every = judged(timelines)
+    if asked.picture is not None:
+        last = timelines[asked.own - 1]
+        problem = last.subject.problems[0]
+        draw(
+            every[asked.own - 1].found, planned_belief(last.subject), problem.message_bytes[0], asked.picture, last.name
+        )
+    going = [one for one in every if one.comes_and_goes]
+    staying = [one for one in every if not one.comes_and_goes]
+    claims = [
+        shares("a job that adapts, where a change stays: share of an oracle's gain", staying, len(staying)),
+        shares("the same where cross-traffic comes and goes every 3 to 30 iterations", going, len(going)),
+        steady(asked.steady, asked.seed),
+    ]
+    return finish(asked, Topic.SCHEDULES, claims)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""A plan whose job adapts while a lab trains it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from testbed.adaptation.controller import choose
+from testbed.adaptation.prospects import adaptable_job
+from testbed.errors import BadInput
+from testbed.plan.plan import Adaptation, Plan
+from testbed.plugins import in_file
+
+OPTION = "--adapt"
+SWAP_S = 20e-3
+"""What a controller takes a swap to cost: buffers of another order are made, and receives posted anew."""
+
+
+def with_adaptation(plan: Plan, controller: str, swap_s: float = SWAP_S) -> Plan:
+    """The plan whose first case is trained, and goes on with the schedules of the others when the controller says so.
+
+    Raises BadInput for what no controller can do, and for other events between iterations.
+    """
+    if in_file(controller.split(",")[0]) is not None:
+        raise BadInput.of(OPTION, "controller", controller, "one by its name: `testbed adapt` rehearses one's own")
+    choose(controller)
+    other = next((event for event in plan.events if event.between_iterations), None)
+    if other is not None:
+        raise BadInput.of(OPTION, "option", controller, f"no {other} beside it: one or the other")
+    if not plan.cases:
+        raise BadInput.of(OPTION, "schedules", "none that fits", "one to begin with")
+    choices = adaptable_job(plan, [case.jobs[0].choice for case in plan.cases]).choices
+    begins = plan.cases[0]
+    if choices[0] != begins.jobs[0].choice:
+        raise BadInput.of(OPTION, "schedule", begins.label, "one to begin with that needs no solver")
+    return replace(plan, cases=(begins,), adaptation=Adaptation(controller, choices, swap_s))

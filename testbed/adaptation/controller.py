@@ -1,0 +1,291 @@
+"""Controllers decide, after every iteration, whether the job goes on with another schedule; by name, or in a file.
+
+A controller is a function of its options that returns another one, which is asked after every iteration: from an
+Outlook to the prospect to swap to, or None. `ski-rental` is the one that comes with the testbed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
+
+from testbed.adaptation.estimates import Belief, Estimator, Learnt
+from testbed.adaptation.prospects import AdaptableJob, Prospect, Prospects, planned_belief
+from testbed.adaptation.sightings import Sighting
+from testbed.errors import BadInput, TestbedError
+from testbed.pipeline.ir import Row
+from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
+from testbed.spec import yaml_tree
+from testbed.spec.plugin_options import checked_options
+
+WORTH = 0.005
+"""Of an iteration: what a swap has to gain at least, whatever it costs."""
+
+DWELL = 3
+"""Iterations that a schedule runs at least: as many as it takes to see what it does."""
+
+ALIKE = 0.02
+"""By so much an iteration may take longer where things are as they were before: estimates are not exact."""
+
+PHASES = 8
+"""So many of the latest are remembered."""
+
+
+class BelievedPhase(NamedTuple):
+    """Iterations in which the same was believed."""
+
+    iterations: int
+    predicted_s: Mapping[tuple[Row, ...], float]
+    """Of every candidate, by its rows: what an iteration took, or would have taken."""
+
+
+class Outlook(NamedTuple):
+    """What a controller is asked with."""
+
+    iteration: int
+    """That has just ended, counted from 0."""
+    running: Prospect
+    prospects: Sequence[Prospect]
+    """All candidates, the fastest first; the running one may be among them."""
+    swap_s: float
+    """What a swap costs."""
+    belief: Belief
+    doubts: bool
+    """Whether something was seen that is not confirmed yet: predictions may be of what is no longer so."""
+    last_s: float
+    """The iteration, as measured."""
+    phases: Sequence[BelievedPhase]
+    """What was believed lately, and now: the last one is not over yet. Iterations in doubt are those of the next."""
+
+
+Decide = Callable[[Outlook], Prospect | None]
+Controller = Callable[..., Decide]
+"""(**options) -> Decide; each call begins anew."""
+
+
+def ski_rental(
+    dwell: Annotated[int, Field(ge=1, le=1000)] = DWELL, worth: Annotated[float, Field(ge=0, le=1)] = WORTH
+) -> Decide:
+    """Swaps once as much has been lost by not having swapped as a swap costs: never twice what an oracle pays."""
+    return _SkiRental(dwell, worth)
+
+
+def never() -> Decide:
+    """Keeps the schedule that it began with."""
+    return lambda outlook: None
+
+
+@dataclass
+class _SkiRental:
+    dwell: int
+    worth: float
+    since_swap: int = 0
+    doubted: int = 0
+    """Iterations whose loss is counted once it is known what they were under."""
+    lost_s: dict[tuple[Row, ...], float] = field(default_factory=dict)
+    """By not running a candidate, since it was last no better."""
+
+    def __call__(self, outlook: Outlook) -> Prospect | None:
+        self.since_swap += 1
+        if outlook.doubts:
+            self.doubted += 1
+            return None
+        iterations, self.doubted = 1 + self.doubted, 0
+        expected_s = expected(outlook)
+        running_s = expected_s[outlook.running.schedule.rows]
+        self.lost_s = {
+            rows: max(0.0, self.lost_s.get(rows, 0.0) + iterations * (running_s - candidate_s))
+            for rows, candidate_s in expected_s.items()
+        }
+        if self.since_swap < self.dwell:
+            return None
+        able = [
+            each
+            for each in outlook.prospects
+            if expected_s[each.schedule.rows] < (1 - self.worth) * running_s
+            and self.lost_s[each.schedule.rows] >= outlook.swap_s
+        ]
+        if not able:
+            return None
+        self.since_swap, self.lost_s = 0, {}
+        return min(able, key=lambda each: expected_s[each.schedule.rows])
+
+
+def expected(outlook: Outlook) -> Mapping[tuple[Row, ...], float]:
+    """What an iteration is to be expected to take with each candidate, by its rows.
+
+    As predicted for now, since what has changed mostly stays so. Where it has come back to what it was, it may go on
+    to come and go: if a swap for every turn, an iteration late, costs more than one schedule for all of them, it is the
+    mean over a turn.
+    """
+    now, turn = outlook.phases[-1].predicted_s, _turn(outlook.phases)
+    if not turn:
+        return now
+    length = sum(phase.iterations for phase in turn)
+    mean = {rows: sum(phase.iterations * phase.predicted_s[rows] for phase in turn) / length for rows in now}
+    follow_s = 0.0
+    for before, phase in zip([turn[-1], *turn], turn, strict=False):
+        best, late = (min(one.predicted_s, key=one.predicted_s.__getitem__) for one in (phase, before))
+        late_s = phase.predicted_s[late] - phase.predicted_s[best]
+        follow_s += phase.iterations * phase.predicted_s[best] + late_s + outlook.swap_s
+    return mean if length * min(mean.values()) <= follow_s else now
+
+
+def _turn(phases: Sequence[BelievedPhase]) -> list[BelievedPhase]:
+    """The phases since things were last as they are now, and this one, as long as those are; empty where they never
+    were.
+    """
+    *before, now = phases
+    for place in reversed(range(len(before) - 1)):
+        if _alike(before[place], now):
+            turn = before[place + 1 :]
+            typical = max(1, round(sum(phase.iterations for phase in turn) / len(turn)))
+            return [*turn, BelievedPhase(max(typical, now.iterations), now.predicted_s)]
+    return []
+
+
+def _alike(one: BelievedPhase, other: BelievedPhase) -> bool:
+    """Whether every candidate takes as long in both."""
+    return all(
+        abs(seconds - other.predicted_s[rows]) <= ALIKE * other.predicted_s[rows]
+        for rows, seconds in one.predicted_s.items()
+    )
+
+
+def _as_controller(name: str, loaded: object) -> Controller:
+    if callable(loaded) and not isinstance(loaded, type):
+        return loaded
+    raise Unusable(name, f"a function of options -> function Outlook -> Prospect, not {type(loaded).__name__}")
+
+
+CONTROLLERS = Registry(
+    "testbed.controllers",
+    {
+        "ski-rental": "testbed.adaptation.controller:ski_rental",
+        "never": "testbed.adaptation.controller:never",
+    },
+    _as_controller,
+)
+"""To add one: a function, and a line here (docs/extending.md)."""
+
+
+@dataclass(frozen=True)
+class ControllerChoice:
+    """A controller with its options, as a user asked for it."""
+
+    label: str
+    """NAME, or NAME,OPTION=VALUE..."""
+    controller: Controller
+    options: dict[str, Any]
+
+    def begin(self) -> Decide:
+        """One that knows nothing yet. A user's own that fails is bad input, and the line of the file is named."""
+        decide = self._called(lambda: self.controller(**self.options))
+        if not callable(decide):
+            raise BadInput.of("--controller", self.label, decide, "a function that returns a function of an Outlook")
+        return lambda outlook: self._checked(self._called(lambda: decide(outlook)))
+
+    def _called(self, call: Callable[[], Any]) -> Any:
+        reference = in_file(self.label.split(",")[0])
+        try:
+            with prints_to_stderr():
+                return call()
+        except TestbedError:
+            raise
+        except (Exception, SystemExit) as error:
+            if reference is None:
+                raise
+            expected = f"a controller that works ({problem_in(reference.file, error)})"
+            raise BadInput.of("--controller", "controller", self.label, expected) from error
+
+    def _checked(self, decided: object) -> Prospect | None:
+        if decided is None or isinstance(decided, Prospect):
+            return decided
+        raise BadInput.of("--controller", self.label, decided, "one of the outlook's prospects, or None")
+
+
+def choose(text: str, directory: Path | None = None) -> ControllerChoice:
+    """The controller that `text` asks for: NAME or FILE.py:NAME, then options as `,dwell=5`.
+
+    Raises BadInput naming what is registered, or the option and what is expected of it.
+    """
+    name, *settings = text.split(",")
+    given: dict[str, Any] = {}
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not separator or not key.strip():
+            raise BadInput.of("--controller", text, setting, "OPTION=VALUE behind each comma")
+        given[key.strip()] = yaml_tree.parse(value, "--controller", text)
+    reference = in_file(name)
+    try:
+        content = None if reference is None else read_content(reference.file, directory or Path())
+        found = CONTROLLERS.find(name, content)
+        known = list(inspect.signature(found).parameters)
+        options = checked_options(found, known, given, name, ("--controller", f"{name},"))
+    except Unusable as error:
+        raise error.at("--controller", "controller") from error
+    return ControllerChoice(text, found, options)
+
+
+class Step(NamedTuple):
+    """What came of one iteration."""
+
+    learnt: Learnt
+    belief: Belief
+    swapped_to: Prospect | None
+    stays_s: float
+    """What the next iteration is predicted to take with the schedule that ran ..."""
+    expected_s: float
+    """... and with the one that goes on."""
+
+
+class _Since(NamedTuple):
+    belief: Belief
+    iterations: int
+
+
+class Adapting:
+    """A job that adapts: it learns from every iteration, asks its controller, and has the schedule that runs."""
+
+    def __init__(self, subject: AdaptableJob, decide: Decide, swap_s: float, running: str | None = None) -> None:
+        """Begins with what is fastest as planned, or with the choice labelled `running`.
+
+        Raises DoesNotFit where no choice has room, BadInput where the one to begin with has none.
+        """
+        self._prospects, self._decide, self._swap_s = Prospects(subject), decide, swap_s
+        self._estimator = Estimator(planned_belief(subject))
+        self._believed, self._doubted = [_Since(self._estimator.belief, 0)], 0
+        fitting = self._prospects.under(self._estimator.belief)
+        begun = fitting[0] if running is None else self._prospects.labelled(running, self._estimator.belief)
+        if begun is None:
+            expected = f"a schedule that fits ({', '.join(each.label for each in fitting)})"
+            raise BadInput.of("--begin", "schedule", running, expected)
+        self.running = begun
+
+    def after(self, iteration: int, seen: Sighting) -> Step:
+        """Take an iteration that has ended; `running` is then what the next one has to run."""
+        learnt = self._estimator.learn(seen)
+        belief, doubts = self._estimator.belief, self._estimator.doubts
+        self._remember(belief, doubts, bool(learnt.changes))
+        self.running, prospects = self._prospects.beside(self.running, belief)
+        phases = [BelievedPhase(each.iterations, self._prospects.times(each.belief)) for each in self._believed]
+        asked = iteration, self.running, prospects, self._swap_s, belief, doubts, seen.iteration_s, phases
+        chosen = self._decide(Outlook(*asked))
+        if chosen is not None and chosen.schedule.rows == self.running.schedule.rows:
+            chosen = None
+        stays_s, self.running = self.running.predicted_s, chosen or self.running
+        return Step(learnt, belief, chosen, stays_s, self.running.predicted_s)
+
+    def _remember(self, belief: Belief, doubts: bool, changed: bool) -> None:
+        self._doubted += 1
+        if changed:
+            self._believed = [*self._believed[1 - PHASES :], _Since(belief, 0)]
+        if not doubts:
+            last = self._believed[-1]
+            self._believed[-1] = last._replace(iterations=last.iterations + self._doubted)
+            self._doubted = 0

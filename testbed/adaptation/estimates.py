@@ -1,0 +1,241 @@
+"""What a job believes of links and ranks: delay and rate between datacenters, slots of ranks, each with an interval.
+
+All of it is learnt from what the job sees itself (sightings.py). A belief changes where the values since the last alarm
+agree on something else; until then it stays as it is, which is how a job begins: with what was planned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from testbed.adaptation.level import Level, WindowedMinimum
+from testbed.adaptation.sightings import PROBE_BYTES, ActionTimes, Crossing, Pair, RankKind, Sighting
+from testbed.pipeline.ir import Kind
+
+WINDOW = 10
+"""Iterations of which the least time of a message counts: BBR's for its delay."""
+
+CONFIRMING = 2
+"""Iterations that have to agree before anything is believed."""
+
+RECOGNISED = 0.02
+"""By so much messages may take another time than they did before, to be in one iteration what they were before."""
+
+CHANGED = 0.1
+"""By this share times have to be others than believed: below it most alarms are false (Greyhound, ATC'25: 18 to 34 %
+without such a limit, none with it)."""
+
+MATTERS = 0.01
+"""And by this share of a slot: what is less moves no iteration."""
+
+CONFIDENCE = 1.96
+"""Standard errors on either side of a mean that hold it in 95 of 100 cases."""
+
+
+class Interval(NamedTuple):
+    """An estimate, and between what the truth should lie."""
+
+    value: float
+    low: float
+    high: float
+
+
+def exactly(value: float) -> Interval:
+    """What is planned."""
+    return Interval(value, value, value)
+
+
+class PathEstimate(NamedTuple):
+    """From one datacenter to another, over whatever links."""
+
+    delay_s: Interval
+    rate_bps: Interval
+    """Infinite where a message takes no longer than a probe."""
+
+    def crossing_s(self, size: float) -> float:
+        """What a message of so many wire bytes takes."""
+        return self.delay_s.value + 8 * size / self.rate_bps.value
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What links and ranks are, as far as the job knows."""
+
+    paths: Mapping[Pair, PathEstimate]
+    slots: Mapping[RankKind, Interval]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal of beliefs that say the same."""
+        return tuple(sorted(self.paths.items())), tuple(sorted(self.slots.items()))
+
+
+def path_of(crossing: Crossing, probe_s: float, message_s: float) -> tuple[float, float]:
+    """(delay, rate) from the times of two sizes: r = (s2 - s1) / (y2 - y1), d = y1 - s1 / r."""
+    more_s, more_bytes = message_s - probe_s, crossing.message_bytes - PROBE_BYTES
+    rate_bps = 8 * more_bytes / more_s if more_s > 0 and more_bytes > 0 else math.inf
+    return max(0.0, probe_s - 8 * PROBE_BYTES / rate_bps), rate_bps
+
+
+@dataclass
+class _Path:
+    """What is known of the messages between two datacenters since the last alarm."""
+
+    levels: tuple[Level, Level] = field(default_factory=lambda: (Level(), Level()))
+    probes: WindowedMinimum = field(default_factory=lambda: WindowedMinimum(WINDOW))
+    messages: WindowedMinimum = field(default_factory=lambda: WindowedMinimum(WINDOW))
+    known: list[PathEstimate] = field(default_factory=list)
+    """What was believed of it at any time."""
+    last: Crossing | None = None
+
+    def add(self, crossing: Crossing) -> bool:
+        alarms = [
+            level.add(value) for level, value in zip(self.levels, (crossing.probe_s, crossing.message_s), strict=True)
+        ]
+        if alarm := any(alarms):
+            self.probes.reset()
+            self.messages.reset()
+        self.probes.add(crossing.probe_s)
+        self.messages.add(crossing.message_s)
+        self.last = crossing
+        return alarm
+
+    def estimate(self) -> PathEstimate | None:
+        """None as long as too few iterations have said the same; what comes back is recognised by the first one."""
+        if self.last is None:
+            return None
+        if len(self.probes.values) < CONFIRMING:
+            return self.recognised(self.last)
+        delay_s, rate_bps = path_of(self.last, min(self.probes.values), min(self.messages.values))
+        every = [path_of(self.last, *pair) for pair in zip(self.probes.values, self.messages.values, strict=True)]
+        delays, rates = zip(*every, (delay_s, rate_bps), strict=True)
+        return PathEstimate(Interval(delay_s, min(delays), max(delays)), Interval(rate_bps, min(rates), max(rates)))
+
+    def recognised(self, crossing: Crossing) -> PathEstimate | None:
+        """What was believed when messages took the same times, if they ever did."""
+        seen = (PROBE_BYTES, crossing.probe_s), (crossing.message_bytes, crossing.message_s)
+        for path in reversed(self.known):
+            if all(abs(path.crossing_s(size) - took_s) <= RECOGNISED * took_s for size, took_s in seen):
+                return path
+        return None
+
+
+@dataclass
+class _Rank:
+    """What is known of a rank's actions since the last alarm."""
+
+    level: Level = field(default_factory=Level)
+    seen: list[Mapping[Kind, ActionTimes]] = field(default_factory=list)
+
+    def add(self, slots: Mapping[Kind, ActionTimes]) -> bool:
+        count = sum(slot.actions for slot in slots.values())
+        mean_s = sum(slot.mean_s * slot.actions for slot in slots.values()) / count
+        variance = sum(slot.actions * slot.deviation_s**2 for slot in slots.values()) / count
+        alarm = self.level.add(mean_s, math.sqrt(variance / count))
+        if alarm:
+            self.seen = []
+        self.seen = [*self.seen[1 - WINDOW :], slots]
+        return alarm
+
+    def estimate(self) -> dict[Kind, Interval]:
+        """Empty as long as too few iterations have said the same."""
+        if len(self.seen) < CONFIRMING:
+            return {}
+        return {kind: _mean([slots[kind] for slots in self.seen if kind in slots]) for kind in self.seen[-1]}
+
+
+def _mean(slots: list[ActionTimes]) -> Interval:
+    """Of all actions of several iterations."""
+    count = sum(slot.actions for slot in slots)
+    mean_s = sum(slot.mean_s * slot.actions for slot in slots) / count
+    variance = sum(slot.actions * (slot.deviation_s**2 + (slot.mean_s - mean_s) ** 2) for slot in slots) / count
+    error_s = CONFIDENCE * math.sqrt(variance / count)
+    return Interval(mean_s, mean_s - error_s, mean_s + error_s)
+
+
+class Learnt(NamedTuple):
+    """What an iteration has taught."""
+
+    alarms: tuple[str, ...]
+    """What is not as it was: "paris -> warsaw", "rank 2"."""
+    changes: tuple[str, ...]
+    """And what is believed of it from now on, in the same words."""
+
+
+class Estimator:
+    """Learns from one iteration after the other."""
+
+    def __init__(self, planned: Belief) -> None:
+        self.belief = planned
+        self._paths = {pair: _Path(known=[path]) for pair, path in planned.paths.items()}
+        self._ranks: dict[int, _Rank] = {}
+
+    def learn(self, seen: Sighting) -> Learnt:
+        """Take an iteration. A belief changes once several in a row agree on another one."""
+        alarms = [named(pair) for pair, crossing in seen.crossings.items() if self._paths[pair].add(crossing)]
+        by_rank: dict[int, dict[Kind, ActionTimes]] = {}
+        for (rank, kind), slot in seen.slots.items():
+            by_rank.setdefault(rank, {})[kind] = slot
+        alarms += [
+            f"rank {rank}" for rank, slots in by_rank.items() if self._ranks.setdefault(rank, _Rank()).add(slots)
+        ]
+        return Learnt(tuple(alarms), tuple(self._believe(seen)))
+
+    @property
+    def doubts(self) -> bool:
+        """Whether an alarm waits for another iteration to say the same."""
+        paths = any(path.last is not None and path.estimate() is None for path in self._paths.values())
+        return paths or any(len(rank.seen) < CONFIRMING for rank in self._ranks.values())
+
+    def _believe(self, seen: Sighting) -> list[str]:
+        """Take over what is confirmed and differs; the names of that."""
+        matters_s = MATTERS * min((slot.mean_s for slot in seen.slots.values() if slot.mean_s > 0), default=0.0)
+        changes = []
+        for pair, crossing in seen.crossings.items():
+            path = self._paths[pair]
+            found = path.estimate()
+            sizes = PROBE_BYTES, crossing.message_bytes
+            if found is not None and _differs(found, self.belief.paths[pair], sizes, matters_s):
+                found = path.recognised(crossing) or found
+                path.known = [*(other for other in path.known if other != found), found]
+                self.belief = replace(self.belief, paths={**self.belief.paths, pair: found})
+                changes.append(named(pair))
+        for number, rank in self._ranks.items():
+            of_kinds = {(number, kind): slot for kind, slot in rank.estimate().items()}
+            known = self.belief.slots
+            if any(
+                abs(slot.value - known[which].value) > max(CHANGED * known[which].value, matters_s)
+                for which, slot in of_kinds.items()
+            ):
+                self.belief = replace(self.belief, slots={**known, **_unseen(known, number, of_kinds), **of_kinds})
+                changes.append(f"rank {number}")
+        return changes
+
+
+def _unseen(
+    known: Mapping[RankKind, Interval], number: int, seen: Mapping[RankKind, Interval]
+) -> dict[RankKind, Interval]:
+    """A rank's kinds of actions that the running schedule has none of: slower by as much as the others together."""
+    before_s = sum(known[which].value for which in seen)
+    factor = sum(slot.value for slot in seen.values()) / before_s if before_s else 1.0
+    return {
+        which: Interval(*(factor * value for value in slot))
+        for which, slot in known.items()
+        if which[0] == number and which not in seen
+    }
+
+
+def named(pair: Pair) -> str:
+    """As reports call it."""
+    return f"{pair[0]} -> {pair[1]}"
+
+
+def _differs(found: PathEstimate, known: PathEstimate, sizes: tuple[float, float], matters_s: float) -> bool:
+    """Whether a message of one of these sizes takes noticeably another time."""
+    return any(
+        abs(found.crossing_s(size) - known.crossing_s(size)) > max(CHANGED * known.crossing_s(size), matters_s)
+        for size in sizes
+    )

@@ -1,0 +1,198 @@
+"""What an iteration would take with each schedule that the job could swap to, if links and ranks are as believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from testbed.adaptation.estimates import Belief, PathEstimate, exactly
+from testbed.adaptation.sightings import Pair
+from testbed.errors import BadInput, DoesNotFit
+from testbed.model.simulate import makespan
+from testbed.pipeline.ir import KINDS, Action, Row, Schedule
+from testbed.pipeline.link import LinkCost
+from testbed.pipeline.problem import Problem
+from testbed.plan import costs
+from testbed.plan.plan import Plan
+from testbed.plan.routes import datacenter_of
+from testbed.schedule.registry import family_of, generate_choice
+from testbed.spec.choice import ScheduleChoice
+
+MOST_KEPT = 64
+"""Schedules that stay candidates although they were made for what is no longer believed, the latest ones."""
+
+
+class Prospect(NamedTuple):
+    """A schedule, and what an iteration is predicted to take with it."""
+
+    label: str
+    schedule: Schedule
+    predicted_s: float
+
+
+class AdaptableJob(NamedTuple):
+    """The job that adapts, as it was planned."""
+
+    plan: Plan
+    sites: tuple[str, ...]
+    """The datacenter of every rank."""
+    choices: tuple[ScheduleChoice, ...]
+    """What it may swap between: stages stay on their ranks, so no weights have to move."""
+    problems: tuple[Problem, ...]
+    """Of each choice, as planned."""
+
+    def pairs(self, problem: Problem) -> dict[Pair, tuple[int, int]]:
+        """The datacenters that messages of the pipeline go between, with two ranks that send them."""
+        between = [ends for a, b in pairwise(problem.stage_to_rank) for ends in ((a, b), (b, a)) if a != b]
+        found: dict[Pair, tuple[int, int]] = {}
+        for a, b in between:
+            if self.sites[a] != self.sites[b]:
+                found.setdefault((self.sites[a], self.sites[b]), (a, b))
+        return found
+
+
+def adaptable_job(plan: Plan, choices: Sequence[ScheduleChoice]) -> AdaptableJob:
+    """The plan's only job with those of its choices that can be swapped: without solvers, stages where the first has
+    them.
+
+    Raises BadInput for several jobs, for replicas or tensor ranks, and for no choice.
+    """
+    job, *others = plan.jobs
+    if others or job.mesh.dp * job.mesh.tp > 1:
+        expected = "one job that is one pipeline: others on the same links cannot be told from a slower link"
+        raise BadInput.of(job.workload.name, "parallelism", len(plan.jobs) * job.mesh.dp * job.mesh.tp, expected)
+    able = [choice for choice in choices if not family_of(choice).solver]
+    if not able:
+        raise BadInput.of(job.workload.name, "schedules", len(choices), "one or more that need no solver")
+    stages = costs.stages_of(job, able[0])
+    alike = tuple(choice for choice in able if costs.stages_of(job, choice) == stages)
+    sites = tuple(datacenter_of(node) for node in job.nodes)
+    return AdaptableJob(plan, sites, alike, tuple(costs.problem(plan, choice) for choice in alike))
+
+
+def planned_belief(subject: AdaptableJob) -> Belief:
+    """What the job believes as it begins."""
+    problem = subject.problems[0]
+    paths = {}
+    for pair, (a, b) in subject.pairs(problem).items():
+        route = [problem.links[index] for index in problem.route(a, b)]
+        slowest = max(link.seconds_per_byte for link in route)
+        delay_s, rate_bps = sum(link.delay_s for link in route), 8 / slowest if slowest else float("inf")
+        paths[pair] = PathEstimate(exactly(delay_s), exactly(rate_bps))
+    slots = {
+        (rank, kind): exactly(problem.duration(Action(stage, kind, 0)))
+        for stage, rank in enumerate(problem.stage_to_rank)
+        for kind in KINDS
+    }
+    return Belief(paths, slots)
+
+
+def believed(subject: AdaptableJob, problem: Problem, belief: Belief) -> Problem:
+    """The problem with what is believed in place of what is planned, wherever the two differ.
+
+    What is known of the way between two datacenters is one link, whatever it crosses.
+    """
+    planned = planned_belief(subject)
+    links, (pipeline, *_) = list(problem.links), problem.pipelines
+    routes = dict(pipeline.routes)
+    for pair, path in belief.paths.items():
+        if path == planned.paths[pair]:
+            continue
+        links.append(LinkCost(path.delay_s.value, 8 / path.rate_bps.value))
+        for (a, b), route in pipeline.routes.items():
+            if (subject.sites[a], subject.sites[b]) == pair:
+                own_card = tuple(index for index in route if index in problem.cards)
+                routes[a, b] = (*own_card, len(links) - 1)
+    slots: list[tuple[float, ...]] = []
+    for kind in KINDS:
+        of_stages = [belief.slots[rank, kind].value for rank in problem.stage_to_rank]
+        slots.append(tuple(of_stages))
+    forward, backward, gradient, weight = slots
+    return replace(
+        problem,
+        links=tuple(links),
+        pipelines=(pipeline._replace(routes=routes),),
+        forward_s=forward,
+        backward_s=backward if problem.backward_s else (),
+        input_s=gradient,
+        weight_s=weight,
+    )
+
+
+class Prospects:
+    """The candidates: every choice made for what is believed, and those made for what was believed before."""
+
+    def __init__(self, subject: AdaptableJob) -> None:
+        self._subject = subject
+        self._kept: dict[tuple[Row, ...], _Candidate] = {}
+        self._made_for: tuple[object, ...] = ()
+        self._rows: dict[str, tuple[Row, ...]] = {}
+        self._times: dict[tuple[object, ...], _Times] = {}
+
+    def under(self, belief: Belief) -> list[Prospect]:
+        """All of them, the fastest first. Raises DoesNotFit where no choice has room."""
+        if belief.key != self._made_for:
+            self._make(belief)
+        times = self.times(belief)
+        found = [Prospect(kept.label, kept.schedule, times[rows]) for rows, kept in self._kept.items()]
+        return sorted(found, key=lambda prospect: prospect.predicted_s)
+
+    def labelled(self, label: str, belief: Belief) -> Prospect | None:
+        """That of the choice with a label; None where it has no room."""
+        found = self.under(belief)
+        return next((each for each in found if each.schedule.rows == self._rows.get(label)), None)
+
+    def beside(self, running: Prospect, belief: Belief) -> tuple[Prospect, list[Prospect]]:
+        """The running schedule with what it is predicted to take now, and all candidates, that one among them."""
+        rows = running.schedule.rows
+        self._kept[rows] = self._kept.pop(rows)  # the latest, which is not given up
+        found = self.under(belief)
+        return next(each for each in found if each.schedule.rows == rows), found
+
+    def times(self, belief: Belief) -> dict[tuple[Row, ...], float]:
+        """By its rows, what an iteration takes with each candidate if that is so."""
+        known = self._times.pop(belief.key, None) or _Times(self._problems(belief), {})
+        self._times[belief.key] = known
+        for key in list(self._times)[:-MOST_KEPT]:
+            del self._times[key]
+        receives = self._subject.plan.jobs[0].workload.receives
+        for rows, kept in self._kept.items():
+            if rows not in known.seconds:
+                known.seconds[rows] = makespan(known.problems[kept.choice], kept.schedule, receives=receives)
+        return {rows: known.seconds[rows] for rows in self._kept}
+
+    def _problems(self, belief: Belief) -> list[Problem]:
+        return [believed(self._subject, problem, belief) for problem in self._subject.problems]
+
+    def _make(self, belief: Belief) -> None:
+        reasons, made = [], set[tuple[Row, ...]]()
+        for number, (choice, problem) in enumerate(zip(self._subject.choices, self._problems(belief), strict=True)):
+            try:
+                schedule = generate_choice(choice, problem).schedule
+            except DoesNotFit as error:
+                reasons.append(error)
+                continue
+            self._rows[choice.label] = schedule.rows
+            if schedule.rows in made:  # as another choice has it, whose label stands for both
+                continue
+            made.add(schedule.rows)
+            self._kept.pop(schedule.rows, None)
+            self._kept[schedule.rows] = _Candidate(choice.label, schedule, number)
+        if not self._kept:
+            raise reasons[0]
+        for rows in list(self._kept)[:-MOST_KEPT]:
+            del self._kept[rows]
+        self._made_for = belief.key
+
+
+class _Candidate(NamedTuple):
+    label: str
+    schedule: Schedule
+    choice: int
+
+
+class _Times(NamedTuple):
+    problems: list[Problem]
+    seconds: dict[tuple[Row, ...], float]

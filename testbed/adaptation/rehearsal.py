@@ -1,0 +1,270 @@
+"""A rehearsal: a job trains in the event model, iteration after iteration, while links and ranks change.
+
+Three jobs go through the same: one that never adapts, one with a controller, which sees nothing but the model's times
+of its messages and actions, and an oracle that knows all that will happen and swaps when that is best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from testbed.adaptation.controller import Adapting, ControllerChoice, Step
+from testbed.adaptation.prospects import AdaptableJob, Prospect
+from testbed.adaptation.rehearsal_changes import Change, Truth, real_problem, truth_at
+from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting
+from testbed.errors import DoesNotFit
+from testbed.model.lower import Load
+from testbed.model.simulate import makespan, simulate_jobs
+from testbed.pipeline.ir import KINDS, Action, Row, Schedule
+from testbed.pipeline.link import crossing_s
+from testbed.pipeline.problem import Problem
+from testbed.schedule.registry import generate_choice
+from testbed.trace.tables import Trace
+
+WORTH_KNOWING = 0.005
+"""Share of all time that an oracle has to gain before a controller's share of that gain says anything."""
+
+
+OVER = "over: "
+"""Stands before a change that is no more."""
+
+
+class SlotVariation(NamedTuple):
+    """Slots that are not always the same: lognormal, each action of each iteration drawn by itself."""
+
+    variation: float = 0.0
+    """Coefficient of variation; 0: as paced."""
+    seed: int = 1
+
+    def slots_s(self, problem: Problem, iteration: int) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+        """As `Load.slots_s` wants them; the same for every schedule."""
+        if not self.variation:
+            return None
+        means = np.array(
+            [[problem.duration(Action(stage, kind, 0)) for kind in KINDS] for stage in range(problem.n_stages)]
+        )
+        sigma = np.sqrt(np.log1p(self.variation**2))
+        draw = np.random.default_rng([self.seed, iteration])
+        factors = draw.lognormal(-(sigma**2) / 2, sigma, (*means.shape, problem.n_microbatches))
+        return (means[:, :, None] * factors)[None]
+
+
+AS_PACED = SlotVariation()
+
+
+@dataclass
+class World:
+    """What really happens: every iteration of every schedule, whoever runs it."""
+
+    subject: AdaptableJob
+    changes: Sequence[Change]
+    drawn: SlotVariation
+    _states: dict[tuple[bool, ...], int] = field(default_factory=dict)
+    _truths: list[Truth] = field(default_factory=list)
+    _problems: dict[int, Problem] = field(default_factory=dict)
+    _traces: dict[tuple[int, tuple[Row, ...], int], Trace] = field(default_factory=dict)
+    _times_s: dict[tuple[int, tuple[Row, ...]], float] = field(default_factory=dict)
+
+    def state(self, iteration: int) -> int:
+        """A number for how things are then; the same one where they are the same."""
+        active = tuple(each.applies(iteration) for each in self.changes)
+        if active not in self._states:
+            truth = truth_at(self.subject.plan, self.changes, iteration)
+            if truth not in self._truths:
+                self._truths.append(truth)
+            self._states[active] = self._truths.index(truth)
+        return self._states[active]
+
+    def problem(self, state: int) -> Problem:
+        """What iterations cost then."""
+        if state not in self._problems:
+            self._problems[state] = real_problem(self.subject, self._truths[state])
+        return self._problems[state]
+
+    def trace(self, schedule: Schedule, iteration: int) -> Trace:
+        """An iteration as it really is, with the slots that were drawn for it."""
+        state = self.state(iteration)
+        problem = self.problem(state)
+        slots_s = self.drawn.slots_s(problem, iteration)
+        key = state, schedule.rows, -1 if slots_s is None else iteration
+        if key not in self._traces:
+            receives = self.subject.plan.jobs[0].workload.receives
+            self._traces[key] = simulate_jobs([Load(problem, schedule, 0.0, receives, slots_s)])
+        return self._traces[key]
+
+    def iteration_s(self, schedule: Schedule, iteration: int) -> float:
+        """What it takes."""
+        return float(self.trace(schedule, iteration).makespans()[0])
+
+    def probes_s(self, iteration: int) -> dict[Pair, float]:
+        """What one packet takes between datacenters while nothing else is on its way."""
+        problem = self.problem(self.state(iteration))
+        return {
+            pair: crossing_s([problem.links[index] for index in problem.route(a, b)], PROBE_BYTES) + problem.handover_s
+            for pair, (a, b) in self.subject.pairs(problem).items()
+        }
+
+    def typical_s(self, schedule: Schedule, state: int) -> float:
+        """What an iteration takes in a state with the slots as they are in the mean."""
+        key = state, schedule.rows
+        if key not in self._times_s:
+            receives = self.subject.plan.jobs[0].workload.receives
+            self._times_s[key] = makespan(self.problem(state), schedule, receives=receives)
+        return self._times_s[key]
+
+
+class Rehearsed(NamedTuple):
+    """An iteration of all three; seconds, with what a swap before it has cost."""
+
+    iteration: int
+    happens: tuple[str, ...]
+    """Changes that begin with it, or are over."""
+    never_s: float
+    adapted_s: float
+    oracle_s: float
+    running: str
+    """Labels of the controller's schedule ..."""
+    oracle: str
+    """... and of the oracle's."""
+    step: Step
+    """What the controller learnt from it and decided behind it."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """All of it."""
+
+    rows: Sequence[Rehearsed]
+    swap_s: float
+    oracle_swaps: int
+
+    @property
+    def swaps(self) -> list[int]:
+        """The first iterations of the controller's schedules."""
+        return [row.iteration + 1 for row in self.rows if row.step.swapped_to is not None]
+
+    def total_s(self, who: str) -> float:
+        """Of `never`, `adapted` or `oracle`."""
+        return float(sum(getattr(row, f"{who}_s") for row in self.rows))
+
+    @property
+    def gain_s(self) -> float:
+        """What the controller has brought."""
+        return self.total_s("never") - self.total_s("adapted")
+
+    @property
+    def most_gain_s(self) -> float:
+        """What the oracle has."""
+        return self.total_s("never") - self.total_s("oracle")
+
+    @property
+    def share(self) -> float | None:
+        """Of the oracle's gain; None where that is next to nothing."""
+        return self.gain_s / self.most_gain_s if self.most_gain_s > WORTH_KNOWING * self.total_s("never") else None
+
+    def noticed_after(self, at: int) -> int | None:
+        """Iterations from the one that a change begins with to the first alarm, that one included; None for never."""
+        alarms = (row.iteration for row in self.rows if row.iteration >= at and row.step.learnt.alarms)
+        first = next(alarms, None)
+        return None if first is None else first - at + 1
+
+
+def rehearse(
+    subject: AdaptableJob,
+    changes: Sequence[Change],
+    iterations: int,
+    controller: ControllerChoice,
+    *,
+    swap_s: float,
+    begin: str | None = None,
+    drawn: SlotVariation = AS_PACED,
+    advance: Callable[[], None] = lambda: None,
+) -> Rehearsal:
+    """Train so many iterations; `begin` is the label to begin with, by default the fastest as planned.
+
+    Raises BadInput for what cannot be trained: no route is left, or no schedule fits.
+    """
+    world = World(subject, changes, drawn)
+    adapting = Adapting(subject, controller.begin(), swap_s, begin)
+    ran, steps = [adapting.running], list[Step]()
+    for iteration in range(iterations):
+        trace = world.trace(ran[-1].schedule, iteration)
+        steps.append(adapting.after(iteration, sighting(trace, subject.sites, world.probes_s(iteration))))
+        ran.append(adapting.running)
+        advance()
+    first = ran[0]
+    knows = [first, *_oracle(world, ran, iterations, swap_s)]
+    rows = []
+    for iteration, step in enumerate(steps):
+        known, begun = knows[iteration + 1], ran[max(0, iteration - 1)]
+        rows.append(
+            Rehearsed(
+                iteration,
+                _happens(changes, iteration),
+                world.iteration_s(first.schedule, iteration),
+                world.iteration_s(ran[iteration].schedule, iteration) + swap_s * _is_other(begun, ran[iteration]),
+                world.iteration_s(known.schedule, iteration) + swap_s * _is_other(knows[iteration], known),
+                ran[iteration].label,
+                known.label,
+                step,
+            )
+        )
+    return Rehearsal(rows, swap_s, sum(_is_other(*pair) for pair in pairwise(knows)))
+
+
+def _is_other(one: Prospect, other: Prospect) -> bool:
+    return one.schedule.rows != other.schedule.rows
+
+
+def _happens(changes: Sequence[Change], iteration: int) -> tuple[str, ...]:
+    """What is different from the iteration before."""
+    now, before = ([each.applies(when) for each in changes] for when in (iteration, iteration - 1))
+    return tuple(
+        each.text if here else f"{OVER}{each.text}"
+        for each, here, was in zip(changes, now, before, strict=True)
+        if here != was
+    )
+
+
+def _oracle(world: World, ran: Sequence[Prospect], iterations: int, swap_s: float) -> list[Prospect]:
+    """Per iteration, the schedule of who knows what will happen: the least of all sums, by dynamic programming.
+
+    It may run every choice made for any of the states that come, and whatever the controller `ran`, with whose first
+    schedule it begins; it pays for swaps as everybody does.
+    """
+    states = [world.state(iteration) for iteration in range(iterations)]
+    able = _able(world, ran, states)
+    spans = [(state, len(list(same))) for state, same in groupby(states)]
+    total = np.array([0.0, *[np.inf] * (len(able) - 1)])
+    came: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+    for state, length in spans:
+        from_best = int(total.argmin())
+        swapping = total[from_best] + swap_s < total
+        came.append(np.where(swapping, from_best, np.arange(len(able))))
+        run_s = np.array([length * world.typical_s(each.schedule, state) for each in able])
+        total = np.minimum(total, total[from_best] + swap_s) + run_s
+    which, chosen = int(total.argmin()), list[Prospect]()
+    for (_, length), before in zip(reversed(spans), reversed(came), strict=True):
+        chosen += [able[which]] * length
+        which = int(before[which])
+    return chosen[::-1]
+
+
+def _able(world: World, ran: Sequence[Prospect], states: Sequence[int]) -> list[Prospect]:
+    """What was run, and every choice made for every state, each order once."""
+    found, subject = {each.schedule.rows: each for each in reversed(ran)}, world.subject
+    found = {ran[0].schedule.rows: ran[0], **found}
+    for state in dict.fromkeys(states):
+        real = world.problem(state)
+        for choice, problem in zip(subject.choices, subject.problems, strict=True):
+            try:
+                made = generate_choice(choice, real.with_memory(problem.memory_limit)).schedule
+            except DoesNotFit:
+                continue
+            found.setdefault(made.rows, Prospect(choice.label, made, np.nan))
+    return list(found.values())

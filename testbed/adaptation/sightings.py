@@ -1,0 +1,83 @@
+"""What a job sees of one of its own iterations: when its messages crossed, and what its actions took. No more.
+
+Between two datacenters it sees messages of two sizes: those of the pipeline, and a probe that it sends once in an
+iteration while nothing else is on its way. Both together tell a delay from a rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from testbed.pipeline.ir import Kind
+from testbed.trace.tables import KINDS, MESSAGE_LETTERS, Trace
+
+PROBE_BYTES = 1500.0
+"""On the wire: one packet."""
+
+Pair = tuple[str, str]
+"""Two datacenters: source and target."""
+
+RankKind = tuple[int, Kind]
+
+
+class Crossing(NamedTuple):
+    """Messages from one datacenter to another."""
+
+    probe_s: float
+    message_s: float
+    """The least of all that the pipeline sent there, from when it was handed to the network."""
+    message_bytes: float
+    """On the wire."""
+
+
+class ActionTimes(NamedTuple):
+    """All actions of a kind on a rank, each as if it were whole."""
+
+    mean_s: float
+    deviation_s: float
+    """Between them; 0 of a single one."""
+    actions: int
+
+
+class Sighting(NamedTuple):
+    """One iteration."""
+
+    iteration_s: float
+    crossings: Mapping[Pair, Crossing]
+    slots: Mapping[RankKind, ActionTimes]
+
+
+def sighting(trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float]) -> Sighting:
+    """What the times of an iteration say; `sites` has the datacenter of every rank."""
+    return Sighting(float(trace.makespans()[0]), _crossings(trace, sites, probes_s), _slots(trace))
+
+
+def _crossings(trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float]) -> dict[Pair, Crossing]:
+    found: dict[Pair, Crossing] = {}
+    sent = trace.messages[np.isin(trace.messages["kind"], list(MESSAGE_LETTERS))]
+    names = ("source_rank", "target_rank", "wire_bytes", "sent_s", "arrived_s")
+    for source, target, size, sent_s, arrived_s in zip(*(sent[name].tolist() for name in names), strict=True):
+        pair = sites[source], sites[target]
+        if pair in probes_s:
+            took_s = arrived_s - sent_s
+            if math.isnan(took_s):  # its receiver was not waiting: it is only known that it lay ready
+                continue
+            if pair not in found or took_s < found[pair].message_s:
+                found[pair] = Crossing(probes_s[pair], took_s, size)
+    return found
+
+
+def _slots(trace: Trace) -> dict[RankKind, ActionTimes]:
+    table = trace.actions
+    whole_s = (table["end_s"] - table["start_s"]) * table["part_of"] / (table["part_end"] - table["part_begin"])
+    found = {}
+    for rank in range(trace.n_ranks):
+        for code, kind in enumerate(KINDS):
+            mine = whole_s[(table["rank"] == rank) & (table["kind"] == code)]
+            if len(mine):
+                found[rank, kind] = ActionTimes(float(mine.mean()), float(mine.std()), len(mine))
+    return found

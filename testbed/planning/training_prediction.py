@@ -1,0 +1,137 @@
+"""What the model says of a whole training whose links change: of every iteration, one after the other.
+
+An event's seconds count while jobs train. What has not come by the predicted end of an iteration comes in a later one,
+so much earlier there; between iterations time stands still for events. So the model says in which iteration each event
+comes, and how far into it, and a lab plays it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from testbed.errors import BadInput
+from testbed.model.lower import Load
+from testbed.model.repeated import Slots
+from testbed.model.simulate import simulate_jobs
+from testbed.plan.network_state import NetworkState, Piece, link_changes, link_costs, planned
+from testbed.plan.plan import Case, Plan
+from testbed.plan.timeline import LinkEvent
+from testbed.trace.tables import Trace, concatenate
+from testbed.units import show_time
+
+
+class PlacedEvent(NamedTuple):
+    """An event, and where it comes."""
+
+    event: LinkEvent
+    round: int
+    """Of the training, warm-up counted."""
+    seconds: float
+    """From the common start of that round."""
+
+
+class TrainingPrediction(NamedTuple):
+    """Of all jobs at work in a case."""
+
+    trace: Trace
+    """Iterations that differ from those before them, by the number of the round; see trace/predictions.py."""
+    events: tuple[PlacedEvent, ...]
+    """That come while the case is trained."""
+
+
+class Segment(NamedTuple):
+    """A part of a training: what is trained until another case goes on with it."""
+
+    rounds: range
+    loads: Sequence[Load]
+    slots: Callable[[int], Slots]
+    """What the jobs' actions take in the round of a number."""
+    varies: bool
+    """Whether these differ from round to round."""
+
+
+def link_events_of(plan: Plan, case: Case) -> tuple[LinkEvent, ...]:
+    """What happens to links in a case's training; a job by itself trains without."""
+    return () if case.alone is not None else tuple(event for event in plan.events if isinstance(event, LinkEvent))
+
+
+def simulate_training(
+    plan: Plan, events: Sequence[LinkEvent], segments: Sequence[Segment], *, ends: bool
+) -> TrainingPrediction:
+    """The last of the segments, behind the others of the same training; the training `ends` with it, or goes on.
+
+    Raises BadInput for an event that comes after the training.
+    """
+    warmup, last = plan.jobs[0].workload.warmup, segments[-1]
+    training = _Training(planned(plan.network))
+    left: list[_Left] = []
+    for segment in segments:
+        training.begin(segment)
+        for number in segment.rounds:
+            left += [_Left(event.at.seconds, event) for event in events if warmup + event.at.iteration == number]
+            left.sort(key=lambda one: one.seconds)
+            left = training.iterate(number, left)
+    late = next((event for _, event in left if event.sends is not True), None)
+    if late is not None and ends:
+        shown = f"{show_time(training.ends_s)} in iteration {last.rounds[-1] - warmup}"
+        raise BadInput.of(plan.network.name, "events", late.said, f"a moment before {shown}, when the training is over")
+    numbers = [number for number in training.traces if number in last.rounds or number == last.rounds.start]
+    placed = tuple(one for one in training.placed if one.round in last.rounds)
+    return TrainingPrediction(concatenate([training.traces[number] for number in numbers]), placed)
+
+
+class _Left(NamedTuple):
+    """An event that is to come."""
+
+    seconds: float
+    """From the beginning of the next iteration."""
+    event: LinkEvent
+
+
+class _Training:
+    """A training while it is predicted."""
+
+    def __init__(self, state: NetworkState) -> None:
+        self._state = self._predicted = state
+        """What links are before the next iteration, and what they are in the last one of the trace."""
+        self._segment = Segment(range(0), (), lambda number: (), varies=False)
+        self.traces: dict[int, Trace] = {}
+        self.placed: list[PlacedEvent] = []
+        self.ends_s = 0.0
+        """When the last iteration of the trace is over."""
+
+    def begin(self, segment: Segment) -> None:
+        """Go on with other schedules, or begin."""
+        self._segment = segment
+        self._add(segment.rounds.start, ())
+
+    def iterate(self, number: int, left: Sequence[_Left]) -> list[_Left]:
+        """The next iteration, in which these may come, in order of time; returns those that do not."""
+        if self._segment.varies or (not self._state.held and self._predicted != self._state):
+            self._add(number, ())
+        if left and (self._state.held or left[0].seconds <= self.ends_s):
+            self._add(number, left)
+        come = [one for one in left if one.seconds <= self.ends_s]
+        for seconds, event in come:
+            self._state = event.on_network(self._state)
+            self.placed.append(PlacedEvent(event, number, seconds))
+        return [one._replace(seconds=one.seconds - self.ends_s) for one in left[len(come) :]]
+
+    def _add(self, number: int, events: Sequence[_Left]) -> None:
+        """An iteration for the trace, in which events come."""
+        now, pieces = self._state, list[Piece]()
+        for seconds, event in events:
+            now = event.on_network(now)
+            pieces.append(Piece(seconds, now))
+        network = replace(self._state, later=tuple(pieces))
+        links, changes = link_costs(network), link_changes(network)
+        loads = [
+            load._replace(problem=replace(load.problem, links=links, changes=changes), slots_s=slots_s)
+            for load, slots_s in zip(self._segment.loads, self._segment.slots(number), strict=True)
+        ]
+        trace = simulate_jobs(loads)
+        trace.actions["iteration"] = trace.messages["iteration"] = number
+        self.traces[number] = trace
+        self.ends_s, self._predicted = float(trace.makespans().max()), network

@@ -1,0 +1,83 @@
+"""A job that adapts in a lab: what it sees of its own iterations, and what its controller decides by that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from testbed.adaptation.controller import Adapting, Step, choose
+from testbed.adaptation.estimates import named
+from testbed.adaptation.prospects import adaptable_job
+from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting
+from testbed.errors import RunFailed
+from testbed.plan.plan import JobSchedule, Plan
+from testbed.results.directory import ResultsWriter
+from testbed.trace.tables import Trace
+
+FILE = "adaptation.json"
+
+
+class ProbedNetwork(Protocol):
+    """A network on which a job may send a packet of its own while nothing else is on its way: a lab."""
+
+    def probe_s(self, source: str, target: str, frame_bytes: int) -> float:
+        """Seconds that it takes from one node to another. Raises RunFailed where none arrives."""
+
+
+class AdaptingLab:
+    """Asks a plan's controller after every measured iteration, and keeps in adaptation.json what came of that."""
+
+    def __init__(self, plan: Plan, network: ProbedNetwork, results: ResultsWriter) -> None:
+        """Raises BadInput for a plan that no controller can adapt."""
+        assert plan.adaptation is not None
+        asked, (job,) = plan.adaptation, plan.jobs
+        self._job = adaptable_job(plan, asked.choices)
+        self._nodes, self._network, self._results = job.nodes, network, results
+        controller, begins = choose(asked.controller), plan.cases[0].jobs[0]
+        self._adapting = Adapting(self._job, controller.begin(), asked.swap_s, begins.choice.label)
+        self._stages = begins.stage_to_rank
+        self._document: dict[str, Any] = {"controller": asked.controller, "swap_s": asked.swap_s, "iterations": []}
+
+    def after(self, iteration: int, ended: Trace) -> JobSchedule | None:
+        """See session.case.Adaptation. Raises RunFailed where files cannot be written."""
+        probes_s = self._probes_s()
+        runs = self._adapting.running.label
+        step = self._adapting.after(iteration - 1, sighting(ended, self._job.sites, probes_s))
+        self._keep(iteration - 1, runs, float(ended.makespans()[0]), probes_s, step)
+        if step.swapped_to is None:
+            return None
+        label, rows = step.swapped_to.label, step.swapped_to.schedule.rows
+        choice = next(choice for choice in self._job.choices if choice.label == label)
+        return JobSchedule(choice.model_copy(update={"label": f"{label} of {iteration}"}), self._stages, rows, None)
+
+    def _probes_s(self) -> dict[Pair, float]:
+        """A link that is down says nothing."""
+        found = {}
+        for pair, (source, target) in self._job.pairs(self._job.problems[0]).items():
+            try:
+                found[pair] = self._network.probe_s(self._nodes[source], self._nodes[target], int(PROBE_BYTES))
+            except RunFailed:
+                continue
+        return found
+
+    def _keep(self, iteration: int, runs: str, iteration_s: float, probes_s: Mapping[Pair, float], step: Step) -> None:
+        belief = step.belief
+        row = {
+            "iteration": iteration,
+            "schedule": runs,
+            "measured_s": iteration_s,
+            "probes_s": {named(pair): seconds for pair, seconds in probes_s.items()},
+            "alarms": step.learnt.alarms,
+            "changes": step.learnt.changes,
+            "delay_s": {named(pair): path.delay_s.value for pair, path in belief.paths.items()},
+            "rate_bps": {
+                named(pair): path.rate_bps.value if math.isfinite(path.rate_bps.value) else None
+                for pair, path in belief.paths.items()
+            },
+            "swapped_to": step.swapped_to and step.swapped_to.label,
+            "stays_s": step.stays_s,
+            "expected_s": step.expected_s,
+        }
+        self._document["iterations"].append(row)
+        self._results.save_json(FILE, self._document)

@@ -1,0 +1,99 @@
+"""What becomes of links while a case is trained: each event when the model has it, and when that really was."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from testbed.lab.shaping import TimedChange
+from testbed.plan.network_state import planned
+from testbed.plan.plan import Plan
+from testbed.planning.training_prediction import PlacedEvent
+
+
+class ChangingLinks(Protocol):
+    """Links that can be changed while they carry traffic: a lab's."""
+
+    def schedule_changes(self, changes: Sequence[TimedChange]) -> None:
+        """See Lab."""
+
+    def changes_happened(self) -> list[float]:
+        """See Lab."""
+
+
+class PlayedEvent(NamedTuple):
+    """A row of link_events.parquet: what became of a direction, and when."""
+
+    iteration: int
+    """The round, warm-up counted."""
+    at_s: float
+    """When it was to come, from the common start of that iteration ..."""
+    happened_s: float
+    """... and when it came; nan for what did not come any more."""
+    label: str
+    """The direction."""
+    event: str
+    """As somebody wrote it."""
+    delay_s: float
+    """nan, as the next one, where that stayed."""
+    rate_bps: float
+    sends: str
+    """"yes" or "no" where that changed, else ""."""
+
+
+class EventPlayer:
+    """Plays what a case's training has of them."""
+
+    def __init__(self, links: ChangingLinks, plan: Plan, placed: Sequence[PlacedEvent]) -> None:
+        self._links, self._placed = links, placed
+        self._planned = planned(plan.network).links
+        self._starts_s: dict[int, float] = {}
+
+    def expect(self, placed: Sequence[PlacedEvent]) -> None:
+        """Another schedule goes on, in whose iterations what is still to come comes elsewhere."""
+        self._placed = placed
+
+    def announce(self, number: int, start_s: float) -> None:
+        """The round of a number begins at this instant of the monotonic clock. Raises RunFailed."""
+        self._starts_s[number] = start_s
+        mine = [one for one in self._placed if one.round == number]
+        if mine:
+            self._links.schedule_changes([_change(one, start_s) for one in mine])
+
+    def end(self) -> list[PlayedEvent]:
+        """What came, and all links as planned again. Raises RunFailed."""
+        asked = [one for one in self._placed if one.round in self._starts_s]
+        asked.sort(key=lambda one: one.round)
+        if not asked:
+            return []
+        last_s = max(self._starts_s[one.round] + one.seconds for one in asked)
+        time.sleep(max(0.0, last_s - time.monotonic()))
+        happened = [*self._links.changes_happened(), *[math.nan] * len(asked)]
+        now = time.monotonic()
+        back = [
+            TimedChange(now, number, self._planned[number].delay_s, self._planned[number].rate_bps, sends=True)
+            for number in sorted({one.event.direction for one in asked})
+        ]
+        self._links.schedule_changes(back)
+        self._links.changes_happened()
+        return [self._played(one, instant) for one, instant in zip(asked, happened, strict=False)]
+
+    def _played(self, one: PlacedEvent, instant: float) -> PlayedEvent:
+        event = one.event
+        return PlayedEvent(
+            one.round,
+            one.seconds,
+            instant - self._starts_s[one.round],
+            self._planned[event.direction].label,
+            event.said,
+            math.nan if event.delay_s is None else event.delay_s,
+            math.nan if event.rate_bps is None else event.rate_bps,
+            "" if event.sends is None else ("yes" if event.sends else "no"),
+        )
+
+
+def _change(one: PlacedEvent, start_s: float) -> TimedChange:
+    event = one.event
+    return TimedChange(start_s + one.seconds, event.direction, event.delay_s, event.rate_bps, event.sends)

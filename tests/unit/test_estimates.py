@@ -1,0 +1,216 @@
+"""What a job believes of links and ranks, from nothing but the times of its own messages and actions."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from testbed.adaptation.estimates import Belief, Estimator, PathEstimate, exactly, path_of
+from testbed.adaptation.prospects import AdaptableJob, Prospects, adaptable_job, believed, planned_belief
+from testbed.adaptation.rehearsal import AS_PACED, SlotVariation, World
+from testbed.adaptation.rehearsal_changes import change
+from testbed.adaptation.sightings import PROBE_BYTES, ActionTimes, Crossing, Sighting, sighting
+from testbed.errors import BadInput
+from testbed.model.simulate import makespan
+from testbed.pipeline.ir import Kind
+from testbed.planning.resolve import load_plan
+from testbed.planning.schedules import choose
+
+ROOT = Path(__file__).parents[2]
+LONGHAUL, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
+THERE, BACK = ("paris", "warsaw"), ("warsaw", "paris")
+SIZE = 1e6
+
+
+def path(delay_s: float, rate_bps: float) -> PathEstimate:
+    return PathEstimate(exactly(delay_s), exactly(rate_bps))
+
+
+def seen(delay_s: float = 0.01, rate_bps: float = 1e9, slot_s: float = 0.02, deviation_s: float = 0.0) -> Sighting:
+    there = path(delay_s, rate_bps)
+    crossing = Crossing(there.crossing_s(PROBE_BYTES), there.crossing_s(SIZE), SIZE)
+    return Sighting(1.0, {THERE: crossing}, {(0, Kind.F): ActionTimes(slot_s, deviation_s, 8)})
+
+
+@pytest.fixture
+def estimator() -> Estimator:
+    slots = {(0, kind): exactly(0.02) for kind in (Kind.F, Kind.B, Kind.I, Kind.W)}
+    return Estimator(Belief({THERE: path(0.01, 1e9)}, slots))
+
+
+@pytest.fixture
+def job() -> AdaptableJob:
+    plan = load_plan(LONGHAUL, PP4)
+    return adaptable_job(plan, choose(plan, ["1f1b", "crosspipe-greedy"]))
+
+
+@pytest.mark.parametrize(("delay_s", "rate_bps"), [(0.01, 1e9), (0.04, 2e8), (0.0, 1e7)])
+def test_two_sizes_tell_the_delay_from_the_rate(delay_s: float, rate_bps: float) -> None:
+    crossing = seen(delay_s, rate_bps).crossings[THERE]
+    assert path_of(crossing, crossing.probe_s, crossing.message_s) == pytest.approx((delay_s, rate_bps))
+
+
+def test_a_message_that_takes_no_longer_than_a_probe_has_any_rate() -> None:
+    assert path_of(Crossing(0.01, 0.01, SIZE), 0.01, 0.01) == (0.01, float("inf"))
+
+
+def test_what_is_as_planned_changes_nothing(estimator: Estimator) -> None:
+    before = estimator.belief
+    for _ in range(20):
+        assert estimator.learn(seen()) == ((), ())
+    assert estimator.belief == before
+
+
+@pytest.mark.parametrize(("delay_s", "rate_bps"), [(0.04, 1e9), (0.01, 5e8), (0.04, 2.5e8), (0.002, 1e9)])
+def test_a_change_is_seen_at_once_and_believed_when_the_next_iteration_says_the_same(
+    estimator: Estimator, delay_s: float, rate_bps: float
+) -> None:
+    for _ in range(5):
+        estimator.learn(seen())
+    first = estimator.learn(seen(delay_s, rate_bps))
+    assert first.alarms == ("paris -> warsaw",)
+    assert not first.changes
+    assert estimator.doubts
+    second = estimator.learn(seen(delay_s, rate_bps))
+    assert second == ((), ("paris -> warsaw",))
+    assert not estimator.doubts
+    found = estimator.belief.paths[THERE]
+    assert (found.delay_s.value, found.rate_bps.value) == pytest.approx((delay_s, rate_bps))
+
+
+def test_a_single_late_iteration_is_not_believed(estimator: Estimator) -> None:
+    before = estimator.belief
+    for _ in range(5):
+        estimator.learn(seen())
+    estimator.learn(seen(0.04))
+    for _ in range(5):
+        estimator.learn(seen())
+    assert estimator.belief == before
+
+
+def test_what_comes_back_is_recognised_by_the_first_iteration(estimator: Estimator) -> None:
+    planned = estimator.belief
+    for delay_s in (0.01, 0.01, 0.04, 0.04, 0.04):
+        estimator.learn(seen(delay_s))
+    slow = estimator.belief
+    for delay_s, belief in ((0.01, planned), (0.04, slow), (0.01, planned)):
+        learnt = estimator.learn(seen(delay_s))
+        assert learnt == (("paris -> warsaw",), ("paris -> warsaw",))
+        assert not estimator.doubts
+        assert estimator.belief == belief
+        estimator.learn(seen(delay_s))
+
+
+def test_what_is_new_again_is_not_recognised(estimator: Estimator) -> None:
+    for delay_s in (0.01, 0.01, 0.04, 0.04, 0.02):
+        learnt = estimator.learn(seen(delay_s))
+    assert learnt == (("paris -> warsaw",), ())
+    assert estimator.doubts
+
+
+def test_less_than_a_tenth_is_not_believed(estimator: Estimator) -> None:
+    for iteration in range(40):
+        assert not estimator.learn(seen(slot_s=0.02 if iteration < 10 else 0.0215)).changes
+
+
+def test_what_was_different_from_the_beginning_is_found_without_an_alarm(estimator: Estimator) -> None:
+    learnt = [estimator.learn(seen(0.05)) for _ in range(2)]
+    assert [bool(each.changes) for each in learnt] == [False, True]
+
+
+def test_a_slow_rank_is_slow_in_kinds_that_the_schedule_does_not_have(estimator: Estimator) -> None:
+    for slot_s in (0.02, 0.02, 0.03, 0.03):
+        learnt = estimator.learn(seen(slot_s=slot_s))
+    assert learnt.changes == ("rank 0",)
+    assert [slot.value for slot in estimator.belief.slots.values()] == pytest.approx([0.03] * 4)
+
+
+def test_intervals_hold_the_truth_of_slots_that_vary() -> None:
+    held, draw = 0, random.Random(3)
+    for _ in range(100):
+        estimator = Estimator(Belief({}, {(0, Kind.F): exactly(0.02)}))
+        for _ in range(2):
+            slots = [draw.gauss(0.03, 0.0009) for _ in range(30)]
+            mean = sum(slots) / 30
+            deviation = (sum((slot - mean) ** 2 for slot in slots) / 30) ** 0.5
+            estimator.learn(Sighting(1.0, {}, {(0, Kind.F): ActionTimes(mean, deviation, 30)}))
+        estimate = estimator.belief.slots[0, Kind.F]
+        held += estimate.low <= 0.03 <= estimate.high
+    assert held >= 88
+
+
+def test_the_window_says_between_what_an_estimate_lies(estimator: Estimator) -> None:
+    for delay_s in (0.01, 0.01, 0.04, 0.0401):
+        estimator.learn(seen(delay_s))
+    delay = estimator.belief.paths[THERE].delay_s
+    assert delay == pytest.approx((0.04, 0.04, 0.0401))
+
+
+# --- what the event model shows of a job ----------------------------------------------------------
+
+
+def test_a_job_sees_its_messages_and_slots_and_nothing_else(job: AdaptableJob) -> None:
+    world = World(job, [], AS_PACED)
+    prospect = Prospects(job).under(planned_belief(job))[0]
+    found = sighting(world.trace(prospect.schedule, 0), job.sites, world.probes_s(0))
+    assert set(found.crossings) == {THERE, BACK}
+    crossing = found.crossings[THERE]
+    assert path_of(crossing, crossing.probe_s, crossing.message_s) == pytest.approx((0.0102, 1e9), rel=1e-2)
+    assert all(slot.mean_s == pytest.approx(0.02) for slot in found.slots.values())
+    assert found.iteration_s == pytest.approx(prospect.predicted_s)
+
+
+def test_slots_that_vary_are_seen_as_they_are(job: AdaptableJob) -> None:
+    world = World(job, [], SlotVariation(0.03, 1))
+    schedule = Prospects(job).under(planned_belief(job))[0].schedule
+    slots = [sighting(world.trace(schedule, i), job.sites, {}).slots[1, Kind.F] for i in range(40)]
+    mean = sum(slot.mean_s for slot in slots) / 40
+    assert mean == pytest.approx(0.02, rel=0.01)
+    assert sum(slot.deviation_s for slot in slots) / 40 == pytest.approx(0.03 * 0.02, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "event",
+    ["link paris--warsaw delay x4 at 0", "link paris--warsaw rate x0.3 at 0", "rank 1 slower x1.5 at 0"],
+)
+def test_what_is_believed_predicts_what_is_measured(job: AdaptableJob, event: str) -> None:
+    """Of every candidate, also those that the job has never run."""
+    world = World(job, [change(event, job.plan)], AS_PACED)
+    estimator, prospects = Estimator(planned_belief(job)), Prospects(job)
+    running = prospects.under(estimator.belief)[0].schedule
+    for iteration in range(2):
+        estimator.learn(sighting(world.trace(running, iteration), job.sites, world.probes_s(iteration)))
+    for prospect in prospects.under(estimator.belief):
+        assert prospect.predicted_s == pytest.approx(world.iteration_s(prospect.schedule, 0), rel=2e-3)
+
+
+def test_the_planned_belief_is_the_planned_problem(job: AdaptableJob) -> None:
+    for problem in job.problems:
+        assert believed(job, problem, planned_belief(job)) == problem
+
+
+def test_a_believed_path_stands_for_all_links_on_it(job: AdaptableJob) -> None:
+    belief = planned_belief(job)
+    slow = replace(belief, paths={**belief.paths, THERE: path(0.05, 1e8)})
+    problem = believed(job, job.problems[0], slow)
+    assert problem.route_delay(1, 2) == 0.05
+    assert problem.route_delay(2, 1) == 0.0102
+    schedule = Prospects(job).under(belief)[0].schedule
+    assert makespan(problem, schedule) > makespan(job.problems[0], schedule)
+
+
+def test_schedules_that_move_weights_and_solvers_are_no_candidates() -> None:
+    plan = load_plan(LONGHAUL, PP4)
+    found = adaptable_job(plan, choose(plan, ["1f1b", "zb-v", "crosspipe-ud", "pipemorph"]))
+    assert [choice.label for choice in found.choices] == ["1f1b", "pipemorph"]
+    with pytest.raises(BadInput, match="one or more that need no solver"):
+        adaptable_job(plan, choose(plan, ["crosspipe-ud"]))
+
+
+def test_replicas_are_refused() -> None:
+    plan = load_plan(LONGHAUL, PP4, settings=["parallelism.data=2"])
+    with pytest.raises(BadInput, match="one job that is one pipeline"):
+        adaptable_job(plan, choose(plan, ["1f1b"]))
