@@ -142,7 +142,9 @@ class Judged(NamedTuple):
 
     name: str
     comes_and_goes: bool
+    whole: Rehearsal
     found: Rehearsal
+    """From the first change on."""
 
     @property
     def noticed(self) -> bool:
@@ -160,8 +162,9 @@ def judged(timelines: Sequence[Timeline]) -> list[Judged]:
     """All rehearsed, and shown in a table."""
     every, rows = [], []
     for timeline in timelines:
-        found = timeline.rehearsed()
-        every.append(Judged(timeline.name, any(" traffic " in event for event in timeline.events), found))
+        whole = timeline.rehearsed()
+        found = whole.since(BEFORE)
+        every.append(Judged(timeline.name, any(" traffic " in event for event in timeline.events), whole, found))
         never_s = found.total_s("never")
         share = "-" if found.share is None else f"{found.share:.1%}"
         gains = f"{found.gain_s / never_s:.2%}", f"{found.most_gain_s / never_s:.2%}"
@@ -217,7 +220,7 @@ def main() -> int:
         last = timelines[asked.own - 1]
         problem = last.subject.problems[0]
         draw(
-            every[asked.own - 1].found, planned_belief(last.subject), problem.message_bytes[0], asked.picture, last.name
+            every[asked.own - 1].whole, planned_belief(last.subject), problem.message_bytes[0], asked.picture, last.name
         )
     going = [one for one in every if one.comes_and_goes]
     staying = [one for one in every if not one.comes_and_goes]

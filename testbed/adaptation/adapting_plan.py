@@ -22,7 +22,7 @@ def with_adaptation(plan: Plan, controller: str, swap_s: float = SWAP_S) -> Plan
     """
     if in_file(controller.split(",")[0]) is not None:
         raise BadInput.of(OPTION, "controller", controller, "one by its name: `testbed adapt` rehearses one's own")
-    choose(controller)
+    choose(controller, option=OPTION)
     other = next((event for event in plan.events if event.between_iterations), None)
     if other is not None:
         raise BadInput.of(OPTION, "option", controller, f"no {other} beside it: one or the other")

@@ -18,7 +18,7 @@ from testbed.adaptation.estimates import Belief, Estimator, Learnt
 from testbed.adaptation.prospects import AdaptableJob, Prospect, Prospects, planned_belief
 from testbed.adaptation.sightings import Sighting
 from testbed.errors import BadInput, TestbedError
-from testbed.pipeline.ir import Row
+from testbed.pipeline.ir import Row, Schedule
 from testbed.plugins import Registry, Unusable, in_file, prints_to_stderr, problem_in, read_content
 from testbed.spec import yaml_tree
 from testbed.spec.plugin_options import checked_options
@@ -209,26 +209,26 @@ class ControllerChoice:
         raise BadInput.of("--controller", self.label, decided, "one of the outlook's prospects, or None")
 
 
-def choose(text: str, directory: Path | None = None) -> ControllerChoice:
+def choose(text: str, directory: Path | None = None, option: str = "--controller") -> ControllerChoice:
     """The controller that `text` asks for: NAME or FILE.py:NAME, then options as `,dwell=5`.
 
-    Raises BadInput naming what is registered, or the option and what is expected of it.
+    Raises BadInput naming what is registered, or the option (`option` is the command's) and what is expected of it.
     """
     name, *settings = text.split(",")
     given: dict[str, Any] = {}
     for setting in settings:
         key, separator, value = setting.partition("=")
         if not separator or not key.strip():
-            raise BadInput.of("--controller", text, setting, "OPTION=VALUE behind each comma")
-        given[key.strip()] = yaml_tree.parse(value, "--controller", text)
+            raise BadInput.of(option, text, setting, "OPTION=VALUE behind each comma")
+        given[key.strip()] = yaml_tree.parse(value, option, text)
     reference = in_file(name)
     try:
         content = None if reference is None else read_content(reference.file, directory or Path())
         found = CONTROLLERS.find(name, content)
         known = list(inspect.signature(found).parameters)
-        options = checked_options(found, known, given, name, ("--controller", f"{name},"))
+        options = checked_options(found, known, given, name, (option, f"{name},"))
     except Unusable as error:
-        raise error.at("--controller", "controller") from error
+        raise error.at(option, "controller") from error
     return ControllerChoice(text, found, options)
 
 
@@ -260,7 +260,7 @@ class Adapting:
         self._prospects, self._decide, self._swap_s = Prospects(subject), decide, swap_s
         self._estimator = Estimator(planned_belief(subject))
         self._believed, self._doubted = [_Since(self._estimator.belief, 0)], 0
-        fitting = self._prospects.under(self._estimator.belief)
+        fitting = self._prospects.made_for(self._estimator.belief)
         begun = fitting[0] if running is None else self._prospects.labelled(running, self._estimator.belief)
         if begun is None:
             expected = f"a schedule that fits ({', '.join(each.label for each in fitting)})"
@@ -280,6 +280,11 @@ class Adapting:
             chosen = None
         stays_s, self.running = self.running.predicted_s, chosen or self.running
         return Step(learnt, belief, chosen, stays_s, self.running.predicted_s)
+
+    @property
+    def candidates(self) -> list[Schedule]:
+        """All that it may swap to."""
+        return self._prospects.every
 
     def _remember(self, belief: Belief, doubts: bool, changed: bool) -> None:
         self._doubted += 1

@@ -73,6 +73,22 @@ class Belief:
         return tuple(sorted(self.paths.items())), tuple(sorted(self.slots.items()))
 
 
+def between(one: Belief, other: Belief, share: float) -> Belief:
+    """Neither, but so much of the way from one to the other: of delays, of times on the wire, of slots."""
+
+    def mixed(a: float, b: float) -> Interval:
+        return exactly((1 - share) * a + share * b)
+
+    paths = {}
+    for pair, path in one.paths.items():
+        then = other.paths[pair]
+        wire_s = mixed(1 / path.rate_bps.value, 1 / then.rate_bps.value).value
+        delay_s = mixed(path.delay_s.value, then.delay_s.value)
+        paths[pair] = PathEstimate(delay_s, exactly(1 / wire_s if wire_s else math.inf)) if path != then else path
+    slots = {which: mixed(slot.value, other.slots[which].value) for which, slot in one.slots.items()}
+    return Belief(paths, slots)
+
+
 def path_of(crossing: Crossing, probe_s: float, message_s: float) -> tuple[float, float]:
     """(delay, rate) from the times of two sizes: r = (s2 - s1) / (y2 - y1), d = y1 - s1 / r."""
     more_s, more_bytes = message_s - probe_s, crossing.message_bytes - PROBE_BYTES

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from testbed.adaptation.estimates import Belief, PathEstimate, exactly
+from testbed.adaptation.estimates import Belief, PathEstimate, between, exactly
 from testbed.adaptation.sightings import Pair
 from testbed.errors import BadInput, DoesNotFit
 from testbed.model.simulate import makespan
@@ -20,8 +20,13 @@ from testbed.plan.routes import datacenter_of
 from testbed.schedule.registry import family_of, generate_choice
 from testbed.spec.choice import ScheduleChoice
 
-MOST_KEPT = 64
+MOST_KEPT = 128
 """Schedules that stay candidates although they were made for what is no longer believed, the latest ones."""
+
+
+SHARES = (0.25, 0.5, 0.75)
+"""Of the way from what was believed to what is: what schedules are made for beside these two; at first from links that
+are half as good. One that is made for the middle may be good at both ends, where each end's own is good at one."""
 
 
 class Prospect(NamedTuple):
@@ -122,27 +127,33 @@ def believed(subject: AdaptableJob, problem: Problem, belief: Belief) -> Problem
 
 
 class Prospects:
-    """The candidates: every choice made for what is believed, and those made for what was believed before."""
+    """The candidates: every choice made for what is believed, for what was believed before, and for between the two."""
 
     def __init__(self, subject: AdaptableJob) -> None:
         self._subject = subject
         self._kept: dict[tuple[Row, ...], _Candidate] = {}
-        self._made_for: tuple[object, ...] = ()
+        self._last: Belief | None = None
+        self._made: dict[tuple[object, ...], set[tuple[Row, ...]]] = {}
         self._rows: dict[str, tuple[Row, ...]] = {}
         self._times: dict[tuple[object, ...], _Times] = {}
 
     def under(self, belief: Belief) -> list[Prospect]:
         """All of them, the fastest first. Raises DoesNotFit where no choice has room."""
-        if belief.key != self._made_for:
-            self._make(belief)
+        if belief != self._last:
+            other = _slower(belief) if self._last is None else self._last
+            self._make([*(between(other, belief, share) for share in SHARES), belief])
+            self._last = belief
         times = self.times(belief)
         found = [Prospect(kept.label, kept.schedule, times[rows]) for rows, kept in self._kept.items()]
         return sorted(found, key=lambda prospect: prospect.predicted_s)
 
+    def made_for(self, belief: Belief) -> list[Prospect]:
+        """Of them those that were made for exactly that."""
+        return [each for each in self.under(belief) if each.schedule.rows in self._made[belief.key]]
+
     def labelled(self, label: str, belief: Belief) -> Prospect | None:
-        """That of the choice with a label; None where it has no room."""
-        found = self.under(belief)
-        return next((each for each in found if each.schedule.rows == self._rows.get(label)), None)
+        """That of them of the choice with a label; None where it has no room."""
+        return next((each for each in self.made_for(belief) if each.schedule.rows == self._rows.get(label)), None)
 
     def beside(self, running: Prospect, belief: Belief) -> tuple[Prospect, list[Prospect]]:
         """The running schedule with what it is predicted to take now, and all candidates, that one among them."""
@@ -150,6 +161,11 @@ class Prospects:
         self._kept[rows] = self._kept.pop(rows)  # the latest, which is not given up
         found = self.under(belief)
         return next(each for each in found if each.schedule.rows == rows), found
+
+    @property
+    def every(self) -> list[Schedule]:
+        """All that are candidates now."""
+        return [kept.schedule for kept in self._kept.values()]
 
     def times(self, belief: Belief) -> dict[tuple[Row, ...], float]:
         """By its rows, what an iteration takes with each candidate if that is so."""
@@ -166,25 +182,37 @@ class Prospects:
     def _problems(self, belief: Belief) -> list[Problem]:
         return [believed(self._subject, problem, belief) for problem in self._subject.problems]
 
-    def _make(self, belief: Belief) -> None:
-        reasons, made = [], set[tuple[Row, ...]]()
-        for number, (choice, problem) in enumerate(zip(self._subject.choices, self._problems(belief), strict=True)):
-            try:
-                schedule = generate_choice(choice, problem).schedule
-            except DoesNotFit as error:
-                reasons.append(error)
+    def _make(self, beliefs: Sequence[Belief]) -> None:
+        reasons = []
+        for belief in beliefs:
+            if belief.key in self._made:
                 continue
-            self._rows[choice.label] = schedule.rows
-            if schedule.rows in made:  # as another choice has it, whose label stands for both
-                continue
-            made.add(schedule.rows)
-            self._kept.pop(schedule.rows, None)
-            self._kept[schedule.rows] = _Candidate(choice.label, schedule, number)
+            made = self._made.setdefault(belief.key, set())
+            for number, (choice, problem) in enumerate(zip(self._subject.choices, self._problems(belief), strict=True)):
+                try:
+                    schedule = generate_choice(choice, problem).schedule
+                except DoesNotFit as error:
+                    reasons.append(error)
+                    continue
+                self._rows[choice.label] = schedule.rows
+                if schedule.rows in made:  # as another choice has it, whose label stands for both
+                    continue
+                made.add(schedule.rows)
+                self._kept.pop(schedule.rows, None)
+                self._kept[schedule.rows] = _Candidate(choice.label, schedule, number)
         if not self._kept:
             raise reasons[0]
         for rows in list(self._kept)[:-MOST_KEPT]:
             del self._kept[rows]
-        self._made_for = belief.key
+
+
+def _slower(belief: Belief) -> Belief:
+    """With links that are half as good: on the way there a job finds what to begin with that bears a change."""
+    paths = {
+        pair: PathEstimate(exactly(2 * path.delay_s.value), exactly(path.rate_bps.value / 2))
+        for pair, path in belief.paths.items()
+    }
+    return replace(belief, paths=paths)
 
 
 class _Candidate(NamedTuple):

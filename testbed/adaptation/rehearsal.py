@@ -7,7 +7,7 @@ of its messages and actions, and an oracle that knows all that will happen and s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -148,6 +148,10 @@ class Rehearsal:
         """The first iterations of the controller's schedules."""
         return [row.iteration + 1 for row in self.rows if row.step.swapped_to is not None]
 
+    def since(self, iteration: int) -> Rehearsal:
+        """What came from an iteration on."""
+        return replace(self, rows=self.rows[iteration:])
+
     def total_s(self, who: str) -> float:
         """Of `never`, `adapted` or `oracle`."""
         return float(sum(getattr(row, f"{who}_s") for row in self.rows))
@@ -198,7 +202,8 @@ def rehearse(
         ran.append(adapting.running)
         advance()
     first = ran[0]
-    knows = [first, *_oracle(world, ran, iterations, swap_s)]
+    candidates = [Prospect(each.name, each, np.nan) for each in adapting.candidates]
+    knows = [first, *_oracle(world, [*ran, *candidates], iterations, swap_s)]
     rows = []
     for iteration, step in enumerate(steps):
         known, begun = knows[iteration + 1], ran[max(0, iteration - 1)]
@@ -231,14 +236,14 @@ def _happens(changes: Sequence[Change], iteration: int) -> tuple[str, ...]:
     )
 
 
-def _oracle(world: World, ran: Sequence[Prospect], iterations: int, swap_s: float) -> list[Prospect]:
+def _oracle(world: World, others: Sequence[Prospect], iterations: int, swap_s: float) -> list[Prospect]:
     """Per iteration, the schedule of who knows what will happen: the least of all sums, by dynamic programming.
 
-    It may run every choice made for any of the states that come, and whatever the controller `ran`, with whose first
+    It may run every choice made for any of the states that come, and whatever the controller could, with whose first
     schedule it begins; it pays for swaps as everybody does.
     """
     states = [world.state(iteration) for iteration in range(iterations)]
-    able = _able(world, ran, states)
+    able = _able(world, others, states)
     spans = [(state, len(list(same))) for state, same in groupby(states)]
     total = np.array([0.0, *[np.inf] * (len(able) - 1)])
     came: list[np.ndarray[Any, np.dtype[np.int64]]] = []
@@ -255,10 +260,10 @@ def _oracle(world: World, ran: Sequence[Prospect], iterations: int, swap_s: floa
     return chosen[::-1]
 
 
-def _able(world: World, ran: Sequence[Prospect], states: Sequence[int]) -> list[Prospect]:
-    """What was run, and every choice made for every state, each order once."""
-    found, subject = {each.schedule.rows: each for each in reversed(ran)}, world.subject
-    found = {ran[0].schedule.rows: ran[0], **found}
+def _able(world: World, others: Sequence[Prospect], states: Sequence[int]) -> list[Prospect]:
+    """The others, and every choice made for every state, each order once."""
+    found, subject = {each.schedule.rows: each for each in reversed(others)}, world.subject
+    found = {others[0].schedule.rows: others[0], **found}
     for state in dict.fromkeys(states):
         real = world.problem(state)
         for choice, problem in zip(subject.choices, subject.problems, strict=True):

@@ -82,7 +82,7 @@ def _draw_beliefs(axis: Axes, rehearsal: Rehearsal, planned: Belief, message_byt
             axis.step(places, ratios, where="mid", linestyle=style, color=COLOURS[shown % len(COLOURS)], label=label)
             shown += 1
     if shown:
-        axis.legend(loc="upper right", fontsize=8, frameon=False, ncols=2)
+        axis.legend(loc="best", fontsize=8, frameon=False, ncols=2)
     axis.axhline(1.0, color=PALE_INK, linewidth=0.8)
     axis.set_ylim(bottom=0)
     axis.set_ylabel("believed / planned")

@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from testbed.cli.adaptation_tables import what_it_brought
 from testbed.cli.options import show
 from testbed.cli.run_tables import all_of, name_of, number_in, p95_columns, show_trusted, uncovered
 from testbed.cli.table_layout import Column, Section, fitted, indented
@@ -52,6 +53,8 @@ def print_answer(console: Console, run: Run, directory: Path, *, pages: int) -> 
             console.print(text, highlight=False, markup=False, soft_wrap=True)  # in one piece, to be copied
     if not run.complete:
         console.print(Text(what_is_missing(run), style="bold red"))
+    if run.comparison.get("adaptation"):
+        console.print(Text(what_it_brought(run.comparison["adaptation"])))
     if run.schedules:
         said = answer(rows, run.comparison.get("ranking_tie", TIE), run.comparison.get("events", ()))
         console.print(Text(said if run.complete else f"{said}; incomplete", style="bold"))

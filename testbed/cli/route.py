@@ -51,17 +51,14 @@ def route(
     from testbed.routing.apply import demands, framing_for
     from testbed.routing.policies import choose
     from testbed.routing.policy_comparison import PolicyComparison, compare
+    from testbed.routing.rerouting import without
 
     chosen = [choose(text) for text in policy or ["shortest", "ecmp", "greedy"]]
     reach = options.reach_of(elephants_from, detour)
     plan = plan_of(what, workloads, schedule, settings, quiet=quiet)
     if not plan.cases:
         raise BadInput.of(str(what), "schedules", "none that fits", "one whose messages can be routed")
-    plan = replace(plan, framing=framing_for(plan, reach.detour), events=())
-    if lose:
-        from testbed.routing.rerouting import without
-
-        plan = without(plan, lose)
+    plan = without(replace(plan, framing=framing_for(plan, reach.detour), events=()), lose or ())
     case = plan.cases[0]
     wanted = demands(plan, case, reach)
     with Terminal(quiet=quiet).solving() as watch:

@@ -72,6 +72,8 @@ def without(plan: Plan, names: Collection[str]) -> Plan:
 
     Raises BadInput for other names, and where ranks could not reach each other.
     """
+    if not names:
+        return plan
     network, nodes = planned(plan.network).without(*names), routes.nodes_of_ranks(plan)
     left = replace(plan, events=tuple(LinkLost(name, BEGINNING) for name in dict.fromkeys(names)))
     for case in left.cases:

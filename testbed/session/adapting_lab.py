@@ -12,10 +12,10 @@ from testbed.adaptation.prospects import adaptable_job
 from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting
 from testbed.errors import RunFailed
 from testbed.plan.plan import JobSchedule, Plan
-from testbed.results.directory import ResultsWriter
+from testbed.planning.drawn_iterations import phase_of
+from testbed.planning.prediction import parts_of, predict_training
+from testbed.trace.predictions import predicted_times_s
 from testbed.trace.tables import Trace
-
-FILE = "adaptation.json"
 
 
 class ProbedNetwork(Protocol):
@@ -26,21 +26,29 @@ class ProbedNetwork(Protocol):
 
 
 class AdaptingLab:
-    """Asks a plan's controller after every measured iteration, and keeps in adaptation.json what came of that."""
+    """Asks a plan's controller after every measured iteration, and keeps what came of that."""
 
-    def __init__(self, plan: Plan, network: ProbedNetwork, results: ResultsWriter) -> None:
+    def __init__(self, plan: Plan, network: ProbedNetwork) -> None:
         """Raises BadInput for a plan that no controller can adapt."""
         assert plan.adaptation is not None
         asked, (job,) = plan.adaptation, plan.jobs
         self._job = adaptable_job(plan, asked.choices)
-        self._nodes, self._network, self._results = job.nodes, network, results
+        self._nodes, self._network = job.nodes, network
         controller, begins = choose(asked.controller), plan.cases[0].jobs[0]
         self._adapting = Adapting(self._job, controller.begin(), asked.swap_s, begins.choice.label)
         self._stages = begins.stage_to_rank
-        self._document: dict[str, Any] = {"controller": asked.controller, "swap_s": asked.swap_s, "iterations": []}
+        (never,) = parts_of(plan, plan.cases[0], predict_training(plan, plan.cases[0]).trace)
+        self._never_s = predicted_times_s(never, phase_of(plan, plan.cases[0]).measured).tolist()
+        self._rows: list[dict[str, Any]] = []
+        self._asked = asked
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """`adaptation` in comparison.json."""
+        return {"controller": self._asked.controller, "swap_s": self._asked.swap_s, "iterations": self._rows}
 
     def after(self, iteration: int, ended: Trace) -> JobSchedule | None:
-        """See session.case.Adaptation. Raises RunFailed where files cannot be written."""
+        """See session.case.RunningController."""
         probes_s = self._probes_s()
         runs = self._adapting.running.label
         step = self._adapting.after(iteration - 1, sighting(ended, self._job.sites, probes_s))
@@ -67,6 +75,7 @@ class AdaptingLab:
             "iteration": iteration,
             "schedule": runs,
             "measured_s": iteration_s,
+            "never_predicted_s": self._never_s[iteration],
             "probes_s": {named(pair): seconds for pair, seconds in probes_s.items()},
             "alarms": step.learnt.alarms,
             "changes": step.learnt.changes,
@@ -79,5 +88,4 @@ class AdaptingLab:
             "stays_s": step.stays_s,
             "expected_s": step.expected_s,
         }
-        self._document["iterations"].append(row)
-        self._results.save_json(FILE, self._document)
+        self._rows.append(row)

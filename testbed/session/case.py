@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -41,8 +41,12 @@ from testbed.train.assignment import Fingerprint, TimedSchedule, TrainingTask, r
 from testbed.units import show_time
 
 
-class Adaptation(Protocol):
+class RunningController(Protocol):
     """What decides, as iterations end, whether a training goes on with another schedule."""
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """What it saw, believed and decided, as comparison.json has it."""
 
     def after(self, iteration: int, ended: Trace) -> JobSchedule | None:
         """What the only job goes on with, now that so many measured iterations are over; None: with what it has.
@@ -66,7 +70,7 @@ class Running:
     """Of the cases that they are known of already."""
     links: ChangingLinks | None = None
     """Of a lab; None where nothing can change what the network is."""
-    adaptation: Adaptation | None = None
+    adaptation: RunningController | None = None
     """None where schedules are swapped as the plan says, and at no other time."""
 
 

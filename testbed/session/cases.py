@@ -97,7 +97,8 @@ def train_cases(plan: Plan, session: StartedSession, references: Sequence[Refere
         reports += [event_report.report_of(plan, *pair, routes.handled[pair[1].case.label]) for pair in pairwise(done)]
         results.save_json("manifest.json", manifest)
         judged += judge_cases(plan, done, profiled.rows if profiled else (), results)
-        comparison = conclude(plan, judged, {**session.identity, "events": reports}, results)
+        adaptation = {} if running.adaptation is None else {"adaptation": running.adaptation.document}
+        comparison = conclude(plan, judged, {**session.identity, "events": reports, **adaptation}, results)
     if not judged:
         raise RunFailed("no schedule was trained")
     return comparison

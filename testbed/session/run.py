@@ -143,7 +143,7 @@ def _start(plan: Plan, live: _Live, pinned: Pinning, links: gate.Gate) -> Starte
     live.results.save_json("manifest.json", manifest)
     witness.watch(lab.carriers())
     real_time = all(world.real_time for world in worlds)
-    adaptation = None if plan.adaptation is None else AdaptingLab(plan, lab, live.results)
+    adaptation = None if plan.adaptation is None else AdaptingLab(plan, lab)
     shared = live.ranges, lab, adaptation
     running = Running(LabAccounts(lab), live.loop, live.results, reporter, real_time, witness, *shared)
     without_shaping = partial(control.measure, running, lab) if live.options.control else None

@@ -1,0 +1,55 @@
+"""What `run` and `report` print of a job that adapted: what it saw, believed and decided, and what that brought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from testbed.units import show_change, show_rate, show_time, show_times
+
+
+def adaptation_tables(adaptation: Mapping[str, Any] | None) -> Iterator[Table | Text]:
+    """A row for each thing that there is to say of an iteration; then all of them together."""
+    if adaptation is None:
+        return
+    table = Table(title=f"what {adaptation['controller']} saw and decided", title_justify="left")
+    table.add_column("iteration", justify="right")
+    table.add_column("took", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("what", overflow="fold")
+    for row in adaptation["iterations"]:
+        took = show_time(row["measured_s"])
+        for number, (word, what) in enumerate(_said(row)):
+            table.add_row(*(("", "") if number else (str(row["iteration"]), took)), word, what)
+    if table.row_count:
+        yield table
+    if adaptation["iterations"]:
+        yield Text(what_it_brought(adaptation))
+
+
+def what_it_brought(adaptation: Mapping[str, Any]) -> str:
+    """All iterations as measured, beside those of a job that never adapts, as predicted."""
+    rows = adaptation["iterations"]
+    measured_s, never_s = (sum(row[name] for row in rows) for name in ("measured_s", "never_predicted_s"))
+    shown = show_times([measured_s, never_s])
+    swaps = sum(row["swapped_to"] is not None for row in rows)
+    change = show_change(measured_s / never_s - 1)
+    return f"{len(rows)} iterations with {swaps} swaps: {shown[0]}; never adapting (predicted): {shown[1]} ({change})"
+
+
+def _said(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if row["alarms"]:
+        yield "seen", f"{', '.join(row['alarms'])}: not as before"
+    for name in row["changes"]:
+        if name in row["delay_s"]:
+            rate_bps = row["rate_bps"][name]
+            rate = "any rate" if rate_bps is None else show_rate(rate_bps)
+            yield "believed", f"{name}: {show_time(row['delay_s'][name])}, {rate}"
+        else:
+            yield "believed", f"{name}: other slots"
+    if row["swapped_to"] is not None:
+        stays, expected = show_times([row["stays_s"], row["expected_s"]])
+        yield "decided", f"{row['swapped_to']} for {row['schedule']}: {expected} expected, not {stays}"

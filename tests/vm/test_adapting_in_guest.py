@@ -1,0 +1,67 @@
+"""A job that adapts on the virtual clock, while a link changes: what it sees and decides, and what it brings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import run_testbed
+from one_boot import MARKS, Asked, Measured, planned
+
+from testbed.planning import file
+from testbed.thresholds import MODEL_SHARE
+
+pytestmark = MARKS
+
+EVENT = "link paris--warsaw delay 60 ms at iteration 3"
+SCHEDULES = ("zb-h1", "crosspipe-greedy")
+WORDS = ("--set", "warmup=1", "--set", "microbatches=6", "--iterations", "8", "--adapt", "ski-rental", "--event", EVENT)
+
+
+def asked(place: Path) -> dict[str, Asked]:
+    schedules = [word for name in SCHEDULES for word in ("--schedule", name)]
+    plan = planned(place, "two-dc-longhaul", "tiny-gpt-pp4", *schedules, *WORDS)
+    assert [case.label for case in plan.cases] == ["zb-h1"]
+    return {"adapting": Asked(plan, "relay")}
+
+
+@pytest.fixture(scope="module")
+def rows(measured: Mapping[str, Measured]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = measured["adapting"].document["adaptation"]["iterations"]
+    return found
+
+
+def test_the_controller_notices_what_its_job_can_see(rows: list[dict[str, Any]]) -> None:
+    assert [row["iteration"] for row in rows][:3] == [0, 1, 2]
+    assert not any(row["alarms"] for row in rows[:3])
+    assert set(rows[3]["alarms"]) == {"paris -> warsaw", "warsaw -> paris"}
+    believed = rows[5]["delay_s"]
+    assert believed["paris -> warsaw"] == pytest.approx(60e-3, rel=0.02)
+
+
+def test_it_swaps_and_that_is_worth_it(measured: Mapping[str, Measured], rows: list[dict[str, Any]]) -> None:
+    swapped = [row for row in rows if row["swapped_to"]]
+    assert swapped
+    for row in swapped:
+        assert row["expected_s"] < row["stays_s"]
+    assert sum(row["measured_s"] for row in rows) < sum(row["never_predicted_s"] for row in rows)
+    labels = [row["label"] for row in measured["adapting"].document["schedules"]]
+    after = [row["iteration"] + 1 for row in swapped]
+    assert labels == ["zb-h1", *(f"{row['swapped_to']} of {n} from {n}" for row, n in zip(swapped, after, strict=True))]
+
+
+def test_each_part_is_predicted_and_its_numbers_are_one_processs(measured: Mapping[str, Measured]) -> None:
+    for row in measured["adapting"].document["schedules"]:
+        assert row["trusted"], row["reasons"]
+        assert abs(row["error"]) <= MODEL_SHARE.value
+
+
+def test_the_plan_that_is_kept_repeats_the_swaps(measured: Mapping[str, Measured]) -> None:
+    kept = file.read(measured["adapting"].out / "plan.json")
+    assert kept.adaptation is None
+    swaps = [row for row in measured["adapting"].document["adaptation"]["iterations"] if row["swapped_to"]]
+    assert len(kept.cases) == len(swaps) + 1
+    done = run_testbed("predict", measured["adapting"].out)
+    assert done.returncode == 0, done.stderr
