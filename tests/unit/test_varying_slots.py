@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from in_process import run_testbed
 
+from testbed.cli.answer import answer
 from testbed.errors import BadInput
+from testbed.judge.comparison import ScheduleComparison
 from testbed.pipeline.ir import KINDS, Kind
 from testbed.plan.drawn_slots import slots_of
 from testbed.plan.plan import Plan
@@ -21,6 +24,7 @@ from testbed.planning.resolve import load_plan
 from testbed.planning.schedules import Candidate, choose, ranked, with_every_job
 from testbed.spec import Workload, load_workload
 from testbed.sweep.reshape import reshaped, shape_of
+from testbed.thresholds import TIE
 
 ROOT = Path(__file__).parents[2]
 TOPOLOGY, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
@@ -234,6 +238,20 @@ def robust_candidates(listed: str) -> list[Candidate]:
     plan = load_plan(TOPOLOGY, VARIABLE, settings=[listed])
     (best,) = choose(plan)
     return ranked(plan, best).found
+
+
+def test_an_answer_names_what_is_fastest_by_the_percentile() -> None:
+    def row(label: str, median_s: float, p95_s: float) -> ScheduleComparison:
+        times, rest = (median_s, 0.0, median_s, 0.0), (0.3, 0.3, 4.0, 4.0)
+        known = ScheduleComparison(label, label, *times, *rest, None, None, trusted=True, reasons=[])
+        return replace(known, measured_p95_s=p95_s, predicted_p95_s=p95_s)
+
+    greedy, zero_bubble = row("crosspipe-greedy", 0.649, 0.973), row("zb-h1", 0.669, 0.953)
+    said = answer([greedy, zero_bubble], TIE)
+    assert said.startswith("fastest: crosspipe-greedy, 649 ms; by 95th percentile: zb-h1, 953 ms; ")
+    assert "percentile" not in answer([greedy, row("zb-h1", 0.669, 0.983)], TIE)
+    same = [replace(one, predicted_p95_s=one.predicted_s) for one in (greedy, zero_bubble)]
+    assert "percentile" not in answer(same, TIE)
 
 
 @pytest.mark.parametrize(
