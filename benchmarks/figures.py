@@ -20,9 +20,10 @@ PAGE = ROOT / "docs/figures.md"
 HEAD = """# Figures
 
 What this testbed claims, made by `python benchmarks/figures.py` from the records in `results/figures/`: do not edit \
-it. {counts}
+it. {counts} \
 *part*: what was taken keeps its limit, but fewer cases than asked were taken; *info*: there is no limit. The last \
-column says commit and date of what was measured, \\* that the row was copied from an earlier page and not taken since.
+column says commit and date of what was measured, \\* that the row was copied from an earlier page and not taken \
+since. \
 {machines} \
 Times on the virtual clock do not depend on the machine's load; times and verdicts on the real clock (`real`) do.
 """

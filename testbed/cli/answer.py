@@ -172,7 +172,7 @@ def answer(rows: Sequence[ScheduleComparison], tie: float, events: Sequence[Mapp
     (those of comparison.json) it is said what they cost.
     """
     fastest = _of_jobs(rows) if _several(rows) else [_of_schedules(rows)]
-    parts = [*fastest, *_of_events(events), _order(rows, tie), _trust(rows)]
+    parts = [*fastest, _of_p95(rows), *_of_events(events), _order(rows, tie), _trust(rows)]
     return "; ".join(filter(None, parts))
 
 
@@ -191,6 +191,15 @@ def _of_schedules(rows: Sequence[ScheduleComparison], job: str = "") -> str:
     if first.speedup_measured is not None and first.schedule != BASELINE:
         said += f", {first.speedup_measured:.2f} x {BASELINE}"
     return said
+
+
+def _of_p95(rows: Sequence[ScheduleComparison]) -> str:
+    """Which schedule of one job is the fastest by the 95th percentile, where that is another one than by the median."""
+    known = [(row.measured_p95_s, row) for row in rows if row.varies and row.trusted and row.measured_p95_s is not None]
+    if _several(rows) or len(known) < 2:
+        return ""
+    least_s, least = min(known, key=lambda pair: pair[0])
+    return "" if least in _fastest_of(rows) else f"by 95th percentile: {least.label}, {show_time(least_s)}"
 
 
 def _predicted(row: ScheduleComparison) -> str:

@@ -12,11 +12,11 @@ from testbed.errors import ExitCode
 GROUPS = {
     title: tuple(f"--{name}" for name in names.split())
     for title, names in {
-        "What is trained": "schedule schedules-from iterations set strict alone control run schedules-anew",
+        "What is trained": "schedule schedules-from iterations set robust strict alone control run schedules-anew",
         "What is tried": "delay rate link points within axes microbatch-size memory-limit sequence fixed limit measure "
         "confirm boots seeds quick "
         "begin controller swap-cost slot-noise "
-        "over repetitions cell list claim predict-only allow-faster beside-mininet engine size",
+        "noise over repetitions cell list claim predict-only allow-faster beside-mininet engine size",
         "Routes": "policy elephants-from detour enforce",
         "Events during training": "event lose arrive depart swap adapt",
         "Where it runs": "interface clock seed vm shaper host-priority wall-limit jobs ray source",
@@ -70,7 +70,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "schema": ("testbed schema topology", "testbed schema workload -o workload.schema.json"),
     "test-determinism": (f"testbed test-determinism {_NET} {_JOB} --boots 2 --seeds 2",),
     "show": (f"testbed schedule show {_NET} {_JOB} --svg timelines.svg",),
-    "compare": (f"testbed schedule compare {_NET} {_JOB}",),
+    "compare": (
+        f"testbed schedule compare {_NET} {_JOB}",
+        f"testbed schedule compare {_NET} tiny-gpt-variable-length --noise 200",
+    ),
     "export": (f"testbed schedule export {_NET} {_JOB} --schedule 1f1b",),
     "validate": (f"testbed schedule validate {_NET} {_JOB} mine.csv",),
     "save": (f"testbed baseline save mine {_NET} {_JOB}", "testbed baseline save mine --run results/demo"),

@@ -258,6 +258,9 @@ Alone = Annotated[
         help="Of several jobs, train each by itself too, on the same routes: what the others cost it, measured.",
     ),
 ]
+Robust = Annotated[
+    bool, typer.Option("--robust", help="Choose `best` by the 95th percentile over drawn slots, not by their medians.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 VmOption = Annotated[bool, typer.Option("--vm", help="In Debian's User-Mode Linux, which has netem anywhere.")]

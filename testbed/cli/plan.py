@@ -50,11 +50,12 @@ class PlanOptions(NamedTuple):
     alone: bool = False
     event: Sequence[str] | None = None
     adapt: str | None = None
+    robust: bool = False
 
     def by_option(self) -> dict[str, object]:
         """What was given, by the option's name."""
         given = {f"--{name.replace('_', '-')}": value for name, value in self._asdict().items()}
-        return given | {"--alone": self.alone or None}
+        return given | {"--alone": self.alone or None, "--robust": self.robust or None}
 
 
 def plan(
@@ -78,6 +79,7 @@ def plan(
     clock: options.ClockOption = options.ClockName.real,
     seed: options.SeedOption = None,
     settings: options.Settings = None,
+    robust: options.Robust = False,
     strict: options.StrictOption = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -93,7 +95,7 @@ def plan(
     from testbed.plan.plan import Clock as PlannedClock
     from testbed.planning import file, resolve
 
-    comes_goes = lose, arrive, depart, swap, alone, event, adapt
+    comes_goes = lose, arrive, depart, swap, alone, event, adapt, robust
     asked = PlanOptions(schedule, schedules_from, policy, elephants_from, detour, *comes_goes)
     refuse_beside_plan(topology, workloads)
     refuse_kept_for_several(workloads, schedules_from)
@@ -230,7 +232,9 @@ def scheduled_and_routed(
     other = next((event.option for event in events if not event.beside_links), "--alone" if asked.alone else None)
     if plan.events and other is not None:
         raise BadInput.of(other, "option", str(plan.events[0]), "no events of links beside it: one or the other")
-    plan = complete(plan, asked.schedule, asked.schedules_from, quiet=quiet, strict=strict, sources=sources)
+    plan = complete(
+        plan, asked.schedule, asked.schedules_from, quiet=quiet, strict=strict, robust=asked.robust, sources=sources
+    )
     if to_train:
         require_trainable(plan)
     plan, remarks = routed(plan, routing, quiet=quiet)
@@ -283,11 +287,13 @@ def complete(
     *,
     quiet: bool,
     strict: bool = False,
+    robust: bool = False,
     sources: Sequence[Path] = (),
 ) -> Plan:
     """The plan with its cases: schedules kept in a file, the others generated. Raises BadInput.
 
-    `strict`: also for one schedule that does not fit, instead of leaving it out. `sources` are the workloads' files.
+    `strict`: also for one schedule that does not fit, instead of leaving it out. `robust`: `best` is chosen by the 95th
+    percentile. `sources` are the workloads' files.
     """
     from testbed.cli.progress import Terminal
     from testbed.full_scale.similitude import scale_warnings
@@ -302,7 +308,13 @@ def complete(
         kept = kept_in(options.read_text(schedules_from), str(schedules_from)) if schedules_from else None
         try:
             return schedules.with_every_job(
-                unfinished, schedule or [], kept, watch, sources=list(map(str, sources)), strict=strict
+                unfinished,
+                schedule or [],
+                kept,
+                watch,
+                sources=list(map(str, sources)),
+                strict=strict,
+                robust=robust,
             )
         except InvalidSchedule as error:
             if not kept or error.name not in kept:
@@ -319,12 +331,13 @@ def plan_of(
     events: Sequence[str] | None = None,
     quiet: bool,
     strict: bool = False,
+    robust: bool = False,
 ) -> Plan:
     """A plan or the one in a results directory; with workloads that of a topology and these. Raises BadInput."""
-    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule, event=events), settings)
+    unfinished = unfinished_plan(what, workloads, PlanOptions(schedule, event=events, robust=robust), settings)
     if not workloads:
         return unfinished
-    return complete(unfinished, schedule, None, quiet=quiet, strict=strict, sources=workloads)
+    return complete(unfinished, schedule, None, quiet=quiet, strict=strict, robust=robust, sources=workloads)
 
 
 def unfinished_plan(

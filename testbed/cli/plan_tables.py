@@ -20,6 +20,7 @@ from testbed.trace.tables import KINDS, Trace
 from testbed.units import show_change, show_rate, show_size, show_time, show_times
 
 if TYPE_CHECKING:
+    from testbed.planning.noise import NoisySchedule
     from testbed.planning.prediction import PredictedRow
     from testbed.planning.schedule_comparison import ComparedSchedule, Comparison
     from testbed.search.proof import Proof
@@ -196,6 +197,36 @@ def best_line(comparison: Comparison) -> str | None:
         ]
         return f"best: {', '.join(equal)}, less than 0.05% apart"
     return f"best: {first.label}, {gain} ahead of {second.label}"
+
+
+def noise_tables(rows: Sequence[NoisySchedule], draws: int, width: int) -> list[Table]:
+    """A row per schedule over draws of its slots; none where nobody asked."""
+    if not rows:
+        return []
+    regrets = show_times([row.worst_regret_s for row in rows])
+    columns = [
+        Column("median", show_times([row.median_s for row in rows])),
+        Column("95th percentile", show_times([row.p95_s for row in rows])),
+        Column("worst regret", [f"{time} ({row.worst_regret:.1%})" for time, row in zip(regrets, rows, strict=True)]),
+    ]
+    title = f"over {draws} draws of slots, the same for every schedule"
+    return fitted(Column("schedule", [row.label for row in rows], left=True), [Section(title, columns)], width)
+
+
+def robust_line(rows: Sequence[NoisySchedule]) -> str | None:
+    """Which schedule is the most robust, and whether another one has the least median."""
+    if len(rows) < 2:
+        return None
+    near = [row for row in rows if f"{row.p95_s / rows[0].p95_s - 1:.1%}" == "0.0%"]
+    said = f"robust: {', '.join(row.label for row in near)}"
+    if further := rows[len(near) :]:
+        said += f", 95th percentile {1 - rows[0].p95_s / further[0].p95_s:.1%} less than that of {further[0].label}"
+    for what, least in (
+        ("median", min(rows, key=lambda row: row.median_s)),
+        ("worst regret", min(rows, key=lambda row: row.worst_regret_s)),
+    ):
+        said += "" if least in near else f"; by {what} {least.label}"
+    return said
 
 
 def proof_line(schedule: str, proof: Proof) -> str:

@@ -26,6 +26,7 @@ def predict(
     schedule: options.Schedules = None,
     event: options.Events = None,
     settings: options.Settings = None,
+    robust: options.Robust = False,
     strict: options.StrictOption = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -40,7 +41,7 @@ def predict(
     from testbed.planning.left_out import warnings
     from testbed.planning.prediction import predicted_rows, ranges_of_rows
 
-    plan = plan_of(what, workloads, schedule, settings, events=event, quiet=quiet, strict=strict)
+    plan = plan_of(what, workloads, schedule, settings, events=event, quiet=quiet, strict=strict, robust=robust)
     rows, spans = predicted_rows(plan), predicted_spans(plan)
     warned = warnings(plan, ranges_of_rows(rows))
     show = _show_one if len(plan.jobs) == 1 else _show_several
@@ -139,7 +140,7 @@ def _document(row: PredictedRow) -> dict[str, Any]:
 
 
 def _jobs_table(plan: Plan, by_case: Mapping[str, Sequence[PredictedRow]]) -> Table:
-    from testbed.units import show_change, show_time
+    from testbed.units import show_change, show_times
 
     names = ", ".join(job.name for job in plan.jobs)
     table = Table(title=f"{names} on {plan.network.name}: predicted", title_justify="left")
@@ -152,13 +153,14 @@ def _jobs_table(plan: Plan, by_case: Mapping[str, Sequence[PredictedRow]]) -> Ta
     times = [*(row.predicted_alone_s for row in every), *(row.predicted_s for row in every)]
     shown = show_ranges(times, [*(None for _ in every), *(row.predicted_range for row in every)])
     pairs = zip(shown[: len(every)], shown[len(every) :], strict=True)
+    ends = iter(show_times([row.predicted_p95_s for row in every]))
     for label, rows in by_case.items():
         for number, row in enumerate(rows):
             table.add_row(
                 "" if number else label,
                 row.job,
                 *next(pairs),
-                *([show_time(row.predicted_p95_s or row.predicted_s)] if p95 else []),
+                *([next(ends)] if p95 else []),
                 show_change(row.slowdown_predicted - 1),
                 f"{row.bubble_predicted:z.1%}",
                 end_section=number == len(rows) - 1,

@@ -125,28 +125,37 @@ def schedule_compare(
     workload: options.WorkloadFile,
     schedule: options.Schedules = None,
     settings: options.Settings = None,
+    noise: Annotated[
+        int, typer.Option(metavar="N", min=0, max=10_000, help="Also over N draws of slots that vary, 200 for example.")
+    ] = 0,
     strict: options.StrictOption = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root."""
+    """Every schedule beside each other: time, bubble by cause, memory, distance from a lower bound. No root.
+
+    Of slots that vary these are with their medians; --noise has median, 95th percentile and worst regret over draws
+    that are the same for every schedule: the most that it takes longer than the fastest one in any draw.
+    """
     from testbed.cli import plan_tables
     from testbed.cli.full_scale_tables import full_scale_tables
     from testbed.cli.progress import Terminal
     from testbed.full_scale.similitude import scale_warnings
     from testbed.planning import resolve, schedules
+    from testbed.planning.noise import of_medians
     from testbed.planning.schedule_comparison import compare_schedules
 
     plan = resolve.load_plan(topology, workload, settings=settings or [])
-    reporter, warned = Terminal(quiet=quiet), scale_warnings(plan)
+    reporter, warned = Terminal(quiet=quiet), [*scale_warnings(plan), *([] if noise else of_medians(plan))]
     for line in options.warnings(warned):
         reporter.say(line)
     with reporter.solving() as watch:
         choices = schedules.choose(plan, schedule) if schedule else schedules.quick_choices(plan)
-        comparison = compare_schedules(plan, choices, watch, source=str(workload), strict=strict)
+        comparison = compare_schedules(plan, choices, watch, source=str(workload), strict=strict, noise=noise)
     if as_json:
         rows = [row.as_json() for row in comparison.schedules]
-        options.emit({"schedules": rows, "left_out": comparison.left_out, "warnings": warned})
+        drawn = {"draws": noise, "schedules": [row._asdict() for row in comparison.noisy]} if noise else None
+        options.emit({"schedules": rows, "noise": drawn, "left_out": comparison.left_out, "warnings": warned})
         return
     console = options.stdout_console(150)
     result, *causes = plan_tables.causes_tables(plan, comparison, console.width)
@@ -157,7 +166,9 @@ def schedule_compare(
         said += [f"{row.label}: {remark}" for remark in row.remarks]
     said += [f"left out: {reason}" for reason in comparison.left_out.values()]
     options.show(console, *causes, *full_scale_tables(at_full_scale, console.width), *said)
-    options.show(console, result, *filter(None, [plan_tables.best_line(comparison)]))  # last: it stays on a screen
+    answers = [plan_tables.best_line(comparison), plan_tables.robust_line(comparison.noisy)]
+    noisy = plan_tables.noise_tables(comparison.noisy, noise, console.width)
+    options.show(console, result, *noisy, *filter(None, answers))  # last: it stays on a screen
 
 
 @schedule_app.command("export")

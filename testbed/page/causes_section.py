@@ -34,7 +34,8 @@ _MEANINGS = (
     "Work: mean over the ranks of the time they compute. Imbalance: what the busiest rank computes beyond that. "
     "Fill and drain: waiting that the order causes on a network that costs nothing. Latency, wire, queueing: added by "
     "one-way delays, by the time messages take on links, and by their waiting for each other. Others: other jobs on "
-    "the same links, and late receives. Beyond the model: measured less predicted."
+    "the same links, late receives, and what drawn slots add to their medians. Beyond the model: measured less "
+    "predicted."
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, PydanticUserError
 
 from testbed.errors import BadInput, meant
-from testbed.planning.resolve import BEST
+from testbed.planning.resolve import BEST, ROBUST
 from testbed.schedule.family import Family
 from testbed.schedule.registry import FAMILIES
 from testbed.spec import Topology, Workload
@@ -28,7 +28,8 @@ def schema_of(kind: str) -> dict[str, Any]:
     schema = json_schema(KINDS[kind])
     definitions = schema.get("$defs", {})
     choice = definitions.get(ScheduleChoice.__name__)
-    options: dict[str, dict[str, Any]] = {BEST: {}}
+    by_p95 = {"type": "boolean", "description": "chosen by the 95th percentile over drawn slots"}
+    options: dict[str, dict[str, Any]] = {BEST: {ROBUST: by_p95}}
     if choice is not None:
         for name, family in FAMILIES.items():
             options[name], needed = _options(name, family)

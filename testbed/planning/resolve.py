@@ -8,7 +8,7 @@ from itertools import chain, count, pairwise, permutations, product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from testbed.errors import BadInput, naming_files
+from testbed.errors import BadInput, naming_files, require
 from testbed.full_scale import similitude
 from testbed.full_scale.similitude import Scales
 from testbed.pipeline.ir import Row, Schedule
@@ -35,6 +35,8 @@ from testbed.spec.workload import Pacing, Workload
 from testbed.units import show_size
 
 BEST = "best"
+ROBUST = "robust"
+"""Option of it: chosen by the 95th percentile over drawn slots, not by the time of their medians."""
 """Stands for the fastest of all schedules that fit."""
 
 
@@ -155,8 +157,9 @@ def _check_schedules(workload: Workload, source: str) -> None:
         if choice.schedule != BEST:
             check_choice(choice, source, f"schedules.{index}")
         for option, value in choice.options().items() if choice.schedule == BEST else ():
-            expected = f"an option of {BEST} (memory, label)"
-            raise BadInput.of(source, f"schedules.{index}.{option}", value, expected)
+            field, known = f"schedules.{index}.{option}", option == ROBUST
+            require(known, source, field, value, f"an option of {BEST} (memory, label, {ROBUST})")
+            require(isinstance(value, bool), source, field, value, "true or false")
 
 
 def _check_routes(network: Network, job: Job) -> None:

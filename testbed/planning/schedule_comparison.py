@@ -13,6 +13,7 @@ from testbed.pipeline.memory import peak_in_flight
 from testbed.pipeline.problem import Problem
 from testbed.plan import costs
 from testbed.plan.plan import Plan
+from testbed.planning.noise import NoisySchedule, noisy_schedules, require_draws
 from testbed.planning.schedules import make
 from testbed.planning.ties import Range, ranges_of_orders, worst_s
 from testbed.schedule.evaluation import PredictedSchedule, ScheduleRequest, generate_each
@@ -88,6 +89,8 @@ class Comparison(NamedTuple):
 
     schedules: list[ComparedSchedule]
     left_out: dict[str, str]
+    noisy: list[NoisySchedule]
+    """The same over draws of their slots, the one with the least 95th percentile first; [] where nobody asked."""
 
 
 def compare_schedules(
@@ -97,11 +100,15 @@ def compare_schedules(
     *,
     source: str | None = None,
     strict: bool = False,
+    noise: int = 0,
 ) -> Comparison:
     """The comparison of these choices. Raises BadInput when none of them fits, or `strict` and one does not.
 
-    `source` is what errors call the workload: its file; default: its name.
+    `source` is what errors call the workload: its file; default: its name. `noise`: over so many draws of slots too;
+    all else goes by their medians.
     """
+    if noise:
+        require_draws(plan.jobs[0], ("--noise", "option"), noise)
     selected = make(plan, choices, None, watch, source=source, strict=strict)
     problems = {choice.label: costs.problem(plan, choice) for choice in selected.fitting}
     bounds = bounds_of(problems)
@@ -133,7 +140,11 @@ def compare_schedules(
                 predicted_range=predicted_range,
             )
         )
-    return Comparison(compared, selected.left_out)
+    loads = {
+        label: Load(problem, selected.made[label].schedule, 0.0, plan.jobs[0].workload.receives)
+        for label, problem in problems.items()
+    }
+    return Comparison(compared, selected.left_out, noisy_schedules(plan.jobs[0], loads, noise) if noise else [])
 
 
 def bounds_of(problems: Mapping[str, Problem]) -> dict[str, Bound]:

@@ -14,8 +14,10 @@ from testbed.pipeline.problem import Problem
 from testbed.pipeline.validate import OverMemory
 from testbed.plan import costs, counts
 from testbed.plan.plan import Case, Job, Plan
+from testbed.planning.noise import DRAWS, noisy_schedules, require_draws
 from testbed.planning.resolve import (
     BEST,
+    ROBUST,
     combinations,
     generate,
     given,
@@ -190,12 +192,41 @@ def ranked(
 ) -> Candidates:
     """What `best` stands for: every schedule that fits and needs no solver, fastest first (CrossPipe, section 6).
 
-    All in the memory that `best` has, whatever the workload gives to single ones. Raises BadInput where a schedule is
-    wrong, or without pacing.
+    All in the memory that `best` has, whatever the workload gives to single ones. Where it is to be robust, the one
+    with the least 95th percentile over DRAWS draws first, which is the time it has then. Raises BadInput where a
+    schedule is wrong, without pacing, or of slots that are not drawn where it is to be robust.
     """
+    if is_robust(best):
+        where = source or plan.jobs[job].workload.name, f"schedule {best.label}.{ROBUST}"
+        require_draws(plan.jobs[job], where, True)
     choices = [choice.model_copy(update={"memory": best.memory}) for choice in quick_choices(plan, job=job)]
     found = candidates(plan, choices, watch, job=job, source=source)
+    if is_robust(best):
+        return found._replace(found=_by_p95(found.found, plan.jobs[job]))
     return found._replace(found=_by_worst(found.found, plan.jobs[job].workload.receives))
+
+
+def is_robust(choice: ScheduleChoice) -> bool:
+    """Whether a choice is `best` by the 95th percentile."""
+    return choice.schedule == BEST and bool(choice.options().get(ROBUST))
+
+
+def robustly(choices: Sequence[ScheduleChoice]) -> list[ScheduleChoice]:
+    """The choices with every `best` to be robust. Raises BadInput where there is none."""
+    if not any(choice.schedule == BEST for choice in choices):
+        names = ", ".join(choice.label for choice in choices)
+        raise BadInput.of(f"--{ROBUST}", "schedule", names, f"{BEST} among them (--schedule {BEST})")
+    return [choice.model_copy(update={ROBUST: True}) if choice.schedule == BEST else choice for choice in choices]
+
+
+def _by_p95(found: Sequence[Candidate], job: Job) -> list[Candidate]:
+    """The one with the least 95th percentile first; each with that as its time."""
+    by_label = {one.choice.label: one for one in found}
+    loads = {
+        label: Load(one.problem, one.generated.schedule, 0.0, job.workload.receives) for label, one in by_label.items()
+    }
+    noisy = noisy_schedules(job, loads, DRAWS) if loads else []
+    return [by_label[one.label]._replace(makespan_s=one.p95_s) for one in noisy]
 
 
 def _by_worst(found: Sequence[Candidate], receives: Receives) -> list[Candidate]:
@@ -250,15 +281,17 @@ def with_every_job(
     *,
     sources: Sequence[str] = (),
     strict: bool = False,
+    robust: bool = False,
 ) -> Plan:
     """The plan with a case for every combination of its jobs' schedules, those of these names. Raises as `make`.
 
-    `sources` are what errors call the workloads: their files.
+    `sources` are what errors call the workloads: their files. `robust`: `best` is chosen by the 95th percentile.
     """
+    chosen = [choose(unfinished, names, job=job) for job in range(len(unfinished.jobs))]
     selected = [
         make(
             unfinished,
-            choose(unfinished, names, job=job),
+            robustly(chosen[job]) if robust else chosen[job],
             kept,
             watch,
             job=job,
@@ -364,7 +397,8 @@ class _Maker:
         chosen = _in_place_of(best, first.choice)
         if chosen.label in self.kept:
             return chosen, None
-        remarks = (_how_it_was_found(found, left_out), *first.generated.remarks)
+        how = _how_it_was_found(found, left_out, robust=is_robust(best))
+        remarks = (how, *first.generated.remarks)
         return chosen, _called(first.generated, chosen.label)._replace(remarks=remarks)
 
     def _keep(self, choice: ScheduleChoice, made: dict[str, Generated], left_out: dict[str, str]) -> None:
@@ -422,8 +456,10 @@ def _in_place_of(best: ScheduleChoice, found: ScheduleChoice) -> ScheduleChoice:
     return found.model_copy(update={"label": label})
 
 
-def _how_it_was_found(found: Sequence[Candidate], left_out: Mapping[str, str]) -> str:
+def _how_it_was_found(found: Sequence[Candidate], left_out: Mapping[str, str], *, robust: bool) -> str:
     words = f"{found[0].choice.label}, the fastest of {len(found)} that fit"
+    if robust:
+        words += f" by the 95th percentile of {DRAWS} draws, {show_time(found[0].makespan_s)}"
     if len(found) > 1:
         words += f"; next {found[1].choice.label} with {show_time(found[1].makespan_s)}"
     return words + (f"; {len(left_out)} do not fit ({', '.join(left_out)})" if left_out else "")

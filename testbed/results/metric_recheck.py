@@ -12,6 +12,7 @@ import numpy as np
 from testbed.judge.network_metric import CaseFairness, fairness_of
 from testbed.results.load import load_run
 from testbed.results.run_files import RunFiles
+from testbed.trace.predictions import predicted_times_s, prediction_of
 
 _SAME = 1e-6
 """Relative: what adding and taking away the start of a job does to its times is far less."""
@@ -39,9 +40,13 @@ def fairness_in_case(files: RunFiles, label: str) -> CaseFairness:
     predicted, measured = (files.trace(label, source) for source in ("predicted", "measured"))
     rows = {number: files.rows(label, number) for number in files.parts(label, "predicted")}
     warmup = sorted({row.iteration for mine in rows.values() for row in mine if row.warmup})
+    measured = measured.without(warmup)
+    counted = measured.iterations().tolist()
+    times = [predicted_times_s(part, counted) for part in files.parts(label, "predicted").values()]
     seconds = (
-        [float(part.makespans()[0]) for part in files.parts(label, "predicted").values()],
+        [float(np.median(own)) for own in times],
         [float(np.median([row.makespan_s for row in mine if not row.warmup])) for mine in rows.values()],
     )
-    traces = predicted, measured.without(warmup)
-    return fairness_of(files.plan, files.case(label), traces, files.traffic(label), seconds)
+    sums = np.sum(times, axis=0)
+    typical = prediction_of(predicted, counted[int(np.argmin(np.abs(sums - np.median(sums))))])
+    return fairness_of(files.plan, files.case(label), (typical, measured), files.traffic(label), seconds)

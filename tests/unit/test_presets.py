@@ -179,7 +179,11 @@ def test_topologies_and_workloads_in_examples_of_help_are_presets_or_a_users_own
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("predict two-dc-m", ["two-dc-metro"]), ("predict campus tiny", ["tiny-gpt-pp4", "tiny-gpt-pp8"]), ("knee x", [])],
+    [
+        ("predict two-dc-m", ["two-dc-metro"]),
+        ("predict campus tiny-gpt-p", ["tiny-gpt-pp4", "tiny-gpt-pp8"]),
+        ("knee x", []),
+    ],
 )
 def test_completion_says_nothing_but_names(typed: str, offered: list[str], tmp_path: Path) -> None:
     """As bash asks; what stood on stderr would be shown in the line that is being typed."""

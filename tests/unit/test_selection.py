@@ -93,7 +93,8 @@ def test_best_keeps_its_label_and_its_memory(tmp_path: Path) -> None:
 
 
 def test_best_has_no_other_options(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"schedules\.0\.extra: got 3, expected an option of best \(memory, label\)"):
+    expected = r"schedules\.0\.extra: got 3, expected an option of best \(memory, label, robust\)"
+    with pytest.raises(BadInput, match=expected):
         plan_of([{"schedule": "best", "extra": 3}], tmp_path)
 
 

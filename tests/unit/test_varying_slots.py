@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from in_process import run_testbed
 
+from testbed.cli.answer import answer
 from testbed.errors import BadInput
+from testbed.judge.comparison import ScheduleComparison
 from testbed.pipeline.ir import KINDS, Kind
 from testbed.plan.drawn_slots import slots_of
 from testbed.plan.plan import Plan
-from testbed.planning import file
-from testbed.planning.drawn_iterations import simulate_rounds
+from testbed.planning import file, schedules
+from testbed.planning.drawn_iterations import simulate_rounds, times_of_rounds
 from testbed.planning.prediction import iteration_times, loads_of_case, predict_together, predicted_rows
 from testbed.planning.resolve import load_plan
-from testbed.planning.schedules import with_every_job
+from testbed.planning.schedules import Candidate, choose, ranked, with_every_job
 from testbed.spec import Workload, load_workload
 from testbed.sweep.reshape import reshaped, shape_of
+from testbed.thresholds import TIE
 
 ROOT = Path(__file__).parents[2]
 TOPOLOGY, PP4 = ROOT / "topologies/two-dc-longhaul.yaml", ROOT / "workloads/tiny-gpt-pp4.yaml"
+VARIABLE = ROOT / "workloads/tiny-gpt-variable-length.yaml"
 SPREAD = {"pacing.F": "{median: 20 ms, p95: 24 ms}"}
 STAGES = (0, 1, 2, 3)
 FORWARD, BACKWARD, INPUT, WEIGHT = (KINDS.index(kind) for kind in (Kind.F, Kind.B, Kind.I, Kind.W))
@@ -191,3 +196,75 @@ def test_the_command_shows_median_and_percentile() -> None:
     assert row["predicted_s"] < row["predicted_p95_s"] < 1.1 * row["predicted_s"]
     (plain,) = json.loads(run_testbed(*words[:5], "--json").stdout)["schedules"]
     assert plain["predicted_p95_s"] is None
+
+
+# --- which schedule is robust --------------------------------------------------------------------
+
+
+def test_schedules_are_compared_over_the_same_draws() -> None:
+    words = ("schedule", "compare", TOPOLOGY, VARIABLE, "--schedule", "zb-h1", "--schedule", "crosspipe-greedy")
+    done = run_testbed(*words, "--noise", "60", "--json")
+    assert done.returncode == 0, done.stderr
+    drawn = json.loads(done.stdout)["noise"]
+    assert drawn["draws"] == 60
+    found = {row["label"]: row for row in drawn["schedules"]}
+    plan = with_every_job(load_plan(TOPOLOGY, VARIABLE, settings=["iterations=60"]), list(found))
+    times = {case.label: times_of_rounds(plan, case, loads_of_case(plan, case))[:, 0] for case in plan.cases}
+    least = np.min(list(times.values()), axis=0)
+    for label, own in times.items():
+        assert found[label]["median_s"] == pytest.approx(np.median(own)), "the draws that the lab would meet"
+        assert found[label]["p95_s"] == pytest.approx(np.percentile(own, 95))
+        assert found[label]["worst_regret_s"] == pytest.approx((own - least).max())
+        assert found[label]["worst_regret"] == pytest.approx((own / least - 1).max())
+    shown = run_testbed(*words, "--noise", "60")
+    assert "worst regret" in shown.stdout
+    assert "robust: zb-h1" in shown.stdout
+    assert "by median crosspipe-greedy" in shown.stdout
+    assert "with their medians" in run_testbed(*words).stderr
+
+
+def test_best_is_robust_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "QUICK", {"time_limit_s": 0.2})
+    listed = "schedules=[{schedule: best, memory: 4, robust: true}]"
+    by_p95 = [(one.choice.label, one.makespan_s) for one in robust_candidates(listed)]
+    by_median = [one.choice.label for one in robust_candidates(listed.replace("true", "false"))]
+    assert by_p95 == sorted(by_p95, key=lambda pair: pair[1])
+    assert by_median.index("crosspipe-greedy") < by_median.index("zb-h1"), "by their medians"
+    order = [label for label, _ in by_p95]
+    assert order.index("zb-h1") < order.index("crosspipe-greedy"), "by p95"
+
+
+def robust_candidates(listed: str) -> list[Candidate]:
+    plan = load_plan(TOPOLOGY, VARIABLE, settings=[listed])
+    (best,) = choose(plan)
+    return ranked(plan, best).found
+
+
+def test_an_answer_names_what_is_fastest_by_the_percentile() -> None:
+    def row(label: str, median_s: float, p95_s: float) -> ScheduleComparison:
+        times, rest = (median_s, 0.0, median_s, 0.0), (0.3, 0.3, 4.0, 4.0)
+        known = ScheduleComparison(label, label, *times, *rest, None, None, trusted=True, reasons=[])
+        return replace(known, measured_p95_s=p95_s, predicted_p95_s=p95_s)
+
+    greedy, zero_bubble = row("crosspipe-greedy", 0.649, 0.973), row("zb-h1", 0.669, 0.953)
+    said = answer([greedy, zero_bubble], TIE)
+    assert said.startswith("fastest: crosspipe-greedy, 649 ms; by 95th percentile: zb-h1, 953 ms; ")
+    assert "percentile" not in answer([greedy, row("zb-h1", 0.669, 0.983)], TIE)
+    same = [replace(one, predicted_p95_s=one.predicted_s) for one in (greedy, zero_bubble)]
+    assert "percentile" not in answer(same, TIE)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("predict", TOPOLOGY, PP4, "--schedule", "best", "--robust"), "best.robust: got True, expected pacing"),
+        (("predict", TOPOLOGY, PP4, "--robust"), "--robust: schedule: got 'gpipe, 1f1b"),
+        (("predict", TOPOLOGY, PP4, "--set", "schedules=[{schedule: best, robust: 1}]"), "schedules.0.robust: got 1"),
+        (("predict", TOPOLOGY, PP4, "--set", "schedules=[{schedule: best, bold: 1}]"), "memory, label, robust"),
+        (("schedule", "compare", TOPOLOGY, PP4, "--noise", "20"), "--noise: option: got 20, expected pacing"),
+    ],
+)
+def test_robustness_needs_slots_that_vary(words: tuple[str | Path, ...], said: str) -> None:
+    done = run_testbed(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr

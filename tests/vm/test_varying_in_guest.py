@@ -33,6 +33,25 @@ SETTINGS = {
         "data_parallel.parameters=1 MB",
     ],
 }
+JOBS = "varying-jobs"
+TOPOLOGY = """
+name: shared
+datacenters: {paris: {nodes: 2}, warsaw: {nodes: 2}}
+links: [{between: [paris, warsaw], delay: 5 ms, rate: 200 Mbit/s}]
+"""
+COMMON = """
+model: {layers: 2, d_model: 32, heads: 2, sequence: 32}
+parallelism: {pipeline: 2}
+microbatches: 6
+microbatch_size: 2
+memory: 8
+message: 250 kB
+schedules: [zb-h1]
+iterations: 5
+warmup: 1
+"""
+WIDE = "name: wide\npacing: {F: {median: 10 ms, p95: 14 ms}, I: 10 ms, W: 10 ms}"
+NARROW = "name: narrow\nseed: 2\npacing: {F: 8 ms, I: {median: 8 ms, p95: 9 ms, each: iteration}, W: 8 ms}"
 NEAR = 5e-4
 PRESET = "variable-length"
 
@@ -41,26 +60,35 @@ def asked(place: Path) -> dict[str, Asked]:
     found = {}
     for name, settings in SETTINGS.items():
         (place / name).mkdir()
-        words = [word for setting in (*settings, "iterations=8", "warmup=1") for word in ("--set", setting)]
+        words = [word for setting in (*settings, "iterations=5", "warmup=1") for word in ("--set", setting)]
         found[name] = Asked(planned(place / name, TWO, PP4, *words, "--schedule", "1f1b", "--schedule", "zb-h1"))
-    preset = varying_slots.training(PRESET, 6, place).plan
-    return found | {PRESET: Asked(with_clock(preset, Clock("virtual")))}
+    preset = varying_slots.training(PRESET, 3, place).plan
+    found[PRESET] = Asked(with_clock(preset, Clock("virtual")))
+    (place / "varying-jobs").mkdir()
+    files = {name: place / f"varying-{name}.yaml" for name in ("shared", "wide", "narrow")}
+    for name, text in (("shared", TOPOLOGY), ("wide", WIDE + COMMON), ("narrow", NARROW + COMMON)):
+        files[name].write_text(text)
+    found[JOBS] = Asked(planned(place / "varying-jobs", *files.values(), "--arrive", "narrow@2"))
+    return found
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [*SETTINGS, JOBS])
 def test_every_iteration_takes_what_was_predicted_of_it(measured: Mapping[str, Measured], name: str) -> None:
-    _, document, out, _ = measured[name]
-    files = RunFiles(out)
+    plan, document, out, _ = measured[name]
+    files, names = RunFiles(out), [job.name for job in plan.jobs]
     for row in document["schedules"]:
         assert row["trusted"], row["reasons"]
-        rows = [one for one in files.rows(row["label"], 0) if not one.warmup]
+        number = names.index(row["job"]) if "job" in row else 0
+        rows = [one for one in files.rows(row["label"], number) if not one.warmup]
         times_s = np.array([one.makespan_s for one in rows])
-        own_s = predicted_times_s(files.trace(row["label"], "predicted"), [one.iteration for one in rows])
+        own_s = predicted_times_s(files.parts(row["label"], "predicted")[number], [one.iteration for one in rows])
         assert np.ptp(own_s) > 0.01 * np.median(own_s), "they differ on purpose"
         assert np.abs(times_s / own_s - 1).max() < NEAR
         assert row["measured_p95_s"] == np.percentile(times_s, 95)
         assert row["predicted_p95_s"] == np.percentile(own_s, 95)
         assert row["measured_s"] < row["measured_p95_s"]
+    if name == JOBS:  # one arrives behind two iterations of the other, and has draws of its own from then on
+        assert [row["label"] for row in document["schedules"]] == ["zb-h1", *["zb-h1 with narrow"] * 2]
 
 
 def test_a_preset_has_the_distribution_and_the_order_of_the_model(measured: Mapping[str, Measured]) -> None:
