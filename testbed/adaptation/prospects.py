@@ -7,12 +7,12 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from testbed.adaptation.estimates import Belief, PathEstimate, between, exactly
-from testbed.adaptation.sightings import Pair
+from testbed.adaptation.estimates import CHANGED, Belief, PathEstimate, between, exactly
+from testbed.adaptation.sightings import PROBE_BYTES, Pair, sighting
 from testbed.errors import BadInput, DoesNotFit
-from testbed.model.simulate import makespan
+from testbed.model.simulate import makespan, simulate
 from testbed.pipeline.ir import KINDS, Action, Row, Schedule
-from testbed.pipeline.link import LinkCost
+from testbed.pipeline.link import LinkCost, crossing_s
 from testbed.pipeline.problem import Problem
 from testbed.plan import costs
 from testbed.plan.plan import Plan
@@ -94,20 +94,19 @@ def planned_belief(subject: AdaptableJob) -> Belief:
     return Belief(paths, slots)
 
 
-def believed(subject: AdaptableJob, problem: Problem, belief: Belief) -> Problem:
+def believed(job: AdaptableJob, problem: Problem, belief: Belief) -> Problem:
     """The problem with what is believed in place of what is planned, wherever the two differ.
 
-    What is known of the way between two datacenters is one link, whatever it crosses.
+    What a link explains is a change of that link, for all that cross it; what no single link explains is a link of its
+    own between two datacenters, whatever it really crosses.
     """
-    planned = planned_belief(subject)
-    links, (pipeline, *_) = list(problem.links), problem.pipelines
+    (pipeline, *_), (links, unexplained) = problem.pipelines, _changed_links(job, problem, belief)
     routes = dict(pipeline.routes)
-    for pair, path in belief.paths.items():
-        if path == planned.paths[pair]:
-            continue
+    for pair in unexplained:
+        path = belief.paths[pair]
         links.append(LinkCost(path.delay_s.value, 8 / path.rate_bps.value))
         for (a, b), route in pipeline.routes.items():
-            if (subject.sites[a], subject.sites[b]) == pair:
+            if (job.sites[a], job.sites[b]) == pair:
                 own_card = tuple(index for index in route if index in problem.cards)
                 routes[a, b] = (*own_card, len(links) - 1)
     slots: list[tuple[float, ...]] = []
@@ -126,6 +125,42 @@ def believed(subject: AdaptableJob, problem: Problem, belief: Belief) -> Problem
     )
 
 
+def _changed_links(job: AdaptableJob, problem: Problem, belief: Belief) -> tuple[list[LinkCost], list[Pair]]:
+    """The links as they must be now, by the fewest that can have changed, and between whom that explains nothing.
+
+    A link that somebody crosses as planned is as planned. Short routes tell of links that longer ones share.
+    """
+    links, planned, unexplained = list(problem.links), planned_belief(job), list[Pair]()
+    routes = {
+        pair: [index for index in problem.route(a, b) if index not in problem.cards]
+        for pair, (a, b) in job.pairs(problem).items()
+    }
+    changed = [pair for pair, path in belief.paths.items() if path != planned.paths[pair]]
+    settled = {index for pair, route in routes.items() if pair not in changed for index in route}
+    for pair in sorted(changed, key=lambda pair: len(routes[pair])):
+        path, route = belief.paths[pair], routes[pair]
+        sizes = PROBE_BYTES, max(problem.message_bytes)
+        suspects = [index for index in route if index not in settled]
+        if not _explains(links, route, path, sizes) and len(suspects) == 1:
+            links[suspects[0]] = _without_others(path, [links[index] for index in route if index not in suspects])
+        settled.update(route)
+        if not _explains(links, route, path, sizes):
+            unexplained.append(pair)
+    return links, unexplained
+
+
+def _explains(links: Sequence[LinkCost], route: Sequence[int], path: PathEstimate, sizes: Sequence[float]) -> bool:
+    """Whether messages would take about the times that were seen."""
+    crossed = [links[index] for index in route]
+    return all(abs(crossing_s(crossed, size) / path.crossing_s(size) - 1) <= CHANGED for size in sizes)
+
+
+def _without_others(path: PathEstimate, others: Sequence[LinkCost]) -> LinkCost:
+    """What is left of a path for one of its links: of a rate above that of others nothing can be seen."""
+    delay_s = path.delay_s.value - sum(link.delay_s for link in others)
+    return LinkCost(max(0.0, delay_s), 8 / path.rate_bps.value)
+
+
 class Prospects:
     """The candidates: every choice made for what is believed, for what was believed before, and for between the two."""
 
@@ -136,6 +171,7 @@ class Prospects:
         self._made: dict[tuple[object, ...], set[tuple[Row, ...]]] = {}
         self._rows: dict[str, tuple[Row, ...]] = {}
         self._times: dict[tuple[object, ...], _Times] = {}
+        self._waits: dict[tuple[object, ...], dict[Pair, float]] = {}
 
     def under(self, belief: Belief) -> list[Prospect]:
         """All of them, the fastest first. Raises DoesNotFit where no choice has room."""
@@ -179,6 +215,27 @@ class Prospects:
                 known.seconds[rows] = makespan(known.problems[kept.choice], kept.schedule, receives=receives)
         return {rows: known.seconds[rows] for rows in self._kept}
 
+    def waits_s(self, belief: Belief, running: Prospect) -> dict[Pair, float]:
+        """By how much even the least time of a message between two datacenters is longer than by itself, if that is so:
+        where a link is full, every message waits for another one.
+        """
+        rows = running.schedule.rows
+        key = belief.key, rows
+        if key not in self._waits:
+            self.times(belief)
+            problem = self._times[belief.key].problems[self._kept[rows].choice]
+            receives = self._subject.plan.jobs[0].workload.receives
+            probes_s = {pair: path.crossing_s(PROBE_BYTES) for pair, path in belief.paths.items()}
+            trace = simulate(problem, running.schedule, receives=receives)
+            seen = sighting(trace, self._subject.sites, probes_s).crossings
+            self._waits = {
+                key: {
+                    pair: max(0.0, seen[pair].message_s - _alone_s(problem, ends, seen[pair].message_bytes))
+                    for pair, ends in self._subject.pairs(problem).items()
+                }
+            }
+        return self._waits[key]
+
     def _problems(self, belief: Belief) -> list[Problem]:
         return [believed(self._subject, problem, belief) for problem in self._subject.problems]
 
@@ -204,6 +261,11 @@ class Prospects:
             raise reasons[0]
         for rows in list(self._kept)[:-MOST_KEPT]:
             del self._kept[rows]
+
+
+def _alone_s(problem: Problem, ends: tuple[int, int], size: float) -> float:
+    """What a message between two ranks takes over idle links."""
+    return crossing_s([problem.links[index] for index in problem.route(*ends)], size)
 
 
 def _slower(belief: Belief) -> Belief:

@@ -50,6 +50,14 @@ class Sighting(NamedTuple):
     crossings: Mapping[Pair, Crossing]
     slots: Mapping[RankKind, ActionTimes]
 
+    def without(self, waits_s: Mapping[Pair, float]) -> Sighting:
+        """With messages as if they had not had to wait for others on a full link."""
+        crossings = {
+            pair: each._replace(message_s=max(each.probe_s, each.message_s - waits_s.get(pair, 0.0)))
+            for pair, each in self.crossings.items()
+        }
+        return self._replace(crossings=crossings)
+
 
 def sighting(trace: Trace, sites: Sequence[str], probes_s: Mapping[Pair, float]) -> Sighting:
     """What the times of an iteration say; `sites` has the datacenter of every rank."""
