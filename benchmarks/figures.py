@@ -19,8 +19,8 @@ from harness.record import FIGURES, Figure, Topic, read
 PAGE = ROOT / "docs/figures.md"
 HEAD = """# Figures
 
-What this testbed claims, made by `python benchmarks/figures.py` from the records in `results/figures/`: do not edit it.\
- {counts}
+What this testbed claims, made by `python benchmarks/figures.py` from the records in `results/figures/`: do not edit\
+ it. {counts}
 *part*: what was taken keeps its limit, but fewer cases than asked were taken; *info*: there is no limit. The last
 column says commit and date of what was measured, \\* that the row was copied from an earlier page and not taken since.
 {machines}\

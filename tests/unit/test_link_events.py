@@ -124,6 +124,14 @@ def test_the_command_says_what_is_wrong(words: list[str], expected: str) -> None
     assert re.search(expected, done.stderr), done.stderr
 
 
+def test_netem_is_refused_before_anything_starts() -> None:
+    event = f"link {link()} rate 40 % at iteration 1"
+    words = ("run", "two-dc-longhaul", "tiny-gpt-pp4", "--clock", "virtual", "--schedule", "1f1b", "--event", event)
+    done = run_testbed(*words, "--shaper", "netem", COLUMNS="500")
+    assert done.returncode == 2, done.stderr
+    assert "--shaper: shaper: got 'netem', expected relay, or another" in done.stderr
+
+
 def test_predict_shows_the_iterations_around_an_event() -> None:
     words = ("predict", "two-dc-longhaul", "tiny-gpt-pp4", "--schedule", "1f1b", "--set", "iterations=4")
     event = f"link {link()} rate 40 % at iteration 1 + 100 ms"
