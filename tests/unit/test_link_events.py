@@ -188,6 +188,16 @@ def test_an_outage_holds_what_waits_and_is_over_then() -> None:
     assert gap[2:] == [steady] * 4
 
 
+def test_outages_that_overlap_are_over_when_the_last_one_is() -> None:
+    alone = times(planned("link NORTH down for 2 s at iteration 1 + 200 ms"))
+    site = planned().network.directions[0].target
+    inside = f"datacenter {site} down for 300 ms at iteration 1 + 400 ms"
+    assert times(planned("link NORTH down for 2 s at iteration 1 + 200 ms", inside)) == pytest.approx(alone)
+    longer = f"datacenter {site} down for 3 s at iteration 1 + 200 ms"
+    both = times(planned("link NORTH down for 2 s at iteration 1 + 200 ms", longer))
+    assert both == pytest.approx(times(planned(longer)))
+
+
 def test_seconds_go_on_in_the_next_iteration() -> None:
     steady, *_ = times(planned())
     counted = predict_training(plan := planned(f"link NORTH delay 40 ms at {2.5 * steady:.9f} s"), planned().cases[0])

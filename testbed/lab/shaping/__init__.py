@@ -132,7 +132,7 @@ class TimedChange:
     delay_s: float | None = None
     rate_bps: float | None = None
     sends: bool | None = None
-    """Whether it sends, or keeps what comes until it does."""
+    """False: it keeps what comes, once more; True: once less, and sends again if that was the last time."""
 
 
 @runtime_checkable
