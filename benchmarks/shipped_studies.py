@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import pandas as pd
 from harness import options
@@ -23,8 +25,18 @@ LIMIT_S = 14_400.0
 TRUE = 5e-4
 
 
-def taken(name: str, out: Path) -> Claim:
+class TakenStudy(NamedTuple):
     """What a study came to."""
+
+    held: int
+    """Of its claims ..."""
+    claims: int
+    """... which are so many."""
+    table: pd.DataFrame
+
+
+def taken(name: str, out: Path) -> TakenStudy:
+    """Measure it, and say of each claim what became of it."""
     done = subprocess.run(
         [sys.executable, "-m", "testbed", "study", name, "--out", str(out / name), "--json"],
         cwd=ROOT,
@@ -33,23 +45,31 @@ def taken(name: str, out: Path) -> Claim:
         check=False,
     )
     judged = json.loads(done.stdout)["claims"]
-    table = pd.read_parquet(out / name / "study.parquet")
-    held = sum(claim["verdict"] == "holds" for claim in judged)
-    measured = table[table["measured_s"].notna()]
-    modelled = measured[measured["covered"].fillna(value=True)]
-    untrusted, worst = int((~measured["trusted"]).sum()), float(modelled["error"].abs().max())
-    beyond = f", of which the model has {len(modelled)}" if len(modelled) < len(measured) else ""
     for claim in judged:
         print(f"{name}: {claim['verdict']}: {claim['claim']}: {claim['why']}")
+    held = sum(claim["verdict"] == "holds" for claim in judged)
+    return TakenStudy(held, len(judged), pd.read_parquet(out / name / "study.parquet").assign(study=name))
+
+
+def together(found: Sequence[TakenStudy]) -> Claim:
+    """One figure of all of them."""
+    table = pd.concat([study.table for study in found])
+    measured = table[table["measured_s"].notna()]
+    modelled = measured[measured["covered"].fillna(value=True)]
+    lossy, worst = len(measured) - len(modelled), float(modelled["error"].abs().max())
+    untrusted = int((~modelled["trusted"]).sum())
+    held, claims = sum(study.held for study in found), sum(study.claims for study in found)
+    names = ", ".join(dict.fromkeys(table["study"]))
+    got = f"{held} of {claims}; {len(modelled)} rows, worst {worst:.4%}, {untrusted} not trusted"
     return Claim(
-        f"study {name}: its claims, and measured against predicted",
+        f"studies {names}: their claims, and measured against predicted",
         f"each holds, <= {TRUE:.2%}",
-        f"{held} of {len(judged)}; {len(measured)} rows{beyond}, worst {worst:.4%}, {untrusted} not trusted",
-        held == len(judged) and worst <= TRUE,
+        got + (f"; {lossy} more with losses, not in the model" if lossy else ""),
+        held == claims and worst <= TRUE,
         value=worst,
         unit="share",
-        taken=measured["cell"].nunique(),
-        of=table["cell"].nunique(),
+        taken=len(measured.groupby(["study", "cell"])),
+        of=len(table.groupby(["study", "cell"])),
     )
 
 
@@ -60,8 +80,8 @@ def main() -> int:
     arguments = parser.parse_args()
     with TemporaryDirectory(prefix="testbed-studies-") as scratch:
         out = arguments.out or Path(scratch)
-        claims = [taken(name, out) for name in arguments.studies.split(",")]
-    return finish(arguments, Topic.STUDIES, claims)
+        found = [taken(name, out) for name in arguments.studies.split(",")]
+    return finish(arguments, Topic.STUDIES, [together(found)])
 
 
 if __name__ == "__main__":

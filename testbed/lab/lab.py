@@ -36,7 +36,7 @@ from testbed.lab.netlink import Netlink, shown_interface, shown_route
 from testbed.lab.probes import Ends, one_way_delays
 from testbed.lab.routing_tables import RoutesOfPairs, default_routes_of, forget_routes, route_nodes, route_routers
 from testbed.lab.sandbox import TCP_MEM_VARIABLE, require_sandbox
-from testbed.lab.shaping import LinkCounters, TimedChange, TimedShaper, choose, qdisc, tbf
+from testbed.lab.shaping import LinkCounters, TimedChange, TimedShaper, choose, qdisc, require_timed, tbf
 from testbed.lab.wires import Cabling
 from testbed.plan.network_state import planned
 from testbed.plan.plan import Plan, Route
@@ -378,7 +378,7 @@ class Lab:
             self._shaper.change(direction, **values)
 
     def schedule_changes(self, changes: Sequence[TimedChange]) -> None:
-        """Have directions of links change at instants to come. Raises RunFailed, also where the shaper cannot."""
+        """Have directions of links change at instants to come. Raises RunFailed, BadInput where the shaper cannot."""
         self._timed().schedule(changes)
 
     def changes_happened(self) -> list[float]:
@@ -386,8 +386,8 @@ class Lab:
         return self._timed().happened()
 
     def _timed(self) -> TimedShaper:
-        if not isinstance(self._shaper, TimedShaper):
-            raise RunFailed(f"the shaper {self.shaper_name} cannot change what waits at a link; --shaper relay can")
+        require_timed(self.shaper_name, self._shaper)
+        assert isinstance(self._shaper, TimedShaper)
         return self._shaper
 
     @contextmanager

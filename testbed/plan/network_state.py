@@ -44,8 +44,9 @@ class NetworkState:
     """(source, target) -> the default route of the whole network; () inside a datacenter."""
     down: frozenset[int] = frozenset()
     """The numbers of the links that are down."""
-    held: frozenset[int] = frozenset()
-    """The numbers of the links that send nothing for now, and keep what comes."""
+    held: tuple[int, ...] = ()
+    """The numbers of the links that send nothing for now, and keep what comes: each as often as there are outages of it
+    that are not over."""
     later: tuple[Piece, ...] = ()
     """What becomes of it until the end of the iteration, in order of time; () where it stays as it is."""
 
@@ -123,8 +124,12 @@ class NetworkState:
         now = was._replace(
             delay_s=was.delay_s if delay_s is None else delay_s, rate_bps=was.rate_bps if rate_bps is None else rate_bps
         )
-        held = self.held if sends is None else self.held - {number} if sends else self.held | {number}
-        return replace(self, links=(*self.links[:number], now, *self.links[number + 1 :]), held=held)
+        held = list(self.held)
+        if sends is False:
+            held = sorted([*held, number])
+        elif sends and number in held:
+            held.remove(number)
+        return replace(self, links=(*self.links[:number], now, *self.links[number + 1 :]), held=tuple(held))
 
 
 def planned(network: Network) -> NetworkState:
@@ -159,7 +164,7 @@ def link_costs(network: NetworkState) -> tuple[LinkCost, ...]:
 
 def link_changes(network: NetworkState) -> tuple[LinkChange, ...]:
     """What becomes of the model's links until the end of the iteration."""
-    found = [LinkChange(0.0, number, network.links[number].delay_s, math.inf) for number in sorted(network.held)]
+    found = [LinkChange(0.0, number, network.links[number].delay_s, math.inf) for number in sorted(set(network.held))]
     before = network
     for piece in network.later:
         for number, (was, now) in enumerate(zip(_sending(before), _sending(piece.network), strict=True)):

@@ -143,6 +143,7 @@ class LinkEvent(Event):
     """None, as the next two: as before."""
     rate_bps: float | None = None
     sends: bool | None = None
+    """False: an outage begins; True: one is over, and it sends again if that was the last."""
 
     def on_network(self, network: NetworkState) -> NetworkState:
         """With that direction changed."""

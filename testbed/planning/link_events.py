@@ -14,7 +14,14 @@ from testbed.plan.network_state import planned
 from testbed.plan.plan import Network
 from testbed.plan.timeline import LinkEvent, Moment
 from testbed.spec.event_text import LEAST_RATE_BPS as LEAST_EVENT_RATE_BPS
-from testbed.spec.event_text import MOST_EVENT_DELAY_S, MOST_EVENT_RATE_BPS, MOST_SECONDS, Becomes, EventText
+from testbed.spec.event_text import (
+    MOST_EVENT_DELAY_S,
+    MOST_EVENT_RATE_BPS,
+    MOST_SECONDS,
+    Becomes,
+    ComesAndGoes,
+    EventText,
+)
 from testbed.spec.topology import Direction, Topology
 from testbed.units import show_rate
 
@@ -52,6 +59,8 @@ def _of_direction(name: str, read: EventText, number: int, direction: Direction,
             )
             for at_s, becomes in read_trace(read.trace)
         ]
+    if read.comes_and_goes is not None:
+        return _again_and_again(name, read, read.comes_and_goes, number, direction, at)
     delay_s, rate_bps = _in_the_lab(name, read, read.becomes, direction, at)
     begin = Moment(read.iteration, read.seconds * time)
     if not read.down_s:
@@ -61,6 +70,23 @@ def _of_direction(name: str, read: EventText, number: int, direction: Direction,
         LinkEvent(direction.link, begin, number, read.text, sends=False),
         LinkEvent(direction.link, end, number, read.text, delay_s, rate_bps, sends=True),
     ]
+
+
+def _again_and_again(
+    name: str, read: EventText, again: ComesAndGoes, number: int, direction: Direction, at: Scales | None
+) -> list[LinkEvent]:
+    """Outages, or what others leave of the topology's rate, which is there again afterwards."""
+    time, found = 1.0 if at is None else at.seconds, []
+    for span in again.spans():
+        for seconds, over in zip(span, (False, True), strict=True):
+            moment = Moment(read.iteration, (read.seconds + seconds) * time)
+            if again.share == 1:
+                found.append(LinkEvent(direction.link, moment, number, read.text, sends=over))
+                continue
+            left = Becomes(rate_share=1.0 if over else 1.0 - again.share)
+            values = _in_the_lab(name, read, left, direction, at)
+            found.append(LinkEvent(direction.link, moment, number, read.text, *values))
+    return found
 
 
 def _in_the_lab(

@@ -72,11 +72,11 @@ class EventPlayer:
         time.sleep(max(0.0, last_s - time.monotonic()))
         happened = [*self._links.changes_happened(), *[math.nan] * len(asked)]
         now = time.monotonic()
-        back = [
-            TimedChange(now, number, self._planned[number].delay_s, self._planned[number].rate_bps, sends=True)
-            for number in sorted({one.event.direction for one in asked})
-        ]
-        self._links.schedule_changes(back)
+        directions = {one.event.direction for one in asked}
+        back = [TimedChange(now, n, self._planned[n].delay_s, self._planned[n].rate_bps) for n in sorted(directions)]
+        # of an outage whose end comes after the training
+        over = [TimedChange(now, one.event.direction, sends=True) for one in asked if one.event.sends is False]
+        self._links.schedule_changes(back + over)
         self._links.changes_happened()
         return [self._played(one, instant) for one, instant in zip(asked, happened, strict=False)]
 

@@ -1,6 +1,7 @@
 """What happens to a link while jobs train, as a file or `--event` says it: one line of text for each event.
 
     link NAME [A -> B] rate 200 Mbit/s | rate 60 % | delay 12 ms | down for 30 ms [then delay 9 ms] [then rate 50 %]
+    link NAME [A -> B] cut | shared 40 % for 50 ms every 3 s until 20 s [seed 7]
     link NAME [A -> B] trace FILE.csv
     datacenter NAME down for 8 s
 
@@ -9,6 +10,7 @@ and, behind any of these, when: `at iteration 4`, `at iteration 4 + 120 ms`, or 
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -25,8 +27,11 @@ _MOST_DIGITS = 9
 
 _WHAT = "link NAME [A -> B], or datacenter NAME, then what happens to it"
 _HAPPENS = (
-    "rate 200 Mbit/s, rate 60 %, delay 12 ms, down for 30 ms [then delay 9 ms] [then rate 60 %], or trace FILE.csv"
+    "rate 200 Mbit/s, rate 60 %, delay 12 ms, down for 30 ms [then delay 9 ms] [then rate 60 %], trace FILE.csv, or "
+    "cut (shared 40 %) for 50 ms every 3 s until 20 s [seed 7]"
 )
+MOST_TIMES = 2000
+"""That something comes and goes."""
 _WHEN = "at iteration 4, at iteration 4 + 120 ms, or at 3.2 s, behind what happens"
 
 
@@ -37,6 +42,34 @@ class Becomes(NamedTuple):
     rate_bps: float | None = None
     rate_share: float | None = None
     """Of the rate that the topology says, instead of a rate."""
+
+
+class ComesAndGoes(NamedTuple):
+    """What a direction has again and again for a while."""
+
+    share: float
+    """Of its rate that others take; 1: it is cut, and sends nothing."""
+    for_s: float
+    every_s: float
+    """From one beginning to the next."""
+    until_s: float
+    """From the event on."""
+    seed: int | None
+    """Of random times with these means (exponential, as of independent faults); None: regular ones."""
+
+    def spans(self) -> list[tuple[float, float]]:
+        """Beginnings and ends, in seconds from the event on."""
+        draw, found, at = random.Random(self.seed), list[tuple[float, float]](), 0.0
+        while len(found) < MOST_TIMES:
+            gap_s, length_s = self.every_s - self.for_s, self.for_s
+            if self.seed is not None:
+                gap_s, length_s = draw.expovariate(1 / gap_s), draw.expovariate(1 / length_s)
+                at += gap_s
+            if at >= self.until_s:
+                break
+            found.append((at, min(at + length_s, self.until_s)))
+            at = found[-1][1] + (gap_s if self.seed is None else 0.0)
+        return found
 
 
 class EventText(NamedTuple):
@@ -56,6 +89,7 @@ class EventText(NamedTuple):
     """Where nothing is sent for a while, after that."""
     trace: str = ""
     """A file of rates and delays from then on; "" without one."""
+    comes_and_goes: ComesAndGoes | None = None
 
 
 def read_event(text: str) -> EventText:
@@ -70,13 +104,15 @@ def read_event(text: str) -> EventText:
     if match is None:
         raise FieldError("", before, _WHAT)
     what, name, source, target, happens = match.groups()
-    trace = (happens or "").removeprefix("trace ") if (happens or "").startswith("trace ") else ""
-    down_s, becomes = (0.0, Becomes()) if trace else _happens(happens or "")
+    happens = happens or ""
+    trace = happens.removeprefix("trace ") if happens.startswith("trace ") else ""
+    again = _comes_and_goes(happens) if happens.startswith(("cut ", "shared ")) else None
+    down_s, becomes = (0.0, Becomes()) if trace or again else _happens(happens)
     if what == "datacenter" and (source or not down_s or becomes != Becomes()):
         raise FieldError("", before, "datacenter NAME down for 8 s: its links have all else by their own names")
     of: Literal["link", "datacenter"] = "link" if what == "link" else "datacenter"
     ends = (source, target) if source else None
-    return EventText(" ".join(text.split()), of, name, ends, iteration, seconds, down_s, becomes, trace)
+    return EventText(" ".join(text.split()), of, name, ends, iteration, seconds, down_s, becomes, trace, again)
 
 
 def _moment(when: str) -> tuple[int, float]:
@@ -102,6 +138,22 @@ def _happens(text: str) -> tuple[float, Becomes]:
     for more in further:
         found |= {name: value for name, value in _becomes(more)._asdict().items() if value is not None}
     return down_s, Becomes(**found)
+
+
+def _comes_and_goes(text: str) -> ComesAndGoes:
+    match = re.fullmatch(r"(?:cut|shared (.+ ?%)) for (.+) every (.+) until (.+?)(?: seed ([0-9]{1,9}))?", text)
+    if match is None:
+        raise FieldError("", text, _HAPPENS)
+    taken, *times, seed = match.groups()
+    for_s, every_s, until_s = (_quantity(time, TIME, "a time", 1e-6, MOST_SECONDS) for time in times)
+    share = 1.0 if taken is None else _share(taken)
+    if taken is not None and share >= 1:
+        raise FieldError("", taken, "a share of the rate below 100 %: cut takes all of it")
+    if every_s <= for_s or until_s / every_s > MOST_TIMES / 2:
+        raise FieldError(
+            "", text, f"more time from one to the next than it is for, and at most {MOST_TIMES // 2} times"
+        )
+    return ComesAndGoes(share, for_s, every_s, until_s, None if seed is None else int(seed))
 
 
 def _becomes(text: str) -> Becomes:

@@ -192,6 +192,9 @@ def test_a_direction_that_sends_nothing_keeps_what_comes() -> None:
     assert direction.dropped == 1, "room for 3000 B, and 2500 wait: half a frame is sent"
     direction.set({"delay_s": 0.003}, 700_000)
     assert releases_of(direction) == []
+    direction.set({"sends": False}, 800_000)
+    direction.set({"sends": True}, 4_000_000)
+    assert releases_of(direction) == [], "another outage is not over"
     direction.set({"sends": True}, 5_000_000)
     assert releases_of(direction) == [8_500_000, 9_500_000, 10_500_000]
     assert (direction.packets, direction.wire_bytes) == (3, 3000)

@@ -6,6 +6,7 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,9 @@ def test_a_line_says_what_happens_and_when(
         ("link north rate 5 % then delay 1 ms at 1 s", "`then` is for what comes back"),
         ("link north down for 0 s at 1 s", "got '0 s', expected a time from 1e-09 to 3600 s"),
         ("datacenter a rate 5 % at 1 s", "expected datacenter NAME down for 8 s"),
+        ("link north cut for 3 s every 2 s until 9 s at 1 s", "expected more time from one to the next than it is for"),
+        ("link north cut for 1 s every 2 s at 1 s", "expected rate 200 Mbit/s"),
+        ("link north shared 100 % for 1 s every 2 s until 3 s at 1 s", "a share of the rate below 100 %"),
         ("rank 3 slow at 1 s", "got 'rank 3 slow', expected link NAME .A -> B., or datacenter NAME"),
     ],
 )
@@ -122,6 +126,14 @@ def test_the_command_says_what_is_wrong(words: list[str], expected: str) -> None
     assert done.returncode == 2, done.stdout
     assert len(done.stderr.splitlines()) == 1
     assert re.search(expected, done.stderr), done.stderr
+
+
+def test_netem_is_refused_before_anything_starts() -> None:
+    event = f"link {link()} rate 40 % at iteration 1"
+    words = ("run", "two-dc-longhaul", "tiny-gpt-pp4", "--clock", "virtual", "--schedule", "1f1b", "--event", event)
+    done = run_testbed(*words, "--shaper", "netem", COLUMNS="500")
+    assert done.returncode == 2, done.stderr
+    assert "--shaper: shaper: got 'netem', expected relay, or another" in done.stderr
 
 
 def test_predict_shows_the_iterations_around_an_event() -> None:
@@ -178,6 +190,16 @@ def test_an_outage_holds_what_waits_and_is_over_then() -> None:
     assert gap[0] == steady
     assert 8 < gap[1] < 8 + steady
     assert gap[2:] == [steady] * 4
+
+
+def test_outages_that_overlap_are_over_when_the_last_one_is() -> None:
+    alone = times(planned("link NORTH down for 2 s at iteration 1 + 200 ms"))
+    site = planned().network.directions[0].target
+    inside = f"datacenter {site} down for 300 ms at iteration 1 + 400 ms"
+    assert times(planned("link NORTH down for 2 s at iteration 1 + 200 ms", inside)) == pytest.approx(alone)
+    longer = f"datacenter {site} down for 3 s at iteration 1 + 200 ms"
+    both = times(planned("link NORTH down for 2 s at iteration 1 + 200 ms", longer))
+    assert both == pytest.approx(times(planned(longer)))
 
 
 def test_seconds_go_on_in_the_next_iteration() -> None:
@@ -243,3 +265,29 @@ def test_a_trace_that_is_none_is_refused(text: str, expected: str, tmp_path: Pat
         planned(f"link NORTH trace {tmp_path / 'link.csv'} at 1 s")
     with pytest.raises(BadInput, match=r"none.csv: .*expected a readable CSV file"):
         planned(f"link NORTH trace {tmp_path / 'none.csv'} at 1 s")
+
+
+def test_what_comes_and_goes_does_so_regularly_or_by_a_seed() -> None:
+    regular = read_event("link north cut for 50 ms every 300 ms until 700 ms at 1 s").comes_and_goes
+    assert regular is not None
+    assert [time for span in regular.spans() for time in span] == pytest.approx([0, 0.05, 0.3, 0.35, 0.6, 0.65])
+    drawn = regular._replace(seed=7, until_s=300.0)
+    assert drawn.spans() == drawn.spans() != drawn._replace(seed=8).spans()
+    lengths = [end - begin for begin, end in drawn.spans()]
+    assert sum(lengths) / len(lengths) == pytest.approx(0.05, rel=0.15)
+    assert 300 / len(lengths) == pytest.approx(0.3, rel=0.15)
+    assert all(one[1] <= other[0] for one, other in pairwise(drawn.spans()))
+
+
+def test_others_take_a_share_of_the_rate_for_a_while() -> None:
+    plan = planned("link NORTH shared 40 % for 200 ms every 500 ms until 1 s at iteration 1")
+    planned_bps = plan.network.directions[0].rate_bps
+    mine = [event for event in plan.events if isinstance(event, LinkEvent) and event.direction == 0]
+    assert [event.at.seconds for event in mine] == pytest.approx([0, 0.2, 0.5, 0.7])
+    assert [event.rate_bps for event in mine] == pytest.approx([0.6 * planned_bps, planned_bps] * 2)
+    assert {event.sends for event in mine} == {None}
+    steady, slower, *_ = times(plan)
+    assert slower > steady
+    cut = times(planned("link NORTH cut for 90 ms every 400 ms until 900 ms seed 3 at iteration 1"))
+    assert cut[0] == steady < max(cut)
+    assert cut[-1] == steady

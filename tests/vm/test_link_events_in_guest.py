@@ -33,6 +33,7 @@ events:
   - link south oslo -> warsaw delay 20 ms at iteration 1 + 180 ms
   - link north down for 2 s then delay 9 ms then rate 150 % at iteration 2 + 170 ms
   - datacenter oslo down for 40 ms at iteration 4
+  - link south down for 25 ms at iteration 4 + 20 ms
 """
 WORKLOAD = """
 name: three-stages
@@ -78,9 +79,9 @@ def test_nothing_is_lost_and_what_happened_is_kept(measured: Mapping[str, Measur
     counted = RunFiles(out).network("zb-h1")
     assert (counted.drops, counted.retransmits, counted.other) == (0, 0, {})
     events = pd.read_parquet(out / "link_events.parquet")
-    assert len(events) == 2 + 1 + 2 * 2 + 2 * 2, "both ends of an outage, direction by direction"
+    assert len(events) == 2 + 1 + 3 * 2 * 2, "both ends of an outage, direction by direction"
     assert np.abs(events["happened_s"] - events["at_s"]).max() < 1e-6
-    assert [entry["iteration"] for entry in document["link_events"]] == [2, 2, 3, 5]
+    assert [entry["iteration"] for entry in document["link_events"]] == [2, 2, 3, 5, 5]
     outage = document["link_events"][2]
     assert outage["until_s"] - outage["at_s"] == pytest.approx(2)
     (job,) = outage["iterations"]

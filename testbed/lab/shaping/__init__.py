@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from testbed.errors import BadInput
+from testbed.errors import BadInput, require
 from testbed.lab.shaping.relay_process import lateness_quantile
 from testbed.plugins import Registry, Unusable, in_file, read_content
 from testbed.spec.topology import Direction
@@ -132,7 +132,7 @@ class TimedChange:
     delay_s: float | None = None
     rate_bps: float | None = None
     sends: bool | None = None
-    """Whether it sends, or keeps what comes until it does."""
+    """False: it keeps what comes, once more; True: once less, and sends again if that was the last time."""
 
 
 @runtime_checkable
@@ -159,10 +159,16 @@ def _as_maker(name: str, loaded: object) -> Callable[[], Shaper]:
 
 AUTO = "auto"
 RELAY = "relay"
-CANNOT_CHANGE = (
-    "relay, or another testbed.lab.shaping.TimedShaper, for events of links: netem gives a packet its time as it "
-    "comes, and nothing can change that while it waits"
-)
+
+
+def require_timed(name: str, shaper: object) -> None:
+    """Raises BadInput where a shaper of this name cannot change links as they are timed to."""
+    expected = (
+        "relay, or another testbed.lab.shaping.TimedShaper, for events of links: netem gives a packet its time as it "
+        "comes, and nothing can change that while it waits"
+    )
+    require(isinstance(shaper, TimedShaper), "--shaper", "shaper", name, expected)
+
 
 SHAPERS = Registry(
     "testbed.shapers",
@@ -173,9 +179,10 @@ SHAPERS = Registry(
 
 
 def choose(name: str, *, timed: bool = False) -> Shaper:
-    """The shaper called `name`, or FILE.py:NAME; it has to be a TimedShaper where links change, `timed`.
+    """The shaper called `name`, or FILE.py:NAME.
 
-    `auto` is netem where adding such a qdisc to a scratch interface works, else relay; the relay where it is `timed`.
+    `auto` is netem where adding such a qdisc to a scratch interface works, else relay; the relay where links change as
+    they are `timed` to.
 
     Raises BadInput for an unknown name, MachineLacks when netem is asked for and the kernel has none.
     """
@@ -188,8 +195,6 @@ def choose(name: str, *, timed: bool = False) -> Shaper:
     shaper = _maker(name)()
     if not isinstance(shaper, Shaper):
         raise BadInput.of("--shaper", "shaper", name, "something that has all methods of testbed.lab.shaping.Shaper")
-    if timed and not isinstance(shaper, TimedShaper):
-        raise BadInput.of("--shaper", "shaper", name, CANNOT_CHANGE)
     return shaper
 
 

@@ -107,6 +107,7 @@ class RelayDirection:
         "loss",
         "lost",
         "ns_per_byte",
+        "outages",
         "packets",
         "passed",
         "payload_bytes",
@@ -129,6 +130,7 @@ class RelayDirection:
         self.queue_empty_at = self.released = self.sent = 0.0
         self.in_flight: deque[SentFrame] = deque()
         self.passed = 0  # when the last one was released
+        self.outages = 0
         self.sends = True
         self.held: list[SentFrame] = []  # while nothing is sent, what waits
         self.waiting_bytes = 0.0  # how much that is
@@ -151,7 +153,9 @@ class RelayDirection:
         self.queue_bytes = values.get("queue_bytes", self.queue_bytes)
         if "rate_bps" in values:
             self.ns_per_byte = 8e9 / values["rate_bps"]
-        self.sends = values.get("sends", self.sends)
+        if "sends" in values:
+            self.outages = max(0, self.outages - 1) if values["sends"] else self.outages + 1
+        self.sends = self.outages == 0
         if not self.sends:
             self.held += waiting
             return
