@@ -269,8 +269,8 @@ class Adapting:
 
     def after(self, iteration: int, seen: Sighting) -> Step:
         """Take an iteration that has ended; `running` is then what the next one has to run."""
-        waits_s = self._prospects.waits_s(self._estimator.belief, self.running)
-        learnt = self._estimator.learn(seen.without(waits_s))
+        alone = self._prospects.alone(self._estimator.belief, self.running)
+        learnt = self._estimator.learn(seen.by_themselves(alone))
         belief, doubts = self._estimator.belief, self._estimator.doubts
         self._remember(belief, doubts, bool(learnt.changes))
         self.running, prospects = self._prospects.beside(self.running, belief)

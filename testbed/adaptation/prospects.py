@@ -171,7 +171,7 @@ class Prospects:
         self._made: dict[tuple[object, ...], set[tuple[Row, ...]]] = {}
         self._rows: dict[str, tuple[Row, ...]] = {}
         self._times: dict[tuple[object, ...], _Times] = {}
-        self._waits: dict[tuple[object, ...], dict[Pair, float]] = {}
+        self._alone: dict[tuple[object, ...], dict[Pair, float]] = {}
 
     def under(self, belief: Belief) -> list[Prospect]:
         """All of them, the fastest first. Raises DoesNotFit where no choice has room."""
@@ -215,26 +215,26 @@ class Prospects:
                 known.seconds[rows] = makespan(known.problems[kept.choice], kept.schedule, receives=receives)
         return {rows: known.seconds[rows] for rows in self._kept}
 
-    def waits_s(self, belief: Belief, running: Prospect) -> dict[Pair, float]:
-        """By how much even the least time of a message between two datacenters is longer than by itself, if that is so:
-        where a link is full, every message waits for another one.
+    def alone(self, belief: Belief, running: Prospect) -> dict[Pair, float]:
+        """Share of even the least time of a message between two datacenters that it would take by itself, if that is
+        so: where a link is full, every message waits for another one.
         """
         rows = running.schedule.rows
         key = belief.key, rows
-        if key not in self._waits:
+        if key not in self._alone:
             self.times(belief)
             problem = self._times[belief.key].problems[self._kept[rows].choice]
             receives = self._subject.plan.jobs[0].workload.receives
             probes_s = {pair: path.crossing_s(PROBE_BYTES) for pair, path in belief.paths.items()}
             trace = simulate(problem, running.schedule, receives=receives)
             seen = sighting(trace, self._subject.sites, probes_s).crossings
-            self._waits = {
+            self._alone = {
                 key: {
-                    pair: max(0.0, seen[pair].message_s - _alone_s(problem, ends, seen[pair].message_bytes))
+                    pair: min(1.0, _alone_s(problem, ends, seen[pair].message_bytes) / seen[pair].message_s)
                     for pair, ends in self._subject.pairs(problem).items()
                 }
             }
-        return self._waits[key]
+        return self._alone[key]
 
     def _problems(self, belief: Belief) -> list[Problem]:
         return [believed(self._subject, problem, belief) for problem in self._subject.problems]

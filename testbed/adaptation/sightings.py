@@ -50,10 +50,10 @@ class Sighting(NamedTuple):
     crossings: Mapping[Pair, Crossing]
     slots: Mapping[RankKind, ActionTimes]
 
-    def without(self, waits_s: Mapping[Pair, float]) -> Sighting:
-        """With messages as if they had not had to wait for others on a full link."""
+    def by_themselves(self, shares: Mapping[Pair, float]) -> Sighting:
+        """With messages as if they had not had to wait for others on a full link: these shares of their times."""
         crossings = {
-            pair: each._replace(message_s=max(each.probe_s, each.message_s - waits_s.get(pair, 0.0)))
+            pair: each._replace(message_s=max(each.probe_s, each.message_s * shares.get(pair, 1.0)))
             for pair, each in self.crossings.items()
         }
         return self._replace(crossings=crossings)

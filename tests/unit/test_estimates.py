@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.adaptation.controller import Adapting, ski_rental
 from testbed.adaptation.estimates import Belief, Estimator, PathEstimate, exactly, path_of
 from testbed.adaptation.prospects import AdaptableJob, Prospects, adaptable_job, believed, planned_belief
 from testbed.adaptation.rehearsal import AS_PACED, SlotVariation, World
@@ -210,6 +211,33 @@ def test_a_believed_path_stands_for_all_links_on_it(job: AdaptableJob) -> None:
     assert problem.route_delay(2, 1) == 0.0102
     schedule = Prospects(job).under(belief)[0].schedule
     assert makespan(problem, schedule) > makespan(job.problems[0], schedule)
+
+
+STAR = {
+    "name": "star",
+    "datacenters": {"a": {"nodes": 1}, "b": {"nodes": 2}, "c": {"nodes": 1}},
+    "links": [
+        {"name": "ab", "between": ["a", "b"], "delay": "10 ms", "rate": "1 Gbit/s"},
+        {"name": "ac", "between": ["a", "c"], "delay": "5 ms", "rate": "500 Mbit/s"},
+    ],
+}
+"""Rank 0 in a, 1 and 2 in b, 3 in c: b reaches c through a, over both links."""
+
+
+@pytest.mark.parametrize("event", ["link ab rate x0.1 at 0", "link ab delay x4 at 0", "link ac rate x0.2 at 0"])
+def test_a_link_that_two_paths_share_is_found_and_shared_in_predictions(event: str) -> None:
+    """Full links too, on which no message is ever alone: after a swap nothing else is believed."""
+    plan = load_plan(STAR, PP4, settings=["placement=[a/0, b/0, b/1, c/0]"])
+    job = adaptable_job(plan, choose(plan, ["zb-h1", "crosspipe-greedy"]))
+    world = World(job, [change(event, plan)], AS_PACED)
+    adapting = Adapting(job, ski_rental(dwell=2), 0.0)
+    for iteration in range(8):
+        schedule = adapting.running.schedule
+        seen_now = sighting(world.trace(schedule, iteration), job.sites, world.probes_s(iteration))
+        step = adapting.after(iteration, seen_now)
+        if iteration > 1:
+            assert step.stays_s == pytest.approx(seen_now.iteration_s, rel=1e-2)
+            assert not step.learnt.changes
 
 
 def test_schedules_that_move_weights_and_solvers_are_no_candidates() -> None:
